@@ -1,0 +1,1 @@
+//! The publisher of a volumetric recording.

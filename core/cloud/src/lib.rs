@@ -1,0 +1,1 @@
+//! RGB-D and point clouds: geometry, sampling, merging.

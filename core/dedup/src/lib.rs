@@ -1,0 +1,1 @@
+//! The elimination window: which copy of a packet is the first.

@@ -1,0 +1,1 @@
+//! Seeded emulated links in virtual time.

@@ -1,0 +1,1 @@
+//! What a receiver learns about its paths from the arrivals of copies.

@@ -1,0 +1,1 @@
+//! Quality of experience computed from timelines of frames.

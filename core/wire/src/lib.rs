@@ -1,0 +1,1 @@
+//! Every header that Hawser puts on a network.

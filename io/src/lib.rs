@@ -1,0 +1,1 @@
+//! Sockets, network namespaces, packet rings and media files.

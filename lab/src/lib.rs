@@ -1,0 +1,1 @@
+//! Emulated networks and the experiments that run on them.
