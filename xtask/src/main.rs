@@ -1,3 +1,37 @@
-//! The `hawser` command.
+//! Checks of the tree itself, called by the Makefile.
+//!
+//! `cargo run -p xtask -- layers` checks the direction of dependencies, `cargo run -p xtask -- test` runs everything
+//! that a change has to pass.
 
-fn main() {}
+mod layers;
+mod machine;
+mod steps;
+
+use anyhow::{Result, bail};
+use cargo_metadata::{Metadata, MetadataCommand};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo run -p xtask -- layers|test";
+
+fn main() -> ExitCode {
+    let task = std::env::args().nth(1);
+    match run(task.as_deref()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(task: Option<&str>) -> Result<()> {
+    match task {
+        Some("layers") => layers::check(&workspace()?),
+        Some("test") => steps::test(&workspace()?),
+        _ => bail!(USAGE),
+    }
+}
+
+fn workspace() -> Result<Metadata> {
+    Ok(MetadataCommand::new().no_deps().exec()?)
+}

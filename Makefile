@@ -1,0 +1,39 @@
+# Every target does its own set-up: see `make help`.
+
+CARGO ?= cargo
+HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
+AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
+
+.PHONY: help setup build test bench demo advisories clean
+
+help:
+	@echo 'make demo        build, then one path against replication on five paths that misbehave; needs root'
+	@echo 'make test        everything that a change has to pass; says what it skips and why'
+	@echo 'make build       the optimised binary, $(HAWSER)'
+	@echo 'make bench       cost per packet of the eBPF programs and of the emulator, into target/bench; needs root'
+	@echo 'make advisories  known weaknesses of the dependencies; fetches the list from the network'
+	@echo 'make setup       what the other targets do first: install what is missing'
+	@echo 'make clean       remove everything that was built'
+
+setup:
+	@xtask/setup.sh
+
+build: setup
+	$(CARGO) build --release --locked
+
+test: setup
+	@xtask/setup.sh checks
+	@$(CARGO) run --quiet --locked --package xtask -- test
+
+bench: build
+	$(AS_ROOT) $(HAWSER) lab bench --out target/bench
+
+demo: build
+	$(AS_ROOT) $(HAWSER) lab run demo
+
+advisories:
+	@xtask/setup.sh checks
+	$(CARGO) deny check advisories
+
+clean:
+	$(CARGO) clean

@@ -1,0 +1,82 @@
+#!/bin/sh
+# Installs what building and running Hawser needs and the machine lacks; with `checks`, what `make test` needs besides.
+# Says what it installs, and does nothing when all is there.
+set -eu
+
+# <command or file> <Debian package that brings it>
+needed='
+clang                        clang
+llvm-strip                   llvm
+cc                           gcc
+pkg-config                   pkg-config
+/usr/include/libelf.h        libelf-dev
+/usr/include/zlib.h          zlib1g-dev
+ip                           iproute2
+ethtool                      ethtool
+ffmpeg                       ffmpeg
+'
+
+die() {
+    echo "setup: $*" >&2
+    exit 1
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then
+        "$@"
+    else
+        command -v sudo >/dev/null || die "not root and no sudo: as root, run: $*"
+        sudo "$@"
+    fi
+}
+
+is_there() {
+    case $1 in
+    /*) [ -e "$1" ] ;;
+    *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] ;;
+    esac
+}
+
+missing_packages() {
+    echo "$needed" | while read -r thing package; do
+        [ -z "$thing" ] || is_there "$thing" || printf ' %s' "$package"
+    done
+}
+
+install_packages() {
+    missing=$(missing_packages)
+    [ -n "$missing" ] || return 0
+    command -v apt-get >/dev/null || die "missing:$missing. This script knows apt-get only: install them by hand"
+    echo "setup: installing from the distribution:$missing"
+    as_root apt-get update -qq
+    # shellcheck disable=SC2086 # one word per package
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing
+}
+
+require_rust() {
+    command -v cargo >/dev/null || die 'no cargo: install Rust 1.88 or later with rustup, then run this again'
+}
+
+install_check_tools() {
+    if ! cargo deny --version >/dev/null 2>&1; then
+        echo 'setup: installing cargo-deny (about two minutes)'
+        cargo install cargo-deny --locked --quiet || echo 'setup: could not; the licence check will be skipped' >&2
+    fi
+    target=wasm32-unknown-unknown
+    if [ ! -d "$(rustc --print target-libdir --target $target)" ]; then
+        echo "setup: installing the Rust target $target"
+        rustup target add $target || echo "setup: could not; core will not be checked for $target" >&2
+    fi
+}
+
+case ${1-} in
+'')
+    install_packages
+    require_rust
+    ;;
+checks)
+    require_rust
+    install_check_tools
+    ;;
+*) die "unknown argument $1" ;;
+esac

@@ -1,0 +1,161 @@
+//! The direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io} <- apps <- lab <- cli`.
+
+use anyhow::{Result, bail};
+use cargo_metadata::camino::Utf8Path;
+use cargo_metadata::{DependencyKind, Metadata};
+
+/// Folders from the bottom to the top; the first that a crate lies in is its layer. `core/` comes after the two crates
+/// of it that have a layer of their own, and `apps/` after the binary, which offers the lab and so sits above it.
+const LAYERS: &[(&str, u8)] = &[
+    ("core/units", 0),
+    ("core/wire", 1),
+    ("core", 2),
+    ("codec", 3),
+    ("bpf", 3),
+    ("io", 3),
+    ("apps/cli", 6),
+    ("apps", 4),
+    ("lab", 5),
+];
+
+/// The first layer that may touch the operating system.
+const FIRST_IMPURE: u8 = 3;
+
+/// Crates of one layer where the first is made of the second.
+const MADE_OF: &[(&str, &str)] = &[];
+
+struct Crate {
+    name: String,
+    layer: u8,
+    dependencies: Vec<Dependency>,
+}
+
+struct Dependency {
+    name: String,
+    for_tests: bool,
+}
+
+/// Fails with the list of dependencies that point the wrong way.
+pub(crate) fn check(workspace: &Metadata) -> Result<()> {
+    let crates = read(workspace)?;
+    let wrong = wrong_arrows(&crates, MADE_OF);
+    if !wrong.is_empty() {
+        bail!("dependencies that point the wrong way (see ARCHITECTURE.md):\n  {}", wrong.join("\n  "));
+    }
+    println!("{} crates, every dependency points down", crates.len());
+    Ok(())
+}
+
+/// The names of the crates that must build without an operating system.
+pub(crate) fn pure_crates(workspace: &Metadata) -> Result<Vec<String>> {
+    let crates = read(workspace)?;
+    Ok(crates.into_iter().filter(|c| c.layer < FIRST_IMPURE).map(|c| c.name).collect())
+}
+
+fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
+    let mut crates = Vec::new();
+    for package in workspace.workspace_packages() {
+        let folder = package.manifest_path.strip_prefix(&workspace.workspace_root)?.with_file_name("");
+        if folder == "xtask" {
+            continue;
+        }
+        let Some(layer) = layer_of(&folder) else {
+            bail!(
+                "{folder} belongs to no layer: name it in LAYERS of xtask/src/layers.rs and in ARCHITECTURE.md"
+            );
+        };
+        let dependencies = package
+            .dependencies
+            .iter()
+            .filter(|dependency| dependency.path.is_some())
+            .map(|dependency| Dependency {
+                name: dependency.name.clone(),
+                for_tests: dependency.kind == DependencyKind::Development,
+            })
+            .collect();
+        crates.push(Crate { name: package.name.to_string(), layer, dependencies });
+    }
+    Ok(crates)
+}
+
+fn layer_of(folder: &Utf8Path) -> Option<u8> {
+    LAYERS.iter().find(|(top, _)| folder.starts_with(top)).map(|(_, layer)| *layer)
+}
+
+/// A crate may use the layers below its own, and a peer only when it is made of it. Its tests may also use peers:
+/// two implementations of one thing have to be compared somewhere, and nothing that ships is bound by it.
+fn wrong_arrows(crates: &[Crate], made_of: &[(&str, &str)]) -> Vec<String> {
+    let mut wrong = Vec::new();
+    for from in crates {
+        for dependency in &from.dependencies {
+            let Some(to) = crates.iter().find(|c| c.name == dependency.name) else {
+                wrong.push(format!("{} -> {}: not part of the product", from.name, dependency.name));
+                continue;
+            };
+            let peer_allowed = dependency.for_tests || made_of.contains(&(&from.name, &to.name));
+            if to.layer > from.layer {
+                wrong.push(format!("{} -> {}: upwards", from.name, to.name));
+            } else if to.layer == from.layer && !peer_allowed {
+                wrong.push(format!("{} -> {}: peers do not depend on each other", from.name, to.name));
+            }
+        }
+    }
+    wrong
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn on(name: &str, layer: u8, dependencies: &[&str]) -> Crate {
+        let dependencies =
+            dependencies.iter().map(|name| Dependency { name: name.to_string(), for_tests: false }).collect();
+        Crate { name: name.into(), layer, dependencies }
+    }
+
+    #[test]
+    fn folders_have_the_layer_of_the_architecture() {
+        let layer = |folder: &str| layer_of(Utf8Path::new(folder));
+        assert!(layer("core/units") < layer("core/wire"));
+        assert!(layer("core/wire") < layer("core/netem"));
+        assert!(layer("core/netem") < layer("io"));
+        assert_eq!(layer("io"), layer("bpf"));
+        assert!(layer("io") < layer("apps/agent"));
+        assert!(layer("apps/agent") < layer("lab"));
+        assert!(layer("lab") < layer("apps/cli"));
+        assert_eq!(layer("elsewhere"), None);
+    }
+
+    #[test]
+    fn downwards_is_right() {
+        let crates = [on("units", 0, &[]), on("wire", 1, &["units"]), on("io", 3, &["units", "wire"])];
+        assert!(wrong_arrows(&crates, &[]).is_empty());
+    }
+
+    #[test]
+    fn upwards_is_wrong_even_for_tests() {
+        let mut units = on("units", 0, &["io"]);
+        units.dependencies[0].for_tests = true;
+        assert_eq!(wrong_arrows(&[units, on("io", 3, &[])], &[]), ["units -> io: upwards"]);
+    }
+
+    #[test]
+    fn peers_are_wrong_unless_made_of_each_other() {
+        let crates = [on("xnc", 2, &["coding"]), on("coding", 2, &[])];
+        assert_eq!(wrong_arrows(&crates, &[]), ["xnc -> coding: peers do not depend on each other"]);
+        assert!(wrong_arrows(&crates, &[("xnc", "coding")]).is_empty());
+        assert!(!wrong_arrows(&crates, &[("coding", "xnc")]).is_empty());
+    }
+
+    #[test]
+    fn tests_may_compare_peers() {
+        let mut one = on("one", 2, &["other"]);
+        one.dependencies[0].for_tests = true;
+        assert!(wrong_arrows(&[one, on("other", 2, &[])], &[]).is_empty());
+    }
+
+    #[test]
+    fn nothing_depends_on_xtask() {
+        assert_eq!(wrong_arrows(&[on("io", 3, &["xtask"])], &[]), ["io -> xtask: not part of the product"]);
+    }
+}

@@ -1,0 +1,272 @@
+//! Everything that a change has to pass, one step after the other, with a summary that says what was left out and why.
+
+use crate::layers;
+use crate::machine::{self, Root};
+use anyhow::{Context, Result, bail};
+use cargo_metadata::{Metadata, TargetKind};
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const PURE_TARGET: &str = "wasm32-unknown-unknown";
+
+enum Outcome {
+    Passed,
+    Failed,
+    Skipped(String),
+}
+
+struct Step {
+    name: &'static str,
+    outcome: Outcome,
+    took: Duration,
+}
+
+/// What the closing lines of `cargo test` add up to, with one more for each step that failed or was skipped as a whole.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Count {
+    passed: u64,
+    failed: u64,
+    skipped: u64,
+}
+
+#[derive(Default)]
+struct Run {
+    steps: Vec<Step>,
+    count: Count,
+}
+
+/// Integration tests of one tier: those whose `required-features` name it.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Tier {
+    packages: Vec<String>,
+    tests: Vec<String>,
+    features: Vec<String>,
+}
+
+/// Runs every check and test. A step that fails does not keep the later ones from running.
+///
+/// What the machine does not allow is skipped and said; with `CI=true` it is a failure.
+pub(crate) fn test(workspace: &Metadata) -> Result<()> {
+    let mut run = Run::default();
+    run.step("format", |_| cargo(&["fmt", "--all", "--check"]))?;
+    run.step("lints", |_| {
+        cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"])
+    })?;
+    run.step("layers", |_| Ok(passed_or_printed(layers::check(workspace))))?;
+    run.step("core without an operating system", |_| pure_core(workspace))?;
+    run.step("licences", |_| licences())?;
+
+    run.step("tests: pure", |count| {
+        counted(cargo_command(&["test", "--no-fail-fast", "--workspace"]), count)
+    })?;
+    let root = machine::root();
+    run.step("tests: eBPF", |count| {
+        let tier = tier(workspace, "ebpf-tests", Some("network-tests"));
+        tests_as_root(&tier, &root, machine::without_ebpf, &[], count)
+    })?;
+    run.step("tests: network", |count| {
+        let tier = tier(workspace, "network-tests", None);
+        let missing = |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
+        // One at a time: they share the machine's cores with emulators that must keep up.
+        tests_as_root(&tier, &root, missing, &["--test-threads=1"], count)
+    })?;
+    run.finish()
+}
+
+impl Run {
+    fn step(&mut self, name: &'static str, run: impl FnOnce(&mut Count) -> Result<Outcome>) -> Result<()> {
+        println!("\n== {name}");
+        let start = Instant::now();
+        let failed_before = self.count.failed;
+        let outcome = run(&mut self.count)?;
+        match &outcome {
+            Outcome::Skipped(reason) => {
+                println!("skipped: {reason}");
+                self.count.skipped += 1;
+            }
+            Outcome::Failed if self.count.failed == failed_before => self.count.failed += 1,
+            Outcome::Passed | Outcome::Failed => {}
+        }
+        self.steps.push(Step { name, outcome, took: start.elapsed() });
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        println!("\n== summary");
+        for Step { name, outcome, took } in &self.steps {
+            let verdict = match outcome {
+                Outcome::Passed => "ok".to_string(),
+                Outcome::Failed => "FAILED".to_string(),
+                Outcome::Skipped(reason) => format!("skipped: {reason}"),
+            };
+            println!("{name:34} {:>6.1} s  {verdict}", took.as_secs_f64());
+        }
+        let Count { passed, failed, skipped } = self.count;
+        println!("{passed} passed, {failed} failed, {skipped} skipped");
+        if failed > 0 {
+            bail!("make test: failed");
+        }
+        let steps_skipped = self.steps.iter().any(|step| matches!(step.outcome, Outcome::Skipped(_)));
+        if steps_skipped && std::env::var("CI").is_ok_and(|ci| ci == "true") {
+            bail!("make test: a step was skipped, which CI does not accept");
+        }
+        println!("make test: ok{}", if steps_skipped { ", but not all of it ran" } else { "" });
+        Ok(())
+    }
+}
+
+fn passed_or_printed(result: Result<()>) -> Outcome {
+    match result {
+        Ok(()) => Outcome::Passed,
+        Err(error) => {
+            eprintln!("{error:#}");
+            Outcome::Failed
+        }
+    }
+}
+
+/// `core/clippy.toml` forbids clocks, sockets, threads and files by name; a target that has none of them forbids the rest.
+fn pure_core(workspace: &Metadata) -> Result<Outcome> {
+    let pure = layers::pure_crates(workspace)?;
+    let installed =
+        Command::new("rustc").args(["--print", "target-libdir", "--target", PURE_TARGET]).output()?;
+    if !std::path::Path::new(String::from_utf8_lossy(&installed.stdout).trim()).exists() {
+        return Ok(Outcome::Skipped(format!("needs `rustup target add {PURE_TARGET}`")));
+    }
+    let mut check = cargo_command(&["check", "--target", PURE_TARGET]);
+    for name in &pure {
+        check.args(["--package", name]);
+    }
+    outcome(check)
+}
+
+fn licences() -> Result<Outcome> {
+    if !machine::succeeds("cargo", &["deny", "--version"]) {
+        return Ok(Outcome::Skipped("needs `cargo install cargo-deny --locked`".into()));
+    }
+    println!(
+        "security advisories need their database from the network and are a target of their own: make advisories"
+    );
+    cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
+}
+
+/// The integration tests that require `feature` and do not require `unless`.
+fn tier(workspace: &Metadata, feature: &str, unless: Option<&str>) -> Tier {
+    let mut tier = Tier::default();
+    for package in workspace.workspace_packages() {
+        for target in &package.targets {
+            let requires = |name: &str| target.required_features.iter().any(|required| required == name);
+            if !target.kind.contains(&TargetKind::Test) || !requires(feature) || unless.is_some_and(requires)
+            {
+                continue;
+            }
+            tier.packages.push(package.name.to_string());
+            tier.tests.push(target.name.clone());
+            tier.features.extend(target.required_features.iter().cloned());
+        }
+    }
+    for list in [&mut tier.packages, &mut tier.tests, &mut tier.features] {
+        list.sort();
+        list.dedup();
+    }
+    tier
+}
+
+fn tests_as_root(
+    tier: &Tier,
+    root: &Result<Root, String>,
+    missing: impl Fn(&Root) -> Option<String>,
+    arguments: &[&str],
+    count: &mut Count,
+) -> Result<Outcome> {
+    if tier.tests.is_empty() {
+        println!("no test asks for it");
+        return Ok(Outcome::Passed);
+    }
+    let root = match root {
+        Ok(root) => root,
+        Err(reason) => return Ok(Outcome::Skipped(reason.clone())),
+    };
+    if let Some(reason) = missing(root) {
+        return Ok(Outcome::Skipped(reason));
+    }
+    let mut command = cargo_command(&["test", "--no-fail-fast", "--features", &tier.features.join(",")]);
+    if matches!(root, Root::Sudo) {
+        command.args(["--config", "target.'cfg(target_os = \"linux\")'.runner = ['sudo', '-n', '-E']"]);
+    }
+    for package in &tier.packages {
+        command.args(["--package", package]);
+    }
+    for test in &tier.tests {
+        command.args(["--test", test]);
+    }
+    command.arg("--").args(arguments);
+    counted(command, count)
+}
+
+fn cargo(arguments: &[&str]) -> Result<Outcome> {
+    outcome(cargo_command(arguments))
+}
+
+fn cargo_command(arguments: &[&str]) -> Command {
+    let mut command = Command::new("cargo");
+    command.args(arguments);
+    command
+}
+
+fn outcome(mut command: Command) -> Result<Outcome> {
+    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
+    Ok(if status.success() { Outcome::Passed } else { Outcome::Failed })
+}
+
+/// Runs tests, passes their output on and adds up their closing lines.
+fn counted(mut command: Command, count: &mut Count) -> Result<Outcome> {
+    let mut child =
+        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {command:?}"))?;
+    let output = child.stdout.take().context("the output of the tests is a pipe")?;
+    for line in BufReader::new(output).lines() {
+        let line = line?;
+        println!("{line}");
+        count.add(&line);
+    }
+    Ok(if child.wait()?.success() { Outcome::Passed } else { Outcome::Failed })
+}
+
+impl Count {
+    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; other lines add nothing.
+    fn add(&mut self, line: &str) {
+        let Some((_, figures)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        else {
+            return;
+        };
+        for figure in figures.split("; ") {
+            let Some((number, what)) = figure.split_once(' ') else { continue };
+            let number = number.parse().unwrap_or(0);
+            match what {
+                "passed" => self.passed += number,
+                "failed" => self.failed += number,
+                "ignored" => self.skipped += number,
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_add_up() {
+        let mut count = Count::default();
+        count.add("running 4 tests");
+        count.add(
+            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.01s",
+        );
+        count.add(
+            "test result: FAILED. 2 passed; 5 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s",
+        );
+        assert_eq!(count, Count { passed: 5, failed: 5, skipped: 1 });
+    }
+}
