@@ -1,1 +1,7 @@
 //! Sockets, network namespaces, packet rings and media files.
+
+#![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
+
+pub mod netns;
+pub mod process;
+pub mod sockopt;

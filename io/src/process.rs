@@ -1,0 +1,112 @@
+//! Child processes that never outlive the process that started them.
+
+use crate::netns::{Error, Namespace};
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::{Signal, kill, killpg};
+use nix::unistd::{Pid, getppid};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::LazyLock;
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// A child process in a network namespace. It is killed when this value is dropped and when this process dies.
+///
+/// It has a process group of its own, so that Ctrl-C reaches only the process at the terminal, which then ends its
+/// children in the order that it wants.
+#[derive(Debug)]
+pub struct Process {
+    child: Child,
+    ended: Option<ExitStatus>,
+}
+
+impl Process {
+    /// Starts `command` in `namespace`.
+    pub fn spawn(namespace: &Namespace, mut command: Command) -> Result<Self, Error> {
+        namespace.confine(&mut command)?;
+        let action = format!("start {}", command.get_program().to_string_lossy());
+        let child = fork_on_lasting_thread(command).map_err(|source| Error::Kernel {
+            namespace: namespace.name().to_owned(),
+            action,
+            source,
+        })?;
+        Ok(Process { child, ended: None })
+    }
+
+    /// The process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// The child's exit status if it has ended.
+    pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        Ok(self.ended)
+    }
+
+    /// Asks the child to end with SIGTERM, and kills it when it has not ended after `grace`.
+    pub fn stop(mut self, grace: Duration) -> io::Result<ExitStatus> {
+        const LOOK_AGAIN: Duration = Duration::from_millis(2);
+        let deadline = Instant::now() + grace;
+        if self.ended()?.is_none() {
+            kill(self.pid(), Signal::SIGTERM)?;
+        }
+        loop {
+            if let Some(status) = self.ended()? {
+                return Ok(status);
+            }
+            if Instant::now() >= deadline {
+                killpg(self.pid(), Signal::SIGKILL)?;
+                return self.child.wait();
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("the kernel's process ids are positive i32"))
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // Once the child has been waited for, its number may belong to another process.
+        if !matches!(self.ended(), Ok(Some(_))) && killpg(self.pid(), Signal::SIGKILL).is_ok() {
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Forks on a thread that lasts as long as this process: the kernel sends the parent-death signal when the *thread*
+/// that forked ends.
+fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
+    type Request = (Command, Sender<io::Result<Child>>);
+    static FORKING: LazyLock<Sender<Request>> = LazyLock::new(|| {
+        let (requests, inbox) = channel::<Request>();
+        thread::spawn(move || {
+            for (mut command, answer) in inbox {
+                // The one who asked waits for the answer.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        requests
+    });
+
+    let parent = Pid::this();
+    let die_with_parent = move || {
+        set_pdeathsig(Signal::SIGKILL)?;
+        // The parent may have died before the line above, and then nobody sends the signal.
+        if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+    };
+    command.process_group(0);
+    // SAFETY: the closure runs between fork and exec and makes two system calls; it does not allocate.
+    unsafe { command.pre_exec(die_with_parent) };
+
+    let (answer, child) = channel();
+    FORKING.send((command, answer)).expect("the forking thread never ends");
+    child.recv().expect("the forking thread answers every request")
+}

@@ -1,0 +1,96 @@
+//! Socket options that neither the standard library nor `nix` knows.
+
+use libc::{c_int, socklen_t};
+use std::io;
+use std::mem::{self, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd};
+
+/// What an IP socket does about packets larger than the path's MTU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MtuDiscovery {
+    /// Never set DF; fragment.
+    Dont,
+    /// Set DF, and refuse to send what is larger than the path's known MTU.
+    Do,
+}
+
+/// Sets `IP_MTU_DISCOVER`, or `IPV6_MTU_DISCOVER` on an IPv6 socket.
+pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery) -> io::Result<()> {
+    let (level, name, value) = match (ipv6, discovery) {
+        (false, MtuDiscovery::Dont) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
+        (false, MtuDiscovery::Do) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
+        (true, MtuDiscovery::Dont) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
+        (true, MtuDiscovery::Do) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+    };
+    let length = mem::size_of::<c_int>() as socklen_t;
+    // SAFETY: the descriptor is open, and the pointer and the length are those of a live integer.
+    let result = unsafe {
+        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), length)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Packets that the kernel dropped at this socket because its buffer was full or their checksum was wrong
+/// (`SO_MEMINFO`).
+pub fn drops(socket: impl AsFd) -> io::Result<u32> {
+    // linux/sock_diag.h: nine counters, the last is SK_MEMINFO_DROPS.
+    let meminfo: [u32; 9] = get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(meminfo[8])
+}
+
+/// Segments that a TCP connection has sent again (`tcpi_total_retrans`).
+pub fn tcp_retransmissions(socket: impl AsFd) -> io::Result<u32> {
+    let info: libc::tcp_info = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
+    Ok(info.tcpi_total_retrans)
+}
+
+/// A plain value that the kernel fills: every bit pattern of it is valid.
+trait Plain {}
+impl Plain for [u32; 9] {}
+impl Plain for libc::tcp_info {}
+
+fn get<T: Plain>(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<T> {
+    let mut value = MaybeUninit::<T>::zeroed();
+    let mut length = mem::size_of::<T>() as socklen_t;
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes at the pointer.
+    let result = unsafe {
+        libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut length)
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: all bytes are initialised, by us or by the kernel, and `Plain` allows any bit pattern.
+    Ok(unsafe { value.assume_init() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+
+    #[test]
+    fn a_full_receive_buffer_is_counted() {
+        let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(drops(&receiver).unwrap(), 0);
+        while drops(&receiver).unwrap() == 0 {
+            sender.send_to(&[0; 1400], receiver.local_addr().unwrap()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_loopback_connection_sends_nothing_again() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(tcp_retransmissions(&stream).unwrap(), 0);
+    }
+
+    #[test]
+    fn mtu_discovery_is_chosen_in_both_families() {
+        for (own, ipv6) in [("127.0.0.1:0", false), ("[::1]:0", true)] {
+            let socket = UdpSocket::bind(own).unwrap();
+            set_mtu_discovery(&socket, ipv6, MtuDiscovery::Dont).unwrap();
+            set_mtu_discovery(&socket, ipv6, MtuDiscovery::Do).unwrap();
+        }
+    }
+}
