@@ -1,1 +1,24 @@
 //! RGB-D and point clouds: geometry, sampling, merging.
+//!
+//! Every camera puts its points into one world frame, whole millimetres, y up, so merging views is appending.
+//! Images, files and clouds come in and go out as bytes; nothing here opens a file or reads a clock.
+//!
+//! ```
+//! use hawser_cloud::{Cloud, Point, ply};
+//!
+//! let mut cloud = Cloud::new();
+//! cloud.push(Point { x: 120, y: 1650, z: -40, r: 210, g: 160, b: 140 });
+//! let file = ply::write(&cloud);
+//! assert_eq!(ply::read(&file, ply::MILLIMETRES_PER_METRE).unwrap(), cloud);
+//! ```
+
+mod camera;
+mod cloud;
+mod level;
+mod performer;
+pub mod ply;
+
+pub use camera::{Camera, Extrinsics, HueRange, ImageError, Intrinsics};
+pub use cloud::{Cloud, Digest, MAX_POINTS, POINT_BYTES, PartialPoint, Point};
+pub use level::{Level, UnknownLevel};
+pub use performer::Performer;
