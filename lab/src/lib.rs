@@ -1,1 +1,5 @@
 //! Emulated networks and the experiments that run on them.
+
+pub mod plot;
+pub mod report;
+pub mod summary;

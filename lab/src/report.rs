@@ -1,0 +1,371 @@
+//! `report.html`: one page that shows a run to people, without anything from outside the file.
+
+use crate::plot::{MAX_SERIES, Mark, Plot, escape};
+use crate::summary::{Case, Summary};
+use anyhow::{Context, Result};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The file in an experiment's output folder.
+pub const FILE_NAME: &str = "report.html";
+
+/// The page beside a summary.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Report<'a> {
+    /// What the experiment shows.
+    pub title: String,
+    /// What was done, in a few sentences.
+    pub intro: String,
+    /// The figures that the reader came for.
+    pub highlights: Vec<Highlight>,
+    /// Everything else, in reading order.
+    pub sections: Vec<Section>,
+    /// Where validity and provenance come from.
+    pub summary: &'a Summary,
+}
+
+/// A figure in large type.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Highlight {
+    /// With its unit.
+    pub value: String,
+    /// What it is.
+    pub label: String,
+    /// What it is to be compared with.
+    pub beside: String,
+}
+
+/// A heading and what stands below it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Section {
+    /// The heading.
+    pub title: String,
+    /// A paragraph below it; may be empty.
+    pub text: String,
+    /// Tables and figures.
+    pub items: Vec<Item>,
+}
+
+/// Something to look at.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Item {
+    /// Rows and columns.
+    Table(Table),
+    /// Plots side by side.
+    Figure(Figure),
+}
+
+/// Rows and columns; every column but the first is a figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// One for each column.
+    pub header: Vec<String>,
+    /// One cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Below the table.
+    pub caption: String,
+}
+
+/// What stands in a table's row and column.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cell {
+    /// The figure, or the name of the row.
+    pub value: String,
+    /// The paper's figure, when it has one.
+    pub paper: Option<String>,
+}
+
+/// Panels that share their series.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Figure {
+    /// Below the panels.
+    pub caption: String,
+    /// Each under its own title.
+    pub panels: Vec<Plot>,
+}
+
+impl Table {
+    /// Every metric of every case, with the paper's figure below ours.
+    pub fn of_cases<'a>(cases: impl IntoIterator<Item = &'a Case>, caption: impl Into<String>) -> Self {
+        let cases: Vec<&Case> = cases.into_iter().collect();
+        let mut names: Vec<&str> = Vec::new();
+        for name in cases.iter().flat_map(|case| case.metrics.names().chain(case.paper.names())) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let header = std::iter::once("case".into()).chain(names.iter().map(|name| heading(name))).collect();
+        let row = |case: &Case| {
+            let figures = names.iter().map(|name| Cell {
+                value: case.metrics.get(name).map_or_else(|| "–".into(), number),
+                paper: case.paper.get(name).map(number),
+            });
+            std::iter::once(Cell { value: case.name.clone(), paper: None }).chain(figures).collect()
+        };
+        Table { header, rows: cases.into_iter().map(row).collect(), caption: caption.into() }
+    }
+}
+
+impl Report<'_> {
+    /// Writes [`FILE_NAME`] into `folder`.
+    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
+        let path = folder.join(FILE_NAME);
+        fs::write(&path, self.html()).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// The page.
+    pub fn html(&self) -> String {
+        let mut page = String::new();
+        let title = escape(&self.title);
+        let _ = write!(
+            page,
+            r#"<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>
+{}</style>
+</head>
+<body>
+<main>
+<header>
+<p class="kind">Hawser lab · {}</p>
+<h1>{title}</h1>
+<p class="intro">{}</p>
+</header>
+"#,
+            include_str!("report/report.css"),
+            escape(&self.summary.experiment),
+            escape(&self.intro)
+        );
+        self.validity(&mut page);
+        self.highlights(&mut page);
+        for section in &self.sections {
+            section.write(&mut page);
+        }
+        self.provenance(&mut page);
+        page.push_str("</main>\n</body>\n</html>\n");
+        page
+    }
+
+    fn validity(&self, page: &mut String) {
+        if self.summary.valid {
+            page.push_str("<p class=\"verdict valid\">Valid: the emulator and the machine kept up.</p>\n");
+            return;
+        }
+        page.push_str(
+            "<div class=\"verdict invalid\"><strong>Not valid: do not use these figures.</strong><ul>\n",
+        );
+        for reason in &self.summary.invalid_because {
+            let _ = writeln!(page, "<li>{}</li>", escape(reason));
+        }
+        page.push_str("</ul></div>\n");
+    }
+
+    fn highlights(&self, page: &mut String) {
+        if self.highlights.is_empty() {
+            return;
+        }
+        page.push_str("<dl class=\"highlights\">\n");
+        for Highlight { value, label, beside } in &self.highlights {
+            let _ = writeln!(
+                page,
+                "<div><dt>{}</dt><dd class=\"value\">{}</dd><dd>{}</dd></div>",
+                escape(label),
+                escape(value),
+                escape(beside)
+            );
+        }
+        page.push_str("</dl>\n");
+    }
+
+    fn provenance(&self, page: &mut String) {
+        let provenance = &self.summary.provenance;
+        page.push_str("<footer>\n<h2>Where this comes from</h2>\n<dl>\n");
+        for (name, value) in [
+            ("command", &provenance.command),
+            ("seed", &provenance.seed.to_string()),
+            ("kernel", &provenance.kernel),
+            ("commit", &provenance.commit),
+        ] {
+            let _ = writeln!(page, "<dt>{name}</dt><dd><code>{}</code></dd>", escape(value));
+        }
+        page.push_str(
+            "</dl>\n<p>Every figure is in <code>summary.json</code> beside this page.</p>\n</footer>\n",
+        );
+    }
+}
+
+impl Section {
+    fn write(&self, page: &mut String) {
+        let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&self.title));
+        if !self.text.is_empty() {
+            let _ = writeln!(page, "<p>{}</p>", escape(&self.text));
+        }
+        for item in &self.items {
+            match item {
+                Item::Table(table) => table.write(page),
+                Item::Figure(figure) => figure.write(page),
+            }
+        }
+        page.push_str("</section>\n");
+    }
+}
+
+impl Table {
+    fn write(&self, page: &mut String) {
+        page.push_str("<figure>\n<div class=\"scroll\"><table>\n<thead><tr>");
+        for name in &self.header {
+            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(name));
+        }
+        page.push_str("</tr></thead>\n<tbody>\n");
+        for row in &self.rows {
+            page.push_str("<tr>");
+            for (index, cell) in row.iter().enumerate() {
+                let value = escape(&cell.value);
+                let paper = cell.paper.as_deref().map_or_else(String::new, |paper| {
+                    format!("<span class=\"paper\">paper {}</span>", escape(paper))
+                });
+                let _ = if index == 0 {
+                    write!(page, "<th scope=\"row\">{value}</th>")
+                } else {
+                    write!(page, "<td>{value}{paper}</td>")
+                };
+            }
+            page.push_str("</tr>\n");
+        }
+        let _ = writeln!(
+            page,
+            "</tbody>\n</table></div>\n<figcaption>{}</figcaption>\n</figure>",
+            escape(&self.caption)
+        );
+    }
+}
+
+impl Figure {
+    fn write(&self, page: &mut String) {
+        let mut names: Vec<(&str, Mark)> = Vec::new();
+        for series in self.panels.iter().flat_map(|panel| &panel.series) {
+            if !names.iter().any(|(name, _)| *name == series.name) {
+                names.push((&series.name, series.mark));
+            }
+        }
+        let class_of = |name: &str| names.iter().position(|(known, _)| *known == name).unwrap_or(0);
+        page.push_str("<figure>\n<ul class=\"legend\">");
+        for (index, (name, mark)) in names.iter().enumerate() {
+            let kind = if *mark == Mark::Dots { "dots" } else { "line" };
+            let class = index % MAX_SERIES;
+            let _ = write!(page, "<li><i class=\"{kind} s{class}\"></i>{}</li>", escape(name));
+        }
+        page.push_str("</ul>\n<div class=\"panels\">\n");
+        for panel in &self.panels {
+            let _ = writeln!(page, "{}", panel.svg(class_of));
+        }
+        let _ = writeln!(page, "</div>\n<figcaption>{}</figcaption>\n</figure>", escape(&self.caption));
+    }
+}
+
+/// `frame_delay_p95_ms` as people write it: `frame delay p95 (ms)`.
+fn heading(metric: &str) -> String {
+    let (words, unit) = match metric.rsplit_once('_') {
+        Some((words, "mbps")) => (words, " (Mb/s)"),
+        Some((words, "ms")) => (words, " (ms)"),
+        Some((words, "us")) => (words, " (µs)"),
+        Some((words, "ns")) => (words, " (ns)"),
+        _ => (metric, ""),
+    };
+    words.replace('_', " ") + unit
+}
+
+/// Three digits that say something.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plot::{Axis, Series};
+    use crate::summary::Provenance;
+
+    fn summary() -> Summary {
+        let provenance = Provenance {
+            seed: 7,
+            kernel: "6.18".into(),
+            commit: "abc".into(),
+            command: "hawser <lab>".into(),
+        };
+        let mut summary = Summary::new("table1", provenance);
+        let mut case = Case::new("replicate/fhd");
+        case.metrics = [("fps_mean", 29.94), ("frame_delay_p95_ms", 81.0)].into();
+        case.paper.set("fps_mean", 30.0);
+        summary.cases.push(case);
+        summary
+    }
+
+    fn html(summary: &Summary) -> String {
+        let series = vec![Series::line("single", vec![(0.0, 1.0)]), Series::line("replicate", vec![])];
+        let panel = Plot {
+            title: "fhd".into(),
+            x: Axis::linear("time (s)"),
+            y: Axis::linear("frames (1/s)"),
+            series,
+            bands: vec![],
+        };
+        let figure = Figure { caption: "Frame rate".into(), panels: vec![panel] };
+        let table = Table::of_cases(&summary.cases, "All figures");
+        let section = Section {
+            title: "Figures".into(),
+            text: String::new(),
+            items: vec![Item::Table(table), Item::Figure(figure)],
+        };
+        Report {
+            title: "Table I".into(),
+            intro: "Five paths.".into(),
+            highlights: vec![],
+            sections: vec![section],
+            summary,
+        }
+        .html()
+    }
+
+    #[test]
+    fn the_paper_stands_beside_our_figure() {
+        let page = html(&summary());
+        assert!(page.contains("<td>29.9<span class=\"paper\">paper 30.0</span></td>"), "{page}");
+        assert!(page.contains("frame delay p95 (ms)"));
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_outside() {
+        let page = html(&summary()).replace("http://www.w3.org/2000/svg", "");
+        for outside in ["http:", "https:", "src=", "<script", "<link", "@import", "url("] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn an_invalid_run_says_so_and_why() {
+        let mut summary = summary();
+        assert!(!html(&summary).contains("Not valid"));
+        summary.invalidate("the emulator fell behind by 12 ms");
+        let page = html(&summary);
+        assert!(page.contains("Not valid") && page.contains("fell behind by 12 ms"));
+    }
+
+    #[test]
+    fn provenance_is_escaped_and_there() {
+        assert!(html(&summary()).contains("<code>hawser &lt;lab&gt;</code>"));
+    }
+}

@@ -1,0 +1,289 @@
+//! What an experiment leaves behind for people and programs to compare: `summary.json`.
+//!
+//! ```
+//! use hawser_lab::summary::{Case, Provenance, Summary};
+//!
+//! let provenance = Provenance::gather(1);
+//! let mut summary = Summary::new("table1", provenance);
+//! let mut case = Case::new("replicate/fhd");
+//! case.metrics.set("fps_mean", 29.9);
+//! case.paper.set("fps_mean", 30.0);
+//! summary.cases.push(case);
+//! let folder = tempfile::tempdir()?;
+//! summary.write(folder.path())?;
+//! assert_eq!(Summary::read(folder.path())?.case("replicate/fhd").unwrap().metrics.get("fps_mean"), Some(29.9));
+//! # anyhow::Ok(())
+//! ```
+
+use anyhow::{Context, Result, bail};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The file in an experiment's output folder.
+pub const FILE_NAME: &str = "summary.json";
+
+/// Words of which a metric's name must have one, so that no figure travels without its unit.
+const UNITS: &[&str] = &[
+    "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets", "frames",
+    "points", "ratio", "cores",
+];
+
+/// The outcome of one run of an experiment.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Summary {
+    /// The name of the experiment, as `hawser lab list` shows it.
+    pub experiment: String,
+    /// Whether the figures may be used: false when the emulator or the machine could not keep up.
+    pub valid: bool,
+    /// Why not, one sentence a reason.
+    pub invalid_because: Vec<String>,
+    /// Where the figures come from.
+    #[serde(flatten)]
+    pub provenance: Provenance,
+    /// One entry for each combination that was run.
+    pub cases: Vec<Case>,
+}
+
+/// What it takes to repeat a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Provenance {
+    /// Of every random choice.
+    pub seed: u64,
+    /// The release of the running kernel.
+    pub kernel: String,
+    /// The commit of the source tree, with `+dirty` when files differ from it; `unknown` outside a git tree.
+    pub commit: String,
+    /// The command line.
+    pub command: String,
+}
+
+/// One combination of an experiment's parameters.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+pub struct Case {
+    /// Parts separated by `/`, such as `replicate/fhd`.
+    pub name: String,
+    /// What was set.
+    pub params: Map<String, Value>,
+    /// What was measured.
+    pub metrics: Metrics,
+    /// What the paper reports under the same names.
+    pub paper: Metrics,
+}
+
+/// Figures by name, in the order in which they were set. `null` in the file is a figure that could not be measured.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Metrics(Map<String, Value>);
+
+impl Summary {
+    /// A valid summary without cases.
+    pub fn new(experiment: &str, provenance: Provenance) -> Self {
+        Summary {
+            experiment: experiment.into(),
+            valid: true,
+            invalid_because: Vec::new(),
+            provenance,
+            cases: Vec::new(),
+        }
+    }
+
+    /// Marks the run as unusable.
+    pub fn invalidate(&mut self, reason: impl Into<String>) {
+        self.valid = false;
+        self.invalid_because.push(reason.into());
+    }
+
+    /// The case of that name.
+    pub fn case(&self, name: &str) -> Option<&Case> {
+        self.cases.iter().find(|case| case.name == name)
+    }
+
+    /// Writes [`FILE_NAME`] into `folder`, which is made when missing. A metric whose name has no unit is refused.
+    pub fn write(&self, folder: &Path) -> Result<PathBuf> {
+        self.check()?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let path = folder.join(FILE_NAME);
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(path)
+    }
+
+    /// Reads what [`Summary::write`] left in `folder`.
+    pub fn read(folder: &Path) -> Result<Self> {
+        let path = folder.join(FILE_NAME);
+        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let summary: Summary =
+            serde_json::from_str(&text).with_context(|| format!("{} is not a summary", path.display()))?;
+        summary.check().with_context(|| format!("{} is not a summary", path.display()))?;
+        Ok(summary)
+    }
+
+    fn check(&self) -> Result<()> {
+        if self.valid != self.invalid_because.is_empty() {
+            bail!("a run is invalid exactly when there is a reason");
+        }
+        for case in &self.cases {
+            for (name, value) in case.metrics.0.iter().chain(&case.paper.0) {
+                if !name.split('_').any(|word| UNITS.contains(&word)) {
+                    bail!(
+                        "metric {name} of {}: its name has none of the units {}",
+                        case.name,
+                        UNITS.join(", ")
+                    );
+                }
+                if !(value.is_number() || value.is_null()) {
+                    bail!("metric {name} of {}: {value} is not a number", case.name);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Provenance {
+    /// Asks the machine, the source tree that this program was built from, and the command line.
+    pub fn gather(seed: u64) -> Self {
+        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into());
+        Provenance {
+            seed,
+            kernel: kernel.trim().into(),
+            commit: commit(),
+            command: command_line(std::env::args()),
+        }
+    }
+}
+
+impl Case {
+    /// A case without figures.
+    pub fn new(name: &str) -> Self {
+        Case { name: name.into(), ..Case::default() }
+    }
+}
+
+impl Metrics {
+    /// Sets a figure. A value that is not finite is one that could not be measured.
+    pub fn set(&mut self, name: &str, value: f64) {
+        self.0.insert(name.into(), Value::from(value));
+    }
+
+    /// The figure of that name, when it was measured.
+    pub fn get(&self, name: &str) -> Option<f64> {
+        self.0.get(name)?.as_f64()
+    }
+
+    /// The names, in the order in which they were set.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.keys().map(String::as_str)
+    }
+}
+
+impl<const N: usize> From<[(&str, f64); N]> for Metrics {
+    fn from(figures: [(&str, f64); N]) -> Self {
+        let mut metrics = Metrics::default();
+        for (name, value) in figures {
+            metrics.set(name, value);
+        }
+        metrics
+    }
+}
+
+/// Under sudo the tree belongs to somebody else, which git refuses unless told that it is meant.
+fn commit() -> String {
+    Command::new("git")
+        .args(["-c", "safe.directory=*", "-C", env!("CARGO_MANIFEST_DIR"), "describe"])
+        .args(["--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"])
+        .output()
+        .ok()
+        .filter(|output| output.status.success())
+        .and_then(|output| String::from_utf8(output.stdout).ok())
+        .map_or_else(|| "unknown".into(), |commit| commit.trim().into())
+}
+
+fn command_line(arguments: impl Iterator<Item = String>) -> String {
+    let mut words = Vec::new();
+    for (index, argument) in arguments.enumerate() {
+        let argument = match Path::new(&argument).file_name() {
+            Some(program) if index == 0 => program.to_string_lossy().into_owned(),
+            _ => argument,
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:,@%+".contains(c);
+        if !argument.is_empty() && argument.chars().all(plain) {
+            words.push(argument);
+        } else {
+            words.push(format!("'{}'", argument.replace('\'', r"'\''")));
+        }
+    }
+    words.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn provenance() -> Provenance {
+        Provenance {
+            seed: 7,
+            kernel: "6.18".into(),
+            commit: "abc+dirty".into(),
+            command: "hawser lab run".into(),
+        }
+    }
+
+    #[test]
+    fn the_file_has_the_agreed_shape() {
+        let mut summary = Summary::new("table1", provenance());
+        let mut case = Case::new("replicate/fhd");
+        case.params.insert("seconds".into(), 60.into());
+        case.metrics = [("fps_mean", 29.9), ("frame_delay_p95_ms", f64::NAN)].into();
+        case.paper.set("fps_mean", 30.0);
+        summary.cases.push(case);
+        assert_eq!(
+            serde_json::to_string(&summary).unwrap(),
+            r#"{"experiment":"table1","valid":true,"invalid_because":[],"seed":7,"kernel":"6.18","#
+                .to_owned()
+                + r#""commit":"abc+dirty","command":"hawser lab run","cases":[{"name":"replicate/fhd","#
+                + r#""params":{"seconds":60},"metrics":{"fps_mean":29.9,"frame_delay_p95_ms":null},"#
+                + r#""paper":{"fps_mean":30.0}}]}"#
+        );
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut summary = Summary::new("table1", provenance());
+        summary.invalidate("the emulator fell behind by 12 ms");
+        summary.cases.push(Case::new("single/hd"));
+        summary.write(&folder.path().join("made/when/missing")).unwrap();
+        let read = Summary::read(&folder.path().join("made/when/missing")).unwrap();
+        assert_eq!(read, summary);
+        assert!(!read.valid);
+    }
+
+    #[test]
+    fn a_metric_without_a_unit_is_refused() {
+        for (name, accepted) in [
+            ("fps_mean", true),
+            ("ns_per_packet", true),
+            ("ratio_to_bare_broadcast", true),
+            ("frame_delay_p95_ms", true),
+            ("delay", false),
+            ("items", false),
+        ] {
+            let mut summary = Summary::new("table1", provenance());
+            let mut case = Case::new("single/hd");
+            case.metrics.set(name, 1.0);
+            summary.cases.push(case);
+            assert_eq!(summary.check().is_ok(), accepted, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_can_be_pasted_into_a_shell() {
+        let arguments = ["/opt/hawser", "lab", "run", "--case", "*/fhd", "it's"].map(String::from);
+        assert_eq!(command_line(arguments.into_iter()), r"hawser lab run --case '*/fhd' 'it'\''s'");
+    }
+}
