@@ -1,1 +1,45 @@
-//! Every header that Hawser puts on a network.
+//! Every header that Hawser puts on a network: bytes to values and back, nothing else.
+//!
+//! `docs/design/wire.md` draws the bytes and gives the reasons; `testdata/` holds golden vectors that were made without
+//! this crate. The eBPF programs write and read the same bytes in C; this crate is what they are tested against.
+//!
+//! ```
+//! use hawser_units::{FlowId, PathId, PathSet};
+//! use hawser_wire::{Key, KeyRing, KeySlot, Shim};
+//!
+//! let shim = Shim {
+//!     path: PathId::try_from(1)?,
+//!     paths: PathSet::from_bits(0b0011),
+//!     epoch: 7,
+//!     flow: FlowId::try_from(42)?,
+//!     sequence: u64::MAX,
+//!     sent_micros: 1_000_000,
+//!     seal: None,
+//! };
+//! let key = Key::from_bytes([0x5a; 16]);
+//! let mut datagram = shim.sealed(KeySlot::One, &key).emit().to_vec();
+//! datagram.extend_from_slice(b"the inner packet");
+//!
+//! let (parsed, inner) = Shim::parse(&datagram)?;
+//! assert_eq!(parsed.sequence, u64::MAX);
+//! assert_eq!(inner, b"the inner packet");
+//! assert!(KeyRing { slots: [None, Some(key)] }.accepts(&datagram));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod encapsulation;
+#[cfg(any(test, feature = "golden"))]
+pub mod golden;
+pub mod ip;
+mod shim;
+mod tag;
+pub mod transparent;
+
+pub use encapsulation::{
+    Addresses, Encapsulation, EncapsulationError, FrameError, OVERHEAD_V4, OVERHEAD_V6, Replica,
+};
+pub use shim::{Shim, ShimError};
+pub use tag::{Key, KeyRing, KeySlot, Seal, Tag};
+
+/// The UDP port that replicas are sent from and to unless a node is configured otherwise.
+pub const DEFAULT_PORT: u16 = 14747;

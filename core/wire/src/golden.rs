@@ -1,0 +1,149 @@
+//! The golden vectors of `testdata/`: frames that were made by another implementation, for the tests of this one and of
+//! the eBPF programs. They are part of the wire format: a change to one is a new version of the format.
+//!
+//! A file holds one frame: lines `# comment` and lines `name = value`, every value in hex and in network byte order.
+
+use crate::{Addresses, Encapsulation, Key, KeySlot, Shim};
+use hawser_units::{FlowId, PathId, PathSet};
+use std::collections::BTreeMap;
+
+const FILES: [(&str, &str); 12] = {
+    macro_rules! files {
+        ($($name:literal)*) => { [$(($name, include_str!(concat!("../testdata/", $name, ".txt")))),*] };
+    }
+    files! {
+        "v4-untagged-tcp4" "v4-untagged-udp6" "v4-slot0-tcp4" "v4-slot0-udp6" "v4-slot1-tcp4" "v4-slot1-udp6"
+        "v6-untagged-tcp4" "v6-untagged-udp6" "v6-slot0-tcp4" "v6-slot0-udp6" "v6-slot1-tcp4" "v6-slot1-udp6"
+    }
+};
+
+/// One frame and everything that it was made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vector {
+    /// The file's name: outer family, key, inner packet.
+    pub name: &'static str,
+    /// The outer headers.
+    pub encapsulation: Encapsulation,
+    /// The shim, not yet sealed.
+    pub shim: Shim,
+    /// What seals it.
+    pub key: Option<(KeySlot, Key)>,
+    /// The packet that was replicated.
+    pub inner: Vec<u8>,
+    /// The whole frame, from the Ethernet header on.
+    pub frame: Vec<u8>,
+}
+
+/// Every vector.
+///
+/// # Panics
+///
+/// When a file in `testdata/` is malformed.
+pub fn vectors() -> Vec<Vector> {
+    FILES.iter().map(|(name, text)| vector(name, text)).collect()
+}
+
+fn vector(name: &'static str, text: &str) -> Vector {
+    let fields = Fields::parse(name, text);
+    let addresses = match fields.bytes("source").len() {
+        4 => Addresses::V4 {
+            source: fields.array::<4>("source").into(),
+            destination: fields.array::<4>("destination").into(),
+        },
+        _ => Addresses::V6 {
+            source: fields.array::<16>("source").into(),
+            destination: fields.array::<16>("destination").into(),
+        },
+    };
+    let key = fields.0.contains_key("key").then(|| {
+        let slot = if fields.array("key_slot") == [0] { KeySlot::Zero } else { KeySlot::One };
+        (slot, Key::from_bytes(fields.array("key")))
+    });
+    let [path] = fields.array("path");
+    let [paths] = fields.array("paths");
+    let [epoch] = fields.array("epoch");
+    Vector {
+        name,
+        encapsulation: Encapsulation {
+            destination_mac: fields.array("destination_mac"),
+            source_mac: fields.array("source_mac"),
+            addresses,
+            port: u16::from_be_bytes(fields.array("port")),
+        },
+        shim: Shim {
+            path: PathId::try_from(path).expect("a path index"),
+            paths: PathSet::from_bits(paths),
+            epoch,
+            flow: FlowId::try_from(u16::from_be_bytes(fields.array("flow"))).expect("a flow index"),
+            sequence: u64::from_be_bytes(fields.array("sequence")),
+            sent_micros: u32::from_be_bytes(fields.array("sent_micros")),
+            seal: None,
+        },
+        key,
+        inner: fields.bytes("inner").to_vec(),
+        frame: fields.bytes("frame").to_vec(),
+    }
+}
+
+struct Fields<'a>(BTreeMap<&'a str, Vec<u8>>, &'a str);
+
+impl<'a> Fields<'a> {
+    fn parse(name: &'a str, text: &'a str) -> Self {
+        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let fields = lines.map(|line| {
+            let (key, value) =
+                line.split_once(" = ").unwrap_or_else(|| panic!("{name}: no field in {line:?}"));
+            (key, hex::decode(value).unwrap_or_else(|error| panic!("{name}: {key}: {error}")))
+        });
+        Fields(fields.collect(), name)
+    }
+
+    fn bytes(&self, key: &str) -> &[u8] {
+        self.0.get(key).unwrap_or_else(|| panic!("{}: {key} is missing", self.1))
+    }
+
+    fn array<const N: usize>(&self, key: &str) -> [u8; N] {
+        self.bytes(key).try_into().unwrap_or_else(|_| panic!("{}: {key} has not {N} bytes", self.1))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{KeyRing, Replica};
+
+    fn sealed(vector: &Vector) -> Shim {
+        vector.key.as_ref().map_or(vector.shim, |(slot, key)| vector.shim.sealed(*slot, key))
+    }
+
+    #[test]
+    fn frames_are_emitted_as_the_other_implementation_did() {
+        for vector in vectors() {
+            let frame = vector.encapsulation.frame(&sealed(&vector), &vector.inner).unwrap();
+            assert_eq!(hex::encode(frame), hex::encode(&vector.frame), "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn frames_are_parsed_into_what_they_were_made_of() {
+        for vector in vectors() {
+            let replica = Replica::parse(&vector.frame).unwrap();
+            assert_eq!(replica.encapsulation, vector.encapsulation, "{}", vector.name);
+            assert_eq!(replica.shim, sealed(&vector), "{}", vector.name);
+            assert_eq!(replica.inner, vector.inner, "{}", vector.name);
+        }
+    }
+
+    #[test]
+    fn tags_are_accepted_with_their_key_only() {
+        for vector in vectors() {
+            let datagram = &vector.frame[vector.frame.len() - vector.inner.len() - Shim::LEN..];
+            let Some((slot, key)) = vector.key else { continue };
+            let mut ring = KeyRing::default();
+            ring.slots[slot.index()] = Some(key.clone());
+            assert!(ring.accepts(datagram), "{}", vector.name);
+            ring.slots.swap(0, 1);
+            assert!(!ring.accepts(datagram), "{}: the other slot", vector.name);
+        }
+    }
+}

@@ -1,0 +1,403 @@
+//! The little of IPv4, IPv6, UDP and ECN that encapsulation needs, and packets for tests.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// Protocol number of UDP.
+pub const UDP: u8 = 17;
+
+/// The ECN field of a ToS byte or traffic class (RFC 3168).
+pub const ECN_MASK: u8 = 0b11;
+
+/// Congestion experienced.
+pub const CE: u8 = 0b11;
+
+/// Why bytes are not a header that this crate reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum HeaderError {
+    /// The packet is shorter than its headers say.
+    #[error("the packet is truncated")]
+    Truncated,
+    /// The first nibble is neither 4 nor 6, or not the one expected.
+    #[error("IP version {0} is not the one expected")]
+    Version(u8),
+    /// IPv4 options.
+    #[error("the packet has IPv4 options")]
+    Options,
+    /// A part of a packet.
+    #[error("the packet is a fragment")]
+    Fragment,
+    /// The checksum of the IPv4 header or of UDP is wrong.
+    #[error("the checksum is wrong")]
+    Checksum,
+}
+
+/// An IPv4 header without options, of a packet that is not a fragment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv4Header {
+    /// DSCP and ECN.
+    pub tos: u8,
+    /// Header and payload, in bytes.
+    pub total_length: u16,
+    /// Without meaning where `dont_fragment` is set (RFC 6864).
+    pub identification: u16,
+    /// Routers answer with ICMP when the packet is too long.
+    pub dont_fragment: bool,
+    /// Hops left.
+    pub ttl: u8,
+    /// What the payload is.
+    pub protocol: u8,
+    /// The sender.
+    pub source: Ipv4Addr,
+    /// The receiver.
+    pub destination: Ipv4Addr,
+}
+
+impl Ipv4Header {
+    /// Bytes on the wire.
+    pub const LEN: usize = 20;
+
+    /// The header and its payload, without what a link may have padded.
+    pub fn parse(packet: &[u8]) -> Result<(Ipv4Header, &[u8]), HeaderError> {
+        let header = packet.first_chunk::<{ Ipv4Header::LEN }>().ok_or(HeaderError::Truncated)?;
+        let [version_ihl, tos, l0, l1, i0, i1, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
+            *header;
+
+        if version_ihl >> 4 != 4 {
+            return Err(HeaderError::Version(version_ihl >> 4));
+        }
+        if version_ihl & 0xf != 5 {
+            return Err(HeaderError::Options);
+        }
+        if checksum(header) != 0 {
+            return Err(HeaderError::Checksum);
+        }
+        if u16::from_be_bytes([f0, f1]) & 0x3fff != 0 {
+            return Err(HeaderError::Fragment);
+        }
+        let header = Ipv4Header {
+            tos,
+            total_length: u16::from_be_bytes([l0, l1]),
+            identification: u16::from_be_bytes([i0, i1]),
+            dont_fragment: f0 & 0x40 != 0,
+            ttl,
+            protocol,
+            source: [s0, s1, s2, s3].into(),
+            destination: [d0, d1, d2, d3].into(),
+        };
+        let payload =
+            packet.get(Self::LEN..usize::from(header.total_length)).ok_or(HeaderError::Truncated)?;
+        Ok((header, payload))
+    }
+
+    /// The bytes on the wire, with their checksum.
+    pub fn emit(&self) -> [u8; Ipv4Header::LEN] {
+        let mut bytes = [0; Ipv4Header::LEN];
+        bytes[0] = 0x45;
+        bytes[1] = self.tos;
+        bytes[2..4].copy_from_slice(&self.total_length.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.identification.to_be_bytes());
+        bytes[6] = if self.dont_fragment { 0x40 } else { 0 };
+        bytes[8] = self.ttl;
+        bytes[9] = self.protocol;
+        bytes[12..16].copy_from_slice(&self.source.octets());
+        bytes[16..20].copy_from_slice(&self.destination.octets());
+        let sum = checksum(&bytes);
+        bytes[10..12].copy_from_slice(&sum.to_be_bytes());
+        bytes
+    }
+}
+
+/// An IPv6 header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ipv6Header {
+    /// DSCP and ECN.
+    pub traffic_class: u8,
+    /// 20 bits.
+    pub flow_label: u32,
+    /// What follows the header, in bytes.
+    pub payload_length: u16,
+    /// What the payload is.
+    pub next_header: u8,
+    /// Hops left.
+    pub hop_limit: u8,
+    /// The sender.
+    pub source: Ipv6Addr,
+    /// The receiver.
+    pub destination: Ipv6Addr,
+}
+
+impl Ipv6Header {
+    /// Bytes on the wire.
+    pub const LEN: usize = 40;
+
+    /// The header and its payload, without what a link may have padded.
+    pub fn parse(packet: &[u8]) -> Result<(Ipv6Header, &[u8]), HeaderError> {
+        let (header, rest) =
+            packet.split_first_chunk::<{ Ipv6Header::LEN }>().ok_or(HeaderError::Truncated)?;
+        let [w0, w1, w2, w3, l0, l1, next_header, hop_limit, addresses @ ..] = *header;
+        let first_word = u32::from_be_bytes([w0, w1, w2, w3]);
+        let (source, destination) = addresses.split_at(16);
+        let address = |octets: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(octets).expect("half of 32 bytes"));
+
+        if w0 >> 4 != 6 {
+            return Err(HeaderError::Version(w0 >> 4));
+        }
+        let header = Ipv6Header {
+            traffic_class: w0 << 4 | w1 >> 4,
+            flow_label: first_word & 0xf_ffff,
+            payload_length: u16::from_be_bytes([l0, l1]),
+            next_header,
+            hop_limit,
+            source: address(source),
+            destination: address(destination),
+        };
+        let payload = rest.get(..usize::from(header.payload_length)).ok_or(HeaderError::Truncated)?;
+        Ok((header, payload))
+    }
+
+    /// The bytes on the wire.
+    pub fn emit(&self) -> [u8; Ipv6Header::LEN] {
+        let first_word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
+        let mut bytes = [0; Ipv6Header::LEN];
+        bytes[..4].copy_from_slice(&first_word.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.payload_length.to_be_bytes());
+        bytes[6] = self.next_header;
+        bytes[7] = self.hop_limit;
+        bytes[8..24].copy_from_slice(&self.source.octets());
+        bytes[24..40].copy_from_slice(&self.destination.octets());
+        bytes
+    }
+}
+
+/// A UDP header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UdpHeader {
+    /// The sender's port.
+    pub source_port: u16,
+    /// The receiver's port.
+    pub destination_port: u16,
+    /// Header and payload, in bytes.
+    pub length: u16,
+    /// Zero where there is none, which only IPv4 allows.
+    pub checksum: u16,
+}
+
+impl UdpHeader {
+    /// Bytes on the wire.
+    pub const LEN: usize = 8;
+
+    /// The header and its payload.
+    pub fn parse(segment: &[u8]) -> Result<(UdpHeader, &[u8]), HeaderError> {
+        let [s0, s1, d0, d1, l0, l1, c0, c1] = *segment.first_chunk().ok_or(HeaderError::Truncated)?;
+        let header = UdpHeader {
+            source_port: u16::from_be_bytes([s0, s1]),
+            destination_port: u16::from_be_bytes([d0, d1]),
+            length: u16::from_be_bytes([l0, l1]),
+            checksum: u16::from_be_bytes([c0, c1]),
+        };
+        let payload = segment.get(Self::LEN..usize::from(header.length)).ok_or(HeaderError::Truncated)?;
+        Ok((header, payload))
+    }
+
+    /// The bytes on the wire.
+    pub fn emit(&self) -> [u8; UdpHeader::LEN] {
+        let [s0, s1] = self.source_port.to_be_bytes();
+        let [d0, d1] = self.destination_port.to_be_bytes();
+        let [l0, l1] = self.length.to_be_bytes();
+        let [c0, c1] = self.checksum.to_be_bytes();
+        [s0, s1, d0, d1, l0, l1, c0, c1]
+    }
+}
+
+/// The internet checksum (RFC 1071); zero over bytes that hold their own right checksum.
+pub fn checksum(bytes: &[u8]) -> u16 {
+    fold(sum(bytes))
+}
+
+/// The checksum of a TCP, UDP or ICMPv6 segment under its pseudo header (RFC 793, RFC 8200 section 8.1).
+///
+/// A UDP sender replaces the result zero by 0xffff; over a segment that holds its own right checksum it is zero.
+pub fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+    let address = |address| match address {
+        IpAddr::V4(v4) => sum(&v4.octets()),
+        IpAddr::V6(v6) => sum(&v6.octets()),
+    };
+    fold(address(source) + address(destination) + u64::from(protocol) + segment.len() as u64 + sum(segment))
+}
+
+/// The ToS byte or traffic class of an IP packet, whichever it is.
+pub fn traffic_class(packet: &[u8]) -> Result<u8, HeaderError> {
+    match *packet {
+        [first, second, ..] => match first >> 4 {
+            4 => Ok(second),
+            6 => Ok(first << 4 | second >> 4),
+            version => Err(HeaderError::Version(version)),
+        },
+        _ => Err(HeaderError::Truncated),
+    }
+}
+
+/// The ECN field that a packet leaves a tunnel with, or `None` where it must be dropped.
+///
+/// RFC 6040, section 4.2, but that an outer ECT(1) does not replace an inner ECT(0): no network marks so, and
+/// RFC 9331 has since made ECT(1) the identifier of another queue.
+pub fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
+    match (outer & ECN_MASK, inner & ECN_MASK) {
+        (CE, 0) => None,
+        (CE, _) => Some(CE),
+        (_, inner) => Some(inner),
+    }
+}
+
+/// A whole UDP packet with right checksums, hop limit 64 and, over IPv4, don't-fragment and ID 0.
+///
+/// # Panics
+///
+/// When the addresses are of different families or the payload is too long for a packet.
+pub fn udp_packet(source: SocketAddr, destination: SocketAddr, traffic_class: u8, payload: &[u8]) -> Vec<u8> {
+    let length = |header: usize| {
+        u16::try_from(header + UdpHeader::LEN + payload.len()).expect("the payload fits a packet")
+    };
+    let mut udp = UdpHeader {
+        source_port: source.port(),
+        destination_port: destination.port(),
+        length: length(0),
+        checksum: 0,
+    };
+    let unsummed = [&udp.emit()[..], payload].concat();
+    udp.checksum = udp_checksum(source.ip(), destination.ip(), &unsummed);
+    match (source.ip(), destination.ip()) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            let ip = Ipv4Header {
+                tos: traffic_class,
+                total_length: length(Ipv4Header::LEN),
+                identification: 0,
+                dont_fragment: true,
+                ttl: 64,
+                protocol: UDP,
+                source,
+                destination,
+            };
+            [&ip.emit()[..], &udp.emit(), payload].concat()
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            let ip = Ipv6Header {
+                traffic_class,
+                flow_label: 0,
+                payload_length: udp.length,
+                next_header: UDP,
+                hop_limit: 64,
+                source,
+                destination,
+            };
+            [&ip.emit()[..], &udp.emit(), payload].concat()
+        }
+        _ => panic!("{source} and {destination} are of different families"),
+    }
+}
+
+/// [`transport_checksum`] of a UDP segment, as it is sent.
+pub(crate) fn udp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
+    match transport_checksum(source, destination, UDP, segment) {
+        0 => 0xffff,
+        checksum => checksum,
+    }
+}
+
+fn sum(bytes: &[u8]) -> u64 {
+    let (words, odd) = bytes.as_chunks::<2>();
+    let words: u64 = words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum();
+    words + odd.first().map_or(0, |byte| u64::from(*byte) << 8)
+}
+
+fn fold(mut sum: u64) -> u16 {
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    !(sum as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_checksum_is_the_one_of_rfc_1071() {
+        assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
+        assert_eq!(checksum(&[0x12]), !0x1200);
+        assert_eq!(checksum(&[0xff; 2]), 0);
+    }
+
+    #[test]
+    fn a_mark_reaches_only_who_can_hear_it() {
+        let [not_ect, ect1, ect0] = [0b00, 0b01, 0b10];
+        assert_eq!(decapsulated_ecn(CE, not_ect), None);
+        for inner in [ect1, ect0, CE] {
+            assert_eq!(decapsulated_ecn(CE, inner), Some(CE));
+        }
+        for outer in [not_ect, ect1, ect0] {
+            for inner in [not_ect, ect1, ect0, CE] {
+                assert_eq!(decapsulated_ecn(outer, inner), Some(inner));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_a_whole_plain_packet_is_refused() {
+        let packet = udp_packet("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 0, b"payload");
+        let with = |at: usize, byte: u8| {
+            let mut changed = packet.clone();
+            changed[at] = byte;
+            changed[10..12].fill(0);
+            let sum = checksum(&changed[..20]);
+            changed[10..12].copy_from_slice(&sum.to_be_bytes());
+            changed
+        };
+        assert!(Ipv4Header::parse(&packet).is_ok());
+        assert_eq!(Ipv4Header::parse(&packet[..34]), Err(HeaderError::Truncated));
+        assert_eq!(Ipv4Header::parse(&with(0, 0x65)), Err(HeaderError::Version(6)));
+        assert_eq!(Ipv4Header::parse(&with(0, 0x46)), Err(HeaderError::Options));
+        assert_eq!(Ipv4Header::parse(&with(6, 0x20)), Err(HeaderError::Fragment));
+        assert_eq!(Ipv4Header::parse(&with(7, 0x01)), Err(HeaderError::Fragment));
+        assert_eq!(Ipv6Header::parse(&packet), Err(HeaderError::Truncated));
+        assert_eq!(traffic_class(&packet[..1]), Err(HeaderError::Truncated));
+    }
+
+    proptest! {
+        #[test]
+        fn packets_are_read_as_they_were_written(
+            addresses in prop_oneof![
+                any::<[[u8; 4]; 2]>().prop_map(|pair| pair.map(IpAddr::from)),
+                any::<[[u8; 16]; 2]>().prop_map(|pair| pair.map(IpAddr::from)),
+            ],
+            ports: [u16; 2],
+            class: u8,
+            payload: Vec<u8>,
+            padding: [u8; 3],
+        ) {
+            let [source, destination] = addresses;
+            let mut packet = udp_packet((source, ports[0]).into(), (destination, ports[1]).into(), class, &payload);
+            packet.extend_from_slice(&padding);
+
+            let segment = match source {
+                IpAddr::V4(_) => Ipv4Header::parse(&packet).unwrap().1,
+                IpAddr::V6(_) => Ipv6Header::parse(&packet).unwrap().1,
+            };
+            let (udp, parsed) = UdpHeader::parse(segment).unwrap();
+
+            prop_assert_eq!(traffic_class(&packet), Ok(class));
+            prop_assert_eq!((udp.source_port, udp.destination_port), (ports[0], ports[1]));
+            prop_assert_eq!(parsed, &payload[..]);
+            prop_assert_eq!(transport_checksum(source, destination, UDP, segment), 0);
+        }
+
+        #[test]
+        fn garbage_never_panics(packet: Vec<u8>) {
+            let _ = Ipv4Header::parse(&packet);
+            let _ = Ipv6Header::parse(&packet);
+            let _ = UdpHeader::parse(&packet);
+            let _ = traffic_class(&packet);
+        }
+    }
+}

@@ -1,0 +1,169 @@
+use crate::tag::{Key, KeySlot, Seal, Tag};
+use hawser_units::{FlowId, OutOfRange, PathId, PathSet};
+
+const VERSION: u8 = 1;
+const TAGGED: u8 = 0x1;
+const KEY: u8 = 0x2;
+
+/// What every replica carries between the outer UDP header and the inner packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shim {
+    /// The path that this copy took.
+    pub path: PathId,
+    /// The policy in force: the paths that every packet takes. A probe may take a path outside it.
+    pub paths: PathSet,
+    /// Counts changes of the policy, wraps.
+    pub epoch: u8,
+    /// The flow, as the receiving node numbers it.
+    pub flow: FlowId,
+    /// Starts anywhere for every session of the sender, grows by one with every packet of the flow, wraps. All copies
+    /// of a packet have the same.
+    pub sequence: u64,
+    /// When the sender sent the packet, in microseconds of its monotonic clock, wraps every 71.6 minutes.
+    pub sent_micros: u32,
+    /// What proves the sender.
+    pub seal: Option<Seal>,
+}
+
+/// Why bytes are not a shim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShimError {
+    /// Fewer bytes than a shim has.
+    #[error("{0} bytes are too few for a shim: it has {len}", len = Shim::LEN)]
+    Truncated(usize),
+    /// Another version of the format, or not this format at all.
+    #[error("shim version {0} is unknown: this is version {VERSION}")]
+    Version(u8),
+    /// A path or flow that no node can have.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+}
+
+impl Shim {
+    /// Bytes on the wire.
+    pub const LEN: usize = 28;
+
+    /// How many of them the tag covers.
+    pub(crate) const COVERED: usize = 20;
+
+    /// The shim at the start of a UDP payload, and the inner packet behind it.
+    ///
+    /// Reserved bits are ignored here, but a [`KeyRing`](crate::KeyRing) sees them: hand it the bytes, not this value.
+    pub fn parse(datagram: &[u8]) -> Result<(Shim, &[u8]), ShimError> {
+        let Some((bytes, inner)) = datagram.split_first_chunk::<{ Shim::LEN }>() else {
+            return Err(ShimError::Truncated(datagram.len()));
+        };
+        let [version_flags, path, paths, epoch, f0, f1, _, _, s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] =
+            *bytes;
+        let [t0, t1, t2, t3, tag @ ..] = rest;
+
+        if version_flags >> 4 != VERSION {
+            return Err(ShimError::Version(version_flags >> 4));
+        }
+        let slot = if version_flags & KEY == 0 { KeySlot::Zero } else { KeySlot::One };
+        let shim = Shim {
+            path: PathId::try_from(path)?,
+            paths: PathSet::from_bits(paths),
+            epoch,
+            flow: FlowId::try_from(u16::from_be_bytes([f0, f1]))?,
+            sequence: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
+            sent_micros: u32::from_be_bytes([t0, t1, t2, t3]),
+            seal: (version_flags & TAGGED != 0).then_some(Seal { slot, tag: Tag(tag) }),
+        };
+        Ok((shim, inner))
+    }
+
+    /// The bytes on the wire, with the seal as it is.
+    pub fn emit(&self) -> [u8; Shim::LEN] {
+        let (flags, tag) = match self.seal {
+            None => (0, Tag::default()),
+            Some(Seal { slot: KeySlot::Zero, tag }) => (TAGGED, tag),
+            Some(Seal { slot: KeySlot::One, tag }) => (TAGGED | KEY, tag),
+        };
+        let mut bytes = [0; Shim::LEN];
+        bytes[0] = VERSION << 4 | flags;
+        bytes[1] = self.path.into();
+        bytes[2] = self.paths.bits();
+        bytes[3] = self.epoch;
+        bytes[4..6].copy_from_slice(&u16::from(self.flow).to_be_bytes());
+        bytes[8..16].copy_from_slice(&self.sequence.to_be_bytes());
+        bytes[16..20].copy_from_slice(&self.sent_micros.to_be_bytes());
+        bytes[20..28].copy_from_slice(&tag.0);
+        bytes
+    }
+
+    /// The same shim, sealed with `key`, which the receiver holds in `slot`.
+    #[must_use]
+    pub fn sealed(self, slot: KeySlot, key: &Key) -> Shim {
+        let unsigned = Shim { seal: Some(Seal { slot, tag: Tag::default() }), ..self };
+        Shim { seal: Some(Seal { slot, tag: key.tag(&unsigned.emit()) }), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn shims() -> impl Strategy<Value = Shim> {
+        let slot = prop_oneof![Just(KeySlot::Zero), Just(KeySlot::One)];
+        let seal = proptest::option::of((slot, any::<[u8; 8]>()));
+        (0..8u8, any::<u8>(), any::<u8>(), 0..1024u16, any::<u64>(), any::<u32>(), seal).prop_map(
+            |(path, paths, epoch, flow, sequence, sent_micros, seal)| Shim {
+                path: PathId::try_from(path).unwrap(),
+                paths: PathSet::from_bits(paths),
+                epoch,
+                flow: FlowId::try_from(flow).unwrap(),
+                sequence,
+                sent_micros,
+                seal: seal.map(|(slot, tag)| Seal { slot, tag: Tag(tag) }),
+            },
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_emitted_is_what_is_parsed(shim in shims(), inner: Vec<u8>) {
+            let datagram = [&shim.emit()[..], &inner].concat();
+
+            prop_assert_eq!(Shim::parse(&datagram), Ok((shim, &inner[..])));
+        }
+
+        #[test]
+        fn garbage_is_refused_or_parsed_but_never_panics(mut bytes: Vec<u8>, version in 0..3u8) {
+            if let Some(first) = bytes.first_mut() {
+                *first = version << 4 | *first & 0xf;
+            }
+            if let Ok((shim, _)) = Shim::parse(&bytes) {
+                prop_assert_eq!(Shim::parse(&shim.emit()).unwrap().0, shim);
+            }
+        }
+    }
+
+    #[test]
+    fn what_no_node_can_have_is_refused() {
+        let mut bytes = [0; Shim::LEN];
+        assert_eq!(Shim::parse(&bytes[..27]), Err(ShimError::Truncated(27)));
+        assert_eq!(Shim::parse(&bytes), Err(ShimError::Version(0)));
+        bytes[0] = 0x10;
+        assert!(Shim::parse(&bytes).is_ok());
+        bytes[1] = 8;
+        assert_eq!(Shim::parse(&bytes).unwrap_err().to_string(), "path 8 is out of range: must be below 8");
+        bytes[1] = 7;
+        bytes[4] = 4;
+        assert_eq!(
+            Shim::parse(&bytes).unwrap_err().to_string(),
+            "flow 1024 is out of range: must be below 1024"
+        );
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored() {
+        let mut bytes = [0; Shim::LEN];
+        bytes[0] = 0x10;
+        let plain = Shim::parse(&bytes).unwrap().0;
+        bytes[0] |= 0xc;
+        bytes[6..8].fill(0xff);
+        assert_eq!(Shim::parse(&bytes).unwrap().0, plain);
+    }
+}
