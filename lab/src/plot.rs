@@ -15,7 +15,7 @@ pub const MAX_SERIES: usize = 6;
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 46.0;
-const RIGHT: f64 = 408.0;
+const RIGHT: f64 = 402.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 218.0;
 
@@ -37,7 +37,7 @@ pub struct Plot {
 /// Points that belong together, in the order in which they are drawn. A value that is not finite interrupts a line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// In the legend; the same name has the same colour in every panel of a figure.
+    /// In the legend; the same name has the same colour all over a report.
     pub name: String,
     /// Pairs of x and y.
     pub points: Vec<(f64, f64)>,
@@ -90,7 +90,7 @@ impl Series {
 }
 
 impl Plot {
-    /// The drawing. `class_of` numbers the colour of a series' name.
+    /// The drawing. `class_of` gives the colour of a series' name, below [`MAX_SERIES`].
     pub fn svg(&self, class_of: impl Fn(&str) -> usize) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Scale::new(&self.x, points().map(|point| point.0), (LEFT, RIGHT));
@@ -100,7 +100,7 @@ impl Plot {
         self.bands(&mut svg, &x);
         self.frame(&mut svg, &x, &y);
         for series in &self.series {
-            let class = class_of(&series.name) % MAX_SERIES;
+            let class = class_of(&series.name);
             let path = match series.mark {
                 Mark::Line => line(&series.points, &x, &y, false),
                 Mark::Steps => line(&series.points, &x, &y, true),

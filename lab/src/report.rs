@@ -145,12 +145,27 @@ impl Report<'_> {
         );
         self.validity(&mut page);
         self.highlights(&mut page);
+        let palette = self.palette();
         for section in &self.sections {
-            section.write(&mut page);
+            section.write(&mut page, &palette);
         }
         self.provenance(&mut page);
         page.push_str("</main>\n</body>\n</html>\n");
         page
+    }
+
+    /// Every series' name once; the place in the list is its colour.
+    fn palette(&self) -> Vec<&str> {
+        let mut names = Vec::new();
+        for item in self.sections.iter().flat_map(|section| &section.items) {
+            let Item::Figure(figure) = item else { continue };
+            for (name, _) in figure.legend() {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        names
     }
 
     fn validity(&self, page: &mut String) {
@@ -202,7 +217,7 @@ impl Report<'_> {
 }
 
 impl Section {
-    fn write(&self, page: &mut String) {
+    fn write(&self, page: &mut String, palette: &[&str]) {
         let _ = writeln!(page, "<section>\n<h2>{}</h2>", escape(&self.title));
         if !self.text.is_empty() {
             let _ = writeln!(page, "<p>{}</p>", escape(&self.text));
@@ -210,7 +225,7 @@ impl Section {
         for item in &self.items {
             match item {
                 Item::Table(table) => table.write(page),
-                Item::Figure(figure) => figure.write(page),
+                Item::Figure(figure) => figure.write(page, palette),
             }
         }
         page.push_str("</section>\n");
@@ -248,19 +263,23 @@ impl Table {
 }
 
 impl Figure {
-    fn write(&self, page: &mut String) {
+    /// What is drawn in any of the panels.
+    fn legend(&self) -> Vec<(&str, Mark)> {
         let mut names: Vec<(&str, Mark)> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {
             if !names.iter().any(|(name, _)| *name == series.name) {
                 names.push((&series.name, series.mark));
             }
         }
-        let class_of = |name: &str| names.iter().position(|(known, _)| *known == name).unwrap_or(0);
+        names
+    }
+
+    fn write(&self, page: &mut String, palette: &[&str]) {
+        let class_of = |name: &str| palette.iter().position(|known| *known == name).unwrap_or(0) % MAX_SERIES;
         page.push_str("<figure>\n<ul class=\"legend\">");
-        for (index, (name, mark)) in names.iter().enumerate() {
-            let kind = if *mark == Mark::Dots { "dots" } else { "line" };
-            let class = index % MAX_SERIES;
-            let _ = write!(page, "<li><i class=\"{kind} s{class}\"></i>{}</li>", escape(name));
+        for (name, mark) in self.legend() {
+            let kind = if mark == Mark::Dots { "dots" } else { "line" };
+            let _ = write!(page, "<li><i class=\"{kind} s{}\"></i>{}</li>", class_of(name), escape(name));
         }
         page.push_str("</ul>\n<div class=\"panels\">\n");
         for panel in &self.panels {
