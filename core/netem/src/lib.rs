@@ -1,1 +1,58 @@
 //! Seeded emulated links in virtual time.
+//!
+//! A [`Link`] is one direction of an emulated link. Packets go in with the time of their arrival; out comes either a
+//! packet whose time has come or the time to ask again. There is no clock here, so simulated time is free, and the
+//! real-time emulator of the lab runs the same code.
+//!
+//! ```
+//! use hawser_netem::{Delay, Link, LinkConfig, Rate};
+//! use hawser_units::{Bitrate, ByteSize, Instant};
+//! use std::time::Duration;
+//!
+//! let config = LinkConfig {
+//!     rate: Some(Rate::Constant(Bitrate::from_mbps(8.0))),
+//!     delay: Delay::Constant(Duration::from_millis(20)),
+//!     ..LinkConfig::default()
+//! };
+//! let mut link = Link::new(config, 1, Instant::ZERO);
+//! link.push(Instant::ZERO, ByteSize(1000), "hello");
+//!
+//! let due = link.next_departure().unwrap();
+//! assert_eq!(due, Instant::ZERO + Duration::from_millis(21));
+//! assert_eq!(link.pop(due), Some((due, "hello")));
+//! ```
+//!
+//! # The order of the impairments
+//!
+//! 1. **Cut and loss** are decided as a packet arrives, so that which packets are lost depends on the seed and not on
+//!    how full the queue is.
+//! 2. **Queue and rate**: a drop-tail queue in front of the bottleneck. A lost packet does not occupy it, as in the
+//!    kernel's netem.
+//! 3. **Base and extra delay** come after the bottleneck: they are propagation, and do not hold the next packet up
+//!    unless the link keeps order.
+//! 4. **Reordering** delays its share of packets further, exempt from the order that the link keeps.
+//! 5. **Duplication** comes last: the copy leaves right behind the original and costs no rate.
+//!
+//! # Randomness
+//!
+//! Each impairment draws from its own stream of the seed, once for every packet offered, whatever becomes of the packet.
+//! Switching one impairment on or off therefore leaves the draws of all others as they were.
+
+mod config;
+mod delay;
+mod link;
+mod loss;
+mod queue;
+mod random;
+mod rate;
+mod stats;
+mod steps;
+mod trace;
+
+pub use config::{
+    Delay, ExtraDelay, InvalidConfig, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Reorder, Span,
+};
+pub use link::{Admission, Link};
+pub use stats::{DropReason, LinkStats};
+pub use steps::{Steps, StepsError};
+pub use trace::{Drive, Opportunities, TraceError};

@@ -1,0 +1,290 @@
+use crate::steps::{Figure, Steps};
+use crate::trace::Opportunities;
+use hawser_units::{Bitrate, ByteSize};
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// One direction of a link. The default passes everything at once.
+///
+/// Times of schedules count from the link's start, which the experiment sets. In files, durations are milliseconds and
+/// rates megabits per second:
+///
+/// ```toml
+/// rate = { mbps = 400 }
+/// queue = { bytes = 1_000_000 }
+/// delay = { ms = 20 }
+/// order = "free"
+/// extra_delay = [{ range_ms = [0, 50], during_ms = [10_000, 50_000] }]
+/// loss = { independent = 0.0005 }
+/// ```
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct LinkConfig {
+    /// The rate at which packets are serialised. Absent: unlimited.
+    pub rate: Option<Rate>,
+    /// What the queue in front of the bottleneck holds; the packet that does not fit is dropped. Absent: unlimited.
+    pub queue: Option<QueueLimit>,
+    /// The propagation delay. Default: none.
+    pub delay: Delay,
+    /// Delay on top of the propagation delay; several add up. Default: none.
+    pub extra_delay: Vec<ExtraDelay>,
+    /// Whether a packet may overtake another. Default: `keep`.
+    pub order: Order,
+    /// Random loss. Absent: none.
+    pub loss: Option<Loss>,
+    /// Periods in which every arriving packet is dropped; what is in the link already still arrives. Default: none.
+    pub cuts: Vec<Span>,
+    /// The share of packets that arrive twice. Default: 0.
+    pub duplicate: Probability,
+    /// The share of packets that are held back so that others overtake them. Absent: none.
+    pub reorder: Option<Reorder>,
+}
+
+/// The rate of the bottleneck.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Rate {
+    /// The same rate always: `{ mbps = 400 }`.
+    #[serde(rename = "mbps", with = "figure")]
+    Constant(Bitrate),
+    /// Rates that hold from a time on: `{ steps_mbps = [[0, 40], [100, 67]] }`.
+    #[serde(rename = "steps_mbps")]
+    Steps(Steps<Bitrate>),
+    /// Opportunities to deliver 1500 bytes each, repeating: `{ opportunities_ms = [0, 48, 57, 57] }`.
+    #[serde(rename = "opportunities_ms")]
+    Opportunities(Opportunities),
+}
+
+/// What a queue holds at most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum QueueLimit {
+    /// Bytes, of which the packet that is being serialised is a part: `{ bytes = 150_000 }`.
+    #[serde(rename = "bytes")]
+    Bytes(ByteSize),
+    /// The time from a packet's arrival to the end of its serialisation: `{ ms = 100 }`.
+    #[serde(rename = "ms", with = "figure")]
+    Time(Duration),
+}
+
+/// The propagation delay.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub enum Delay {
+    /// The same delay always: `{ ms = 20 }`.
+    #[serde(rename = "ms", with = "figure")]
+    Constant(Duration),
+    /// Delays that hold from a time on: `{ steps_ms = [[0, 20], [10_000, 25]] }`.
+    #[serde(rename = "steps_ms")]
+    Steps(Steps<Duration>),
+}
+
+impl Default for Delay {
+    fn default() -> Self {
+        Delay::Constant(Duration::ZERO)
+    }
+}
+
+/// A delay drawn uniformly from a range.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ExtraDelay {
+    /// The range drawn from.
+    #[serde(rename = "range_ms")]
+    pub range: Span,
+    /// How long a drawn delay holds before the next is drawn. Default: 0, each packet draws its own.
+    #[serde(rename = "hold_ms", with = "figure", default)]
+    pub hold: Duration,
+    /// When packets are delayed, by the time at which they leave the bottleneck. Absent: always.
+    #[serde(rename = "during_ms", default)]
+    pub during: Option<Span>,
+}
+
+/// Whether packets may overtake each other in the link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// A packet leaves no earlier than those that arrived before it.
+    #[default]
+    Keep,
+    /// A packet leaves when its own delay is over.
+    Free,
+}
+
+/// Random loss.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Loss {
+    /// Each packet is lost with this probability: `{ independent = 0.0005 }`.
+    Independent(Probability),
+    /// Probabilities that hold from a time on: `{ steps = [[0, 0.2], [10_000, 0]] }`.
+    Steps(Steps<Probability>),
+    /// Bursts: a good and a bad state, between which the link may change before each packet (Gilbert 1960, Elliott
+    /// 1963). It starts in the good one; the bad one lasts `1 / bad_to_good` packets on average.
+    GilbertElliott {
+        /// The probability of going bad, per packet.
+        good_to_bad: Probability,
+        /// The probability of becoming good again, per packet.
+        bad_to_good: Probability,
+        /// The probability of losing a packet in the good state.
+        loss_good: Probability,
+        /// The probability of losing a packet in the bad state.
+        loss_bad: Probability,
+    },
+}
+
+/// Reordering of a share of packets.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Reorder {
+    /// The share held back.
+    pub share: Probability,
+    /// For how long. Packets are overtaken only if others arrive within this time.
+    #[serde(rename = "delay_ms", with = "figure")]
+    pub delay: Duration,
+}
+
+/// A number from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq, PartialOrd, Default, Serialize, Deserialize)]
+#[serde(try_from = "f64", into = "f64")]
+pub struct Probability(f64);
+
+impl Probability {
+    /// Never.
+    pub const ZERO: Probability = Probability(0.0);
+
+    /// The number.
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
+/// A configuration value that means nothing.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum InvalidConfig {
+    /// Not a share of a whole.
+    #[error("{0} is not a probability: must be from 0 to 1")]
+    Probability(f64),
+    /// A range the wrong way round.
+    #[error("[{0:?}, {1:?}] is not a range: the second must not be below the first")]
+    Span(Duration, Duration),
+    /// A duration or rate below zero or beyond what fits.
+    #[error("{0} is not a {1}: must be zero or more")]
+    Figure(f64, &'static str),
+}
+
+impl TryFrom<f64> for Probability {
+    type Error = InvalidConfig;
+
+    fn try_from(value: f64) -> Result<Self, InvalidConfig> {
+        if (0.0..=1.0).contains(&value) {
+            Ok(Probability(value))
+        } else {
+            Err(InvalidConfig::Probability(value))
+        }
+    }
+}
+
+impl From<Probability> for f64 {
+    fn from(probability: Probability) -> f64 {
+        probability.0
+    }
+}
+
+/// Two durations, the second not below the first: a range of delays, or a period of a schedule (its end excluded).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "(f64, f64)", into = "(f64, f64)")]
+pub struct Span {
+    from: Duration,
+    to: Duration,
+}
+
+impl Span {
+    /// The span between two durations.
+    ///
+    /// # Errors
+    /// When `to` is below `from`.
+    pub fn new(from: Duration, to: Duration) -> Result<Self, InvalidConfig> {
+        if from <= to { Ok(Span { from, to }) } else { Err(InvalidConfig::Span(from, to)) }
+    }
+
+    /// The lower end.
+    pub const fn from(self) -> Duration {
+        self.from
+    }
+
+    /// The upper end.
+    pub const fn to(self) -> Duration {
+        self.to
+    }
+
+    /// Whether the period holds `elapsed`.
+    pub fn contains(self, elapsed: Duration) -> bool {
+        (self.from..self.to).contains(&elapsed)
+    }
+}
+
+impl TryFrom<(f64, f64)> for Span {
+    type Error = InvalidConfig;
+
+    fn try_from((from, to): (f64, f64)) -> Result<Self, InvalidConfig> {
+        Span::new(Duration::from_figure(from)?, Duration::from_figure(to)?)
+    }
+}
+
+impl From<Span> for (f64, f64) {
+    fn from(span: Span) -> (f64, f64) {
+        (span.from.figure(), span.to.figure())
+    }
+}
+
+/// Rates as megabits per second and durations as milliseconds, as the names of the keys say.
+mod figure {
+    use super::Figure;
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    pub(super) fn serialize<T: Figure, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(value.figure())
+    }
+
+    pub(super) fn deserialize<'de, T: Figure, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+        T::from_figure(f64::deserialize(deserializer)?).map_err(D::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_says_it_in_milliseconds_and_megabits() {
+        let config: LinkConfig = toml::from_str(
+            r#"
+            rate = { mbps = 400 }
+            queue = { ms = 100 }
+            delay = { steps_ms = [[0, 20], [1000, 25.5]] }
+            order = "free"
+            extra_delay = [{ range_ms = [0, 50], during_ms = [10_000, 50_000] }]
+            loss = { gilbert_elliott = { good_to_bad = 0.01, bad_to_good = 0.3, loss_good = 0, loss_bad = 1 } }
+            reorder = { share = 0.2, delay_ms = 5 }
+            "#,
+        )
+        .unwrap();
+
+        assert_eq!(config.rate, Some(Rate::Constant(Bitrate::from_mbps(400.0))));
+        assert_eq!(config.queue, Some(QueueLimit::Time(Duration::from_millis(100))));
+        assert_eq!(config.extra_delay[0].range.to(), Duration::from_millis(50));
+        assert_eq!(toml::from_str::<LinkConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
+    }
+
+    #[test]
+    fn what_means_nothing_is_refused() {
+        for wrong in [
+            "duplicate = 1.5",
+            "rate = { mbps = -1 }",
+            "rate = { steps_mbps = [[5, 10]] }",
+            "cuts = [[20, 10]]",
+            "delay = { ms = nan }",
+            "jitter = 3",
+        ] {
+            assert!(toml::from_str::<LinkConfig>(wrong).is_err(), "{wrong}");
+        }
+    }
+}

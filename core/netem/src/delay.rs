@@ -1,0 +1,98 @@
+use crate::config::{Delay, ExtraDelay};
+use crate::random::{Draws, Stream};
+use std::time::Duration;
+
+impl Delay {
+    /// The delay that holds at `elapsed`.
+    pub fn at(&self, elapsed: Duration) -> Duration {
+        match self {
+            Delay::Constant(delay) => *delay,
+            Delay::Steps(steps) => steps.at(elapsed),
+        }
+    }
+}
+
+/// Extra delay at work.
+#[derive(Debug, Clone)]
+pub(crate) struct Extra {
+    config: ExtraDelay,
+    draws: Draws,
+    drawn: f64,
+}
+
+impl Extra {
+    pub(crate) fn new(config: ExtraDelay, seed: u64, number: usize) -> Self {
+        Extra { config, draws: Draws::new(seed, Stream::ExtraDelay, number), drawn: 0.0 }
+    }
+
+    /// Draws for the next packet, whether or not it will be delayed.
+    pub(crate) fn draw(&mut self) {
+        if self.config.hold.is_zero() {
+            self.drawn = self.draws.draw();
+        }
+    }
+
+    /// The delay of the packet drawn for, which leaves the bottleneck at `elapsed`. A delay that holds is a function of
+    /// the time alone.
+    pub(crate) fn delay(&mut self, elapsed: Duration) -> Duration {
+        if self.config.during.is_some_and(|period| !period.contains(elapsed)) {
+            return Duration::ZERO;
+        }
+        if !self.config.hold.is_zero() {
+            let turn = elapsed.as_nanos() / self.config.hold.as_nanos();
+            self.drawn = self.draws.draw_at(u64::try_from(turn).unwrap_or(u64::MAX));
+        }
+        let range = self.config.range;
+        range.from() + (range.to() - range.from()).mul_f64(self.drawn)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Span;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn extra(hold: Duration, during: Option<Span>) -> Extra {
+        let range = Span::new(ms(20), ms(70)).unwrap();
+        Extra::new(ExtraDelay { range, hold, during }, 1, 0)
+    }
+
+    #[test]
+    fn each_packet_draws_from_the_whole_range() {
+        let mut extra = extra(Duration::ZERO, None);
+        let delays: Vec<_> = (0..1000)
+            .map(|_| {
+                extra.draw();
+                extra.delay(Duration::ZERO)
+            })
+            .collect();
+
+        assert!(delays.iter().all(|delay| (ms(20)..=ms(70)).contains(delay)));
+        assert!(*delays.iter().min().unwrap() < ms(21));
+        assert!(*delays.iter().max().unwrap() > ms(69));
+    }
+
+    #[test]
+    fn a_held_delay_depends_on_the_time_alone() {
+        let mut extra = extra(ms(100), None);
+        let first = extra.delay(ms(0));
+        let second = extra.delay(ms(100));
+
+        assert_ne!(first, second);
+        assert_eq!(extra.delay(ms(199)), second);
+        assert_eq!(extra.delay(ms(99)), first);
+    }
+
+    #[test]
+    fn there_is_no_extra_delay_outside_its_period() {
+        let mut extra = extra(Duration::ZERO, Some(Span::new(ms(10), ms(50)).unwrap()));
+        extra.draw();
+
+        assert_eq!([ms(9), ms(50)].map(|at| extra.delay(at)), [Duration::ZERO; 2]);
+        assert!(extra.delay(ms(10)) >= ms(20));
+    }
+}

@@ -1,0 +1,204 @@
+use crate::config::{LinkConfig, Order};
+use crate::delay::Extra;
+use crate::loss::Loser;
+use crate::queue::Queue;
+use crate::random::{Draws, Stream};
+use crate::rate::Serialiser;
+use crate::stats::{DropReason, LinkStats};
+use hawser_units::{ByteSize, Instant};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// One direction of an emulated link, with the packets that are in it.
+#[derive(Debug, Clone)]
+pub struct Link<T> {
+    config: LinkConfig,
+    starts_at: Instant,
+    loser: Option<Loser>,
+    queue: Queue,
+    serialiser: Serialiser,
+    extra: Vec<Extra>,
+    duplicating: Draws,
+    reordering: Draws,
+    latest_arrival: Instant,
+    latest_departure: Instant,
+    departures: BinaryHeap<Reverse<Departure<T>>>,
+    next_departing: u64,
+    stats: LinkStats,
+}
+
+/// What became of a packet that was pushed into a link.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Admission {
+    /// It leaves at this time; [`Instant::MAX`] when the link's rate stays zero for ever.
+    Leaves(Instant),
+    /// It was dropped.
+    Dropped(DropReason),
+}
+
+impl<T: Clone> Link<T> {
+    /// A link whose schedules and traces begin at `starts_at`. Before that the first step of each holds, and delivery
+    /// opportunities have not begun. The same seed and the same packets give the same departures.
+    pub fn new(config: LinkConfig, seed: u64, starts_at: Instant) -> Self {
+        let extras = config.extra_delay.iter().cloned().enumerate();
+        Link {
+            starts_at,
+            loser: config.loss.clone().map(|loss| Loser::new(loss, seed)),
+            queue: Queue::new(config.queue),
+            serialiser: Serialiser::new(config.rate.clone(), starts_at),
+            extra: extras.map(|(number, extra)| Extra::new(extra, seed, number)).collect(),
+            duplicating: Draws::new(seed, Stream::Duplicate, 0),
+            reordering: Draws::new(seed, Stream::Reorder, 0),
+            latest_arrival: Instant::ZERO,
+            latest_departure: Instant::ZERO,
+            departures: BinaryHeap::new(),
+            next_departing: 0,
+            stats: LinkStats::default(),
+            config,
+        }
+    }
+
+    /// Begins schedules and traces anew at `starts_at`. Packets in the link leave as it was decided when they arrived.
+    pub fn restart(&mut self, starts_at: Instant) {
+        self.starts_at = starts_at;
+        self.serialiser.restart(starts_at);
+    }
+
+    /// Offers the link a packet of `size` that arrives `now`. Time does not run backwards: a packet that arrives before
+    /// the one offered last counts as arriving with it.
+    pub fn push(&mut self, now: Instant, size: ByteSize, payload: T) -> Admission {
+        let now = now.max(self.latest_arrival);
+        self.latest_arrival = now;
+        let number = self.stats.offered;
+        self.stats.offered += 1;
+        self.stats.offered_bytes += size;
+
+        match self.decide(now, size) {
+            Ok(Decision { leaves, copies }) => {
+                for _ in 0..copies {
+                    self.departures.push(Reverse(Departure {
+                        leaves,
+                        number,
+                        size,
+                        payload: payload.clone(),
+                    }));
+                }
+                self.departures.push(Reverse(Departure { leaves, number, size, payload }));
+                self.stats.duplicated += copies;
+                Admission::Leaves(leaves)
+            }
+            Err(reason) => {
+                self.stats.count_drop(reason);
+                Admission::Dropped(reason)
+            }
+        }
+    }
+
+    /// When the next packet leaves.
+    pub fn next_departure(&self) -> Option<Instant> {
+        self.departures.peek().map(|next| next.0.leaves).filter(|leaves| *leaves < Instant::MAX)
+    }
+
+    /// The next packet that has left by `now`, with the time at which it left.
+    pub fn pop(&mut self, now: Instant) -> Option<(Instant, T)> {
+        if self.next_departure()? > now {
+            return None;
+        }
+        let Reverse(departure) = self.departures.pop()?;
+        self.stats.delivered += 1;
+        self.stats.delivered_bytes += departure.size;
+        if departure.number < self.next_departing {
+            self.stats.reordered += 1;
+        }
+        self.next_departing = self.next_departing.max(departure.number);
+        Some((departure.leaves, departure.payload))
+    }
+
+    /// What became of the packets so far.
+    pub fn stats(&self) -> LinkStats {
+        LinkStats {
+            in_link: self.departures.len() as u64,
+            queue_high_water_bytes: self.queue.high_water(),
+            ..self.stats
+        }
+    }
+
+    /// Every impairment draws before the first one decides, so that none depends on the outcome of another.
+    fn decide(&mut self, now: Instant, size: ByteSize) -> Result<Decision, DropReason> {
+        let elapsed = now.saturating_since(self.starts_at);
+        let lost = self.loser.as_mut().is_some_and(|loser| loser.loses(elapsed));
+        self.extra.iter_mut().for_each(Extra::draw);
+        let held_back = self.config.reorder.filter(|reorder| self.reordering.hit(reorder.share));
+        let copies = u64::from(self.duplicating.hit(self.config.duplicate));
+
+        if now >= self.starts_at && self.config.cuts.iter().any(|cut| cut.contains(elapsed)) {
+            return Err(DropReason::Cut);
+        }
+        if lost {
+            return Err(DropReason::Loss);
+        }
+        let progress = self.serialiser.plan(now, size);
+        if !self.queue.admit(now, progress.finish(), size) {
+            return Err(DropReason::Queue);
+        }
+        self.serialiser.commit(progress);
+
+        let mut leaves = self.propagate(progress.finish());
+        if let Some(reorder) = held_back {
+            leaves += reorder.delay;
+        }
+        Ok(Decision { leaves, copies })
+    }
+
+    fn propagate(&mut self, sent: Instant) -> Instant {
+        let elapsed = sent.saturating_since(self.starts_at);
+        let mut leaves = sent + self.config.delay.at(elapsed);
+        if sent >= self.starts_at {
+            leaves = self.extra.iter_mut().fold(leaves, |leaves, extra| leaves + extra.delay(elapsed));
+        }
+        if self.config.order == Order::Keep {
+            leaves = leaves.max(self.latest_departure);
+            self.latest_departure = leaves;
+        }
+        leaves
+    }
+}
+
+struct Decision {
+    leaves: Instant,
+    copies: u64,
+}
+
+#[derive(Debug, Clone)]
+struct Departure<T> {
+    leaves: Instant,
+    number: u64,
+    size: ByteSize,
+    payload: T,
+}
+
+impl<T> Departure<T> {
+    fn key(&self) -> (Instant, u64) {
+        (self.leaves, self.number)
+    }
+}
+
+impl<T> PartialEq for Departure<T> {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+
+impl<T> Eq for Departure<T> {}
+
+impl<T> PartialOrd for Departure<T> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Departure<T> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}

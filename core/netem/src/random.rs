@@ -1,0 +1,58 @@
+use crate::config::Probability;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// The impairments that draw, each from its own stream of the seed.
+#[derive(Clone, Copy)]
+pub(crate) enum Stream {
+    Loss = 1,
+    Duplicate = 2,
+    Reorder = 3,
+    /// The first of the extra delays; the others follow.
+    ExtraDelay = 16,
+}
+
+/// One impairment's own random numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Draws(ChaCha8Rng);
+
+impl Draws {
+    pub(crate) fn new(seed: u64, stream: Stream, number: usize) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(stream as u64 + number as u64);
+        Draws(rng)
+    }
+
+    /// The next number, uniform in [0, 1).
+    pub(crate) fn draw(&mut self) -> f64 {
+        self.0.random()
+    }
+
+    /// The number at a place of the stream, uniform in [0, 1).
+    pub(crate) fn draw_at(&mut self, place: u64) -> f64 {
+        const WORDS_PER_DRAW: u128 = 2;
+        self.0.set_word_pos(u128::from(place) * WORDS_PER_DRAW);
+        self.draw()
+    }
+
+    /// Whether the next number falls into `share`.
+    pub(crate) fn hit(&mut self, share: Probability) -> bool {
+        self.draw() < share.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_of_the_stream_always_holds_the_same_number() {
+        let mut draws = Draws::new(7, Stream::ExtraDelay, 0);
+        let in_turn: Vec<f64> = (0..40).map(|_| draws.draw()).collect();
+        let backwards: Vec<f64> = (0..40).rev().map(|place| draws.draw_at(place)).collect();
+
+        assert!(in_turn.iter().eq(backwards.iter().rev()));
+        assert_ne!(in_turn[0], Draws::new(7, Stream::ExtraDelay, 1).draw());
+        assert_ne!(in_turn[0], Draws::new(8, Stream::ExtraDelay, 0).draw());
+    }
+}

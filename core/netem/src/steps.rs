@@ -1,0 +1,140 @@
+use crate::config::{InvalidConfig, Probability};
+use hawser_units::Bitrate;
+use serde::{Deserialize, Serialize};
+use std::time::Duration;
+
+/// A value that changes in steps: each holds until the next begins, and the last for ever.
+///
+/// In files a list of `[milliseconds, value]`, in rising order, the first at 0.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
+#[serde(bound(deserialize = "T: Figure", serialize = "T: Figure"))]
+pub struct Steps<T>(Vec<(Duration, T)>);
+
+/// Steps that do not tell the value at every time.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum StepsError {
+    /// There is no first value.
+    #[error("steps must begin at 0")]
+    NoStart,
+    /// A step that begins no later than the one before.
+    #[error("the step at {0:?} does not come after the one before it")]
+    Order(Duration),
+    /// A value that means nothing.
+    #[error(transparent)]
+    Value(#[from] InvalidConfig),
+}
+
+impl<T: Copy> Steps<T> {
+    /// A value for each time from which it holds.
+    ///
+    /// # Errors
+    /// Unless the first begins at zero and each begins after the one before.
+    pub fn new(steps: Vec<(Duration, T)>) -> Result<Self, StepsError> {
+        if steps.first().is_none_or(|(begin, _)| !begin.is_zero()) {
+            return Err(StepsError::NoStart);
+        }
+        if let Some(pair) = steps.windows(2).find(|pair| pair[1].0 <= pair[0].0) {
+            return Err(StepsError::Order(pair[1].0));
+        }
+        Ok(Steps(steps))
+    }
+
+    /// The value that holds at `elapsed`.
+    pub fn at(&self, elapsed: Duration) -> T {
+        self.0[self.index(elapsed)].1
+    }
+
+    /// The value that holds at `elapsed`, the end at which the next takes over, and so on.
+    pub(crate) fn since(&self, elapsed: Duration) -> impl Iterator<Item = (T, Option<Duration>)> {
+        let first = self.index(elapsed);
+        (first..self.0.len()).map(|i| (self.0[i].1, self.0.get(i + 1).map(|(begin, _)| *begin)))
+    }
+
+    fn index(&self, elapsed: Duration) -> usize {
+        self.0.partition_point(|(begin, _)| *begin <= elapsed) - 1
+    }
+}
+
+impl<T: Copy + Figure> TryFrom<Vec<(f64, f64)>> for Steps<T> {
+    type Error = StepsError;
+
+    fn try_from(rows: Vec<(f64, f64)>) -> Result<Self, StepsError> {
+        let step = |(ms, value)| Ok((Duration::from_figure(ms)?, T::from_figure(value)?));
+        Steps::new(rows.into_iter().map(step).collect::<Result<_, InvalidConfig>>()?)
+    }
+}
+
+impl<T: Figure> From<Steps<T>> for Vec<(f64, f64)> {
+    fn from(steps: Steps<T>) -> Self {
+        steps.0.iter().map(|(begin, value)| (begin.figure(), value.figure())).collect()
+    }
+}
+
+/// A quantity as configuration files and traces write it: one number in the unit that its key names.
+pub trait Figure: Copy {
+    /// The quantity that `figure` stands for.
+    fn from_figure(figure: f64) -> Result<Self, InvalidConfig>;
+
+    /// The number that stands for it.
+    fn figure(self) -> f64;
+}
+
+impl Figure for Bitrate {
+    fn from_figure(mbps: f64) -> Result<Self, InvalidConfig> {
+        if mbps >= 0.0 && mbps.is_finite() {
+            Ok(Bitrate::from_mbps(mbps))
+        } else {
+            Err(InvalidConfig::Figure(mbps, "rate"))
+        }
+    }
+
+    fn figure(self) -> f64 {
+        self.mbps()
+    }
+}
+
+impl Figure for Duration {
+    fn from_figure(ms: f64) -> Result<Self, InvalidConfig> {
+        Duration::try_from_secs_f64(ms / 1e3).map_err(|_| InvalidConfig::Figure(ms, "duration"))
+    }
+
+    fn figure(self) -> f64 {
+        self.as_secs_f64() * 1e3
+    }
+}
+
+impl Figure for Probability {
+    fn from_figure(share: f64) -> Result<Self, InvalidConfig> {
+        share.try_into()
+    }
+
+    fn figure(self) -> f64 {
+        self.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_holds_until_the_next() {
+        let ms = Duration::from_millis;
+        let steps = Steps::new(vec![(ms(0), 'a'), (ms(10), 'b'), (ms(30), 'c')]).unwrap();
+
+        assert_eq!(
+            [ms(0), ms(9), ms(10), ms(29), ms(30), ms(999)].map(|t| steps.at(t)),
+            ['a', 'a', 'b', 'b', 'c', 'c']
+        );
+        assert_eq!(steps.since(ms(12)).collect::<Vec<_>>(), [('b', Some(ms(30))), ('c', None)]);
+    }
+
+    #[test]
+    fn every_time_needs_one_value() {
+        let ms = Duration::from_millis;
+        assert_eq!(Steps::<u8>::new(vec![]), Err(StepsError::NoStart));
+        assert_eq!(Steps::new(vec![(ms(1), 0)]), Err(StepsError::NoStart));
+        assert_eq!(Steps::new(vec![(ms(0), 0), (ms(5), 1), (ms(5), 2)]), Err(StepsError::Order(ms(5))));
+    }
+}

@@ -1,0 +1,240 @@
+use crate::config::{Delay, InvalidConfig, LinkConfig, Loss, Probability, Rate};
+use crate::steps::{Figure, Steps, StepsError};
+use hawser_units::{Bitrate, ByteSize};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// A drive over several cellular paths: the rate, delay and loss of each, in steps.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drive {
+    paths: BTreeMap<u32, Vec<Row>>,
+}
+
+/// A trace that cannot be read.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum TraceError {
+    /// The first line does not name the columns.
+    #[error("line 1: the columns must be `{}`", Drive::HEADER)]
+    Header,
+    /// A line that is not a row of the table.
+    #[error("line {line}: `{text}` is not {wanted}")]
+    Line {
+        /// The line, counted from one.
+        line: usize,
+        /// What it says.
+        text: String,
+        /// What it should be.
+        wanted: &'static str,
+    },
+    /// A value that means nothing.
+    #[error("line {line}: {source}")]
+    Value {
+        /// The line, counted from one.
+        line: usize,
+        /// What is wrong with it.
+        source: InvalidConfig,
+    },
+    /// Rows of a path that do not tell its state at every time.
+    #[error("path {path}: {source}")]
+    Steps {
+        /// The path.
+        path: u32,
+        /// What is wrong with them.
+        source: StepsError,
+    },
+    /// The drive has no such path.
+    #[error("there is no path {0} in the trace")]
+    NoPath(u32),
+    /// Opportunities that never come, or in the wrong order.
+    #[error("delivery opportunities must be in rising order and end after 0 ms")]
+    Opportunities,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Row {
+    at: Duration,
+    rate: Bitrate,
+    delay: Duration,
+    loss: Probability,
+}
+
+impl Drive {
+    const HEADER: &str = "t_ms,path,rate_mbps,owd_ms,loss";
+
+    /// Reads CSV with the columns `t_ms,path,rate_mbps,owd_ms,loss`, where each row of a path holds until its next.
+    ///
+    /// # Errors
+    /// Names the line that is wrong.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let mut lines = text.lines().map(str::trim).zip(1..);
+        if lines.next().is_none_or(|(header, _)| header != Drive::HEADER) {
+            return Err(TraceError::Header);
+        }
+        let mut paths = BTreeMap::<u32, Vec<Row>>::new();
+        for (text, line) in lines.filter(|(text, _)| !text.is_empty()) {
+            let wanted = "a row of `t_ms,path,rate_mbps,owd_ms,loss`";
+            let error = || TraceError::Line { line, text: text.into(), wanted };
+            let (path, figures) = split_row(text).ok_or_else(error)?;
+            let row = Row::from_figures(figures).map_err(|source| TraceError::Value { line, source })?;
+            paths.entry(path).or_default().push(row);
+        }
+        Ok(Drive { paths })
+    }
+
+    /// The paths of the drive, in rising order.
+    pub fn paths(&self) -> impl Iterator<Item = u32> {
+        self.paths.keys().copied()
+    }
+
+    /// A link that follows one path. Queue and order are for the caller to choose.
+    ///
+    /// # Errors
+    /// When there is no such path, or its rows do not begin at 0 or do not rise.
+    pub fn link(&self, path: u32) -> Result<LinkConfig, TraceError> {
+        let rows = self.paths.get(&path).ok_or(TraceError::NoPath(path))?;
+        Ok(LinkConfig {
+            rate: Some(Rate::Steps(steps(path, rows, |row| row.rate)?)),
+            delay: Delay::Steps(steps(path, rows, |row| row.delay)?),
+            loss: Some(Loss::Steps(steps(path, rows, |row| row.loss)?)),
+            ..LinkConfig::default()
+        })
+    }
+}
+
+fn steps<T: Copy>(path: u32, rows: &[Row], value: impl Fn(&Row) -> T) -> Result<Steps<T>, TraceError> {
+    Steps::new(rows.iter().map(|row| (row.at, value(row))).collect())
+        .map_err(|source| TraceError::Steps { path, source })
+}
+
+fn split_row(text: &str) -> Option<(u32, [f64; 4])> {
+    let [at, path, rate, delay, loss] = text.split(',').collect::<Vec<_>>().try_into().ok()?;
+    let number = |field: &str| field.parse::<f64>().ok();
+    Some((path.parse().ok()?, [number(at)?, number(rate)?, number(delay)?, number(loss)?]))
+}
+
+impl Row {
+    fn from_figures([at, rate, delay, loss]: [f64; 4]) -> Result<Self, InvalidConfig> {
+        Ok(Row {
+            at: Duration::from_figure(at)?,
+            rate: Bitrate::from_figure(rate)?,
+            delay: Duration::from_figure(delay)?,
+            loss: Probability::from_figure(loss)?,
+        })
+    }
+}
+
+/// Opportunities to deliver up to 1500 bytes, as Mahimahi records them: the milliseconds of one period, which repeats.
+/// What no packet uses is gone.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
+pub struct Opportunities {
+    at_ms: Vec<u64>,
+    period_ms: u64,
+}
+
+impl Opportunities {
+    /// What one opportunity delivers.
+    pub const SIZE: ByteSize = ByteSize(1500);
+
+    /// Opportunities at these milliseconds; the last one ends the period.
+    ///
+    /// # Errors
+    /// When they fall, or when the period would have no length.
+    pub fn new(at_ms: Vec<u64>) -> Result<Self, TraceError> {
+        let period_ms = at_ms.last().copied().unwrap_or(0);
+        if period_ms == 0 || !at_ms.is_sorted() {
+            return Err(TraceError::Opportunities);
+        }
+        Ok(Opportunities { at_ms, period_ms })
+    }
+
+    /// Reads a Mahimahi trace: one millisecond a line.
+    ///
+    /// # Errors
+    /// Names the line that is wrong.
+    pub fn parse(text: &str) -> Result<Self, TraceError> {
+        let rows = text.lines().map(str::trim).zip(1..).filter(|(text, _)| !text.is_empty());
+        let millisecond = |(text, line): (&str, usize)| {
+            text.parse().map_err(|_| TraceError::Line { line, text: text.into(), wanted: "a millisecond" })
+        };
+        Opportunities::new(rows.map(millisecond).collect::<Result<_, _>>()?)
+    }
+
+    /// The number of the first opportunity no earlier than `elapsed`.
+    pub(crate) fn first_from(&self, elapsed: Duration) -> u64 {
+        let period_ns = u128::from(self.period_ms) * 1_000_000;
+        // The end of a period and the start of the next are one time, and the former's opportunity comes first.
+        let period = elapsed.as_nanos().saturating_sub(1) / period_ns;
+        let within_ns = elapsed.as_nanos() - period * period_ns;
+        let place = self.at_ms.partition_point(|at| u128::from(*at) * 1_000_000 < within_ns);
+        u64::try_from(period).unwrap_or(u64::MAX).saturating_mul(self.at_ms.len() as u64) + place as u64
+    }
+
+    /// When opportunity `number` comes.
+    pub(crate) fn time(&self, number: u64) -> Duration {
+        let length = self.at_ms.len() as u64;
+        Duration::from_millis(number / length * self.period_ms + self.at_ms[(number % length) as usize])
+    }
+}
+
+impl TryFrom<Vec<u64>> for Opportunities {
+    type Error = TraceError;
+
+    fn try_from(at_ms: Vec<u64>) -> Result<Self, TraceError> {
+        Opportunities::new(at_ms)
+    }
+}
+
+impl From<Opportunities> for Vec<u64> {
+    fn from(opportunities: Opportunities) -> Self {
+        opportunities.at_ms
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DRIVE: &str = "t_ms,path,rate_mbps,owd_ms,loss\n\
+                         0,0,39.75,23.1,0.00\n0,1,50.00,33.0,0.00\n100,0,67.00,23.9,0.25\n100,1,0.00,33.0,0.00\n";
+
+    #[test]
+    fn a_drive_gives_each_path_its_steps() {
+        let drive = Drive::parse(DRIVE).unwrap();
+        let link = drive.link(0).unwrap();
+        let later = Duration::from_millis(150);
+
+        assert_eq!(drive.paths().collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(link.delay.at(later), Duration::from_micros(23_900));
+        let Some(Rate::Steps(rate)) = link.rate else { panic!("a drive's rate changes") };
+        assert_eq!(rate.at(later), Bitrate::from_mbps(67.0));
+        assert_eq!(drive.link(2), Err(TraceError::NoPath(2)));
+    }
+
+    #[test]
+    fn a_wrong_line_is_named() {
+        let error = |text: &str| Drive::parse(text).unwrap_err().to_string();
+        assert!(error("time,rate\n").contains("t_ms,path"));
+        assert!(error("t_ms,path,rate_mbps,owd_ms,loss\n0,0,1\n").starts_with("line 2"));
+        assert!(
+            error("t_ms,path,rate_mbps,owd_ms,loss\n\n0,0,1,2,7\n")
+                .starts_with("line 3: 7 is not a probability")
+        );
+        assert!(Opportunities::parse("0\n5\nx\n").unwrap_err().to_string().starts_with("line 3"));
+    }
+
+    #[test]
+    fn opportunities_repeat() {
+        let ms = Duration::from_millis;
+        let trace = Opportunities::parse("0\n5\n5\n10\n").unwrap();
+
+        assert_eq!(
+            (0..9).map(|number| trace.time(number)).collect::<Vec<_>>(),
+            [0, 5, 5, 10, 10, 15, 15, 20, 20].map(ms)
+        );
+        assert_eq!([0, 1, 5, 6, 10, 11, 20].map(|at| trace.first_from(ms(at))), [0, 1, 1, 3, 3, 5, 7]);
+        assert_eq!(Opportunities::new(vec![0]), Err(TraceError::Opportunities));
+        assert_eq!(Opportunities::new(vec![5, 3]), Err(TraceError::Opportunities));
+    }
+}
