@@ -6,7 +6,7 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getppid};
 use std::io;
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, ExitStatus};
+use std::process::{Child, ChildStdout, Command, ExitStatus};
 use std::sync::LazyLock;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
@@ -38,6 +38,11 @@ impl Process {
     /// The process id.
     pub fn id(&self) -> u32 {
         self.child.id()
+    }
+
+    /// What the child writes, when its command pipes the standard output; once.
+    pub fn stdout(&mut self) -> Option<ChildStdout> {
+        self.child.stdout.take()
     }
 
     /// The child's exit status if it has ended.

@@ -3,3 +3,4 @@
 pub mod plot;
 pub mod report;
 pub mod summary;
+pub mod topology;

@@ -1,0 +1,286 @@
+//! A source, an ingress edge, up to eight paths, an egress edge and a viewer, each in a network namespace.
+//!
+//! ```text
+//! source        ingress                network                egress        viewer
+//! edge0 ── source0  path1 ── in1  [emulator]  out1 ── path1  viewer0 ── edge0
+//!                   path2 ── in2  [emulator]  out2 ── path2
+//! ```
+//!
+//! A device is named after what it leads to. Whoever emulates the paths moves Ethernet frames between `inN` and `outN`;
+//! until then they are cut. By default traffic takes path 1, in both directions.
+
+mod addressing;
+mod registry;
+mod stop;
+
+pub use addressing::{Addressing, End, Link, Mac};
+pub use registry::clear_abandoned;
+pub use stop::Stop;
+
+use addressing::V6_LENGTH;
+use anyhow::{Context, Result};
+use hawser_io::netns::Namespace;
+use hawser_units::PathId;
+use registry::{Claim, PINS, namespace_name};
+use serde::{Deserialize, Serialize};
+use std::fmt::{self, Write};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::path::PathBuf;
+
+/// The MTU of every link.
+pub const LINK_MTU: u32 = 1500;
+
+/// What to build.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Topology {
+    /// Paths between the edges, 1 to 8; five as in the paper.
+    pub paths: usize,
+    /// The MTU of the edges' routes to the source and to the viewer, for both IP versions. Encapsulation over IPv6 adds
+    /// 76 bytes, so by default 1424.
+    pub route_mtu: u32,
+}
+
+impl Default for Topology {
+    fn default() -> Self {
+        Topology { paths: 5, route_mtu: LINK_MTU - 76 }
+    }
+}
+
+impl Topology {
+    /// Builds the lab, after clearing what labs of killed processes left.
+    pub fn build(&self) -> Result<Lab> {
+        let addressing = Addressing::new(self.paths)?;
+        let claim = Claim::new()?;
+        let namespace = |role| Namespace::create(namespace_name(claim.id(), role));
+        let lab = Lab {
+            source: namespace("source")?,
+            ingress: namespace("ingress")?,
+            network: namespace("network")?,
+            egress: namespace("egress")?,
+            viewer: namespace("viewer")?,
+            addressing,
+            claim,
+        };
+        let id = lab.id();
+        lab.set_parameters().with_context(|| format!("setting up lab {id}"))?;
+        lab.add_links().with_context(|| format!("linking lab {id}"))?;
+        lab.add_addresses(self.route_mtu).with_context(|| format!("addressing lab {id}"))?;
+        lab.set_offloads().with_context(|| format!("switching off the offloads of lab {id}"))?;
+        Ok(lab)
+    }
+}
+
+/// A network that exists. Dropping it kills what still runs in it and removes everything.
+///
+/// Threads that entered its namespaces should have ended by then: a namespace lives as long as anything is inside.
+#[derive(Debug)]
+pub struct Lab {
+    source: Namespace,
+    ingress: Namespace,
+    network: Namespace,
+    egress: Namespace,
+    viewer: Namespace,
+    addressing: Addressing,
+    claim: Claim,
+}
+
+impl Lab {
+    /// What distinguishes this lab: namespaces are named `hawser-<id>-<role>`.
+    pub fn id(&self) -> &str {
+        self.claim.id()
+    }
+
+    /// Where the stream comes from.
+    pub fn source(&self) -> &Namespace {
+        &self.source
+    }
+
+    /// The edge at the source.
+    pub fn ingress(&self) -> &Namespace {
+        &self.ingress
+    }
+
+    /// Where the paths are emulated.
+    pub fn network(&self) -> &Namespace {
+        &self.network
+    }
+
+    /// The edge at the viewer.
+    pub fn egress(&self) -> &Namespace {
+        &self.egress
+    }
+
+    /// Where the stream goes.
+    pub fn viewer(&self) -> &Namespace {
+        &self.viewer
+    }
+
+    /// Every address; prints as a table.
+    pub fn addressing(&self) -> &Addressing {
+        &self.addressing
+    }
+
+    /// The paths, in order.
+    pub fn paths(&self) -> impl Iterator<Item = PathId> {
+        PathId::all().take(self.addressing.paths.len())
+    }
+
+    /// The ends of a path at the edges: `near` at the ingress, `far` at the egress.
+    ///
+    /// # Panics
+    /// When the lab has no such path.
+    pub fn path(&self, path: PathId) -> &Link {
+        &self.addressing.paths[path.index()]
+    }
+
+    /// The source's IPv4 address.
+    pub fn source_v4(&self) -> Ipv4Addr {
+        self.addressing.source.near.v4
+    }
+
+    /// The source's IPv6 address.
+    pub fn source_v6(&self) -> Ipv6Addr {
+        self.addressing.source.near.v6
+    }
+
+    /// The viewer's IPv4 address.
+    pub fn viewer_v4(&self) -> Ipv4Addr {
+        self.addressing.viewer.far.v4
+    }
+
+    /// The viewer's IPv6 address.
+    pub fn viewer_v6(&self) -> Ipv6Addr {
+        self.addressing.viewer.far.v6
+    }
+
+    /// Where whatever plays `role` pins its eBPF objects, so that they are cleared with the lab. It is not created.
+    pub fn pins(&self, role: &str) -> PathBuf {
+        PathBuf::from(format!("{PINS}/{}-{role}", self.id()))
+    }
+
+    fn set_parameters(&self) -> Result<()> {
+        for edge in [&self.ingress, &self.egress] {
+            edge.sysctl("net.ipv4.ip_forward", "1")?;
+            edge.sysctl("net.ipv6.conf.all.forwarding", "1")?;
+            // A replica comes by a path that the route back does not take.
+            edge.sysctl("net.ipv4.conf.all.rp_filter", "0")?;
+            edge.sysctl("net.ipv4.conf.default.rp_filter", "0")?;
+        }
+        for host in [&self.source, &self.viewer] {
+            // The network shall be the limit, not these: 64 MiB hold 400 Mb/s over a second.
+            host.sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864")?;
+            host.sysctl("net.ipv4.tcp_wmem", "4096 65536 67108864")?;
+        }
+        // Frames pass through the network; it says nothing itself.
+        self.network.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
+        self.network.sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
+        Ok(())
+    }
+
+    fn add_links(&self) -> Result<()> {
+        let Addressing { source, viewer, .. } = &self.addressing;
+        let mut at_ingress = veth(&source.far, &source.near.device, &self.source);
+        let mut at_egress = veth(&viewer.near, &viewer.far.device, &self.viewer);
+        let mut at_network = String::new();
+        for id in self.paths() {
+            let (path, inward, outward) = (self.path(id), network_ingress(id), network_egress(id));
+            at_ingress += &veth(&path.near, &inward, &self.network);
+            at_egress += &veth(&path.far, &outward, &self.network);
+            let _ = writeln!(at_network, "link set {inward} up\nlink set {outward} up");
+        }
+        self.ingress.ip(&at_ingress)?;
+        self.egress.ip(&at_egress)?;
+        self.source.ip(&format!("link set {} address {}", source.near.device, source.near.mac))?;
+        self.viewer.ip(&format!("link set {} address {}", viewer.far.device, viewer.far.mac))?;
+        Ok(self.network.ip(&at_network)?)
+    }
+
+    fn add_addresses(&self, route_mtu: u32) -> Result<()> {
+        let Addressing { source, paths, viewer } = &self.addressing;
+        let mut at_source = connect(&source.near, &source.far, source.v4_length);
+        at_source += &route("0.0.0.0/0", "::/0", &source.near, &source.far, None);
+        let mut at_ingress = connect(&source.far, &source.near, source.v4_length);
+        let mut at_egress = connect(&viewer.near, &viewer.far, viewer.v4_length);
+        for path in paths {
+            at_ingress += &connect(&path.near, &path.far, path.v4_length);
+            at_egress += &connect(&path.far, &path.near, path.v4_length);
+        }
+        let (first, mtu) = (&paths[0], Some(route_mtu));
+        at_ingress += &route(&viewer.v4_prefix(), &viewer.v6_prefix(), &first.near, &first.far, mtu);
+        at_egress += &route(&source.v4_prefix(), &source.v6_prefix(), &first.far, &first.near, mtu);
+        let mut at_viewer = connect(&viewer.far, &viewer.near, viewer.v4_length);
+        at_viewer += &route("0.0.0.0/0", "::/0", &viewer.far, &viewer.near, None);
+        self.source.ip(&at_source)?;
+        self.ingress.ip(&at_ingress)?;
+        self.egress.ip(&at_egress)?;
+        Ok(self.viewer.ip(&at_viewer)?)
+    }
+
+    /// Every frame is one packet with its checksums in place: the emulator and XDP programs see packets as a wire would
+    /// carry them. The hosts receive with GRO, which also makes their end of a veth pair accept what XDP redirects.
+    fn set_offloads(&self) -> Result<()> {
+        const OFF: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", false)];
+        const HOST: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", true)];
+        let Addressing { source, paths, viewer } = &self.addressing;
+        self.source.offloads(&source.near.device, &HOST)?;
+        self.ingress.offloads(&source.far.device, &OFF)?;
+        for (path, id) in paths.iter().zip(self.paths()) {
+            self.ingress.offloads(&path.near.device, &OFF)?;
+            self.network.offloads(&network_ingress(id), &OFF)?;
+            self.network.offloads(&network_egress(id), &OFF)?;
+            self.egress.offloads(&path.far.device, &OFF)?;
+        }
+        self.egress.offloads(&viewer.near.device, &OFF)?;
+        self.viewer.offloads(&viewer.far.device, &HOST)?;
+        Ok(())
+    }
+}
+
+impl fmt::Display for Lab {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "lab {}\n{}", self.id(), self.addressing)
+    }
+}
+
+/// The device in the network that faces the ingress edge on a path: `in1` to `in8`.
+pub fn network_ingress(path: PathId) -> String {
+    format!("in{}", path.index() + 1)
+}
+
+/// The device in the network that faces the egress edge on a path: `out1` to `out8`.
+pub fn network_egress(path: PathId) -> String {
+    format!("out{}", path.index() + 1)
+}
+
+fn veth(end: &End, peer: &str, peers_namespace: &Namespace) -> String {
+    let (End { device, mac, .. }, namespace) = (end, peers_namespace.name());
+    format!(
+        "link add {device} address {mac} mtu {LINK_MTU} type veth peer name {peer} mtu {LINK_MTU} netns {namespace}\n"
+    )
+}
+
+/// Addresses of one end, and neighbour entries for the other that never expire: no packet waits for an answer that a
+/// lossy link swallows.
+fn connect(end: &End, peer: &End, v4_length: u8) -> String {
+    let (End { device, v4, v6, .. }, End { v4: peer_v4, v6: peer_v6, mac, .. }) = (end, peer);
+    format!(
+        "link set {device} up
+addr add {v4}/{v4_length} dev {device}
+addr add {v6}/{V6_LENGTH} dev {device} nodad
+neigh replace {peer_v4} lladdr {mac} nud permanent dev {device}
+neigh replace {peer_v6} lladdr {mac} nud permanent dev {device}
+"
+    )
+}
+
+fn route(v4: &str, v6: &str, end: &End, via: &End, mtu: Option<u32>) -> String {
+    // Forwarded IPv6 respects a route's MTU only when it is locked.
+    let (v4_mtu, v6_mtu) =
+        mtu.map(|mtu| (format!("mtu {mtu}"), format!("mtu lock {mtu}"))).unwrap_or_default();
+    let End { device, .. } = end;
+    format!(
+        "route add {v4} via {} dev {device} {v4_mtu}\nroute add {v6} via {} dev {device} {v6_mtu}\n",
+        via.v4, via.v6
+    )
+}

@@ -1,0 +1,146 @@
+use anyhow::{Result, ensure};
+use hawser_units::{MAX_PATHS, PathId};
+use std::fmt;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// A link-layer address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mac(pub [u8; 6]);
+
+impl fmt::Display for Mac {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g] = self.0;
+        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
+    }
+}
+
+/// One end of a link: a device with an address of each kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct End {
+    /// The device's name in its namespace; it says where the device leads.
+    pub device: String,
+    /// The link-layer address.
+    pub mac: Mac,
+    /// The IPv4 address.
+    pub v4: Ipv4Addr,
+    /// The IPv6 address.
+    pub v6: Ipv6Addr,
+}
+
+/// An IP link. `near` is the end toward the source, `far` the one toward the viewer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Link {
+    /// The end toward the source.
+    pub near: End,
+    /// The end toward the viewer.
+    pub far: End,
+    /// The length of the IPv4 prefix that both ends share.
+    pub v4_length: u8,
+}
+
+/// The length of every IPv6 prefix.
+pub(super) const V6_LENGTH: u8 = 64;
+
+impl Link {
+    /// The IPv4 prefix that both ends share, such as `10.0.2.0/24`.
+    pub fn v4_prefix(&self) -> String {
+        let mask = u32::MAX << (32 - u32::from(self.v4_length));
+        format!("{}/{}", Ipv4Addr::from(u32::from(self.near.v4) & mask), self.v4_length)
+    }
+
+    /// The IPv6 prefix that both ends share, such as `fd00:0:0:2::/64`.
+    pub fn v6_prefix(&self) -> String {
+        let mask = u128::MAX << (128 - u32::from(V6_LENGTH));
+        format!("{}/{V6_LENGTH}", Ipv6Addr::from(u128::from(self.near.v6) & mask))
+    }
+}
+
+/// Who has which address. Every lab has the same ones: labs do not see each other.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addressing {
+    /// From the source to the ingress edge: 10.0.1.0/24 and fd00:0:0:1::/64.
+    pub source: Link,
+    /// From the ingress edge to the egress edge: 10.1.N.0/30 and fd00:0:1:N::/64 for path N.
+    pub paths: Vec<Link>,
+    /// From the egress edge to the viewer: 10.0.2.0/24 and fd00:0:0:2::/64.
+    pub viewer: Link,
+}
+
+impl Addressing {
+    pub(super) fn new(paths: usize) -> Result<Self> {
+        ensure!((1..=MAX_PATHS).contains(&paths), "a lab has 1 to {MAX_PATHS} paths, not {paths}");
+        let end = |device: &str, net: [u8; 3], subnet: [u16; 2], host: u8| End {
+            device: device.to_owned(),
+            // Locally administered: 02, then the link and the end as the IPv4 address has them.
+            mac: Mac([0x02, 0x00, net[0], net[1], net[2], host]),
+            v4: Ipv4Addr::new(net[0], net[1], net[2], host),
+            v6: Ipv6Addr::new(0xfd00, 0, subnet[0], subnet[1], 0, 0, 0, u16::from(host)),
+        };
+        let path = |id: PathId| {
+            let number = u8::from(id) + 1;
+            let (device, net, subnet) = (format!("path{number}"), [10, 1, number], [1, number.into()]);
+            Link { near: end(&device, net, subnet, 1), far: end(&device, net, subnet, 2), v4_length: 30 }
+        };
+        Ok(Addressing {
+            source: Link {
+                near: end("edge0", [10, 0, 1], [0, 1], 2),
+                far: end("source0", [10, 0, 1], [0, 1], 1),
+                v4_length: 24,
+            },
+            paths: PathId::all().take(paths).map(path).collect(),
+            viewer: Link {
+                near: end("viewer0", [10, 0, 2], [0, 2], 1),
+                far: end("edge0", [10, 0, 2], [0, 2], 2),
+                v4_length: 24,
+            },
+        })
+    }
+}
+
+impl fmt::Display for Addressing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut row = |name: &str, end: &End| {
+            let v4 = end.v4.to_string();
+            writeln!(f, "{name:<8} {:<8} {v4:<12} {:<16} {}", end.device, end.v6.to_string(), end.mac)
+        };
+        row("source", &self.source.near)?;
+        row("ingress", &self.source.far)?;
+        self.paths.iter().try_for_each(|path| row("ingress", &path.near))?;
+        self.paths.iter().try_for_each(|path| row("egress", &path.far))?;
+        row("egress", &self.viewer.near)?;
+        row("viewer", &self.viewer.far)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn no_two_ends_share_an_address() {
+        let plan = Addressing::new(MAX_PATHS).unwrap();
+        let links = plan.paths.iter().chain([&plan.source, &plan.viewer]);
+        let ends: Vec<&End> = links.flat_map(|link| [&link.near, &link.far]).collect();
+        let distinct: HashSet<_> = ends
+            .iter()
+            .flat_map(|end| [end.v4.to_string(), end.v6.to_string(), end.mac.to_string()])
+            .collect();
+        assert_eq!(distinct.len(), 3 * ends.len());
+    }
+
+    #[test]
+    fn prefixes_hold_both_ends() {
+        let plan = Addressing::new(1).unwrap();
+        assert_eq!(plan.viewer.v4_prefix(), "10.0.2.0/24");
+        assert_eq!(plan.viewer.v6_prefix(), "fd00:0:0:2::/64");
+        assert_eq!(plan.paths[0].v4_prefix(), "10.1.1.0/30");
+        assert_eq!(plan.paths[0].v6_prefix(), "fd00:0:1:1::/64");
+    }
+
+    #[test]
+    fn a_lab_has_at_least_one_path_and_at_most_eight() {
+        assert!(Addressing::new(0).is_err());
+        assert!(Addressing::new(9).is_err());
+    }
+}
