@@ -1,1 +1,209 @@
 //! The elimination window: which copy of a packet is the first.
+//!
+//! This is the executable specification of `bpf/src/c/window.h`. Both get the same random `operations` and must give
+//! the same verdicts, so change both or neither.
+//!
+//! # The window
+//!
+//! A ring of [`SLOTS`] words, each an epoch (high half) and a bitmap of [`SLOT_BITS`] sequence numbers (low half):
+//!
+//! ```text
+//!  sequence number   63         48 47                 16 15          5 4       0
+//!                   +-------------+---------------------+-------------+---------+
+//!                   |   ignored   |        epoch        | slot of ring|   bit   |
+//!                   +-------------+---------------------+-------------+---------+
+//! ```
+//!
+//! A packet touches the one slot of its number. When the slot holds the packet's epoch, the bit decides. When it holds
+//! an older one, the ring has come round and the slot now belongs to the packet's epoch. When it holds a newer one, the
+//! packet is older than the window remembers: it is accepted and nothing is recorded. Epochs further apart than
+//! [`LATE_EPOCHS`] belong to different sessions of the sender (each starts at a random number), or to one that jumped.
+//!
+//! # What is guaranteed
+//!
+//! - A packet is refused only when a packet with the same number, modulo 2^48, was accepted and recorded before: the
+//!   first copy always passes, in whatever order, after whatever loss, jump or restart. A session meets the numbers of
+//!   the one before it only when it starts among them or up to 16 epochs below, a chance of 2^-27.9 a restart.
+//! - Once recorded, a number stays refused until 65,504 newer numbers (65,536 less a slot) have followed, whichever of
+//!   them arrive. It may stay refused for up to 31 more.
+//! - That second guarantee, and only that one, ends early in three cases, in which duplicates pass. A slot is taken
+//!   over by a packet of another session or one more than 16 epochs (2^20 numbers) away, and forgets its 32 numbers. A
+//!   packet loses the race for its slot [`ATTEMPTS`] times and passes unrecorded. And in a ring that is still empty,
+//!   all slots of which say epoch 0, a session that starts in one of the 16 epochs below it passes unrecorded up to
+//!   epoch 0 (a chance of 2^-28).
+//!
+//! ```
+//! use hawser_dedup::{Verdict, Window};
+//!
+//! let window = Window::new();
+//! assert_eq!(window.observe(1 << 40), Verdict::Reset);
+//! assert_eq!(window.observe(1 << 40), Verdict::Duplicate);
+//! assert_eq!(window.observe((1 << 40) + 1), Verdict::First);
+//! ```
+
+#[cfg(feature = "operations")]
+pub mod operations;
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Slots of the ring.
+pub const SLOTS: usize = 2048;
+
+/// Sequence numbers that one slot remembers.
+pub const SLOT_BITS: u64 = 32;
+
+/// How many rounds of the ring apart two numbers may be and still belong to one session.
+pub const LATE_EPOCHS: i32 = 16;
+
+/// How often a packet competes for its slot before it passes unrecorded.
+pub const ATTEMPTS: usize = 8;
+
+/// A number with this many newer ones behind it, or fewer, is still remembered.
+pub const REMEMBERED: u64 = SLOTS as u64 * SLOT_BITS - SLOT_BITS;
+
+/// What the window says of a packet.
+///
+/// The values are those of `enum verdict` in `bpf/src/c/abi.h`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Verdict {
+    /// No copy came before.
+    First = 0,
+    /// A copy came before.
+    Duplicate = 1,
+    /// Older than the window remembers.
+    Late = 2,
+    /// From another session of the sender, or after a jump.
+    Reset = 3,
+    /// Too many others changed the slot at the same time.
+    Contended = 4,
+}
+
+impl Verdict {
+    /// Whether the packet goes on to its receiver.
+    pub const fn accepts(self) -> bool {
+        !matches!(self, Verdict::Duplicate)
+    }
+}
+
+/// The numbers of one flow that were seen last.
+pub struct Window {
+    slots: Box<[AtomicU64]>,
+}
+
+impl Window {
+    /// A window that has seen nothing.
+    pub fn new() -> Self {
+        Window { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// Judges a packet and remembers its number. May be called from several threads at once.
+    pub fn observe(&self, sequence: u64) -> Verdict {
+        let slot = &self.slots[(sequence / SLOT_BITS) as usize % SLOTS];
+        // A slot is all there is to know about its numbers, so no other memory has to be ordered with it.
+        let mut seen = slot.load(Relaxed);
+        for _ in 0..ATTEMPTS {
+            let (verdict, next) = judge(seen, sequence);
+            let Some(next) = next else { return verdict };
+            match slot.compare_exchange(seen, next, Relaxed, Relaxed) {
+                Ok(_) => return verdict,
+                Err(changed) => seen = changed,
+            }
+        }
+        Verdict::Contended
+    }
+}
+
+impl Default for Window {
+    fn default() -> Self {
+        Window::new()
+    }
+}
+
+/// What a slot says of a packet, and what the slot becomes if it changes.
+fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
+    let epoch = epoch_of(sequence);
+    let bit = 1 << (sequence % SLOT_BITS);
+    let fresh = u64::from(epoch) << 32 | bit;
+    let newer = ((slot >> 32) as u32).wrapping_sub(epoch) as i32;
+    match newer {
+        0 if slot & bit != 0 => (Verdict::Duplicate, None),
+        0 => (Verdict::First, Some(slot | bit)),
+        1..=LATE_EPOCHS => (Verdict::Late, None),
+        _ if (-LATE_EPOCHS..0).contains(&newer) => (Verdict::First, Some(fresh)),
+        _ => (Verdict::Reset, Some(fresh)),
+    }
+}
+
+/// The round of the ring that a number belongs to; the highest 16 bits of the number do not matter.
+const fn epoch_of(sequence: u64) -> u32 {
+    (sequence / SLOT_BITS / SLOTS as u64) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first number of an epoch.
+    fn start_of(epoch: u32) -> u64 {
+        u64::from(epoch) << 16
+    }
+
+    /// What a window whose slot 0 is of `seen` says of the first packet of `epoch`.
+    fn verdict(seen: u32, epoch: u32) -> (Verdict, Option<u64>) {
+        judge(u64::from(seen) << 32 | 1, start_of(epoch))
+    }
+
+    #[test]
+    fn epochs_decide_on_both_sides_of_their_wrap() {
+        for base in [1000, 5, u32::MAX, u32::MAX - 5] {
+            let epoch = |distance: i32| base.wrapping_add_signed(distance);
+            let taken = |distance| Some(u64::from(epoch(distance)) << 32 | 1);
+
+            assert_eq!(verdict(base, epoch(0)), (Verdict::Duplicate, None));
+            assert_eq!(verdict(base, epoch(-1)), (Verdict::Late, None));
+            assert_eq!(verdict(base, epoch(-16)), (Verdict::Late, None));
+            assert_eq!(verdict(base, epoch(-17)), (Verdict::Reset, taken(-17)));
+            assert_eq!(verdict(base, epoch(1)), (Verdict::First, taken(1)));
+            assert_eq!(verdict(base, epoch(16)), (Verdict::First, taken(16)));
+            assert_eq!(verdict(base, epoch(17)), (Verdict::Reset, taken(17)));
+            assert_eq!(verdict(base, epoch(i32::MIN)), (Verdict::Reset, taken(i32::MIN)));
+        }
+    }
+
+    #[test]
+    fn a_number_is_remembered_while_the_ring_goes_round_once() {
+        for offset in 0..SLOT_BITS {
+            let window = Window::new();
+            let first = start_of(100) + offset;
+            window.observe(first);
+            window.observe(first + REMEMBERED);
+            assert_eq!(window.observe(first), Verdict::Duplicate, "bit {offset}");
+
+            window.observe(first + REMEMBERED + SLOT_BITS);
+            assert_eq!(window.observe(first), Verdict::Late, "bit {offset}");
+        }
+    }
+
+    /// The third exception in the documentation of this crate.
+    #[test]
+    fn an_empty_ring_cannot_tell_epochs_just_below_zero() {
+        let window = Window::new();
+        let start = start_of(u32::MAX - 15);
+        assert_eq!(window.observe(start), Verdict::Late);
+        assert_eq!(window.observe(start), Verdict::Late);
+        assert_eq!(window.observe(start - 1), Verdict::Reset);
+        assert_eq!(window.observe(start - 1), Verdict::Duplicate);
+    }
+
+    #[test]
+    fn only_duplicates_are_refused() {
+        use Verdict::*;
+        let refused: Vec<_> = [First, Duplicate, Late, Reset, Contended]
+            .into_iter()
+            .filter(|verdict| !verdict.accepts())
+            .collect();
+        assert_eq!(refused, [Duplicate]);
+        assert_eq!([First as u8, Duplicate as u8, Late as u8, Reset as u8, Contended as u8], [0, 1, 2, 3, 4]);
+    }
+}

@@ -1,0 +1,124 @@
+//! What the window guarantees, under random traffic.
+
+use hawser_dedup::operations::{Operation, arrivals, operation, start};
+use hawser_dedup::{LATE_EPOCHS, REMEMBERED, SLOT_BITS, SLOTS, Verdict, Window};
+use proptest::prelude::*;
+use std::collections::HashSet;
+
+/// The part of a sequence number that the window tells apart.
+const NUMBERS: u64 = 1 << 48;
+
+const ROUND: u64 = SLOTS as u64 * SLOT_BITS;
+
+/// Traffic of one session that stays near its newest packet: what every network does to a flow.
+fn ordinary() -> impl Strategy<Value = Operation> {
+    operation().prop_filter_map("leaves the session", |operation| match operation {
+        Operation::Restart { .. } | Operation::Straggle { .. } => None,
+        Operation::Lag { packets, behind } => Some(Operation::Lag { packets, behind: behind % (2 * ROUND) }),
+        Operation::Jump { packets } => Some(Operation::Jump { packets: packets % (4 * ROUND) }),
+        other => Some(other),
+    })
+}
+
+proptest! {
+    #[test]
+    fn what_was_not_seen_is_never_refused(
+        start in start(),
+        operations in proptest::collection::vec(operation(), 1..60),
+    ) {
+        let window = Window::new();
+        let mut seen = HashSet::new();
+        for sequence in arrivals(start, &operations) {
+            let known = !seen.insert(sequence % NUMBERS);
+            prop_assert!(window.observe(sequence).accepts() || known, "{sequence:#x}");
+        }
+    }
+
+    #[test]
+    fn no_session_is_refused_because_of_another(
+        starts in proptest::collection::vec(start(), 2..6),
+        operations in proptest::collection::vec(ordinary(), 1..20),
+    ) {
+        let window = Window::new();
+        let mut former: Vec<u64> = Vec::new();
+        for start in starts {
+            let sent = arrivals(start, &operations);
+            let distinct = |other: u64| {
+                let apart = start.wrapping_sub(other) % NUMBERS;
+                apart.min(NUMBERS - apart) > 1 << 26
+            };
+            prop_assume!(former.iter().all(|other| distinct(*other)));
+            former.push(start);
+
+            let mut seen = HashSet::new();
+            for sequence in sent {
+                prop_assert!(window.observe(sequence).accepts() || seen.contains(&sequence), "{sequence:#x}");
+                seen.insert(sequence);
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_recorded_is_refused_until_the_window_has_moved_past_it(
+        start in start(),
+        operations in proptest::collection::vec(ordinary(), 1..60),
+    ) {
+        let window = Window::new();
+        let mut recorded = HashSet::new();
+        // Counted from the start, so that the order is plain although the numbers wrap; a lag may reach below it.
+        let origin = 1 << 30;
+        let mut newest = 0;
+        for sequence in arrivals(start, &operations) {
+            let position = sequence.wrapping_sub(start).wrapping_add(origin);
+            newest = newest.max(position);
+            let verdict = window.observe(sequence);
+            if recorded.contains(&position) && newest - position <= REMEMBERED {
+                prop_assert_eq!(verdict, Verdict::Duplicate, "{:#x}", sequence);
+            }
+            if matches!(verdict, Verdict::First | Verdict::Reset) {
+                recorded.insert(position);
+            }
+        }
+    }
+
+    #[test]
+    fn only_what_is_older_than_the_window_is_late(
+        start in start().prop_filter("an empty ring knows epoch 0", |start| {
+            let epoch = (start / ROUND) as i32;
+            !(-4 * LATE_EPOCHS..=LATE_EPOCHS).contains(&epoch)
+        }),
+        operations in proptest::collection::vec(ordinary(), 1..8),
+    ) {
+        let window = Window::new();
+        let origin = 1 << 30;
+        let mut newest = 0;
+        for sequence in arrivals(start, &operations) {
+            let position = sequence.wrapping_sub(start).wrapping_add(origin);
+            newest = newest.max(position);
+            let verdict = window.observe(sequence);
+            prop_assert!(verdict != Verdict::Late || newest - position > REMEMBERED, "{sequence:#x}");
+            prop_assert!(verdict != Verdict::Contended, "one thread cannot lose a race");
+        }
+    }
+}
+
+#[test]
+fn a_path_that_lags_by_most_of_the_window_adds_nothing() {
+    let window = Window::new();
+    let start = u64::MAX - (1 << 21);
+    for n in 0..1 << 22 {
+        assert!(window.observe(start.wrapping_add(n)).accepts());
+        if let Some(lagging) = n.checked_sub(REMEMBERED) {
+            assert_eq!(window.observe(start.wrapping_add(lagging)), Verdict::Duplicate);
+        }
+    }
+}
+
+#[test]
+fn a_late_only_copy_is_delivered() {
+    let window = Window::new();
+    for n in 1..200_000 {
+        window.observe((1 << 40) + n);
+    }
+    assert_eq!(window.observe(1 << 40), Verdict::Late);
+}
