@@ -1,11 +1,14 @@
 //! `report.html`: one page that shows a run to people, without anything from outside the file.
 
+mod table;
+
 use crate::plot::{MAX_SERIES, Mark, Plot, escape};
-use crate::summary::{Case, Summary};
+use crate::summary::Summary;
 use anyhow::{Context, Result};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
+pub use table::{Cell, Table};
 
 /// The file in an experiment's output folder.
 pub const FILE_NAME: &str = "report.html";
@@ -56,26 +59,6 @@ pub enum Item {
     Figure(Figure),
 }
 
-/// Rows and columns; every column but the first is a figure.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Table {
-    /// One for each column.
-    pub header: Vec<String>,
-    /// One cell for each column.
-    pub rows: Vec<Vec<Cell>>,
-    /// Below the table.
-    pub caption: String,
-}
-
-/// What stands in a table's row and column.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct Cell {
-    /// The figure, or the name of the row.
-    pub value: String,
-    /// The paper's figure, when it has one.
-    pub paper: Option<String>,
-}
-
 /// Panels that share their series.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
@@ -83,28 +66,6 @@ pub struct Figure {
     pub caption: String,
     /// Each under its own title.
     pub panels: Vec<Plot>,
-}
-
-impl Table {
-    /// Every metric of every case, with the paper's figure below ours.
-    pub fn of_cases<'a>(cases: impl IntoIterator<Item = &'a Case>, caption: impl Into<String>) -> Self {
-        let cases: Vec<&Case> = cases.into_iter().collect();
-        let mut names: Vec<&str> = Vec::new();
-        for name in cases.iter().flat_map(|case| case.metrics.names().chain(case.paper.names())) {
-            if !names.contains(&name) {
-                names.push(name);
-            }
-        }
-        let header = std::iter::once("case".into()).chain(names.iter().map(|name| heading(name))).collect();
-        let row = |case: &Case| {
-            let figures = names.iter().map(|name| Cell {
-                value: case.metrics.get(name).map_or_else(|| "–".into(), number),
-                paper: case.paper.get(name).map(number),
-            });
-            std::iter::once(Cell { value: case.name.clone(), paper: None }).chain(figures).collect()
-        };
-        Table { header, rows: cases.into_iter().map(row).collect(), caption: caption.into() }
-    }
 }
 
 impl Report<'_> {
@@ -224,41 +185,11 @@ impl Section {
         }
         for item in &self.items {
             match item {
-                Item::Table(table) => table.write(page),
+                Item::Table(table) => table.html(page),
                 Item::Figure(figure) => figure.write(page, palette),
             }
         }
         page.push_str("</section>\n");
-    }
-}
-
-impl Table {
-    fn write(&self, page: &mut String) {
-        page.push_str("<figure>\n<div class=\"scroll\"><table>\n<thead><tr>");
-        for name in &self.header {
-            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(name));
-        }
-        page.push_str("</tr></thead>\n<tbody>\n");
-        for row in &self.rows {
-            page.push_str("<tr>");
-            for (index, cell) in row.iter().enumerate() {
-                let value = escape(&cell.value);
-                let paper = cell.paper.as_deref().map_or_else(String::new, |paper| {
-                    format!("<span class=\"paper\">paper {}</span>", escape(paper))
-                });
-                let _ = if index == 0 {
-                    write!(page, "<th scope=\"row\">{value}</th>")
-                } else {
-                    write!(page, "<td>{value}{paper}</td>")
-                };
-            }
-            page.push_str("</tr>\n");
-        }
-        let _ = writeln!(
-            page,
-            "</tbody>\n</table></div>\n<figcaption>{}</figcaption>\n</figure>",
-            escape(&self.caption)
-        );
     }
 }
 
@@ -289,34 +220,11 @@ impl Figure {
     }
 }
 
-/// `frame_delay_p95_ms` as people write it: `frame delay p95 (ms)`.
-fn heading(metric: &str) -> String {
-    let (words, unit) = match metric.rsplit_once('_') {
-        Some((words, "mbps")) => (words, " (Mb/s)"),
-        Some((words, "ms")) => (words, " (ms)"),
-        Some((words, "us")) => (words, " (µs)"),
-        Some((words, "ns")) => (words, " (ns)"),
-        _ => (metric, ""),
-    };
-    words.replace('_', " ") + unit
-}
-
-/// Three digits that say something.
-fn number(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".into(),
-        size if size >= 100.0 => format!("{value:.0}"),
-        size if size >= 10.0 => format!("{value:.1}"),
-        size if size >= 1.0 => format!("{value:.2}"),
-        _ => format!("{value:.3}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::plot::{Axis, Series};
-    use crate::summary::Provenance;
+    use crate::summary::{Case, Provenance};
 
     fn summary() -> Summary {
         let provenance = Provenance {

@@ -1,0 +1,147 @@
+use crate::plot::escape;
+use crate::summary::Case;
+use std::fmt::Write as _;
+
+/// Rows and columns; every column but the first is a figure.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Table {
+    /// One for each column.
+    pub header: Vec<String>,
+    /// One cell for each column.
+    pub rows: Vec<Vec<Cell>>,
+    /// Below the table.
+    pub caption: String,
+}
+
+/// What stands in a table's row and column.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Cell {
+    /// The figure, or the name of the row.
+    pub value: String,
+    /// The paper's figure, when it has one.
+    pub paper: Option<String>,
+}
+
+impl Table {
+    /// Every metric of every case, with the paper's figure below ours.
+    pub fn of_cases<'a>(cases: impl IntoIterator<Item = &'a Case>, caption: impl Into<String>) -> Self {
+        let cases: Vec<&Case> = cases.into_iter().collect();
+        let mut names: Vec<&str> = Vec::new();
+        for name in cases.iter().flat_map(|case| case.metrics.names().chain(case.paper.names())) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let header = std::iter::once("case".into()).chain(names.iter().map(|name| heading(name))).collect();
+        let row = |case: &Case| {
+            let figures = names.iter().map(|name| Cell {
+                value: case.metrics.get(name).map_or_else(|| "–".into(), number),
+                paper: case.paper.get(name).map(number),
+            });
+            std::iter::once(Cell { value: case.name.clone(), paper: None }).chain(figures).collect()
+        };
+        Table { header, rows: cases.into_iter().map(row).collect(), caption: caption.into() }
+    }
+
+    /// The table for a terminal, with the paper's figures in brackets.
+    pub fn text(&self) -> String {
+        let cell = |cell: &Cell| match &cell.paper {
+            Some(paper) => format!("{} ({paper})", cell.value),
+            None => cell.value.clone(),
+        };
+        let mut lines = vec![self.header.clone()];
+        lines.extend(self.rows.iter().map(|row| row.iter().map(cell).collect()));
+        let width = |column: usize| {
+            lines
+                .iter()
+                .filter_map(|line| line.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..self.header.len()).map(width).collect();
+        let mut text = String::new();
+        for line in &lines {
+            for (column, (cell, width)) in line.iter().zip(&widths).enumerate() {
+                let _ = match column {
+                    0 => write!(text, "{cell:width$}"),
+                    _ => write!(text, "  {cell:>width$}"),
+                };
+            }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// Appends the table to a page.
+    pub(super) fn html(&self, page: &mut String) {
+        page.push_str("<figure>\n<div class=\"scroll\"><table>\n<thead><tr>");
+        for name in &self.header {
+            let _ = write!(page, "<th scope=\"col\">{}</th>", escape(name));
+        }
+        page.push_str("</tr></thead>\n<tbody>\n");
+        for row in &self.rows {
+            page.push_str("<tr>");
+            for (index, cell) in row.iter().enumerate() {
+                let value = escape(&cell.value);
+                let paper = cell.paper.as_deref().map_or_else(String::new, |paper| {
+                    format!("<span class=\"paper\">paper {}</span>", escape(paper))
+                });
+                let _ = if index == 0 {
+                    write!(page, "<th scope=\"row\">{value}</th>")
+                } else {
+                    write!(page, "<td>{value}{paper}</td>")
+                };
+            }
+            page.push_str("</tr>\n");
+        }
+        let _ = writeln!(
+            page,
+            "</tbody>\n</table></div>\n<figcaption>{}</figcaption>\n</figure>",
+            escape(&self.caption)
+        );
+    }
+}
+
+/// `frame_delay_p95_ms` as people write it: `frame delay p95 (ms)`.
+fn heading(metric: &str) -> String {
+    let (words, unit) = match metric.rsplit_once('_') {
+        Some((words, "mbps")) => (words, " (Mb/s)"),
+        Some((words, "ms")) => (words, " (ms)"),
+        Some((words, "us")) => (words, " (µs)"),
+        Some((words, "ns")) => (words, " (ns)"),
+        _ => (metric, ""),
+    };
+    words.replace('_', " ") + unit
+}
+
+/// Three digits that say something.
+fn number(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size >= 100.0 => format!("{value:.0}"),
+        size if size >= 10.0 => format!("{value:.1}"),
+        size if size >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_terminal_shows_the_paper_in_brackets() {
+        let mut ours = Case::new("replicate/fhd");
+        ours.metrics = [("fps_mean", 29.94), ("frame_delay_p95_ms", 812.3)].into();
+        ours.paper.set("fps_mean", 30.0);
+        let mut lost = Case::new("single/fhd");
+        lost.metrics.set("frame_delay_p95_ms", f64::NAN);
+        assert_eq!(
+            Table::of_cases([&ours, &lost], "").text(),
+            "case              fps mean  frame delay p95 (ms)\n\
+             replicate/fhd  29.9 (30.0)                   812\n\
+             single/fhd               –                     –\n"
+        );
+    }
+}
