@@ -1,30 +1,32 @@
 //! Copies that two CPUs receive at the same time.
 
 use hawser_dedup::{Verdict, Window};
-use std::sync::Barrier;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PACKETS: u64 = 200_000;
 
-/// How far one thread may be ahead of the other: less than the window.
-const STRIDE: u64 = 1000;
+/// How far one thread may be ahead of the other: near enough to meet in a slot, and far less than the window.
+const LEAD: u64 = 4;
 
 /// Each thread is a path that delivers every packet.
 #[test]
 #[allow(clippy::disallowed_methods, reason = "the threads stand for the CPUs that share a window")]
 fn of_two_copies_one_passes() {
     let window = Window::new();
-    let barrier = Barrier::new(2);
-    let path = || -> Vec<Verdict> {
-        let arrive = |n| {
-            if n % STRIDE == 0 {
-                barrier.wait();
+    let delivered = [AtomicU64::new(0), AtomicU64::new(0)];
+    let path = |own: usize| -> Vec<Verdict> {
+        let deliver = |n| {
+            while n > delivered[1 - own].load(Relaxed) + LEAD {
+                std::thread::yield_now();
             }
-            window.observe((1 << 40) + n)
+            let verdict = window.observe((1 << 40) + n);
+            delivered[own].store(n + 1, Relaxed);
+            verdict
         };
-        (0..PACKETS).map(arrive).collect()
+        (0..PACKETS).map(deliver).collect()
     };
     let (one, other) = std::thread::scope(|scope| {
-        let (one, other) = (scope.spawn(path), scope.spawn(path));
+        let (one, other) = (scope.spawn(|| path(0)), scope.spawn(|| path(1)));
         (one.join().unwrap(), other.join().unwrap())
     });
 
