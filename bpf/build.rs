@@ -1,0 +1,21 @@
+//! Compiles the eBPF programs and generates their typed skeletons.
+
+use libbpf_cargo::SkeletonBuilder;
+use std::env;
+use std::path::PathBuf;
+
+const PROGRAMS: [&str; 3] = ["dedup", "replicate_xdp", "replicate_tc"];
+
+fn main() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
+    let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets the target architecture");
+    let uapi = format!("-I/usr/include/{arch}-linux-gnu");
+    for program in PROGRAMS {
+        SkeletonBuilder::new()
+            .source(format!("src/c/{program}.bpf.c"))
+            .clang_args(["-mcpu=v3", "-Wall", "-Wextra", "-Werror", &uapi])
+            .build_and_generate(out.join(format!("{program}.skel.rs")))
+            .unwrap_or_else(|error| panic!("{program}.bpf.c: {error:#}"));
+    }
+    println!("cargo::rerun-if-changed=src/c");
+}

@@ -1,0 +1,150 @@
+use crate::skeleton::dedup::types;
+use crate::table::TableError;
+use hawser_dedup::Verdict;
+use hawser_units::{FlowId, Instant, PathId, PathSet};
+use libbpf_rs::MapCore;
+use std::io;
+use std::mem::offset_of;
+use std::os::fd::AsRawFd;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Records in a ring.
+const RING: usize =
+    (size_of::<types::arrivals>() - offset_of!(types::arrivals, records)) / size_of::<types::arrival>();
+
+/// One copy that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// When, by the kernel's monotonic clock.
+    pub at: Instant,
+    /// The receiver's number of the flow.
+    pub flow: FlowId,
+    /// The path it came by.
+    pub path: PathId,
+    /// The paths that copies were sent on; empty for a transparent flow, whose copies do not say.
+    pub paths: PathSet,
+    /// The sequence number; for a transparent flow the packet's fingerprint.
+    pub sequence: u64,
+    /// Epoch of the sender's policy.
+    pub epoch: u8,
+    /// What was done with it.
+    pub verdict: Verdict,
+    /// The sender's monotonic clock when it was sent, microseconds, wrapping.
+    pub sent_micros: u32,
+    /// Size of the inner packet.
+    pub inner_bytes: u16,
+}
+
+/// The reader of the kernel's arrival records: one ring per CPU in shared memory.
+///
+/// A ring holds 65,536 records. The kernel never waits for the reader: records that find the ring full are counted in
+/// [`Arrivals::overflowed`] and lost to the reader, not to the flow's counters.
+#[derive(Debug)]
+pub struct Arrivals {
+    rings: NonNull<types::arrivals>,
+    count: usize,
+    ring_bytes: usize,
+}
+
+// SAFETY: the mapping belongs to this value alone within the process; the kernel side is synchronised by the counters.
+unsafe impl Send for Arrivals {}
+
+impl Arrivals {
+    pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
+        let ring_bytes = table.value_size() as usize;
+        let count = table.max_entries() as usize;
+        assert_eq!(
+            ring_bytes,
+            size_of::<types::arrivals>(),
+            "the skeleton declares the ring that the kernel holds"
+        );
+        // SAFETY: a fresh shared mapping of the whole table, which is mappable by its flags.
+        let address = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                ring_bytes * count,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                table.as_fd().as_raw_fd(),
+                0,
+            )
+        };
+        let rings = NonNull::new(address.cast()).filter(|_| address != libc::MAP_FAILED);
+        let rings = rings.ok_or_else(|| TableError {
+            table: "arrivals".to_owned(),
+            source: libbpf_rs::Error::from(io::Error::last_os_error()),
+        })?;
+        Ok(Arrivals { rings, count, ring_bytes })
+    }
+
+    /// Appends everything that arrived since the last call to `into`, in the order of arrival.
+    pub fn drain(&mut self, into: &mut Vec<Arrival>) {
+        let start = into.len();
+        for index in 0..self.count {
+            self.drain_ring(index, into);
+        }
+        into[start..].sort_by_key(|arrival| arrival.at);
+    }
+
+    /// Records that found their ring full, ever.
+    pub fn overflowed(&self) -> u64 {
+        let of = |index| self.counter(index, offset_of!(types::arrivals, overflowed)).load(Ordering::Relaxed);
+        (0..self.count).map(of).sum()
+    }
+
+    fn drain_ring(&mut self, index: usize, into: &mut Vec<Arrival>) {
+        let written = self.counter(index, offset_of!(types::arrivals, written)).load(Ordering::Acquire);
+        let read_counter = self.counter(index, offset_of!(types::arrivals, read));
+        let mut read = read_counter.load(Ordering::Relaxed);
+        let ring = self.ring(index);
+        while read < written {
+            // SAFETY: the index is within the array, and the kernel does not touch a record between writing and our
+            // moving `read` past it.
+            let record = unsafe {
+                let records = (&raw const (*ring).records).cast::<types::arrival>();
+                records.add(read as usize % RING).read_volatile()
+            };
+            into.extend(parse(&record));
+            read += 1;
+        }
+        read_counter.store(read, Ordering::Release);
+    }
+
+    fn ring(&self, index: usize) -> *mut types::arrivals {
+        assert!(index < self.count);
+        // SAFETY: within the mapping.
+        unsafe { self.rings.as_ptr().add(index) }
+    }
+
+    fn counter(&self, index: usize, offset: usize) -> &AtomicU64 {
+        // SAFETY: an aligned counter within the mapping, which both sides access atomically.
+        unsafe { AtomicU64::from_ptr(self.ring(index).byte_add(offset).cast()) }
+    }
+}
+
+impl Drop for Arrivals {
+    fn drop(&mut self) {
+        // SAFETY: exactly the mapping made in `map`; nothing borrows from it any more.
+        unsafe { libc::munmap(self.rings.as_ptr().cast(), self.ring_bytes * self.count) };
+    }
+}
+
+fn parse(record: &types::arrival) -> Option<Arrival> {
+    Some(Arrival {
+        at: Instant::from_nanos(record.at_ns),
+        flow: FlowId::try_from(record.flow).ok()?,
+        path: PathId::try_from(record.path).ok()?,
+        paths: PathSet::from_bits(record.paths),
+        sequence: record.sequence,
+        epoch: record.epoch,
+        verdict: verdict(record.verdict)?,
+        sent_micros: record.sent_us,
+        inner_bytes: record.inner_bytes,
+    })
+}
+
+fn verdict(code: u8) -> Option<Verdict> {
+    use Verdict::{Contended, Duplicate, First, Late, Reset};
+    [First, Duplicate, Late, Reset, Contended].into_iter().find(|verdict| *verdict as u8 == code)
+}

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Everything that the programs share with user space. Rust sees these types through the generated skeletons. */
+#ifndef HAWSER_ABI_H
+#define HAWSER_ABI_H
+
+#include <linux/types.h>
+
+#define MAX_PATHS 8
+#define MAX_FLOWS 1024
+#define MAX_RULES 16 /* flows that share one destination prefix */
+
+/* The shim of docs/design/wire.md. Fields are in network byte order, the tag is the eight bytes that SipHash emits. */
+#define SHIM_VERSION 1
+#define SHIM_TAGGED 0x1
+#define SHIM_KEY_SLOT 0x2
+
+struct shim {
+	__u8 version_flags;
+	__u8 path;
+	__u8 paths;
+	__u8 epoch;
+	__be16 flow_be;
+	__u16 reserved; /* holds the sender's table index between its two programs; zero on the wire */
+	__be64 sequence_be;
+	__be32 sent_us_be;
+	__u8 tag[8];
+} __attribute__((packed));
+_Static_assert(sizeof(struct shim) == 28, "the shim is 28 bytes");
+
+#define SHIM_TAGGED_BYTES 20
+
+struct siphash_key {
+	__u64 k0;
+	__u64 k1;
+};
+
+/* ---- sending ---- */
+
+/* Key of the selector trie: an IPv6 prefix, or an IPv4 prefix mapped into ::ffff:0:0/96. */
+struct selector_key {
+	__u32 prefix_bits;
+	__u8 address[16];
+};
+
+/* Protocol 0 and an empty port range match everything; ports are in host byte order, ranges inclusive. */
+struct rule {
+	__u16 flow;
+	__u8 protocol;
+	__u8 has_ports;
+	__u16 source_min, source_max;
+	__u16 destination_min, destination_max;
+};
+_Static_assert(sizeof(struct rule) == 12, "no padding in a rule");
+
+/* The first matching rule wins. A selector is replaced as a whole. */
+struct selector {
+	__u32 count;
+	struct rule rules[MAX_RULES];
+};
+
+#define POLICY_OUTER_IPV6 0x1 /* a path of the code has an IPv6 outer header */
+
+/* What is decided per packet from one aligned word, so that user space replaces it while packets fly. */
+struct policy {
+	__u8 code;  /* bit i = path index i; 0x00 off, 0xff stop */
+	__u8 epoch; /* counts changes */
+	__u16 inner_mtu_bytes; /* largest inner packet that fits every path of the code */
+	__u8 flags;
+	__u8 reserved[3];
+};
+_Static_assert(sizeof(struct policy) == 8, "a policy is written with one store");
+
+#define FLOW_TRANSPARENT 0x1
+#define FLOW_TAGGED 0x2
+#define FLOW_KEY_SLOT 0x4
+
+struct tx_flow {
+	__u64 next_sequence; /* starts at a random number for every session */
+	struct siphash_key key;
+	__u16 flow; /* the receiver's number for this flow */
+	__u8 flags;
+	__u8 reserved[5];
+};
+_Static_assert(sizeof(struct tx_flow) == 32, "tx_flow");
+
+struct tx_path {
+	__u32 ifindex;
+	__u16 family; /* AF_INET or AF_INET6 of the outer header; 0 = path not configured */
+	__be16 port_be;
+	__u8 local[16]; /* IPv4 in the first four bytes */
+	__u8 remote[16];
+	__u8 source_mac[6];
+	__u8 next_hop_mac[6];
+	__u32 reserved;
+};
+_Static_assert(sizeof(struct tx_path) == 56, "tx_path");
+
+struct tx_stats {
+	__u64 packets; /* of the flow, or copies on a path */
+	__u64 bytes;   /* of inner packets */
+};
+
+/* ---- receiving ---- */
+
+#define WINDOW_SLOTS 2048
+#define WINDOW_SLOT_BITS 32 /* sequence numbers a slot covers */
+#define LATE_EPOCHS 16
+
+/* One slot: {epoch in the high half, bitmap in the low half}. core/dedup is the executable specification. */
+struct window {
+	__u64 slots[WINDOW_SLOTS];
+};
+
+/* Copies of transparent flows that were seen, by fingerprint of the packet. */
+#define SEEN_SLOTS 65536
+
+struct seen {
+	__u64 slots[SEEN_SLOTS];
+};
+
+struct rx_flow {
+	struct siphash_key keys[2];
+	__u8 keys_valid; /* bit i = keys[i]; 0 = untagged packets are accepted */
+	__u8 configured;
+	__u8 reserved[6];
+};
+_Static_assert(sizeof(struct rx_flow) == 40, "rx_flow");
+
+struct rx_path {
+	__u16 family; /* 0 = path not configured */
+	__u16 reserved;
+	__u8 local[16]; /* the address that replicas on this path are sent to */
+};
+_Static_assert(sizeof(struct rx_path) == 20, "rx_path");
+
+/* Per flow and path, on every CPU. */
+struct rx_stats {
+	__u64 packets; /* copies that arrived with a valid shim and tag */
+	__u64 bytes;   /* of inner packets */
+	__u64 first;   /* accepted because no other copy had arrived; late, reset and contended ones among them */
+	__u64 duplicates;
+	__u64 late;      /* accepted although older than the window */
+	__u64 reset;     /* accepted because the session was unknown or jumped */
+	__u64 contended; /* accepted because two CPUs raced too often */
+	__u64 tag_failures;
+};
+_Static_assert(sizeof(struct rx_stats) == 64, "one cache line");
+
+enum verdict {
+	VERDICT_FIRST = 0,
+	VERDICT_DUPLICATE = 1,
+	VERDICT_LATE = 2,
+	VERDICT_RESET = 3,
+	VERDICT_CONTENDED = 4,
+};
+
+/* One copy that arrived. */
+struct arrival {
+	__u64 at_ns; /* CLOCK_MONOTONIC */
+	__u64 sequence;
+	__u32 sent_us;
+	__u16 flow;
+	__u16 inner_bytes;
+	__u8 path;
+	__u8 paths;
+	__u8 epoch;
+	__u8 verdict;
+	__u32 reserved;
+};
+_Static_assert(sizeof(struct arrival) == 32, "two arrivals in a cache line");
+
+#define ARRIVALS 65536
+
+/* One ring per CPU: the program on that CPU is its only writer, user space its only reader. Counts never wrap. */
+struct arrivals {
+	__u64 written;
+	__u64 overflowed; /* arrivals that found the ring full */
+	__u8 reserved0[48];
+	__u64 read; /* user space writes this one */
+	__u8 reserved1[56];
+	struct arrival records[ARRIVALS];
+};
+_Static_assert(sizeof(struct arrivals) == 128 + 32 * ARRIVALS, "arrivals");
+
+/* ---- both ---- */
+
+/* Why a frame was not replicated, not deduplicated or not passed on. */
+enum reason {
+	/* handed to the kernel's own forwarding */
+	PASSED_OVERSIZE = 0,
+	PASSED_FRAGMENT,
+	PASSED_TTL,
+	PASSED_VLAN,
+	PASSED_MALFORMED,
+	PASSED_NOT_IDENTIFIABLE,
+	PASSED_SEGMENTS,
+	PASSED_NO_ROOM,
+	PASSED_NO_PATH_SET,
+	PASSED_UNKNOWN_VERSION,
+	PASSED_OUTER_FRAGMENT,
+	PASSED_NOT_ADDRESSED,
+	/* dropped */
+	DROPPED_UNKNOWN_FLOW,
+	DROPPED_TAG,
+	DROPPED_MALFORMED,
+	DROPPED_ECN,
+	DROPPED_PATH_NOT_CONFIGURED,
+	DROPPED_NO_ROOM,
+	DROPPED_CLONE_FAILED,
+	REASONS,
+};
+
+#endif

@@ -1,0 +1,346 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Elimination of replicas at the egress edge: XDP on every path-facing device. The first copy goes on, as the packet
+ * that it carries, to the kernel's own forwarding; the others are dropped.
+ */
+#include "parse.h"
+
+#include "checksum.h"
+#include "select.h"
+#include "siphash.h"
+#include "transparent.h"
+#include "window.h"
+
+volatile const __u16 port = 14747;
+volatile const __u32 transparent_within_ms = 1000;
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rx_flow);
+	__uint(max_entries, MAX_FLOWS);
+} rx_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rx_path);
+	__uint(max_entries, MAX_PATHS);
+} rx_paths SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct window);
+	__uint(max_entries, MAX_FLOWS);
+} windows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct seen);
+	__uint(max_entries, 1);
+} seen SEC(".maps");
+
+/* Index: flow * MAX_PATHS + path. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct rx_stats);
+	__uint(max_entries, MAX_FLOWS * MAX_PATHS);
+} rx_stats SEC(".maps");
+
+/* Index: CPU. The loader sizes it to the machine. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct arrivals);
+	__uint(max_entries, 1);
+} arrivals SEC(".maps");
+
+static __always_inline void record(const struct arrival *arrival)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct arrivals *ring = bpf_map_lookup_elem(&arrivals, &cpu);
+
+	if (!ring)
+		return;
+	if (ring->written - *(volatile __u64 *)&ring->read >= ARRIVALS) {
+		ring->overflowed++;
+		return;
+	}
+	ring->records[ring->written & (ARRIVALS - 1)] = *arrival;
+	/* The record must be visible before its count: a fetching atomic is a full barrier. */
+	__sync_fetch_and_add(&ring->written, 1);
+}
+
+static __always_inline void account(struct rx_stats *stats, const struct arrival *arrival)
+{
+	record(arrival);
+	stats->packets++;
+	stats->bytes += arrival->inner_bytes;
+	if (arrival->verdict == VERDICT_DUPLICATE) {
+		stats->duplicates++;
+		return;
+	}
+	stats->first++;
+	if (arrival->verdict == VERDICT_LATE)
+		stats->late++;
+	else if (arrival->verdict == VERDICT_RESET)
+		stats->reset++;
+	else if (arrival->verdict == VERDICT_CONTENDED)
+		stats->contended++;
+}
+
+/* The outer headers of a replica addressed to this node. */
+struct replica {
+	struct shim *shim;
+	__u8 *inner;
+	__u32 inner_bytes;
+	__u32 outer_bytes; /* from the end of the Ethernet header to the inner packet */
+	__u8 traffic_class;
+	bool is_ipv6;
+	__u8 *local; /* destination address of the outer header */
+};
+
+enum found { REPLICA, NOT_REPLICA, BAD_REPLICA };
+
+static __always_inline enum found parse_replica(struct cursor *cursor, __be16 protocol, struct replica *replica)
+{
+	struct udphdr *udp;
+	__u32 udp_bytes;
+
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(cursor, sizeof(*ip));
+
+		if (!ip || ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
+			return NOT_REPLICA;
+		if (ip->frag_off & bpf_htons(IP_MF_OR_OFFSET)) {
+			count(PASSED_OUTER_FRAGMENT);
+			return NOT_REPLICA;
+		}
+		replica->is_ipv6 = false;
+		replica->traffic_class = ip->tos;
+		replica->local = (__u8 *)&ip->daddr;
+		replica->outer_bytes = sizeof(*ip) + sizeof(*udp) + sizeof(struct shim);
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = take(cursor, sizeof(*ip));
+
+		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
+			return NOT_REPLICA;
+		replica->is_ipv6 = true;
+		replica->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
+		replica->local = (__u8 *)&ip->daddr;
+		replica->outer_bytes = sizeof(*ip) + sizeof(*udp) + sizeof(struct shim);
+	} else {
+		if (is_vlan(protocol))
+			count(PASSED_VLAN);
+		return NOT_REPLICA;
+	}
+	udp = take(cursor, sizeof(*udp));
+	if (!udp || udp->dest != bpf_htons(port))
+		return NOT_REPLICA;
+	udp_bytes = bpf_ntohs(udp->len);
+	replica->shim = take(cursor, sizeof(struct shim));
+	if (!replica->shim)
+		return BAD_REPLICA;
+	if (replica->shim->version_flags >> 4 != SHIM_VERSION) {
+		count(PASSED_UNKNOWN_VERSION);
+		return NOT_REPLICA;
+	}
+	replica->inner = cursor->at;
+	if (udp_bytes < sizeof(*udp) + sizeof(struct shim) + sizeof(struct iphdr))
+		return BAD_REPLICA;
+	replica->inner_bytes = udp_bytes - sizeof(*udp) - sizeof(struct shim);
+	if ((__u64)(cursor->end - cursor->at) < replica->inner_bytes)
+		return BAD_REPLICA;
+	return REPLICA;
+}
+
+static __always_inline bool addressed_here(const struct replica *replica, const struct rx_path *path)
+{
+	const struct in6_words {
+		__u64 high, low;
+	} __attribute__((packed)) *got = (void *)replica->local, *want = (void *)path->local;
+
+	if (replica->is_ipv6 != (path->family == AF_INET6))
+		return false;
+	if (!replica->is_ipv6)
+		return *(__be32 *)replica->local == *(__be32 *)path->local;
+	return got->high == want->high && got->low == want->low;
+}
+
+static __always_inline bool tag_valid(const struct shim *shim, const struct rx_flow *flow)
+{
+	__u32 slot = shim->version_flags & SHIM_KEY_SLOT ? 1 : 0;
+	__u64 tag;
+
+	if (!(shim->version_flags & SHIM_TAGGED) || !(flow->keys_valid & (1 << slot)))
+		return false;
+	__builtin_memcpy(&tag, shim->tag, sizeof(tag));
+	return tag == shim_tag(shim, &flow->keys[slot]);
+}
+
+/* The inner packet must be as long as its own length field says: nothing else is let into the kernel. */
+static __always_inline bool inner_valid(const struct replica *replica, void *end)
+{
+	struct ipv6hdr *ip6 = (void *)replica->inner;
+	struct iphdr *ip = (void *)replica->inner;
+
+	if ((void *)(ip + 1) > end)
+		return false;
+	if (ip->version == 4)
+		return bpf_ntohs(ip->tot_len) == replica->inner_bytes;
+	if ((void *)(ip6 + 1) > end || ip6->version != 6)
+		return false;
+	return bpf_ntohs(ip6->payload_len) + sizeof(*ip6) == replica->inner_bytes;
+}
+
+/* RFC 6040, section 4.2: a mark of the outer header reaches an ECN-capable inner one; false where it must be dropped. */
+static __always_inline bool combine_ecn(const struct replica *replica, void *end)
+{
+	struct iphdr *ip = (void *)replica->inner;
+
+	if (likely((replica->traffic_class & ECN_MASK) != ECN_CE))
+		return true;
+	if ((void *)(ip + 1) > end)
+		return false;
+	if (ip->version == 4) {
+		if (!(ip->tos & ECN_MASK))
+			return false;
+		replace_tos(ip, ip->tos | ECN_CE);
+	} else {
+		struct ipv6hdr *ip6 = (void *)replica->inner;
+
+		if (!(ip6->flow_lbl[0] & (ECN_MASK << 4)))
+			return false;
+		ip6->flow_lbl[0] |= ECN_CE << 4;
+	}
+	return true;
+}
+
+static __always_inline int drop(enum reason reason)
+{
+	count(reason);
+	return XDP_DROP;
+}
+
+/* Leaves [Ethernet | inner packet], with the Ethernet header that the replica came in. */
+static __always_inline int decapsulate(struct xdp_md *ctx, const struct replica *replica)
+{
+	void *data = (void *)(long)ctx->data;
+	struct ethhdr *ethernet = data, header;
+	bool inner_is_ipv6 = replica->inner[0] >> 4 == 6;
+
+	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
+		return drop(DROPPED_MALFORMED);
+	header = *ethernet;
+	header.h_proto = inner_is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+	if (bpf_xdp_adjust_head(ctx, replica->outer_bytes))
+		return drop(DROPPED_NO_ROOM);
+	ethernet = (void *)(long)ctx->data;
+	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
+		return drop(DROPPED_MALFORMED);
+	*ethernet = header;
+	return XDP_PASS;
+}
+
+/* A packet that is no encapsulated replica: one of a transparent flow, or none of ours. */
+static __always_inline int dedup_transparent(void *header, void *end, __be16 protocol)
+{
+	struct cursor cursor = { header, end };
+	struct iphdr *ip = header;
+	struct arrival arrival = {};
+	struct packet packet;
+	struct rx_stats *stats;
+	struct seen *table;
+	__u32 index, zero = 0;
+	int flow;
+
+	if (protocol != bpf_htons(ETH_P_IP) || (void *)(ip + 1) > end || !names_path(ip->tos) || !ip->id)
+		return XDP_PASS;
+	if (parse_ip(&cursor, protocol, remaining(&cursor), &packet) != PARSED || packet.is_fragment)
+		return XDP_PASS;
+	flow = select_flow(&packet);
+	table = bpf_map_lookup_elem(&seen, &zero);
+	if (flow < 0 || !table)
+		return XDP_PASS;
+	arrival.at_ns = bpf_ktime_get_ns();
+	arrival.sequence = fingerprint(ip, ip + 1, end);
+	arrival.flow = flow;
+	arrival.inner_bytes = packet.bytes;
+	arrival.path = path_of_tos(ip->tos);
+	arrival.verdict = observe_fingerprint(table, arrival.sequence, arrival.path, arrival.at_ns,
+					      transparent_within_ms);
+	index = arrival.flow * MAX_PATHS + arrival.path;
+	stats = bpf_map_lookup_elem(&rx_stats, &index);
+	if (stats)
+		account(stats, &arrival);
+	if (arrival.verdict == VERDICT_DUPLICATE)
+		return XDP_DROP;
+	replace_tos(ip, ip->tos & ECN_MASK);
+	return XDP_PASS;
+}
+
+SEC("xdp")
+int dedup(struct xdp_md *ctx)
+{
+	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	struct replica replica = {};
+	struct arrival arrival = {};
+	struct rx_stats *stats;
+	struct window *window;
+	struct rx_flow *flow;
+	struct rx_path *path;
+	__u32 flow_index, path_index, stats_index;
+	enum found found;
+
+	if (!ethernet)
+		return XDP_PASS;
+	found = parse_replica(&cursor, ethernet->h_proto, &replica);
+	if (found == NOT_REPLICA)
+		return dedup_transparent(ethernet + 1, (void *)(long)ctx->data_end, ethernet->h_proto);
+	if (found == BAD_REPLICA)
+		return drop(DROPPED_MALFORMED);
+
+	path_index = replica.shim->path;
+	flow_index = bpf_ntohs(replica.shim->flow_be);
+	path = bpf_map_lookup_elem(&rx_paths, &path_index);
+	if (!path || !path->family)
+		return drop(DROPPED_PATH_NOT_CONFIGURED);
+	if (!addressed_here(&replica, path)) {
+		count(PASSED_NOT_ADDRESSED);
+		return XDP_PASS;
+	}
+	flow = bpf_map_lookup_elem(&rx_flows, &flow_index);
+	if (!flow || !flow->configured)
+		return drop(DROPPED_UNKNOWN_FLOW);
+	stats_index = flow_index * MAX_PATHS + path_index;
+	stats = bpf_map_lookup_elem(&rx_stats, &stats_index);
+	window = bpf_map_lookup_elem(&windows, &flow_index);
+	if (!stats || !window)
+		return drop(DROPPED_UNKNOWN_FLOW);
+	if (flow->keys_valid && !tag_valid(replica.shim, flow)) {
+		stats->tag_failures++;
+		return drop(DROPPED_TAG);
+	}
+	if (!inner_valid(&replica, cursor.end))
+		return drop(DROPPED_MALFORMED);
+	if (!combine_ecn(&replica, cursor.end))
+		return drop(DROPPED_ECN);
+
+	arrival.at_ns = bpf_ktime_get_ns();
+	arrival.sequence = bpf_be64_to_cpu(replica.shim->sequence_be);
+	arrival.sent_us = bpf_ntohl(replica.shim->sent_us_be);
+	arrival.flow = flow_index;
+	arrival.inner_bytes = replica.inner_bytes;
+	arrival.path = path_index;
+	arrival.paths = replica.shim->paths;
+	arrival.epoch = replica.shim->epoch;
+	arrival.verdict = observe(window, arrival.sequence);
+	account(stats, &arrival);
+	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

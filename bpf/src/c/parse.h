@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* One cursor over a frame: each step checks the bounds, advances and returns the header, or NULL. */
+#ifndef HAWSER_PARSE_H
+#define HAWSER_PARSE_H
+
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+#include <linux/ip.h>
+#include <linux/ipv6.h>
+#include <linux/udp.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "abi.h"
+
+#define AF_INET 2
+#define AF_INET6 10
+#define ETH_P_8021Q 0x8100
+#define ETH_P_8021AD 0x88A8
+#define IP_MF_OR_OFFSET 0x3fff
+#define IP_DF 0x4000
+#define ECN_MASK 0x3
+#define ECN_CE 0x3
+
+
+/* Transparent replicas name their path in the DSCP, from the pool for local use (RFC 2474, section 6); ECN stays. */
+#define PATH_DSCP_MASK 0x23
+#define PATH_DSCP 0x23 /* 0b1ppp11 */
+
+static __always_inline __u8 path_tos(__u32 path, __u8 tos)
+{
+	return (PATH_DSCP | path << 2) << 2 | (tos & ECN_MASK);
+}
+
+static __always_inline bool names_path(__u8 tos)
+{
+	return (tos >> 2 & PATH_DSCP_MASK) == PATH_DSCP;
+}
+
+static __always_inline __u32 path_of_tos(__u8 tos)
+{
+	return tos >> 4 & (MAX_PATHS - 1);
+}
+
+struct cursor {
+	void *at;
+	void *end;
+};
+
+static __always_inline void *take(struct cursor *cursor, __u32 bytes)
+{
+	void *header = cursor->at;
+
+	if (header + bytes > cursor->end)
+		return NULL;
+	cursor->at = header + bytes;
+	return header;
+}
+
+static __always_inline bool is_vlan(__be16 protocol)
+{
+	return protocol == bpf_htons(ETH_P_8021Q) || protocol == bpf_htons(ETH_P_8021AD);
+}
+
+static __always_inline __u32 remaining(const struct cursor *cursor)
+{
+	__u64 bytes = cursor->end - cursor->at;
+
+	barrier_var(bytes); /* a difference of pointers first, and only then a number */
+	return bytes;
+}
+
+/* What a flow is selected by, and what the shim and the outer header take over from the inner one. */
+struct packet {
+	__u8 destination[16]; /* IPv4 mapped */
+	__u32 bytes;          /* from the IP header to the packet's end by its own length field */
+	__u32 padding_bytes;  /* behind that end: Ethernet fills short frames up */
+	__u16 source_port, destination_port; /* host byte order; 0 without ports */
+	__u8 protocol;
+	__u8 traffic_class;
+	__u8 ttl;
+	bool is_ipv6;
+	bool is_fragment;
+};
+
+enum parsed { PARSED, NOT_IP, MALFORMED, VLAN };
+
+static __always_inline void parse_ports(struct cursor *cursor, struct packet *packet)
+{
+	__be16 *ports;
+
+	packet->source_port = 0;
+	packet->destination_port = 0;
+	if (packet->is_fragment)
+		return;
+	if (packet->protocol != IPPROTO_TCP && packet->protocol != IPPROTO_UDP)
+		return;
+	ports = take(cursor, 4);
+	if (!ports)
+		return;
+	packet->source_port = bpf_ntohs(ports[0]);
+	packet->destination_port = bpf_ntohs(ports[1]);
+}
+
+/* Parses the IP packet behind `protocol`, of which `available_bytes` are there. The cursor stands at the IP header. */
+static __always_inline enum parsed parse_ip(struct cursor *cursor, __be16 protocol, __u32 available_bytes,
+					    struct packet *packet)
+{
+	if (protocol == bpf_htons(ETH_P_IP)) {
+		struct iphdr *ip = take(cursor, sizeof(*ip));
+		__u32 header_bytes;
+
+		if (!ip || ip->version != 4)
+			return MALFORMED;
+		header_bytes = ip->ihl * 4;
+		if (header_bytes < sizeof(*ip) || !take(cursor, header_bytes - sizeof(*ip)))
+			return MALFORMED;
+		packet->bytes = bpf_ntohs(ip->tot_len);
+		if (packet->bytes < header_bytes)
+			return MALFORMED;
+		__builtin_memset(packet->destination, 0, 10);
+		__builtin_memset(packet->destination + 10, 0xff, 2);
+		__builtin_memcpy(packet->destination + 12, &ip->daddr, 4);
+		packet->protocol = ip->protocol;
+		packet->traffic_class = ip->tos;
+		packet->ttl = ip->ttl;
+		packet->is_ipv6 = false;
+		packet->is_fragment = ip->frag_off & bpf_htons(IP_MF_OR_OFFSET);
+	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		struct ipv6hdr *ip = take(cursor, sizeof(*ip));
+
+		if (!ip || ip->version != 6)
+			return MALFORMED;
+		packet->bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);
+		__builtin_memcpy(packet->destination, &ip->daddr, 16);
+		packet->protocol = ip->nexthdr;
+		packet->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
+		packet->ttl = ip->hop_limit;
+		packet->is_ipv6 = true;
+		packet->is_fragment = ip->nexthdr == IPPROTO_FRAGMENT;
+		if (packet->is_fragment) {
+			__u8 *fragment = take(cursor, 8);
+
+			if (!fragment)
+				return MALFORMED;
+			packet->protocol = fragment[0];
+		}
+	} else {
+		return is_vlan(protocol) ? VLAN : NOT_IP;
+	}
+	if (available_bytes < packet->bytes)
+		return MALFORMED;
+	packet->padding_bytes = available_bytes - packet->bytes;
+	parse_ports(cursor, packet);
+	return PARSED;
+}
+
+#endif

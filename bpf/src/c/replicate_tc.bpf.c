@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Replication of locally generated traffic: TCX at the egress of the devices that the default routes use. The headers
+ * of a path are written, the packet is cloned to the path's device, and the next path's headers are written over them.
+ */
+#include "sending.h"
+
+#include <linux/pkt_cls.h>
+
+#include "checksum.h"
+
+volatile const __u16 port = 14747;
+
+/* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs `replicate_looped`.
+ * It takes what TC cannot replicate: a train of segments must be cut and its checksums completed first.
+ */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 64);
+} loops SEC(".maps");
+
+static __always_inline int pass(enum reason reason)
+{
+	count(reason);
+	return TC_ACT_UNSPEC;
+}
+
+static __always_inline int segment(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	__u32 *loop = bpf_map_lookup_elem(&loops, &ifindex);
+
+	if (!loop)
+		return pass(PASSED_SEGMENTS);
+	return bpf_redirect(*loop, 0);
+}
+
+/* Writes path `index` over [Ethernet | outer IPv4 | UDP | shim], which the packet starts with. */
+static __always_inline int write_headers(struct __sk_buff *skb, __u32 index, const struct shim *shim,
+					 const struct tx_flow *flow, __u8 tos, __u32 inner_bytes, __u32 *ifindex)
+{
+	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
+	struct ethhdr *ethernet = (void *)(long)skb->data;
+	struct iphdr *ip = (void *)(ethernet + 1);
+	struct udphdr *udp = (void *)(ip + 1);
+	struct shim *copy = (void *)(udp + 1);
+	__u32 udp_bytes = sizeof(*udp) + sizeof(*copy) + inner_bytes;
+
+	if (!path || path->family != AF_INET) {
+		count(DROPPED_PATH_NOT_CONFIGURED);
+		return -1;
+	}
+	if ((void *)(copy + 1) > (void *)(long)skb->data_end) {
+		count(DROPPED_NO_ROOM);
+		return -1;
+	}
+	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
+	write_ipv4(ip, path, tos, udp_bytes);
+	write_udp(udp, path, udp_bytes);
+	*copy = *shim;
+	seal_shim(copy, flow, index);
+	*ifindex = path->ifindex;
+	return 0;
+}
+
+static __always_inline bool own_replica(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
+}
+
+SEC("tcx/egress")
+int replicate_local(struct __sk_buff *skb)
+{
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	struct policy *current_policy, policy;
+	__u32 index, inner_bytes, ifindex, last = MAX_PATHS;
+	struct packet packet;
+	struct tx_flow *flow;
+	struct shim shim;
+	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
+	int selected;
+
+	if (!ethernet)
+		return TC_ACT_UNSPEC;
+	if (skb->vlan_present)
+		return pass(PASSED_VLAN);
+	switch (parse_ip(&cursor, ethernet->h_proto, skb->len - sizeof(*ethernet), &packet)) {
+	case PARSED:
+		break;
+	case VLAN:
+		return pass(PASSED_VLAN);
+	case MALFORMED:
+		return pass(PASSED_MALFORMED);
+	default:
+		return TC_ACT_UNSPEC;
+	}
+	if (own_replica(&packet))
+		return TC_ACT_UNSPEC;
+	selected = select_flow(&packet);
+	if (selected < 0)
+		return TC_ACT_UNSPEC;
+	index = selected;
+	current_policy = bpf_map_lookup_elem(&policies, &index);
+	flow = bpf_map_lookup_elem(&tx_flows, &index);
+	if (!current_policy || !flow)
+		return TC_ACT_UNSPEC;
+	*(__u64 *)&policy = *(volatile __u64 *)current_policy;
+	if (!replicates(&policy))
+		return TC_ACT_UNSPEC;
+	if (flow->flags & FLOW_TRANSPARENT || skb->gso_segs > 1 || policy.flags & POLICY_OUTER_IPV6)
+		return segment(skb);
+	if (packet.bytes > policy.inner_mtu_bytes)
+		return pass(PASSED_OVERSIZE);
+	if (packet.padding_bytes)
+		return pass(PASSED_MALFORMED);
+
+	inner_bytes = packet.bytes;
+	fill_shim(&shim, flow, index, &policy);
+	if (bpf_skb_adjust_room(skb, sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(shim), BPF_ADJ_ROOM_MAC,
+				flags))
+		return pass(PASSED_NO_ROOM);
+	account(&tx_flow_stats, index, inner_bytes);
+	for (__u32 path = 0; path < MAX_PATHS; path++) {
+		if (!(policy.code & (1 << path)))
+			continue;
+		if (last < MAX_PATHS && bpf_clone_redirect(skb, ifindex, 0))
+			count(DROPPED_CLONE_FAILED);
+		if (write_headers(skb, path, &shim, flow, packet.traffic_class, inner_bytes, &ifindex))
+			return TC_ACT_SHOT;
+		account(&tx_path_stats, index * MAX_PATHS + path, inner_bytes);
+		last = path;
+	}
+	return bpf_redirect(ifindex, 0);
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

@@ -1,0 +1,247 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Replication of transit traffic: XDP on the devices that flows come in by. The ingress program puts the shim in front
+ * of the packet and broadcasts it to the set of paths; a program per path, run by the devmap, adds the outer headers.
+ */
+#include "sending.h"
+
+#include "checksum.h"
+
+struct path_set {
+	__uint(type, BPF_MAP_TYPE_DEVMAP);
+	__uint(key_size, sizeof(__u32));
+	__uint(value_size, sizeof(struct bpf_devmap_val));
+	__uint(max_entries, MAX_PATHS);
+};
+
+/* Index: policy code. User space fills a set before it writes a policy that names it. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__type(key, __u32);
+	__uint(max_entries, 256);
+	__array(values, struct path_set);
+} encapsulated_sets SEC(".maps"), transparent_sets SEC(".maps");
+
+/* Key: ifindex of a loop's XDP end. Value: ifindex of the device that its packets were to leave by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 64);
+} loop_devices SEC(".maps");
+
+static __always_inline int pass(enum reason reason)
+{
+	count(reason);
+	return XDP_PASS;
+}
+
+/* The receiver knows a transparent replica by its IPv4 ID, which atomic datagrams may leave zero (RFC 6864). */
+static __always_inline bool identifiable(const struct packet *packet, const struct iphdr *ip)
+{
+	return !packet->is_ipv6 && !packet->is_fragment && ip->id != 0;
+}
+
+static __always_inline void forward_once(void *header, bool is_ipv6)
+{
+	if (is_ipv6)
+		((struct ipv6hdr *)header)->hop_limit--;
+	else
+		decrement_ttl(header);
+}
+
+/* `transit`: the packet passes through this node, which counts as a hop. */
+static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
+{
+	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
+	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	void *header = cursor.at;
+	struct packet packet;
+	struct policy *current_policy, policy;
+	struct tx_flow *flow;
+	struct shim *shim;
+	__u32 index, code;
+	int selected;
+	void *set;
+
+	if (!ethernet)
+		return XDP_PASS;
+	switch (parse_ip(&cursor, ethernet->h_proto, remaining(&cursor), &packet)) {
+	case PARSED:
+		break;
+	case VLAN:
+		return pass(PASSED_VLAN);
+	case MALFORMED:
+		return pass(PASSED_MALFORMED);
+	default:
+		return XDP_PASS;
+	}
+	selected = select_flow(&packet);
+	if (selected < 0)
+		return XDP_PASS;
+	index = selected;
+	current_policy = bpf_map_lookup_elem(&policies, &index);
+	flow = bpf_map_lookup_elem(&tx_flows, &index);
+	if (!current_policy || !flow)
+		return XDP_PASS;
+	*(__u64 *)&policy = *(volatile __u64 *)current_policy;
+	if (!replicates(&policy))
+		return XDP_PASS;
+	code = policy.code;
+	if (packet.bytes > policy.inner_mtu_bytes)
+		return pass(PASSED_OVERSIZE);
+	if (transit && packet.ttl <= 1)
+		return pass(PASSED_TTL);
+	/* The same bounds that parse_ip has checked, in a form that the verifier still knows. */
+	if (header + sizeof(struct ipv6hdr) > cursor.end && packet.is_ipv6)
+		return pass(PASSED_MALFORMED);
+	if (header + sizeof(struct iphdr) > cursor.end)
+		return pass(PASSED_MALFORMED);
+
+	if (flow->flags & FLOW_TRANSPARENT) {
+		if (!identifiable(&packet, header))
+			return pass(PASSED_NOT_IDENTIFIABLE);
+		set = bpf_map_lookup_elem(&transparent_sets, &code);
+		if (!set)
+			return pass(PASSED_NO_PATH_SET);
+		if (transit)
+			forward_once(header, false);
+		account(&tx_flow_stats, index, packet.bytes);
+		return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
+	}
+
+	set = bpf_map_lookup_elem(&encapsulated_sets, &code);
+	if (!set)
+		return pass(PASSED_NO_PATH_SET);
+	if (transit)
+		forward_once(header, packet.is_ipv6);
+	if (packet.padding_bytes && bpf_xdp_adjust_tail(ctx, -(int)packet.padding_bytes))
+		return pass(PASSED_NO_ROOM);
+	if (bpf_xdp_adjust_head(ctx, (int)sizeof(*ethernet) - (int)sizeof(*shim)))
+		return pass(PASSED_NO_ROOM);
+	shim = (void *)(long)ctx->data;
+	if ((void *)(shim + 1) > (void *)(long)ctx->data_end)
+		return XDP_DROP;
+	fill_shim(shim, flow, index, &policy);
+	account(&tx_flow_stats, index, packet.bytes);
+	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
+}
+
+SEC("xdp")
+int replicate(struct xdp_md *ctx)
+{
+	return replicate_packet(ctx, true);
+}
+
+/* On the peer of a loop's veth, see replicate_tc.bpf.c: what is not replicated goes on by the device that it was to
+ * leave by, whose Ethernet header it still has.
+ */
+SEC("xdp")
+int replicate_looped(struct xdp_md *ctx)
+{
+	__u32 ifindex = ctx->ingress_ifindex;
+	__u32 *device = bpf_map_lookup_elem(&loop_devices, &ifindex);
+	int action = replicate_packet(ctx, false);
+
+	if (action != XDP_PASS || !device)
+		return action;
+	return bpf_redirect(*device, 0);
+}
+
+static __always_inline int drop(enum reason reason)
+{
+	count(reason);
+	return XDP_DROP;
+}
+
+/* [shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
+static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
+{
+	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
+	void *end = (void *)(long)ctx->data_end;
+	struct shim *shim = (void *)(long)ctx->data;
+	__u32 inner_bytes, udp_bytes, outer_bytes, flow_index;
+	struct ethhdr *ethernet;
+	struct tx_flow *flow;
+	__u8 traffic_class;
+	__u8 *inner = (void *)(shim + 1);
+
+	if (!path || !path->family)
+		return drop(DROPPED_PATH_NOT_CONFIGURED);
+	if ((void *)(inner + 2) > end)
+		return drop(DROPPED_MALFORMED);
+	flow_index = shim->reserved;
+	flow = bpf_map_lookup_elem(&tx_flows, &flow_index);
+	if (!flow)
+		return drop(DROPPED_UNKNOWN_FLOW);
+	traffic_class = inner[0] >> 4 == 4 ? inner[1] : inner[0] << 4 | inner[1] >> 4;
+	seal_shim(shim, flow, index);
+	inner_bytes = end - (void *)inner;
+	udp_bytes = sizeof(struct udphdr) + sizeof(*shim) + inner_bytes;
+	outer_bytes = path->family == AF_INET6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	if (bpf_xdp_adjust_head(ctx, -(int)(sizeof(*ethernet) + outer_bytes + sizeof(struct udphdr))))
+		return drop(DROPPED_NO_ROOM);
+	ethernet = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if (path->family == AF_INET6) {
+		struct ipv6hdr *ip = (void *)(ethernet + 1);
+		struct udphdr *udp = (void *)(ip + 1);
+
+		if ((void *)(udp + 1) > end)
+			return drop(DROPPED_MALFORMED);
+		write_ethernet(ethernet, path, bpf_htons(ETH_P_IPV6));
+		write_ipv6(ip, path, traffic_class, udp_bytes);
+		write_udp(udp, path, udp_bytes);
+		udp->check = ~fold(sum_bytes(sum_pseudo_header(ip), udp, end));
+		if (!udp->check)
+			udp->check = 0xffff;
+	} else {
+		struct iphdr *ip = (void *)(ethernet + 1);
+		struct udphdr *udp = (void *)(ip + 1);
+
+		if ((void *)(udp + 1) > end)
+			return drop(DROPPED_MALFORMED);
+		write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
+		write_ipv4(ip, path, traffic_class, udp_bytes);
+		write_udp(udp, path, udp_bytes);
+	}
+	account(&tx_path_stats, flow_index * MAX_PATHS + index, inner_bytes);
+	return XDP_PASS;
+}
+
+/* The paper's form: next hop and path index are rewritten, nothing is added. */
+static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
+{
+	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
+	struct ethhdr *ethernet = (void *)(long)ctx->data;
+	struct iphdr *ip = (void *)(ethernet + 1);
+
+	if (!path || !path->family)
+		return drop(DROPPED_PATH_NOT_CONFIGURED);
+	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
+		return drop(DROPPED_MALFORMED);
+	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
+	replace_tos(ip, path_tos(index, ip->tos));
+	return XDP_PASS;
+}
+
+#define PATH_PROGRAMS(n)                                                                                               \
+	SEC("xdp/devmap") int encapsulate_##n(struct xdp_md *ctx)                                                      \
+	{                                                                                                              \
+		return encapsulate(ctx, n);                                                                            \
+	}                                                                                                              \
+	SEC("xdp/devmap") int readdress_##n(struct xdp_md *ctx)                                                        \
+	{                                                                                                              \
+		return readdress(ctx, n);                                                                              \
+	}
+
+PATH_PROGRAMS(0)
+PATH_PROGRAMS(1)
+PATH_PROGRAMS(2)
+PATH_PROGRAMS(3)
+PATH_PROGRAMS(4)
+PATH_PROGRAMS(5)
+PATH_PROGRAMS(6)
+PATH_PROGRAMS(7)
+_Static_assert(MAX_PATHS == 8, "one pair of programs a path");
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

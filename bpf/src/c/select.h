@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Which flow a packet belongs to: longest destination prefix, then the first rule that matches. */
+#ifndef HAWSER_SELECT_H
+#define HAWSER_SELECT_H
+
+#include "parse.h"
+
+#include "maps.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct selector_key);
+	__type(value, struct selector);
+	__uint(max_entries, MAX_FLOWS);
+} selectors SEC(".maps");
+
+static __always_inline bool rule_matches(const struct rule *rule, const struct packet *packet)
+{
+	if (rule->protocol && rule->protocol != packet->protocol)
+		return false;
+	if (!rule->has_ports)
+		return true;
+	return packet->source_port >= rule->source_min && packet->source_port <= rule->source_max &&
+	       packet->destination_port >= rule->destination_min && packet->destination_port <= rule->destination_max;
+}
+
+/* The flow that a packet belongs to, or -1. A fragment carries no ports, so only rules without ports see it. */
+static __always_inline int select_flow(const struct packet *packet)
+{
+	struct selector_key key = { .prefix_bits = 128 };
+	struct selector *selector;
+	bool skipped = false;
+
+	__builtin_memcpy(key.address, packet->destination, sizeof(key.address));
+	selector = bpf_map_lookup_elem(&selectors, &key);
+	if (!selector)
+		return -1;
+	for (__u32 i = 0; i < MAX_RULES && i < selector->count; i++) {
+		const struct rule *rule = &selector->rules[i];
+
+		if (packet->is_fragment && rule->has_ports)
+			skipped = true;
+		else if (rule_matches(rule, packet))
+			return rule->flow;
+	}
+	if (skipped)
+		count(PASSED_FRAGMENT);
+	return -1;
+}
+
+#endif

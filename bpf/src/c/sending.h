@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* What the XDP and the TC form of replication share: flows, policies, paths, and the headers of a replica.
+ * The TC object uses the maps of the XDP object, so both see one table.
+ */
+#ifndef HAWSER_SENDING_H
+#define HAWSER_SENDING_H
+
+#include "parse.h"
+
+#include "select.h"
+#include "siphash.h"
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tx_flow);
+	__uint(max_entries, MAX_FLOWS);
+} tx_flows SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct policy);
+	__uint(max_entries, MAX_FLOWS);
+} policies SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tx_path);
+	__uint(max_entries, MAX_PATHS);
+} tx_paths SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tx_stats);
+	__uint(max_entries, MAX_FLOWS);
+} tx_flow_stats SEC(".maps");
+
+/* Index: flow * MAX_PATHS + path. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tx_stats);
+	__uint(max_entries, MAX_FLOWS * MAX_PATHS);
+} tx_path_stats SEC(".maps");
+
+static __always_inline void account(void *map, __u32 index, __u32 bytes)
+{
+	struct tx_stats *stats = bpf_map_lookup_elem(map, &index);
+
+	if (stats) {
+		stats->packets++;
+		stats->bytes += bytes;
+	}
+}
+
+static __always_inline bool replicates(const struct policy *policy)
+{
+	return policy->code != 0x00 && policy->code != 0xff;
+}
+
+/* The part of the shim that is the same in all copies. */
+static __always_inline void fill_shim(struct shim *shim, struct tx_flow *flow, __u32 index, const struct policy *policy)
+{
+	__u8 flags = 0;
+
+	if (flow->flags & FLOW_TAGGED)
+		flags = SHIM_TAGGED | (flow->flags & FLOW_KEY_SLOT ? SHIM_KEY_SLOT : 0);
+	shim->version_flags = SHIM_VERSION << 4 | flags;
+	shim->path = 0;
+	shim->paths = policy->code;
+	shim->epoch = policy->epoch;
+	shim->flow_be = bpf_htons(flow->flow);
+	shim->reserved = index;
+	shim->sequence_be = bpf_cpu_to_be64(__sync_fetch_and_add(&flow->next_sequence, 1));
+	shim->sent_us_be = bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000));
+	__builtin_memset(shim->tag, 0, sizeof(shim->tag));
+}
+
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+static __always_inline void write_ethernet(struct ethhdr *ethernet, const struct tx_path *path, __be16 protocol)
+{
+	__builtin_memcpy(ethernet->h_dest, path->next_hop_mac, ETH_ALEN);
+	__builtin_memcpy(ethernet->h_source, path->source_mac, ETH_ALEN);
+	ethernet->h_proto = protocol;
+}
+
+static __always_inline void write_ipv4(struct iphdr *ip, const struct tx_path *path, __u8 tos, __u32 udp_bytes)
+{
+	__u32 *words = (__u32 *)ip;
+
+	ip->version = 4;
+	ip->ihl = 5;
+	ip->tos = tos;
+	ip->tot_len = bpf_htons(sizeof(*ip) + udp_bytes);
+	ip->id = 0;
+	ip->frag_off = bpf_htons(IP_DF);
+	ip->ttl = 64;
+	ip->protocol = IPPROTO_UDP;
+	ip->check = 0;
+	__builtin_memcpy(&ip->saddr, path->local, 4);
+	__builtin_memcpy(&ip->daddr, path->remote, 4);
+	ip->check = ~fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]);
+}
+
+static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct tx_path *path, __u8 traffic_class,
+				       __u32 udp_bytes)
+{
+	ip->version = 6;
+	ip->priority = traffic_class >> 4;
+	ip->flow_lbl[0] = traffic_class << 4;
+	ip->flow_lbl[1] = 0;
+	ip->flow_lbl[2] = 0;
+	ip->payload_len = bpf_htons(udp_bytes);
+	ip->nexthdr = IPPROTO_UDP;
+	ip->hop_limit = 64;
+	__builtin_memcpy(&ip->saddr, path->local, 16);
+	__builtin_memcpy(&ip->daddr, path->remote, 16);
+}
+
+static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *path, __u32 udp_bytes)
+{
+	udp->source = path->port_be;
+	udp->dest = path->port_be;
+	udp->len = bpf_htons(udp_bytes);
+	udp->check = 0;
+}
+
+/* Names the path in the shim and seals it. */
+static __always_inline void seal_shim(struct shim *shim, const struct tx_flow *flow, __u32 path)
+{
+	__u64 tag;
+
+	shim->path = path;
+	shim->reserved = 0;
+	if (!(flow->flags & FLOW_TAGGED))
+		return;
+	tag = shim_tag(shim, &flow->key);
+	__builtin_memcpy(shim->tag, &tag, sizeof(tag));
+}
+
+#endif

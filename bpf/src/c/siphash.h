@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* SipHash-2-4 with 64-bit output (Aumasson, Bernstein 2012) over the 20 bytes of the shim in front of its tag. */
+#ifndef HAWSER_SIPHASH_H
+#define HAWSER_SIPHASH_H
+
+#include "abi.h"
+
+#define ROTATE_LEFT(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
+
+#define SIPROUND(v0, v1, v2, v3)                                                                                       \
+	do {                                                                                                           \
+		v0 += v1;                                                                                              \
+		v1 = ROTATE_LEFT(v1, 13) ^ v0;                                                                         \
+		v0 = ROTATE_LEFT(v0, 32);                                                                              \
+		v2 += v3;                                                                                              \
+		v3 = ROTATE_LEFT(v3, 16) ^ v2;                                                                         \
+		v0 += v3;                                                                                              \
+		v3 = ROTATE_LEFT(v3, 21) ^ v0;                                                                         \
+		v2 += v1;                                                                                              \
+		v1 = ROTATE_LEFT(v1, 17) ^ v2;                                                                         \
+		v2 = ROTATE_LEFT(v2, 32);                                                                              \
+	} while (0)
+
+#define SIPHASH_BLOCK(v0, v1, v2, v3, word)                                                                            \
+	do {                                                                                                           \
+		v3 ^= (word);                                                                                          \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		v0 ^= (word);                                                                                          \
+	} while (0)
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are read as they lie; a big-endian machine must swap them");
+
+/* The tag as it lies in memory. */
+static __always_inline __u64 shim_tag(const struct shim *shim, const struct siphash_key *key)
+{
+	struct {
+		__u64 low, high;
+		__u32 rest;
+	} __attribute__((packed)) words;
+	__u64 v0 = key->k0 ^ 0x736f6d6570736575ULL;
+	__u64 v1 = key->k1 ^ 0x646f72616e646f6dULL;
+	__u64 v2 = key->k0 ^ 0x6c7967656e657261ULL;
+	__u64 v3 = key->k1 ^ 0x7465646279746573ULL;
+	__u64 last;
+
+	_Static_assert(sizeof(words) == SHIM_TAGGED_BYTES, "three words");
+	__builtin_memcpy(&words, shim, sizeof(words));
+	last = words.rest | (__u64)SHIM_TAGGED_BYTES << 56;
+	SIPHASH_BLOCK(v0, v1, v2, v3, words.low);
+	SIPHASH_BLOCK(v0, v1, v2, v3, words.high);
+	SIPHASH_BLOCK(v0, v1, v2, v3, last);
+	v2 ^= 0xff;
+	SIPROUND(v0, v1, v2, v3);
+	SIPROUND(v0, v1, v2, v3);
+	SIPROUND(v0, v1, v2, v3);
+	SIPROUND(v0, v1, v2, v3);
+	return v0 ^ v1 ^ v2 ^ v3;
+}
+
+#endif

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Elimination of transparent replicas, which carry no sequence number: they are known by a fingerprint of the packet. */
+#ifndef HAWSER_TRANSPARENT_H
+#define HAWSER_TRANSPARENT_H
+
+#include "parse.h"
+
+#include "siphash.h"
+
+/* Bytes behind the IPv4 header that the fingerprint covers: ports, checksum and the first of the payload. */
+#define FINGERPRINT_BYTES 40
+
+volatile const struct siphash_key fingerprint_key;
+
+/* SipHash-2-4 in its construction, over the fields that no hop changes. Copies of one packet agree in all of them. */
+static __always_inline __u64 fingerprint(const struct iphdr *ip, void *at, void *end)
+{
+	__u64 k0 = fingerprint_key.k0, k1 = fingerprint_key.k1;
+	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
+	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
+	__u64 word = (__u64)ip->saddr << 32 | ip->daddr;
+
+	SIPHASH_BLOCK(v0, v1, v2, v3, word);
+	word = (__u64)ip->id << 32 | (__u64)ip->tot_len << 16 | ip->protocol;
+	SIPHASH_BLOCK(v0, v1, v2, v3, word);
+	for (int i = 0; i < FINGERPRINT_BYTES / 8 && at + 8 <= end; i++, at += 8) {
+		word = *(__u64 *)at;
+		SIPHASH_BLOCK(v0, v1, v2, v3, word);
+	}
+	word = 0;
+	for (int i = 0; i < 7 && at + 1 <= end; i++, at++)
+		word = word << 8 | *(__u8 *)at;
+	SIPHASH_BLOCK(v0, v1, v2, v3, word);
+	v2 ^= 0xff;
+	SIPROUND(v0, v1, v2, v3);
+	SIPROUND(v0, v1, v2, v3);
+	SIPROUND(v0, v1, v2, v3);
+	SIPROUND(v0, v1, v2, v3);
+	return v0 ^ v1 ^ v2 ^ v3;
+}
+
+/* A slot: {fingerprint: 32, milliseconds: 24, mask of paths: 8}, from the high end. */
+#define SEEN_FINGERPRINT(seen) ((__u32)((seen) >> 32))
+#define SEEN_MS(seen) ((__u32)(seen) >> 8)
+#define SEEN_MS_MASK 0xffffffu
+
+/* Drops only what the same packet came before on another path, within `within_ms`: a second copy on the same path is
+ * a new packet that looks the same.
+ */
+static __always_inline enum verdict observe_fingerprint(struct seen *table, __u64 hash, __u32 path, __u64 now_ns,
+							__u32 within_ms)
+{
+	__u64 *slot = &table->slots[hash & (SEEN_SLOTS - 1)];
+	__u64 seen = *(volatile __u64 *)slot;
+	__u32 now_ms = now_ns / 1000000 & SEEN_MS_MASK;
+	__u64 bit = 1 << (path & (MAX_PATHS - 1));
+	bool same = SEEN_FINGERPRINT(seen) == (__u32)(hash >> 32) &&
+		    ((now_ms - SEEN_MS(seen)) & SEEN_MS_MASK) < within_ms;
+
+	if (same && !(seen & bit)) {
+		if (__sync_val_compare_and_swap(slot, seen, seen | bit) == seen)
+			return VERDICT_DUPLICATE;
+		return VERDICT_CONTENDED;
+	}
+	/* Lost races let a duplicate pass, never drop a packet. */
+	__sync_val_compare_and_swap(slot, seen, hash >> 32 << 32 | now_ms << 8 | bit);
+	return VERDICT_FIRST;
+}
+
+#endif

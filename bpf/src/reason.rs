@@ -1,0 +1,54 @@
+use crate::skeleton::dedup::types::reason as Code;
+
+/// Why a frame was not replicated or not passed on: the rows of the programs' `reasons` table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Reason {
+    /// The row.
+    pub index: u32,
+    /// The name in metrics and logs.
+    pub name: &'static str,
+    /// What it means, for people.
+    pub help: &'static str,
+}
+
+macro_rules! reasons {
+    ($($code:ident, $name:literal, $help:literal;)*) => {
+        /// Every reason, in the order of the table.
+        pub const REASONS: &[Reason] = &[$(Reason { index: Code::$code.0, name: $name, help: $help }),*];
+    };
+}
+
+reasons! {
+    PASSED_OVERSIZE, "passed_oversize", "larger than the paths' MTU allows with the outer headers; the kernel forwarded it, or answered with ICMP";
+    PASSED_FRAGMENT, "passed_fragment", "an IP fragment of a flow that is selected by ports; the kernel forwarded it";
+    PASSED_TTL, "passed_ttl", "its time to live ended here; the kernel answered with ICMP";
+    PASSED_VLAN, "passed_vlan", "a VLAN-tagged frame; the kernel handled it";
+    PASSED_MALFORMED, "passed_malformed", "not a whole IP packet; the kernel handled it";
+    PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not know its copies";
+    PASSED_SEGMENTS, "passed_segments", "a train of segments from a local sender, and no loop device to cut it";
+    PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers; the kernel forwarded it";
+    PASSED_NO_PATH_SET, "passed_no_path_set", "the policy names a set of paths that is not loaded; the kernel forwarded it";
+    PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on our port, but not our version; the kernel handled it";
+    PASSED_OUTER_FRAGMENT, "passed_outer_fragment", "a fragmented replica; the kernel handled it";
+    PASSED_NOT_ADDRESSED, "passed_not_addressed", "on our port, but not to the path's address; the kernel handled it";
+    DROPPED_UNKNOWN_FLOW, "dropped_unknown_flow", "a replica of a flow that is not configured here";
+    DROPPED_TAG, "dropped_tag", "a replica with a wrong or missing authentication tag";
+    DROPPED_MALFORMED, "dropped_malformed", "a replica whose lengths do not agree";
+    DROPPED_ECN, "dropped_ecn", "congestion marked on a replica whose packet cannot carry the mark (RFC 6040)";
+    DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a path without addresses";
+    DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers";
+    DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy or its device refused it";
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_of_the_table_has_a_name() {
+        assert_eq!(REASONS.len() as u32, Code::REASONS.0);
+        for (index, reason) in REASONS.iter().enumerate() {
+            assert_eq!(reason.index, index as u32, "{}", reason.name);
+        }
+    }
+}

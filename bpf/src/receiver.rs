@@ -1,0 +1,192 @@
+use crate::program::{RunError, TestRun, fd, test_run};
+use crate::selector::{Prefix, Rule, select};
+use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
+use crate::table::{Table, TableError, plain, reasons};
+use crate::{Arrivals, AttachError, Link, LoadError, Reason, XdpMode};
+use hawser_units::{FlowId, MAX_PATHS, PathId};
+use hawser_wire::KeyRing;
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+plain!(types::rx_flow, types::rx_path, types::rx_stats);
+
+/// How a receiver is loaded.
+#[derive(Debug, Clone)]
+pub struct ReceiverOptions {
+    /// UDP port that replicas are addressed to.
+    pub port: u16,
+    /// How long a copy of a transparent packet is remembered; less than 4 hours.
+    pub transparent_within: Duration,
+    /// Key of the fingerprints of transparent packets: random, so that nobody can make two packets look the same.
+    pub fingerprint_key: [u64; 2],
+    /// Directory in a bpf file system that keeps tables and attachments when the process ends; none = they end with it.
+    pub pins: Option<PathBuf>,
+}
+
+/// Counters of one flow on one path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct RxStats {
+    /// Copies with a valid shim and tag.
+    pub packets: u64,
+    /// Bytes of their inner packets.
+    pub bytes: u64,
+    /// Copies passed on; the late, reset and contended ones are among them.
+    pub first: u64,
+    /// Copies dropped because another had arrived.
+    pub duplicates: u64,
+    /// Copies passed on although older than the window.
+    pub late: u64,
+    /// Copies passed on because the session was unknown or jumped.
+    pub reset: u64,
+    /// Copies passed on because two CPUs raced too often.
+    pub contended: u64,
+    /// Copies dropped because the tag was wrong or missing.
+    pub tag_failures: u64,
+}
+
+/// Elimination of replicas at an egress edge.
+pub struct Receiver {
+    skeleton: DedupSkel<'static>,
+    links: Vec<(u32, Link)>,
+    pins: Option<PathBuf>,
+}
+
+impl Receiver {
+    /// Loads the program. With `pins`, tables and attachments that an earlier process left there are taken over.
+    pub fn load(options: &ReceiverOptions) -> Result<Self, LoadError> {
+        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let failed = LoadError::of("dedup");
+        let mut open = DedupSkelBuilder::default().open(storage).map_err(&failed)?;
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        rodata.port = options.port;
+        rodata.transparent_within_ms =
+            u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
+        (rodata.fingerprint_key.k0, rodata.fingerprint_key.k1) =
+            (options.fingerprint_key[0], options.fingerprint_key[1]);
+        let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)? as u32;
+        open.maps.arrivals.set_max_entries(cpus).map_err(&failed)?;
+        if let Some(directory) = &options.pins {
+            for mut map in open.open_object_mut().maps_mut() {
+                let name = map.name().to_string_lossy().into_owned();
+                if !name.contains('.') {
+                    map.set_pin_path(directory.join(name)).map_err(&failed)?;
+                }
+            }
+        }
+        let skeleton = open.load().map_err(&failed)?;
+        Ok(Receiver { skeleton, links: Vec::new(), pins: options.pins.clone() })
+    }
+
+    /// The address that replicas on `path` are sent to; `None` takes the path out.
+    pub fn set_path(&self, path: PathId, local: Option<IpAddr>) -> Result<(), TableError> {
+        let (family, address) = local.map_or((0, [0; 16]), crate::sender::family_and_address);
+        self.skeleton
+            .maps
+            .rx_paths
+            .set(&(path.index() as u32), &types::rx_path { family, reserved: 0, local: address })
+    }
+
+    /// Accepts replicas of `flow`, tagged under one of `keys` when there are any; `None` takes the flow out.
+    pub fn set_flow(&self, flow: FlowId, keys: Option<&KeyRing>) -> Result<(), TableError> {
+        let mut row = types::rx_flow::default();
+        if let Some(keys) = keys {
+            row.configured = 1;
+            for (slot, key) in keys.slots.iter().enumerate() {
+                if let Some(key) = key {
+                    row.keys_valid |= 1 << slot;
+                    let [k0, k1] = key_words(key);
+                    row.keys[slot] = types::siphash_key { k0, k1 };
+                }
+            }
+        }
+        self.skeleton.maps.rx_flows.set(&(flow.index() as u32), &row)
+    }
+
+    /// The transparent flows to a prefix, see [`crate::Sender::select`].
+    pub fn select_transparent(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
+        select(&self.skeleton.maps.selectors, prefix, rules)
+    }
+
+    /// Starts to eliminate on an interface that paths come in by. An attachment that an earlier process pinned is
+    /// given the new program without a packet passing in between.
+    pub fn attach(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
+        let program = fd(&self.skeleton.progs.dedup);
+        let pin = self.pins.as_ref().map(|directory| pin_path(directory, ifindex));
+        if let Some(link) = pin.as_deref().and_then(|pin| take_over(pin, program)) {
+            self.links.push((ifindex, link));
+            return Ok(());
+        }
+        let link = Link::xdp(program, ifindex, mode)?;
+        if let Some(pin) = pin {
+            link.pin(&pin).map_err(|source| AttachError::Other { ifindex, source })?;
+        }
+        self.links.push((ifindex, link));
+        Ok(())
+    }
+
+    /// Ends elimination everywhere and removes what was pinned. Dropping the receiver leaves pinned parts in place.
+    pub fn detach(self) -> io::Result<()> {
+        match &self.pins {
+            Some(directory) => std::fs::remove_dir_all(directory),
+            None => Ok(()),
+        }
+    }
+
+    /// Counters of one flow on one path, summed over CPUs.
+    pub fn stats(&self, flow: FlowId, path: PathId) -> Result<RxStats, TableError> {
+        let index = (flow.index() * MAX_PATHS + path.index()) as u32;
+        let rows = self.skeleton.maps.rx_stats.per_cpu::<types::rx_stats>(index)?;
+        let sum = |field: fn(&types::rx_stats) -> u64| rows.iter().map(field).sum();
+        Ok(RxStats {
+            packets: sum(|row| row.packets),
+            bytes: sum(|row| row.bytes),
+            first: sum(|row| row.first),
+            duplicates: sum(|row| row.duplicates),
+            late: sum(|row| row.late),
+            reset: sum(|row| row.reset),
+            contended: sum(|row| row.contended),
+            tag_failures: sum(|row| row.tag_failures),
+        })
+    }
+
+    /// Frames that were not handled as replicas, by reason.
+    pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
+        reasons(&self.skeleton.maps.reasons)
+    }
+
+    /// The arrival records. There is to be one reader.
+    pub fn arrivals(&self) -> Result<Arrivals, TableError> {
+        Arrivals::map(&self.skeleton.maps.arrivals)
+    }
+
+    /// Runs the program on a frame without a network.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+        test_run(&self.skeleton.progs.dedup, frame, repeat)
+    }
+}
+
+/// A key as the two little-endian words that SipHash takes.
+pub(crate) fn key_words(key: &hawser_wire::Key) -> [u64; 2] {
+    let (low, high) = key.as_bytes().split_at(8);
+    [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("half of 16 bytes")))
+}
+
+fn pin_path(directory: &Path, ifindex: u32) -> PathBuf {
+    directory.join(format!("link-{ifindex}"))
+}
+
+/// The pinned attachment, now with `program`. One whose interface is gone is removed.
+fn take_over(pin: &Path, program: std::os::fd::BorrowedFd<'_>) -> Option<Link> {
+    let link = Link::open(pin).ok()?;
+    if link.update(program).is_err() {
+        // It outlived its interface; a failing removal shows when the new one is pinned.
+        let _ = std::fs::remove_file(pin);
+        return None;
+    }
+    Some(link)
+}

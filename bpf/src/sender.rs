@@ -1,0 +1,309 @@
+use crate::program::{RunError, TestRun, fd, test_run};
+use crate::receiver::key_words;
+use crate::selector::{Prefix, Rule, select};
+use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
+use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder, types};
+use crate::table::{Table, TableError, plain, reasons};
+use crate::{AttachError, Link, LoadError, Reason, XdpMode};
+use hawser_units::{FlowId, MAX_PATHS, PathId, PolicyCode};
+use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
+use std::collections::HashMap;
+use std::mem::MaybeUninit;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+plain!(types::tx_flow, types::tx_path, types::tx_stats, types::policy);
+
+const FLOW_TRANSPARENT: u8 = 0x1;
+const FLOW_TAGGED: u8 = 0x2;
+const FLOW_KEY_SLOT: u8 = 0x4;
+const POLICY_OUTER_IPV6: u8 = 0x1;
+
+/// How a sender is loaded.
+#[derive(Debug, Clone)]
+pub struct SenderOptions {
+    /// UDP port that replicas come from and go to.
+    pub port: u16,
+}
+
+/// One path to the receiving node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SendPath {
+    /// The interface that it leaves by.
+    pub ifindex: u32,
+    /// Source of the outer header; the family of both addresses is the same.
+    pub local: IpAddr,
+    /// Destination of the outer header.
+    pub remote: IpAddr,
+    /// MAC address of the interface.
+    pub source_mac: [u8; 6],
+    /// MAC address of the next hop.
+    pub next_hop_mac: [u8; 6],
+    /// Largest outer IP packet, bytes.
+    pub mtu_bytes: u16,
+}
+
+/// A flow that is replicated.
+#[derive(Debug, Clone)]
+pub struct SendFlow {
+    /// The receiver's number for it.
+    pub label: FlowId,
+    /// The paper's form: nothing is added to the packet.
+    pub transparent: bool,
+    /// The key that shims are tagged with, and the receiver's slot for it.
+    pub key: Option<(KeySlot, Key)>,
+    /// Where this session starts to count: a random number.
+    pub first_sequence: u64,
+}
+
+/// A pair of virtual devices that cuts trains of segments from local senders, so that they can be replicated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Loop {
+    /// The interface that the packets were to leave by.
+    pub device: u32,
+    /// The end that takes the trains; its segmentation and checksum offloads are off.
+    pub entry: u32,
+    /// The other end, which replicates.
+    pub exit: u32,
+}
+
+/// Counters of a flow, or of a flow on a path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TxStats {
+    /// Packets of a flow, or copies on a path.
+    pub packets: u64,
+    /// Bytes of inner packets.
+    pub bytes: u64,
+}
+
+/// Replication at an ingress edge.
+pub struct Sender {
+    xdp: ReplicateXdpSkel<'static>,
+    tc: ReplicateTcSkel<'static>,
+    links: Vec<Link>,
+    paths: [Option<SendPath>; MAX_PATHS],
+    /// The sets that policies name, by code.
+    sets: HashMap<u8, [MapHandle; 2]>,
+    port: u16,
+}
+
+impl Sender {
+    /// Loads the programs. Their attachments end with the process.
+    pub fn load(options: &SenderOptions) -> Result<Self, LoadError> {
+        // The skeletons borrow their objects; a process loads one of each, so the few bytes may stay until it ends.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let failed = LoadError::of("replicate_xdp");
+        let open = ReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
+        let xdp = open.load().map_err(&failed)?;
+
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let failed = LoadError::of("replicate_tc");
+        let mut open = ReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
+        open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = options.port;
+        for mut map in open.open_object_mut().maps_mut() {
+            let shared = xdp.object().maps().find(|shared| shared.name() == map.name());
+            if let Some(shared) = shared {
+                map.reuse_fd(shared.as_fd()).map_err(&failed)?;
+            }
+        }
+        let tc = open.load().map_err(&failed)?;
+        Ok(Sender {
+            xdp,
+            tc,
+            links: Vec::new(),
+            paths: [None; MAX_PATHS],
+            sets: HashMap::new(),
+            port: options.port,
+        })
+    }
+
+    /// Describes a path, or takes it out. Sets that hold it are replaced while packets fly; policies keep their MTU until
+    /// they are set again.
+    pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
+        let mut row = types::tx_path::default();
+        if let Some(path) = &description {
+            row.ifindex = path.ifindex;
+            (row.family, row.local) = family_and_address(path.local);
+            (_, row.remote) = family_and_address(path.remote);
+            row.port_be = self.port.to_be();
+            row.source_mac = path.source_mac;
+            row.next_hop_mac = path.next_hop_mac;
+        }
+        self.xdp.maps.tx_paths.set(&(path.index() as u32), &row)?;
+        self.paths[path.index()] = description;
+        let holding: Vec<u8> =
+            self.sets.keys().copied().filter(|code| code & 1 << path.index() != 0).collect();
+        holding.into_iter().try_for_each(|code| self.install_set(code))
+    }
+
+    /// Describes a flow; the policy stays as it is. Called again, it starts a new session.
+    pub fn set_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
+        let mut row = types::tx_flow {
+            next_sequence: description.first_sequence,
+            flow: description.label.into(),
+            ..Default::default()
+        };
+        if description.transparent {
+            row.flags |= FLOW_TRANSPARENT;
+        }
+        if let Some((slot, key)) = &description.key {
+            row.flags |= FLOW_TAGGED | if *slot == KeySlot::One { FLOW_KEY_SLOT } else { 0 };
+            [row.key.k0, row.key.k1] = key_words(key);
+        }
+        self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
+    }
+
+    /// Which packets to a prefix are of which flow; replaces what the prefix had. The longest prefix decides alone.
+    ///
+    /// # Panics
+    /// With more than [`crate::MAX_RULES`] rules.
+    pub fn select(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
+        select(&self.xdp.maps.selectors, prefix, rules)
+    }
+
+    /// Sets the paths of a flow with one store, while packets fly. `epoch` tells receivers one policy from the next.
+    pub fn set_policy(&mut self, flow: FlowId, code: PolicyCode, epoch: u8) -> Result<(), TableError> {
+        let paths = code.paths();
+        let mut row = types::policy { code: paths.bits(), epoch, ..Default::default() };
+        if !paths.is_empty() {
+            if !self.sets.contains_key(&paths.bits()) {
+                self.install_set(paths.bits())?;
+            }
+            let known = || paths.iter().filter_map(|path| self.paths[path.index()]);
+            row.inner_mtu_bytes = known().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0);
+            if known().any(|path| path.local.is_ipv6()) {
+                row.flags |= POLICY_OUTER_IPV6;
+            }
+        }
+        self.xdp.maps.policies.set(&(flow.index() as u32), &row)
+    }
+
+    /// Starts to replicate what comes in by an interface and passes through this node.
+    pub fn attach_transit(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
+        self.links.push(Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?);
+        Ok(())
+    }
+
+    /// Starts to replicate what this node itself sends by an interface.
+    pub fn attach_local(&mut self, ifindex: u32) -> Result<(), AttachError> {
+        self.links.push(Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?);
+        Ok(())
+    }
+
+    /// Has trains of segments that are to leave by `ends.device` cut by a loop first.
+    pub fn attach_loop(&mut self, ends: Loop) -> Result<(), AttachError> {
+        self.links.push(Link::xdp(fd(&self.xdp.progs.replicate_looped), ends.exit, XdpMode::Native)?);
+        let set = |result: Result<(), TableError>| {
+            result.map_err(|error| AttachError::Other {
+                ifindex: ends.device,
+                source: std::io::Error::other(error),
+            })
+        };
+        set(self.xdp.maps.loop_devices.set(&ends.exit, &ends.device))?;
+        set(self.tc.maps.loops.set(&ends.device, &ends.entry))
+    }
+
+    /// Counters of a flow, summed over CPUs.
+    pub fn flow_stats(&self, flow: FlowId) -> Result<TxStats, TableError> {
+        sum(&self.xdp.maps.tx_flow_stats, flow.index())
+    }
+
+    /// Counters of a flow's copies on a path, summed over CPUs.
+    pub fn path_stats(&self, flow: FlowId, path: PathId) -> Result<TxStats, TableError> {
+        sum(&self.xdp.maps.tx_path_stats, flow.index() * MAX_PATHS + path.index())
+    }
+
+    /// Frames that were not replicated, by reason.
+    pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
+        reasons(&self.xdp.maps.reasons)
+    }
+
+    /// Runs the transit program on a frame without a network: what it leaves is `[shim | packet]` for the paths.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+        test_run(&self.xdp.progs.replicate, frame, repeat)
+    }
+
+    /// Runs the program for locally generated traffic on a frame.
+    pub fn run_local(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+        test_run(&self.tc.progs.replicate_local, frame, repeat)
+    }
+
+    /// Fills the encapsulated and the transparent set of a code and puts them in place of what was there.
+    fn install_set(&mut self, code: u8) -> Result<(), TableError> {
+        let progs = &self.xdp.progs;
+        let encapsulate = [
+            &progs.encapsulate_0,
+            &progs.encapsulate_1,
+            &progs.encapsulate_2,
+            &progs.encapsulate_3,
+            &progs.encapsulate_4,
+            &progs.encapsulate_5,
+            &progs.encapsulate_6,
+            &progs.encapsulate_7,
+        ];
+        let readdress = [
+            &progs.readdress_0,
+            &progs.readdress_1,
+            &progs.readdress_2,
+            &progs.readdress_3,
+            &progs.readdress_4,
+            &progs.readdress_5,
+            &progs.readdress_6,
+            &progs.readdress_7,
+        ];
+        let build =
+            |programs: [&libbpf_rs::ProgramMut<'_>; MAX_PATHS]| -> Result<MapHandle, libbpf_rs::Error> {
+                let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+                    sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
+                        as libbpf_rs::libbpf_sys::size_t,
+                    ..Default::default()
+                };
+                let set =
+                    MapHandle::create(MapType::Devmap, Some("path_set"), 4, 8, MAX_PATHS as u32, &options)?;
+                for (index, program) in programs.into_iter().enumerate() {
+                    let Some(path) = self.paths[index].filter(|_| code & 1 << index != 0) else { continue };
+                    // struct bpf_devmap_val: the interface, then the program's descriptor
+                    let value = [path.ifindex, fd(program).as_raw_fd() as u32].map(u32::to_ne_bytes).concat();
+                    set.update(&(index as u32).to_ne_bytes(), &value, MapFlags::ANY)?;
+                }
+                Ok(set)
+            };
+        let failed = |source| TableError { table: "path_set".to_owned(), source };
+        let sets = [build(encapsulate).map_err(failed)?, build(readdress).map_err(failed)?];
+        let outer = [&self.xdp.maps.encapsulated_sets, &self.xdp.maps.transparent_sets];
+        for (outer, set) in outer.into_iter().zip(&sets) {
+            outer.set(&u32::from(code), &(set.as_fd().as_raw_fd() as u32))?;
+        }
+        self.sets.insert(code, sets);
+        Ok(())
+    }
+}
+
+impl SendPath {
+    fn inner_mtu_bytes(&self) -> u16 {
+        let overhead = if self.local.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        self.mtu_bytes.saturating_sub(overhead as u16)
+    }
+}
+
+/// The address family's number, and the address in the first bytes of sixteen.
+pub(crate) fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
+    let mut bytes = [0; 16];
+    match address {
+        IpAddr::V4(v4) => {
+            bytes[..4].copy_from_slice(&v4.octets());
+            (libc::AF_INET as u16, bytes)
+        }
+        IpAddr::V6(v6) => (libc::AF_INET6 as u16, v6.octets()),
+    }
+}
+
+fn sum(table: &impl Table, index: usize) -> Result<TxStats, TableError> {
+    let rows = table.per_cpu::<types::tx_stats>(index as u32)?;
+    Ok(TxStats {
+        packets: rows.iter().map(|row| row.packets).sum(),
+        bytes: rows.iter().map(|row| row.bytes).sum(),
+    })
+}

@@ -1,0 +1,75 @@
+use libbpf_rs::{MapCore, MapFlags};
+
+/// A table of the kernel could not be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("table {table}: {source}")]
+pub struct TableError {
+    /// Its name.
+    pub table: String,
+    /// What the kernel said.
+    pub source: libbpf_rs::Error,
+}
+
+/// A type of `abi.h`: it may be copied to and from the kernel byte by byte.
+///
+/// # Safety
+/// The type is `repr(C)`, every bit pattern is a value of it, and it has no padding.
+pub(crate) unsafe trait Plain: Copy + Default {}
+
+macro_rules! plain {
+    ($($ty:ty),* $(,)?) => {
+        // SAFETY: abi.h has only integers and explicit padding, and asserts the sizes.
+        $(unsafe impl $crate::table::Plain for $ty {})*
+    };
+}
+pub(crate) use plain;
+
+plain!(u32, u64);
+
+fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+    // SAFETY: `Plain` has no padding, so all of its bytes are initialised.
+    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}
+
+fn value_of<T: Plain>(bytes: &[u8]) -> T {
+    assert!(bytes.len() >= size_of::<T>(), "a table's value has the size that its declaration says");
+    // SAFETY: the length was checked and every bit pattern is a value.
+    unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+}
+
+/// Typed access to a map.
+pub(crate) trait Table: MapCore {
+    fn failed(&self, source: libbpf_rs::Error) -> TableError {
+        TableError { table: self.name().to_string_lossy().into_owned(), source }
+    }
+
+    fn set<K: Plain, V: Plain>(&self, key: &K, value: &V) -> Result<(), TableError> {
+        self.update(bytes_of(key), bytes_of(value), MapFlags::ANY).map_err(|source| self.failed(source))
+    }
+
+    fn remove<K: Plain>(&self, key: &K) -> Result<(), TableError> {
+        match self.delete(bytes_of(key)) {
+            Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),
+            result => result.map_err(|source| self.failed(source)),
+        }
+    }
+
+    /// One value per possible CPU.
+    fn per_cpu<V: Plain>(&self, index: u32) -> Result<Vec<V>, TableError> {
+        let found = self
+            .lookup_percpu(bytes_of(&index), MapFlags::ANY)
+            .map_err(|source| self.failed(source))?
+            .unwrap_or_default();
+        Ok(found.iter().map(|bytes| value_of(bytes)).collect())
+    }
+}
+
+impl<M: MapCore> Table for M {}
+
+/// The programs' counters by reason, summed over CPUs, in the order of [`crate::REASONS`].
+pub(crate) fn reasons(table: &impl Table) -> Result<Vec<(crate::Reason, u64)>, TableError> {
+    crate::REASONS
+        .iter()
+        .map(|reason| Ok((*reason, table.per_cpu::<u64>(reason.index)?.iter().sum())))
+        .collect()
+}
