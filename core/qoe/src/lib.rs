@@ -1,1 +1,248 @@
-//! Quality of experience computed from timelines of frames.
+//! Quality of experience, computed from a timeline of decoded frames.
+//!
+//! ```
+//! use hawser_qoe::{Frame, Window, measure};
+//! use hawser_units::{ByteSize, Instant};
+//! use std::time::Duration;
+//!
+//! // 30 frames a second for two seconds, each 50 ms old when decoded.
+//! let at = |index: u64| Instant::from_nanos(index * 1_000_000_000 / 30);
+//! let frame = |index| Frame {
+//!     captured: at(index),
+//!     decoded: at(index) + Duration::from_millis(50),
+//!     size: ByteSize(10_000),
+//! };
+//! let timeline: Vec<Frame> = (0..60).map(frame).collect();
+//! let window = Window::new(at(15), at(45)).unwrap();
+//!
+//! let qoe = measure(&timeline, window);
+//!
+//! assert_eq!(qoe.fps_mean, 30.0);
+//! assert_eq!(qoe.frame_delay_p95_ms, Some(50.0));
+//! assert_eq!(qoe.stalls, 0);
+//! ```
+
+use hawser_units::{Bitrate, ByteSize, Instant};
+use serde::Serialize;
+use std::time::Duration;
+
+/// The longest gap between two decoded frames that is not a stall.
+pub const STALL_THRESHOLD: Duration = Duration::from_millis(200);
+
+/// A frame that arrived and was decoded. Both times are of one clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame {
+    /// When the source captured it.
+    pub captured: Instant,
+    /// When the viewer had it wholly decoded.
+    pub decoded: Instant,
+    /// Encoded size.
+    pub size: ByteSize,
+}
+
+/// A part of a timeline: from an instant to just before another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    from: Instant,
+    to: Instant,
+}
+
+impl Window {
+    /// The window `[from, to)`, or `None` when it has no length.
+    pub fn new(from: Instant, to: Instant) -> Option<Self> {
+        (from < to).then_some(Window { from, to })
+    }
+
+    /// How long it is.
+    pub fn duration(self) -> Duration {
+        self.to.saturating_since(self.from)
+    }
+
+    fn contains(self, at: Instant) -> bool {
+        self.from <= at && at < self.to
+    }
+}
+
+/// What a viewer experienced within a window. A frame belongs to the window in which it was decoded.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Qoe {
+    /// Frames per second over the window.
+    pub fps_mean: f64,
+    /// Frames per second in each second from the window's beginning; the last one may be a part of a second.
+    pub fps: Vec<f64>,
+    /// Median time from capture to decoded, in ms; none without frames.
+    pub frame_delay_p50_ms: Option<f64>,
+    /// 95th percentile of the same.
+    pub frame_delay_p95_ms: Option<f64>,
+    /// 99th percentile of the same.
+    pub frame_delay_p99_ms: Option<f64>,
+    /// Encoded bits of the decoded frames over the window.
+    pub throughput_mbps: f64,
+    /// Gaps between consecutive decoded frames above [`STALL_THRESHOLD`] that reach into the window.
+    pub stalls: usize,
+    /// Share of the window that lies in stalls.
+    pub stall_ratio: f64,
+}
+
+/// Measures the part of a timeline that lies in the window. The timeline may be in any order.
+pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
+    let mut timeline = timeline.to_vec();
+    timeline.sort_by_key(|frame| frame.decoded);
+    let frames: Vec<Frame> = timeline.iter().copied().filter(|frame| window.contains(frame.decoded)).collect();
+
+    let mut delays: Vec<Duration> =
+        frames.iter().map(|frame| frame.decoded.saturating_since(frame.captured)).collect();
+    delays.sort();
+    let delay_ms = |share| percentile(&delays, share).map(|delay| delay.as_secs_f64() * 1e3);
+
+    let stalls = stalls(&timeline, window);
+    let stalled: Duration = stalls.iter().sum();
+    let size: ByteSize = frames.iter().map(|frame| frame.size).sum();
+    Qoe {
+        fps_mean: frames.len() as f64 / window.duration().as_secs_f64(),
+        fps: fps_by_second(&frames, window),
+        frame_delay_p50_ms: delay_ms(0.50),
+        frame_delay_p95_ms: delay_ms(0.95),
+        frame_delay_p99_ms: delay_ms(0.99),
+        throughput_mbps: Bitrate::average(size, window.duration()).mbps(),
+        stalls: stalls.len(),
+        stall_ratio: stalled.as_nanos() as f64 / window.duration().as_nanos() as f64,
+    }
+}
+
+fn fps_by_second(frames: &[Frame], window: Window) -> Vec<f64> {
+    let length = window.duration().as_secs_f64();
+    let mut fps = vec![0.0; length.ceil() as usize];
+    for frame in frames {
+        fps[frame.decoded.saturating_since(window.from).as_secs() as usize] += 1.0;
+    }
+    if let Some(last) = fps.last_mut().filter(|_| length.fract() > 0.0) {
+        *last /= length.fract();
+    }
+    fps
+}
+
+/// The part of every stall that lies in the window.
+///
+/// A gap counts as a stall by its whole length, also where it began before the window or ends after it. Where the
+/// timeline has no frame before or after, the gap reaches to the window's border.
+fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
+    let first = timeline.first().map_or(window.from, |frame| frame.decoded.min(window.from));
+    let last = timeline.last().map_or(window.to, |frame| frame.decoded.max(window.to));
+    let decoded = timeline.iter().map(|frame| frame.decoded);
+    let edges: Vec<Instant> = std::iter::once(first).chain(decoded).chain([last]).collect();
+    let in_window = |gap: &[Instant]| {
+        let overlap = gap[1].min(window.to).saturating_since(gap[0].max(window.from));
+        (gap[1].saturating_since(gap[0]) > STALL_THRESHOLD && !overlap.is_zero()).then_some(overlap)
+    };
+    edges.windows(2).filter_map(in_window).collect()
+}
+
+/// The nearest-rank percentile of sorted values.
+fn percentile(sorted: &[Duration], share: f64) -> Option<Duration> {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    fn frame(captured: u64, decoded: u64, bytes: u64) -> Frame {
+        Frame { captured: ms(captured), decoded: ms(decoded), size: ByteSize(bytes) }
+    }
+
+    fn window(from: u64, to: u64) -> Window {
+        Window::new(ms(from), ms(to)).unwrap()
+    }
+
+    #[test]
+    fn worked_by_hand() {
+        // Window [1000, 3500): frames at 1000, 1100, 1250 | 2600 | 3400; gaps 150 before, then 100, 150, 1350, 800, 100.
+        let timeline = [
+            frame(800, 850, 9999),
+            frame(980, 1000, 1000),
+            frame(1070, 1100, 2000),
+            frame(1210, 1250, 3000),
+            frame(2550, 2600, 4000),
+            frame(3340, 3400, 5000),
+            frame(3490, 3500, 9999),
+        ];
+
+        let qoe = measure(&timeline, window(1000, 3500));
+
+        assert_eq!(qoe.fps_mean, 2.0);
+        assert_eq!(qoe.fps, [3.0, 1.0, 2.0], "the last is one frame in half a second");
+        assert_eq!(qoe.frame_delay_p50_ms, Some(40.0), "of 20, 30, 40, 50, 60");
+        assert_eq!(qoe.frame_delay_p95_ms, Some(60.0));
+        assert_eq!(qoe.throughput_mbps, 15_000.0 * 8.0 / 2.5 / 1e6);
+        assert_eq!(qoe.stalls, 2);
+        assert_eq!(qoe.stall_ratio, 2150.0 / 2500.0);
+    }
+
+    #[test]
+    fn a_gap_of_exactly_the_threshold_is_no_stall() {
+        let at = |second| measure(&[frame(0, 0, 1), frame(0, second, 1), frame(0, 1000, 1)], window(0, 1000)).stalls;
+        assert_eq!((at(800), at(799)), (1, 2));
+    }
+
+    #[test]
+    fn a_stall_across_the_border_counts_inside_it() {
+        let timeline = [frame(0, 0, 1), frame(0, 1150, 1), frame(0, 1300, 1), frame(0, 1450, 1)];
+        let qoe = measure(&timeline, window(1000, 1400));
+        assert_eq!((qoe.stalls, qoe.stall_ratio), (1, 150.0 / 400.0));
+    }
+
+    #[test]
+    fn when_frames_stop_the_rest_is_a_stall() {
+        let qoe = measure(&[frame(0, 100, 1)], window(0, 1000));
+        assert_eq!((qoe.stalls, qoe.stall_ratio), (1, 0.9));
+
+        let nothing = measure(&[], window(0, 1000));
+        assert_eq!((nothing.fps_mean, nothing.stall_ratio), (0.0, 1.0));
+        assert_eq!(nothing.frame_delay_p95_ms, None);
+    }
+
+    #[test]
+    fn metrics_are_named_as_in_results() {
+        let json = serde_json::to_value(measure(&[], window(0, 1000))).unwrap();
+        for name in ["fps_mean", "frame_delay_p50_ms", "frame_delay_p95_ms", "throughput_mbps", "stall_ratio"] {
+            assert!(json.get(name).is_some(), "{name}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn every_figure_stays_within_its_bounds(
+            times in prop::collection::vec((0u64..5000, 0u64..500), 0..200), from in 0u64..4000, length in 1u64..3000,
+        ) {
+            let timeline: Vec<Frame> = times.iter().map(|(at, delay)| frame(*at, at + delay, 100)).collect();
+
+            let qoe = measure(&timeline, window(from, from + length));
+
+            let inside = timeline.iter().filter(|f| (ms(from)..ms(from + length)).contains(&f.decoded)).count();
+            let seconds = length as f64 / 1e3;
+            prop_assert!((qoe.fps_mean * seconds - inside as f64).abs() < 1e-6);
+            let last = if seconds.fract() > 0.0 { seconds.fract() } else { 1.0 };
+            let (tail, whole) = qoe.fps.split_last().unwrap();
+            prop_assert!((whole.iter().sum::<f64>() + tail * last - inside as f64).abs() < 1e-6);
+            prop_assert!((0.0..=1.0).contains(&qoe.stall_ratio));
+            prop_assert_eq!(qoe.stalls == 0, qoe.stall_ratio == 0.0);
+            prop_assert!(qoe.frame_delay_p50_ms <= qoe.frame_delay_p95_ms);
+            prop_assert!(qoe.frame_delay_p95_ms <= qoe.frame_delay_p99_ms);
+            prop_assert_eq!(qoe.frame_delay_p50_ms.is_some(), inside > 0);
+        }
+
+        #[test]
+        fn the_order_of_the_timeline_does_not_matter(times in prop::collection::vec(0u64..5000, 1..50)) {
+            let timeline: Vec<Frame> = times.iter().map(|at| frame(*at, at + 20, 100)).collect();
+            let backwards: Vec<Frame> = timeline.iter().rev().copied().collect();
+            prop_assert_eq!(measure(&timeline, window(500, 4000)), measure(&backwards, window(500, 4000)));
+        }
+    }
+}
