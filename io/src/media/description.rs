@@ -1,0 +1,237 @@
+use hawser_cloud::{Camera, Extrinsics, HueRange, Intrinsics};
+use serde::Deserialize;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// A recording: what there is to play and how fast.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recording {
+    /// Frames per second.
+    pub fps: f64,
+    /// Where the frames come from.
+    pub source: Source,
+}
+
+/// Where a recording's frames come from.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Source {
+    /// Cameras that looked at the same moment; their points are merged in this order.
+    Cameras {
+        /// Colour and depth in two videos.
+        rgbd: Vec<RgbdCamera>,
+        /// Colour above hue-coded depth in one video.
+        hue_depth: Vec<HueDepthCamera>,
+    },
+    /// A directory of PLY files.
+    PlySequence(PlySequence),
+    /// A made-up performer.
+    Synthetic(Synthetic),
+}
+
+/// An RGB-D camera: a colour video and a 16-bit depth video of the same size and length, 0 where nothing was measured.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RgbdCamera {
+    /// The colour video.
+    pub color: PathBuf,
+    /// The depth video.
+    pub depth: PathBuf,
+    /// Millimetres that one step of the depth video stands for.
+    pub depth_unit_mm: f32,
+    /// How the camera projects; its size is that of both videos.
+    pub intrinsics: Intrinsics,
+    /// Where the camera stands.
+    pub extrinsics: Extrinsics,
+}
+
+/// A camera whose one video has colour in the upper half and depth as hue in the lower one.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HueDepthCamera {
+    /// The video, twice as high as the intrinsics say.
+    pub video: PathBuf,
+    /// The depths of hue 0 and 1.
+    pub range: HueRange,
+    /// How the camera projects; its size is that of one half.
+    pub intrinsics: Intrinsics,
+    /// Where the camera stands.
+    pub extrinsics: Extrinsics,
+}
+
+/// PLY files, one a frame, played in the order of their names.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlySequence {
+    /// Holds the files, which end in `.ply`.
+    pub directory: PathBuf,
+    /// Millimetres that one unit of the files stands for: 1000 for files in metres.
+    pub unit_mm: f32,
+}
+
+/// A synthetic performer.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Synthetic {
+    /// Another seed is another noise.
+    pub seed: u64,
+    /// Points per frame, before the level's budget.
+    pub points: usize,
+    /// How long the performance is.
+    pub seconds: f64,
+}
+
+/// Why a description is not valid.
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptionError {
+    /// The file cannot be read.
+    #[error("cannot read the recording {path}: {source}", path = path.display())]
+    Read {
+        /// The description.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// It is not what a description must be.
+    #[error("{path}: {source}", path = path.display())]
+    Parse {
+        /// The description.
+        path: PathBuf,
+        /// Line, key and what is expected.
+        source: Box<toml::de::Error>,
+    },
+    /// A value makes no sense.
+    #[error("{path}: {key} {reason}", path = path.display())]
+    Value {
+        /// The description.
+        path: PathBuf,
+        /// The key.
+        key: &'static str,
+        /// What would be right.
+        reason: &'static str,
+    },
+}
+
+/// A rotation as printed with three digits is off by less than this.
+const ROTATION_TOLERANCE: f32 = 0.01;
+
+impl Recording {
+    /// The performer that plays when there is no recording.
+    pub fn synthetic() -> Self {
+        let synthetic = Synthetic { seed: 1, points: 184_000, seconds: 4.0 };
+        Recording { fps: 30.0, source: Source::Synthetic(synthetic) }
+    }
+
+    /// Reads a description. `data_dir` is what `$HAWSER_DATA/` at the beginning of a path stands for.
+    pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
+        let text = fs::read_to_string(path)
+            .map_err(|source| DescriptionError::Read { path: path.to_owned(), source })?;
+        let file: File = toml::from_str(&text)
+            .map_err(|source| DescriptionError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+        let here = path.parent().unwrap_or(Path::new(""));
+        let resolve = |file: &mut PathBuf| match file.strip_prefix("$HAWSER_DATA") {
+            Ok(rest) => *file = data_dir.join(rest),
+            Err(_) => *file = here.join(&*file),
+        };
+        file.into_recording(resolve).map_err(|(key, reason)| DescriptionError::Value {
+            path: path.to_owned(),
+            key,
+            reason,
+        })
+    }
+}
+
+impl RgbdCamera {
+    /// The calibration.
+    pub fn camera(&self) -> Camera {
+        Camera { intrinsics: self.intrinsics, extrinsics: self.extrinsics }
+    }
+}
+
+impl HueDepthCamera {
+    /// The calibration.
+    pub fn camera(&self) -> Camera {
+        Camera { intrinsics: self.intrinsics, extrinsics: self.extrinsics }
+    }
+}
+
+/// The file as written: cameras, a sequence or a performance.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    fps: f64,
+    #[serde(default)]
+    rgbd: Vec<RgbdCamera>,
+    #[serde(default)]
+    hue_depth: Vec<HueDepthCamera>,
+    ply_sequence: Option<PlySequence>,
+    synthetic: Option<Synthetic>,
+}
+
+impl File {
+    fn into_recording(
+        self,
+        resolve: impl Fn(&mut PathBuf),
+    ) -> Result<Recording, (&'static str, &'static str)> {
+        require(self.fps.is_finite() && self.fps > 0.0, "fps", "must be above 0")?;
+        let cameras = !self.rgbd.is_empty() || !self.hue_depth.is_empty();
+        let source = match (cameras, self.ply_sequence, self.synthetic) {
+            (true, None, None) => Self::cameras(self.rgbd, self.hue_depth, resolve)?,
+            (false, Some(mut sequence), None) => {
+                require(sequence.unit_mm > 0.0, "unit_mm", "must be above 0")?;
+                resolve(&mut sequence.directory);
+                Source::PlySequence(sequence)
+            }
+            (false, None, Some(synthetic)) => {
+                require((1.0..=3600.0).contains(&synthetic.seconds), "seconds", "must be from 1 to 3600")?;
+                Source::Synthetic(synthetic)
+            }
+            _ => {
+                return Err((
+                    "the description",
+                    "must have [[rgbd]] and [[hue-depth]] cameras, a [ply-sequence] or [synthetic]: one of these kinds",
+                ));
+            }
+        };
+        Ok(Recording { fps: self.fps, source })
+    }
+
+    fn cameras(
+        mut rgbd: Vec<RgbdCamera>,
+        mut hue_depth: Vec<HueDepthCamera>,
+        resolve: impl Fn(&mut PathBuf),
+    ) -> Result<Source, (&'static str, &'static str)> {
+        for camera in &mut rgbd {
+            require(camera.depth_unit_mm > 0.0, "depth_unit_mm", "must be above 0")?;
+            check(&camera.camera())?;
+            resolve(&mut camera.color);
+            resolve(&mut camera.depth);
+        }
+        for camera in &mut hue_depth {
+            let HueRange { near_mm, far_mm } = camera.range;
+            require(0.0 < near_mm && near_mm < far_mm, "range", "must have 0 < near_mm < far_mm")?;
+            check(&camera.camera())?;
+            resolve(&mut camera.video);
+        }
+        Ok(Source::Cameras { rgbd, hue_depth })
+    }
+}
+
+fn check(camera: &Camera) -> Result<(), (&'static str, &'static str)> {
+    let Intrinsics { width, height, fx, fy, .. } = camera.intrinsics;
+    require(width > 0 && height > 0, "intrinsics", "must have a width and a height above 0")?;
+    require(fx > 0.0 && fy > 0.0, "intrinsics", "must have fx and fy above 0")?;
+    require(
+        camera.extrinsics.rotation_error() < ROTATION_TOLERANCE,
+        "rotation",
+        "must be a rotation: rows of length 1, at right angles, determinant +1",
+    )
+}
+
+fn require(
+    condition: bool,
+    key: &'static str,
+    reason: &'static str,
+) -> Result<(), (&'static str, &'static str)> {
+    if condition { Ok(()) } else { Err((key, reason)) }
+}

@@ -1,0 +1,156 @@
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::thread::{self, JoinHandle};
+
+/// Why a video cannot be decoded.
+#[derive(Debug, thiserror::Error)]
+pub enum VideoError {
+    /// The file is not there or not readable.
+    #[error("cannot open {path}: {source}", path = path.display())]
+    Open {
+        /// The video.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A program is missing.
+    #[error("cannot run {program}: {source}; install it with \"apt install ffmpeg\"")]
+    Program {
+        /// `ffmpeg` or `ffprobe`.
+        program: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// ffmpeg gave up.
+    #[error("{path}: {complaint}", path = path.display())]
+    Decode {
+        /// The video.
+        path: PathBuf,
+        /// What ffmpeg said.
+        complaint: String,
+    },
+    /// A depth video that is not 16 bits deep.
+    #[error("{path} has the pixel format {found}, depth must be 16-bit grey (gray16le)", path = path.display())]
+    NotDepth {
+        /// The video.
+        path: PathBuf,
+        /// Its pixel format.
+        found: String,
+    },
+}
+
+/// What the images of a video are delivered as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum PixelFormat {
+    /// Red, green, blue, one byte each.
+    Rgb24,
+    /// 16 bits, little-endian.
+    Gray16,
+}
+
+/// A video that ffmpeg decodes into a pipe, one image after the other.
+pub(super) struct Video {
+    path: PathBuf,
+    image: Vec<u8>,
+    ffmpeg: Child,
+    images: ChildStdout,
+    complaints: Option<JoinHandle<String>>,
+}
+
+impl Video {
+    pub(super) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
+        std::fs::File::open(path).map_err(|source| VideoError::Open { path: path.to_owned(), source })?;
+        let (width, height, found) = probe(path)?;
+        let (name, pixel_bytes) = match format {
+            PixelFormat::Rgb24 => ("rgb24", 3),
+            PixelFormat::Gray16 => ("gray16le", 2),
+        };
+        if format == PixelFormat::Gray16 && !found.starts_with("gray16") {
+            return Err(VideoError::NotDepth { path: path.to_owned(), found });
+        }
+        let mut ffmpeg = Command::new("ffmpeg")
+            .args(["-nostdin", "-v", "error", "-xerror", "-i"])
+            .arg(path)
+            .args(["-map", "0:v:0", "-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", name, "-"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|source| VideoError::Program { program: "ffmpeg", source })?;
+        let images = ffmpeg.stdout.take().expect("stdout is piped");
+        let mut stderr = ffmpeg.stderr.take().expect("stderr is piped");
+        let complaints = thread::spawn(move || {
+            let mut text = Vec::new();
+            // What was read before an error is all there is to say.
+            let _ = stderr.read_to_end(&mut text);
+            String::from_utf8_lossy(&text).trim().to_owned()
+        });
+        let image = vec![0; width * height * pixel_bytes];
+        Ok(Video { path: path.to_owned(), image, ffmpeg, images, complaints: Some(complaints) })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The image that was read last.
+    pub(super) fn image(&self) -> &[u8] {
+        &self.image
+    }
+
+    /// Reads the next image. False at the end of the video.
+    pub(super) fn read_image(&mut self) -> Result<bool, VideoError> {
+        match self.images.read_exact(&mut self.image) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.finish().map(|()| false),
+            Err(error) => Err(self.decode_error(error.to_string())),
+        }
+    }
+
+    fn finish(&mut self) -> Result<(), VideoError> {
+        let status = self.ffmpeg.wait().map_err(|error| self.decode_error(error.to_string()))?;
+        let complaint = self.complaints.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        if status.success() {
+            Ok(())
+        } else {
+            Err(self.decode_error(format!("{complaint} (ffmpeg: {status})")))
+        }
+    }
+
+    fn decode_error(&self, complaint: String) -> VideoError {
+        VideoError::Decode { path: self.path.clone(), complaint }
+    }
+}
+
+impl Drop for Video {
+    fn drop(&mut self) {
+        // It may have ended by itself, and nobody waits for the rest of the video.
+        let _ = self.ffmpeg.kill();
+        let _ = self.ffmpeg.wait();
+    }
+}
+
+/// Width, height and pixel format of the first video stream.
+fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
+    let output = Command::new("ffprobe")
+        .args(["-v", "error", "-select_streams", "v:0", "-of", "default=noprint_wrappers=1:nokey=1"])
+        .args(["-show_entries", "stream=width,height,pix_fmt"])
+        .arg(path)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|source| VideoError::Program { program: "ffprobe", source })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let fields: Vec<&str> = text.lines().collect();
+    let size = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
+    match (size(0), size(1), fields.get(2)) {
+        (Some(width), Some(height), Some(format)) if output.status.success() && width * height > 0 => {
+            Ok((width, height, (*format).to_owned()))
+        }
+        _ => {
+            let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+            let complaint = if complaint.is_empty() { "it holds no video".to_owned() } else { complaint };
+            Err(VideoError::Decode { path: path.to_owned(), complaint })
+        }
+    }
+}
