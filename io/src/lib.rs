@@ -2,6 +2,7 @@
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
+pub mod media;
 pub mod netns;
 pub mod process;
 pub mod sockopt;
