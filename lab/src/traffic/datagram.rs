@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
 
 /// Packets of a `UDP_SEGMENT` train, fewer when they would not fit a datagram's 65,507 bytes.
-const TRAIN: usize = 8;
+const TRAIN: u32 = 8;
 
 const ICMP_HEADER: usize = 8;
 
@@ -25,7 +25,7 @@ pub(super) struct Sender {
     /// Where to, unless the socket is connected.
     to: Option<SockAddr>,
     /// Packets handed over at once.
-    train: usize,
+    train: u32,
     echo_requests: Option<Family>,
 }
 
@@ -40,8 +40,9 @@ impl Sender {
             Kind::UdpUnconnected => set_mtu_discovery(&socket, ipv6, MtuDiscovery::Dont)?,
             Kind::UdpDf => set_mtu_discovery(&socket, ipv6, MtuDiscovery::Do)?,
             Kind::UdpGso => {
-                train = (65_507 / stream.payload_bytes).clamp(1, TRAIN);
-                setsockopt(&socket, option::UdpGsoSegment, &i32::try_from(stream.payload_bytes)?)?;
+                let segment = u16::try_from(stream.payload_bytes)?;
+                train = (65_507 / u32::from(segment)).clamp(1, TRAIN);
+                setsockopt(&socket, option::UdpGsoSegment, &segment.into())?;
             }
             Kind::Tcp => bail!("TCP has no datagrams"),
         }
@@ -55,12 +56,12 @@ impl Sender {
 
     pub(super) fn send(&self, stream: &Stream, stop: &Stop) -> Sent {
         let mut sent = Sent { packets: 0, retransmissions: None, error: None };
-        let mut pace = Pace::new(stream.rate_pps);
+        let mut pace = Pace::new(stream.rate_pps, self.train);
         let mut buffer = Vec::new();
         while sent.packets < stream.packets && !stop.requested() {
             let end = stream.packets.min(sent.packets + u64::from(pace.batch()));
             while sent.packets < end {
-                let next = end.min(sent.packets + self.train as u64);
+                let next = end.min(sent.packets + u64::from(self.train));
                 buffer.clear();
                 (sent.packets..next).for_each(|sequence| self.append(&mut buffer, sequence, stream));
                 if let Err(error) = self.hand_over(&buffer) {

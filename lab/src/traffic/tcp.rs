@@ -39,7 +39,7 @@ impl Sender {
     /// Returns once the receiver has read everything.
     fn send_records(&self, stream: &Stream, stop: &Stop, sent: &mut u64) -> io::Result<()> {
         self.socket.connect_timeout(&self.to.into(), PATIENCE)?;
-        let mut pace = Pace::new(stream.rate_pps);
+        let mut pace = Pace::new(stream.rate_pps, 1);
         let mut buffer = Vec::new();
         while *sent < stream.packets && !stop.requested() {
             let end = stream.packets.min(*sent + u64::from(pace.batch()));
