@@ -1,6 +1,9 @@
-use crate::pending::{Index, Packet, Queue};
+use crate::hash::Seeded;
+use crate::packet::Packet;
 use crate::totals::FlowTotals;
 use hawser_units::{FlowId, Instant, MAX_FLOWS, PathId, PathSet};
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 /// Packets that a tracker waits for at once: 2.6 s of 100,000 packets a second.
@@ -15,9 +18,9 @@ pub struct Arrival {
     pub flow: FlowId,
     /// Over which path.
     pub path: PathId,
-    /// The paths that the packet was sent over, as the copy itself says.
+    /// The paths that the packet was sent over, as the copy itself says; without them none counts as missing.
     pub paths: PathSet,
-    /// The packet's number in its flow.
+    /// The packet's number in its flow, or whatever else its copies have in common with no other packet.
     pub sequence: u64,
     /// Of the sender's policy.
     pub epoch: u8,
@@ -37,51 +40,54 @@ pub struct Arrival {
 #[derive(Debug)]
 pub struct Tracker {
     deadline: Duration,
-    flows: Vec<Option<Box<Flow>>>,
-    pending: Queue,
-    forgotten: u64,
+    flows: Vec<Option<Box<FlowTotals>>>,
+    pending: HashMap<Key, Packet, Seeded>,
+    /// What is pending and the time in the first record of it, in the order in which these records were handled.
+    order: VecDeque<(Instant, Key)>,
+    judged_early: u64,
 }
 
-#[derive(Debug, Default)]
-struct Flow {
-    totals: FlowTotals,
-    index: Index,
-}
+type Key = (FlowId, u64);
 
 impl Tracker {
     /// A copy is late, and its path was of no use for the packet, when it comes `deadline` after the first or later.
     pub fn new(deadline: Duration) -> Self {
-        let flows = (0..MAX_FLOWS).map(|_| None).collect();
-        Tracker { deadline, flows, pending: Queue::default(), forgotten: 0 }
+        Tracker {
+            deadline,
+            flows: vec![None; MAX_FLOWS],
+            pending: HashMap::with_hasher(Seeded::new()),
+            order: VecDeque::new(),
+            judged_early: 0,
+        }
     }
 
     /// Takes in one record.
     pub fn handle_arrival(&mut self, arrival: &Arrival) {
         let flow = self.flows[arrival.flow.index()].get_or_insert_default();
-        let totals = &mut flow.totals.paths[arrival.path.index()];
+        let totals = &mut flow.paths[arrival.path.index()];
         totals.arrivals += 1;
         totals.bytes.0 += u64::from(arrival.bytes);
 
-        if let Some(packet) = flow.index.find(&mut self.pending, arrival.flow, arrival.sequence) {
-            if packet.arrived.contains(arrival.path) {
-                totals.repeated += 1;
+        let key = (arrival.flow, arrival.sequence);
+        match self.pending.entry(key) {
+            Entry::Occupied(mut packet) => {
+                totals.repeated += u64::from(packet.get().arrived_over(arrival.path));
+                packet.get_mut().add(arrival);
             }
-            packet.add(arrival);
-            return;
-        }
-        let position = self.pending.push(Packet::new(arrival));
-        if !flow.index.insert(&self.pending, arrival.flow, arrival.sequence, position) {
-            self.forgotten += 1;
-        }
-        if self.pending.len() > MAX_PENDING {
-            self.forgotten += 1;
-            self.judge_oldest();
+            Entry::Vacant(place) => {
+                place.insert(Packet::new(arrival));
+                self.order.push_back((arrival.at, key));
+                if self.order.len() > MAX_PENDING {
+                    self.judge_oldest();
+                    self.judged_early += 1;
+                }
+            }
         }
     }
 
     /// When [`Tracker::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.pending.front().map(|packet| packet.since + self.deadline)
+        self.order.front().map(|(since, _)| *since + self.deadline)
     }
 
     /// Judges the packets whose deadline has passed. Every record from before `now` must have been handled.
@@ -93,49 +99,19 @@ impl Tracker {
 
     /// What happened to a flow so far, if it has had any arrival.
     pub fn flow(&self, flow: FlowId) -> Option<&FlowTotals> {
-        self.flows[flow.index()].as_deref().map(|flow| &flow.totals)
+        self.flows[flow.index()].as_deref()
     }
 
-    /// Packets whose later copies cannot be told from late ones, because too many packets are pending or because the
-    /// sender started again.
-    pub fn forgotten(&self) -> u64 {
-        self.forgotten
+    /// Packets that were judged before their deadline because [`MAX_PENDING`] others were waiting. Copies of theirs that
+    /// came afterwards count as late.
+    pub fn judged_early(&self) -> u64 {
+        self.judged_early
     }
 
     fn judge_oldest(&mut self) {
-        let Some(packet) = self.pending.pop() else { return };
-        if let Some(flow) = &mut self.flows[packet.flow.index()] {
-            flow.judge(&packet, self.deadline);
-        }
-    }
-}
-
-impl Flow {
-    fn judge(&mut self, packet: &Packet, deadline: Duration) {
-        let Some(first) = packet.first else {
-            // The first copy was judged a deadline ago: these came too late for it.
-            for path in packet.arrived.iter() {
-                self.totals.paths[path.index()].late += 1;
-            }
-            return;
-        };
-        let mut in_time = PathSet::EMPTY.with(first);
-        for path in packet.arrived.without(first).iter() {
-            let totals = &mut self.totals.paths[path.index()];
-            let skew = packet.at[path.index()].saturating_since(packet.at[first.index()]);
-            if skew < deadline {
-                in_time = in_time.with(path);
-                totals.skew.record(skew);
-            } else {
-                totals.late += 1;
-            }
-        }
-        for path in packet.paths.iter().filter(|path| !in_time.contains(*path)) {
-            self.totals.paths[path.index()].missing += 1;
-        }
-        let totals = &mut self.totals.paths[first.index()];
-        totals.first += 1;
-        totals.only += u64::from(in_time.len() == 1);
-        self.totals.packets += 1;
+        let Some((_, key)) = self.order.pop_front() else { return };
+        let packet = self.pending.remove(&key).expect("what is in order is pending");
+        let totals = self.flows[key.0.index()].as_mut().expect("the flow has had an arrival");
+        packet.judge(self.deadline, totals);
     }
 }

@@ -36,7 +36,8 @@
 //! ```
 
 mod arrivals;
-mod pending;
+mod hash;
+mod packet;
 mod totals;
 
 pub use arrivals::{Arrival, MAX_PENDING, Tracker};

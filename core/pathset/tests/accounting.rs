@@ -109,7 +109,7 @@ proptest! {
         }
         settle(&mut tracker);
 
-        prop_assert_eq!(tracker.forgotten(), 0);
+        prop_assert_eq!(tracker.judged_early(), 0);
         let expected = expected(&fates);
         for flow in 0..FLOWS {
             let totals = tracker.flow(FlowId::try_from(flow).unwrap());
@@ -165,7 +165,7 @@ fn memory_is_bounded_and_says_so() {
             });
         }
     }
-    assert_eq!(tracker.forgotten(), 1000);
+    assert_eq!(tracker.judged_early(), 1000);
     settle(&mut tracker);
     assert!(flows.iter().all(|flow| tracker.flow(*flow).unwrap().packets == rounds));
 }
@@ -194,5 +194,5 @@ fn a_new_session_of_the_sender_is_counted_like_the_old_one() {
     }
     let totals = tracker.flow(flow).unwrap();
     assert_eq!((totals.packets, totals.paths[0].first, totals.paths[1].skew.total()), (200, 200, 200));
-    assert_eq!((totals.paths[0].missing, totals.paths[1].missing, tracker.forgotten()), (0, 0, 0));
+    assert_eq!((totals.paths[0].missing, totals.paths[1].missing, tracker.judged_early()), (0, 0, 0));
 }
