@@ -3,6 +3,7 @@
 //! Only the network changes: threads and children keep the mounts of this process, so that `/sys/fs/bpf` stays
 //! visible. Links, addresses and routes are set up by handing a script to `ip -batch`.
 
+use crate::process::die_with_thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CloneFlags, setns};
 use std::fs::{self, File};
@@ -164,28 +165,8 @@ impl Namespace {
 
     /// Kills every process in the namespace and waits until they are gone.
     pub fn kill_processes(&self) -> Result<(), Error> {
-        let inside = self.inode()?;
-        let lives_inside = |pid: &str| {
-            fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|file| (file.dev(), file.ino()) == inside)
-        };
-        let entries = fs::read_dir("/proc").map_err(|source| self.refusal("list processes", source))?;
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let Some((text, pid)) = name.to_str().and_then(|text| Some((text, text.parse::<i32>().ok()?)))
-            else {
-                continue;
-            };
-            if pid == nix::unistd::getpid().as_raw() || !lives_inside(text) {
-                continue;
-            }
-            // Between the look and the signal the number may pass to another process, so the signal goes through a
-            // descriptor that was there before the last look.
-            let Ok(handle) = pidfd_open(pid) else { continue };
-            if lives_inside(text) {
-                kill_and_wait(&handle)
-                    .map_err(|source| self.refusal(format!("kill process {pid}"), source))?;
-            }
-        }
+        // What is killed may just have forked.
+        while self.kill_those_seen()? > 0 {}
         Ok(())
     }
 
@@ -194,6 +175,28 @@ impl Namespace {
         let mut delete = Command::new("ip");
         delete.args(["netns", "delete", &self.name]);
         self.finish(delete, IPROUTE2, "")
+    }
+
+    /// One look at all processes; returns how many of them had to be killed.
+    fn kill_those_seen(&self) -> Result<usize, Error> {
+        let inside = self.inode()?;
+        let lives_inside = |pid: i32| {
+            fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|file| (file.dev(), file.ino()) == inside)
+        };
+        let entries = fs::read_dir("/proc").map_err(|source| self.refusal("list processes", source))?;
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let mut killed = 0;
+        for pid in pids.filter(|pid| *pid != nix::unistd::getpid().as_raw() && lives_inside(*pid)) {
+            // Between the look and the signal the number may pass to another process, so the signal goes through a
+            // descriptor that was there before the last look.
+            let Ok(handle) = pidfd_open(pid) else { continue };
+            if lives_inside(pid) {
+                kill_and_wait(&handle)
+                    .map_err(|source| self.refusal(format!("kill process {pid}"), source))?;
+                killed += 1;
+            }
+        }
+        Ok(killed)
     }
 
     fn open(&self) -> Result<File, Error> {
@@ -212,6 +215,8 @@ impl Namespace {
     /// Runs a tool to its end with `input`; what it complains about becomes the error.
     fn finish(&self, mut command: Command, tool: Tool, input: &str) -> Result<(), Error> {
         let action = || format!("run {}", tool.program);
+        // What a killed process had started must not go on while the next one clears up.
+        die_with_thread(&mut command);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let mut child = child.map_err(|source| match source.kind() {
             io::ErrorKind::NotFound => Error::Missing { program: tool.program, package: tool.package },

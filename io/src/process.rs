@@ -101,17 +101,21 @@ fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
         requests
     });
 
+    command.process_group(0);
+    die_with_thread(&mut command);
+    let (answer, child) = channel();
+    FORKING.send((command, answer)).expect("the forking thread never ends");
+    child.recv().expect("the forking thread answers every request")
+}
+
+/// Makes `command` die when the thread that starts it ends.
+pub(crate) fn die_with_thread(command: &mut Command) {
     let parent = Pid::this();
     let die_with_parent = move || {
         set_pdeathsig(Signal::SIGKILL)?;
         // The parent may have died before the line above, and then nobody sends the signal.
         if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
     };
-    command.process_group(0);
     // SAFETY: the closure runs between fork and exec and makes two system calls; it does not allocate.
     unsafe { command.pre_exec(die_with_parent) };
-
-    let (answer, child) = channel();
-    FORKING.send((command, answer)).expect("the forking thread never ends");
-    child.recv().expect("the forking thread answers every request")
 }

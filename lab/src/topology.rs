@@ -8,6 +8,15 @@
 //!
 //! A device is named after what it leads to. Whoever emulates the paths moves Ethernet frames between `inN` and `outN`;
 //! until then they are cut. By default traffic takes path 1, in both directions.
+//!
+//! ```no_run
+//! use hawser_lab::topology::Topology;
+//!
+//! let lab = Topology { paths: 2, ..Topology::default() }.build()?;
+//! println!("{lab}");
+//! let inside = lab.viewer().run(|| std::net::UdpSocket::bind((lab.viewer_v4(), 4711)))?;
+//! # anyhow::Ok(())
+//! ```
 
 mod addressing;
 mod registry;

@@ -1,4 +1,4 @@
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use hawser_io::netns::Namespace;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
@@ -67,10 +67,8 @@ pub fn clear_abandoned() -> Result<()> {
 
 /// Keeps other processes from claiming and clearing until the result is dropped.
 fn lock() -> Result<Flock<File>> {
-    fs::create_dir_all(LABS).with_context(|| match nix::unistd::geteuid().is_root() {
-        true => format!("creating {LABS}"),
-        false => "labs need root: run this with sudo".to_owned(),
-    })?;
+    ensure!(nix::unistd::geteuid().is_root(), "labs need root: run this with sudo");
+    fs::create_dir_all(LABS).with_context(|| format!("creating {LABS}"))?;
     Flock::lock(File::open(LABS)?, FlockArg::LockExclusive)
         .map_err(|(_, errno)| errno)
         .with_context(|| format!("locking {LABS}"))
