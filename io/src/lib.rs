@@ -5,4 +5,5 @@
 pub mod media;
 pub mod netns;
 pub mod process;
+pub mod ring;
 pub mod sockopt;

@@ -1,5 +1,6 @@
 //! Emulated networks and the experiments that run on them.
 
+pub mod emulator;
 pub mod plot;
 pub mod report;
 pub mod summary;

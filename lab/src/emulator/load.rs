@@ -1,0 +1,116 @@
+use anyhow::{Context, Result};
+use hawser_io::netns::Namespace;
+use hawser_io::ring::{self, Port};
+use hawser_units::{Bitrate, ByteSize, Instant};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// A frame on the wire: 1400 bytes of packet behind the Ethernet header.
+pub(super) const FRAME: ByteSize = ByteSize(1414);
+
+const ETHERNET: [u8; 14] = [
+    0x02, 0, 0, 0, 0, 2, // To and from nobody: locally administered addresses that no device has.
+    0x02, 0, 0, 0, 0, 1, //
+    0x88, 0xb5, // The EtherType for local experiments (IEEE 802).
+];
+
+/// Sends frames at an even rate into each device, for `duration`. Each carries the time at which it was sent.
+pub(super) fn send(namespace: &Namespace, load: &[(String, Bitrate)], duration: Duration) -> Result<()> {
+    /// Well below the 112 us between the frames of 100 Mb/s, so that those leave one by one.
+    const TICK: Duration = Duration::from_micros(40);
+
+    namespace.enter()?;
+    let open = |(device, rate): &(String, Bitrate)| anyhow::Ok((open(device)?, *rate, 0));
+    let mut flows = load.iter().map(open).collect::<Result<Vec<_>>>()?;
+    ring::rise_to_realtime().context("the load needs real-time priority")?;
+
+    let begin = ring::now();
+    let mut elapsed = Duration::ZERO;
+    while elapsed < duration {
+        for (port, rate, sent) in &mut flows {
+            let due = (elapsed.as_secs_f64() / rate.time_to_send(FRAME).as_secs_f64()) as u64;
+            let frames: Vec<_> = (*sent..due).map(|_| stamped_frame(ring::now())).collect();
+            if let Err((refused, error)) = port.sender.send(&frames) {
+                return Err(error).with_context(|| format!("{refused} frames of the load could not be sent"));
+            }
+            *sent = due;
+        }
+        ring::wait(&[], Some(TICK))?;
+        elapsed = ring::now().saturating_since(begin);
+    }
+    Ok(())
+}
+
+/// What arrived on one device.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Arrivals {
+    frames: u64,
+    first: Option<Instant>,
+    last: Option<Instant>,
+    /// From the time stamp in each frame to its arrival.
+    pub(super) delays: Vec<Duration>,
+}
+
+impl Arrivals {
+    /// The rate from the first arrival to the last.
+    pub(super) fn rate(&self) -> Bitrate {
+        let (Some(first), Some(last)) = (self.first, self.last) else { return Bitrate::from_bps(0) };
+        Bitrate::average(ByteSize((self.frames - 1) * FRAME.0), last.saturating_since(first))
+    }
+
+    fn record(&mut self, arrived: Instant, sent: Instant) {
+        self.frames += 1;
+        self.first.get_or_insert(arrived);
+        self.last = Some(arrived);
+        self.delays.push(arrived.saturating_since(sent));
+    }
+}
+
+/// Receives what was sent until `ended`.
+pub(super) fn receive(
+    namespace: &Namespace,
+    devices: &[String],
+    ready: impl FnOnce(),
+    ended: &AtomicBool,
+) -> Result<Vec<Arrivals>> {
+    /// The ring holds much more than arrives in this time.
+    const TICK: Duration = Duration::from_millis(2);
+
+    namespace.enter()?;
+    let mut ports = devices.iter().map(|device| open(device)).collect::<Result<Vec<_>>>()?;
+    let mut arrivals = vec![Arrivals::default(); ports.len()];
+    ready();
+    while !ended.load(Ordering::Relaxed) {
+        for (port, arrivals) in ports.iter_mut().zip(&mut arrivals) {
+            port.receiver.receive(|frame| {
+                if let Ok(frame) = frame
+                    && let Some(sent) = time_stamp(&frame.to_vec())
+                {
+                    arrivals.record(frame.arrived(), sent);
+                }
+            });
+        }
+        ring::wait(&[], Some(TICK))?;
+    }
+    for (port, device) in ports.iter().zip(devices) {
+        anyhow::ensure!(port.receiver.drops()? == 0, "the receiver on {device} did not keep up");
+    }
+    Ok(arrivals)
+}
+
+fn open(device: &str) -> Result<Port> {
+    Port::open(device).with_context(|| format!("cannot read and write device {device}"))
+}
+
+fn stamped_frame(now: Instant) -> Vec<u8> {
+    let mut frame = Vec::with_capacity(FRAME.0 as usize);
+    frame.extend(ETHERNET);
+    frame.extend(now.as_nanos().to_be_bytes());
+    frame.resize(FRAME.0 as usize, 0);
+    frame
+}
+
+fn time_stamp(frame: &[u8]) -> Option<Instant> {
+    let (stamp, _) = frame.strip_prefix(&ETHERNET)?.split_first_chunk()?;
+    Some(Instant::from_nanos(u64::from_be_bytes(*stamp)))
+}

@@ -1,0 +1,1 @@
+//! Real frames through emulated links.
