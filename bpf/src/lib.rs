@@ -19,7 +19,7 @@ pub use link::{AttachError, Link, XdpMode};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
 pub use receiver::{Receiver, ReceiverOptions, RxStats};
-pub use selector::{MAX_RULES, Ports, Prefix, Rule};
+pub use selector::{MAX_RULES, NotAPrefix, Ports, Prefix, Rule};
 pub use sender::{Loop, SendFlow, SendPath, Sender, SenderOptions, TxStats};
 pub use table::TableError;
 
