@@ -144,6 +144,15 @@ pub struct Endpoints {
     pub viewer_v6: Ipv6Addr,
 }
 
+impl Endpoints {
+    fn viewer_address(&self, family: Family) -> IpAddr {
+        match family {
+            Family::Ipv4 => self.viewer_v4.into(),
+            Family::Ipv6 => self.viewer_v6.into(),
+        }
+    }
+}
+
 impl From<&Lab> for Endpoints {
     fn from(lab: &Lab) -> Self {
         Endpoints {
@@ -166,18 +175,12 @@ pub fn run(ends: &Endpoints, streams: &[Stream], grace: Duration, stop: &Stop) -
     }
     // A socket belongs to the namespace that it was made in, whichever thread uses it.
     let receivers: Vec<Receiver> = ends.viewer.run(|| {
-        let addresses = streams.iter().map(|stream| match stream.family {
-            Family::Ipv4 => IpAddr::from(ends.viewer_v4),
-            Family::Ipv6 => ends.viewer_v6.into(),
-        });
-        numbered(streams)
-            .zip(addresses)
-            .map(|((id, stream), to)| Receiver::bind(id, stream, to))
-            .collect::<Result<_>>()
+        let bind = |(id, stream)| Receiver::bind(id, stream, ends.viewer_address(stream.family));
+        numbered(streams).map(bind).collect::<Result<_>>()
     })??;
     let senders: Vec<Sender> = ends.source.run(|| {
-        let pairs = numbered(streams).zip(&receivers);
-        pairs.map(|((id, stream), receiver)| Sender::open(id, stream, receiver)).collect::<Result<_>>()
+        let open = |((id, stream), receiver)| Sender::open(id, stream, receiver);
+        numbered(streams).zip(&receivers).map(open).collect::<Result<_>>()
     })??;
     thread::scope(|scope| {
         let running: Vec<_> = (senders.into_iter().zip(receivers).zip(streams))
