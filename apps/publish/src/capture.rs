@@ -1,0 +1,202 @@
+use crate::Config;
+use crate::server::{Counters, Server};
+use anyhow::Context;
+use hawser_cloud::{Cloud, Level};
+use hawser_codec::pull::FrameHeader;
+use hawser_codec::{Codec, Encoder};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often a waiting capture looks whether it shall end.
+const STOP_POLL: Duration = Duration::from_millis(50);
+
+/// The camera: plays the loaded frames at the configured rate.
+pub(crate) struct Capture {
+    frames: Vec<Cloud>,
+    level: Level,
+    interval: Duration,
+    duration: Option<Duration>,
+    encoder: Encoder,
+    log: Option<Log>,
+}
+
+/// What a publisher did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Frames captured and encoded.
+    pub frames_captured: u64,
+    /// Frames that were not captured because the one before took longer than their interval.
+    pub frames_missed: u64,
+    /// Viewers that connected.
+    pub viewers: u64,
+    /// Viewers that were turned away: one too many, or not speaking the protocol.
+    pub viewers_refused: u64,
+    /// Frames sent, over all viewers.
+    pub frames_sent: u64,
+    /// Bytes sent, over all viewers.
+    pub bytes_sent: u64,
+    /// Frames that a viewer was not sent because a newer one was there before it could be.
+    pub frames_skipped: u64,
+}
+
+impl Capture {
+    pub(crate) fn open(config: &Config) -> anyhow::Result<Self> {
+        let log = config.log.as_deref().map(Log::create).transpose()?;
+        let frames = config.recording.load(config.level, config.max_frames).with_context(|| {
+            let data_dir = hawser_io::media::data_dir();
+            format!("cannot load the recording ($HAWSER_DATA stands for {})", data_dir.display())
+        })?;
+        let points: usize = frames.iter().map(Cloud::len).sum();
+        tracing::info!(frames = frames.len(), points_per_frame = points / frames.len(), "recording loaded");
+        Ok(Capture {
+            frames,
+            level: config.level,
+            interval: Duration::from_secs_f64(1.0 / config.fps),
+            duration: config.duration,
+            encoder: Encoder::new(Codec::Zstd),
+            log,
+        })
+    }
+
+    pub(crate) fn run(mut self, mut server: Server, stop: &AtomicBool) -> anyhow::Result<Report> {
+        let mut report = Report::default();
+        let result = self.play(&mut server, stop, &mut report);
+        report.add(&server.finish());
+        result.map(|()| report)
+    }
+
+    fn play(&mut self, server: &mut Server, stop: &AtomicBool, report: &mut Report) -> anyhow::Result<()> {
+        let started = Instant::now();
+        let end = self.duration.map(|duration| started + duration);
+        let mut next = started;
+        let mut tick = 0;
+        while sleep_until(next, stop) && end.is_none_or(|end| next < end) {
+            let frame = self.capture(tick)?;
+            server.publish(frame);
+            report.frames_captured += 1;
+
+            let late = Instant::now().saturating_duration_since(next);
+            let ticks = 1 + (late.as_nanos() / self.interval.as_nanos()) as u64;
+            report.frames_missed += ticks - 1;
+            tick += ticks;
+            next = started + self.interval.mul_f64(tick as f64);
+        }
+        Ok(())
+    }
+
+    /// The frame of the current moment, as it goes onto the network.
+    fn capture(&mut self, tick: u64) -> anyhow::Result<Vec<u8>> {
+        let captured_ns = unix_time_ns()?;
+        let cloud = &self.frames[ping_pong(self.frames.len(), tick)];
+        let encoded = self.encoder.encode(cloud);
+        let header = FrameHeader {
+            number: tick,
+            captured_ns,
+            level: self.level,
+            codec: self.encoder.codec(),
+            points: u32::try_from(cloud.len()).context("the frame has too many points")?,
+            length: u32::try_from(encoded.len()).context("the frame has too many bytes")?,
+            digest: cloud.digest(),
+        };
+        if let Some(log) = &mut self.log {
+            log.write(&header)?;
+        }
+        Ok([header.to_bytes().as_slice(), &encoded].concat())
+    }
+}
+
+impl Report {
+    fn add(&mut self, counters: &Counters) {
+        self.viewers = counters.viewers.load(Relaxed);
+        self.viewers_refused = counters.viewers_refused.load(Relaxed);
+        self.frames_sent = counters.frames_sent.load(Relaxed);
+        self.bytes_sent = counters.bytes_sent.load(Relaxed);
+        self.frames_skipped = counters.frames_skipped.load(Relaxed);
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "captured {} frames, missed {}", self.frames_captured, self.frames_missed)?;
+        write!(
+            f,
+            "sent {} frames ({:.1} MB) to {} viewers, who skipped {}; refused {}",
+            self.frames_sent,
+            self.bytes_sent as f64 / 1e6,
+            self.viewers,
+            self.frames_skipped,
+            self.viewers_refused
+        )
+    }
+}
+
+/// Waits until `deadline`; false when `stop` was set before.
+fn sleep_until(deadline: Instant, stop: &AtomicBool) -> bool {
+    while !stop.load(Relaxed) {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return true;
+        }
+        thread::sleep(left.min(STOP_POLL));
+    }
+    false
+}
+
+/// The index of the frame shown at a tick: forwards and backwards in turn, so that the end meets the beginning.
+fn ping_pong(frames: usize, tick: u64) -> usize {
+    let turn = frames - 1;
+    if turn == 0 {
+        return 0;
+    }
+    let step = (tick % (2 * turn as u64)) as usize;
+    if step <= turn { step } else { 2 * turn - step }
+}
+
+fn unix_time_ns() -> anyhow::Result<u64> {
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    u64::try_from(since_1970.as_nanos()).context("the clock stands after 2554")
+}
+
+/// The CSV file of captured frames.
+struct Log {
+    path: PathBuf,
+    file: BufWriter<File>,
+}
+
+impl Log {
+    fn create(path: &Path) -> anyhow::Result<Self> {
+        let create = || {
+            let mut file = BufWriter::new(File::create(path)?);
+            writeln!(file, "frame,captured_ns,points,bytes,digest")?;
+            file.flush()?;
+            io::Result::Ok(file)
+        };
+        let file = create().with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Log { path: path.to_owned(), file })
+    }
+
+    fn write(&mut self, header: &FrameHeader) -> anyhow::Result<()> {
+        let FrameHeader { number, captured_ns, points, length, digest, .. } = header;
+        writeln!(self.file, "{number},{captured_ns},{points},{length},{digest}")
+            .and_then(|()| self.file.flush())
+            .with_context(|| format!("cannot write {}", self.path.display()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_are_shown_forwards_and_backwards() {
+        let shown = |frames| (0..7).map(|tick| ping_pong(frames, tick)).collect::<Vec<_>>();
+        assert_eq!(shown(4), [0, 1, 2, 3, 2, 1, 0]);
+        assert_eq!(shown(2), [0, 1, 0, 1, 0, 1, 0]);
+        assert_eq!(shown(1), [0; 7]);
+    }
+}

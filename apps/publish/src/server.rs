@@ -1,0 +1,196 @@
+use crate::mailbox::{Mailbox, TooManyRequests};
+use crate::transport;
+use hawser_codec::pull::{self, PullError, REQUEST_BYTES};
+use std::io::{self, BufReader, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// Viewers served at once; each costs two threads and at most one frame of memory.
+const MAX_VIEWERS: usize = 64;
+/// A connection that asks for nothing within this time makes room for another.
+const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
+/// How long to wait when no more file descriptors or threads are to be had: viewers that leave give theirs back.
+const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
+
+/// What happened to the viewers of a publisher.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) viewers: AtomicU64,
+    pub(crate) viewers_refused: AtomicU64,
+    pub(crate) frames_sent: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) frames_skipped: AtomicU64,
+    present: AtomicUsize,
+}
+
+/// Serves frames to every viewer that connects.
+pub(crate) struct Server {
+    counters: Arc<Counters>,
+    is_stopping: Arc<AtomicBool>,
+    accepting: JoinHandle<()>,
+    newcomers: Receiver<Viewer>,
+    viewers: Vec<Viewer>,
+}
+
+struct Viewer {
+    session: Arc<Session>,
+    thread: JoinHandle<()>,
+}
+
+impl Server {
+    pub(crate) fn start(listener: TcpListener) -> io::Result<Self> {
+        let counters = Arc::new(Counters::default());
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let (arrivals, newcomers) = mpsc::channel();
+        let accepting = thread::Builder::new().name("accept".to_owned()).spawn({
+            let (counters, is_stopping) = (Arc::clone(&counters), Arc::clone(&is_stopping));
+            move || accept_viewers(&listener, &counters, &is_stopping, &arrivals)
+        })?;
+        Ok(Server { counters, is_stopping, accepting, newcomers, viewers: Vec::new() })
+    }
+
+    /// Gives every viewer the frame, in the place of an older one that still waits.
+    pub(crate) fn publish(&mut self, frame: Vec<u8>) {
+        let frame = Arc::new(frame);
+        self.viewers.extend(self.newcomers.try_iter());
+        self.viewers.retain(|viewer| viewer.session.mailbox.offer(&frame));
+    }
+
+    /// Ends every connection.
+    pub(crate) fn finish(self) -> Arc<Counters> {
+        self.is_stopping.store(true, Relaxed);
+        self.accepting.join().expect("the accepting thread does not panic");
+        for viewer in self.viewers.into_iter().chain(self.newcomers.try_iter()) {
+            viewer.session.close();
+            viewer.thread.join().expect("a session does not panic");
+        }
+        self.counters
+    }
+}
+
+fn accept_viewers(
+    listener: &TcpListener,
+    counters: &Arc<Counters>,
+    is_stopping: &AtomicBool,
+    arrivals: &Sender<Viewer>,
+) {
+    while !is_stopping.load(Relaxed) {
+        let admitted = match listener.accept() {
+            Ok((_, address)) if counters.present.load(Relaxed) >= MAX_VIEWERS => {
+                counters.viewers_refused.fetch_add(1, Relaxed);
+                tracing::warn!(%address, "refused: {MAX_VIEWERS} viewers are here already");
+                continue;
+            }
+            Ok((stream, address)) => Session::start(stream, address, counters),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Err(error) => Err(error.into()),
+        };
+        match admitted {
+            // Nobody receives it only when the publisher ends.
+            Ok(viewer) => drop(arrivals.send(viewer)),
+            Err(error) => {
+                tracing::warn!("cannot serve a viewer: {error:#}");
+                thread::sleep(EXHAUSTED_PAUSE);
+            }
+        }
+    }
+}
+
+/// One viewer's connection.
+struct Session {
+    stream: TcpStream,
+    address: SocketAddr,
+    mailbox: Mailbox,
+    counters: Arc<Counters>,
+}
+
+/// Why a viewer's requests are answered no more, other than that it left.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Protocol(#[from] PullError),
+    #[error(transparent)]
+    TooManyRequests(#[from] TooManyRequests),
+    #[error("nothing was asked for within {FIRST_REQUEST_WITHIN:?}")]
+    Silent,
+}
+
+impl Session {
+    fn start(stream: TcpStream, address: SocketAddr, counters: &Arc<Counters>) -> anyhow::Result<Viewer> {
+        transport::configure(&stream)?;
+        let counters = Arc::clone(counters);
+        let session = Arc::new(Session { stream, address, mailbox: Mailbox::default(), counters });
+        let thread = thread::Builder::new().name(format!("viewer {address}")).spawn({
+            let session = Arc::clone(&session);
+            move || session.serve()
+        })?;
+        Ok(Viewer { session, thread })
+    }
+
+    fn serve(&self) {
+        let address = self.address;
+        self.counters.viewers.fetch_add(1, Relaxed);
+        self.counters.present.fetch_add(1, Relaxed);
+        tracing::info!(%address, "viewer connected");
+        thread::scope(|scope| {
+            let requests = thread::Builder::new().name(format!("requests {address}"));
+            match requests.spawn_scoped(scope, || self.read_requests()) {
+                Ok(_) => self.write_frames(),
+                Err(error) => tracing::warn!(%address, "cannot serve the viewer: {error}"),
+            }
+            self.close();
+        });
+        self.counters.frames_skipped.fetch_add(self.mailbox.skipped(), Relaxed);
+        self.counters.present.fetch_sub(1, Relaxed);
+        tracing::info!(%address, skipped = self.mailbox.skipped(), "viewer left");
+    }
+
+    fn read_requests(&self) {
+        if let Err(refusal) = self.queue_requests() {
+            self.counters.viewers_refused.fetch_add(1, Relaxed);
+            tracing::warn!(address = %self.address, "refused: {refusal}");
+        }
+        self.close();
+    }
+
+    fn queue_requests(&self) -> Result<(), Refusal> {
+        let mut requests = BufReader::new(&self.stream);
+        let mut request = [0; REQUEST_BYTES];
+        self.limit_silence(Some(FIRST_REQUEST_WITHIN));
+        loop {
+            match requests.read_exact(&mut request) {
+                Ok(()) => pull::parse_request(&request)?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Refusal::Silent),
+                Err(_) => return Ok(()),
+            }
+            self.mailbox.request()?;
+            self.limit_silence(None);
+        }
+    }
+
+    fn limit_silence(&self, limit: Option<Duration>) {
+        self.stream.set_read_timeout(limit).expect("the limit is not zero");
+    }
+
+    fn write_frames(&self) {
+        while let Some(frame) = self.mailbox.take() {
+            if let Err(error) = (&self.stream).write_all(&frame) {
+                tracing::debug!(address = %self.address, "cannot send: {error}");
+                return;
+            }
+            self.counters.frames_sent.fetch_add(1, Relaxed);
+            self.counters.bytes_sent.fetch_add(frame.len() as u64, Relaxed);
+        }
+    }
+
+    /// Ends both directions, and with them the threads that wait for them.
+    fn close(&self) {
+        self.mailbox.close();
+        // It fails when the viewer has ended the connection already.
+        let _ = self.stream.shutdown(Shutdown::Both);
+    }
+}

@@ -1,0 +1,167 @@
+use crate::recorder::Recorder;
+use crate::{Until, unix_time_ns};
+use hawser_cloud::Cloud;
+use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
+use hawser_codec::{DecodeError, Decoder};
+use socket2::{SockRef, TcpKeepalive};
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::time::Duration;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// How often a viewer that receives nothing looks whether its time is over.
+const READ_TIMEOUT: Duration = Duration::from_millis(100);
+/// A publisher from whom no acknowledgement comes for so long is gone.
+const DEAD_AFTER: Duration = Duration::from_secs(15);
+
+/// A connection to a publisher.
+pub(crate) struct Connection {
+    stream: TcpStream,
+    in_flight: usize,
+    /// When each outstanding request was sent, oldest first: answers come in the order of the requests.
+    requested_ns: VecDeque<u64>,
+    decoder: Decoder,
+    last_frame: Option<u64>,
+}
+
+/// Why a connection came to its end.
+#[derive(Debug)]
+pub(crate) enum Ended {
+    /// The viewer's time is over.
+    Over,
+    /// The publisher is gone or was never there.
+    Lost(io::Error),
+    /// The publisher does not keep to the protocol.
+    Protocol(ProtocolError),
+    /// What was received cannot be written down.
+    Unrecorded(anyhow::Error),
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProtocolError {
+    #[error(transparent)]
+    Message(#[from] PullError),
+    #[error("frame {number}: {error}")]
+    Cloud { number: u64, error: DecodeError },
+    #[error("frame {number} came after frame {last}")]
+    Order { number: u64, last: u64 },
+}
+
+/// A frame with all that was measured about it.
+pub(crate) struct Delivery<'a> {
+    pub(crate) header: FrameHeader,
+    pub(crate) cloud: &'a Cloud,
+    pub(crate) requested_ns: u64,
+    pub(crate) received_ns: u64,
+    pub(crate) decoded_ns: u64,
+}
+
+impl From<io::Error> for Ended {
+    fn from(error: io::Error) -> Self {
+        Ended::Lost(error)
+    }
+}
+
+impl From<ProtocolError> for Ended {
+    fn from(error: ProtocolError) -> Self {
+        Ended::Protocol(error)
+    }
+}
+
+impl Connection {
+    pub(crate) fn open(address: &str, in_flight: usize) -> io::Result<Self> {
+        let stream = connect(address)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(READ_TIMEOUT))?;
+        let socket = SockRef::from(&stream);
+        socket.set_tcp_keepalive(
+            &TcpKeepalive::new().with_time(DEAD_AFTER / 3).with_interval(DEAD_AFTER / 3),
+        )?;
+        socket.set_tcp_user_timeout(Some(DEAD_AFTER))?;
+        let requested_ns = VecDeque::with_capacity(in_flight);
+        Ok(Connection { stream, in_flight, requested_ns, decoder: Decoder::new(), last_frame: None })
+    }
+
+    /// Receives frames until something ends it.
+    pub(crate) fn watch(&mut self, recorder: &mut Recorder, until: &Until<'_>) -> Ended {
+        let Err(ended) = self.receive_frames(recorder, until);
+        ended
+    }
+
+    fn receive_frames(&mut self, recorder: &mut Recorder, until: &Until<'_>) -> Result<Infallible, Ended> {
+        let mut encoded = Vec::new();
+        self.request(self.in_flight)?;
+        loop {
+            let mut header = [0; HEADER_BYTES];
+            self.receive(&mut header, recorder, until)?;
+            let header = self.check_order(FrameHeader::parse(&header).map_err(ProtocolError::from)?)?;
+            encoded.resize(header.length as usize, 0);
+            self.receive(&mut encoded, recorder, until)?;
+            let received_ns = unix_time_ns();
+            let requested_ns = self.requested_ns.pop_front().expect("at least one request is outstanding");
+            // The next request does not wait until this frame is decoded.
+            self.request(1)?;
+
+            let number = header.number;
+            let cloud = self
+                .decoder
+                .decode(header.codec, header.points as usize, &encoded)
+                .map_err(|error| ProtocolError::Cloud { number, error })?;
+            let decoded_ns = unix_time_ns();
+            let delivery = Delivery { header, cloud: &cloud, requested_ns, received_ns, decoded_ns };
+            recorder.deliver(&delivery).map_err(Ended::Unrecorded)?;
+        }
+    }
+
+    fn request(&mut self, frames: usize) -> io::Result<()> {
+        self.requested_ns.extend(std::iter::repeat_n(unix_time_ns(), frames));
+        self.stream.write_all(&REQUEST.repeat(frames))
+    }
+
+    fn check_order(&mut self, header: FrameHeader) -> Result<FrameHeader, ProtocolError> {
+        let number = header.number;
+        match self.last_frame.replace(number) {
+            Some(last) if number <= last => Err(ProtocolError::Order { number, last }),
+            _ => Ok(header),
+        }
+    }
+
+    /// Fills the buffer.
+    fn receive(
+        &mut self,
+        buffer: &mut [u8],
+        recorder: &mut Recorder,
+        until: &Until<'_>,
+    ) -> Result<(), Ended> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            if until.is_over() {
+                return Err(Ended::Over);
+            }
+            match self.stream.read(&mut buffer[filled..]) {
+                Ok(0) => return Err(Ended::Lost(io::Error::other("the publisher closed the connection"))),
+                Ok(bytes) => {
+                    recorder.arrive(bytes).map_err(Ended::Unrecorded)?;
+                    filled += bytes;
+                }
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                Err(error) => return Err(Ended::Lost(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn connect(address: &str) -> io::Result<TcpStream> {
+    let mut failure = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
