@@ -26,7 +26,7 @@ pub struct NotAPrefix;
 impl Prefix {
     /// The first `bits` of `address`; `None` when the address has fewer.
     pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
-        let cut = |most: u8| (bits <= most).then_some(u32::from(most - bits));
+        let cut = |most: u8| most.checked_sub(bits).map(u32::from);
         let address = match address {
             IpAddr::V4(v4) => {
                 let mask = u32::MAX.checked_shl(cut(32)?).unwrap_or(0);

@@ -138,19 +138,23 @@ impl Sender {
         holding.into_iter().try_for_each(|code| self.install_set(code))
     }
 
-    /// Describes a flow; the policy stays as it is. Called again, it starts a new session.
+    /// Describes a flow and starts a new session of it; the policy stays as it is.
     pub fn set_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
-        let mut row = types::tx_flow {
-            next_sequence: description.first_sequence,
-            flow: description.label.into(),
-            ..Default::default()
-        };
-        if description.transparent {
-            row.flags |= FLOW_TRANSPARENT;
-        }
+        self.update_flow(flow, description)?;
+        self.xdp.maps.sequences.set(&(flow.index() as u32), &description.first_sequence)
+    }
+
+    /// Replaces the description of a flow while packets fly; its session goes on.
+    ///
+    /// When the key changes, so must its slot: copies already on their way to a path are tagged with the old slot's key.
+    pub fn update_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
+        let mut row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
+        row.flow = description.label.into();
+        row.flags = if description.transparent { FLOW_TRANSPARENT } else { 0 };
         if let Some((slot, key)) = &description.key {
             row.flags |= FLOW_TAGGED | if *slot == KeySlot::One { FLOW_KEY_SLOT } else { 0 };
-            [row.key.k0, row.key.k1] = key_words(key);
+            let [k0, k1] = key_words(key);
+            row.keys[slot.index()] = types::siphash_key { k0, k1 };
         }
         self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
     }
@@ -178,6 +182,12 @@ impl Sender {
             }
         }
         self.xdp.maps.policies.set(&(flow.index() as u32), &row)
+    }
+
+    /// The largest packet of a flow that is replicated under its policy; `None` when the policy is off.
+    pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
+        let row: types::policy = self.xdp.maps.policies.get(flow.index() as u32)?;
+        Ok((row.code != 0).then_some(row.inner_mtu_bytes))
     }
 
     /// Starts to replicate what comes in by an interface and passes through this node.

@@ -47,6 +47,12 @@ pub(crate) trait Table: MapCore {
         self.update(bytes_of(key), bytes_of(value), MapFlags::ANY).map_err(|source| self.failed(source))
     }
 
+    /// A value of an array, which has all of its indices.
+    fn get<V: Plain>(&self, index: u32) -> Result<V, TableError> {
+        let found = self.lookup(bytes_of(&index), MapFlags::ANY).map_err(|source| self.failed(source))?;
+        Ok(found.as_deref().map(value_of).unwrap_or_default())
+    }
+
     fn remove<K: Plain>(&self, key: &K) -> Result<(), TableError> {
         match self.delete(bytes_of(key)) {
             Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => Ok(()),

@@ -64,9 +64,10 @@ struct selector {
 struct policy {
 	__u8 code;  /* bit i = path index i; 0x00 off, 0xff stop */
 	__u8 epoch; /* counts changes */
-	__u16 inner_mtu_bytes; /* largest inner packet that fits every path of the code */
+	__u16 inner_mtu_bytes; /* largest packet that fits every path of the code encapsulated; 0 = there is no path */
+	__u16 path_mtu_bytes;  /* the same for one to which nothing is added */
 	__u8 flags;
-	__u8 reserved[3];
+	__u8 reserved;
 };
 _Static_assert(sizeof(struct policy) == 8, "a policy is written with one store");
 
@@ -74,14 +75,16 @@ _Static_assert(sizeof(struct policy) == 8, "a policy is written with one store")
 #define FLOW_TAGGED 0x2
 #define FLOW_KEY_SLOT 0x4
 
+/* User space may replace a row while packets fly: the sequence number is kept elsewhere, and a copy is tagged with the
+ * key of the slot that its own shim names.
+ */
 struct tx_flow {
-	__u64 next_sequence; /* starts at a random number for every session */
-	struct siphash_key key;
+	struct siphash_key keys[2];
 	__u16 flow; /* the receiver's number for this flow */
 	__u8 flags;
 	__u8 reserved[5];
 };
-_Static_assert(sizeof(struct tx_flow) == 32, "tx_flow");
+_Static_assert(sizeof(struct tx_flow) == 40, "tx_flow");
 
 struct tx_path {
 	__u32 ifindex;
@@ -195,7 +198,7 @@ enum reason {
 	PASSED_NOT_IDENTIFIABLE,
 	PASSED_SEGMENTS,
 	PASSED_NO_ROOM,
-	PASSED_NO_PATH_SET,
+	PASSED_NO_PATH,
 	PASSED_UNKNOWN_VERSION,
 	PASSED_OUTER_FRAGMENT,
 	PASSED_NOT_ADDRESSED,

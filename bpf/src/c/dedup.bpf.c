@@ -70,8 +70,8 @@ static __always_inline void record(const struct arrival *arrival)
 		return;
 	}
 	ring->records[ring->written & (ARRIVALS - 1)] = *arrival;
-	/* The record must be visible before its count: a fetching atomic is a full barrier. */
-	__sync_fetch_and_add(&ring->written, 1);
+	/* The record must be visible before its count: an exchange is a full barrier, an addition need not be. */
+	__sync_lock_test_and_set(&ring->written, ring->written + 1);
 }
 
 static __always_inline void account(struct rx_stats *stats, const struct arrival *arrival)
@@ -92,69 +92,75 @@ static __always_inline void account(struct rx_stats *stats, const struct arrival
 		stats->contended++;
 }
 
-/* The outer headers of a replica addressed to this node. */
+/* A UDP datagram to our port that starts with a shim; whether it is for this node is not known yet. */
 struct replica {
 	struct shim *shim;
-	__u8 *inner;
-	__u32 inner_bytes;
+	__u8 *local; /* destination address of the outer header */
+	__u32 ip_payload_bytes;
+	__u32 udp_bytes;
 	__u32 outer_bytes; /* from the end of the Ethernet header to the inner packet */
 	__u8 traffic_class;
 	bool is_ipv6;
-	__u8 *local; /* destination address of the outer header */
+	bool is_fragment;
 };
 
-enum found { REPLICA, NOT_REPLICA, BAD_REPLICA };
-
-static __always_inline enum found parse_replica(struct cursor *cursor, __be16 protocol, struct replica *replica)
+static __always_inline bool parse_outer_ip(struct cursor *cursor, __be16 protocol, struct replica *replica)
 {
-	struct udphdr *udp;
-	__u32 udp_bytes;
-
 	if (protocol == bpf_htons(ETH_P_IP)) {
 		struct iphdr *ip = take(cursor, sizeof(*ip));
 
 		if (!ip || ip->version != 4 || ip->ihl != 5 || ip->protocol != IPPROTO_UDP)
-			return NOT_REPLICA;
-		if (ip->frag_off & bpf_htons(IP_MF_OR_OFFSET)) {
-			count(PASSED_OUTER_FRAGMENT);
-			return NOT_REPLICA;
-		}
+			return false;
 		replica->is_ipv6 = false;
+		replica->is_fragment = ip->frag_off & bpf_htons(IP_MF_OR_OFFSET);
 		replica->traffic_class = ip->tos;
 		replica->local = (__u8 *)&ip->daddr;
-		replica->outer_bytes = sizeof(*ip) + sizeof(*udp) + sizeof(struct shim);
-	} else if (protocol == bpf_htons(ETH_P_IPV6)) {
+		replica->ip_payload_bytes = bpf_ntohs(ip->tot_len) - sizeof(*ip);
+		replica->outer_bytes = sizeof(*ip) + sizeof(struct udphdr) + sizeof(struct shim);
+		return !(ip->frag_off & bpf_htons(IP_OFFSET));
+	}
+	if (protocol == bpf_htons(ETH_P_IPV6)) {
 		struct ipv6hdr *ip = take(cursor, sizeof(*ip));
 
 		if (!ip || ip->version != 6 || ip->nexthdr != IPPROTO_UDP)
-			return NOT_REPLICA;
+			return false;
 		replica->is_ipv6 = true;
+		replica->is_fragment = false;
 		replica->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
 		replica->local = (__u8 *)&ip->daddr;
-		replica->outer_bytes = sizeof(*ip) + sizeof(*udp) + sizeof(struct shim);
-	} else {
-		if (is_vlan(protocol))
-			count(PASSED_VLAN);
-		return NOT_REPLICA;
+		replica->ip_payload_bytes = bpf_ntohs(ip->payload_len);
+		replica->outer_bytes = sizeof(*ip) + sizeof(struct udphdr) + sizeof(struct shim);
+		return true;
 	}
+	if (is_vlan(protocol))
+		count(PASSED_VLAN);
+	return false;
+}
+
+static __always_inline bool parse_replica(struct cursor *cursor, __be16 protocol, struct replica *replica)
+{
+	struct udphdr *udp;
+
+	if (!parse_outer_ip(cursor, protocol, replica))
+		return false;
 	udp = take(cursor, sizeof(*udp));
 	if (!udp || udp->dest != bpf_htons(port))
-		return NOT_REPLICA;
-	udp_bytes = bpf_ntohs(udp->len);
+		return false;
+	replica->udp_bytes = bpf_ntohs(udp->len);
+	if (replica->is_fragment) {
+		count(PASSED_OUTER_FRAGMENT);
+		return false;
+	}
 	replica->shim = take(cursor, sizeof(struct shim));
-	if (!replica->shim)
-		return BAD_REPLICA;
+	if (!replica->shim) {
+		count(PASSED_MALFORMED);
+		return false;
+	}
 	if (replica->shim->version_flags >> 4 != SHIM_VERSION) {
 		count(PASSED_UNKNOWN_VERSION);
-		return NOT_REPLICA;
+		return false;
 	}
-	replica->inner = cursor->at;
-	if (udp_bytes < sizeof(*udp) + sizeof(struct shim) + sizeof(struct iphdr))
-		return BAD_REPLICA;
-	replica->inner_bytes = udp_bytes - sizeof(*udp) - sizeof(struct shim);
-	if ((__u64)(cursor->end - cursor->at) < replica->inner_bytes)
-		return BAD_REPLICA;
-	return REPLICA;
+	return true;
 }
 
 static __always_inline bool addressed_here(const struct replica *replica, const struct rx_path *path)
@@ -181,25 +187,35 @@ static __always_inline bool tag_valid(const struct shim *shim, const struct rx_f
 	return tag == shim_tag(shim, &flow->keys[slot]);
 }
 
-/* The inner packet must be as long as its own length field says: nothing else is let into the kernel. */
-static __always_inline bool inner_valid(const struct replica *replica, void *end)
+static __always_inline __u32 inner_bytes(const struct replica *replica)
 {
-	struct ipv6hdr *ip6 = (void *)replica->inner;
-	struct iphdr *ip = (void *)replica->inner;
+	return replica->udp_bytes - sizeof(struct udphdr) - sizeof(struct shim);
+}
 
+/* All lengths must agree, down to that which the inner packet has of itself: nothing else is let into the kernel. */
+static __always_inline bool lengths_agree(const struct replica *replica, void *end)
+{
+	struct ipv6hdr *ip6 = (void *)(replica->shim + 1);
+	struct iphdr *ip = (void *)(replica->shim + 1);
+	__u32 bytes = inner_bytes(replica);
+
+	if (replica->udp_bytes < sizeof(struct udphdr) + sizeof(struct shim) + sizeof(*ip))
+		return false;
+	if (replica->udp_bytes > replica->ip_payload_bytes || (__u64)(end - (void *)ip) < bytes)
+		return false;
 	if ((void *)(ip + 1) > end)
 		return false;
 	if (ip->version == 4)
-		return bpf_ntohs(ip->tot_len) == replica->inner_bytes;
+		return bpf_ntohs(ip->tot_len) == bytes;
 	if ((void *)(ip6 + 1) > end || ip6->version != 6)
 		return false;
-	return bpf_ntohs(ip6->payload_len) + sizeof(*ip6) == replica->inner_bytes;
+	return bpf_ntohs(ip6->payload_len) + sizeof(*ip6) == bytes;
 }
 
 /* RFC 6040, section 4.2: a mark of the outer header reaches an ECN-capable inner one; false where it must be dropped. */
 static __always_inline bool combine_ecn(const struct replica *replica, void *end)
 {
-	struct iphdr *ip = (void *)replica->inner;
+	struct iphdr *ip = (void *)(replica->shim + 1);
 
 	if (likely((replica->traffic_class & ECN_MASK) != ECN_CE))
 		return true;
@@ -210,7 +226,7 @@ static __always_inline bool combine_ecn(const struct replica *replica, void *end
 			return false;
 		replace_tos(ip, ip->tos | ECN_CE);
 	} else {
-		struct ipv6hdr *ip6 = (void *)replica->inner;
+		struct ipv6hdr *ip6 = (void *)ip;
 
 		if (!(ip6->flow_lbl[0] & (ECN_MASK << 4)))
 			return false;
@@ -230,7 +246,7 @@ static __always_inline int decapsulate(struct xdp_md *ctx, const struct replica 
 {
 	void *data = (void *)(long)ctx->data;
 	struct ethhdr *ethernet = data, header;
-	bool inner_is_ipv6 = replica->inner[0] >> 4 == 6;
+	bool inner_is_ipv6 = *(__u8 *)(replica->shim + 1) >> 4 == 6;
 
 	if ((void *)(ethernet + 1) > (void *)(long)ctx->data_end)
 		return drop(DROPPED_MALFORMED);
@@ -266,7 +282,7 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 	if (flow < 0 || !table)
 		return XDP_PASS;
 	arrival.at_ns = bpf_ktime_get_ns();
-	arrival.sequence = fingerprint(ip, ip + 1, end);
+	arrival.sequence = fingerprint(ip, end, packet.bytes - sizeof(*ip));
 	arrival.flow = flow;
 	arrival.inner_bytes = packet.bytes;
 	arrival.path = path_of_tos(ip->tos);
@@ -282,8 +298,7 @@ static __always_inline int dedup_transparent(void *header, void *end, __be16 pro
 	return XDP_PASS;
 }
 
-SEC("xdp")
-int dedup(struct xdp_md *ctx)
+static __always_inline int eliminate(struct xdp_md *ctx)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
@@ -294,22 +309,17 @@ int dedup(struct xdp_md *ctx)
 	struct rx_flow *flow;
 	struct rx_path *path;
 	__u32 flow_index, path_index, stats_index;
-	enum found found;
 
 	if (!ethernet)
 		return XDP_PASS;
-	found = parse_replica(&cursor, ethernet->h_proto, &replica);
-	if (found == NOT_REPLICA)
+	if (!parse_replica(&cursor, ethernet->h_proto, &replica))
 		return dedup_transparent(ethernet + 1, (void *)(long)ctx->data_end, ethernet->h_proto);
-	if (found == BAD_REPLICA)
-		return drop(DROPPED_MALFORMED);
 
 	path_index = replica.shim->path;
 	flow_index = bpf_ntohs(replica.shim->flow_be);
 	path = bpf_map_lookup_elem(&rx_paths, &path_index);
-	if (!path || !path->family)
-		return drop(DROPPED_PATH_NOT_CONFIGURED);
-	if (!addressed_here(&replica, path)) {
+	if (!path || !path->family || !addressed_here(&replica, path)) {
+		/* It may be on its way to another node. */
 		count(PASSED_NOT_ADDRESSED);
 		return XDP_PASS;
 	}
@@ -325,7 +335,7 @@ int dedup(struct xdp_md *ctx)
 		stats->tag_failures++;
 		return drop(DROPPED_TAG);
 	}
-	if (!inner_valid(&replica, cursor.end))
+	if (!lengths_agree(&replica, cursor.end))
 		return drop(DROPPED_MALFORMED);
 	if (!combine_ecn(&replica, cursor.end))
 		return drop(DROPPED_ECN);
@@ -334,13 +344,19 @@ int dedup(struct xdp_md *ctx)
 	arrival.sequence = bpf_be64_to_cpu(replica.shim->sequence_be);
 	arrival.sent_us = bpf_ntohl(replica.shim->sent_us_be);
 	arrival.flow = flow_index;
-	arrival.inner_bytes = replica.inner_bytes;
+	arrival.inner_bytes = inner_bytes(&replica);
 	arrival.path = path_index;
 	arrival.paths = replica.shim->paths;
 	arrival.epoch = replica.shim->epoch;
 	arrival.verdict = observe(window, arrival.sequence);
 	account(stats, &arrival);
 	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
+}
+
+SEC("xdp")
+int dedup(struct xdp_md *ctx)
+{
+	return eliminate(ctx);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

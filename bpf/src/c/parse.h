@@ -22,10 +22,10 @@
 #define ETH_P_8021Q 0x8100
 #define ETH_P_8021AD 0x88A8
 #define IP_MF_OR_OFFSET 0x3fff
+#define IP_OFFSET 0x1fff
 #define IP_DF 0x4000
 #define ECN_MASK 0x3
 #define ECN_CE 0x3
-
 
 /* Transparent replicas name their path in the DSCP, from the pool for local use (RFC 2474, section 6); ECN stays. */
 #define PATH_DSCP_MASK 0x23
@@ -134,6 +134,8 @@ static __always_inline enum parsed parse_ip(struct cursor *cursor, __be16 protoc
 		struct ipv6hdr *ip = take(cursor, sizeof(*ip));
 
 		if (!ip || ip->version != 6)
+			return MALFORMED;
+		if (!ip->payload_len) /* a jumbogram (RFC 2675), or nothing behind the header */
 			return MALFORMED;
 		packet->bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 		__builtin_memcpy(packet->destination, &ip->daddr, 16);

@@ -11,7 +11,8 @@
 volatile const __u16 port = 14747;
 
 /* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs `replicate_looped`.
- * It takes what TC cannot replicate: a train of segments must be cut and its checksums completed first.
+ * It takes what TC cannot replicate: a train of segments must be cut and its checksums completed first, a transparent
+ * copy must not meet TC again at the path's device, and a UDP checksum over IPv6 needs the whole packet.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -36,32 +37,31 @@ static __always_inline int segment(struct __sk_buff *skb)
 	return bpf_redirect(*loop, 0);
 }
 
-/* Writes path `index` over [Ethernet | outer IPv4 | UDP | shim], which the packet starts with. */
-static __always_inline int write_headers(struct __sk_buff *skb, __u32 index, const struct shim *shim,
-					 const struct tx_flow *flow, __u8 tos, __u32 inner_bytes, __u32 *ifindex)
+static __always_inline int drop(enum reason reason)
 {
-	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
+	count(reason);
+	return TC_ACT_SHOT;
+}
+
+/* Writes a path over [Ethernet | outer IPv4 | UDP | shim], which the packet starts with; false when it does not. */
+static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx_path *path, __u32 index,
+					  const struct shim *shim, const struct tx_flow *flow, __u8 tos,
+					  __u32 inner_bytes)
+{
 	struct ethhdr *ethernet = (void *)(long)skb->data;
 	struct iphdr *ip = (void *)(ethernet + 1);
 	struct udphdr *udp = (void *)(ip + 1);
 	struct shim *copy = (void *)(udp + 1);
 	__u32 udp_bytes = sizeof(*udp) + sizeof(*copy) + inner_bytes;
 
-	if (!path || path->family != AF_INET) {
-		count(DROPPED_PATH_NOT_CONFIGURED);
-		return -1;
-	}
-	if ((void *)(copy + 1) > (void *)(long)skb->data_end) {
-		count(DROPPED_NO_ROOM);
-		return -1;
-	}
+	if ((void *)(copy + 1) > (void *)(long)skb->data_end)
+		return false;
 	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 	write_ipv4(ip, path, tos, udp_bytes);
 	write_udp(udp, path, udp_bytes);
 	*copy = *shim;
 	seal_shim(copy, flow, index);
-	*ifindex = path->ifindex;
-	return 0;
+	return true;
 }
 
 static __always_inline bool own_replica(const struct packet *packet)
@@ -75,9 +75,11 @@ int replicate_local(struct __sk_buff *skb)
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
 	struct policy *current_policy, policy;
-	__u32 index, inner_bytes, ifindex, last = MAX_PATHS;
+	__u32 index, inner_bytes, ifindex = 0;
+	enum reason reason;
 	struct packet packet;
 	struct tx_flow *flow;
+	__u64 *sequence;
 	struct shim shim;
 	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	int selected;
@@ -104,34 +106,45 @@ int replicate_local(struct __sk_buff *skb)
 	index = selected;
 	current_policy = bpf_map_lookup_elem(&policies, &index);
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
-	if (!current_policy || !flow)
+	sequence = bpf_map_lookup_elem(&sequences, &index);
+	if (!current_policy || !flow || !sequence)
 		return TC_ACT_UNSPEC;
 	*(__u64 *)&policy = *(volatile __u64 *)current_policy;
 	if (!replicates(&policy))
 		return TC_ACT_UNSPEC;
-	if (flow->flags & FLOW_TRANSPARENT || skb->gso_segs > 1 || policy.flags & POLICY_OUTER_IPV6)
+	if (flow->flags & FLOW_TRANSPARENT || skb->gso_size || policy.flags & POLICY_OUTER_IPV6)
 		return segment(skb);
-	if (packet.bytes > policy.inner_mtu_bytes)
-		return pass(PASSED_OVERSIZE);
+	reason = obstacle(&packet, &policy, false);
+	if (reason != REASONS)
+		return pass(reason);
 	if (packet.padding_bytes)
 		return pass(PASSED_MALFORMED);
 
 	inner_bytes = packet.bytes;
-	fill_shim(&shim, flow, index, &policy);
 	if (bpf_skb_adjust_room(skb, sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(shim), BPF_ADJ_ROOM_MAC,
 				flags))
 		return pass(PASSED_NO_ROOM);
+	fill_shim(&shim, flow, index, &policy, __sync_fetch_and_add(sequence, 1));
 	account(&tx_flow_stats, index, inner_bytes);
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
+		struct tx_path *description;
+
 		if (!(policy.code & (1 << path)))
 			continue;
-		if (last < MAX_PATHS && bpf_clone_redirect(skb, ifindex, 0))
+		description = bpf_map_lookup_elem(&tx_paths, &path);
+		if (!description || description->family != AF_INET) {
+			count(DROPPED_PATH_NOT_CONFIGURED);
+			continue;
+		}
+		if (ifindex && bpf_clone_redirect(skb, ifindex, 0))
 			count(DROPPED_CLONE_FAILED);
-		if (write_headers(skb, path, &shim, flow, packet.traffic_class, inner_bytes, &ifindex))
-			return TC_ACT_SHOT;
+		if (!write_headers(skb, description, path, &shim, flow, packet.traffic_class, inner_bytes))
+			return drop(DROPPED_NO_ROOM);
 		account(&tx_path_stats, index * MAX_PATHS + path, inner_bytes);
-		last = path;
+		ifindex = description->ifindex;
 	}
+	if (!ifindex)
+		return TC_ACT_SHOT; /* counted for every path */
 	return bpf_redirect(ifindex, 0);
 }
 

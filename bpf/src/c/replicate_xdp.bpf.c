@@ -35,18 +35,79 @@ static __always_inline int pass(enum reason reason)
 	return XDP_PASS;
 }
 
+static __always_inline int drop(enum reason reason)
+{
+	count(reason);
+	return XDP_DROP;
+}
+
 /* The receiver knows a transparent replica by its IPv4 ID, which atomic datagrams may leave zero (RFC 6864). */
 static __always_inline bool identifiable(const struct packet *packet, const struct iphdr *ip)
 {
 	return !packet->is_ipv6 && !packet->is_fragment && ip->id != 0;
 }
 
-static __always_inline void forward_once(void *header, bool is_ipv6)
+/* False when the header is not all there, which parse_ip has ruled out but the verifier has forgotten. */
+static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 {
-	if (is_ipv6)
-		((struct ipv6hdr *)header)->hop_limit--;
-	else
-		decrement_ttl(header);
+	if (is_ipv6) {
+		struct ipv6hdr *ip = header;
+
+		if ((void *)(ip + 1) > end)
+			return false;
+		ip->hop_limit--;
+	} else {
+		struct iphdr *ip = header;
+
+		if ((void *)(ip + 1) > end)
+			return false;
+		decrement_ttl(ip);
+	}
+	return true;
+}
+
+static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struct packet *packet, __u32 index,
+						 __u32 code, bool transit)
+{
+	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	void *end = (void *)(long)ctx->data_end;
+	void *set;
+
+	if ((void *)(ip + 1) > end || !identifiable(packet, ip))
+		return pass(PASSED_NOT_IDENTIFIABLE);
+	set = bpf_map_lookup_elem(&transparent_sets, &code);
+	if (!set)
+		return pass(PASSED_NO_PATH);
+	if (transit && !forward_once(ip, end, false))
+		return pass(PASSED_MALFORMED);
+	account(&tx_flow_stats, index, packet->bytes);
+	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
+}
+
+/* Puts the shim in place of the Ethernet header, and takes off the padding behind the packet. */
+static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const struct packet *packet,
+						  const struct tx_flow *flow, __u32 index,
+						  const struct policy *policy, bool transit)
+{
+	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
+	__u32 code = policy->code;
+	void *set = bpf_map_lookup_elem(&encapsulated_sets, &code);
+	struct shim *shim;
+	void *end;
+
+	if (!set || !sequence)
+		return pass(PASSED_NO_PATH);
+	if (packet->padding_bytes && bpf_xdp_adjust_tail(ctx, -(int)packet->padding_bytes))
+		return pass(PASSED_NO_ROOM);
+	if (bpf_xdp_adjust_head(ctx, (int)sizeof(struct ethhdr) - (int)sizeof(*shim)))
+		return pass(PASSED_NO_ROOM);
+	shim = (void *)(long)ctx->data;
+	end = (void *)(long)ctx->data_end;
+	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
+		return drop(DROPPED_MALFORMED);
+	fill_shim(shim, flow, index, policy, __sync_fetch_and_add(sequence, 1));
+	account(&tx_flow_stats, index, packet->bytes);
+	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 
 /* `transit`: the packet passes through this node, which counts as a hop. */
@@ -54,14 +115,13 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
-	void *header = cursor.at;
-	struct packet packet;
 	struct policy *current_policy, policy;
+	struct packet packet;
 	struct tx_flow *flow;
-	struct shim *shim;
-	__u32 index, code;
+	enum reason reason;
+	bool transparent;
+	__u32 index;
 	int selected;
-	void *set;
 
 	if (!ethernet)
 		return XDP_PASS;
@@ -86,44 +146,15 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	*(__u64 *)&policy = *(volatile __u64 *)current_policy;
 	if (!replicates(&policy))
 		return XDP_PASS;
-	code = policy.code;
-	if (packet.bytes > policy.inner_mtu_bytes)
-		return pass(PASSED_OVERSIZE);
+	transparent = flow->flags & FLOW_TRANSPARENT;
+	reason = obstacle(&packet, &policy, transparent);
+	if (reason != REASONS)
+		return pass(reason);
 	if (transit && packet.ttl <= 1)
 		return pass(PASSED_TTL);
-	/* The same bounds that parse_ip has checked, in a form that the verifier still knows. */
-	if (header + sizeof(struct ipv6hdr) > cursor.end && packet.is_ipv6)
-		return pass(PASSED_MALFORMED);
-	if (header + sizeof(struct iphdr) > cursor.end)
-		return pass(PASSED_MALFORMED);
-
-	if (flow->flags & FLOW_TRANSPARENT) {
-		if (!identifiable(&packet, header))
-			return pass(PASSED_NOT_IDENTIFIABLE);
-		set = bpf_map_lookup_elem(&transparent_sets, &code);
-		if (!set)
-			return pass(PASSED_NO_PATH_SET);
-		if (transit)
-			forward_once(header, false);
-		account(&tx_flow_stats, index, packet.bytes);
-		return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
-	}
-
-	set = bpf_map_lookup_elem(&encapsulated_sets, &code);
-	if (!set)
-		return pass(PASSED_NO_PATH_SET);
-	if (transit)
-		forward_once(header, packet.is_ipv6);
-	if (packet.padding_bytes && bpf_xdp_adjust_tail(ctx, -(int)packet.padding_bytes))
-		return pass(PASSED_NO_ROOM);
-	if (bpf_xdp_adjust_head(ctx, (int)sizeof(*ethernet) - (int)sizeof(*shim)))
-		return pass(PASSED_NO_ROOM);
-	shim = (void *)(long)ctx->data;
-	if ((void *)(shim + 1) > (void *)(long)ctx->data_end)
-		return XDP_DROP;
-	fill_shim(shim, flow, index, &policy);
-	account(&tx_flow_stats, index, packet.bytes);
-	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
+	if (transparent)
+		return broadcast_transparent(ctx, &packet, index, policy.code, transit);
+	return broadcast_encapsulated(ctx, &packet, flow, index, &policy, transit);
 }
 
 SEC("xdp")
@@ -145,12 +176,6 @@ int replicate_looped(struct xdp_md *ctx)
 	if (action != XDP_PASS || !device)
 		return action;
 	return bpf_redirect(*device, 0);
-}
-
-static __always_inline int drop(enum reason reason)
-{
-	count(reason);
-	return XDP_DROP;
 }
 
 /* [shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */

@@ -15,12 +15,8 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } selectors SEC(".maps");
 
-static __always_inline bool rule_matches(const struct rule *rule, const struct packet *packet)
+static __always_inline bool ports_match(const struct rule *rule, const struct packet *packet)
 {
-	if (rule->protocol && rule->protocol != packet->protocol)
-		return false;
-	if (!rule->has_ports)
-		return true;
 	return packet->source_port >= rule->source_min && packet->source_port <= rule->source_max &&
 	       packet->destination_port >= rule->destination_min && packet->destination_port <= rule->destination_max;
 }
@@ -39,9 +35,11 @@ static __always_inline int select_flow(const struct packet *packet)
 	for (__u32 i = 0; i < MAX_RULES && i < selector->count; i++) {
 		const struct rule *rule = &selector->rules[i];
 
+		if (rule->protocol && rule->protocol != packet->protocol)
+			continue;
 		if (packet->is_fragment && rule->has_ports)
 			skipped = true;
-		else if (rule_matches(rule, packet))
+		else if (!rule->has_ports || ports_match(rule, packet))
 			return rule->flow;
 	}
 	if (skipped)

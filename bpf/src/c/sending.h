@@ -17,8 +17,18 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } tx_flows SEC(".maps");
 
+/* The number of a flow's next packet; a session starts at a random one. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, MAX_FLOWS);
+} sequences SEC(".maps");
+
+/* Mapped into user space, which writes a policy with one store. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
 	__type(key, __u32);
 	__type(value, struct policy);
 	__uint(max_entries, MAX_FLOWS);
@@ -61,8 +71,19 @@ static __always_inline bool replicates(const struct policy *policy)
 	return policy->code != 0x00 && policy->code != 0xff;
 }
 
+/* Why a packet cannot be replicated although its flow is; REASONS when it can. */
+static __always_inline enum reason obstacle(const struct packet *packet, const struct policy *policy, bool transparent)
+{
+	if (!policy->inner_mtu_bytes)
+		return PASSED_NO_PATH;
+	if (packet->bytes > (transparent ? policy->path_mtu_bytes : policy->inner_mtu_bytes))
+		return PASSED_OVERSIZE;
+	return REASONS;
+}
+
 /* The part of the shim that is the same in all copies. */
-static __always_inline void fill_shim(struct shim *shim, struct tx_flow *flow, __u32 index, const struct policy *policy)
+static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *flow, __u32 index,
+				      const struct policy *policy, __u64 sequence)
 {
 	__u8 flags = 0;
 
@@ -74,7 +95,7 @@ static __always_inline void fill_shim(struct shim *shim, struct tx_flow *flow, _
 	shim->epoch = policy->epoch;
 	shim->flow_be = bpf_htons(flow->flow);
 	shim->reserved = index;
-	shim->sequence_be = bpf_cpu_to_be64(__sync_fetch_and_add(&flow->next_sequence, 1));
+	shim->sequence_be = bpf_cpu_to_be64(sequence);
 	shim->sent_us_be = bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000));
 	__builtin_memset(shim->tag, 0, sizeof(shim->tag));
 }
@@ -136,16 +157,16 @@ static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *
 	udp->check = 0;
 }
 
-/* Names the path in the shim and seals it. */
+/* Names the path in the shim and seals it, with the key of the slot that the shim names. */
 static __always_inline void seal_shim(struct shim *shim, const struct tx_flow *flow, __u32 path)
 {
 	__u64 tag;
 
 	shim->path = path;
 	shim->reserved = 0;
-	if (!(flow->flags & FLOW_TAGGED))
+	if (!(shim->version_flags & SHIM_TAGGED))
 		return;
-	tag = shim_tag(shim, &flow->key);
+	tag = shim_tag(shim, &flow->keys[shim->version_flags & SHIM_KEY_SLOT ? 1 : 0]);
 	__builtin_memcpy(shim->tag, &tag, sizeof(tag));
 }
 
