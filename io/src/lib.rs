@@ -2,8 +2,10 @@
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
+pub mod interface;
 pub mod media;
 pub mod netns;
 pub mod process;
 pub mod ring;
+pub mod segmenter;
 pub mod sockopt;

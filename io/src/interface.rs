@@ -1,0 +1,215 @@
+//! What this namespace knows of its interfaces, routes and neighbours, asked of iproute2.
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// How long a next hop may take to tell its link-layer address.
+const NEIGHBOUR_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why a question was not answered.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// iproute2 is not there.
+    #[error("`ip` is not installed: install the package iproute2")]
+    Missing,
+    /// There is no such interface, route or address.
+    #[error("`{command}`: {message}")]
+    Refused {
+        /// What was asked.
+        command: String,
+        /// What iproute2 said.
+        message: String,
+    },
+    /// An answer that this version does not understand.
+    #[error("`{command}` answered something unexpected: {answer}")]
+    Unexpected {
+        /// What was asked.
+        command: String,
+        /// The answer.
+        answer: String,
+    },
+    /// A next hop is silent.
+    #[error("next hop {address} does not answer on {interface}: check the cable, the address and the route")]
+    NoNeighbour {
+        /// The next hop.
+        address: IpAddr,
+        /// Where it should be.
+        interface: String,
+    },
+    /// Anything else.
+    #[error("cannot run `ip`")]
+    Io(#[from] io::Error),
+}
+
+/// An interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub index: u32,
+    /// Largest IP packet, bytes.
+    pub mtu_bytes: u32,
+    /// Its link-layer address.
+    pub mac: [u8; 6],
+}
+
+/// How packets to a destination leave.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The router, or the destination itself when it is on the link.
+    pub next_hop: IpAddr,
+    /// The interface they leave by.
+    pub interface: String,
+    /// The MTU that the route sets, if it does.
+    pub mtu_bytes: Option<u32>,
+}
+
+/// The interface called `name`.
+pub fn find(name: &str) -> Result<Interface, Error> {
+    #[derive(Deserialize)]
+    struct Link {
+        ifindex: u32,
+        mtu: u32,
+        address: Option<String>,
+    }
+    let arguments = ["link", "show", "dev", name];
+    let link: Link = ask(&arguments)?;
+    let mac = link.address.as_deref().and_then(parse_mac);
+    let mac = mac.ok_or_else(|| unexpected(&arguments, "an interface without an Ethernet address"))?;
+    Ok(Interface { name: name.to_owned(), index: link.ifindex, mtu_bytes: link.mtu, mac })
+}
+
+/// The route to `destination`, by `interface` if one is given.
+pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Error> {
+    #[derive(Deserialize)]
+    struct Metrics {
+        mtu: Option<u32>,
+    }
+    #[derive(Deserialize)]
+    struct Found {
+        gateway: Option<IpAddr>,
+        dev: String,
+        #[serde(default)]
+        metrics: Vec<Metrics>,
+    }
+    let address = destination.to_string();
+    let mut arguments = vec!["route", "get", &address];
+    arguments.extend(interface.iter().flat_map(|name| ["oif", name]));
+    let found: Found = ask(&arguments)?;
+    Ok(Route {
+        next_hop: found.gateway.unwrap_or(destination),
+        interface: found.dev,
+        mtu_bytes: found.metrics.iter().find_map(|metrics| metrics.mtu),
+    })
+}
+
+/// The link-layer address of a next hop; asks it when the kernel does not know.
+pub fn neighbour(address: IpAddr, interface: &Interface) -> Result<[u8; 6], Error> {
+    let deadline = Instant::now() + NEIGHBOUR_PATIENCE;
+    let mut pause = Duration::from_millis(10);
+    loop {
+        if let Some(mac) = known_neighbour(address, interface)? {
+            return Ok(mac);
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::NoNeighbour { address, interface: interface.name.clone() });
+        }
+        provoke(address, interface);
+        std::thread::sleep(pause);
+        pause *= 2;
+    }
+}
+
+/// The link-layer address of a next hop as far as the kernel knows it; one that failed to answer is unknown.
+pub fn known_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<[u8; 6]>, Error> {
+    #[derive(Deserialize)]
+    struct Neighbour {
+        lladdr: Option<String>,
+        #[serde(default)]
+        state: Vec<String>,
+    }
+    let text = address.to_string();
+    let found: Vec<Neighbour> = ask_list(&["neigh", "show", "to", &text, "dev", &interface.name])?;
+    let usable = found.iter().find(|neighbour| !neighbour.state.iter().any(|state| state == "FAILED"));
+    Ok(usable.and_then(|neighbour| parse_mac(neighbour.lladdr.as_deref()?)))
+}
+
+/// Makes the kernel look for a neighbour by sending it a datagram that nothing listens to (the discard port). Whether
+/// it leaves shows in the neighbour table, so its own result does not matter.
+fn provoke(address: IpAddr, interface: &Interface) {
+    let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let target = match address {
+        IpAddr::V6(v6) => std::net::SocketAddrV6::new(v6, 9, 0, interface.index).into(),
+        IpAddr::V4(v4) => SocketAddr::new(v4.into(), 9),
+    };
+    let _ = UdpSocket::bind((any, 0)).and_then(|socket| socket.send_to(&[], target));
+}
+
+fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
+    let mut answers = ask_list(arguments)?;
+    if answers.len() != 1 {
+        return Err(unexpected(arguments, &format!("{} answers", answers.len())));
+    }
+    Ok(answers.remove(0))
+}
+
+fn ask_list<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Error> {
+    let output = Command::new("ip").args(["-json", "-details"]).args(arguments).output();
+    let output = output.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Error::Missing,
+        _ => error.into(),
+    })?;
+    if !output.status.success() {
+        let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        return Err(Error::Refused { command: command(arguments), message });
+    }
+    let answer = String::from_utf8_lossy(&output.stdout);
+    // iproute2 prints nothing at all for an empty list of neighbours.
+    let answer = if answer.trim().is_empty() { "[]" } else { &answer };
+    serde_json::from_str(answer).map_err(|_| unexpected(arguments, answer))
+}
+
+fn unexpected(arguments: &[&str], answer: &str) -> Error {
+    Error::Unexpected { command: command(arguments), answer: answer.to_owned() }
+}
+
+fn command(arguments: &[&str]) -> String {
+    format!("ip {}", arguments.join(" "))
+}
+
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let mut octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
+    let mac = [
+        octets.next()??,
+        octets.next()??,
+        octets.next()??,
+        octets.next()??,
+        octets.next()??,
+        octets.next()??,
+    ];
+    octets.next().is_none().then_some(mac)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn link_layer_addresses() {
+        assert_eq!(parse_mac("02:00:00:00:0a:ff"), Some([2, 0, 0, 0, 10, 255]));
+        assert_eq!(parse_mac("02:00:00:00:0a"), None);
+        assert_eq!(parse_mac("02:00:00:00:0a:ff:00"), None);
+        assert_eq!(parse_mac("none"), None);
+    }
+
+    #[test]
+    fn what_does_not_exist_is_refused_with_the_question() {
+        let error = find("no-such-device").unwrap_err().to_string();
+        assert!(error.contains("ip link show dev no-such-device"), "{error}");
+    }
+}
