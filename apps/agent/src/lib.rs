@@ -6,9 +6,10 @@
 
 pub mod config;
 mod node;
-mod status;
+pub mod status;
 
 pub use config::{Config, ConfigError, generate_key};
+pub use status::Status;
 
 use anyhow::{Context, Result};
 use hawser_units::Instant;
@@ -16,7 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 use node::Node;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use status::{Observer, Status};
+use status::Observer;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -5,7 +5,7 @@ use anyhow::{Context, Result};
 use hawser_bpf::{Arrival, Arrivals, RxStats, TxStats, Verdict};
 use hawser_pathset::{PathTotals, Tracker};
 use hawser_units::{Instant, PathId};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -45,62 +45,88 @@ impl Observer {
     }
 }
 
-/// The file that people and programs read; counters never go down while the agent runs.
-#[derive(Debug, Serialize)]
-pub(crate) struct Status<'a> {
-    node: &'a str,
-    version: &'static str,
-    pid: u32,
-    written_unix_ms: u64,
+/// The status file: what people and programs read. Counters never go down while the agent runs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    /// The node's name.
+    pub node: String,
+    /// Of the agent.
+    pub version: String,
+    /// The agent's process.
+    pub pid: u32,
+    /// When this was written, milliseconds since 1970.
+    pub written_unix_ms: u64,
     /// By flow number.
-    send: BTreeMap<u16, SendStatus>,
-    receive: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
+    pub send: BTreeMap<u16, SendStatus>,
+    /// By flow number, then by path number, counted from one.
+    pub receive: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
     /// Frames that were not replicated, and why; only reasons that occurred.
-    not_replicated: BTreeMap<&'static str, u64>,
+    pub not_replicated: BTreeMap<String, u64>,
     /// Frames on path interfaces that were not eliminated or passed on as replicas, and why.
-    not_eliminated: BTreeMap<&'static str, u64>,
-    /// Arrival records lost because nobody read them in time; the `only_copy`, `missing` and `skew` figures miss them.
-    arrival_records_overflowed: u64,
+    pub not_eliminated: BTreeMap<String, u64>,
+    /// Arrival records lost because nobody read them in time; `only_copy`, `missing` and the skews miss them.
+    pub arrival_records_overflowed: u64,
 }
 
-#[derive(Debug, Serialize)]
-struct SendStatus {
-    policy: u8,
-    packets: u64,
-    bytes: u64,
+/// A flow that is replicated.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SendStatus {
+    /// The policy code.
+    pub policy: u8,
+    /// Packets that were replicated.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
     /// By path number, counted from one.
-    copies: BTreeMap<u8, Copies>,
+    pub copies: BTreeMap<u8, Copies>,
 }
 
-#[derive(Debug, Serialize)]
-struct Copies {
-    packets: u64,
-    bytes: u64,
+/// Copies of a flow on a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Copies {
+    /// How many.
+    pub packets: u64,
+    /// Bytes of the packets in them.
+    pub bytes: u64,
 }
 
-/// One flow on one path.
-#[derive(Debug, Serialize)]
-struct ReceiveStatus {
-    packets: u64,
-    bytes: u64,
-    first: u64,
-    duplicates: u64,
-    late: u64,
-    reset: u64,
-    contended: u64,
-    tag_failures: u64,
+/// A received flow on a path.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReceiveStatus {
+    /// Copies with a valid shim and tag.
+    pub packets: u64,
+    /// Bytes of the packets in them.
+    pub bytes: u64,
+    /// Copies passed on; the late, reset and contended ones are among them.
+    pub first: u64,
+    /// Copies dropped because another had arrived.
+    pub duplicates: u64,
+    /// Copies passed on although older than the window.
+    pub late: u64,
+    /// Copies passed on because the session was unknown or jumped.
+    pub reset: u64,
+    /// Copies passed on because two CPUs raced too often.
+    pub contended: u64,
+    /// Copies dropped because the tag was wrong or missing.
+    pub tag_failures: u64,
     /// Packets of which no other copy arrived before the deadline.
-    only_copy: u64,
+    pub only_copy: u64,
     /// Copies that were sent and had not arrived at the deadline.
-    missing: u64,
+    pub missing: u64,
     /// Copies that arrived after it.
-    after_deadline: u64,
+    pub after_deadline: u64,
     /// How long after the first copy this path's came: bucket i counts 2^i to 2^(i+1) microseconds.
-    skew_log2_us: Vec<u64>,
+    pub skew_log2_us: Vec<u64>,
 }
 
-impl<'a> Status<'a> {
-    pub(crate) fn of(node: &'a Node, observer: Option<&Observer>) -> Result<Self> {
+impl Status {
+    /// Reads a status file.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
+        serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
+    }
+
+    pub(crate) fn of(node: &Node, observer: Option<&Observer>) -> Result<Self> {
         let config = node.config();
         let mut send = BTreeMap::new();
         let mut not_replicated = BTreeMap::new();
@@ -135,8 +161,8 @@ impl<'a> Status<'a> {
         }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Status {
-            node: &config.name,
-            version: env!("CARGO_PKG_VERSION"),
+            node: config.name.clone(),
+            version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             written_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
             send,
@@ -180,6 +206,10 @@ fn number(path: PathId) -> u8 {
     u8::from(path) + 1
 }
 
-fn occurred(reasons: Vec<(hawser_bpf::Reason, u64)>) -> BTreeMap<&'static str, u64> {
-    reasons.into_iter().filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name, count)).collect()
+fn occurred(reasons: Vec<(hawser_bpf::Reason, u64)>) -> BTreeMap<String, u64> {
+    reasons
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| (reason.name.to_owned(), count))
+        .collect()
 }
