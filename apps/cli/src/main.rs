@@ -1,3 +1,98 @@
 //! The `hawser` command.
 
-fn main() {}
+mod lab;
+mod logging;
+
+use anyhow::Context;
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Live volumetric video over networks that misbehave.
+///
+/// A publisher streams a recording; agents at the edges of the network replicate its packets onto several paths and let
+/// the first arrival through; a viewer measures what it sees. The lab does all of it on one machine.
+#[derive(Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(flatten)]
+    logging: logging::Args,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Replicate and eliminate packets on this node
+    ///
+    /// Runs at each edge of the network and needs root. SIGHUP makes it read flows, policies and keys again.
+    Agent(hawser_agent::Args),
+    /// Make a secret that two nodes share
+    Keygen(KeygenArgs),
+    Publish(hawser_publish::Args),
+    View(hawser_view::Args),
+    Lab(lab::Args),
+}
+
+#[derive(clap::Args)]
+struct KeygenArgs {
+    /// Must not exist yet; readable by its owner alone. Copy it to the other node
+    file: PathBuf,
+}
+
+/// Ends with 0 when all went well, 1 when something failed, 2 when the command line is wrong.
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    logging::start(&cli.logging);
+    match run(cli.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("hawser: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Agent(args) => hawser_agent::run(&args),
+        Command::Keygen(args) => keygen(&args.file),
+        Command::Publish(args) => hawser_publish::run(args),
+        Command::View(args) => hawser_view::run(args),
+        Command::Lab(args) => lab::run(args),
+    }
+}
+
+fn keygen(file: &Path) -> anyhow::Result<()> {
+    hawser_agent::generate_key(file).with_context(|| format!("cannot write {}", file.display()))
+}
+
+/// The error and its causes in one line. Some errors end with their cause already; it is not said twice.
+fn chain(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if text.is_empty() {
+            text = cause;
+        } else if !text.ends_with(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_cause_is_said_once() {
+        let error = anyhow::anyhow!("refused").context("cannot connect: refused").context("no frames");
+        assert_eq!(chain(&error), "no frames: cannot connect: refused");
+    }
+}
