@@ -112,6 +112,9 @@ impl Connection {
             let decoded_ns = unix_time_ns();
             let delivery = Delivery { header, cloud: &cloud, requested_ns, received_ns, decoded_ns };
             recorder.deliver(&delivery).map_err(Ended::Unrecorded)?;
+            if recorder.is_full() {
+                return Err(Ended::Over);
+            }
         }
     }
 

@@ -56,6 +56,9 @@ pub struct Args {
     /// End after so many seconds [default: go on until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
+    /// End after so many frames
+    #[arg(long, value_name = "N")]
+    frames: Option<u64>,
     /// How many frames are asked for ahead; more carry a higher frame rate over a longer path
     #[arg(long, value_name = "N", default_value_t = DEFAULT_IN_FLIGHT as u64,
         value_parser = clap::value_parser!(u64).range(1..=MAX_IN_FLIGHT as u64))]
@@ -75,6 +78,8 @@ pub struct Config {
     pub save: Option<PathBuf>,
     /// When to end by itself.
     pub duration: Option<Duration>,
+    /// After how many frames to end by itself.
+    pub frames: Option<u64>,
     /// Frames asked for ahead, 1 to [`MAX_IN_FLIGHT`].
     pub in_flight: usize,
 }
@@ -88,6 +93,7 @@ impl Config {
             arrivals: None,
             save: None,
             duration: None,
+            frames: None,
             in_flight: DEFAULT_IN_FLIGHT,
         }
     }
@@ -99,6 +105,7 @@ impl Config {
             arrivals: args.arrivals,
             save: args.save,
             duration: args.seconds.map(Duration::try_from_secs_f64).transpose().context("--seconds")?,
+            frames: args.frames,
             in_flight: args.in_flight as usize,
         })
     }
@@ -125,7 +132,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Watches until the configured duration is over or `stop` is set. Connects again whenever the publisher goes away.
+/// Watches until the configured duration or number of frames is reached or `stop` is set. Connects again whenever the publisher goes away.
 ///
 /// Fails only when what is to be written down cannot be; what the publisher does wrong is in the summary.
 pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {

@@ -14,6 +14,7 @@ pub(crate) struct Recorder {
     timeline: Option<Table>,
     arrivals: Option<Table>,
     save: Option<PathBuf>,
+    wanted: Option<u64>,
     frames: Vec<Frame>,
     damaged: u64,
     connections: u64,
@@ -30,6 +31,7 @@ impl Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
             arrivals: config.arrivals.as_deref().map(Table::create).transpose()?,
             save: config.save.clone(),
+            wanted: config.frames,
             frames: Vec::new(),
             damaged: 0,
             connections: 0,
@@ -48,6 +50,11 @@ impl Recorder {
     /// Frames that were decoded, damaged ones among them.
     pub(crate) fn frames(&self) -> u64 {
         self.frames.len() as u64 + self.damaged
+    }
+
+    /// Whether there are as many frames as were wanted.
+    pub(crate) fn is_full(&self) -> bool {
+        self.wanted.is_some_and(|wanted| self.frames() >= wanted)
     }
 
     /// Bytes came out of the socket.

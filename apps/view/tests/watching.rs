@@ -1,0 +1,146 @@
+//! A viewer and a publisher on the loopback interface.
+
+use hawser_cloud::{Cloud, Level, ply};
+use hawser_io::media::{Recording, Source, Synthetic};
+use hawser_publish::{Publisher, Report};
+use hawser_view::{Config, Summary, timeline, watch};
+use std::fs;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+fn small_performance() -> Recording {
+    Recording { fps: 100.0, source: Source::Synthetic(Synthetic { seed: 1, points: 2000, seconds: 1.0 }) }
+}
+
+fn publisher(listen: SocketAddr, log: Option<&Path>) -> Publisher {
+    let config = hawser_publish::Config {
+        fps: 100.0,
+        listen,
+        congestion: "cubic".to_owned(),
+        log: log.map(Path::to_owned),
+        ..hawser_publish::Config::new(small_performance(), Level::Nfov)
+    };
+    Publisher::open(&config).unwrap()
+}
+
+fn any_port() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// A publisher at work in a thread.
+struct Publishing {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Report>,
+}
+
+impl Publishing {
+    fn start(publisher: Publisher) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || publisher.run(&stop).unwrap()
+        });
+        Publishing { stop, thread }
+    }
+
+    fn stop(self) {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap();
+    }
+}
+
+/// Watches a publisher as long as the configuration says.
+fn watch_publisher(publisher: Publisher, config: Config) -> anyhow::Result<Summary> {
+    let config = Config { address: publisher.address().to_string(), ..config };
+    let publishing = Publishing::start(publisher);
+    let summary = watch(&config, &AtomicBool::new(false));
+    publishing.stop();
+    summary
+}
+
+#[test]
+fn what_is_received_is_what_was_captured() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let config = Config {
+        frames: Some(20),
+        timeline: Some(path("timeline.csv")),
+        arrivals: Some(path("arrivals.csv")),
+        save: Some(path("saved")),
+        ..Config::new("")
+    };
+
+    let summary = watch_publisher(publisher(any_port(), Some(&path("log.csv"))), config).unwrap();
+
+    assert_eq!((summary.frames, summary.frames_damaged, summary.protocol_errors), (20, 0, 0));
+    let rows = timeline::read(&path("timeline.csv")).unwrap();
+    let log = fs::read_to_string(path("log.csv")).unwrap();
+    let performance = small_performance().load(Level::Nfov, 300).unwrap();
+    for row in &rows {
+        let saved = fs::read(path("saved").join(format!("frame-{:019}.ply", row.captured_ns))).unwrap();
+        let saved: Cloud = ply::read(&saved, ply::MILLIMETRES_PER_METRE).unwrap();
+        assert!(row.is_identical);
+        assert!(performance.contains(&saved), "frame {}", row.frame);
+        let captured =
+            format!("{},{},{},{},{}", row.frame, row.captured_ns, row.points, row.bytes, saved.digest());
+        assert!(log.lines().any(|line| line == captured), "{captured} is not in the publisher's log");
+        assert!(row.captured_ns < row.received_ns && row.requested_ns < row.received_ns);
+        assert!(row.received_ns < row.decoded_ns);
+    }
+    let arrived: u64 =
+        timeline::read_arrivals(&path("arrivals.csv")).unwrap().iter().map(|arrival| arrival.bytes).sum();
+    let received: u64 = rows.iter().map(|row| row.bytes + 48).sum();
+    assert_eq!((rows.len(), arrived), (20, received));
+}
+
+#[test]
+fn a_publisher_that_comes_back_is_watched_again() {
+    let first = publisher(any_port(), None);
+    let address = first.address();
+    let directory = tempfile::tempdir().unwrap();
+    let table = directory.path().join("timeline.csv");
+    let frames = || timeline::read(&table).map_or(0, |rows| rows.len());
+    let stop = Arc::new(AtomicBool::new(false));
+    let viewer = thread::spawn({
+        let config = Config { timeline: Some(table.clone()), ..Config::new(address.to_string()) };
+        let stop = Arc::clone(&stop);
+        move || watch(&config, &stop).unwrap()
+    });
+
+    let publishing = Publishing::start(first);
+    wait_until(|| frames() > 0);
+    publishing.stop();
+    let before = frames();
+    let publishing = Publishing::start(publisher(address, None));
+    wait_until(|| frames() > before + 1);
+    stop.store(true, Ordering::Relaxed);
+    let summary = viewer.join().unwrap();
+    publishing.stop();
+
+    assert_eq!((summary.connections, summary.frames_damaged, summary.protocol_errors), (2, 0, 0));
+}
+
+fn wait_until(condition: impl Fn() -> bool) {
+    let give_up = Instant::now() + Duration::from_secs(60);
+    while !condition() {
+        assert!(Instant::now() < give_up, "the condition does not come true");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_full_disk_ends_the_viewer_with_the_file_s_name() {
+    let config = Config { frames: Some(20), timeline: Some("/dev/full".into()), ..Config::new("") };
+    let error = watch_publisher(publisher(any_port(), None), config).unwrap_err();
+    assert!(format!("{error:#}").contains("/dev/full: No space left"), "{error:#}");
+}
+
+#[test]
+fn an_address_without_a_port_is_refused_at_once() {
+    let error = watch(&Config::new("localhost"), &AtomicBool::new(false)).unwrap_err();
+    assert!(error.to_string().contains("\"localhost\" is not HOST:PORT"), "{error}");
+}
