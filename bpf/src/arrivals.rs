@@ -1,12 +1,10 @@
+use crate::shared::Shared;
 use crate::skeleton::dedup::types;
 use crate::table::TableError;
 use hawser_dedup::Verdict;
 use hawser_units::{FlowId, Instant, PathId, PathSet};
 use libbpf_rs::MapCore;
-use std::io;
 use std::mem::offset_of;
-use std::os::fd::AsRawFd;
-use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Records in a ring.
@@ -42,46 +40,18 @@ pub struct Arrival {
 /// [`Arrivals::overflowed`] and lost to the reader, not to the flow's counters.
 #[derive(Debug)]
 pub struct Arrivals {
-    rings: NonNull<types::arrivals>,
-    count: usize,
-    ring_bytes: usize,
+    rings: Shared<types::arrivals>,
 }
-
-// SAFETY: the mapping belongs to this value alone within the process; the kernel side is synchronised by the counters.
-unsafe impl Send for Arrivals {}
 
 impl Arrivals {
     pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
-        let ring_bytes = table.value_size() as usize;
-        let count = table.max_entries() as usize;
-        assert_eq!(
-            ring_bytes,
-            size_of::<types::arrivals>(),
-            "the skeleton declares the ring that the kernel holds"
-        );
-        // SAFETY: a fresh shared mapping of the whole table, which is mappable by its flags.
-        let address = unsafe {
-            libc::mmap(
-                std::ptr::null_mut(),
-                ring_bytes * count,
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_SHARED,
-                table.as_fd().as_raw_fd(),
-                0,
-            )
-        };
-        let rings = NonNull::new(address.cast()).filter(|_| address != libc::MAP_FAILED);
-        let rings = rings.ok_or_else(|| TableError {
-            table: "arrivals".to_owned(),
-            source: libbpf_rs::Error::from(io::Error::last_os_error()),
-        })?;
-        Ok(Arrivals { rings, count, ring_bytes })
+        Ok(Arrivals { rings: Shared::map(table)? })
     }
 
     /// Appends everything that arrived since the last call to `into`, in the order of arrival.
     pub fn drain(&mut self, into: &mut Vec<Arrival>) {
         let start = into.len();
-        for index in 0..self.count {
+        for index in 0..self.rings.len() {
             self.drain_ring(index, into);
         }
         into[start..].sort_by_key(|arrival| arrival.at);
@@ -90,14 +60,14 @@ impl Arrivals {
     /// Records that found their ring full, ever.
     pub fn overflowed(&self) -> u64 {
         let of = |index| self.counter(index, offset_of!(types::arrivals, overflowed)).load(Ordering::Relaxed);
-        (0..self.count).map(of).sum()
+        (0..self.rings.len()).map(of).sum()
     }
 
     fn drain_ring(&mut self, index: usize, into: &mut Vec<Arrival>) {
         let written = self.counter(index, offset_of!(types::arrivals, written)).load(Ordering::Acquire);
         let read_counter = self.counter(index, offset_of!(types::arrivals, read));
         let mut read = read_counter.load(Ordering::Relaxed);
-        let ring = self.ring(index);
+        let ring = self.rings.row(index);
         while read < written {
             // SAFETY: the index is within the array, and the kernel does not touch a record between writing and our
             // moving `read` past it.
@@ -111,22 +81,9 @@ impl Arrivals {
         read_counter.store(read, Ordering::Release);
     }
 
-    fn ring(&self, index: usize) -> *mut types::arrivals {
-        assert!(index < self.count);
-        // SAFETY: within the mapping.
-        unsafe { self.rings.as_ptr().add(index) }
-    }
-
     fn counter(&self, index: usize, offset: usize) -> &AtomicU64 {
         // SAFETY: an aligned counter within the mapping, which both sides access atomically.
-        unsafe { AtomicU64::from_ptr(self.ring(index).byte_add(offset).cast()) }
-    }
-}
-
-impl Drop for Arrivals {
-    fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; nothing borrows from it any more.
-        unsafe { libc::munmap(self.rings.as_ptr().cast(), self.ring_bytes * self.count) };
+        unsafe { AtomicU64::from_ptr(self.rings.row(index).byte_add(offset).cast()) }
     }
 }
 

@@ -11,6 +11,7 @@ mod reason;
 mod receiver;
 mod selector;
 mod sender;
+mod shared;
 mod table;
 
 pub use arrivals::{Arrival, Arrivals};

@@ -23,19 +23,19 @@ reasons! {
     PASSED_FRAGMENT, "passed_fragment", "an IP fragment of a flow that is selected by ports; the kernel forwarded it";
     PASSED_TTL, "passed_ttl", "its time to live ended here; the kernel answered with ICMP";
     PASSED_VLAN, "passed_vlan", "a VLAN-tagged frame; the kernel handled it";
-    PASSED_MALFORMED, "passed_malformed", "not a whole IP packet; the kernel handled it";
+    PASSED_MALFORMED, "passed_malformed", "not a whole IP packet, or on our port and too short for a shim; the kernel handled it";
     PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not know its copies";
-    PASSED_SEGMENTS, "passed_segments", "a train of segments from a local sender, and no loop device to cut it";
+    PASSED_SEGMENTS, "passed_segments", "a train of segments, a transparent flow or an IPv6 path from a local sender, and no loop device";
     PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers; the kernel forwarded it";
-    PASSED_NO_PATH_SET, "passed_no_path_set", "the policy names a set of paths that is not loaded; the kernel forwarded it";
+    PASSED_NO_PATH, "passed_no_path", "none of the policy's paths is configured; the kernel forwarded it";
     PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on our port, but not our version; the kernel handled it";
-    PASSED_OUTER_FRAGMENT, "passed_outer_fragment", "a fragmented replica; the kernel handled it";
-    PASSED_NOT_ADDRESSED, "passed_not_addressed", "on our port, but not to the path's address; the kernel handled it";
+    PASSED_OUTER_FRAGMENT, "passed_outer_fragment", "the first fragment of a replica; the kernel handled it";
+    PASSED_NOT_ADDRESSED, "passed_not_addressed", "a replica to an address that no path here has; the kernel handled it";
     DROPPED_UNKNOWN_FLOW, "dropped_unknown_flow", "a replica of a flow that is not configured here";
     DROPPED_TAG, "dropped_tag", "a replica with a wrong or missing authentication tag";
     DROPPED_MALFORMED, "dropped_malformed", "a replica whose lengths do not agree";
     DROPPED_ECN, "dropped_ecn", "congestion marked on a replica whose packet cannot carry the mark (RFC 6040)";
-    DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a path without addresses";
+    DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a copy on a path without addresses";
     DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers";
     DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy or its device refused it";
 }

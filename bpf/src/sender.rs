@@ -1,11 +1,12 @@
 use crate::program::{RunError, TestRun, fd, test_run};
 use crate::receiver::key_words;
 use crate::selector::{Prefix, Rule, select};
+use crate::shared::Shared;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder, types};
-use crate::table::{Table, TableError, plain, reasons};
+use crate::table::{Table, TableError, bytes_of, plain, reasons, value_of};
 use crate::{AttachError, Link, LoadError, Reason, XdpMode};
-use hawser_units::{FlowId, MAX_PATHS, PathId, PolicyCode};
+use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
@@ -13,6 +14,7 @@ use std::collections::HashMap;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 plain!(types::tx_flow, types::tx_path, types::tx_stats, types::policy);
 
@@ -84,6 +86,8 @@ pub struct Sender {
     tc: ReplicateTcSkel<'static>,
     links: Vec<Link>,
     paths: [Option<SendPath>; MAX_PATHS],
+    /// Written with one store each, as the programs read them while packets fly.
+    policies: Shared<AtomicU64>,
     /// The sets that policies name, by code.
     sets: HashMap<u8, [MapHandle; 2]>,
     port: u16,
@@ -103,13 +107,16 @@ impl Sender {
         let mut open = ReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
         open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = options.port;
         for mut map in open.open_object_mut().maps_mut() {
+            // Each object keeps its own constants, whose names have a dot.
+            let constants = map.name().to_string_lossy().contains('.');
             let shared = xdp.object().maps().find(|shared| shared.name() == map.name());
-            if let Some(shared) = shared {
+            if let Some(shared) = shared.filter(|_| !constants) {
                 map.reuse_fd(shared.as_fd()).map_err(&failed)?;
             }
         }
         let tc = open.load().map_err(&failed)?;
         Ok(Sender {
+            policies: Shared::map(&xdp.maps.policies)?,
             xdp,
             tc,
             links: Vec::new(),
@@ -119,8 +126,8 @@ impl Sender {
         })
     }
 
-    /// Describes a path, or takes it out. Sets that hold it are replaced while packets fly; policies keep their MTU until
-    /// they are set again.
+    /// Describes a path, or takes it out. Sets and policies that hold it are replaced while packets fly; a flow without
+    /// any path left takes the default route.
     pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
         let mut row = types::tx_path::default();
         if let Some(path) = &description {
@@ -133,9 +140,15 @@ impl Sender {
         }
         self.xdp.maps.tx_paths.set(&(path.index() as u32), &row)?;
         self.paths[path.index()] = description;
+        // No policy may name a set without paths: what is broadcast to nobody is lost.
         let holding: Vec<u8> =
             self.sets.keys().copied().filter(|code| code & 1 << path.index() != 0).collect();
-        holding.into_iter().try_for_each(|code| self.install_set(code))
+        if description.is_none() {
+            self.fit_policies();
+        }
+        holding.into_iter().try_for_each(|code| self.install_set(code))?;
+        self.fit_policies();
+        Ok(())
     }
 
     /// Describes a flow and starts a new session of it; the policy stays as it is.
@@ -169,25 +182,21 @@ impl Sender {
 
     /// Sets the paths of a flow with one store, while packets fly. `epoch` tells receivers one policy from the next.
     pub fn set_policy(&mut self, flow: FlowId, code: PolicyCode, epoch: u8) -> Result<(), TableError> {
-        let paths = code.paths();
-        let mut row = types::policy { code: paths.bits(), epoch, ..Default::default() };
-        if !paths.is_empty() {
-            if !self.sets.contains_key(&paths.bits()) {
-                self.install_set(paths.bits())?;
-            }
-            let known = || paths.iter().filter_map(|path| self.paths[path.index()]);
-            row.inner_mtu_bytes = known().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0);
-            if known().any(|path| path.local.is_ipv6()) {
-                row.flags |= POLICY_OUTER_IPV6;
-            }
+        let code = code.paths().bits();
+        if code != 0 && !self.sets.contains_key(&code) {
+            self.install_set(code)?;
         }
-        self.xdp.maps.policies.set(&(flow.index() as u32), &row)
+        self.store_policy(flow.index(), self.fitted(types::policy { code, epoch, ..Default::default() }));
+        Ok(())
     }
 
-    /// The largest packet of a flow that is replicated under its policy; `None` when the policy is off.
+    /// The largest packet of a flow that is replicated under its policy; `None` when it has no path to take.
     pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
-        let row: types::policy = self.xdp.maps.policies.get(flow.index() as u32)?;
-        Ok((row.code != 0).then_some(row.inner_mtu_bytes))
+        let policy = self.policy(flow.index());
+        let row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
+        let transparent = row.flags & FLOW_TRANSPARENT != 0;
+        let mtu_bytes = if transparent { policy.path_mtu_bytes } else { policy.inner_mtu_bytes };
+        Ok((policy.inner_mtu_bytes != 0).then_some(mtu_bytes))
     }
 
     /// Starts to replicate what comes in by an interface and passes through this node.
@@ -238,6 +247,40 @@ impl Sender {
     /// Runs the program for locally generated traffic on a frame.
     pub fn run_local(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.tc.progs.replicate_local, frame, repeat)
+    }
+
+    fn policy(&self, flow: usize) -> types::policy {
+        value_of(&self.policy_word(flow).load(Ordering::Relaxed).to_ne_bytes())
+    }
+
+    fn store_policy(&self, flow: usize, policy: types::policy) {
+        let word = u64::from_ne_bytes(bytes_of(&policy).try_into().expect("a policy is one word"));
+        self.policy_word(flow).store(word, Ordering::Release);
+    }
+
+    fn policy_word(&self, flow: usize) -> &AtomicU64 {
+        // SAFETY: an aligned row of the mapping, which both sides access as one word.
+        unsafe { &*self.policies.row(flow) }
+    }
+
+    fn fit_policies(&self) {
+        for flow in 0..self.policies.len() {
+            let policy = self.policy(flow);
+            if policy.code != 0 {
+                self.store_policy(flow, self.fitted(policy));
+            }
+        }
+    }
+
+    /// The policy with what follows from the paths of its code as they are now.
+    fn fitted(&self, policy: types::policy) -> types::policy {
+        let paths = || PathSet::from_bits(policy.code).iter().filter_map(|path| self.paths[path.index()]);
+        types::policy {
+            inner_mtu_bytes: paths().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0),
+            path_mtu_bytes: paths().map(|path| path.mtu_bytes).min().unwrap_or(0),
+            flags: if paths().any(|path| path.local.is_ipv6()) { POLICY_OUTER_IPV6 } else { 0 },
+            ..policy
+        }
     }
 
     /// Fills the encapsulated and the transparent set of a code and puts them in place of what was there.

@@ -26,12 +26,12 @@ pub(crate) use plain;
 
 plain!(u32, u64);
 
-fn bytes_of<T: Plain>(value: &T) -> &[u8] {
+pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` has no padding, so all of its bytes are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 
-fn value_of<T: Plain>(bytes: &[u8]) -> T {
+pub(crate) fn value_of<T: Plain>(bytes: &[u8]) -> T {
     assert!(bytes.len() >= size_of::<T>(), "a table's value has the size that its declaration says");
     // SAFETY: the length was checked and every bit pattern is a value.
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }

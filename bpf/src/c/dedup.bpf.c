@@ -96,7 +96,7 @@ static __always_inline void account(struct rx_stats *stats, const struct arrival
 struct replica {
 	struct shim *shim;
 	__u8 *local; /* destination address of the outer header */
-	__u32 ip_payload_bytes;
+	__u32 ip_bytes; /* of the outer packet, by its own length field */
 	__u32 udp_bytes;
 	__u32 outer_bytes; /* from the end of the Ethernet header to the inner packet */
 	__u8 traffic_class;
@@ -115,7 +115,7 @@ static __always_inline bool parse_outer_ip(struct cursor *cursor, __be16 protoco
 		replica->is_fragment = ip->frag_off & bpf_htons(IP_MF_OR_OFFSET);
 		replica->traffic_class = ip->tos;
 		replica->local = (__u8 *)&ip->daddr;
-		replica->ip_payload_bytes = bpf_ntohs(ip->tot_len) - sizeof(*ip);
+		replica->ip_bytes = bpf_ntohs(ip->tot_len);
 		replica->outer_bytes = sizeof(*ip) + sizeof(struct udphdr) + sizeof(struct shim);
 		return !(ip->frag_off & bpf_htons(IP_OFFSET));
 	}
@@ -128,7 +128,7 @@ static __always_inline bool parse_outer_ip(struct cursor *cursor, __be16 protoco
 		replica->is_fragment = false;
 		replica->traffic_class = ip->priority << 4 | ip->flow_lbl[0] >> 4;
 		replica->local = (__u8 *)&ip->daddr;
-		replica->ip_payload_bytes = bpf_ntohs(ip->payload_len);
+		replica->ip_bytes = bpf_ntohs(ip->payload_len) + sizeof(*ip);
 		replica->outer_bytes = sizeof(*ip) + sizeof(struct udphdr) + sizeof(struct shim);
 		return true;
 	}
@@ -201,7 +201,7 @@ static __always_inline bool lengths_agree(const struct replica *replica, void *e
 
 	if (replica->udp_bytes < sizeof(struct udphdr) + sizeof(struct shim) + sizeof(*ip))
 		return false;
-	if (replica->udp_bytes > replica->ip_payload_bytes || (__u64)(end - (void *)ip) < bytes)
+	if (replica->outer_bytes + bytes > replica->ip_bytes || (__u64)(end - (void *)ip) < bytes)
 		return false;
 	if ((void *)(ip + 1) > end)
 		return false;

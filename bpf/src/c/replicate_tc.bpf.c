@@ -128,10 +128,11 @@ int replicate_local(struct __sk_buff *skb)
 	account(&tx_flow_stats, index, inner_bytes);
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
 		struct tx_path *description;
+		__u32 key = path; /* the counter itself must stay in a register for the verifier to see it count */
 
 		if (!(policy.code & (1 << path)))
 			continue;
-		description = bpf_map_lookup_elem(&tx_paths, &path);
+		description = bpf_map_lookup_elem(&tx_paths, &key);
 		if (!description || description->family != AF_INET) {
 			count(DROPPED_PATH_NOT_CONFIGURED);
 			continue;

@@ -1,0 +1,159 @@
+//! Frames, nodes and counters for the tests of the programs.
+#![allow(dead_code, unreachable_pub, reason = "a module of every test, none of which needs all of it")]
+
+use hawser_bpf::{
+    Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, Sender, SenderOptions,
+};
+use hawser_units::{FlowId, PathId, PathSet};
+use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Shim, ip};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+pub const XDP_DROP: u32 = 1;
+pub const XDP_PASS: u32 = 2;
+pub const XDP_REDIRECT: u32 = 4;
+
+/// MAC addresses, IPv4 and IPv6 addresses of the node under test and of the one at the other end of every path.
+pub const HERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub const THERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+pub const HERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
+pub const THERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
+pub const HERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
+pub const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
+
+pub fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+pub fn flow(index: u16) -> FlowId {
+    FlowId::try_from(index).unwrap()
+}
+
+/// A receiver with path 0 at [`HERE_V4`], path 1 at [`HERE_V6`] and flow 7 without keys.
+pub fn receiver() -> Receiver {
+    let receiver = Receiver::load(&receiver_options()).unwrap();
+    receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
+    receiver.set_path(path(1), Some(HERE_V6.into())).unwrap();
+    receiver.set_flow(flow(7), Some(&Default::default())).unwrap();
+    receiver
+}
+
+pub fn receiver_options() -> ReceiverOptions {
+    ReceiverOptions {
+        port: DEFAULT_PORT,
+        transparent_within: Duration::from_secs(1),
+        fingerprint_key: [1, 2],
+        pins: None,
+    }
+}
+
+/// A sender with path 0 over IPv4 and path 1 over IPv6, both by the loopback device.
+pub fn sender() -> Sender {
+    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT }).unwrap();
+    sender.set_path(path(0), Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
+    sender.set_path(path(1), Some(send_path(HERE_V6.into(), THERE_V6.into()))).unwrap();
+    sender
+}
+
+pub fn send_path(local: IpAddr, remote: IpAddr) -> SendPath {
+    let (source_mac, next_hop_mac) = (HERE_MAC, THERE_MAC);
+    SendPath { ifindex: 1, local, remote, source_mac, next_hop_mac, mtu_bytes: 1500 }
+}
+
+pub fn send_flow(label: u16) -> SendFlow {
+    SendFlow { label: flow(label), transparent: false, key: None, first_sequence: 1 << 40 }
+}
+
+pub fn prefix(text: &str) -> Prefix {
+    text.parse().unwrap()
+}
+
+pub fn everything_of(index: u16) -> Rule {
+    Rule { flow: flow(index), protocol: None, ports: None }
+}
+
+/// Where replicas of `path` come from when this node receives them: path 0 over IPv4, all others over IPv6.
+pub fn towards_here(path: PathId) -> Encapsulation {
+    let addresses = match path.index() {
+        0 => Addresses::V4 { source: THERE_V4, destination: HERE_V4 },
+        _ => Addresses::V6 { source: THERE_V6, destination: HERE_V6 },
+    };
+    Encapsulation { destination_mac: HERE_MAC, source_mac: THERE_MAC, addresses, port: DEFAULT_PORT }
+}
+
+/// The shim of a copy on `path` of flow 7.
+pub fn shim(path: PathId, sequence: u64) -> Shim {
+    Shim {
+        path,
+        paths: PathSet::from_bits(0b11),
+        epoch: 3,
+        flow: flow(7),
+        sequence,
+        sent_micros: 42,
+        seal: None,
+    }
+}
+
+/// A copy on `path` of packet `sequence` of flow 7, as this node receives it.
+pub fn replica(path: PathId, sequence: u64, inner: &[u8]) -> Vec<u8> {
+    towards_here(path).frame(&shim(path, sequence), inner).unwrap()
+}
+
+/// What is left of a replica: the packet in the Ethernet header that it came in.
+pub fn decapsulated(inner: &[u8]) -> Vec<u8> {
+    ethernet(HERE_MAC, THERE_MAC, inner)
+}
+
+/// An IP packet in a frame.
+pub fn ethernet(destination: [u8; 6], source: [u8; 6], packet: &[u8]) -> Vec<u8> {
+    let ethertype: [u8; 2] = if packet[0] >> 4 == 4 { [0x08, 0x00] } else { [0x86, 0xdd] };
+    [&destination[..], &source, &ethertype, packet].concat()
+}
+
+/// A frame that another host sends through this node.
+pub fn transit(packet: &[u8]) -> Vec<u8> {
+    ethernet(HERE_MAC, [2, 0, 0, 0, 0, 9], packet)
+}
+
+/// A UDP packet from port 1000 to port 2000.
+pub fn udp4(to: &str, payload: &[u8]) -> Vec<u8> {
+    ip::udp_packet("192.0.2.1:1000".parse().unwrap(), format!("{to}:2000").parse().unwrap(), 0, payload)
+}
+
+pub fn udp6(to: &str, payload: &[u8]) -> Vec<u8> {
+    let to = format!("[{to}]:2000").parse().unwrap();
+    ip::udp_packet("[2001:db8:a::1]:1000".parse().unwrap(), to, 0, payload)
+}
+
+/// Changes bytes of an IPv4 header and mends its checksum.
+pub fn with_ipv4(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
+    change(&mut packet);
+    let header_bytes = usize::from(packet[0] & 0xf) * 4;
+    packet[10..12].fill(0);
+    let sum = ip::checksum(&packet[..header_bytes]);
+    packet[10..12].copy_from_slice(&sum.to_be_bytes());
+    packet
+}
+
+pub fn with_id(packet: Vec<u8>, id: u16) -> Vec<u8> {
+    with_ipv4(packet, |packet| packet[4..6].copy_from_slice(&id.to_be_bytes()))
+}
+
+pub fn with_tos(packet: Vec<u8>, tos: u8) -> Vec<u8> {
+    with_ipv4(packet, |packet| packet[1] = tos)
+}
+
+/// The packet after one more hop.
+pub fn one_hop_on(packet: &[u8]) -> Vec<u8> {
+    if packet[0] >> 4 == 4 {
+        return with_ipv4(packet.to_vec(), |packet| packet[8] -= 1);
+    }
+    let mut packet = packet.to_vec();
+    packet[7] -= 1;
+    packet
+}
+
+/// The reasons that have been counted.
+pub fn counted(reasons: Vec<(Reason, u64)>) -> Vec<(&'static str, u64)> {
+    reasons.into_iter().filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name, count)).collect()
+}
