@@ -89,10 +89,9 @@ impl Emulator {
             let (namespace, control) = (namespace.clone(), control.clone());
             move || {
                 namespace.enter()?;
-                let driver = Driver::open(paths, seed, control, stopped)?;
                 // The starter waits for this and for nothing else.
-                let _ = ready.send(());
-                driver.run()
+                let ready = || ready.send(()).unwrap_or(());
+                Driver::open(paths, seed, control, stopped)?.run(ready)
             }
         };
         let thread = thread::Builder::new().name("emulator".into()).spawn(run)?;

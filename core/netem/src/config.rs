@@ -40,6 +40,16 @@ pub struct LinkConfig {
     pub reorder: Option<Reorder>,
 }
 
+impl LinkConfig {
+    /// The time that every packet spends in the link at least.
+    pub fn least_delay(&self) -> Duration {
+        match &self.delay {
+            Delay::Constant(delay) => *delay,
+            Delay::Steps(steps) => steps.values().min().unwrap_or_default(),
+        }
+    }
+}
+
 /// The rate of the bottleneck.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Rate {

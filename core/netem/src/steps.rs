@@ -45,6 +45,11 @@ impl<T: Copy> Steps<T> {
         self.0[self.index(elapsed)].1
     }
 
+    /// All values, in the order in which they hold.
+    pub fn values(&self) -> impl Iterator<Item = T> {
+        self.0.iter().map(|(_, value)| *value)
+    }
+
     /// The value that holds at `elapsed`, the end at which the next takes over, and so on.
     pub(crate) fn since(&self, elapsed: Duration) -> impl Iterator<Item = (T, Option<Duration>)> {
         let first = self.index(elapsed);

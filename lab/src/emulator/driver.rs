@@ -14,7 +14,10 @@ use std::time::Duration;
 
 /// The time between two looks at the links while frames move. Half of it is what a departure is late on average; frames
 /// that come closer together share a wake-up.
-const TICK: Duration = Duration::from_micros(50);
+const TICK: Duration = Duration::from_micros(100);
+
+/// The longest time without a look at the rings while frames are in the links, so that no burst fills a ring.
+const LONGEST_TICK: Duration = Duration::from_millis(1);
 
 /// What the owner tells the running thread.
 #[derive(Debug)]
@@ -47,9 +50,10 @@ pub(super) struct Driver {
     devices: Vec<String>,
     ports: Vec<Port>,
     directions: Vec<Direction>,
+    /// What arrives is not due before this time has passed.
+    lookahead: Duration,
     control: Arc<Control>,
     stopped: PipeReader,
-    origin: Instant,
     departing: Departing,
     health: Health,
     lateness: Lateness,
@@ -58,6 +62,7 @@ pub(super) struct Driver {
 /// One direction of a path.
 struct Direction {
     link: Link<Vec<u8>>,
+    origin: Instant,
     from: usize,
     to: usize,
 }
@@ -79,14 +84,16 @@ impl Driver {
     ) -> Result<Self> {
         let origin = control.origin();
         let mut seeds = ChaCha8Rng::seed_from_u64(seed);
+        let configs = paths.iter().flat_map(|path| [&path.forward, &path.backward]);
+        let least_delay = configs.map(LinkConfig::least_delay).min().unwrap_or_default();
         let mut driver = Driver {
+            lookahead: least_delay.min(LONGEST_TICK),
             names: Vec::new(),
             devices: Vec::new(),
             ports: Vec::new(),
             directions: Vec::new(),
             control,
             stopped,
-            origin,
             departing: Departing::default(),
             health: Health::default(),
             lateness: Lateness::default(),
@@ -94,7 +101,7 @@ impl Driver {
         for path in paths {
             let mut direction = |config: LinkConfig, from, to| {
                 let link = Link::new(config, seeds.next_u64(), origin);
-                driver.directions.push(Direction { link, from, to });
+                driver.directions.push(Direction { link, origin, from, to });
             };
             let (ingress, egress) = (driver.ports.len(), driver.ports.len() + 1);
             direction(path.forward, ingress, egress);
@@ -110,18 +117,22 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Moves frames until told to stop.
-    pub(super) fn run(mut self) -> Result<EmulatorReport> {
+    /// Moves frames until told to stop, having called `ready`.
+    pub(super) fn run(mut self, ready: impl FnOnce()) -> Result<EmulatorReport> {
         match ring::rise_to_realtime() {
             Ok(()) => self.health.realtime = true,
             Err(error) => tracing::warn!("the emulator runs without real-time priority: {error}"),
         }
         let drops_before = DeviceDrops::read(&self.devices)?;
+        // What came while the devices were being opened came before the links were up.
+        for port in &mut self.ports {
+            port.receiver.receive(|_| ());
+        }
         let (began, cpu_began) = (ring::now(), ring::cpu_time());
+        ready();
 
         while !self.control.stop.load(Ordering::Relaxed) {
             let begin = ring::now();
-            self.follow_origin();
             let moved = self.receive() + self.send_due();
             self.rest(begin, moved)?;
         }
@@ -135,22 +146,15 @@ impl Driver {
         Ok(self.report())
     }
 
-    fn follow_origin(&mut self) {
-        let origin = self.control.origin();
-        if origin != self.origin {
-            self.origin = origin;
-            self.directions.iter_mut().for_each(|direction| direction.link.restart(origin));
-        }
-    }
-
     fn receive(&mut self) -> usize {
-        let health = &mut self.health;
+        let (health, control) = (&mut self.health, &self.control);
         let mut received = 0;
-        for Direction { link, from, .. } in &mut self.directions {
-            received += self.ports[*from].receiver.receive(|frame| match frame {
+        for direction in &mut self.directions {
+            received += self.ports[direction.from].receiver.receive(|frame| match frame {
                 Ok(frame) => {
                     let bytes = frame.to_vec();
-                    link.push(frame.arrived(), ByteSize(bytes.len() as u64), bytes);
+                    direction.follow(control.origin());
+                    direction.link.push(frame.arrived(), ByteSize(bytes.len() as u64), bytes);
                 }
                 Err(Refusal::TooLarge) => health.too_large += 1,
                 Err(Refusal::Train) => health.trains += 1,
@@ -177,18 +181,21 @@ impl Driver {
         sent
     }
 
-    /// While frames move, the rest of the tick; else until a frame arrives or departs.
+    /// Waits until the next departure or until something that has arrived meanwhile may be due, but at least for a tick
+    /// while frames move. Only links that are at rest, or that may have to deliver at once, wake up for an arrival.
     fn rest(&self, begin: Instant, moved: usize) -> Result<()> {
-        let now = ring::now();
         let stopped = self.stopped.as_fd();
-        if moved > 0 {
-            let left = (begin + TICK).saturating_since(now);
-            return if left.is_zero() { Ok(()) } else { Ok(ring::wait(&[stopped], Some(left))?) };
-        }
         let next = self.directions.iter().filter_map(|direction| direction.link.next_departure()).min();
-        let arrivals = self.ports.iter().map(|port| port.receiver.as_fd());
-        let sources: Vec<BorrowedFd<'_>> = arrivals.chain([stopped]).collect();
-        Ok(ring::wait(&sources, next.map(|next| next.saturating_since(now)))?)
+        let at_rest = moved == 0 && (next.is_none() || self.lookahead < TICK);
+        if at_rest {
+            let arrivals = self.ports.iter().map(|port| port.receiver.as_fd());
+            let sources: Vec<BorrowedFd<'_>> = arrivals.chain([stopped]).collect();
+            return Ok(ring::wait(&sources, next.map(|next| next.saturating_since(ring::now())))?);
+        }
+        let blind_until = begin + self.lookahead;
+        let until = next.map_or(blind_until, |next| next.min(blind_until)).max(begin + TICK);
+        let left = until.saturating_since(ring::now());
+        if left.is_zero() { Ok(()) } else { Ok(ring::wait(&[stopped], Some(left))?) }
     }
 
     fn report(self) -> EmulatorReport {
@@ -199,6 +206,16 @@ impl Driver {
             backward: directions[1].link.stats(),
         });
         EmulatorReport { paths: paths.collect(), health: self.health.with_lateness(&self.lateness) }
+    }
+}
+
+impl Direction {
+    /// Asked before every frame, so that a new origin holds for whatever arrives after it was set.
+    fn follow(&mut self, origin: Instant) {
+        if origin != self.origin {
+            self.origin = origin;
+            self.link.restart(origin);
+        }
     }
 }
 

@@ -130,8 +130,8 @@ fn measure(
         name: path.to_string(),
         ingress_device: network_ingress(path),
         egress_device: network_egress(path),
+        backward: forward.clone(),
         forward,
-        backward: LinkConfig::default(),
     });
     let emulator = Emulator::start(lab.network(), paths.collect(), SEED)?;
     let near = lab.paths().map(|path| lab.path(path).near.device.clone());
