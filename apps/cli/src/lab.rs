@@ -1,9 +1,11 @@
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use clap::Subcommand;
-use hawser_lab::emulator;
-use hawser_lab::report::Table;
+use hawser_lab::experiment::{Experiment, Run};
+use hawser_lab::report::{FILE_NAME as REPORT, Table};
 use hawser_lab::summary::{Provenance, Summary};
-use std::path::PathBuf;
+use hawser_lab::topology::{Stop, clear_abandoned};
+use hawser_lab::{emulator, experiments};
+use std::path::{Path, PathBuf};
 
 /// Emulated networks on this machine, and the experiments that run on them.
 ///
@@ -16,7 +18,36 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Name the experiments and their cases
+    List,
+    Run(RunArgs),
     Selftest(SelftestArgs),
+    /// Remove what killed labs left behind; every start of a lab does this too
+    Clean,
+}
+
+/// Run an experiment; summary, raw data and report go to its folder.
+///
+/// Fails when the emulator or the machine could not keep up, after writing everything.
+#[derive(clap::Args)]
+struct RunArgs {
+    /// As `hawser lab list` names it
+    experiment: String,
+    /// Run the cases whose name matches: `*` stands for anything, alternatives are separated by commas
+    #[arg(long, value_name = "PATTERN")]
+    case: Option<String>,
+    /// Run the cases of this policy
+    #[arg(long, conflicts_with = "case")]
+    policy: Option<String>,
+    /// Of every random choice
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How long a case lasts; the experiment's own time when not given
+    #[arg(long)]
+    seconds: Option<f64>,
+    /// Where everything goes [default: target/lab/EXPERIMENT]
+    #[arg(long, value_name = "DIRECTORY")]
+    out: Option<PathBuf>,
 }
 
 /// Measure what the emulator achieves on this machine: rates, and the error of delays.
@@ -34,21 +65,68 @@ struct SelftestArgs {
 
 pub(crate) fn run(args: Args) -> Result<()> {
     match args.command {
+        Command::List => {
+            list();
+            Ok(())
+        }
+        Command::Run(args) => run_experiment(args),
         Command::Selftest(args) => selftest(args),
+        Command::Clean => clear_abandoned(),
     }
+}
+
+fn list() {
+    for experiment in experiments::all() {
+        println!("{}: {}", experiment.name(), experiment.about());
+        for case in experiment.cases() {
+            println!("  {case}");
+        }
+    }
+}
+
+fn run_experiment(args: RunArgs) -> Result<()> {
+    let experiment = find(&args.experiment)?;
+    if args.seconds.is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0) {
+        bail!("--seconds is a time above zero");
+    }
+    let run = Run {
+        binary: std::env::current_exe().context("cannot find this program")?,
+        seed: args.seed,
+        seconds: args.seconds,
+        pattern: args.case.or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
+        out: args.out.unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),
+        stop: Stop::on_signals()?,
+    };
+    finish(&experiment.run(&run)?, &run.out)
+}
+
+fn find(name: &str) -> Result<Box<dyn Experiment>> {
+    let all = experiments::all();
+    let names = all.iter().map(|experiment| experiment.name()).collect::<Vec<_>>().join(", ");
+    let found = all.into_iter().find(|experiment| experiment.name() == name);
+    found.with_context(|| format!("no experiment is called {name:?}; there are: {names}"))
 }
 
 fn selftest(args: SelftestArgs) -> Result<()> {
     let measured = emulator::self_test(args.seconds)?;
     let mut summary = Summary::new("selftest", Provenance::gather(1));
     summary.cases = measured.cases;
-    for reason in &measured.unmet {
+    for reason in measured.unmet {
         summary.invalidate(reason);
     }
-    print!("{}", Table::of_cases(&summary.cases, "").text());
-    println!("{}", summary.write(&args.out)?.display());
+    finish(&summary, &args.out)
+}
+
+/// Writes the summary and shows it. An invalid one is a failure.
+fn finish(summary: &Summary, out: &Path) -> Result<()> {
+    let written = summary.write(out)?;
+    print!("\n{}\n{}\n", Table::of_cases(&summary.cases, "").text(), written.display());
+    let page = out.join(REPORT);
+    if page.exists() {
+        println!("{}", page.display());
+    }
     if !summary.valid {
-        bail!("the emulator does not keep up here:\n  {}", measured.unmet.join("\n  "));
+        bail!("the figures are not valid:\n  {}", summary.invalid_because.join("\n  "));
     }
     Ok(())
 }
