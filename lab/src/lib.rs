@@ -1,8 +1,12 @@
 //! Emulated networks and the experiments that run on them.
 
+pub mod edges;
 pub mod emulator;
+pub mod experiment;
+pub mod experiments;
 pub mod plot;
 pub mod report;
+pub mod stream;
 pub mod summary;
 pub mod topology;
 pub mod traffic;

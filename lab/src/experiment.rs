@@ -1,0 +1,79 @@
+//! What all experiments have in common.
+
+use crate::summary::Summary;
+use crate::topology::Stop;
+use anyhow::Result;
+use std::path::PathBuf;
+use wildmatch::WildMatch;
+
+/// Something that can be run and leaves a summary, raw data and a report.
+pub trait Experiment: Sync {
+    /// As `hawser lab run` takes it.
+    fn name(&self) -> &'static str;
+
+    /// One sentence.
+    fn about(&self) -> &'static str;
+
+    /// The combinations, in the order in which they run.
+    fn cases(&self) -> Vec<String>;
+
+    /// Runs the chosen cases and writes everything but the summary to the output folder.
+    fn run(&self, run: &Run) -> Result<Summary>;
+}
+
+/// How an experiment is run.
+#[derive(Debug, Clone)]
+pub struct Run {
+    /// The program that plays the nodes: `hawser` itself.
+    pub binary: PathBuf,
+    /// Of every random choice.
+    pub seed: u64,
+    /// How long a case lasts, seconds; the experiment's own time when not given.
+    pub seconds: Option<f64>,
+    /// Runs the cases whose names match: `*` stands for anything, alternatives are separated by commas.
+    pub pattern: Option<String>,
+    /// Where everything goes.
+    pub out: PathBuf,
+    /// Ends the run early.
+    pub stop: Stop,
+}
+
+impl Run {
+    /// The cases of `all` that were chosen.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn chosen(&self, all: Vec<String>) -> Result<Vec<String>> {
+        let Some(pattern) = &self.pattern else { return Ok(all) };
+        let chosen: Vec<String> = all.iter().filter(|case| matches(pattern, case)).cloned().collect();
+        anyhow::ensure!(!chosen.is_empty(), "no case matches {pattern:?}; there are: {}", all.join(", "));
+        Ok(chosen)
+    }
+}
+
+/// `*` stands for anything; alternatives are separated by commas.
+fn matches(pattern: &str, name: &str) -> bool {
+    pattern.split(',').any(|alternative| WildMatch::new(alternative).matches(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_choose_cases() {
+        for (pattern, name, expected) in [
+            ("single/fhd", "single/fhd", true),
+            ("single/fhd", "single/fhd2", false),
+            ("single/*", "single/fhd", true),
+            ("*/fhd", "replicate/fhd", true),
+            ("*/fhd", "replicate/hd", false),
+            ("single/fhd,replicate/fhd", "replicate/fhd", true),
+            ("*", "anything", true),
+            ("hd", "replicate/hd", false),
+            ("*l*/hd", "replicate/hd", true),
+        ] {
+            assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        }
+    }
+}

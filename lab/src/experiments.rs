@@ -1,0 +1,10 @@
+//! The experiments: for each its scenario, the paper's figures, and ours.
+
+pub mod table1;
+
+use crate::experiment::Experiment;
+
+/// Every experiment.
+pub fn all() -> Vec<Box<dyn Experiment>> {
+    vec![Box::new(table1::Table1)]
+}
