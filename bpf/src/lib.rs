@@ -5,6 +5,7 @@
 #![allow(unsafe_code, reason = "maps are memory shared with the kernel and links are raw kernel objects")]
 
 mod arrivals;
+pub mod bench;
 mod link;
 mod program;
 mod reason;
@@ -64,5 +65,14 @@ mod skeleton {
     }
     pub(crate) mod replicate_tc {
         include!(concat!(env!("OUT_DIR"), "/replicate_tc.skel.rs"));
+    }
+    pub(crate) mod bench_dedup {
+        include!(concat!(env!("OUT_DIR"), "/bench_dedup.skel.rs"));
+    }
+    pub(crate) mod bench_replicate_xdp {
+        include!(concat!(env!("OUT_DIR"), "/bench_replicate_xdp.skel.rs"));
+    }
+    pub(crate) mod bench_replicate_tc {
+        include!(concat!(env!("OUT_DIR"), "/bench_replicate_tc.skel.rs"));
     }
 }

@@ -35,6 +35,22 @@ pub(crate) fn test_run(
     let mut out = vec![0; LARGEST_FRAME];
     let input =
         ProgramInput { data_in: Some(frame), data_out: Some(&mut out), repeat, ..ProgramInput::default() };
+    run(program, input)
+}
+
+/// Runs an XDP program on `packets` copies of `frame` that really go where it sends them; copies may be used again as
+/// the program has left them.
+pub(crate) fn live_run(
+    program: &libbpf_rs::ProgramMut<'_>,
+    frame: &[u8],
+    packets: u32,
+) -> Result<Duration, RunError> {
+    let flags = libbpf_rs::libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES;
+    let input = ProgramInput { data_in: Some(frame), flags, repeat: packets, ..ProgramInput::default() };
+    Ok(run(program, input)?.duration)
+}
+
+fn run(program: &libbpf_rs::ProgramMut<'_>, input: ProgramInput<'_>) -> Result<TestRun, RunError> {
     let output = program
         .test_run(input)
         .map_err(|source| RunError { program: program.name().to_string_lossy().into_owned(), source })?;

@@ -50,7 +50,7 @@ pub struct RxStats {
 
 /// Elimination of replicas at an egress edge.
 pub struct Receiver {
-    skeleton: DedupSkel<'static>,
+    pub(crate) skeleton: DedupSkel<'static>,
     links: Vec<(u32, Link)>,
     pins: Option<PathBuf>,
 }

@@ -4,7 +4,7 @@ use crate::selector::{Prefix, Rule, select};
 use crate::shared::Shared;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder, types};
-use crate::table::{Table, TableError, bytes_of, plain, reasons, value_of};
+use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
 use crate::{AttachError, Link, LoadError, Reason, XdpMode};
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
@@ -82,15 +82,15 @@ pub struct TxStats {
 
 /// Replication at an ingress edge.
 pub struct Sender {
-    xdp: ReplicateXdpSkel<'static>,
-    tc: ReplicateTcSkel<'static>,
+    pub(crate) xdp: ReplicateXdpSkel<'static>,
+    pub(crate) tc: ReplicateTcSkel<'static>,
     links: Vec<Link>,
     paths: [Option<SendPath>; MAX_PATHS],
     /// Written with one store each, as the programs read them while packets fly.
     policies: Shared<AtomicU64>,
     /// The sets that policies name, by code.
     sets: HashMap<u8, [MapHandle; 2]>,
-    port: u16,
+    pub(crate) port: u16,
 }
 
 impl Sender {
@@ -106,14 +106,7 @@ impl Sender {
         let failed = LoadError::of("replicate_tc");
         let mut open = ReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
         open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = options.port;
-        for mut map in open.open_object_mut().maps_mut() {
-            // Each object keeps its own constants, whose names have a dot.
-            let constants = map.name().to_string_lossy().contains('.');
-            let shared = xdp.object().maps().find(|shared| shared.name() == map.name());
-            if let Some(shared) = shared.filter(|_| !constants) {
-                map.reuse_fd(shared.as_fd()).map_err(&failed)?;
-            }
-        }
+        share_tables(open.open_object_mut(), xdp.object()).map_err(&failed)?;
         let tc = open.load().map_err(&failed)?;
         Ok(Sender {
             policies: Shared::map(&xdp.maps.policies)?,

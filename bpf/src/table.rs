@@ -1,4 +1,5 @@
-use libbpf_rs::{MapCore, MapFlags};
+use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
+use std::os::fd::AsFd;
 
 /// A table of the kernel could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +72,16 @@ pub(crate) trait Table: MapCore {
 }
 
 impl<M: MapCore> Table for M {}
+
+/// Has an object that is about to be loaded use the tables of one that is. Constants, whose names have a dot, stay its own.
+pub(crate) fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(), libbpf_rs::Error> {
+    for mut map in open.maps_mut().filter(|map| !map.name().to_string_lossy().contains('.')) {
+        if let Some(shared) = loaded.maps().find(|shared| shared.name() == map.name()) {
+            map.reuse_fd(shared.as_fd())?;
+        }
+    }
+    Ok(())
+}
 
 /// The programs' counters by reason, summed over CPUs, in the order of [`crate::REASONS`].
 pub(crate) fn reasons(table: &impl Table) -> Result<Vec<(crate::Reason, u64)>, TableError> {

@@ -69,8 +69,7 @@ static __always_inline bool own_replica(const struct packet *packet)
 	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
 }
 
-SEC("tcx/egress")
-int replicate_local(struct __sk_buff *skb)
+static __always_inline int replicate_skb(struct __sk_buff *skb)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
@@ -147,6 +146,12 @@ int replicate_local(struct __sk_buff *skb)
 	if (!ifindex)
 		return TC_ACT_SHOT; /* counted for every path */
 	return bpf_redirect(ifindex, 0);
+}
+
+SEC("tcx/egress")
+int replicate_local(struct __sk_buff *skb)
+{
+	return replicate_skb(skb);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

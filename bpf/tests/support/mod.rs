@@ -153,6 +153,14 @@ pub fn one_hop_on(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
+/// The reasons that have been counted since `before`.
+pub fn counted_since(before: &[(Reason, u64)], mut after: Vec<(Reason, u64)>) -> Vec<(&'static str, u64)> {
+    for ((_, count), (_, earlier)) in after.iter_mut().zip(before) {
+        *count -= earlier;
+    }
+    counted(after)
+}
+
 /// The reasons that have been counted.
 pub fn counted(reasons: Vec<(Reason, u64)>) -> Vec<(&'static str, u64)> {
     reasons.into_iter().filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name, count)).collect()

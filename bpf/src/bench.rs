@@ -1,0 +1,224 @@
+//! The programs on the bench: each is timed in the kernel, the frames that it sends really leave, and what it is to be
+//! compared with stands beside it. `hawser lab bench` runs them.
+
+use crate::program::{fd, live_run, test_run};
+use crate::shared::Shared;
+use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
+use crate::table::{Table, TableError, plain, share_tables};
+use crate::{Arrivals, AttachError, Link, LoadError, Receiver, RunError, Sender, TestRun, XdpMode};
+use bench_dedup::{BenchDedupSkel, BenchDedupSkelBuilder};
+use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
+use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
+use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6, Shim};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use std::mem::MaybeUninit;
+use std::time::Duration;
+
+plain!([u32; 2]);
+
+const ETHERNET: usize = 14;
+
+/// Packets that [`DedupBench`] prepares at most.
+pub const MAX_PREPARED: usize = 65_536;
+
+/// Elimination on the bench.
+pub struct DedupBench {
+    receiver: Receiver,
+    arrivals: Arrivals,
+    programs: BenchDedupSkel<'static>,
+    prepared: Shared<bench_dedup::types::prepared>,
+}
+
+/// What accepting packets is timed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Accepting {
+    /// A fresh packet is made from the one before, and accepted.
+    Accept,
+    /// A fresh packet is made from the one before, and room is made and taken: what else the former does.
+    RestoreOnly,
+}
+
+impl DedupBench {
+    /// Puts a receiver on the bench, with the paths and flows that it has.
+    pub fn load(receiver: Receiver, port: u16) -> Result<Self, LoadError> {
+        let failed = LoadError::of("bench_dedup");
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = BenchDedupSkelBuilder::default().open(storage).map_err(&failed)?;
+        open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = port;
+        open.progs.dedup.set_autoload(false);
+        share_tables(open.open_object_mut(), receiver.skeleton.object()).map_err(&failed)?;
+        let programs = open.load().map_err(&failed)?;
+        let prepared = Shared::map(&programs.maps.prepared)?;
+        Ok(DedupBench { arrivals: receiver.arrivals()?, receiver, programs, prepared })
+    }
+
+    /// The receiver.
+    pub fn receiver(&self) -> &Receiver {
+        &self.receiver
+    }
+
+    /// The reader of its arrival records.
+    pub fn arrivals(&mut self) -> &mut Arrivals {
+        &mut self.arrivals
+    }
+
+    /// Time of an empty program.
+    pub fn nothing(&self, frame: &[u8], repeat: u32) -> Result<Duration, RunError> {
+        Ok(test_run(&self.programs.progs.bare_drop, frame, repeat)?.duration)
+    }
+
+    /// Time to accept packets that differ from `frame` in their shims alone, each run one packet.
+    ///
+    /// # Panics
+    /// With more than [`MAX_PREPARED`] shims.
+    pub fn accept(&mut self, what: Accepting, frame: &[u8], shims: &[Shim]) -> Result<TestRun, RunError> {
+        assert!(shims.len() <= MAX_PREPARED, "each packet is prepared");
+        for (index, shim) in shims.iter().enumerate() {
+            let bytes = shim.emit();
+            let mut row = bench_dedup::types::prepared::default();
+            row.sequence_be = u64::from_ne_bytes(bytes[8..16].try_into().expect("8 bytes"));
+            row.tag.copy_from_slice(&bytes[20..28]);
+            // SAFETY: a row of the mapping, which nobody else touches between two runs.
+            unsafe { self.prepared.row(index).write_volatile(row) };
+        }
+        let is_ipv6 = frame[12..14] == [0x86, 0xdd];
+        let outer_bytes = ETHERNET + if is_ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        let state = self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state");
+        state.next_prepared = 0;
+        state.outer[..outer_bytes].copy_from_slice(&frame[..outer_bytes]);
+        let program = match (what, is_ipv6) {
+            (Accepting::RestoreOnly, _) => &self.programs.progs.restore,
+            (Accepting::Accept, false) => &self.programs.progs.accept_v4,
+            (Accepting::Accept, true) => &self.programs.progs.accept_v6,
+        };
+        test_run(program, frame, shims.len() as u32)
+    }
+}
+
+/// Replication of transit traffic on the bench.
+pub struct TransitBench {
+    sender: Sender,
+    programs: BenchReplicateXdpSkel<'static>,
+    sinks: Vec<Link>,
+}
+
+impl TransitBench {
+    /// Puts a sender on the bench. `bare` are the devices that the comparison broadcasts to, `sinks` those at the other
+    /// ends of the paths.
+    pub fn load(sender: Sender, bare: &[u32], sinks: &[u32]) -> Result<Self, BenchError> {
+        let failed = LoadError::of("bench_replicate_xdp");
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = BenchReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let timed = ["replicate_restored", "bare_broadcast", "sink"];
+            program.set_autoload(timed.iter().any(|name| program.name() == *name));
+        }
+        share_tables(open.open_object_mut(), sender.xdp.object()).map_err(&failed)?;
+        let programs = open.load().map_err(&failed)?;
+        for (index, device) in (0u32..).zip(bare) {
+            // struct bpf_devmap_val: the interface, and no program
+            programs.maps.bare_set.set(&index, &[*device, 0])?;
+        }
+        let attach = |device: &u32| Link::xdp(fd(&programs.progs.sink), *device, XdpMode::Native);
+        let sinks = sinks.iter().map(attach).collect::<Result<_, _>>()?;
+        Ok(TransitBench { sender, programs, sinks })
+    }
+
+    /// The sender.
+    pub fn sender(&mut self) -> &mut Sender {
+        &mut self.sender
+    }
+
+    /// Frames that have arrived at the sinks.
+    pub fn arrived(&self) -> Result<u64, TableError> {
+        Ok(self.programs.maps.arrived.per_cpu::<u64>(0)?.iter().sum())
+    }
+
+    /// Time to replicate a packet, which lies in `frame` as it would come in.
+    pub fn replicate(&mut self, frame: &[u8], packets: u32) -> Result<Duration, RunError> {
+        self.keep_headers(frame);
+        live_run(&self.programs.progs.replicate_restored, frame, packets)
+    }
+
+    /// Time to send the packet as it is to the bare devices.
+    pub fn broadcast(&mut self, frame: &[u8], packets: u32) -> Result<Duration, RunError> {
+        self.keep_headers(frame);
+        live_run(&self.programs.progs.bare_broadcast, frame, packets)
+    }
+
+    /// Devices whose frames are counted.
+    pub fn sinks(&self) -> usize {
+        self.sinks.len()
+    }
+
+    fn keep_headers(&mut self, frame: &[u8]) {
+        let state = self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state");
+        let length = state.headers.len();
+        state.headers.copy_from_slice(&frame[..length]);
+    }
+}
+
+/// Replication of locally generated traffic on the bench.
+pub struct LocalBench {
+    programs: BenchReplicateTcSkel<'static>,
+}
+
+/// What is timed at TC.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Local {
+    /// Replicate, send every copy, and take the headers off again.
+    Replicate,
+    /// The same, but the redirection of the last copy is decided and not carried out.
+    ReplicateUnsent,
+    /// Clone the packet as it is to every device.
+    Clones,
+    /// The same, but the redirection of the last copy is decided and not carried out.
+    ClonesUnsent,
+}
+
+impl LocalBench {
+    /// Puts the local side of a sender on the bench. `devices` are those of the policy's paths, in their order; `frame`
+    /// is the packet.
+    pub fn load(sender: &Sender, devices: &[u32], frame: &[u8]) -> Result<Self, LoadError> {
+        let failed = LoadError::of("bench_replicate_tc");
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = BenchReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
+        let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+        constants.port = sender.port;
+        constants.copies = devices.len() as u32;
+        constants.devices[..devices.len()].copy_from_slice(devices);
+        let ethernet = &mut constants.ethernet_header;
+        ethernet.h_dest.copy_from_slice(&frame[..6]);
+        ethernet.h_source.copy_from_slice(&frame[6..12]);
+        ethernet.h_proto = u16::from_ne_bytes([frame[12], frame[13]]);
+        open.progs.replicate_local.set_autoload(false);
+        share_tables(open.open_object_mut(), sender.xdp.object()).map_err(&failed)?;
+        Ok(LocalBench { programs: open.load().map_err(&failed)? })
+    }
+
+    /// Time for one packet.
+    pub fn run(&self, what: Local, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+        let programs = &self.programs.progs;
+        let program = match what {
+            Local::Replicate => &programs.replicate_and_undo,
+            Local::ReplicateUnsent => &programs.replicate_unsent_and_undo,
+            Local::Clones => &programs.bare_clones,
+            Local::ClonesUnsent => &programs.bare_clones_unsent,
+        };
+        test_run(program, frame, repeat)
+    }
+}
+
+/// Why a bench could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A program was refused.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A table was refused.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A sink was refused.
+    #[error(transparent)]
+    Attach(#[from] AttachError),
+}

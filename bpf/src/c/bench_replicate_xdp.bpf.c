@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* Times replication in XDP against a bare broadcast of the same packet to the same devices. Live frames are recycled
+ * with the bytes that the run before has left, so both put back what replication changes.
+ */
+#include "replicate_xdp.bpf.c"
+
+#define RESTORED (sizeof(struct ethhdr) + sizeof(struct iphdr))
+
+struct path_set bare_set SEC(".maps");
+
+/* Set before a run: the packet's headers. */
+__u8 headers[RESTORED];
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, __u64);
+	__uint(max_entries, 1);
+} arrived SEC(".maps");
+
+static __always_inline bool restore(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data;
+
+	if (data + RESTORED > (void *)(long)ctx->data_end)
+		return false;
+	__builtin_memcpy(data, headers, RESTORED);
+	return true;
+}
+
+SEC("xdp")
+int replicate_restored(struct xdp_md *ctx)
+{
+	return restore(ctx) ? replicate_packet(ctx, true) : XDP_ABORTED;
+}
+
+SEC("xdp")
+int bare_broadcast(struct xdp_md *ctx)
+{
+	return restore(ctx) ? bpf_redirect_map(&bare_set, 0, BPF_F_BROADCAST) : XDP_ABORTED;
+}
+
+/* The other end of every path: counts what arrives, so that no copy is timed that was not delivered. */
+SEC("xdp")
+int sink(__attribute__((unused)) struct xdp_md *ctx)
+{
+	__u32 zero = 0;
+	__u64 *count = bpf_map_lookup_elem(&arrived, &zero);
+
+	if (count)
+		(*count)++;
+	return XDP_DROP;
+}
