@@ -48,7 +48,7 @@ pub struct FrameHeader {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
     /// The other side speaks something else.
-    #[error("not the pull protocol: a message begins with {0:02x?} instead of {MAGIC:02x?}")]
+    #[error("not the pull protocol: a message begins with \"{}\" instead of \"{}\"", .0.escape_ascii(), MAGIC.escape_ascii())]
     Magic([u8; 4]),
     /// The other side speaks another version.
     #[error("version {0} of the pull protocol, this is version {VERSION}")]

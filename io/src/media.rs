@@ -53,12 +53,12 @@ pub enum LoadError {
         frames: usize,
     },
     /// A file of a sequence cannot be read.
-    #[error("cannot read {path}: {source}", path = path.display())]
+    #[error("cannot read {path}: {error}", path = path.display())]
     Read {
         /// The file or directory.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// A file of a sequence is not valid.
     #[error("{path}: {error}", path = path.display())]
@@ -105,7 +105,7 @@ fn load_ply_sequence(
 ) -> Result<Vec<Cloud>, LoadError> {
     let read_error = |path: &Path| {
         let path = path.to_owned();
-        move |source| LoadError::Read { path, source }
+        move |error| LoadError::Read { path, error }
     };
     let directory = &sequence.directory;
     let mut paths = Vec::new();

@@ -22,7 +22,6 @@ mod server;
 mod transport;
 
 pub use capture::Report;
-pub use transport::NoCongestionControl;
 
 use anyhow::{Context, ensure};
 use capture::Capture;

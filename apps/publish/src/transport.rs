@@ -18,21 +18,21 @@ const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
 /// The kernel refuses a congestion control.
 #[derive(Debug, thiserror::Error)]
-#[error("TCP congestion control \"{name}\" cannot be used: {source}; available here: {available}")]
-pub struct NoCongestionControl {
+#[error("TCP congestion control \"{name}\" cannot be used: {error}; available here: {available}")]
+struct NoCongestionControl {
     name: String,
     available: String,
-    source: io::Error,
+    error: io::Error,
 }
 
 /// A listening socket; the viewers' sockets inherit its congestion control.
 pub(crate) fn listen(address: SocketAddr, congestion: &str) -> anyhow::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_tcp_congestion(congestion.as_bytes()).map_err(|source| NoCongestionControl {
+    socket.set_tcp_congestion(congestion.as_bytes()).map_err(|error| NoCongestionControl {
         name: congestion.to_owned(),
         available: fs::read_to_string(AVAILABLE)
             .map_or_else(|error| error.to_string(), |text| text.trim().to_owned()),
-        source,
+        error,
     })?;
     // A publisher that was killed can be started again at once.
     socket.set_reuse_address(true)?;

@@ -85,20 +85,20 @@ pub struct Synthetic {
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptionError {
     /// The file cannot be read.
-    #[error("cannot read the recording {path}: {source}", path = path.display())]
+    #[error("cannot read the recording {path}: {error}", path = path.display())]
     Read {
         /// The description.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// It is not what a description must be.
-    #[error("{path}: {source}", path = path.display())]
+    #[error("{path}: {error}", path = path.display())]
     Parse {
         /// The description.
         path: PathBuf,
         /// Line, key and what is expected.
-        source: Box<toml::de::Error>,
+        error: Box<toml::de::Error>,
     },
     /// A value makes no sense.
     #[error("{path}: {key} {reason}", path = path.display())]
@@ -125,9 +125,9 @@ impl Recording {
     /// Reads a description. `data_dir` is what `$HAWSER_DATA/` at the beginning of a path stands for.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
         let text = fs::read_to_string(path)
-            .map_err(|source| DescriptionError::Read { path: path.to_owned(), source })?;
+            .map_err(|error| DescriptionError::Read { path: path.to_owned(), error })?;
         let file: File = toml::from_str(&text)
-            .map_err(|source| DescriptionError::Parse { path: path.to_owned(), source: Box::new(source) })?;
+            .map_err(|error| DescriptionError::Parse { path: path.to_owned(), error: Box::new(error) })?;
         let here = path.parent().unwrap_or(Path::new(""));
         let resolve = |file: &mut PathBuf| match file.strip_prefix("$HAWSER_DATA") {
             Ok(rest) => *file = data_dir.join(rest),

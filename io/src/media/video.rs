@@ -7,20 +7,20 @@ use std::thread::{self, JoinHandle};
 #[derive(Debug, thiserror::Error)]
 pub enum VideoError {
     /// The file is not there or not readable.
-    #[error("cannot open {path}: {source}", path = path.display())]
+    #[error("cannot open {path}: {error}", path = path.display())]
     Open {
         /// The video.
         path: PathBuf,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// A program is missing.
-    #[error("cannot run {program}: {source}; install it with \"apt install ffmpeg\"")]
+    #[error("cannot run {program}: {error}; install it with \"apt install ffmpeg\"")]
     Program {
         /// `ffmpeg` or `ffprobe`.
         program: &'static str,
         /// Why.
-        source: io::Error,
+        error: io::Error,
     },
     /// ffmpeg gave up.
     #[error("{path}: {complaint}", path = path.display())]
@@ -60,7 +60,7 @@ pub(super) struct Video {
 
 impl Video {
     pub(super) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
-        std::fs::File::open(path).map_err(|source| VideoError::Open { path: path.to_owned(), source })?;
+        std::fs::File::open(path).map_err(|error| VideoError::Open { path: path.to_owned(), error })?;
         let (width, height, found) = probe(path)?;
         let (name, pixel_bytes) = match format {
             PixelFormat::Rgb24 => ("rgb24", 3),
@@ -77,7 +77,7 @@ impl Video {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|source| VideoError::Program { program: "ffmpeg", source })?;
+            .map_err(|error| VideoError::Program { program: "ffmpeg", error })?;
         let images = ffmpeg.stdout.take().expect("stdout is piped");
         let mut stderr = ffmpeg.stderr.take().expect("stderr is piped");
         let complaints = thread::spawn(move || {
@@ -139,7 +139,7 @@ fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
         .arg(path)
         .stdin(Stdio::null())
         .output()
-        .map_err(|source| VideoError::Program { program: "ffprobe", source })?;
+        .map_err(|error| VideoError::Program { program: "ffprobe", error })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let fields: Vec<&str> = text.lines().collect();
     let size = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
