@@ -57,7 +57,7 @@ fn packet_socket(
 ) -> io::Result<OwnedFd> {
     use std::os::fd::{AsRawFd, FromRawFd};
 
-    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
     // Protocol 0 receives nothing, so that nothing arrives before the socket is bound.
     // SAFETY: `socket` takes integers and returns a new descriptor or -1.
     let descriptor = unsafe { libc::socket(libc::AF_PACKET, kind, 0) };

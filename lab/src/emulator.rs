@@ -15,6 +15,7 @@
 mod driver;
 mod health;
 mod load;
+mod placement;
 mod self_test;
 
 pub use health::{Health, Lateness};
@@ -26,6 +27,8 @@ use hawser_io::netns::Namespace;
 use hawser_io::ring;
 use hawser_netem::{LinkConfig, LinkStats};
 use hawser_units::Instant;
+use nix::unistd::{Pid, gettid};
+use placement::Placement;
 use serde::{Deserialize, Serialize};
 use std::io::PipeWriter;
 use std::sync::Arc;
@@ -53,6 +56,7 @@ pub struct Emulator {
     control: Arc<Control>,
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<Result<EmulatorReport>>>,
+    id: Pid,
 }
 
 /// What became of the traffic, and whether the emulator kept up.
@@ -90,19 +94,39 @@ impl Emulator {
             move || {
                 namespace.enter()?;
                 // The starter waits for this and for nothing else.
-                let ready = || ready.send(()).unwrap_or(());
+                let ready = || ready.send(gettid()).unwrap_or(());
                 Driver::open(paths, seed, control, stopped)?.run(ready)
             }
         };
         let thread = thread::Builder::new().name("emulator".into()).spawn(run)?;
-        let mut emulator = Emulator { control, wake: Some(wake), thread: Some(thread) };
+        let mut emulator = Emulator { control, wake: Some(wake), thread: Some(thread), id: gettid() };
         match is_ready.recv() {
-            Ok(()) => Ok(emulator),
+            Ok(id) => {
+                emulator.id = id;
+                Ok(emulator)
+            }
             Err(_) => match emulator.end() {
                 Err(error) => Err(error.context("the emulator did not start")),
                 Ok(_) => Err(anyhow!("the emulator ended before it started")),
             },
         }
+    }
+
+    /// Gives the emulator a processor of its own and makes all devices of `neighbours` receive on the others.
+    ///
+    /// The kernel delivers a frame on the processor that sends it: forwarding, TCP, and whatever is sent in answer would
+    /// all run inside the emulator's calls, and everything behind them would be late. So an experiment with more than
+    /// test frames calls this with every namespace that works on what the links deliver. With a single processor it
+    /// changes nothing.
+    ///
+    /// # Errors
+    /// When the kernel does not allow to move the thread or has no receive packet steering.
+    pub fn steer(&self, neighbours: &[&Namespace]) -> Result<()> {
+        let Some(placement) = Placement::choose()? else { return Ok(()) };
+        for neighbour in neighbours {
+            placement.receive_elsewhere(neighbour)?;
+        }
+        placement.settle(self.id)
     }
 
     /// Makes second 0 of every schedule and trace the time `origin` of the monotonic clock.

@@ -33,6 +33,7 @@ impl Bench {
             backward,
         };
         let emulator = Emulator::start(lab.network(), vec![path], 1).unwrap();
+        emulator.steer(&[lab.ingress(), lab.egress()]).unwrap();
         Bench { emulator, lab }
     }
 

@@ -21,9 +21,11 @@ impl Sender {
         Ok(Sender { socket: packet_socket(index, RECEIVE_NOTHING, bypass)? })
     }
 
-    /// Sends frames in order. A frame that the kernel refuses is left out and the rest still sent.
+    /// Sends frames in order. It waits while the socket's send buffer is full of frames that the device's other end has
+    /// not received yet. A frame that the kernel refuses is left out and the rest still sent.
     ///
-    /// Returns how many were refused, with the last reason.
+    /// # Errors
+    /// How many were refused, with the last reason.
     pub fn send(&self, frames: &[Vec<u8>]) -> Result<(), (usize, io::Error)> {
         let mut refused: Option<(usize, io::Error)> = None;
         let mut rest = frames;

@@ -79,6 +79,7 @@ pub(super) fn receive(
     namespace.enter()?;
     let mut ports = devices.iter().map(|device| open(device)).collect::<Result<Vec<_>>>()?;
     let mut arrivals = vec![Arrivals::default(); ports.len()];
+    ring::rise_to_realtime().context("the receiver needs real-time priority")?;
     ready();
     while !ended.load(Ordering::Relaxed) {
         for (port, arrivals) in ports.iter_mut().zip(&mut arrivals) {

@@ -134,6 +134,7 @@ fn measure(
         forward,
     });
     let emulator = Emulator::start(lab.network(), paths.collect(), SEED)?;
+    emulator.steer(&[lab.ingress(), lab.egress()])?;
     let near = lab.paths().map(|path| lab.path(path).near.device.clone());
     let far: Vec<String> = lab.paths().map(|path| lab.path(path).far.device.clone()).collect();
     let load: Vec<_> = near.zip(offered.iter().copied()).collect();

@@ -1,0 +1,78 @@
+use anyhow::{Context, Result};
+use hawser_io::netns::Namespace;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::Path;
+
+/// Which processor the emulator has to itself, and which are left for its neighbours.
+#[derive(Debug, Clone)]
+pub(super) struct Placement {
+    emulator: usize,
+    neighbours: Vec<usize>,
+}
+
+impl Placement {
+    /// Among the processors that this process may use; none when there is only one.
+    pub(super) fn choose() -> Result<Option<Self>> {
+        let allowed = sched_getaffinity(CALLING_THREAD)?;
+        let mut cpus: Vec<usize> =
+            (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
+        let emulator = cpus.pop().context("this process may use no processor")?;
+        Ok((!cpus.is_empty()).then_some(Placement { emulator, neighbours: cpus }))
+    }
+
+    /// Puts the emulator's thread on the emulator's processor.
+    pub(super) fn settle(&self, thread: Pid) -> Result<()> {
+        let mut cpu = CpuSet::new();
+        cpu.set(self.emulator)?;
+        Ok(sched_setaffinity(thread, &cpu)?)
+    }
+
+    /// Makes all devices of `namespace` receive on the neighbours' processors (receive packet steering).
+    pub(super) fn receive_elsewhere(&self, namespace: &Namespace) -> Result<()> {
+        let mask = mask(&self.neighbours);
+        let steer = || namespace.run(|| steer_devices(&mask))?;
+        steer().with_context(|| format!("cannot steer what is received in {}", namespace.name()))
+    }
+}
+
+const CALLING_THREAD: Pid = Pid::from_raw(0);
+
+/// `/sys` shows the devices of the namespace in which it was mounted, so the calling thread mounts its own.
+fn steer_devices(mask: &str) -> Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS)?;
+    mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&Path>)?;
+    mount(Some("hawser"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&Path>)?;
+    for device in fs::read_dir("/sys/class/net")? {
+        for queue in fs::read_dir(device?.path().join("queues"))? {
+            let file = queue?.path().join("rps_cpus");
+            if file.exists() {
+                fs::write(&file, mask).with_context(|| format!("cannot write {}", file.display()))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A set of processors as the kernel reads it: hexadecimal words of 32 bits, the highest first.
+fn mask(cpus: &[usize]) -> String {
+    let mut words = vec![0u32; cpus.iter().max().map_or(1, |cpu| cpu / 32 + 1)];
+    for cpu in cpus {
+        words[cpu / 32] |= 1 << (cpu % 32);
+    }
+    words.iter().rev().map(|word| format!("{word:x}")).collect::<Vec<_>>().join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_a_bit_for_each_processor() {
+        assert_eq!(mask(&[0]), "1");
+        assert_eq!(mask(&[0, 1, 2, 4]), "17");
+        assert_eq!(mask(&[0, 35]), "8,1");
+    }
+}
