@@ -4,6 +4,7 @@ use crate::layers;
 use crate::machine::{self, Root};
 use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -36,14 +37,6 @@ struct Run {
     count: Count,
 }
 
-/// Integration tests of one tier: those whose `required-features` name it.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Tier {
-    packages: Vec<String>,
-    tests: Vec<String>,
-    features: Vec<String>,
-}
-
 /// Runs every check and test. A step that fails does not keep the later ones from running.
 ///
 /// What the machine does not allow is skipped and said; with `CI=true` it is a failure.
@@ -62,14 +55,14 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     })?;
     let root = machine::root();
     run.step("tests: eBPF", |count| {
-        let tier = tier(workspace, "ebpf-tests", Some("network-tests"));
-        tests_as_root(&tier, &root, machine::without_ebpf, &[], count)
+        let tests = tests_of(workspace, "ebpf-tests", Some("network-tests"));
+        tests_as_root(&tests, &root, machine::without_ebpf, &[], count)
     })?;
     run.step("tests: network", |count| {
-        let tier = tier(workspace, "network-tests", None);
+        let tests = tests_of(workspace, "network-tests", None);
         let missing = |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
         // One at a time: they share the machine's cores with emulators that must keep up.
-        tests_as_root(&tier, &root, missing, &["--test-threads=1"], count)
+        tests_as_root(&tests, &root, missing, &["--test-threads=1"], count)
     })?;
     run.finish()
 }
@@ -151,36 +144,26 @@ fn licences() -> Result<Outcome> {
     cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
 }
 
-/// The integration tests that require `feature` and do not require `unless`.
-fn tier(workspace: &Metadata, feature: &str, unless: Option<&str>) -> Tier {
-    let mut tier = Tier::default();
-    for package in workspace.workspace_packages() {
-        for target in &package.targets {
-            let requires = |name: &str| target.required_features.iter().any(|required| required == name);
-            if !target.kind.contains(&TargetKind::Test) || !requires(feature) || unless.is_some_and(requires)
-            {
-                continue;
-            }
-            tier.packages.push(package.name.to_string());
-            tier.tests.push(target.name.clone());
-            tier.features.extend(target.required_features.iter().cloned());
+/// The names of the integration tests that require `feature` and do not require `unless`.
+fn tests_of(workspace: &Metadata, feature: &str, unless: Option<&str>) -> BTreeSet<String> {
+    let mut tests = BTreeSet::new();
+    for target in workspace.workspace_packages().iter().flat_map(|package| &package.targets) {
+        let requires = |name: &str| target.required_features.iter().any(|required| required == name);
+        if target.kind.contains(&TargetKind::Test) && requires(feature) && !unless.is_some_and(requires) {
+            tests.insert(target.name.clone());
         }
     }
-    for list in [&mut tier.packages, &mut tier.tests, &mut tier.features] {
-        list.sort();
-        list.dedup();
-    }
-    tier
+    tests
 }
 
 fn tests_as_root(
-    tier: &Tier,
+    tests: &BTreeSet<String>,
     root: &Result<Root, String>,
     missing: impl Fn(&Root) -> Option<String>,
     arguments: &[&str],
     count: &mut Count,
 ) -> Result<Outcome> {
-    if tier.tests.is_empty() {
+    if tests.is_empty() {
         println!("no test asks for it");
         return Ok(Outcome::Passed);
     }
@@ -191,14 +174,12 @@ fn tests_as_root(
     if let Some(reason) = missing(root) {
         return Ok(Outcome::Skipped(reason));
     }
-    let mut command = cargo_command(&["test", "--no-fail-fast", "--features", &tier.features.join(",")]);
+    // The whole workspace with every feature in each tier, so that nothing is compiled once more for another selection.
+    let mut command = cargo_command(&["test", "--no-fail-fast", "--workspace", "--all-features"]);
     if matches!(root, Root::Sudo) {
         command.args(["--config", "target.'cfg(target_os = \"linux\")'.runner = ['sudo', '-n', '-E']"]);
     }
-    for package in &tier.packages {
-        command.args(["--package", package]);
-    }
-    for test in &tier.tests {
+    for test in tests {
         command.args(["--test", test]);
     }
     command.arg("--").args(arguments);
