@@ -161,55 +161,58 @@ impl TransitBench {
 /// Replication of locally generated traffic on the bench.
 pub struct LocalBench {
     programs: BenchReplicateTcSkel<'static>,
+    egress: Link,
 }
 
-/// What is timed at TC.
+/// What is done at the egress of the device that a packet is sent by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Local {
-    /// Replicate, send every copy, and take the headers off again.
+pub enum Egress {
+    /// What the sender does.
     Replicate,
-    /// The same, but the redirection of the last copy is decided and not carried out.
-    ReplicateUnsent,
-    /// Clone the packet as it is to every device.
+    /// A clone of the packet as it is to every device; the packet itself goes nowhere.
     Clones,
-    /// The same, but the redirection of the last copy is decided and not carried out.
-    ClonesUnsent,
+    /// The same, but that the packet itself goes to the last device.
+    ClonesAndRedirect,
+    /// Nothing: the packet is dropped. What sending it costs is part of the other figures.
+    Discard,
 }
 
 impl LocalBench {
-    /// Puts the local side of a sender on the bench. `devices` are those of the policy's paths, in their order; `frame`
-    /// is the packet.
-    pub fn load(sender: &Sender, devices: &[u32], frame: &[u8]) -> Result<Self, LoadError> {
+    /// Puts the local side of a sender on the bench: packets are sent by `device`, clones go to `devices`.
+    pub fn load(sender: &Sender, device: u32, devices: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_tc");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = BenchReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
         let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
-        constants.port = sender.port;
+        constants.device = device;
         constants.copies = devices.len() as u32;
         constants.devices[..devices.len()].copy_from_slice(devices);
-        let ethernet = &mut constants.ethernet_header;
-        ethernet.h_dest.copy_from_slice(&frame[..6]);
-        ethernet.h_source.copy_from_slice(&frame[6..12]);
-        ethernet.h_proto = u16::from_ne_bytes([frame[12], frame[13]]);
-        open.progs.replicate_local.set_autoload(false);
-        share_tables(open.open_object_mut(), sender.xdp.object()).map_err(&failed)?;
-        Ok(LocalBench { programs: open.load().map_err(&failed)? })
+        let programs = open.load().map_err(&failed)?;
+        let egress = Link::tcx_egress(fd(&sender.tc.progs.replicate_local), device)?;
+        Ok(LocalBench { programs, egress })
     }
 
-    /// Time for one packet.
-    pub fn run(&self, what: Local, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+    /// Time for one packet, which lies in `frame` as this node sends it.
+    pub fn run(
+        &self,
+        sender: &Sender,
+        egress: Egress,
+        frame: &[u8],
+        packets: u32,
+    ) -> Result<Duration, BenchError> {
         let programs = &self.programs.progs;
-        let program = match what {
-            Local::Replicate => &programs.replicate_and_undo,
-            Local::ReplicateUnsent => &programs.replicate_unsent_and_undo,
-            Local::Clones => &programs.bare_clones,
-            Local::ClonesUnsent => &programs.bare_clones_unsent,
+        let program = match egress {
+            Egress::Replicate => fd(&sender.tc.progs.replicate_local),
+            Egress::Clones => fd(&programs.bare_clones),
+            Egress::ClonesAndRedirect => fd(&programs.bare_clones_and_redirect),
+            Egress::Discard => fd(&programs.discard),
         };
-        test_run(program, frame, repeat)
+        self.egress.update(program).map_err(BenchError::Update)?;
+        Ok(test_run(&programs.send, frame, packets)?.duration)
     }
 }
 
-/// Why a bench could not be set up.
+/// Why something is not timed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     /// A program was refused.
@@ -218,7 +221,13 @@ pub enum BenchError {
     /// A table was refused.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A sink was refused.
+    /// A program was not attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
+    /// The program that is timed could not be put in its place.
+    #[error("cannot replace the program at the egress: {0}")]
+    Update(std::io::Error),
+    /// It did not run.
+    #[error(transparent)]
+    Run(#[from] RunError),
 }

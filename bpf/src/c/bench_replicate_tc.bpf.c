@@ -1,69 +1,55 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Times replication at TC against bare clones of the same packet to the same devices. A test run does not carry out the
- * redirection of the last copy, so a clone stands in for it on both sides.
+/* Times replication at TC against bare clones of the same packet to the same devices. A test run does not carry out a
+ * redirection, and an encapsulated packet cannot be made as it was: so the test run sends a clone of the packet by a
+ * device whose egress has the program that is timed.
  */
-#include "replicate_tc.bpf.c"
+#include <linux/bpf.h>
+#include <linux/pkt_cls.h>
 
-#define OUTER_BYTES (sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(struct shim))
+#include <bpf/bpf_helpers.h>
 
-volatile const __u32 devices[MAX_PATHS]; /* of the bare clones, the last of them that of the last path */
+#include "abi.h"
+
+volatile const __u32 device; /* that the packet is sent by */
+volatile const __u32 devices[MAX_PATHS]; /* of the clones */
 volatile const __u32 copies;
-volatile const struct ethhdr ethernet_header;
 
-static __always_inline int send_last(struct __sk_buff *skb)
-{
-	return bpf_clone_redirect(skb, devices[(copies - 1) & (MAX_PATHS - 1)], 0);
-}
-
-/* Takes the outer headers off again. */
-static __always_inline int undo(struct __sk_buff *skb)
-{
-	struct ethhdr *ethernet;
-
-	if (bpf_skb_adjust_room(skb, -(int)OUTER_BYTES, BPF_ADJ_ROOM_MAC, 0))
-		return TC_ACT_SHOT;
-	ethernet = (void *)(long)skb->data;
-	if ((void *)(ethernet + 1) > (void *)(long)skb->data_end)
-		return TC_ACT_SHOT;
-	*ethernet = ethernet_header;
-	return TC_ACT_OK;
-}
-
+/* The program that is test-run. */
 SEC("tc")
-int replicate_and_undo(struct __sk_buff *skb)
+int send(struct __sk_buff *skb)
 {
-	if (replicate_skb(skb) != TC_ACT_REDIRECT || send_last(skb))
-		return TC_ACT_SHOT;
-	return undo(skb);
+	return bpf_clone_redirect(skb, device, 0) ? TC_ACT_SHOT : TC_ACT_OK;
 }
 
-/* All but the last copy is sent. */
-SEC("tc")
-int replicate_unsent_and_undo(struct __sk_buff *skb)
-{
-	return replicate_skb(skb) == TC_ACT_REDIRECT ? undo(skb) : TC_ACT_SHOT;
-}
-
-static __always_inline int clones(struct __sk_buff *skb, __u32 count)
+static __always_inline int clone_to(struct __sk_buff *skb, __u32 count, int action)
 {
 	for (__u32 i = 0; i < MAX_PATHS && i < count; i++) {
 		if (bpf_clone_redirect(skb, devices[i], 0))
 			return TC_ACT_SHOT;
 	}
-	return TC_ACT_OK;
+	return action;
 }
 
-SEC("tc")
+/* These stand at the egress, where Sender::attach_local puts what they are compared with. */
+
+SEC("tcx/egress")
 int bare_clones(struct __sk_buff *skb)
 {
-	return clones(skb, copies);
+	return clone_to(skb, copies, TC_ACT_SHOT);
 }
 
-/* All but the last copy is sent. */
-SEC("tc")
-int bare_clones_unsent(struct __sk_buff *skb)
+SEC("tcx/egress")
+int bare_clones_and_redirect(struct __sk_buff *skb)
 {
-	if (clones(skb, copies - 1) != TC_ACT_OK)
-		return TC_ACT_SHOT;
-	return bpf_redirect(devices[(copies - 1) & (MAX_PATHS - 1)], 0);
+	__u32 last = copies - 1;
+
+	return clone_to(skb, last, bpf_redirect(devices[last & (MAX_PATHS - 1)], 0));
 }
+
+SEC("tcx/egress")
+int discard(__attribute__((unused)) struct __sk_buff *skb)
+{
+	return TC_ACT_SHOT;
+}
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";

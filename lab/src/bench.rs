@@ -1,0 +1,114 @@
+//! What a packet costs: the eBPF programs, each in the kernel's own test run, and the emulator.
+//!
+//! A figure is the median of many short runs. What is compared runs in turns, and a ratio is the median of the ratios
+//! of neighbouring runs, so that a machine that changes its speed changes both sides. `limit_*` among the parameters is
+//! what a figure is to reach.
+
+mod dedup;
+mod network;
+mod replicate;
+
+use crate::emulator;
+use crate::summary::{Case, Provenance, Summary};
+use anyhow::{Context, Result};
+use hawser_wire::ip;
+use network::Network;
+use nix::sched::{CpuSet, sched_setaffinity};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::time::Duration;
+
+/// Time for each part of the emulator's self-test.
+const EMULATOR_SECONDS: f64 = 5.0;
+
+/// Size of the packets that are timed: a full one that fits a path of 1,500 bytes over IPv4 and IPv6.
+const INNER_BYTES: usize = 1400;
+
+/// Runs every bench and writes `summary.json` into `out`. Takes about a minute; the machine should have nothing else to
+/// do.
+///
+/// # Errors
+/// Without root, eBPF or network namespaces.
+pub fn run(out: &Path) -> Result<Summary> {
+    let mut summary = Summary::new("bench", Provenance::gather(0));
+    let network = Network::create(replicate::MOST_PATHS)?;
+    network.run(|| programs(&network, &mut summary))??;
+    drop(network);
+    let emulated = emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
+    summary.cases.extend(emulated.cases);
+    for unmet in emulated.unmet {
+        summary.invalidate(unmet);
+    }
+    summary.write(out)?;
+    Ok(summary)
+}
+
+fn programs(network: &Network, summary: &mut Summary) -> Result<()> {
+    stay_on_one_cpu()?;
+    dedup::run(summary)?;
+    replicate::run(network, summary)
+}
+
+/// A thread that wanders between CPUs leaves its cache and its softirqs behind.
+fn stay_on_one_cpu() -> Result<()> {
+    let mut one = CpuSet::new();
+    one.set(nix::sched::sched_getcpu()?)?;
+    sched_setaffinity(Pid::from_raw(0), &one).context("cannot stay on one CPU")
+}
+
+/// A frame with a UDP packet of [`INNER_BYTES`] that comes in at an ingress edge.
+fn transit_frame() -> Vec<u8> {
+    let payload = [0x5a; INNER_BYTES - 28];
+    let source = "192.0.2.1:1000".parse().expect("an address");
+    let destination = "203.0.113.9:2000".parse().expect("an address");
+    let mut packet = ip::udp_packet(source, destination, 0, &payload);
+    packet[4..6].copy_from_slice(&[0x12, 0x34]); // a transparent flow replicates only what has an ID
+    packet[10..12].fill(0);
+    let checksum = ip::checksum(&packet[..20]);
+    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00], &packet[..]].concat()
+}
+
+/// A case with what is set in all of them.
+fn case(name: &str, limits: &[(&str, f64)]) -> Case {
+    let mut case = Case::new(name);
+    case.params.insert("inner_bytes".into(), INNER_BYTES.into());
+    for (metric, limit) in limits {
+        case.params.insert(format!("limit_{metric}"), (*limit).into());
+    }
+    case
+}
+
+fn nanoseconds(duration: Duration) -> f64 {
+    duration.as_nanos() as f64
+}
+
+fn median(mut figures: Vec<f64>) -> f64 {
+    figures.sort_unstable_by(f64::total_cmp);
+    figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// The median of the quotients of what was measured in turns.
+fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
+    median(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle() {
+        assert_eq!(median(vec![9.0, 1.0, 5.0]), 5.0);
+        assert!(median(Vec::new()).is_nan());
+        assert_eq!(median_ratio(&[2.0, 30.0, 4.0], &[1.0, 10.0, 4.0]), 2.0);
+    }
+
+    #[test]
+    fn the_packet_fits_every_path() {
+        let frame = transit_frame();
+        assert_eq!(frame.len(), 14 + INNER_BYTES);
+        assert_eq!(ip::checksum(&frame[14..34]), 0);
+        const { assert!(INNER_BYTES + hawser_wire::OVERHEAD_V6 <= 1500) };
+    }
+}

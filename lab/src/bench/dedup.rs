@@ -1,0 +1,190 @@
+use super::{case, median, nanoseconds, transit_frame};
+use crate::summary::{Case, Summary};
+use anyhow::{Result, ensure};
+use hawser_bpf::bench::{Accepting, DedupBench};
+use hawser_bpf::{Receiver, ReceiverOptions, Verdict};
+use hawser_units::{FlowId, PathId, PathSet};
+use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Shim};
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+const ROUNDS: usize = 51;
+
+/// Packets of a run: fewer than an arrival ring and the list of prepared packets hold.
+const PACKETS: u32 = 50_000;
+
+/// What is timed: outer header and tag.
+#[derive(Clone, Copy)]
+struct Form {
+    name: &'static str,
+    is_ipv6: bool,
+    tagged: bool,
+    duplicate_limit_ns: Option<f64>,
+    accept_limit_ns: Option<f64>,
+}
+
+const FORMS: [Form; 4] = [
+    Form {
+        name: "",
+        is_ipv6: false,
+        tagged: false,
+        duplicate_limit_ns: Some(90.0),
+        accept_limit_ns: Some(160.0),
+    },
+    Form {
+        name: "-tagged",
+        is_ipv6: false,
+        tagged: true,
+        duplicate_limit_ns: Some(150.0),
+        accept_limit_ns: Some(220.0),
+    },
+    Form { name: "-v6", is_ipv6: true, tagged: false, duplicate_limit_ns: None, accept_limit_ns: None },
+    Form { name: "-v6-tagged", is_ipv6: true, tagged: true, duplicate_limit_ns: None, accept_limit_ns: None },
+];
+
+pub(super) fn run(summary: &mut Summary) -> Result<()> {
+    let mut bench = Bench::load()?;
+    let floor = bench.median(|bench| Ok(bench.programs.nothing(&transit_frame(), PACKETS)?))?;
+    summary.cases.push(timed("floor/xdp-drop", None, floor));
+    for form in FORMS {
+        let name = format!("dedup/duplicate{}", form.name);
+        let duplicate = bench.median(|bench| bench.duplicate(form, true))?;
+        summary.cases.push(timed(&name, form.duplicate_limit_ns, duplicate));
+    }
+    let unread = bench.median(|bench| bench.duplicate(FORMS[0], false))?;
+    summary.cases.push(timed("dedup/duplicate-records-full", None, unread));
+    for form in FORMS {
+        let mut restore = Vec::new();
+        let accept = bench.median(|bench| {
+            restore.push(nanoseconds(bench.restore(form)?));
+            bench.accept(form)
+        })?;
+        let mut case = timed(&format!("dedup/accept{}", form.name), form.accept_limit_ns, accept);
+        // Part of the figure above: packets are made in the kernel, as accepting one takes its headers away.
+        case.metrics.set("restore_ns_per_packet", median(restore));
+        summary.cases.push(case);
+    }
+    Ok(())
+}
+
+fn timed(name: &str, limit_ns: Option<f64>, figure: f64) -> Case {
+    let limit = limit_ns.map(|limit| ("ns_per_packet", limit));
+    let mut case = case(name, limit.as_slice());
+    case.metrics.set("ns_per_packet", figure);
+    case
+}
+
+struct Bench {
+    programs: DedupBench,
+    flow: FlowId,
+    key: Key,
+    /// No number comes twice but those that are to.
+    next_sequence: u64,
+    records: Vec<hawser_bpf::Arrival>,
+}
+
+impl Bench {
+    fn load() -> Result<Self> {
+        let receiver = Receiver::load(&ReceiverOptions {
+            port: DEFAULT_PORT,
+            transparent_within: Duration::from_secs(1),
+            fingerprint_key: [1, 2],
+            pins: None,
+        })?;
+        for path in PathId::all().take(2) {
+            receiver.set_path(path, Some(towards_here(path).addresses.pair().1))?;
+        }
+        Ok(Bench {
+            programs: DedupBench::load(receiver, DEFAULT_PORT)?,
+            flow: FlowId::try_from(7)?,
+            key: Key::from_bytes([0x5a; 16]),
+            next_sequence: 1 << 40,
+            records: Vec::new(),
+        })
+    }
+
+    /// The median of what `measure` takes, nanoseconds.
+    fn median(&mut self, mut measure: impl FnMut(&mut Self) -> Result<Duration>) -> Result<f64> {
+        let figures = (0..ROUNDS).map(|_| Ok(nanoseconds(measure(self)?)));
+        Ok(median(figures.collect::<Result<_>>()?))
+    }
+
+    /// `read` gives the records room, as a reader does.
+    fn duplicate(&mut self, form: Form, read: bool) -> Result<Duration> {
+        let frame = frame(self.shims(form, 1)?[0]);
+        let receiver = self.programs.receiver();
+        receiver.run(&frame, 1)?;
+        if read {
+            self.drain();
+        }
+        let run = self.programs.receiver().run(&frame, PACKETS)?;
+        if read {
+            self.drain();
+            let duplicates =
+                self.records.iter().filter(|record| record.verdict == Verdict::Duplicate).count();
+            ensure!(duplicates == PACKETS as usize, "{duplicates} duplicates of {PACKETS} were recorded");
+        }
+        Ok(run.duration)
+    }
+
+    fn accept(&mut self, form: Form) -> Result<Duration> {
+        let shims = self.shims(form, PACKETS as usize)?;
+        self.drain();
+        let run = self.programs.accept(Accepting::Accept, &frame(shims[0]), &shims)?;
+        self.drain();
+        let accepted = self.records.iter().filter(|record| record.verdict.accepts()).count();
+        ensure!(accepted == shims.len(), "{accepted} packets of {PACKETS} were accepted");
+        Ok(run.duration)
+    }
+
+    fn restore(&mut self, form: Form) -> Result<Duration> {
+        let shims = self.shims(form, PACKETS as usize)?;
+        Ok(self.programs.accept(Accepting::RestoreOnly, &frame(shims[0]), &shims)?.duration)
+    }
+
+    /// Shims of packets that were not seen yet.
+    fn shims(&mut self, form: Form, count: usize) -> Result<Vec<Shim>> {
+        let key = form.tagged.then(|| self.key.clone());
+        self.programs.receiver().set_flow(self.flow, Some(&KeyRing { slots: [key, None] }))?;
+        let path = PathId::try_from(u8::from(form.is_ipv6))?;
+        let first = self.next_sequence;
+        self.next_sequence += count as u64;
+        let shim = |sequence| Shim {
+            path,
+            paths: PathSet::from_bits(0b11),
+            epoch: 0,
+            flow: self.flow,
+            sequence,
+            sent_micros: 0,
+            seal: None,
+        };
+        let sealed = |shim: Shim| if form.tagged { shim.sealed(KeySlot::Zero, &self.key) } else { shim };
+        Ok((first..self.next_sequence).map(shim).map(sealed).collect())
+    }
+
+    fn drain(&mut self) {
+        self.records.clear();
+        self.programs.arrivals().drain(&mut self.records);
+    }
+}
+
+/// A replica of the packet, on its way to the receiver: path 0 is over IPv4, path 1 over IPv6.
+fn frame(shim: Shim) -> Vec<u8> {
+    let inner = &transit_frame()[14..];
+    towards_here(shim.path).frame(&shim, inner).expect("the packet fits")
+}
+
+fn towards_here(path: PathId) -> Encapsulation {
+    let addresses = match path.index() {
+        0 => Addresses::V4 {
+            source: Ipv4Addr::new(198, 51, 100, 1),
+            destination: Ipv4Addr::new(198, 51, 100, 2),
+        },
+        _ => Addresses::V6 {
+            source: Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1),
+            destination: Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2),
+        },
+    };
+    let (destination_mac, source_mac) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
+    Encapsulation { destination_mac, source_mac, addresses, port: DEFAULT_PORT }
+}

@@ -1,0 +1,49 @@
+use anyhow::Result;
+use hawser_io::netns::{self, Namespace};
+use nix::net::if_::if_nametoindex;
+
+/// A namespace with pairs of virtual devices: `outN` is what a path leaves by, `inN` where it ends.
+pub(super) struct Network {
+    namespace: Namespace,
+    /// Interface numbers of the `outN`.
+    pub(super) out: Vec<u32>,
+    /// Interface numbers of the `inN`.
+    pub(super) ends: Vec<u32>,
+    /// Interface number of a device whose other end nobody listens at.
+    pub(super) local: u32,
+}
+
+impl Network {
+    pub(super) fn create(pairs: usize) -> Result<Self> {
+        let namespace = Namespace::create(format!("hawser-bench-{}", std::process::id()))?;
+        let mut network = Network { namespace, out: Vec::new(), ends: Vec::new(), local: 0 };
+        let mut batch =
+            String::from("link add local type veth peer name nowhere\nlink set local addrgenmode none up\n");
+        for pair in 0..pairs {
+            batch += &format!("link add out{pair} type veth peer name in{pair}\n");
+            for device in ["out", "in"] {
+                // Without addresses the kernel sends nothing of its own.
+                batch += &format!("link set {device}{pair} addrgenmode none up\n");
+            }
+        }
+        network.namespace.ip(&batch)?;
+        let index = |device: &str, pair: usize| if_nametoindex(format!("{device}{pair}").as_str());
+        let all = |device: &str| (0..pairs).map(|pair| index(device, pair)).collect::<Result<_, _>>();
+        let local = || if_nametoindex("local");
+        (network.out, network.ends, network.local) =
+            network.namespace.run(|| anyhow::Ok((all("out")?, all("in")?, local()?)))??;
+        Ok(network)
+    }
+
+    pub(super) fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, netns::Error> {
+        self.namespace.run(work)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        if let Err(error) = self.namespace.delete() {
+            tracing::warn!("{error}");
+        }
+    }
+}
