@@ -4,8 +4,8 @@
 //! and no wake-up per frame, and the kernel notes when each frame arrived, so that a reader that comes late still knows.
 //! It writes through `sendmmsg`, past the queueing discipline.
 //!
-//! The port must be opened in the namespace of the device. It can be left to itself: what it could not carry is
-//! counted.
+//! A port is opened in the namespace of its device. Nothing vanishes: what could not be read or written is counted or
+//! refused with a reason.
 
 mod clock;
 mod receive;

@@ -1,4 +1,4 @@
-use crate::config::{Delay, ExtraDelay};
+use crate::config::{Delay, ExtraDelay, Span};
 use crate::random::{Draws, Stream};
 use std::time::Duration;
 
@@ -32,14 +32,15 @@ impl Extra {
         }
     }
 
-    /// The delay of the packet drawn for, which leaves the bottleneck at `elapsed`. A delay that holds is a function of
-    /// the time alone.
-    pub(crate) fn delay(&mut self, elapsed: Duration) -> Duration {
-        if self.config.during.is_some_and(|period| !period.contains(elapsed)) {
+    /// The delay of the packet drawn for, which leaves the bottleneck at `elapsed`, or before the schedules begin. A delay
+    /// that holds is a function of the time alone.
+    pub(crate) fn delay(&mut self, elapsed: Option<Duration>) -> Duration {
+        let within = |period: Span| elapsed.is_some_and(|elapsed| period.contains(elapsed));
+        if !self.config.during.is_none_or(within) {
             return Duration::ZERO;
         }
         if !self.config.hold.is_zero() {
-            let turn = elapsed.as_nanos() / self.config.hold.as_nanos();
+            let turn = elapsed.unwrap_or_default().as_nanos() / self.config.hold.as_nanos();
             self.drawn = self.draws.draw_at(u64::try_from(turn).unwrap_or(u64::MAX));
         }
         let range = self.config.range;
@@ -50,7 +51,6 @@ impl Extra {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Span;
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -67,7 +67,7 @@ mod tests {
         let delays: Vec<_> = (0..1000)
             .map(|_| {
                 extra.draw();
-                extra.delay(Duration::ZERO)
+                extra.delay(None)
             })
             .collect();
 
@@ -79,12 +79,12 @@ mod tests {
     #[test]
     fn a_held_delay_depends_on_the_time_alone() {
         let mut extra = extra(ms(100), None);
-        let first = extra.delay(ms(0));
-        let second = extra.delay(ms(100));
+        let first = extra.delay(Some(ms(0)));
+        let second = extra.delay(Some(ms(100)));
 
         assert_ne!(first, second);
-        assert_eq!(extra.delay(ms(199)), second);
-        assert_eq!(extra.delay(ms(99)), first);
+        assert_eq!(extra.delay(Some(ms(199))), second);
+        assert_eq!(extra.delay(Some(ms(99))), first);
     }
 
     #[test]
@@ -92,7 +92,7 @@ mod tests {
         let mut extra = extra(Duration::ZERO, Some(Span::new(ms(10), ms(50)).unwrap()));
         extra.draw();
 
-        assert_eq!([ms(9), ms(50)].map(|at| extra.delay(at)), [Duration::ZERO; 2]);
-        assert!(extra.delay(ms(10)) >= ms(20));
+        assert_eq!([None, Some(ms(9)), Some(ms(50))].map(|at| extra.delay(at)), [Duration::ZERO; 3]);
+        assert!(extra.delay(Some(ms(10))) >= ms(20));
     }
 }

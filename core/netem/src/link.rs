@@ -8,6 +8,7 @@ use crate::stats::{DropReason, LinkStats};
 use hawser_units::{ByteSize, Instant};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::time::Duration;
 
 /// One direction of an emulated link, with the packets that are in it.
 #[derive(Debug, Clone)]
@@ -62,6 +63,9 @@ impl<T: Clone> Link<T> {
     pub fn restart(&mut self, starts_at: Instant) {
         self.starts_at = starts_at;
         self.serialiser.restart(starts_at);
+        if self.latest_departure == Instant::MAX {
+            self.latest_departure = Instant::ZERO;
+        }
     }
 
     /// Offers the link a packet of `size` that arrives `now`. Time does not run backwards: a packet that arrives before
@@ -125,13 +129,13 @@ impl<T: Clone> Link<T> {
 
     /// Every impairment draws before the first one decides, so that none depends on the outcome of another.
     fn decide(&mut self, now: Instant, size: ByteSize) -> Result<Decision, DropReason> {
-        let elapsed = now.saturating_since(self.starts_at);
-        let lost = self.loser.as_mut().is_some_and(|loser| loser.loses(elapsed));
+        let elapsed = self.elapsed(now);
+        let lost = self.loser.as_mut().is_some_and(|loser| loser.loses(elapsed.unwrap_or_default()));
         self.extra.iter_mut().for_each(Extra::draw);
         let held_back = self.config.reorder.filter(|reorder| self.reordering.hit(reorder.share));
         let copies = u64::from(self.duplicating.hit(self.config.duplicate));
 
-        if now >= self.starts_at && self.config.cuts.iter().any(|cut| cut.contains(elapsed)) {
+        if elapsed.is_some_and(|elapsed| self.config.cuts.iter().any(|cut| cut.contains(elapsed))) {
             return Err(DropReason::Cut);
         }
         if lost {
@@ -151,16 +155,19 @@ impl<T: Clone> Link<T> {
     }
 
     fn propagate(&mut self, sent: Instant) -> Instant {
-        let elapsed = sent.saturating_since(self.starts_at);
-        let mut leaves = sent + self.config.delay.at(elapsed);
-        if sent >= self.starts_at {
-            leaves = self.extra.iter_mut().fold(leaves, |leaves, extra| leaves + extra.delay(elapsed));
-        }
+        let elapsed = self.elapsed(sent);
+        let base = sent + self.config.delay.at(elapsed.unwrap_or_default());
+        let mut leaves = self.extra.iter_mut().fold(base, |leaves, extra| leaves + extra.delay(elapsed));
         if self.config.order == Order::Keep {
             leaves = leaves.max(self.latest_departure);
             self.latest_departure = leaves;
         }
         leaves
+    }
+
+    /// The time of the schedules; none before they begin.
+    fn elapsed(&self, at: Instant) -> Option<Duration> {
+        (at >= self.starts_at).then(|| at.saturating_since(self.starts_at))
     }
 }
 

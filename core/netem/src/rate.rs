@@ -32,9 +32,12 @@ impl Serialiser {
         Serialiser { rate, starts_at, progress }
     }
 
-    /// Begins the schedule anew at `starts_at`.
+    /// Begins the schedule anew at `starts_at`. A packet that would never have been serialised does not hold it up.
     pub(crate) fn restart(&mut self, starts_at: Instant) {
         self.starts_at = starts_at;
+        if self.progress.finish == Instant::MAX {
+            self.progress.finish = Instant::ZERO;
+        }
         self.progress.opportunity = 0;
         self.progress.room = Opportunities::SIZE;
     }

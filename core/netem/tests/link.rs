@@ -232,3 +232,16 @@ fn schedules_begin_when_the_link_is_restarted() {
     assert!(matches!(link.push(start + ms(4), size, ()), Admission::Leaves(_)));
     assert_eq!(link.push(start + ms(14), size, ()), Admission::Dropped(DropReason::Cut));
 }
+
+#[test]
+fn a_link_whose_trace_ended_at_rate_zero_works_again_when_restarted() {
+    let rates = vec![(ms(0), Bitrate::from_mbps(8.0)), (ms(10), Bitrate::from_bps(0))];
+    let config = LinkConfig { rate: Some(Rate::Steps(Steps::new(rates).unwrap())), ..LinkConfig::default() };
+    let mut link = Link::new(config, SEED, Instant::ZERO);
+    let later = Instant::ZERO + ms(20);
+
+    assert_eq!(link.push(later, ByteSize(1000), ()), Admission::Leaves(Instant::MAX));
+    assert_eq!(link.next_departure(), None);
+    link.restart(later);
+    assert_eq!(link.push(later, ByteSize(1000), ()), Admission::Leaves(later + ms(1)));
+}
