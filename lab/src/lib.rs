@@ -1,5 +1,6 @@
 //! Emulated networks and the experiments that run on them.
 
+pub mod bench;
 pub mod edges;
 pub mod emulator;
 pub mod experiment;
