@@ -26,7 +26,7 @@ test: setup
 	@$(CARGO) run --quiet --locked --package xtask -- test
 
 bench: build
-	$(AS_ROOT) $(HAWSER) lab run bench --out target/bench
+	$(AS_ROOT) $(HAWSER) lab bench
 
 demo: build
 	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd --seconds 36 --out target/lab/demo

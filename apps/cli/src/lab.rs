@@ -4,7 +4,7 @@ use hawser_lab::experiment::{Experiment, Run};
 use hawser_lab::report::{FILE_NAME as REPORT, Table};
 use hawser_lab::summary::{Provenance, Summary};
 use hawser_lab::topology::{Stop, clear_abandoned};
-use hawser_lab::{emulator, experiments};
+use hawser_lab::{bench, emulator, experiments};
 use std::path::{Path, PathBuf};
 
 /// Emulated networks on this machine, and the experiments that run on them.
@@ -22,6 +22,14 @@ enum Command {
     List,
     Run(RunArgs),
     Selftest(SelftestArgs),
+    /// Measure what a packet costs: the eBPF programs and the emulator
+    ///
+    /// Takes about a minute. Let the machine be idle meanwhile.
+    Bench {
+        /// Where summary.json goes
+        #[arg(long, value_name = "DIRECTORY", default_value = "target/bench")]
+        out: PathBuf,
+    },
     /// Remove what killed labs left behind; every start of a lab does this too
     Clean,
 }
@@ -71,6 +79,7 @@ pub(crate) fn run(args: Args) -> Result<()> {
         }
         Command::Run(args) => run_experiment(args),
         Command::Selftest(args) => selftest(args),
+        Command::Bench { out } => finish(&bench::run(&out)?, &out),
         Command::Clean => clear_abandoned(),
     }
 }
