@@ -14,7 +14,7 @@ pub const MAX_SERIES: usize = 6;
 
 const WIDTH: f64 = 420.0;
 const HEIGHT: f64 = 260.0;
-const LEFT: f64 = 46.0;
+const LEFT: f64 = 52.0;
 const RIGHT: f64 = 402.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 218.0;
@@ -144,7 +144,7 @@ impl Plot {
                 svg,
                 r#"<path class="grid" d="M{LEFT} {at:.1}H{RIGHT}"/><text class="tick y" x="{:.1}" y="{:.1}">{}</text>"#,
                 LEFT - 6.0,
-                at + 3.5,
+                at + 4.0,
                 tick.label
             );
         }
@@ -153,7 +153,7 @@ impl Plot {
             let _ = writeln!(
                 svg,
                 r#"<path class="grid" d="M{at:.1} {TOP}V{BOTTOM}"/><text class="tick" x="{at:.1}" y="{:.1}">{}</text>"#,
-                BOTTOM + 14.0,
+                BOTTOM + 15.0,
                 tick.label
             );
         }
@@ -162,8 +162,8 @@ impl Plot {
             svg,
             r#"<path class="axis" d="M{LEFT} {BOTTOM}H{RIGHT}"/>
 <text class="label" x="{across}" y="{:.1}">{}</text>
-<text class="label" transform="translate(11 {down}) rotate(-90)">{}</text>"#,
-            BOTTOM + 32.0,
+<text class="label" transform="translate(12 {down}) rotate(-90)">{}</text>"#,
+            BOTTOM + 34.0,
             escape(&self.x.label),
             escape(&self.y.label)
         );

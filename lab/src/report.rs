@@ -207,7 +207,8 @@ impl Figure {
 
     fn write(&self, page: &mut String, palette: &[&str]) {
         let class_of = |name: &str| palette.iter().position(|known| *known == name).unwrap_or(0) % MAX_SERIES;
-        page.push_str("<figure>\n<ul class=\"legend\">");
+        let class = if self.panels.len() == 1 { "" } else { " class=\"wide\"" };
+        let _ = write!(page, "<figure{class}>\n<ul class=\"legend\">");
         for (name, mark) in self.legend() {
             let kind = if mark == Mark::Dots { "dots" } else { "line" };
             let _ = write!(page, "<li><i class=\"{kind} s{}\"></i>{}</li>", class_of(name), escape(name));

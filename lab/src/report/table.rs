@@ -75,7 +75,7 @@ impl Table {
 
     /// Appends the table to a page.
     pub(super) fn html(&self, page: &mut String) {
-        page.push_str("<figure>\n<div class=\"scroll\"><table>\n<thead><tr>");
+        page.push_str("<figure class=\"wide\">\n<div class=\"scroll\"><table>\n<thead><tr>");
         for name in &self.header {
             let _ = write!(page, "<th scope=\"col\">{}</th>", escape(name));
         }
