@@ -128,8 +128,8 @@ impl Sender {
             (row.family, row.local) = family_and_address(path.local);
             (_, row.remote) = family_and_address(path.remote);
             row.port_be = self.port.to_be();
-            row.source_mac = path.source_mac;
-            row.next_hop_mac = path.next_hop_mac;
+            row.macs.source = path.source_mac;
+            row.macs.next_hop = path.next_hop_mac;
         }
         self.xdp.maps.tx_paths.set(&(path.index() as u32), &row)?;
         self.paths[path.index()] = description;

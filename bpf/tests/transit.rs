@@ -4,7 +4,7 @@ mod support;
 
 use hawser_bpf::{Ports, Rule, SendFlow, Sender, TxStats};
 use hawser_units::{FlowId, PolicyCode};
-use hawser_wire::{Key, KeySlot, Shim};
+use hawser_wire::{Key, KeySlot, Shim, ip};
 use std::time::{Duration, Instant};
 use support::*;
 
@@ -55,6 +55,19 @@ fn a_packet_of_a_flow_leaves_its_shim_in_front() {
     assert_eq!(counted(sender.reasons().unwrap()), []);
     let bytes = (udp4("203.0.113.9", b"four").len() + udp6("2001:db8:b::9", b"six").len()) as u64;
     assert_eq!(sender.flow_stats(flow(7)).unwrap(), TxStats { packets: 2, bytes });
+}
+
+#[test]
+fn the_packet_is_summed_once_when_a_path_is_over_ipv6() {
+    let mut sender = replicating("0.0.0.0/0");
+    let packet = udp4("203.0.113.9", &[0x77; 701]);
+    for (code, summed) in [(0b01, false), (0b10, true), (0b11, true)] {
+        sender.set_policy(flow(7), PolicyCode(code), 1).unwrap();
+        let run = sender.run(&transit(&packet), 1).unwrap();
+        let sum = u16::from_ne_bytes((!ip::checksum(&one_hop_on(&packet))).to_be_bytes());
+        let expected = if summed { u64::from(sum) } else { 0 };
+        assert_eq!(run.frame[20..28], expected.to_ne_bytes(), "code {code}");
+    }
 }
 
 #[test]

@@ -20,11 +20,11 @@ struct shim {
 	__u8 paths;
 	__u8 epoch;
 	__be16 flow_be;
-	__u16 reserved; /* holds the sender's table index between its two programs; zero on the wire */
+	__u16 reserved; /* zero on the wire; between the sender's two programs the flow's index in its tables */
 	__be64 sequence_be;
 	__be32 sent_us_be;
-	__u8 tag[8];
-} __attribute__((packed));
+	__u8 tag[8]; /* between the sender's two programs the inner packet's sum, zero when it is not known */
+} __attribute__((packed, aligned(4)));
 _Static_assert(sizeof(struct shim) == 28, "the shim is 28 bytes");
 
 #define SHIM_TAGGED_BYTES 20
@@ -92,8 +92,10 @@ struct tx_path {
 	__be16 port_be;
 	__u8 local[16]; /* IPv4 in the first four bytes */
 	__u8 remote[16];
-	__u8 source_mac[6];
-	__u8 next_hop_mac[6];
+	struct {
+		__u8 next_hop[6];
+		__u8 source[6];
+	} macs; /* as an Ethernet header begins */
 	__u32 reserved;
 };
 _Static_assert(sizeof(struct tx_path) == 56, "tx_path");

@@ -5,17 +5,20 @@
 
 #include "parse.h"
 
-#define CHECKSUM_BLOCK 128
-#define CHECKSUM_BLOCKS 72 /* 9,216 bytes: a jumbo frame */
+#define LARGE_BLOCK 512 /* the most that bpf_csum_diff takes */
+#define LARGE_BLOCKS 18 /* 9,216 bytes: a jumbo frame */
+#define SMALL_BLOCK 64
 
 /* The sum of [at, end) added to `sum`, not folded. */
 static __always_inline __u64 sum_bytes(__u64 sum, void *at, void *end)
 {
 	__u32 i;
 
-	for (i = 0; i < CHECKSUM_BLOCKS && at + CHECKSUM_BLOCK <= end; i++, at += CHECKSUM_BLOCK)
-		sum += (__u32)bpf_csum_diff(NULL, 0, at, CHECKSUM_BLOCK, 0);
-	for (i = 0; i < CHECKSUM_BLOCK / 4 && at + 4 <= end; i++, at += 4)
+	for (i = 0; i < LARGE_BLOCKS && at + LARGE_BLOCK <= end; i++, at += LARGE_BLOCK)
+		sum += (__u32)bpf_csum_diff(NULL, 0, at, LARGE_BLOCK, 0);
+	for (i = 0; i < LARGE_BLOCK / SMALL_BLOCK && at + SMALL_BLOCK <= end; i++, at += SMALL_BLOCK)
+		sum += (__u32)bpf_csum_diff(NULL, 0, at, SMALL_BLOCK, 0);
+	for (i = 0; i < SMALL_BLOCK / 4 && at + 4 <= end; i++, at += 4)
 		sum += *(__u32 *)at;
 	if (at + 2 <= end) {
 		sum += *(__u16 *)at;
@@ -26,14 +29,25 @@ static __always_inline __u64 sum_bytes(__u64 sum, void *at, void *end)
 	return sum;
 }
 
+static __always_inline __u16 fold(__u64 sum)
+{
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return sum;
+}
+
+static __always_inline __u64 sum_words(__u64 sum, const void *at, __u32 words)
+{
+	for (__u32 i = 0; i < words; i++)
+		sum += ((const __u32 *)at)[i];
+	return sum;
+}
+
 static __always_inline __u64 sum_pseudo_header(const struct ipv6hdr *ip)
 {
-	const __u32 *words = (const __u32 *)&ip->saddr;
-	__u64 sum = ip->payload_len;
-
-	for (int i = 0; i < 8; i++)
-		sum += words[i];
-	return sum + bpf_htons(IPPROTO_UDP);
+	return sum_words(ip->payload_len + bpf_htons(IPPROTO_UDP), &ip->saddr, 8);
 }
 
 static __always_inline void decrement_ttl(struct iphdr *ip)

@@ -165,15 +165,13 @@ static __always_inline bool parse_replica(struct cursor *cursor, __be16 protocol
 
 static __always_inline bool addressed_here(const struct replica *replica, const struct rx_path *path)
 {
-	const struct in6_words {
-		__u64 high, low;
-	} __attribute__((packed)) *got = (void *)replica->local, *want = (void *)path->local;
+	const __u64 *got = WORDS(replica->local), *want = WORDS(path->local);
 
 	if (replica->is_ipv6 != (path->family == AF_INET6))
 		return false;
 	if (!replica->is_ipv6)
 		return *(__be32 *)replica->local == *(__be32 *)path->local;
-	return got->high == want->high && got->low == want->low;
+	return got[0] == want[0] && got[1] == want[1];
 }
 
 static __always_inline bool tag_valid(const struct shim *shim, const struct rx_flow *flow)

@@ -6,8 +6,6 @@
 
 #include <linux/pkt_cls.h>
 
-#include "checksum.h"
-
 volatile const __u16 port = 14747;
 
 /* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs `replicate_looped`.

@@ -4,8 +4,6 @@
  */
 #include "sending.h"
 
-#include "checksum.h"
-
 struct path_set {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(key_size, sizeof(__u32));
@@ -106,6 +104,8 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
 	fill_shim(shim, flow, index, policy, __sync_fetch_and_add(sequence, 1));
+	if (policy->flags & POLICY_OUTER_IPV6)
+		*(__u32 *)shim->tag = fold(sum_bytes(0, shim + 1, end));
 	account(&tx_flow_stats, index, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
@@ -178,13 +178,27 @@ int replicate_looped(struct xdp_md *ctx)
 	return bpf_redirect(*device, 0);
 }
 
+/* Never zero. `inner_sum` is zero for a packet that went by before the policy knew of a path over IPv6. */
+static __always_inline __u16 udp_checksum(const struct ipv6hdr *ip, struct udphdr *udp, __u32 inner_sum, void *end)
+{
+	void *inner = (void *)(udp + 1) + sizeof(struct shim);
+	__u16 check;
+
+	if (inner > end)
+		return 0xffff;
+	if (unlikely(!inner_sum))
+		inner_sum = fold(sum_bytes(0, inner, end));
+	check = ~fold(sum_words(sum_pseudo_header(ip) + inner_sum, udp, (sizeof(*udp) + sizeof(struct shim)) / 4));
+	return check ?: 0xffff;
+}
+
 /* [shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
 static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 {
 	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
 	void *end = (void *)(long)ctx->data_end;
 	struct shim *shim = (void *)(long)ctx->data;
-	__u32 inner_bytes, udp_bytes, outer_bytes, flow_index;
+	__u32 inner_bytes, udp_bytes, outer_bytes, flow_index, inner_sum;
 	struct ethhdr *ethernet;
 	struct tx_flow *flow;
 	__u8 traffic_class;
@@ -199,6 +213,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 	if (!flow)
 		return drop(DROPPED_UNKNOWN_FLOW);
 	traffic_class = inner[0] >> 4 == 4 ? inner[1] : inner[0] << 4 | inner[1] >> 4;
+	inner_sum = *(__u32 *)shim->tag;
 	seal_shim(shim, flow, index);
 	inner_bytes = end - (void *)inner;
 	udp_bytes = sizeof(struct udphdr) + sizeof(*shim) + inner_bytes;
@@ -216,9 +231,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IPV6));
 		write_ipv6(ip, path, traffic_class, udp_bytes);
 		write_udp(udp, path, udp_bytes);
-		udp->check = ~fold(sum_bytes(sum_pseudo_header(ip), udp, end));
-		if (!udp->check)
-			udp->check = 0xffff;
+		udp->check = udp_checksum(ip, udp, inner_sum, end);
 	} else {
 		struct iphdr *ip = (void *)(ethernet + 1);
 		struct udphdr *udp = (void *)(ip + 1);

@@ -7,6 +7,7 @@
 
 #include "parse.h"
 
+#include "checksum.h"
 #include "select.h"
 #include "siphash.h"
 
@@ -100,19 +101,9 @@ static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *f
 	__builtin_memset(shim->tag, 0, sizeof(shim->tag));
 }
 
-static __always_inline __u16 fold(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum;
-}
-
 static __always_inline void write_ethernet(struct ethhdr *ethernet, const struct tx_path *path, __be16 protocol)
 {
-	__builtin_memcpy(ethernet->h_dest, path->next_hop_mac, ETH_ALEN);
-	__builtin_memcpy(ethernet->h_source, path->source_mac, ETH_ALEN);
+	__builtin_memcpy(WORDS(ethernet), &path->macs, sizeof(path->macs));
 	ethernet->h_proto = protocol;
 }
 
@@ -160,13 +151,12 @@ static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *
 /* Names the path in the shim and seals it, with the key of the slot that the shim names. */
 static __always_inline void seal_shim(struct shim *shim, const struct tx_flow *flow, __u32 path)
 {
-	__u64 tag;
+	__u64 tag = 0;
 
 	shim->path = path;
 	shim->reserved = 0;
-	if (!(shim->version_flags & SHIM_TAGGED))
-		return;
-	tag = shim_tag(shim, &flow->keys[shim->version_flags & SHIM_KEY_SLOT ? 1 : 0]);
+	if (shim->version_flags & SHIM_TAGGED)
+		tag = shim_tag(shim, &flow->keys[shim->version_flags & SHIM_KEY_SLOT ? 1 : 0]);
 	__builtin_memcpy(shim->tag, &tag, sizeof(tag));
 }
 

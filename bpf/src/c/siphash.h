@@ -3,7 +3,7 @@
 #ifndef HAWSER_SIPHASH_H
 #define HAWSER_SIPHASH_H
 
-#include "abi.h"
+#include "parse.h"
 
 #define ROTATE_LEFT(x, bits) ((x) << (bits) | (x) >> (64 - (bits)))
 
@@ -29,26 +29,20 @@
 		v0 ^= (word);                                                                                          \
 	} while (0)
 
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are read as they lie; a big-endian machine must swap them");
-
 /* The tag as it lies in memory. */
 static __always_inline __u64 shim_tag(const struct shim *shim, const struct siphash_key *key)
 {
-	struct {
-		__u64 low, high;
-		__u32 rest;
-	} __attribute__((packed)) words;
+	const __u64 *words = WORDS(shim);
 	__u64 v0 = key->k0 ^ 0x736f6d6570736575ULL;
 	__u64 v1 = key->k1 ^ 0x646f72616e646f6dULL;
 	__u64 v2 = key->k0 ^ 0x6c7967656e657261ULL;
 	__u64 v3 = key->k1 ^ 0x7465646279746573ULL;
 	__u64 last;
 
-	_Static_assert(sizeof(words) == SHIM_TAGGED_BYTES, "three words");
-	__builtin_memcpy(&words, shim, sizeof(words));
-	last = words.rest | (__u64)SHIM_TAGGED_BYTES << 56;
-	SIPHASH_BLOCK(v0, v1, v2, v3, words.low);
-	SIPHASH_BLOCK(v0, v1, v2, v3, words.high);
+	_Static_assert(SHIM_TAGGED_BYTES == 20, "two words and a half");
+	last = *(const __u32 *)&words[2] | (__u64)SHIM_TAGGED_BYTES << 56;
+	SIPHASH_BLOCK(v0, v1, v2, v3, words[0]);
+	SIPHASH_BLOCK(v0, v1, v2, v3, words[1]);
 	SIPHASH_BLOCK(v0, v1, v2, v3, last);
 	v2 ^= 0xff;
 	SIPROUND(v0, v1, v2, v3);
