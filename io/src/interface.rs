@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::IpAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -108,25 +108,34 @@ pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Erro
     })
 }
 
-/// The link-layer address of a next hop; asks it when the kernel does not know.
+/// The number of the interface called `name`, if there is one.
+pub fn index(name: &str) -> Option<u32> {
+    nix::net::if_::if_nametoindex(name).ok()
+}
+
+/// The link-layer address of a next hop; waits for its answer when the kernel does not know it.
 pub fn neighbour(address: IpAddr, interface: &Interface) -> Result<[u8; 6], Error> {
     let deadline = Instant::now() + NEIGHBOUR_PATIENCE;
     let mut pause = Duration::from_millis(10);
     loop {
-        if let Some(mac) = known_neighbour(address, interface)? {
+        if let Some(mac) = follow_neighbour(address, interface)? {
             return Ok(mac);
         }
         if Instant::now() >= deadline {
             return Err(Error::NoNeighbour { address, interface: interface.name.clone() });
         }
-        provoke(address, interface);
         std::thread::sleep(pause);
         pause *= 2;
     }
 }
 
-/// The link-layer address of a next hop as far as the kernel knows it; one that failed to answer is unknown.
-pub fn known_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<[u8; 6]>, Error> {
+/// The link-layer address of a next hop as far as the kernel knows it, without waiting.
+///
+/// The kernel looks after neighbours that it sends to itself. For those that packets are sent to past it, it is told to:
+/// one that it has not heard from for a while is asked whether it is still there.
+pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<[u8; 6]>, Error> {
+    /// Set by hand, confirmed, or being asked.
+    const LEFT_ALONE: [&str; 6] = ["PERMANENT", "NOARP", "REACHABLE", "DELAY", "PROBE", "INCOMPLETE"];
     #[derive(Deserialize)]
     struct Neighbour {
         lladdr: Option<String>,
@@ -135,19 +144,13 @@ pub fn known_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<
     }
     let text = address.to_string();
     let found: Vec<Neighbour> = ask_list(&["neigh", "show", "to", &text, "dev", &interface.name])?;
-    let usable = found.iter().find(|neighbour| !neighbour.state.iter().any(|state| state == "FAILED"));
-    Ok(usable.and_then(|neighbour| parse_mac(neighbour.lladdr.as_deref()?)))
-}
-
-/// Makes the kernel look for a neighbour by sending it a datagram that nothing listens to (the discard port). Whether
-/// it leaves shows in the neighbour table, so its own result does not matter.
-fn provoke(address: IpAddr, interface: &Interface) {
-    let any: IpAddr = if address.is_ipv4() { [0, 0, 0, 0].into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    let target = match address {
-        IpAddr::V6(v6) => std::net::SocketAddrV6::new(v6, 9, 0, interface.index).into(),
-        IpAddr::V4(v4) => SocketAddr::new(v4.into(), 9),
-    };
-    let _ = UdpSocket::bind((any, 0)).and_then(|socket| socket.send_to(&[], target));
+    let states = || found.iter().flat_map(|neighbour| &neighbour.state).map(String::as_str);
+    if !states().any(|state| LEFT_ALONE.contains(&state)) {
+        run(&["neigh", "replace", &text, "dev", &interface.name, "use"])?;
+    }
+    let lost = states().any(|state| state == "FAILED");
+    let mac = found.first().filter(|_| !lost).and_then(|neighbour| neighbour.lladdr.as_deref());
+    Ok(mac.and_then(parse_mac))
 }
 
 fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
@@ -159,6 +162,13 @@ fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
 }
 
 fn ask_list<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Error> {
+    let answer = run(arguments)?;
+    // iproute2 prints nothing at all for an empty list of neighbours.
+    let answer = if answer.trim().is_empty() { "[]" } else { &answer };
+    serde_json::from_str(answer).map_err(|_| unexpected(arguments, answer))
+}
+
+fn run(arguments: &[&str]) -> Result<String, Error> {
     let output = Command::new("ip").args(["-json", "-details"]).args(arguments).output();
     let output = output.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Missing,
@@ -168,10 +178,7 @@ fn ask_list<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Error> {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
         return Err(Error::Refused { command: command(arguments), message });
     }
-    let answer = String::from_utf8_lossy(&output.stdout);
-    // iproute2 prints nothing at all for an empty list of neighbours.
-    let answer = if answer.trim().is_empty() { "[]" } else { &answer };
-    serde_json::from_str(answer).map_err(|_| unexpected(arguments, answer))
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn unexpected(arguments: &[&str], answer: &str) -> Error {

@@ -11,19 +11,24 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// Makes a pair for packets that are to leave by `device`; `number` distinguishes pairs of one namespace. A pair of
-    /// that number which a killed process left is replaced.
-    pub fn create(device: &Interface, number: usize) -> anyhow::Result<Self> {
-        let (entry, exit) = (format!("hawser-in{number}"), format!("hawser-out{number}"));
+    /// Makes a pair for packets that are to leave by `device`, after whose number it is named. A pair of that name, which
+    /// a killed process left, is replaced.
+    pub fn create(device: &Interface) -> anyhow::Result<Self> {
+        let (entry, exit) = names(device.index);
         let mtu = device.mtu_bytes.to_string();
-        // It may well not exist, so a failure says nothing; what matters fails below.
-        let _ = Command::new("ip").args(["link", "delete", &entry]).output();
+        Self::remove(device.index);
         run("ip", &["link", "add", &entry, "mtu", &mtu, "type", "veth", "peer", "name", &exit, "mtu", &mtu])?;
         for end in [&entry, &exit] {
             run("ip", &["link", "set", end, "addrgenmode", "none", "arp", "off", "up"])?;
         }
         run("ethtool", &["-K", &entry, "tx", "off", "tso", "off", "gso", "off"])?;
         Ok(Segmenter { entry: interface::find(&entry)?, exit: interface::find(&exit)? })
+    }
+
+    /// Removes the pair of a device that a killed process left, if there is one.
+    pub fn remove(device: u32) {
+        // It may well not exist, so a failure says nothing.
+        let _ = Command::new("ip").args(["link", "delete", &names(device).0]).output();
     }
 
     /// The number of the interface to send into.
@@ -43,6 +48,11 @@ impl Drop for Segmenter {
             tracing::warn!("{error:#}");
         }
     }
+}
+
+/// At most 15 bytes, as the kernel wants it.
+fn names(device: u32) -> (String, String) {
+    (format!("hawser-in{device}"), format!("hawser-out{device}"))
 }
 
 fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {

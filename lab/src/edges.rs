@@ -1,21 +1,27 @@
-//! The agents of a lab's two edges, with one flow from the source to the viewer.
+//! The agents of a lab's two edges, and the flows between the source and the viewer.
 
-use crate::topology::Lab;
-use anyhow::{Context, Result, bail};
+use crate::topology::{End, Lab};
+use anyhow::{Context, Result, bail, ensure};
 use hawser_agent::{Status, generate_key};
+use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_units::{PathId, PathSet};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fmt::Write;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The flow's number at both edges.
+/// The number of the IPv4 flow to the viewer at both edges. The IPv6 flow is the next, the flows of the way back follow.
 pub const FLOW: u16 = 1;
 
-/// How long an agent may take to attach its programs, and to end.
+/// The first of the flows of the way back: a number of its own, so that no copy can be sent back to its sender.
+const FLOW_BACK: u16 = 3;
+
+/// How long an agent may take to attach its programs, to take over a configuration, and to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What the edges do with the traffic to the viewer.
@@ -29,6 +35,10 @@ pub struct Replication {
     pub authenticate: bool,
     /// The paper's form: nothing is added to packets.
     pub transparent: bool,
+    /// Who sends to the viewer.
+    pub sender: Sender,
+    /// Whether the way back from the viewer is replicated too.
+    pub both_ways: bool,
 }
 
 /// The IP version between the edges.
@@ -40,26 +50,55 @@ pub enum Outer {
     V6,
 }
 
+/// Where the traffic to the viewer begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sender {
+    /// At the source: it passes through the ingress edge, which replicates in XDP.
+    Source,
+    /// At the ingress edge itself, which replicates at TC.
+    Ingress,
+}
+
+/// One of the two edges.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Edge {
+    /// At the source.
+    Ingress,
+    /// At the viewer.
+    Egress,
+}
+
 impl Replication {
-    /// Authenticated copies on `paths` over IPv4.
+    /// Authenticated copies on `paths` over IPv4, from the source to the viewer only.
     pub fn on(paths: PathSet) -> Self {
-        Replication { paths, outer: Outer::V4, authenticate: true, transparent: false }
+        Replication {
+            paths,
+            outer: Outer::V4,
+            authenticate: true,
+            transparent: false,
+            sender: Sender::Source,
+            both_ways: false,
+        }
     }
 }
 
 /// Running agents. They end when this is dropped.
 #[derive(Debug)]
 pub struct Edges {
-    ingress: Agent,
-    egress: Agent,
+    /// Of the edge at the source.
+    pub ingress_agent: Agent,
+    /// Of the edge at the viewer.
+    pub egress_agent: Agent,
 }
 
+/// The agent of one edge.
 #[derive(Debug)]
-struct Agent {
+pub struct Agent {
     process: Process,
-    role: &'static str,
-    status: PathBuf,
-    log: PathBuf,
+    edge: Edge,
+    namespace: Namespace,
+    binary: PathBuf,
+    directory: PathBuf,
 }
 
 impl Edges {
@@ -71,86 +110,173 @@ impl Edges {
         if replication.authenticate && !key.exists() {
             generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
         }
-        let start = |role: &'static str, namespace, flow: &str| -> Result<Agent> {
-            let config = directory.join(format!("{role}.toml"));
-            fs::write(&config, configuration(lab, directory, replication, role, flow))
+        let start = |edge: Edge, namespace: &Namespace| {
+            let config = directory.join(format!("{}.toml", edge.name()));
+            fs::write(&config, configuration(lab, directory, replication, edge))
                 .with_context(|| format!("cannot write {}", config.display()))?;
-            let log = directory.join(format!("{role}.log"));
-            let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-            let mut command = Command::new(binary);
-            command.args(["agent", "--config"]).arg(&config).stdout(output.try_clone()?).stderr(output);
-            let process = Process::spawn(namespace, command)?;
-            Ok(Agent { process, role, status: directory.join(role).join("status.json"), log })
+            Agent::start(edge, namespace, binary, directory)
         };
         // The egress first: a copy without an elimination is lost.
-        let mut egress = start("egress", lab.egress(), &receiving(lab, replication))?;
-        egress.wait_until_ready()?;
-        let mut ingress = start("ingress", lab.ingress(), &sending(lab, replication))?;
-        ingress.wait_until_ready()?;
-        Ok(Edges { ingress, egress })
+        let egress_agent = start(Edge::Egress, lab.egress())?;
+        let ingress_agent = start(Edge::Ingress, lab.ingress())?;
+        Ok(Edges { ingress_agent, egress_agent })
     }
 
     /// What the ingress edge says of itself, at most a second old.
     pub fn ingress(&self) -> Result<Status> {
-        Status::read(&self.ingress.status)
+        self.ingress_agent.status()
     }
 
     /// What the egress edge says of itself, at most a second old.
     pub fn egress(&self) -> Result<Status> {
-        Status::read(&self.egress.status)
+        self.egress_agent.status()
     }
 
     /// Ends both agents and returns what they said last: first the ingress, then the egress.
     pub fn stop(self) -> Result<(Status, Status)> {
-        Ok((self.ingress.stop()?, self.egress.stop()?))
+        Ok((self.ingress_agent.stop()?, self.egress_agent.stop()?))
     }
 }
 
 impl Agent {
-    fn wait_until_ready(&mut self) -> Result<()> {
+    fn start(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> Result<Self> {
+        let mut agent = Agent {
+            process: spawn(edge, namespace, binary, directory)?,
+            edge,
+            namespace: namespace.clone(),
+            binary: binary.to_owned(),
+            directory: directory.to_owned(),
+        };
+        agent.wait_until_ready()?;
+        Ok(agent)
+    }
+
+    /// What the agent says of itself, at most a second old.
+    pub fn status(&self) -> Result<Status> {
+        Status::read(&self.directory.join(self.edge.name()).join("status.json"))
+    }
+
+    /// The agent's configuration.
+    pub fn configuration_file(&self) -> PathBuf {
+        self.directory.join(format!("{}.toml", self.edge.name()))
+    }
+
+    /// What the agent has logged since it was last started.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.directory.join(format!("{}.log", self.edge.name()))).unwrap_or_default()
+    }
+
+    /// Changes the configuration, has the agent read it and waits until it has; returns what it says then.
+    pub fn reconfigure(&mut self, change: impl FnOnce(&str) -> String) -> Result<Status> {
+        let file = self.configuration_file();
+        let before = self.status()?.configuration.looked_at_unix_ms;
+        fs::write(&file, change(&fs::read_to_string(&file)?))?;
+        kill(self.pid(), Signal::SIGHUP)?;
+        self.wait_until("reads its configuration", |status| status.configuration.looked_at_unix_ms > before)
+    }
+
+    /// Kills the agent on the spot.
+    pub fn kill(&mut self) -> Result<()> {
+        self.end(Signal::SIGKILL).map(drop)
+    }
+
+    /// Has the agent end in order; returns how it ended.
+    pub fn terminate(&mut self) -> Result<ExitStatus> {
+        self.end(Signal::SIGTERM)
+    }
+
+    /// Starts the agent anew after it has ended.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.process = spawn(self.edge, &self.namespace, &self.binary, &self.directory)?;
+        self.wait_until_ready()
+    }
+
+    /// Waits until the agent says what is hoped for.
+    pub fn wait_until(&mut self, what: &str, hoped: impl Fn(&Status) -> bool) -> Result<Status> {
         let deadline = Instant::now() + PATIENCE;
-        while Status::read(&self.status).map(|status| status.pid).ok() != Some(self.process.id()) {
+        loop {
+            if let Ok(status) = self.status()
+                && hoped(&status)
+            {
+                return Ok(status);
+            }
+            let name = self.edge.name();
             if let Some(status) = self.process.ended()? {
-                bail!("the agent of the {} ended with {status}: {}", self.role, self.last_words());
+                bail!("the agent of the {name} ended with {status}: {}", self.last_words());
             }
             if Instant::now() > deadline {
-                bail!(
-                    "the agent of the {} is not ready after {PATIENCE:?}: {}",
-                    self.role,
-                    self.last_words()
-                );
+                bail!("no agent of the {name} that {what} after {PATIENCE:?}: {}", self.last_words());
             }
             thread::sleep(Duration::from_millis(10));
         }
-        Ok(())
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let own = self.process.id();
+        self.wait_until("is ready", |status| status.pid == own).map(drop)
     }
 
     fn stop(self) -> Result<Status> {
+        let file = self.directory.join(self.edge.name()).join("status.json");
         self.process.stop(PATIENCE)?;
-        Status::read(&self.status)
+        Status::read(&file)
+    }
+
+    fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
+        kill(self.pid(), signal)?;
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.process.ended()? {
+                return Ok(status);
+            }
+            ensure!(Instant::now() < deadline, "the agent of the {} survives {signal}", self.edge.name());
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.process.id()).expect("the kernel's process ids are positive i32"))
     }
 
     fn last_words(&self) -> String {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        log.lines().last().unwrap_or("it said nothing").to_owned()
+        self.log().lines().last().unwrap_or("it said nothing").to_owned()
     }
 }
 
-fn configuration(lab: &Lab, directory: &Path, replication: &Replication, role: &str, flow: &str) -> String {
-    let transit = if role == "ingress" {
-        format!("transit = [{:?}]", lab.addressing().source.far.device)
-    } else {
-        String::new()
-    };
+impl Edge {
+    fn name(self) -> &'static str {
+        match self {
+            Edge::Ingress => "ingress",
+            Edge::Egress => "egress",
+        }
+    }
+}
+
+fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> Result<Process> {
+    let log = directory.join(format!("{}.log", edge.name()));
+    let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut command = Command::new(binary);
+    command.args(["agent", "--config"]).arg(directory.join(format!("{}.toml", edge.name())));
+    command.stdout(output.try_clone()?).stderr(output);
+    Ok(Process::spawn(namespace, command)?)
+}
+
+fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: Edge) -> String {
     let secret =
         if replication.authenticate { "keys = { slot0 = \"pair.key\" }" } else { "authenticate = false" };
     let mut text = format!(
-        "[node]\nname = {role:?}\nstate = {directory:?}\npins = {:?}\n{transit}\n\n[[peer]]\nname = \"peer\"\n{secret}\n",
-        lab.pins(role),
+        "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{sources}\n\n\
+         [[peer]]\nname = \"peer\"\n{secret}\n",
+        name = edge.name(),
+        pins = lab.pins(edge.name()),
+        sources = sources(lab, replication, edge),
     );
     for path in lab.paths() {
         let link = lab.path(path);
-        let (own, other) = if role == "ingress" { (&link.near, &link.far) } else { (&link.far, &link.near) };
+        let (own, other) = match edge {
+            Edge::Ingress => (&link.near, &link.far),
+            Edge::Egress => (&link.far, &link.near),
+        };
         let (local, remote) = match replication.outer {
             Outer::V4 => (own.v4.to_string(), other.v4.to_string()),
             Outer::V6 => (own.v6.to_string(), other.v6.to_string()),
@@ -162,40 +288,60 @@ fn configuration(lab: &Lab, directory: &Path, replication: &Replication, role: &
             own.device,
         );
     }
-    text + flow
+    for (direction, flow, prefix) in flows(lab, replication) {
+        text += &if direction == edge {
+            sending(replication, flow, &prefix)
+        } else {
+            receiving(replication, flow, &prefix)
+        };
+    }
+    text
 }
 
-fn sending(lab: &Lab, replication: &Replication) -> String {
-    let paths: Vec<u8> = replication.paths.iter().map(number).collect();
-    prefixes(lab)
-        .iter()
-        .zip(FLOW..)
-        .map(|(prefix, flow)| {
-            format!(
-                "\n[[send]]\nflow = {flow}\npeer = \"peer\"\nselect = {{ destination = {prefix:?} }}\npaths = {paths:?}\n\
-                 transparent = {}\n",
-                replication.transparent,
-            )
-        })
-        .collect()
+/// Where the flows that this edge sends come from.
+fn sources(lab: &Lab, replication: &Replication, edge: Edge) -> String {
+    let addressing = lab.addressing();
+    match (edge, replication.sender) {
+        (Edge::Ingress, Sender::Source) => format!("transit = [{:?}]", addressing.source.far.device),
+        (Edge::Ingress, Sender::Ingress) => format!("local = [{:?}]", addressing.paths[0].near.device),
+        (Edge::Egress, _) if replication.both_ways => {
+            format!("transit = [{:?}]", addressing.viewer.near.device)
+        }
+        (Edge::Egress, _) => String::new(),
+    }
 }
 
-fn receiving(lab: &Lab, replication: &Replication) -> String {
-    prefixes(lab)
-        .iter()
-        .zip(FLOW..)
-        .map(|(prefix, flow)| {
-            let transparent = format!("transparent = {{ destination = {prefix:?} }}\n");
-            let transparent = if replication.transparent { transparent } else { String::new() };
-            format!("\n[[receive]]\nflow = {flow}\npeer = \"peer\"\n{transparent}")
-        })
-        .collect()
-}
-
-/// The viewer's networks: IPv4 is [`FLOW`], IPv6 the one after it.
-fn prefixes(lab: &Lab) -> [String; 2] {
+/// Every flow: the edge that sends it, its number, and where it goes.
+fn flows(lab: &Lab, replication: &Replication) -> Vec<(Edge, u16, String)> {
     let viewer = &lab.addressing().viewer;
-    [viewer.v4_prefix(), viewer.v6_prefix()]
+    let source = &lab.addressing().source;
+    let host = |end: &End| [format!("{}/32", end.v4), format!("{}/128", end.v6)];
+    let back = match replication.sender {
+        Sender::Source => [source.v4_prefix(), source.v6_prefix()],
+        // What the ingress edge sends has the address of its default path.
+        Sender::Ingress => host(&lab.addressing().paths[0].near),
+    };
+    let forward = (FLOW..).zip([viewer.v4_prefix(), viewer.v6_prefix()]);
+    let back = (FLOW_BACK..).zip(back).filter(|_| replication.both_ways);
+    let forward = forward.map(|(flow, prefix)| (Edge::Ingress, flow, prefix));
+    forward.chain(back.map(|(flow, prefix)| (Edge::Egress, flow, prefix))).collect()
+}
+
+fn sending(replication: &Replication, flow: u16, prefix: &str) -> String {
+    let paths: Vec<u8> = replication.paths.iter().map(number).collect();
+    format!(
+        "\n[[send]]\nflow = {flow}\npeer = \"peer\"\nselect = {{ destination = {prefix:?} }}\npaths = {paths:?}\n\
+         transparent = {}\n",
+        replication.transparent,
+    )
+}
+
+fn receiving(replication: &Replication, flow: u16, prefix: &str) -> String {
+    let transparent = match replication.transparent {
+        true => format!("transparent = {{ destination = {prefix:?} }}\n"),
+        false => String::new(),
+    };
+    format!("\n[[receive]]\nflow = {flow}\npeer = \"peer\"\n{transparent}")
 }
 
 fn number(path: PathId) -> u8 {

@@ -1,10 +1,11 @@
 //! The experiments: for each its scenario, the paper's figures, and ours.
 
+pub mod faults;
 pub mod table1;
 
 use crate::experiment::Experiment;
 
 /// Every experiment.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(table1::Table1)]
+    vec![Box::new(table1::Table1), Box::new(faults::Faults)]
 }

@@ -81,6 +81,16 @@ impl Config {
         file::parse(&text, path)
     }
 
+    /// Whether `other` differs in flows, policies and keys alone.
+    pub(crate) fn is_same_node(&self, other: &Config) -> bool {
+        let fixed = |config: &Config| {
+            let Config { name, port, transit, local, xdp, state, pins, arrival_deadline, paths, .. } =
+                config.clone();
+            (name, port, transit, local, xdp, state, pins, arrival_deadline, paths)
+        };
+        fixed(self) == fixed(other)
+    }
+
     /// Where the status of this node is.
     pub fn status_file(&self) -> PathBuf {
         self.state.join(&self.name).join("status.json")

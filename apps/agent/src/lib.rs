@@ -6,33 +6,37 @@
 
 pub mod config;
 mod node;
+mod observer;
 pub mod status;
 
 pub use config::{Config, ConfigError, generate_key};
 pub use status::Status;
 
 use anyhow::{Context, Result};
+use hawser_io::interface;
+use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 use node::Node;
+use observer::Observer;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use status::Observer;
+use status::StatusFile;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 /// How often arrival records are read: a ring holds 65,536 of them.
 const OBSERVE_EVERY: Duration = Duration::from_millis(10);
 
-/// How often the status is written, in rounds of reading.
+/// How often the status is written and interfaces are looked at, in rounds of reading.
 const STATUS_EVERY: u32 = 100;
 
 /// How often next hops are looked after, in rounds of reading.
-const NEIGHBOURS_EVERY: u32 = 500;
+const FOLLOW_EVERY: u32 = 500;
 
 /// The command line of `hawser agent`.
 #[derive(Debug, Clone, clap::Args)]
@@ -66,33 +70,34 @@ pub fn run(args: &Args) -> Result<()> {
         return detach(&config);
     }
     let signals = Signals::catch()?;
-    let status_file = config.status_file();
+    let mut status_file = StatusFile::at(config.status_file());
     let deadline = config.arrival_deadline;
     let mut node = Node::start(config)?;
     let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
     let mut observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
-    info!(status = %status_file.display(), "running");
+    info!(status = %status_file, "running");
 
     let mut round = 0u32;
     while !signals.stop.load(Ordering::Relaxed) {
-        if signals.reload.swap(false, Ordering::Relaxed) {
-            reload(&mut node, &args.config);
-        }
         if let Some(observer) = &mut observer {
             observer.observe(monotonic_now());
         }
-        if round.is_multiple_of(STATUS_EVERY) {
-            // A full disk must not end replication: say it and go on.
-            let written = Status::of(&node, observer.as_ref()).and_then(|status| status.write(&status_file));
-            written.unwrap_or_else(|error| error!("{error:#}"));
+        let reload = signals.reload.swap(false, Ordering::Relaxed);
+        if reload {
+            status_file.looked_at_configuration(reconfigure(&mut node, &args.config));
         }
-        if round.is_multiple_of(NEIGHBOURS_EVERY) {
-            node.refresh_neighbours().unwrap_or_else(|error| warn!("{error:#}"));
+        if reload || round.is_multiple_of(STATUS_EVERY) {
+            status_file.write(&node, observer.as_ref());
+        }
+        if round.is_multiple_of(FOLLOW_EVERY)
+            || (round.is_multiple_of(STATUS_EVERY) && node.interfaces_changed())
+        {
+            node.follow().unwrap_or_else(|error| warn!("{error:#}"));
         }
         round = round.wrapping_add(1);
         std::thread::sleep(OBSERVE_EVERY);
     }
-    Status::of(&node, observer.as_ref())?.write(&status_file)?;
+    status_file.write(&node, observer.as_ref());
     if node.receiver().is_some() {
         info!(
             "elimination stays in the kernel; `hawser agent --config {} --detach` removes it",
@@ -102,12 +107,9 @@ pub fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-fn reload(node: &mut Node, path: &Path) {
-    let result = Config::read(path).map_err(anyhow::Error::from).and_then(|config| node.reload(config));
-    match result {
-        Ok(()) => info!("configuration read again"),
-        Err(error) => error!("the configuration stays as it was: {error:#}"),
-    }
+/// Reads the configuration again; the error says why it stays as it was.
+fn reconfigure(node: &mut Node, path: &Path) -> Result<()> {
+    Config::read(path).map_err(anyhow::Error::from).and_then(|config| node.reload(config))
 }
 
 fn detach(config: &Config) -> Result<()> {
@@ -117,13 +119,17 @@ fn detach(config: &Config) -> Result<()> {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => info!("nothing was left in the kernel"),
         Err(error) => return Err(error).with_context(|| format!("cannot remove {}", pins.display())),
     }
+    // A killed agent leaves these too.
+    config.local.iter().filter_map(|name| interface::index(name)).for_each(Segmenter::remove);
     Ok(())
 }
 
 /// One agent a node: two would take each other's arrival records.
 fn lock(config: &Config) -> Result<Flock<File>> {
     let directory = config.state.join(&config.name);
-    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    fs::create_dir_all(&directory).with_context(|| {
+        format!("cannot create {} (the agent runs as root; `state` says where)", directory.display())
+    })?;
     let path = directory.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno).with_context(|| {

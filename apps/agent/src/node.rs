@@ -3,11 +3,13 @@
 use crate::config::{Config, PathConfig, SendConfig};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_bpf::{Loop, Prefix, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, Sender, SenderOptions};
-use hawser_io::interface;
-use hawser_io::segmenter;
-use hawser_units::PathId;
+use hawser_io::interface::{self, Interface};
+use hawser_io::segmenter::Segmenter;
+use hawser_units::{PathId, PolicyCode};
+use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::{info, warn};
@@ -20,12 +22,26 @@ pub(crate) struct Node {
     config: Config,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
+    /// The number of the interface at which each program is attached.
+    attached: BTreeMap<(Hook, String), u32>,
+    /// Every interface that the configuration names, with its number when it was last looked at.
+    interfaces: BTreeMap<String, Option<u32>>,
     /// The paths as the sender has them.
     resolved: BTreeMap<PathId, SendPath>,
+    /// Paths whose next hop does not answer.
+    silent: BTreeSet<PathId>,
     /// Counts policies, so that receivers can tell one from the next.
     epoch: u8,
     /// Removed when the node ends.
-    _segmenters: Vec<segmenter::Segmenter>,
+    segmenters: Vec<Segmenter>,
+}
+
+/// Where a program sits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Hook {
+    Eliminate,
+    ReplicateTransit,
+    ReplicateLocal,
 }
 
 impl Node {
@@ -34,9 +50,12 @@ impl Node {
         let mut node = Node {
             sender: None,
             receiver: None,
+            attached: BTreeMap::new(),
+            interfaces: interfaces(&config),
             resolved: BTreeMap::new(),
+            silent: BTreeSet::new(),
             epoch: 0,
-            _segmenters: Vec::new(),
+            segmenters: Vec::new(),
             config,
         };
         if !node.config.receive.is_empty() {
@@ -63,19 +82,9 @@ impl Node {
     /// Takes over what may change while packets fly: flows, policies, keys. Sessions go on.
     pub(crate) fn reload(&mut self, new: Config) -> Result<()> {
         let old = &self.config;
-        let fixed = |config: &Config| {
-            let programs = (!config.send.is_empty(), !config.receive.is_empty());
-            (
-                config.name.clone(),
-                config.port,
-                config.transit.clone(),
-                config.local.clone(),
-                config.xdp,
-                programs,
-            )
-        };
+        let directions = |config: &Config| (!config.send.is_empty(), !config.receive.is_empty());
         ensure!(
-            fixed(old) == fixed(&new) && old.paths == new.paths,
+            old.is_same_node(&new) && directions(old) == directions(&new),
             "only flows, policies and keys can change while the agent runs; restart it for the rest"
         );
         let old = std::mem::replace(&mut self.config, new);
@@ -92,7 +101,7 @@ impl Node {
         if let Some(sender) = &mut self.sender {
             self.epoch = self.epoch.wrapping_add(1);
             for flow in old.send.keys().filter(|flow| !self.config.send.contains_key(flow)) {
-                sender.set_policy(*flow, hawser_units::PolicyCode::OFF, self.epoch)?;
+                sender.set_policy(*flow, PolicyCode::OFF, self.epoch)?;
             }
             for (flow, description) in &self.config.send {
                 match old.send.get(flow) {
@@ -109,39 +118,73 @@ impl Node {
         Ok(())
     }
 
-    /// Looks whether next hops have moved to another link-layer address, and follows them.
-    pub(crate) fn refresh_neighbours(&mut self) -> Result<()> {
-        let Some(sender) = &mut self.sender else { return Ok(()) };
-        for (path, resolved) in &mut self.resolved {
-            let description = &self.config.paths[path];
-            let interface = interface::find(&description.interface)?;
-            let next_hop = next_hop(description)?;
-            match interface::known_neighbour(next_hop, &interface)? {
-                Some(mac) if mac != resolved.next_hop_mac || interface.index != resolved.ifindex => {
-                    info!(%path, %next_hop, "the next hop has another link-layer address or interface");
-                    resolved.next_hop_mac = mac;
-                    resolved.ifindex = interface.index;
-                    sender.set_path(*path, Some(*resolved))?;
-                }
-                Some(_) => {}
-                None => {
-                    warn!(%path, %next_hop, "the next hop does not answer; copies go to where it was last")
-                }
-            }
+    /// Whether an interface of the configuration has come, gone or been replaced since [`follow`](Node::follow).
+    pub(crate) fn interfaces_changed(&self) -> bool {
+        self.interfaces != interfaces(&self.config)
+    }
+
+    /// Follows interfaces that have come, gone or been replaced, and next hops that have moved to another link-layer
+    /// address.
+    pub(crate) fn follow(&mut self) -> Result<()> {
+        self.interfaces = interfaces(&self.config);
+        let moved = |(key, number): (&(Hook, String), &u32)| {
+            let now = self.interfaces[&key.1]?;
+            (now != *number).then(|| key.clone())
+        };
+        let moved: Vec<_> = self.attached.iter().filter_map(moved).collect();
+        for (hook, name) in moved {
+            self.attach(hook, &name).unwrap_or_else(|error| warn!("{error:#}"));
+        }
+        if self.sender.is_some() {
+            let paths: Vec<_> = self.config.paths.clone().into_iter().collect();
+            paths.iter().try_for_each(|(path, description)| self.follow_path(*path, description))?;
         }
         Ok(())
     }
 
+    fn follow_path(&mut self, path: PathId, description: &PathConfig) -> Result<()> {
+        let before = self.resolved.get(&path).copied();
+        let interface = self.interfaces[&description.interface];
+        let now = match interface {
+            None => None,
+            Some(number) => self.look(path, description).or(before.filter(|path| path.ifindex == number)),
+        };
+        if now == before {
+            return Ok(());
+        }
+        match now {
+            Some(_) => info!(%path, "the path has another interface or next hop than before"),
+            None => {
+                warn!(%path, "its interface {} is gone; copies take the other paths", description.interface)
+            }
+        }
+        self.sender.as_mut().context("only a sender follows paths")?.set_path(path, now)?;
+        match now {
+            Some(resolved) => self.resolved.insert(path, resolved),
+            None => self.resolved.remove(&path),
+        };
+        Ok(())
+    }
+
+    /// The path as it is now; none when that cannot be told, which is said once.
+    fn look(&mut self, path: PathId, description: &PathConfig) -> Option<SendPath> {
+        let why = match resolve(description, interface::follow_neighbour) {
+            Ok(Some(found)) => {
+                self.silent.remove(&path);
+                return Some(found);
+            }
+            Ok(None) => "the next hop does not answer".to_owned(),
+            Err(error) => format!("{error:#}"),
+        };
+        if self.silent.insert(path) {
+            warn!(%path, "{why}; copies go to where it was last");
+        }
+        None
+    }
+
     fn start_receiver(&mut self) -> Result<()> {
         let config = &self.config;
-        let pins = config.pins.join(&config.name);
-        fs::create_dir_all(&pins).with_context(|| {
-            format!(
-                "cannot create {}: is a bpf file system mounted? (`mount -t bpf bpf /sys/fs/bpf`)",
-                pins.display()
-            )
-        })?;
-        let mut receiver = load_receiver(config.port, pins)?;
+        let receiver = load_receiver(config.port, pins(config)?)?;
         for (path, description) in &config.paths {
             receiver.set_path(*path, Some(description.local))?;
         }
@@ -151,55 +194,96 @@ impl Node {
         for (prefix, rules) in &config.receive_selectors {
             receiver.select_transparent(*prefix, rules)?;
         }
-        let interfaces: BTreeSet<_> = config.paths.values().map(|path| path.interface.as_str()).collect();
-        for name in interfaces {
-            refuse_reverse_path_filter(name)?;
-            let interface = interface::find(name)?;
-            receiver.attach(interface.index, config.xdp)?;
-            info!(interface = name, "eliminating copies");
-        }
+        let interfaces: BTreeSet<_> = config.paths.values().map(|path| path.interface.clone()).collect();
         self.receiver = Some(receiver);
-        Ok(())
+        interfaces.iter().try_for_each(|name| self.attach(Hook::Eliminate, name))
     }
 
     fn start_sender(&mut self) -> Result<()> {
-        let mut sender = Sender::load(&SenderOptions { port: self.config.port })?;
+        let config = &self.config;
+        let mut sender = Sender::load(&SenderOptions { port: config.port })?;
         let used: BTreeSet<PathId> =
-            self.config.send.values().flat_map(|flow| flow.policy.paths().iter()).collect();
-        for (path, description) in &self.config.paths {
-            match resolve(description) {
-                Ok(resolved) => {
+            config.send.values().flat_map(|flow| flow.policy.paths().iter()).collect();
+        for (path, description) in &config.paths {
+            let wait = |address, interface: &_| interface::neighbour(address, interface).map(Some);
+            match resolve(description, wait) {
+                Ok(Some(resolved)) => {
                     sender.set_path(*path, Some(resolved))?;
                     self.resolved.insert(*path, resolved);
                 }
-                Err(error) if used.contains(path) => return Err(error.context(format!("{path}"))),
+                Ok(None) => {}
+                Err(error) if used.contains(path) => return Err(error.context(path.to_string())),
                 Err(error) => warn!(%path, "not usable now: {error:#}"),
             }
         }
-        for (flow, description) in &self.config.send {
+        for (flow, description) in &config.send {
             sender.set_flow(*flow, &session(description)?)?;
             sender.set_policy(*flow, description.policy, self.epoch)?;
         }
-        for (prefix, rules) in &self.config.send_selectors {
+        for (prefix, rules) in &config.send_selectors {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, &sender, rules);
         }
-        for name in &self.config.transit {
-            sender.attach_transit(interface::find(name)?.index, self.config.xdp)?;
-            info!(interface = name, "replicating transit traffic");
-        }
-        for (number, name) in self.config.local.iter().enumerate() {
-            let device = interface::find(name)?;
-            let segmenter = segmenter::Segmenter::create(&device, number)?;
-            let ends = Loop { device: device.index, entry: segmenter.entry(), exit: segmenter.exit() };
-            sender.attach_loop(ends)?;
-            sender.attach_local(device.index)?;
-            self._segmenters.push(segmenter);
-            info!(interface = name, "replicating local traffic");
-        }
+        let (transit, local) = (config.transit.clone(), config.local.clone());
         self.sender = Some(sender);
+        transit.iter().try_for_each(|name| self.attach(Hook::ReplicateTransit, name))?;
+        local.iter().try_for_each(|name| self.attach(Hook::ReplicateLocal, name))
+    }
+
+    /// Attaches a program to the interface that has this name now.
+    fn attach(&mut self, hook: Hook, name: &str) -> Result<()> {
+        let interface = interface::find(name)?;
+        self.attach_to(hook, &interface).with_context(|| format!("interface {name}"))?;
+        self.attached.insert((hook, name.to_owned()), interface.index);
         Ok(())
     }
+
+    fn attach_to(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
+        const LOADED: &str = "programs are attached after they are loaded";
+        let (name, xdp) = (&interface.name, self.config.xdp);
+        match hook {
+            Hook::Eliminate => {
+                refuse_reverse_path_filter(name)?;
+                self.receiver.as_mut().context(LOADED)?.attach(interface.index, xdp)?;
+                info!(interface = name, "eliminating copies");
+            }
+            Hook::ReplicateTransit => {
+                self.sender.as_mut().context(LOADED)?.attach_transit(interface.index, xdp)?;
+                info!(interface = name, "replicating transit traffic");
+            }
+            Hook::ReplicateLocal => {
+                let sender = self.sender.as_mut().context(LOADED)?;
+                let segmenter = Segmenter::create(interface)?;
+                let (entry, exit) = (segmenter.entry(), segmenter.exit());
+                sender.attach_loop(Loop { device: interface.index, entry, exit })?;
+                sender.attach_local(interface.index)?;
+                self.segmenters.push(segmenter);
+                info!(interface = name, "replicating local traffic");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The interfaces that a node works on, with their numbers now.
+fn interfaces(config: &Config) -> BTreeMap<String, Option<u32>> {
+    let of_paths = config.paths.values().map(|path| &path.interface);
+    let names = of_paths.chain(&config.transit).chain(&config.local);
+    names.map(|name| (name.clone(), interface::index(name))).collect()
+}
+
+/// The directory of this node's pins, made when missing.
+fn pins(config: &Config) -> Result<PathBuf> {
+    let pins = config.pins.join(&config.name);
+    let hint = || {
+        let directory = pins.display();
+        format!(
+            "{directory} is not in a bpf file system: `mount -t bpf bpf /sys/fs/bpf`, and set `pins` to a place in it"
+        )
+    };
+    fs::create_dir_all(&pins).with_context(hint)?;
+    ensure!(statfs(&pins)?.filesystem_type() == BPF_FS_MAGIC, hint());
+    Ok(pins)
 }
 
 fn load_receiver(port: u16, pins: PathBuf) -> Result<Receiver> {
@@ -216,24 +300,27 @@ fn load_receiver(port: u16, pins: PathBuf) -> Result<Receiver> {
     Ok(Receiver::load(&options)?)
 }
 
-/// What the kernel needs to know of a path, from the routing and neighbour tables.
-fn resolve(path: &PathConfig) -> Result<SendPath> {
+/// What the kernel needs to know of a path, from the routing table and, for the next hop, from `neighbour`.
+fn resolve(
+    path: &PathConfig,
+    neighbour: impl Fn(IpAddr, &Interface) -> Result<Option<[u8; 6]>, interface::Error>,
+) -> Result<Option<SendPath>> {
     let interface = interface::find(&path.interface)?;
     let mtu_bytes = match path.mtu_bytes {
         Some(mtu) => mtu,
         None => u16::try_from(interface.mtu_bytes).unwrap_or(u16::MAX),
     };
-    Ok(SendPath {
+    Ok(neighbour(next_hop(path)?, &interface)?.map(|next_hop_mac| SendPath {
         ifindex: interface.index,
         local: path.local,
         remote: path.remote,
         source_mac: interface.mac,
-        next_hop_mac: interface::neighbour(next_hop(path)?, &interface)?,
+        next_hop_mac,
         mtu_bytes,
-    })
+    }))
 }
 
-fn next_hop(path: &PathConfig) -> Result<std::net::IpAddr> {
+fn next_hop(path: &PathConfig) -> Result<IpAddr> {
     match path.next_hop {
         Some(address) => Ok(address),
         None => Ok(interface::route(path.remote, Some(&path.interface))?.next_hop),
@@ -269,14 +356,16 @@ fn replace_selectors<E>(
 
 /// A packet that came by another path than the route back would take is dropped by a strict filter, after elimination.
 fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
-    let strict = |scope: &str| {
+    const STRICT: u8 = 1;
+    let setting = |scope: &str| {
         let file = Path::new("/proc/sys/net/ipv4/conf").join(scope).join("rp_filter");
-        fs::read_to_string(file).is_ok_and(|value| value.trim() == "1")
+        fs::read_to_string(file).ok().and_then(|value| value.trim().parse::<u8>().ok()).unwrap_or(0)
     };
-    if strict(interface) || strict("all") {
+    // The larger of the two is in force (Documentation/networking/ip-sysctl.rst).
+    if setting("all").max(setting(interface)) == STRICT {
         bail!(
-            "{interface} has a strict reverse path filter, which drops what arrives by other paths than the route back; \
-             run `sysctl -w net.ipv4.conf.all.rp_filter=2 net.ipv4.conf.{interface}.rp_filter=2`"
+            "the reverse path filter is strict, which drops what arrives by other paths than the route back; \
+             run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"
         );
     }
     Ok(())

@@ -1,49 +1,22 @@
 //! What a node tells about itself: counters of the programs and what the arrival records say of the paths.
 
+mod show;
+
+pub use show::{Args, run};
+
 use crate::node::Node;
+use crate::observer::Observer;
 use anyhow::{Context, Result};
-use hawser_bpf::{Arrival, Arrivals, RxStats, TxStats, Verdict};
-use hawser_pathset::{PathTotals, Tracker};
-use hawser_units::{Instant, PathId};
+use hawser_bpf::{RxStats, TxStats};
+use hawser_pathset::PathTotals;
+use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::fmt;
 use std::fs;
-use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// Follows the arrival records of a receiver.
-pub(crate) struct Observer {
-    arrivals: Arrivals,
-    tracker: Tracker,
-    batch: Vec<Arrival>,
-}
-
-impl Observer {
-    pub(crate) fn new(arrivals: Arrivals, deadline: Duration) -> Self {
-        Observer { arrivals, tracker: Tracker::new(deadline), batch: Vec::new() }
-    }
-
-    /// Takes in what has arrived up to `now`, by the kernel's monotonic clock.
-    pub(crate) fn observe(&mut self, now: Instant) {
-        self.batch.clear();
-        self.arrivals.drain(&mut self.batch);
-        for arrival in &self.batch {
-            self.tracker.handle_arrival(&hawser_pathset::Arrival {
-                at: arrival.at,
-                flow: arrival.flow,
-                path: arrival.path,
-                paths: arrival.paths,
-                sequence: arrival.sequence,
-                epoch: arrival.epoch,
-                // A late copy was passed on because the window could not know, so it is not evidence of being first.
-                first: arrival.verdict.accepts() && arrival.verdict != Verdict::Late,
-                sent_micros: arrival.sent_micros,
-                bytes: arrival.inner_bytes,
-            });
-        }
-        self.tracker.handle_timeout(now);
-    }
-}
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracing::{error, info};
 
 /// The status file: what people and programs read. Counters never go down while the agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,6 +29,8 @@ pub struct Status {
     pub pid: u32,
     /// When this was written, milliseconds since 1970.
     pub written_unix_ms: u64,
+    /// What the agent works by.
+    pub configuration: ConfigurationStatus,
     /// By flow number.
     pub send: BTreeMap<u16, SendStatus>,
     /// By flow number, then by path number, counted from one.
@@ -66,6 +41,15 @@ pub struct Status {
     pub not_eliminated: BTreeMap<String, u64>,
     /// Arrival records lost because nobody read them in time; `only_copy`, `missing` and the skews miss them.
     pub arrival_records_overflowed: u64,
+}
+
+/// The configuration that is in force.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ConfigurationStatus {
+    /// When the file was last read, milliseconds since 1970.
+    pub looked_at_unix_ms: u64,
+    /// Why what was read then was refused, and the configuration before it stays in force.
+    pub refused: Option<String>,
 }
 
 /// A flow that is replicated.
@@ -126,7 +110,7 @@ impl Status {
         serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
     }
 
-    pub(crate) fn of(node: &Node, observer: Option<&Observer>) -> Result<Self> {
+    fn of(node: &Node, observer: Option<&Observer>, configuration: &ConfigurationStatus) -> Result<Self> {
         let config = node.config();
         let mut send = BTreeMap::new();
         let mut not_replicated = BTreeMap::new();
@@ -151,35 +135,77 @@ impl Status {
             for flow in config.receive.keys() {
                 let mut paths = BTreeMap::new();
                 for path in config.paths.keys() {
-                    let totals = observer.and_then(|observer| observer.tracker.flow(*flow));
-                    let totals = totals.map(|totals| totals.path(*path));
+                    let totals = observer.and_then(|observer| observer.totals(*flow, *path));
                     paths.insert(number(*path), ReceiveStatus::of(receiver.stats(*flow, *path)?, totals));
                 }
                 receive.insert((*flow).into(), paths);
             }
             not_eliminated = occurred(receiver.reasons()?);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Ok(Status {
             node: config.name.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
-            written_unix_ms: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+            written_unix_ms: unix_now_ms(),
+            configuration: configuration.clone(),
             send,
             receive,
             not_replicated,
             not_eliminated,
-            arrival_records_overflowed: observer.map_or(0, |observer| observer.arrivals.overflowed()),
+            arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
 
     /// Replaces the file in one step, so that a reader never sees half of it.
-    pub(crate) fn write(&self, path: &Path) -> Result<()> {
+    fn write(&self, path: &Path) -> Result<()> {
         let draft = path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(self).context("cannot describe the status")?;
         fs::write(&draft, text)
             .and_then(|()| fs::rename(&draft, path))
             .with_context(|| format!("cannot write the status to {}", path.display()))
+    }
+}
+
+/// Keeps the status file up to date.
+pub(crate) struct StatusFile {
+    path: PathBuf,
+    configuration: ConfigurationStatus,
+    failing: bool,
+}
+
+impl StatusFile {
+    pub(crate) fn at(path: PathBuf) -> Self {
+        let configuration = ConfigurationStatus { looked_at_unix_ms: unix_now_ms(), refused: None };
+        StatusFile { path, configuration, failing: false }
+    }
+
+    /// Takes down, and logs, what came of reading the configuration again.
+    pub(crate) fn looked_at_configuration(&mut self, outcome: Result<()>) {
+        let refused = outcome.err().map(|error| format!("{error:#}"));
+        match &refused {
+            None => info!("configuration read again"),
+            Some(why) => error!("the configuration stays as it was: {why}"),
+        }
+        // Later than before even if the clock was set back: whoever waits for it sees that it was read.
+        let looked_at_unix_ms = unix_now_ms().max(self.configuration.looked_at_unix_ms + 1);
+        self.configuration = ConfigurationStatus { looked_at_unix_ms, refused };
+    }
+
+    /// A full disk must not end replication: it is said once, and the agent goes on.
+    pub(crate) fn write(&mut self, node: &Node, observer: Option<&Observer>) {
+        let status = Status::of(node, observer, &self.configuration);
+        match status.and_then(|status| status.write(&self.path)) {
+            Ok(()) if self.failing => info!("the status is written again"),
+            Err(error) if !self.failing => error!("{error:#}; the agent goes on without"),
+            _ => return,
+        }
+        self.failing = !self.failing;
+    }
+}
+
+impl fmt::Display for StatusFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.path.display().fmt(f)
     }
 }
 
@@ -200,6 +226,11 @@ impl ReceiveStatus {
             skew_log2_us: totals.map(|totals| totals.skew.buckets().to_vec()).unwrap_or_default(),
         }
     }
+}
+
+fn unix_now_ms() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn number(path: PathId) -> u8 {

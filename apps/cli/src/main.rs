@@ -27,6 +27,7 @@ enum Command {
     ///
     /// Runs at each edge of the network and needs root. SIGHUP makes it read flows, policies and keys again.
     Agent(hawser_agent::Args),
+    Status(hawser_agent::status::Args),
     /// Make a secret that two nodes share
     Keygen(KeygenArgs),
     Publish(hawser_publish::Args),
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Agent(args) => hawser_agent::run(&args),
+        Command::Status(args) => hawser_agent::status::run(&args),
         Command::Keygen(args) => keygen(&args.file),
         Command::Publish(args) => hawser_publish::run(args),
         Command::View(args) => hawser_view::run(args),

@@ -1,0 +1,48 @@
+use hawser_bpf::{Arrival, Arrivals, Verdict};
+use hawser_pathset::{PathTotals, Tracker};
+use hawser_units::{FlowId, Instant, PathId};
+use std::time::Duration;
+
+/// Follows the arrival records of a receiver.
+pub(crate) struct Observer {
+    arrivals: Arrivals,
+    tracker: Tracker,
+    batch: Vec<Arrival>,
+}
+
+impl Observer {
+    pub(crate) fn new(arrivals: Arrivals, deadline: Duration) -> Self {
+        Observer { arrivals, tracker: Tracker::new(deadline), batch: Vec::new() }
+    }
+
+    /// Takes in what has arrived up to `now`, by the kernel's monotonic clock.
+    pub(crate) fn observe(&mut self, now: Instant) {
+        self.batch.clear();
+        self.arrivals.drain(&mut self.batch);
+        for arrival in &self.batch {
+            self.tracker.handle_arrival(&hawser_pathset::Arrival {
+                at: arrival.at,
+                flow: arrival.flow,
+                path: arrival.path,
+                paths: arrival.paths,
+                sequence: arrival.sequence,
+                epoch: arrival.epoch,
+                // A late copy was passed on because the window could not know, so it is not evidence of being first.
+                first: arrival.verdict.accepts() && arrival.verdict != Verdict::Late,
+                sent_micros: arrival.sent_micros,
+                bytes: arrival.inner_bytes,
+            });
+        }
+        self.tracker.handle_timeout(now);
+    }
+
+    /// What the records said of a flow on a path; nothing before its first one.
+    pub(crate) fn totals(&self, flow: FlowId, path: PathId) -> Option<&PathTotals> {
+        Some(self.tracker.flow(flow)?.path(path))
+    }
+
+    /// Records lost because nobody read them in time.
+    pub(crate) fn overflowed(&self) -> u64 {
+        self.arrivals.overflowed()
+    }
+}

@@ -1,0 +1,203 @@
+use super::{ReceiveStatus, Status, unix_now_ms};
+use crate::config::Config;
+use anyhow::Result;
+use hawser_units::PolicyCode;
+use std::fmt::Write;
+use std::path::PathBuf;
+
+/// A status older than this is what an agent that has ended left behind; one that runs writes it every second.
+const STALE_MS: u64 = 5_000;
+
+/// What the agent of a node says of flows and paths.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// The configuration that the agent was started with
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// The status file itself, for programs
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Prints the status of a node.
+pub fn run(args: &Args) -> Result<()> {
+    let file = Config::read(&args.config)?.status_file();
+    let status = Status::read(&file)?;
+    if args.json {
+        println!("{}", serde_json::to_string_pretty(&status)?);
+    } else {
+        print!("{}", describe(&status, unix_now_ms()));
+    }
+    Ok(())
+}
+
+fn describe(status: &Status, now_ms: u64) -> String {
+    let age_ms = now_ms.saturating_sub(status.written_unix_ms);
+    let mut text = format!("node {}, hawser {}, ", status.node, status.version);
+    let age_s = age_ms as f64 / 1e3;
+    let _ = match age_ms {
+        ..STALE_MS => writeln!(text, "process {}, {age_s:.1} s ago", status.pid),
+        _ => writeln!(text, "NOT RUNNING: process {} wrote this {age_s:.0} s ago", status.pid),
+    };
+    if let Some(refused) = &status.configuration.refused {
+        let _ = writeln!(text, "the configuration file was refused, what was before is in force: {refused}");
+    }
+    text += &sent(status);
+    text += &received(status);
+    for (title, reasons) in
+        [("not replicated", &status.not_replicated), ("not eliminated", &status.not_eliminated)]
+    {
+        if !reasons.is_empty() {
+            let _ = writeln!(text, "\n{title}");
+        }
+        for (name, count) in reasons {
+            let reason = hawser_bpf::REASONS.iter().find(|reason| reason.name == name);
+            let _ = writeln!(text, "{count:>12}  {name}: {}", reason.map_or("", |reason| reason.help));
+        }
+    }
+    if status.arrival_records_overflowed > 0 {
+        let lost = status.arrival_records_overflowed;
+        let _ = writeln!(text, "\n{lost} arrival records were lost: only-copy, missing and skew miss them");
+    }
+    text
+}
+
+fn sent(status: &Status) -> String {
+    let mut rows = Vec::new();
+    for (flow, sent) in &status.send {
+        let paths: Vec<String> =
+            PolicyCode(sent.policy).paths().iter().map(|path| (u8::from(path) + 1).to_string()).collect();
+        let paths = if paths.is_empty() { "default route".to_owned() } else { paths.join(",") };
+        rows.push(vec![flow.to_string(), paths, sent.packets.to_string(), sent.bytes.to_string()]);
+        for (path, copies) in &sent.copies {
+            let copies = [copies.packets, copies.bytes].map(|count| count.to_string());
+            rows.push([vec![String::new(), format!("path {path}")], copies.to_vec()].concat());
+        }
+    }
+    table("sent", &["flow", "paths", "packets", "bytes"], rows)
+}
+
+fn received(status: &Status) -> String {
+    const COLUMNS: [&str; 9] = [
+        "flow",
+        "path",
+        "copies",
+        "first",
+        "duplicates",
+        "only copy",
+        "missing",
+        "tag failures",
+        "median skew",
+    ];
+    let mut rows = Vec::new();
+    for (flow, paths) in &status.receive {
+        for (path, received) in paths {
+            let ReceiveStatus { packets, first, duplicates, only_copy, missing, tag_failures, .. } = received;
+            let counts = [packets, first, duplicates, only_copy, missing, tag_failures];
+            let mut row = vec![flow.to_string(), path.to_string()];
+            row.extend(counts.map(|count| count.to_string()));
+            row.push(median_skew(&received.skew_log2_us));
+            rows.push(row);
+        }
+    }
+    table("received", &COLUMNS, rows)
+}
+
+/// Between which times after the first copy half of the path's other copies came.
+fn median_skew(buckets: &[u64]) -> String {
+    let total: u64 = buckets.iter().sum();
+    let mut below = 0;
+    let reaches_half = |count: &u64| {
+        below += count;
+        2 * below >= total
+    };
+    match buckets.iter().position(reaches_half) {
+        Some(bucket) if total > 0 => {
+            let ms = |bits: usize| (1u64 << bits) as f64 / 1e3;
+            format!("{:.3}-{:.3} ms", ms(bucket), ms(bucket + 1))
+        }
+        _ => "-".to_owned(),
+    }
+}
+
+/// Columns as wide as they need to be, figures at the right; nothing at all without rows.
+fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
+    if rows.is_empty() {
+        return String::new();
+    }
+    let lines = std::iter::once(header.iter().map(ToString::to_string).collect()).chain(rows);
+    let lines: Vec<Vec<String>> = lines.collect();
+    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let mut text = format!("\n{title}\n");
+    for line in &lines {
+        let cells = line.iter().enumerate().map(|(column, cell)| format!("{cell:>0$}", width(column)));
+        text += &(cells.collect::<Vec<_>>().join("  ") + "\n");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{ConfigurationStatus, Copies, SendStatus};
+    use super::*;
+    use std::collections::BTreeMap;
+
+    fn status() -> Status {
+        let received = ReceiveStatus {
+            packets: 100,
+            bytes: 5000,
+            first: 60,
+            duplicates: 40,
+            late: 0,
+            reset: 1,
+            contended: 0,
+            tag_failures: 3,
+            only_copy: 10,
+            missing: 20,
+            after_deadline: 0,
+            skew_log2_us: vec![0, 10, 0, 30],
+        };
+        let copies = BTreeMap::from([(1, Copies { packets: 7, bytes: 700 })]);
+        Status {
+            node: "edge".to_owned(),
+            version: "0.1.0".to_owned(),
+            pid: 17,
+            written_unix_ms: 100_000,
+            configuration: ConfigurationStatus { looked_at_unix_ms: 0, refused: None },
+            send: BTreeMap::from([(7, SendStatus { policy: 0b101, packets: 7, bytes: 700, copies })]),
+            receive: BTreeMap::from([(3, BTreeMap::from([(2, received)]))]),
+            not_replicated: BTreeMap::new(),
+            not_eliminated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
+            arrival_records_overflowed: 0,
+        }
+    }
+
+    #[test]
+    fn people_see_tables() {
+        assert_eq!(
+            describe(&status(), 100_400),
+            "node edge, hawser 0.1.0, process 17, 0.4 s ago\n\
+             \n\
+             sent\n\
+             flow   paths  packets  bytes\n\
+             \x20  7     1,3        7    700\n\
+             \x20     path 1        7    700\n\
+             \n\
+             received\n\
+             flow  path  copies  first  duplicates  only copy  missing  tag failures     median skew\n\
+             \x20  3     2     100     60          40         10       20             3  0.008-0.016 ms\n\
+             \n\
+             not eliminated\n\
+             \x20          3  dropped_tag: a replica with a wrong or missing authentication tag\n"
+        );
+    }
+
+    #[test]
+    fn what_needs_attention_is_said() {
+        let mut status = status();
+        status.configuration.refused = Some("line 3: no".to_owned());
+        let text = describe(&status, 200_000);
+        assert!(text.contains("NOT RUNNING: process 17 wrote this 100 s ago"), "{text}");
+        assert!(text.contains("in force: line 3: no"), "{text}");
+    }
+}

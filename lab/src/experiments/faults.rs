@@ -1,0 +1,145 @@
+//! The fault matrix: two paths, of which the default one misbehaves, and every kind of packet. Nothing may be missing.
+
+mod report;
+mod scenario;
+
+use crate::edges::Edges;
+use crate::emulator::{Emulator, EmulatorReport};
+use crate::experiment::{Experiment, Run};
+use crate::summary::{Case, Metrics, Provenance, Summary};
+use crate::topology::{Lab, Topology};
+use crate::traffic::{self, Endpoints, Stream, StreamReport};
+use anyhow::{Context, Result, bail};
+use hawser_io::ring;
+use scenario::{SCENARIOS, Scenario};
+use std::fs;
+use std::time::Duration;
+
+/// What the issue of a packet too many or too few is judged on.
+const PACKETS: u64 = 100_000;
+
+/// Packets a second of each stream. Twelve at once, on two paths, are 48,000 frames a second, which one core emulates.
+const RATE_PPS: u32 = 2_000;
+
+const PAYLOAD_BYTES: usize = 300;
+
+/// Longer than any delay of any path: what late copies are given to be seen.
+const GRACE: Duration = Duration::from_millis(1_500);
+
+/// The experiment.
+pub struct Faults;
+
+impl Experiment for Faults {
+    fn name(&self) -> &'static str {
+        "faults"
+    }
+
+    fn about(&self) -> &'static str {
+        "a path without loss and one that is cut, lossy, reordering or skewed: every kind of packet, and none missing"
+    }
+
+    fn cases(&self) -> Vec<String> {
+        SCENARIOS
+            .iter()
+            .flat_map(|scenario| scenario.streams(PACKETS).map(|stream| case_name(scenario, &stream)))
+            .collect()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let chosen = run.chosen(self.cases())?;
+        let packets = run.seconds.map_or(PACKETS, |seconds| (seconds * f64::from(RATE_PPS)).ceil() as u64);
+        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        for scenario in SCENARIOS {
+            let mut streams: Vec<Stream> = scenario.streams(packets).collect();
+            streams.retain(|stream| chosen.contains(&case_name(scenario, stream)));
+            if streams.is_empty() {
+                continue;
+            }
+            println!("{}: {} streams of {packets} packets", scenario.name, streams.len());
+            let outcome = run_scenario(run, scenario, &streams);
+            let (reports, emulation) = outcome.with_context(|| scenario.name.to_owned())?;
+            for reason in invalid_because(&reports, &emulation) {
+                summary.invalidate(format!("{}: {reason}", scenario.name));
+            }
+            summary.cases.extend(reports.iter().map(|report| describe(scenario, report)));
+        }
+        report::write(&summary, &run.out)?;
+        Ok(summary)
+    }
+}
+
+fn case_name(scenario: &Scenario, stream: &Stream) -> String {
+    format!("{}/{}", scenario.name, stream.to_string().replace('/', "-"))
+}
+
+/// Sends all streams at once.
+fn run_scenario(
+    run: &Run,
+    scenario: &Scenario,
+    streams: &[Stream],
+) -> Result<(Vec<StreamReport>, EmulatorReport)> {
+    let directory = std::path::absolute(run.out.join("raw").join(scenario.name))?;
+    if directory.exists() {
+        fs::remove_dir_all(&directory).with_context(|| format!("cannot empty {}", directory.display()))?;
+    }
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let lab = Topology { paths: 2, ..Topology::default() }.build()?;
+    let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
+    scenario.prepare(&lab)?;
+    let edges = Edges::start(&lab, &run.binary, &directory, &scenario.replication())?;
+    emulator.set_origin(ring::now());
+    let reports = traffic::run(&endpoints(&lab, scenario), streams, GRACE, &run.stop)?;
+    let (ingress, egress) = edges.stop()?;
+    let emulation = emulator.stop()?;
+    let raw = serde_json::json!({
+        "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation,
+    });
+    fs::write(directory.join("outcome.json"), serde_json::to_vec_pretty(&raw)?)?;
+    if run.stop.requested() {
+        bail!("stopped");
+    }
+    Ok((reports, emulation))
+}
+
+fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
+    let source = if scenario.is_local() { lab.ingress() } else { lab.source() };
+    Endpoints { source: source.clone(), ..Endpoints::from(lab) }
+}
+
+fn invalid_because(reports: &[StreamReport], emulation: &EmulatorReport) -> Vec<String> {
+    let overflow: u64 = reports.iter().map(|report| report.receiver_overflow).sum();
+    let mut reasons = emulation.health.invalid_because();
+    if overflow > 0 {
+        reasons.push(format!("{overflow} packets reached the viewer and were dropped at its socket"));
+    }
+    reasons
+}
+
+fn describe(scenario: &Scenario, report: &StreamReport) -> Case {
+    let mut case = Case::new(&case_name(scenario, &report.stream));
+    case.params.insert("fault".into(), scenario.fault.to_string().into());
+    case.params.insert("packets".into(), report.stream.packets.into());
+    case.params.insert("rate_pps".into(), report.stream.rate_pps.into());
+    case.params.insert("payload_bytes".into(), report.stream.payload_bytes.into());
+    case.params.insert("first_missing".into(), report.first_missing.clone().into());
+    if let Some(error) = &report.error {
+        case.params.insert("ended_early".into(), error.clone().into());
+    }
+    let share = |count: u64| if report.received == 0 { 0.0 } else { count as f64 / report.received as f64 };
+    // A stream that ended early has not sent the rest; that it did not arrive is what the receiver sees.
+    let missing = report.stream.packets - report.received;
+    case.metrics = Metrics::from([
+        ("missing_packets", missing as f64),
+        ("duplicates_ratio", share(report.duplicates)),
+        ("sent_packets", report.sent as f64),
+        ("received_packets", report.received as f64),
+        ("duplicates_packets", report.duplicates as f64),
+        ("corrupt_packets", report.corrupt as f64),
+        ("reordered_ratio", share(report.reordered)),
+        ("receiver_overflow_packets", report.receiver_overflow as f64),
+    ]);
+    if let Some(retransmissions) = report.retransmissions {
+        case.metrics.set("retransmissions_packets", retransmissions.into());
+    }
+    case
+}
