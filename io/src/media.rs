@@ -69,8 +69,8 @@ pub enum LoadError {
         error: PlyError,
     },
     /// There is no frame at all.
-    #[error("the recording has no frame: {0}")]
-    Empty(String),
+    #[error("the recording has no frame")]
+    Empty,
 }
 
 impl Recording {
@@ -85,7 +85,7 @@ impl Recording {
             Source::Synthetic(synthetic) => self.perform(synthetic, budget, max_frames),
         };
         if frames.is_empty() {
-            return Err(LoadError::Empty(format!("its source is {:?}", self.source)));
+            return Err(LoadError::Empty);
         }
         Ok(frames)
     }

@@ -101,8 +101,8 @@ impl Connection {
             self.receive(&mut encoded, recorder, until)?;
             let received_ns = unix_time_ns();
             let requested_ns = self.requested_ns.pop_front().expect("at least one request is outstanding");
-            // The next request does not wait until this frame is decoded.
-            self.request(1)?;
+            // The next request does not wait until this frame is decoded; and when it fails, this frame has arrived still.
+            let next_request = self.request(1);
 
             let number = header.number;
             let cloud = self
@@ -115,6 +115,7 @@ impl Connection {
             if recorder.is_full() {
                 return Err(Ended::Over);
             }
+            next_request?;
         }
     }
 

@@ -21,7 +21,7 @@ impl Level {
     /// Every level, smallest first.
     pub const ALL: [Level; 3] = [Level::Nfov, Level::Hd, Level::Fhd];
 
-    /// The most points that a frame has: about 30, 85 and 165 Mb/s of lossless points at 30 frames a second.
+    /// The most points that a frame has. What they cost on a network is in `docs/design/pull.md`.
     pub const fn points(self) -> usize {
         match self {
             Level::Nfov => 35_000,

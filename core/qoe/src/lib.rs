@@ -88,7 +88,8 @@ pub struct Qoe {
 pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
     let mut timeline = timeline.to_vec();
     timeline.sort_by_key(|frame| frame.decoded);
-    let frames: Vec<Frame> = timeline.iter().copied().filter(|frame| window.contains(frame.decoded)).collect();
+    let frames: Vec<Frame> =
+        timeline.iter().copied().filter(|frame| window.contains(frame.decoded)).collect();
 
     let mut delays: Vec<Duration> =
         frames.iter().map(|frame| frame.decoded.saturating_since(frame.captured)).collect();
@@ -187,7 +188,9 @@ mod tests {
 
     #[test]
     fn a_gap_of_exactly_the_threshold_is_no_stall() {
-        let at = |second| measure(&[frame(0, 0, 1), frame(0, second, 1), frame(0, 1000, 1)], window(0, 1000)).stalls;
+        let at = |second| {
+            measure(&[frame(0, 0, 1), frame(0, second, 1), frame(0, 1000, 1)], window(0, 1000)).stalls
+        };
         assert_eq!((at(800), at(799)), (1, 2));
     }
 
@@ -211,7 +214,8 @@ mod tests {
     #[test]
     fn metrics_are_named_as_in_results() {
         let json = serde_json::to_value(measure(&[], window(0, 1000))).unwrap();
-        for name in ["fps_mean", "frame_delay_p50_ms", "frame_delay_p95_ms", "throughput_mbps", "stall_ratio"] {
+        for name in ["fps_mean", "frame_delay_p50_ms", "frame_delay_p95_ms", "throughput_mbps", "stall_ratio"]
+        {
             assert!(json.get(name).is_some(), "{name}");
         }
     }
