@@ -16,6 +16,8 @@ pub struct Health {
     pub lateness_p50_us: f64,
     /// 99 of 100 frames were less late.
     pub lateness_p99_us: f64,
+    /// 999 of 1000 frames were less late.
+    pub lateness_p999_us: f64,
     /// The latest frame.
     pub lateness_max_us: f64,
     /// Frames dropped because they came faster than the emulator read.
@@ -43,8 +45,9 @@ impl Health {
     /// The 99th percentile of the lateness above which a run is invalid.
     pub const LATENESS_P99_LIMIT: Duration = Duration::from_millis(1);
 
-    /// The lateness that no frame of a valid run exceeds: the smallest delay of the paper's Table I.
-    pub const LATENESS_MAX_LIMIT: Duration = Duration::from_millis(20);
+    /// The 99.9th percentile of the lateness above which a run is invalid: the delay that the paper's algorithm tolerates
+    /// between paths. A minute with one stall of 60 ms is beyond it.
+    pub const LATENESS_P999_LIMIT: Duration = Duration::from_millis(5);
 
     /// Whether the figures of an experiment over these links may be used.
     pub fn valid(&self) -> bool {
@@ -57,7 +60,7 @@ impl Health {
         let late = [
             ("median", self.lateness_p50_us, Self::LATENESS_P50_LIMIT),
             ("99th percentile", self.lateness_p99_us, Self::LATENESS_P99_LIMIT),
-            ("maximum", self.lateness_max_us, Self::LATENESS_MAX_LIMIT),
+            ("99.9th percentile", self.lateness_p999_us, Self::LATENESS_P999_LIMIT),
         ];
         let late = late.into_iter().filter(|(_, us, limit)| *us > micros(*limit)).map(|(what, us, limit)| {
             format!("the emulator was late: {what} {us:.0} us, the limit is {:.0} us", micros(limit))
@@ -82,6 +85,7 @@ impl Health {
         Health {
             lateness_p50_us: micros(lateness.percentile(0.5)),
             lateness_p99_us: micros(lateness.percentile(0.99)),
+            lateness_p999_us: micros(lateness.percentile(0.999)),
             lateness_max_us: micros(lateness.max),
             ..self
         }

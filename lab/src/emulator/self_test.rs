@@ -101,6 +101,7 @@ impl SelfTest {
         let mut case = Case::new(name);
         case.metrics.set("lateness_p50_us", health.lateness_p50_us);
         case.metrics.set("lateness_p99_us", health.lateness_p99_us);
+        case.metrics.set("lateness_p999_us", health.lateness_p999_us);
         case.metrics.set("lateness_max_us", health.lateness_max_us);
         case.metrics.set("emulator_cpu_cores", health.cpu_cores());
         case
