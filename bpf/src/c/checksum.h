@@ -45,11 +45,6 @@ static __always_inline __u64 sum_words(__u64 sum, const void *at, __u32 words)
 	return sum;
 }
 
-static __always_inline __u64 sum_pseudo_header(const struct ipv6hdr *ip)
-{
-	return sum_words(ip->payload_len + bpf_htons(IPPROTO_UDP), &ip->saddr, 8);
-}
-
 static __always_inline void decrement_ttl(struct iphdr *ip)
 {
 	__u32 check = ip->check;

@@ -177,12 +177,11 @@ static __always_inline bool addressed_here(const struct replica *replica, const 
 static __always_inline bool tag_valid(const struct shim *shim, const struct rx_flow *flow)
 {
 	__u32 slot = shim->version_flags & SHIM_KEY_SLOT ? 1 : 0;
-	__u64 tag;
+	const __u64 *words = WORDS(shim), *tag = WORDS(shim->tag);
 
 	if (!(shim->version_flags & SHIM_TAGGED) || !(flow->keys_valid & (1 << slot)))
 		return false;
-	__builtin_memcpy(&tag, shim->tag, sizeof(tag));
-	return tag == shim_tag(shim, &flow->keys[slot]);
+	return *tag == shim_tag(words[0], words[1], shim->sent_us_be, &flow->keys[slot]);
 }
 
 static __always_inline __u32 inner_bytes(const struct replica *replica)

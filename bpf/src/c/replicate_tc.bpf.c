@@ -56,7 +56,7 @@ static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx
 		return false;
 	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 	write_ipv4(ip, path, tos, udp_bytes);
-	write_udp(udp, path, udp_bytes);
+	write_udp(udp, path, udp_bytes, 0);
 	*copy = *shim;
 	seal_shim(copy, flow, index);
 	return true;

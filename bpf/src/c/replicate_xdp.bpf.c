@@ -178,17 +178,23 @@ int replicate_looped(struct xdp_md *ctx)
 	return bpf_redirect(*device, 0);
 }
 
-/* Never zero. `inner_sum` is zero for a packet that went by before the policy knew of a path over IPv6. */
-static __always_inline __u16 udp_checksum(const struct ipv6hdr *ip, struct udphdr *udp, __u32 inner_sum, void *end)
+/* The UDP checksum over IPv6 of [shim | inner packet], which begins at `shim`. `inner_sum` is zero for a packet that went
+ * by before its policy knew of a path over IPv6.
+ */
+static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_bytes, struct shim *shim, __u32 inner_sum,
+					  void *end)
 {
-	void *inner = (void *)(udp + 1) + sizeof(struct shim);
+	__u64 sum = bpf_htons(IPPROTO_UDP) + 2 * (__u64)bpf_htons(udp_bytes) + 2 * (__u64)path->port_be;
 	__u16 check;
 
-	if (inner > end)
+	if ((void *)(shim + 1) > end)
 		return 0xffff;
 	if (unlikely(!inner_sum))
-		inner_sum = fold(sum_bytes(0, inner, end));
-	check = ~fold(sum_words(sum_pseudo_header(ip) + inner_sum, udp, (sizeof(*udp) + sizeof(struct shim)) / 4));
+		inner_sum = fold(sum_bytes(0, shim + 1, end));
+	sum = sum_words(sum + inner_sum, shim, sizeof(*shim) / 4);
+	sum = sum_words(sum, WORDS(path->local), sizeof(path->local) / 4);
+	sum = sum_words(sum, WORDS(path->remote), sizeof(path->remote) / 4);
+	check = ~fold(sum);
 	return check ?: 0xffff;
 }
 
@@ -230,8 +236,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 			return drop(DROPPED_MALFORMED);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IPV6));
 		write_ipv6(ip, path, traffic_class, udp_bytes);
-		write_udp(udp, path, udp_bytes);
-		udp->check = udp_checksum(ip, udp, inner_sum, end);
+		write_udp(udp, path, udp_bytes, udp_checksum(path, udp_bytes, (void *)(udp + 1), inner_sum, end));
 	} else {
 		struct iphdr *ip = (void *)(ethernet + 1);
 		struct udphdr *udp = (void *)(ip + 1);
@@ -240,7 +245,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 			return drop(DROPPED_MALFORMED);
 		write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 		write_ipv4(ip, path, traffic_class, udp_bytes);
-		write_udp(udp, path, udp_bytes);
+		write_udp(udp, path, udp_bytes, 0);
 	}
 	account(&tx_path_stats, flow_index * MAX_PATHS + index, inner_bytes);
 	return XDP_PASS;

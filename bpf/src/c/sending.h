@@ -107,57 +107,58 @@ static __always_inline void write_ethernet(struct ethhdr *ethernet, const struct
 	ethernet->h_proto = protocol;
 }
 
+/* Headers are put together in registers: a word that is read soon after its bytes were written stalls the processor. */
+
 static __always_inline void write_ipv4(struct iphdr *ip, const struct tx_path *path, __u8 tos, __u32 udp_bytes)
 {
-	__u32 *words = (__u32 *)ip;
+	const __u32 *local = WORDS(path->local), *remote = WORDS(path->remote);
+	__u32 *words = WORDS(ip);
+	__u32 version_to_length = bpf_htonl(4u << 28 | 5u << 24 | tos << 16 | (__u16)(sizeof(*ip) + udp_bytes));
+	__u32 identification_to_offset = bpf_htonl(IP_DF);
+	__u32 ttl_to_checksum = bpf_htonl(64u << 24 | IPPROTO_UDP << 16);
+	__u16 check = ~fold((__u64)version_to_length + identification_to_offset + ttl_to_checksum + *local + *remote);
 
-	ip->version = 4;
-	ip->ihl = 5;
-	ip->tos = tos;
-	ip->tot_len = bpf_htons(sizeof(*ip) + udp_bytes);
-	ip->id = 0;
-	ip->frag_off = bpf_htons(IP_DF);
-	ip->ttl = 64;
-	ip->protocol = IPPROTO_UDP;
-	ip->check = 0;
-	__builtin_memcpy(&ip->saddr, path->local, 4);
-	__builtin_memcpy(&ip->daddr, path->remote, 4);
-	ip->check = ~fold((__u64)words[0] + words[1] + words[2] + words[3] + words[4]);
+	words[0] = version_to_length;
+	words[1] = identification_to_offset;
+	words[2] = ttl_to_checksum | (__u32)check << 16;
+	words[3] = *local;
+	words[4] = *remote;
 }
 
 static __always_inline void write_ipv6(struct ipv6hdr *ip, const struct tx_path *path, __u8 traffic_class,
 				       __u32 udp_bytes)
 {
-	ip->version = 6;
-	ip->priority = traffic_class >> 4;
-	ip->flow_lbl[0] = traffic_class << 4;
-	ip->flow_lbl[1] = 0;
-	ip->flow_lbl[2] = 0;
-	ip->payload_len = bpf_htons(udp_bytes);
-	ip->nexthdr = IPPROTO_UDP;
-	ip->hop_limit = 64;
-	__builtin_memcpy(&ip->saddr, path->local, 16);
-	__builtin_memcpy(&ip->daddr, path->remote, 16);
+	__u32 *words = WORDS(ip);
+
+	words[0] = bpf_htonl(6u << 28 | (__u32)traffic_class << 20);
+	words[1] = bpf_htonl(udp_bytes << 16 | IPPROTO_UDP << 8 | 64);
+	__builtin_memcpy(&words[2], WORDS(path->local), sizeof(path->local));
+	__builtin_memcpy(&words[6], WORDS(path->remote), sizeof(path->remote));
 }
 
-static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *path, __u32 udp_bytes)
+static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *path, __u32 udp_bytes, __u16 check)
 {
-	udp->source = path->port_be;
-	udp->dest = path->port_be;
-	udp->len = bpf_htons(udp_bytes);
-	udp->check = 0;
+	__u32 *words = WORDS(udp);
+
+	words[0] = path->port_be | (__u32)path->port_be << 16;
+	words[1] = bpf_htons(udp_bytes) | (__u32)check << 16;
 }
+
+#define SHIM_PATH (0xffULL << 8) /* of its first eight bytes */
+#define SHIM_RESERVED (0xffffULL << 48)
+_Static_assert(__builtin_offsetof(struct shim, path) == 1 && __builtin_offsetof(struct shim, reserved) == 6, "masks of the first word");
 
 /* Names the path in the shim and seals it, with the key of the slot that the shim names. */
 static __always_inline void seal_shim(struct shim *shim, const struct tx_flow *flow, __u32 path)
 {
+	__u64 *words = WORDS(shim);
+	__u64 first = (words[0] & ~(SHIM_PATH | SHIM_RESERVED)) | (__u64)path << 8;
 	__u64 tag = 0;
 
-	shim->path = path;
-	shim->reserved = 0;
-	if (shim->version_flags & SHIM_TAGGED)
-		tag = shim_tag(shim, &flow->keys[shim->version_flags & SHIM_KEY_SLOT ? 1 : 0]);
-	__builtin_memcpy(shim->tag, &tag, sizeof(tag));
+	if (first & SHIM_TAGGED)
+		tag = shim_tag(first, words[1], shim->sent_us_be, &flow->keys[first & SHIM_KEY_SLOT ? 1 : 0]);
+	words[0] = first;
+	*(__u64 *)WORDS(shim->tag) = tag;
 }
 
 #endif

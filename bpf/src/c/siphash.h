@@ -29,10 +29,9 @@
 		v0 ^= (word);                                                                                          \
 	} while (0)
 
-/* The tag as it lies in memory. */
-static __always_inline __u64 shim_tag(const struct shim *shim, const struct siphash_key *key)
+/* The tag of a shim, as it lies in memory. `first`, `second` and `rest` are the bytes before it, as they lie there too. */
+static __always_inline __u64 shim_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
 {
-	const __u64 *words = WORDS(shim);
 	__u64 v0 = key->k0 ^ 0x736f6d6570736575ULL;
 	__u64 v1 = key->k1 ^ 0x646f72616e646f6dULL;
 	__u64 v2 = key->k0 ^ 0x6c7967656e657261ULL;
@@ -40,9 +39,9 @@ static __always_inline __u64 shim_tag(const struct shim *shim, const struct siph
 	__u64 last;
 
 	_Static_assert(SHIM_TAGGED_BYTES == 20, "two words and a half");
-	last = *(const __u32 *)&words[2] | (__u64)SHIM_TAGGED_BYTES << 56;
-	SIPHASH_BLOCK(v0, v1, v2, v3, words[0]);
-	SIPHASH_BLOCK(v0, v1, v2, v3, words[1]);
+	last = rest | (__u64)SHIM_TAGGED_BYTES << 56;
+	SIPHASH_BLOCK(v0, v1, v2, v3, first);
+	SIPHASH_BLOCK(v0, v1, v2, v3, second);
 	SIPHASH_BLOCK(v0, v1, v2, v3, last);
 	v2 ^= 0xff;
 	SIPROUND(v0, v1, v2, v3);
