@@ -1,4 +1,4 @@
-use libbpf_rs::ProgramInput;
+use libbpf_rs::{PrintLevel, ProgramInput};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -59,6 +59,14 @@ fn run(program: &libbpf_rs::ProgramMut<'_>, input: ProgramInput<'_>) -> Result<T
         frame: output.data.map(|data| data.to_vec()).unwrap_or_default(),
         duration: output.duration,
     })
+}
+
+/// What libbpf has to say goes to the log, where the details of an error belong, and not to standard error.
+pub(crate) fn log_libbpf() {
+    fn log(_: PrintLevel, text: String) {
+        tracing::debug!("{}", text.trim_end());
+    }
+    libbpf_rs::set_print(Some((PrintLevel::Info, log)));
 }
 
 /// The descriptor of a program, for attaching it.

@@ -1,4 +1,4 @@
-use crate::program::{RunError, TestRun, fd, test_run};
+use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
 use crate::table::{Table, TableError, plain, reasons};
@@ -58,6 +58,7 @@ pub struct Receiver {
 impl Receiver {
     /// Loads the program. With `pins`, tables and attachments that an earlier process left there are taken over.
     pub fn load(options: &ReceiverOptions) -> Result<Self, LoadError> {
+        log_libbpf();
         // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("dedup");

@@ -1,4 +1,4 @@
-use crate::program::{RunError, TestRun, fd, test_run};
+use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::receiver::key_words;
 use crate::selector::{Prefix, Rule, select};
 use crate::shared::Shared;
@@ -96,6 +96,7 @@ pub struct Sender {
 impl Sender {
     /// Loads the programs. Their attachments end with the process.
     pub fn load(options: &SenderOptions) -> Result<Self, LoadError> {
+        log_libbpf();
         // The skeletons borrow their objects; a process loads one of each, so the few bytes may stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_xdp");
