@@ -11,6 +11,14 @@ use std::time::{Duration, Instant};
 
 const PURE_TARGET: &str = "wasm32-unknown-unknown";
 
+/// Features that integration tests require which need root: to load programs, to make network namespaces.
+const EBPF: &str = "ebpf-tests";
+const NETWORK: &str = "network-tests";
+
+/// In every tier the same, so that nothing is compiled once more for another choice.
+const TESTS: [&str; 4] = ["test", "--no-fail-fast", "--workspace", "--all-features"];
+
+#[derive(PartialEq, Eq)]
 enum Outcome {
     Passed,
     Failed,
@@ -50,16 +58,14 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     run.step("core without an operating system", |_| pure_core(workspace))?;
     run.step("licences", |_| licences())?;
 
-    run.step("tests: pure", |count| {
-        counted(cargo_command(&["test", "--no-fail-fast", "--workspace"]), count)
-    })?;
     let root = machine::root();
+    run.step("tests: pure", |count| pure_tests(workspace, count))?;
     run.step("tests: eBPF", |count| {
-        let tests = tests_of(workspace, "ebpf-tests", Some("network-tests"));
+        let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
         tests_as_root(&tests, &root, machine::without_ebpf, &[], count)
     })?;
     run.step("tests: network", |count| {
-        let tests = tests_of(workspace, "network-tests", None);
+        let tests = tests_of(workspace, |requires| requires(NETWORK));
         let missing = |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
         // One at a time: they share the machine's cores with emulators that must keep up.
         tests_as_root(&tests, &root, missing, &["--test-threads=1"], count)
@@ -144,16 +150,30 @@ fn licences() -> Result<Outcome> {
     cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
 }
 
-/// The names of the integration tests that require `feature` and do not require `unless`.
-fn tests_of(workspace: &Metadata, feature: &str, unless: Option<&str>) -> BTreeSet<String> {
+/// The names of the integration tests whose required features are as wanted.
+fn tests_of(workspace: &Metadata, wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
     for target in workspace.workspace_packages().iter().flat_map(|package| &package.targets) {
-        let requires = |name: &str| target.required_features.iter().any(|required| required == name);
-        if target.kind.contains(&TargetKind::Test) && requires(feature) && !unless.is_some_and(requires) {
+        let requires = |feature: &str| target.required_features.iter().any(|required| required == feature);
+        if target.kind.contains(&TargetKind::Test) && wanted(&requires) {
             tests.insert(target.name.clone());
         }
     }
     tests
+}
+
+/// What needs no root. Examples in the documentation are tests of a kind that cargo runs by itself only.
+fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
+    let mut command = cargo_command(&TESTS);
+    command.args(["--lib", "--bins", "--examples"]);
+    for test in tests_of(workspace, |requires| !requires(EBPF) && !requires(NETWORK)) {
+        command.args(["--test", &test]);
+    }
+    let tests = counted(command, count)?;
+    let mut command = cargo_command(&TESTS);
+    command.arg("--doc");
+    let examples = counted(command, count)?;
+    Ok(if tests == Outcome::Passed { examples } else { tests })
 }
 
 fn tests_as_root(
@@ -174,8 +194,7 @@ fn tests_as_root(
     if let Some(reason) = missing(root) {
         return Ok(Outcome::Skipped(reason));
     }
-    // The whole workspace with every feature in each tier, so that nothing is compiled once more for another selection.
-    let mut command = cargo_command(&["test", "--no-fail-fast", "--workspace", "--all-features"]);
+    let mut command = cargo_command(&TESTS);
     if matches!(root, Root::Sudo) {
         command.args(["--config", "target.'cfg(target_os = \"linux\")'.runner = ['sudo', '-n', '-E']"]);
     }
