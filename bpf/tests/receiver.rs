@@ -24,13 +24,6 @@ fn golden_vectors_are_decapsulated() {
         }
         receiver.set_flow(vector.shim.flow, Some(&keys)).unwrap();
 
-        // An empty window cannot tell numbers just below zero from late ones, see core/dedup: let it know its time.
-        let mut earlier = Shim { sequence: vector.shim.sequence.wrapping_sub(1 << 32), ..vector.shim };
-        if let Some((slot, key)) = &vector.key {
-            earlier = earlier.sealed(*slot, key);
-        }
-        receiver.run(&vector.encapsulation.frame(&earlier, &vector.inner).unwrap(), 1).unwrap();
-
         let run = receiver.run(&vector.frame, 1).unwrap();
 
         let Encapsulation { destination_mac, source_mac, .. } = vector.encapsulation;
@@ -40,9 +33,9 @@ fn golden_vectors_are_decapsulated() {
         let again = receiver.run(&vector.frame, 1).unwrap();
         assert_eq!((again.action, again.frame), (XDP_DROP, vector.frame), "{}: its copy", vector.name);
         let stats = receiver.stats(vector.shim.flow, vector.shim.path).unwrap();
-        let bytes = 3 * vector.inner.len() as u64;
-        assert_eq!((stats.packets, stats.bytes), (3, bytes), "{}", vector.name);
-        assert_eq!((stats.first, stats.duplicates), (2, 1), "{}", vector.name);
+        let bytes = 2 * vector.inner.len() as u64;
+        assert_eq!((stats.packets, stats.bytes), (2, bytes), "{}", vector.name);
+        assert_eq!((stats.first, stats.duplicates), (1, 1), "{}", vector.name);
     }
 }
 

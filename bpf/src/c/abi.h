@@ -107,7 +107,7 @@ struct tx_stats {
 
 /* ---- receiving ---- */
 
-#define WINDOW_SLOTS 2048
+#define WINDOW_SLOTS 4096
 #define WINDOW_SLOT_BITS 32 /* sequence numbers a slot covers */
 #define LATE_EPOCHS 16
 

@@ -20,7 +20,9 @@ static __always_inline enum verdict observe(struct window *window, __u64 sequenc
 		enum verdict verdict = VERDICT_FIRST;
 		__u64 next = fresh, found;
 
-		if (newer == 0) {
+		if (!(__u32)seen) {
+			verdict = VERDICT_RESET;
+		} else if (newer == 0) {
 			if (seen & bit)
 				return VERDICT_DUPLICATE;
 			next = seen | bit;

@@ -8,7 +8,7 @@
 //! A ring of [`SLOTS`] words, each an epoch (high half) and a bitmap of [`SLOT_BITS`] sequence numbers (low half):
 //!
 //! ```text
-//!  sequence number   63         48 47                 16 15          5 4       0
+//!  sequence number   63         49 48                 17 16          5 4       0
 //!                   +-------------+---------------------+-------------+---------+
 //!                   |   ignored   |        epoch        | slot of ring|   bit   |
 //!                   +-------------+---------------------+-------------+---------+
@@ -17,20 +17,19 @@
 //! A packet touches the one slot of its number. When the slot holds the packet's epoch, the bit decides. When it holds
 //! an older one, the ring has come round and the slot now belongs to the packet's epoch. When it holds a newer one, the
 //! packet is older than the window remembers: it is accepted and nothing is recorded. Epochs further apart than
-//! [`LATE_EPOCHS`] belong to different sessions of the sender (each starts at a random number), or to one that jumped.
+//! [`LATE_EPOCHS`] belong to different sessions of the sender (each starts at a random number), or to one that jumped; so
+//! does whatever meets a slot that nothing was recorded in.
 //!
 //! # What is guaranteed
 //!
-//! - A packet is refused only when a packet with the same number, modulo 2^48, was accepted and recorded before: the
+//! - A packet is refused only when a packet with the same number, modulo 2^49, was accepted and recorded before: the
 //!   first copy always passes, in whatever order, after whatever loss, jump or restart. A session meets the numbers of
 //!   the one before it only when it starts among them or up to 16 epochs below, a chance of 2^-27.9 a restart.
-//! - Once recorded, a number stays refused until 65,504 newer numbers (65,536 less a slot) have followed, whichever of
+//! - Once recorded, a number stays refused until 131,040 newer numbers (131,072 less a slot) have followed, whichever of
 //!   them arrive. It may stay refused for up to 31 more.
-//! - That second guarantee, and only that one, ends early in three cases, in which duplicates pass. A slot is taken
-//!   over by a packet of another session or one more than 16 epochs (2^20 numbers) away, and forgets its 32 numbers. A
-//!   packet loses the race for its slot [`ATTEMPTS`] times and passes unrecorded. And in a ring that is still empty,
-//!   all slots of which say epoch 0, a session that starts in one of the 16 epochs below it passes unrecorded up to
-//!   epoch 0 (a chance of 2^-28).
+//! - That second guarantee, and only that one, ends early in two cases, in which duplicates pass. A slot is taken
+//!   over by a packet of another session or one more than 16 epochs (2^21 numbers) away, and forgets its 32 numbers. And
+//!   a packet loses the race for its slot [`ATTEMPTS`] times and passes unrecorded.
 //!
 //! ```
 //! use hawser_dedup::{Verdict, Window};
@@ -47,7 +46,7 @@ pub mod operations;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Slots of the ring.
-pub const SLOTS: usize = 2048;
+pub const SLOTS: usize = 4096;
 
 /// Sequence numbers that one slot remembers.
 pub const SLOT_BITS: u64 = 32;
@@ -127,6 +126,7 @@ fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
     let fresh = u64::from(epoch) << 32 | bit;
     let newer = ((slot >> 32) as u32).wrapping_sub(epoch) as i32;
     match newer {
+        _ if slot as u32 == 0 => (Verdict::Reset, Some(fresh)),
         0 if slot & bit != 0 => (Verdict::Duplicate, None),
         0 => (Verdict::First, Some(slot | bit)),
         1..=LATE_EPOCHS => (Verdict::Late, None),
@@ -135,7 +135,7 @@ fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
     }
 }
 
-/// The round of the ring that a number belongs to; the highest 16 bits of the number do not matter.
+/// The round of the ring that a number belongs to; the highest 15 bits of the number do not matter.
 const fn epoch_of(sequence: u64) -> u32 {
     (sequence / SLOT_BITS / SLOTS as u64) as u32
 }
@@ -146,7 +146,7 @@ mod tests {
 
     /// The first number of an epoch.
     fn start_of(epoch: u32) -> u64 {
-        u64::from(epoch) << 16
+        u64::from(epoch) << 17
     }
 
     /// What a window whose slot 0 is of `seen` says of the first packet of `epoch`.
@@ -185,15 +185,14 @@ mod tests {
         }
     }
 
-    /// The third exception in the documentation of this crate.
     #[test]
-    fn an_empty_ring_cannot_tell_epochs_just_below_zero() {
-        let window = Window::new();
-        let start = start_of(u32::MAX - 15);
-        assert_eq!(window.observe(start), Verdict::Late);
-        assert_eq!(window.observe(start), Verdict::Late);
-        assert_eq!(window.observe(start - 1), Verdict::Reset);
-        assert_eq!(window.observe(start - 1), Verdict::Duplicate);
+    fn an_empty_ring_takes_any_session() {
+        for epoch in [0, 1, u32::MAX, u32::MAX - 15, 1 << 31] {
+            let window = Window::new();
+            assert_eq!(window.observe(start_of(epoch)), Verdict::Reset);
+            assert_eq!(window.observe(start_of(epoch)), Verdict::Duplicate);
+            assert_eq!(window.observe(start_of(epoch) + 1), Verdict::First);
+        }
     }
 
     #[test]
