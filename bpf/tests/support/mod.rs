@@ -7,6 +7,9 @@ use hawser_bpf::{
 use hawser_units::{FlowId, PathId, PathSet};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Shim, ip};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::Path;
+use std::process::Command;
+use std::sync::Once;
 use std::time::Duration;
 
 pub const XDP_DROP: u32 = 1;
@@ -151,6 +154,23 @@ pub fn one_hop_on(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     packet[7] -= 1;
     packet
+}
+
+/// Where eBPF objects can be pinned; mounted when it is not.
+pub fn bpf_file_system() -> &'static Path {
+    static MOUNTED: Once = Once::new();
+    let folder = Path::new("/sys/fs/bpf");
+    MOUNTED.call_once(|| {
+        let is_mounted = std::fs::read_to_string("/proc/mounts")
+            .unwrap()
+            .lines()
+            .any(|mount| mount.split(' ').nth(1) == folder.to_str());
+        if !is_mounted {
+            let mount = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(folder).status().unwrap();
+            assert!(mount.success());
+        }
+    });
+    folder
 }
 
 /// The reasons that have been counted since `before`.
