@@ -75,9 +75,10 @@ impl DedupBench {
         assert!(shims.len() <= MAX_PREPARED, "each packet is prepared");
         for (index, shim) in shims.iter().enumerate() {
             let bytes = shim.emit();
-            let mut row = bench_dedup::types::prepared::default();
-            row.sequence_be = u64::from_ne_bytes(bytes[8..16].try_into().expect("8 bytes"));
-            row.tag.copy_from_slice(&bytes[20..28]);
+            let row = bench_dedup::types::prepared {
+                sequence_be: u64::from_ne_bytes(bytes[8..16].try_into().expect("8 bytes")),
+                tag: bytes[20..28].try_into().expect("8 bytes"),
+            };
             // SAFETY: a row of the mapping, which nobody else touches between two runs.
             unsafe { self.prepared.row(index).write_volatile(row) };
         }
@@ -99,7 +100,7 @@ impl DedupBench {
 pub struct TransitBench {
     sender: Sender,
     programs: BenchReplicateXdpSkel<'static>,
-    sinks: Vec<Link>,
+    _sinks: Vec<Link>,
 }
 
 impl TransitBench {
@@ -121,7 +122,7 @@ impl TransitBench {
         }
         let attach = |device: &u32| Link::xdp(fd(&programs.progs.sink), *device, XdpMode::Native);
         let sinks = sinks.iter().map(attach).collect::<Result<_, _>>()?;
-        Ok(TransitBench { sender, programs, sinks })
+        Ok(TransitBench { sender, programs, _sinks: sinks })
     }
 
     /// The sender.
@@ -144,11 +145,6 @@ impl TransitBench {
     pub fn broadcast(&mut self, frame: &[u8], packets: u32) -> Result<Duration, RunError> {
         self.keep_headers(frame);
         live_run(&self.programs.progs.bare_broadcast, frame, packets)
-    }
-
-    /// Devices whose frames are counted.
-    pub fn sinks(&self) -> usize {
-        self.sinks.len()
     }
 
     fn keep_headers(&mut self, frame: &[u8]) {

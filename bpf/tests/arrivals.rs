@@ -3,10 +3,14 @@
 mod support;
 
 use hawser_bpf::{Receiver, RxStats, Verdict};
+use hawser_dedup::{SLOT_BITS, SLOTS};
 use hawser_units::PathSet;
 use hawser_wire::{KeyRing, Shim};
 use std::time::Duration;
 use support::*;
+
+/// Numbers after which the same slot of the window comes again.
+const ROUND: u64 = SLOTS as u64 * SLOT_BITS;
 
 /// Records that a ring holds.
 const RING: u32 = 65_536;
@@ -20,9 +24,9 @@ fn a_record_tells_what_the_shim_said_and_what_was_done() {
         (path(1), 1 << 40, Verdict::Reset),
         (path(0), 1 << 40, Verdict::Duplicate),
         (path(0), (1 << 40) + 1, Verdict::First),
-        (path(0), (1 << 40) + (1 << 20), Verdict::First),
-        (path(1), (1 << 40) + (1 << 20), Verdict::Duplicate),
-        (path(1), (1 << 40) + (1 << 20) - (1 << 16), Verdict::Late),
+        (path(0), (1 << 40) + 16 * ROUND, Verdict::First),
+        (path(1), (1 << 40) + 16 * ROUND, Verdict::Duplicate),
+        (path(1), (1 << 40) + 15 * ROUND, Verdict::Late),
     ];
     for (by, sequence, _) in copies {
         receiver.run(&replica(by, sequence, &inner), 1).unwrap();
@@ -53,7 +57,7 @@ fn the_counters_add_up_to_the_records() {
     let mut arrivals = receiver.arrivals().unwrap();
     let mut records = Vec::new();
     let inner = udp4("192.0.2.9", b"0123456789");
-    for sequence in [5, 5, 6, 1 << 30, 7, 8, 8, (1 << 30) - (1 << 16), 5].map(|n| (1 << 40) + n) {
+    for sequence in [5, 5, 6, 1 << 30, 7, 8, 8, (1 << 30) - ROUND, 5].map(|n| (1 << 40) + n) {
         for by in [path(0), path(1)] {
             receiver.run(&replica(by, sequence, &inner), 1).unwrap();
         }

@@ -120,7 +120,7 @@ fn the_checksum_over_ipv6_is_right_for_every_length() {
     let paths = Paths::load();
     let here = towards_here(path(1));
     paths.set_path(path(1), &here);
-    let payload: Vec<u8> = (0..2000u32).map(|n| (n * 7919 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..2000u32).map(|n| ((n * 7919) >> 3) as u8).collect();
     let lengths = (0..300).chain(1380..1445).chain([1999, 2000]);
     for length in lengths {
         let inner = udp6("2001:db8:b::9", &payload[..length]);

@@ -295,6 +295,7 @@ fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
         ("VLAN", [&of_flow[..12], &[0x81, 0, 0, 5], &of_flow[12..]].concat(), Some("passed_vlan")),
         ("TTL 1", ipv4(|packet| packet[8] = 1), Some("passed_ttl")),
         ("TTL 0", ipv4(|packet| packet[8] = 0), Some("passed_ttl")),
+        ("hop limit 1", patched(&transit(&six), 14 + 7, 1), Some("passed_ttl")),
         ("header length 16", ipv4(|packet| packet[0] = 0x44), malformed),
         ("header longer than the packet", patched(&of_flow, 14, 0x4f), malformed),
         ("length 1 more than there is", ipv4(|packet| packet[3] += 1), malformed),

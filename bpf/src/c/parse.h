@@ -48,7 +48,7 @@ static __always_inline __u32 path_of_tos(__u8 tos)
 
 /* A pointer into a packet, which may be at any byte. The compiler may still read whole words: these machines can. */
 #define WORDS(pointer) __builtin_assume_aligned(pointer, 8)
-_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "words are read as they lie; a big-endian machine must swap them");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian machine must swap the words");
 
 struct cursor {
 	void *at;

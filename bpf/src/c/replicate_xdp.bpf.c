@@ -178,11 +178,11 @@ int replicate_looped(struct xdp_md *ctx)
 	return bpf_redirect(*device, 0);
 }
 
-/* The UDP checksum over IPv6 of [shim | inner packet], which begins at `shim`. `inner_sum` is zero for a packet that went
- * by before its policy knew of a path over IPv6.
+/* Of the datagram that begins with `shim`. `inner_sum` is zero for a packet that went by before its policy knew of a
+ * path over IPv6.
  */
-static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_bytes, struct shim *shim, __u32 inner_sum,
-					  void *end)
+static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_bytes, struct shim *shim,
+					  __u32 inner_sum, void *end)
 {
 	__u64 sum = bpf_htons(IPPROTO_UDP) + 2 * (__u64)bpf_htons(udp_bytes) + 2 * (__u64)path->port_be;
 	__u16 check;

@@ -146,7 +146,8 @@ static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *
 
 #define SHIM_PATH (0xffULL << 8) /* of its first eight bytes */
 #define SHIM_RESERVED (0xffffULL << 48)
-_Static_assert(__builtin_offsetof(struct shim, path) == 1 && __builtin_offsetof(struct shim, reserved) == 6, "masks of the first word");
+_Static_assert(__builtin_offsetof(struct shim, path) == 1, "the mask of the path");
+_Static_assert(__builtin_offsetof(struct shim, reserved) == 6, "the mask of the reserved bytes");
 
 /* Names the path in the shim and seals it, with the key of the slot that the shim names. */
 static __always_inline void seal_shim(struct shim *shim, const struct tx_flow *flow, __u32 path)

@@ -29,7 +29,7 @@
 		v0 ^= (word);                                                                                          \
 	} while (0)
 
-/* The tag of a shim, as it lies in memory. `first`, `second` and `rest` are the bytes before it, as they lie there too. */
+/* The tag of a shim, as it lies in memory; the arguments are the bytes before it, as they lie there. */
 static __always_inline __u64 shim_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
 {
 	__u64 v0 = key->k0 ^ 0x736f6d6570736575ULL;

@@ -47,7 +47,7 @@ static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u3
 #define SEEN_MS(seen) ((__u32)(seen) >> 8)
 #define SEEN_MS_MASK 0xffffffu
 
-/* Places of one packet's fingerprint: as many packets as this whose fingerprints fall together are remembered at once. */
+/* Places of a fingerprint: so many packets whose fingerprints fall together are remembered at once. */
 #define SEEN_WAYS 4
 
 /* Drops only what the same packet came before on another path, within `within_ms`: a second copy on the same path is

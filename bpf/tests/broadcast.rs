@@ -1,0 +1,276 @@
+//! Copies really leave: frames come in by one device and are captured at the far end of every path.
+
+mod support;
+
+use hawser_bpf::{Loop, SendFlow, SendPath, Sender, SenderOptions, XdpMode};
+use hawser_io::netns::Namespace;
+use hawser_io::ring::{Port, wait};
+use hawser_units::PolicyCode;
+use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Replica, ip, transparent};
+use nix::net::if_::if_nametoindex;
+use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
+use std::collections::{HashMap, HashSet};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use support::*;
+
+const PATHS: u8 = 3;
+
+/// The ends of the paths have numbers of their own in addresses: path 1 is over IPv6.
+fn path_end(index: u8) -> SendPath {
+    let (local, remote) = match index {
+        1 => (HERE_V6.into(), THERE_V6.into()),
+        _ => ([198, 51, 100, index].into(), [203, 0, 113, index].into()),
+    };
+    SendPath {
+        ifindex: if_nametoindex(format!("wan{index}").as_str()).unwrap(),
+        local,
+        remote,
+        source_mac: [2, 0, 0, 0, 1, index],
+        next_hop_mac: [2, 0, 0, 0, 2, index],
+        mtu_bytes: 1500,
+    }
+}
+
+fn encapsulation(index: u8) -> Encapsulation {
+    let addresses = match index {
+        1 => Addresses::V6 { source: HERE_V6, destination: THERE_V6 },
+        _ => Addresses::V4 { source: [198, 51, 100, index].into(), destination: [203, 0, 113, index].into() },
+    };
+    let SendPath { source_mac, next_hop_mac: destination_mac, .. } = path_end(index);
+    Encapsulation { destination_mac, source_mac, addresses, port: DEFAULT_PORT }
+}
+
+/// Runs `test` in a namespace with pairs of devices: `lan`, `wan0` to `wan2`, `loop` and what they are wired to, `far-*`.
+fn in_namespace(name: &str, test: impl FnOnce() + Send) {
+    let namespace = Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
+    let mut batch = String::new();
+    for device in ["lan", "wan0", "wan1", "wan2", "loop"] {
+        batch += &format!("link add {device} type veth peer name far-{device}\n");
+        for end in [device.to_owned(), format!("far-{device}")] {
+            batch += &format!("link set {end} addrgenmode none up\n");
+        }
+    }
+    batch += "addr add 192.0.2.1/24 dev lan\nroute add default via 192.0.2.254\n";
+    batch += "neigh add 192.0.2.254 lladdr 02:00:00:00:00:09 dev lan\n";
+    let result = namespace.ip(&batch).and_then(|()| {
+        namespace.offloads("loop", &[("tx", false), ("gso", false), ("tso", false)])?;
+        namespace.run(|| catch_unwind(AssertUnwindSafe(test)))
+    });
+    namespace.delete().unwrap();
+    result.unwrap().unwrap();
+}
+
+/// A sender that replicates everything as flow 7 over path 0.
+fn replicating() -> Sender {
+    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT }).unwrap();
+    for index in 0..PATHS {
+        sender.set_path(path(index), Some(path_end(index))).unwrap();
+    }
+    sender.set_flow(flow(7), &send_flow(7)).unwrap();
+    sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
+    sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
+    sender.set_policy(flow(7), PolicyCode(0b001), 3).unwrap();
+    sender
+}
+
+fn far_ends() -> Vec<Port> {
+    (0..PATHS).map(|index| Port::open(&format!("far-wan{index}")).unwrap()).collect()
+}
+
+/// The next `count` frames of a port.
+fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let mut frames = Vec::new();
+    while frames.len() < count {
+        assert!(Instant::now() < deadline, "{} of {count} frames arrived", frames.len());
+        wait(&[port.receiver.as_fd()], Some(Duration::from_millis(100))).unwrap();
+        port.receiver.receive(|frame| frames.push(frame.unwrap().to_vec()));
+    }
+    frames
+}
+
+#[test]
+fn transit_packets_leave_by_every_path_of_their_policy() {
+    in_namespace("transit", || {
+        let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
+        let mut sender = replicating();
+        let key = Key::from_bytes([1; 16]);
+        let tagged = SendFlow { key: Some((KeySlot::One, key.clone())), ..send_flow(7) };
+        sender.set_flow(flow(7), &tagged).unwrap();
+        sender.set_policy(flow(7), PolicyCode(0b111), 3).unwrap();
+        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        let payload: Vec<u8> = (0..=255).cycle().take(1400 - 28).collect();
+        let packets =
+            [udp4("203.0.113.9", b"odd"), udp6("2001:db8:b::9", b"even"), udp4("203.0.113.9", &payload)];
+
+        lan.sender.send(&packets.clone().map(|packet| transit(&packet))).unwrap();
+
+        for (index, end) in (0..).zip(&mut ends) {
+            for (sequence, (frame, packet)) in
+                (1 << 40..).zip(receive(end, packets.len()).iter().zip(&packets))
+            {
+                let copy = Replica::parse(frame).unwrap();
+                assert_eq!(copy.encapsulation, encapsulation(index));
+                assert_eq!((copy.shim.path, copy.shim.paths.bits()), (path(index), 0b111));
+                assert_eq!((copy.shim.flow, copy.shim.sequence), (flow(7), sequence));
+                assert_eq!(copy.inner, one_hop_on(packet));
+                let datagram = &frame[frame.len() - copy.inner.len() - 28..];
+                assert!(KeyRing { slots: [None, Some(key.clone())] }.accepts(datagram));
+            }
+            assert_eq!(sender.path_stats(flow(7), path(index)).unwrap().packets, 3);
+        }
+        assert_eq!(sender.flow_stats(flow(7)).unwrap().packets, 3);
+        assert_eq!(counted(sender.reasons().unwrap()), []);
+    });
+}
+
+#[test]
+fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
+    in_namespace("transparent", || {
+        let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
+        let mut sender = replicating();
+        sender.set_flow(flow(7), &SendFlow { transparent: true, ..send_flow(7) }).unwrap();
+        sender.set_policy(flow(7), PolicyCode(0b101), 3).unwrap();
+        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        let packet = with_tos(with_id(udp4("203.0.113.9", &[7; 1472]), 7), 0xb9);
+
+        lan.sender.send(&[transit(&packet)]).unwrap();
+
+        for index in [0, 2] {
+            let end = &mut ends[usize::from(index)];
+            let expected = with_tos(one_hop_on(&packet), transparent::tos(path(index), 0xb9));
+            let SendPath { source_mac, next_hop_mac, .. } = path_end(index);
+            assert_eq!(receive(end, 1), [ethernet(next_hop_mac, source_mac, &expected)]);
+        }
+    });
+}
+
+/// Policies change as fast as they can while packets fly: a packet leaves under one policy, by all of its paths.
+#[test]
+fn a_policy_changes_at_once() {
+    const PACKETS: usize = 20_000;
+    const BATCH: usize = 16;
+    const CODES: [u8; 4] = [0b001, 0b100, 0b101, 0b111];
+    in_namespace("policy", || {
+        let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
+        let mut sender = replicating();
+        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        let policies = CODES.map(|code| (code, code * 3));
+        let set = |sender: &mut Sender, (code, epoch): (u8, u8)| {
+            sender.set_policy(flow(7), PolicyCode(code), epoch).unwrap();
+        };
+        set(&mut sender, policies[0]);
+        let packet = transit(&udp4("203.0.113.9", b"x"));
+        let (sent, captured) = (AtomicBool::new(false), AtomicUsize::new(0));
+        let mut copies: HashMap<u64, (u8, u8)> = HashMap::new();
+        let mut received = 0u64;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for batch in 0..PACKETS / BATCH {
+                    // No more on the way than devices and captures hold.
+                    while batch * BATCH > captured.load(Ordering::Acquire) + 2 * BATCH {
+                        std::thread::yield_now();
+                    }
+                    lan.sender.send(&vec![packet.clone(); BATCH]).unwrap();
+                }
+                sent.store(true, Ordering::Release);
+            });
+            let mut changes = policies.into_iter().cycle();
+            let deadline = Instant::now() + Duration::from_secs(30);
+            loop {
+                let last_round = sent.load(Ordering::Acquire);
+                if !last_round {
+                    set(&mut sender, changes.next().unwrap());
+                }
+                for (index, end) in ends.iter_mut().enumerate() {
+                    end.receiver.receive(|frame| {
+                        let frame = frame.unwrap().to_vec();
+                        let shim = Replica::parse(&frame).unwrap().shim;
+                        let paths = shim.paths.bits();
+                        assert!(policies.contains(&(paths, shim.epoch)), "{shim:?}");
+                        assert!(shim.paths.contains(shim.path) && shim.path == path(index as u8));
+                        let (known, seen) = copies.entry(shim.sequence).or_insert((paths, 0));
+                        assert_eq!(*known, paths, "one packet under two policies");
+                        assert_eq!(*seen & 1 << index, 0, "two copies on one path");
+                        *seen |= 1 << index;
+                        received += 1;
+                    });
+                }
+                captured.store(copies.len(), Ordering::Release);
+                let expected: u64 =
+                    (0..PATHS).map(|index| sender.path_stats(flow(7), path(index)).unwrap().packets).sum();
+                if last_round && received == expected {
+                    break;
+                }
+                assert!(Instant::now() < deadline, "{received} of {expected} copies arrived");
+            }
+        });
+        assert_eq!(copies.len(), PACKETS);
+        assert!(copies.values().all(|(paths, seen)| paths == seen), "a packet missed a path");
+        let codes: HashSet<u8> = copies.values().map(|(paths, _)| *paths).collect();
+        assert!(codes.len() > 1, "the policy never changed while packets flew");
+    });
+}
+
+/// What a local sender sends as one train leaves as packets with checksums of their own.
+#[test]
+fn local_trains_are_cut_by_the_loop_and_replicated() {
+    in_namespace("train", || {
+        let mut ends = far_ends();
+        let _exit_polls = Port::open("far-lan").unwrap();
+        let mut sender = replicating();
+        sender.set_policy(flow(7), PolicyCode(0b111), 3).unwrap();
+        let [device, entry, exit] = ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
+        sender.attach_local(device).unwrap();
+        let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();
+        setsockopt(&socket, UdpGsoSegment, &500).unwrap();
+        let train: Vec<u8> = (0..4).flat_map(|number| [number; 500]).collect();
+
+        socket.send_to(&train, "203.0.113.9:2000").unwrap();
+        assert_eq!(counted(sender.reasons().unwrap()), [("passed_segments", 1)], "there is no loop yet");
+        sender.attach_loop(Loop { device, entry, exit }).unwrap();
+        socket.send_to(&train, "203.0.113.9:2000").unwrap();
+
+        for end in &mut ends {
+            let frames = receive(end, 4);
+            for (number, frame) in (0..).zip(&frames) {
+                let copy = Replica::parse(frame).unwrap();
+                assert_eq!(copy.shim.sequence, (1 << 40) + u64::from(number));
+                assert_eq!(copy.inner[28..], [number; 500]);
+                let (header, segment) = ip::Ipv4Header::parse(copy.inner).unwrap();
+                let sum =
+                    ip::transport_checksum(header.source.into(), header.destination.into(), ip::UDP, segment);
+                assert_eq!(sum, 0, "segment {number} has no right checksum");
+            }
+        }
+    });
+}
+
+/// Clones at TC: every path has its copy, and the sender's own checksum, which its device was to complete, is right.
+#[test]
+fn local_packets_leave_by_every_path_over_ipv4() {
+    in_namespace("local", || {
+        let mut ends = far_ends();
+        let mut sender = replicating();
+        sender.set_policy(flow(7), PolicyCode(0b101), 3).unwrap();
+        sender.attach_local(if_nametoindex("lan").unwrap()).unwrap();
+        for index in [0, 2] {
+            // The paths' devices have the program too: a replica is not replicated again.
+            sender.attach_local(path_end(index).ifindex).unwrap();
+        }
+        let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();
+        socket.send_to(b"local", "203.0.113.9:2000").unwrap();
+        for index in [0, 2] {
+            let frames = receive(&mut ends[usize::from(index)], 1);
+            let copy = Replica::parse(&frames[0]).unwrap();
+            assert_eq!((copy.encapsulation, copy.shim.path), (encapsulation(index), path(index)));
+            assert_eq!(&copy.inner[28..], b"local");
+        }
+        assert_eq!(sender.flow_stats(flow(7)).unwrap().packets, 1);
+        assert_eq!(counted(sender.reasons().unwrap()), []);
+    });
+}
