@@ -67,11 +67,18 @@ impl Link {
 
     /// Attaches a TC program behind those that are already at the interface's egress.
     pub fn tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> Result<Self, AttachError> {
-        create(program, ifindex, libbpf_sys::BPF_TCX_EGRESS, 0).map_err(|source| {
-            match source.raw_os_error() {
-                Some(libc::EINVAL) => AttachError::NoTcx,
-                _ => AttachError::Other { ifindex, source },
-            }
+        Self::tcx(program, ifindex, libbpf_sys::BPF_TCX_EGRESS)
+    }
+
+    /// Attaches a TC program behind those that are already at the interface's ingress.
+    pub fn tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> Result<Self, AttachError> {
+        Self::tcx(program, ifindex, libbpf_sys::BPF_TCX_INGRESS)
+    }
+
+    fn tcx(program: BorrowedFd<'_>, ifindex: u32, side: u32) -> Result<Self, AttachError> {
+        create(program, ifindex, side, 0).map_err(|source| match source.raw_os_error() {
+            Some(libc::EINVAL) => AttachError::NoTcx,
+            _ => AttachError::Other { ifindex, source },
         })
     }
 

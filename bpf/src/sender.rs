@@ -89,7 +89,7 @@ pub struct Sender {
     /// Written with one store each, as the programs read them while packets fly.
     policies: Shared<AtomicU64>,
     /// The sets that policies name, by code.
-    sets: HashMap<u8, [MapHandle; 2]>,
+    sets: HashMap<u8, MapHandle>,
     pub(crate) port: u16,
 }
 
@@ -214,7 +214,8 @@ impl Sender {
                 source: std::io::Error::other(error),
             })
         };
-        set(self.xdp.maps.loop_devices.set(&ends.exit, &ends.device))?;
+        self.links.push(Link::tcx_ingress(fd(&self.tc.progs.pass_looped), ends.exit)?);
+        set(self.tc.maps.loop_devices.set(&ends.exit, &ends.device))?;
         set(self.tc.maps.loops.set(&ends.device, &ends.entry))
     }
 
@@ -277,54 +278,39 @@ impl Sender {
         }
     }
 
-    /// Fills the encapsulated and the transparent set of a code and puts them in place of what was there.
+    /// Fills the set of a code and puts it in place of what was there.
     fn install_set(&mut self, code: u8) -> Result<(), TableError> {
-        let progs = &self.xdp.progs;
-        let encapsulate = [
-            &progs.encapsulate_0,
-            &progs.encapsulate_1,
-            &progs.encapsulate_2,
-            &progs.encapsulate_3,
-            &progs.encapsulate_4,
-            &progs.encapsulate_5,
-            &progs.encapsulate_6,
-            &progs.encapsulate_7,
-        ];
-        let readdress = [
-            &progs.readdress_0,
-            &progs.readdress_1,
-            &progs.readdress_2,
-            &progs.readdress_3,
-            &progs.readdress_4,
-            &progs.readdress_5,
-            &progs.readdress_6,
-            &progs.readdress_7,
-        ];
-        let build =
-            |programs: [&libbpf_rs::ProgramMut<'_>; MAX_PATHS]| -> Result<MapHandle, libbpf_rs::Error> {
-                let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-                    sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
-                        as libbpf_rs::libbpf_sys::size_t,
-                    ..Default::default()
-                };
-                let set =
-                    MapHandle::create(MapType::Devmap, Some("path_set"), 4, 8, MAX_PATHS as u32, &options)?;
-                for (index, program) in programs.into_iter().enumerate() {
-                    let Some(path) = self.paths[index].filter(|_| code & 1 << index != 0) else { continue };
-                    // struct bpf_devmap_val: the interface, then the program's descriptor
-                    let value = [path.ifindex, fd(program).as_raw_fd() as u32].map(u32::to_ne_bytes).concat();
-                    set.update(&(index as u32).to_ne_bytes(), &value, MapFlags::ANY)?;
-                }
-                Ok(set)
-            };
         let failed = |source| TableError { table: "path_set".to_owned(), source };
-        let sets = [build(encapsulate).map_err(failed)?, build(readdress).map_err(failed)?];
-        let outer = [&self.xdp.maps.encapsulated_sets, &self.xdp.maps.transparent_sets];
-        for (outer, set) in outer.into_iter().zip(&sets) {
-            outer.set(&u32::from(code), &(set.as_fd().as_raw_fd() as u32))?;
-        }
-        self.sets.insert(code, sets);
+        let set = self.build_set(code).map_err(failed)?;
+        self.xdp.maps.path_sets.set(&u32::from(code), &(set.as_fd().as_raw_fd() as u32))?;
+        self.sets.insert(code, set);
         Ok(())
+    }
+
+    fn build_set(&self, code: u8) -> Result<MapHandle, libbpf_rs::Error> {
+        let progs = &self.xdp.progs;
+        let programs: [_; MAX_PATHS] = [
+            &progs.path_0,
+            &progs.path_1,
+            &progs.path_2,
+            &progs.path_3,
+            &progs.path_4,
+            &progs.path_5,
+            &progs.path_6,
+            &progs.path_7,
+        ];
+        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let set = MapHandle::create(MapType::Devmap, Some("path_set"), 4, 8, MAX_PATHS as u32, &options)?;
+        for (index, program) in programs.into_iter().enumerate() {
+            let Some(path) = self.paths[index].filter(|_| code & 1 << index != 0) else { continue };
+            // struct bpf_devmap_val: the interface, then the program's descriptor
+            let value = [path.ifindex, fd(program).as_raw_fd() as u32].map(u32::to_ne_bytes).concat();
+            set.update(&(index as u32).to_ne_bytes(), &value, MapFlags::ANY)?;
+        }
+        Ok(set)
     }
 }
 

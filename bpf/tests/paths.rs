@@ -105,7 +105,7 @@ fn golden_vectors_are_written() {
         if let Some((slot, key)) = &vector.key {
             paths.set_key(*slot, key);
         }
-        let program = format!("encapsulate_{}", vector.shim.path.index());
+        let program = format!("path_{}", vector.shim.path.index());
         let slot = vector.key.as_ref().map(|(slot, _)| *slot);
 
         let (action, frame) = paths.run(&program, &broadcast(&vector.shim, slot, &vector.inner));
@@ -130,7 +130,7 @@ fn the_checksum_over_ipv6_is_right_for_every_length() {
         let sum = u16::from_ne_bytes((!ip::checksum(&inner)).to_be_bytes());
         summed[20..24].copy_from_slice(&u32::from(sum).to_ne_bytes());
         for frame in [unsummed, summed] {
-            let (_, frame) = paths.run("encapsulate_1", &frame);
+            let (_, frame) = paths.run("path_1", &frame);
             assert_eq!(frame, here.frame(&shim(path(1), 9), &inner).unwrap(), "{length} bytes");
             assert!(Replica::parse(&frame).is_ok());
         }
@@ -152,7 +152,7 @@ fn a_checksum_of_zero_is_sent_as_ones() {
     let zero = (0..=u16::MAX)
         .find(|n| checksum(&here.frame(&shim(path(1), 9), &inner(*n)).unwrap()) == 0xffff)
         .unwrap();
-    let (_, frame) = paths.run("encapsulate_1", &broadcast(&shim(path(1), 9), None, &inner(zero)));
+    let (_, frame) = paths.run("path_1", &broadcast(&shim(path(1), 9), None, &inner(zero)));
     assert_eq!(checksum(&frame), 0xffff);
 }
 
@@ -177,14 +177,14 @@ fn every_path_has_a_program_of_its_own() {
     for path in PathId::all() {
         let sealed = shim(path, 9).sealed(KeySlot::One, &key);
         let expected = encapsulation(path).frame(&sealed, &inner).unwrap();
-        let program = format!("encapsulate_{}", path.index());
+        let program = format!("path_{}", path.index());
         let (action, frame) = paths.run(&program, &broadcast(&sealed, Some(KeySlot::One), &inner));
         assert_eq!((action, frame), (XDP_PASS, expected), "{path}");
 
         let packet = with_id(with_tos(udp4("203.0.113.9", b"x"), 0xb9), 7);
         let Encapsulation { destination_mac, source_mac, .. } = encapsulation(path);
         let expected = with_tos(packet.clone(), transparent::tos(path, 0xb9));
-        let (action, frame) = paths.run(&format!("readdress_{}", path.index()), &transit(&packet));
+        let (action, frame) = paths.run(&format!("path_{}", path.index()), &transit(&packet));
         assert_eq!((action, frame), (XDP_PASS, ethernet(destination_mac, source_mac, &expected)), "{path}");
     }
 }
@@ -203,7 +203,7 @@ fn class_and_congestion_mark_are_on_the_outside_too() {
         for inner in [with_tos(udp4("203.0.113.9", b"x"), class), six] {
             for by in [path(0), path(1)] {
                 let frame = broadcast(&shim(by, 9), None, &inner);
-                let (_, frame) = paths.run(&format!("encapsulate_{}", by.index()), &frame);
+                let (_, frame) = paths.run(&format!("path_{}", by.index()), &frame);
                 assert_eq!(Replica::parse(&frame).unwrap().traffic_class, class);
             }
         }
@@ -214,8 +214,8 @@ fn class_and_congestion_mark_are_on_the_outside_too() {
 fn a_path_without_addresses_drops_its_copy_and_counts_it() {
     let paths = Paths::load();
     let inner = with_id(udp4("203.0.113.9", b"x"), 7);
-    assert_eq!(paths.run("encapsulate_3", &broadcast(&shim(path(3), 9), None, &inner)).0, XDP_DROP);
-    assert_eq!(paths.run("readdress_3", &transit(&inner)).0, XDP_DROP);
+    assert_eq!(paths.run("path_3", &broadcast(&shim(path(3), 9), None, &inner)).0, XDP_DROP);
+    assert_eq!(paths.run("path_3", &transit(&inner)).0, XDP_DROP);
     let index =
         hawser_bpf::REASONS.iter().find(|reason| reason.name == "dropped_path_not_configured").unwrap().index;
     let rows = paths.0.maps.reasons.lookup_percpu(&index.to_ne_bytes(), MapFlags::ANY).unwrap().unwrap();

@@ -33,7 +33,7 @@ pub struct Replication {
     pub outer: Outer,
     /// Whether copies carry tags.
     pub authenticate: bool,
-    /// The paper's form: nothing is added to packets.
+    /// The paper's form for IPv4: nothing is added to packets. IPv6 has no such form and is encapsulated all the same.
     pub transparent: bool,
     /// Who sends to the viewer.
     pub sender: Sender,
@@ -172,7 +172,7 @@ impl Agent {
         let before = self.status()?.configuration.looked_at_unix_ms;
         fs::write(&file, change(&fs::read_to_string(&file)?))?;
         kill(self.pid(), Signal::SIGHUP)?;
-        self.wait_until("reads its configuration", |status| status.configuration.looked_at_unix_ms > before)
+        self.wait_until("read its configuration", |status| status.configuration.looked_at_unix_ms > before)
     }
 
     /// Kills the agent on the spot.
@@ -191,21 +191,28 @@ impl Agent {
         self.wait_until_ready()
     }
 
-    /// Waits until the agent says what is hoped for.
+    /// Waits until the agent's status is as hoped for.
     pub fn wait_until(&mut self, what: &str, hoped: impl Fn(&Status) -> bool) -> Result<Status> {
+        self.wait_for(what, |agent| agent.status().ok().filter(|status| hoped(status)))
+    }
+
+    /// Waits until the agent has logged `words`.
+    pub fn wait_until_logged(&mut self, words: &str) -> Result<()> {
+        self.wait_for(&format!("logged {words:?}"), |agent| agent.log().contains(words).then_some(()))
+    }
+
+    fn wait_for<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> Result<T> {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            if let Ok(status) = self.status()
-                && hoped(&status)
-            {
-                return Ok(status);
+            if let Some(found) = look(self) {
+                return Ok(found);
             }
             let name = self.edge.name();
             if let Some(status) = self.process.ended()? {
                 bail!("the agent of the {name} ended with {status}: {}", self.last_words());
             }
             if Instant::now() > deadline {
-                bail!("no agent of the {name} that {what} after {PATIENCE:?}: {}", self.last_words());
+                bail!("the agent of the {name} never {what} within {PATIENCE:?}: {}", self.last_words());
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -213,7 +220,7 @@ impl Agent {
 
     fn wait_until_ready(&mut self) -> Result<()> {
         let own = self.process.id();
-        self.wait_until("is ready", |status| status.pid == own).map(drop)
+        self.wait_until("was ready", |status| status.pid == own).map(drop)
     }
 
     fn stop(self) -> Result<Status> {
@@ -289,10 +296,11 @@ fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: E
         );
     }
     for (direction, flow, prefix) in flows(lab, replication) {
+        let transparent = replication.transparent && !prefix.contains(':');
         text += &if direction == edge {
-            sending(replication, flow, &prefix)
+            sending(replication.paths, flow, &prefix, transparent)
         } else {
-            receiving(replication, flow, &prefix)
+            receiving(flow, &prefix, transparent)
         };
     }
     text
@@ -327,21 +335,18 @@ fn flows(lab: &Lab, replication: &Replication) -> Vec<(Edge, u16, String)> {
     forward.chain(back.map(|(flow, prefix)| (Edge::Egress, flow, prefix))).collect()
 }
 
-fn sending(replication: &Replication, flow: u16, prefix: &str) -> String {
-    let paths: Vec<u8> = replication.paths.iter().map(number).collect();
+fn sending(paths: PathSet, flow: u16, prefix: &str, transparent: bool) -> String {
+    let paths: Vec<u8> = paths.iter().map(number).collect();
     format!(
         "\n[[send]]\nflow = {flow}\npeer = \"peer\"\nselect = {{ destination = {prefix:?} }}\npaths = {paths:?}\n\
-         transparent = {}\n",
-        replication.transparent,
+         transparent = {transparent}\n",
     )
 }
 
-fn receiving(replication: &Replication, flow: u16, prefix: &str) -> String {
-    let transparent = match replication.transparent {
-        true => format!("transparent = {{ destination = {prefix:?} }}\n"),
-        false => String::new(),
-    };
-    format!("\n[[receive]]\nflow = {flow}\npeer = \"peer\"\n{transparent}")
+fn receiving(flow: u16, prefix: &str, transparent: bool) -> String {
+    let select =
+        if transparent { format!("transparent = {{ destination = {prefix:?} }}\n") } else { String::new() };
+    format!("\n[[receive]]\nflow = {flow}\npeer = \"peer\"\n{select}")
 }
 
 fn number(path: PathId) -> u8 {

@@ -19,6 +19,17 @@ struct {
 	__uint(max_entries, 64);
 } loops SEC(".maps");
 
+/* Key: ifindex of a loop's XDP end. Value: ifindex of the device that its packets were to leave by. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, __u32);
+	__type(value, __u32);
+	__uint(max_entries, 64);
+} loop_devices SEC(".maps");
+
+/* In tc_index, which no one else uses here: the packet has been through a loop and was not replicated. */
+#define LOOPED 0x4857
+
 static __always_inline int pass(enum reason reason)
 {
 	count(reason);
@@ -83,6 +94,10 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 
 	if (!ethernet)
 		return TC_ACT_UNSPEC;
+	if (skb->tc_index == LOOPED) {
+		skb->tc_index = 0;
+		return TC_ACT_UNSPEC;
+	}
 	if (skb->vlan_present)
 		return pass(PASSED_VLAN);
 	switch (parse_ip(&cursor, ethernet->h_proto, skb->len - sizeof(*ethernet), &packet)) {
@@ -150,6 +165,21 @@ SEC("tcx/egress")
 int replicate_local(struct __sk_buff *skb)
 {
 	return replicate_skb(skb);
+}
+
+/* At the XDP end of a loop: what was not replicated there leaves by the device that it was to leave by, whose Ethernet
+ * header it still has.
+ */
+SEC("tcx/ingress")
+int pass_looped(struct __sk_buff *skb)
+{
+	__u32 ifindex = skb->ifindex;
+	__u32 *device = bpf_map_lookup_elem(&loop_devices, &ifindex);
+
+	if (!device)
+		return TC_ACT_UNSPEC;
+	skb->tc_index = LOOPED;
+	return bpf_redirect(*device, 0);
 }
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

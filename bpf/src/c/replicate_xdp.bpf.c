@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* Replication of transit traffic: XDP on the devices that flows come in by. The ingress program puts the shim in front
  * of the packet and broadcasts it to the set of paths; a program per path, run by the devmap, adds the outer headers.
+ *
+ * The kernel queues what is redirected to a device until the end of a poll and runs on all of it the program that came
+ * with the first frame. So a path has one program for every form of copy, no frame goes to a path's device by any other
+ * redirection, and no two paths have the same device.
  */
 #include "sending.h"
 
@@ -17,15 +21,16 @@ struct {
 	__type(key, __u32);
 	__uint(max_entries, 256);
 	__array(values, struct path_set);
-} encapsulated_sets SEC(".maps"), transparent_sets SEC(".maps");
+} path_sets SEC(".maps");
 
-/* Key: ifindex of a loop's XDP end. Value: ifindex of the device that its packets were to leave by. */
-struct {
-	__uint(type, BPF_MAP_TYPE_HASH);
-	__type(key, __u32);
-	__type(value, __u32);
-	__uint(max_entries, 64);
-} loop_devices SEC(".maps");
+/* In front of a transparent copy, until its path's program writes the Ethernet header. Not to be taken for a shim, which
+ * begins with its version.
+ */
+struct transparent_mark {
+	__u8 zero;
+	__u8 reserved;
+	__u16 flow; /* the sender's table index */
+};
 
 static __always_inline int pass(enum reason reason)
 {
@@ -67,17 +72,20 @@ static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struct packet *packet, __u32 index,
 						 __u32 code, bool transit)
 {
-	struct iphdr *ip = (void *)(long)ctx->data + sizeof(struct ethhdr);
+	struct transparent_mark *mark = (void *)(long)ctx->data;
+	struct iphdr *ip = (void *)mark + sizeof(struct ethhdr);
 	void *end = (void *)(long)ctx->data_end;
 	void *set;
 
 	if ((void *)(ip + 1) > end || !identifiable(packet, ip))
 		return pass(PASSED_NOT_IDENTIFIABLE);
-	set = bpf_map_lookup_elem(&transparent_sets, &code);
+	set = bpf_map_lookup_elem(&path_sets, &code);
 	if (!set)
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
 		return pass(PASSED_MALFORMED);
+	mark->zero = 0;
+	mark->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
@@ -89,7 +97,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 {
 	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
 	__u32 code = policy->code;
-	void *set = bpf_map_lookup_elem(&encapsulated_sets, &code);
+	void *set = bpf_map_lookup_elem(&path_sets, &code);
 	struct shim *shim;
 	void *end;
 
@@ -163,19 +171,11 @@ int replicate(struct xdp_md *ctx)
 	return replicate_packet(ctx, true);
 }
 
-/* On the peer of a loop's veth, see replicate_tc.bpf.c: what is not replicated goes on by the device that it was to
- * leave by, whose Ethernet header it still has.
- */
+/* On the peer of a loop's veth, see replicate_tc.bpf.c, where what is not replicated goes on. */
 SEC("xdp")
 int replicate_looped(struct xdp_md *ctx)
 {
-	__u32 ifindex = ctx->ingress_ifindex;
-	__u32 *device = bpf_map_lookup_elem(&loop_devices, &ifindex);
-	int action = replicate_packet(ctx, false);
-
-	if (action != XDP_PASS || !device)
-		return action;
-	return bpf_redirect(*device, 0);
+	return replicate_packet(ctx, false);
 }
 
 /* Of the datagram that begins with `shim`. `inner_sum` is zero for a packet that went by before its policy knew of a
@@ -256,35 +256,42 @@ static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
 {
 	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
+	struct transparent_mark *mark = (void *)ethernet;
 	struct iphdr *ip = (void *)(ethernet + 1);
 
 	if (!path || !path->family)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return drop(DROPPED_MALFORMED);
+	account(&tx_path_stats, mark->flow * MAX_PATHS + index, bpf_ntohs(ip->tot_len));
 	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 	replace_tos(ip, path_tos(index, ip->tos));
 	return XDP_PASS;
 }
 
-#define PATH_PROGRAMS(n)                                                                                               \
-	SEC("xdp/devmap") int encapsulate_##n(struct xdp_md *ctx)                                                      \
+static __always_inline int send_copy(struct xdp_md *ctx, __u32 index)
+{
+	__u8 *first = (void *)(long)ctx->data;
+
+	if ((void *)(first + 1) > (void *)(long)ctx->data_end)
+		return drop(DROPPED_MALFORMED);
+	return *first >> 4 == SHIM_VERSION ? encapsulate(ctx, index) : readdress(ctx, index);
+}
+
+#define PATH_PROGRAM(n)                                                                                                \
+	SEC("xdp/devmap") int path_##n(struct xdp_md *ctx)                                                             \
 	{                                                                                                              \
-		return encapsulate(ctx, n);                                                                            \
-	}                                                                                                              \
-	SEC("xdp/devmap") int readdress_##n(struct xdp_md *ctx)                                                        \
-	{                                                                                                              \
-		return readdress(ctx, n);                                                                              \
+		return send_copy(ctx, n);                                                                              \
 	}
 
-PATH_PROGRAMS(0)
-PATH_PROGRAMS(1)
-PATH_PROGRAMS(2)
-PATH_PROGRAMS(3)
-PATH_PROGRAMS(4)
-PATH_PROGRAMS(5)
-PATH_PROGRAMS(6)
-PATH_PROGRAMS(7)
-_Static_assert(MAX_PATHS == 8, "one pair of programs a path");
+PATH_PROGRAM(0)
+PATH_PROGRAM(1)
+PATH_PROGRAM(2)
+PATH_PROGRAM(3)
+PATH_PROGRAM(4)
+PATH_PROGRAM(5)
+PATH_PROGRAM(6)
+PATH_PROGRAM(7)
+_Static_assert(MAX_PATHS == 8, "one program a path");
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

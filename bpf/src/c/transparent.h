@@ -49,39 +49,45 @@ static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u3
 
 /* Places of a fingerprint: so many packets whose fingerprints fall together are remembered at once. */
 #define SEEN_WAYS 4
+#define SEEN_ATTEMPTS 4
 
 /* Drops only what the same packet came before on another path, within `within_ms`: a second copy on the same path is
- * a new packet that looks the same.
+ * a new packet that looks the same. Where two processors meet too often, a duplicate passes; no packet is dropped.
  */
 static __always_inline enum verdict observe_fingerprint(struct seen *table, __u64 hash, __u32 path, __u64 now_ns,
 							__u32 within_ms)
 {
-	__u64 *set = &table->slots[hash & (SEEN_SLOTS - SEEN_WAYS)], *slot = set;
-	__u32 now_ms = now_ns / 1000000 & SEEN_MS_MASK, oldest_ms = 0;
+	__u64 *set = &table->slots[hash & (SEEN_SLOTS - SEEN_WAYS)];
+	__u32 now_ms = now_ns / 1000000 & SEEN_MS_MASK;
 	__u64 bit = 1 << (path & (MAX_PATHS - 1));
-	__u64 replaced = 0;
 
-	for (int way = 0; way < SEEN_WAYS; way++) {
-		__u64 seen = *(volatile __u64 *)&set[way];
-		__u32 age_ms = (now_ms - SEEN_MS(seen)) & SEEN_MS_MASK;
-		bool same = SEEN_FINGERPRINT(seen) == (__u32)(hash >> 32) && age_ms < within_ms;
+	for (int attempt = 0; attempt < SEEN_ATTEMPTS; attempt++) {
+		__u64 found = 0, next = hash >> 32 << 32 | now_ms << 8 | bit;
+		enum verdict verdict = VERDICT_FIRST;
+		__u32 oldest_ms = 0;
+		__u64 *slot = set;
 
-		if (same && !(seen & bit)) {
-			if (__sync_val_compare_and_swap(&set[way], seen, seen | bit) == seen)
-				return VERDICT_DUPLICATE;
-			return VERDICT_CONTENDED;
+		for (int way = 0; way < SEEN_WAYS; way++) {
+			__u64 seen = *(volatile __u64 *)&set[way];
+			__u32 age_ms = (now_ms - SEEN_MS(seen)) & SEEN_MS_MASK;
+			bool same = SEEN_FINGERPRINT(seen) == (__u32)(hash >> 32) && age_ms < within_ms;
+
+			if (same || !way || age_ms > oldest_ms) {
+				slot = &set[way];
+				found = seen;
+				oldest_ms = age_ms;
+			}
+			if (same && !(seen & bit)) {
+				verdict = VERDICT_DUPLICATE;
+				next = seen | bit;
+			}
+			if (same)
+				break;
 		}
-		if (!same && way && age_ms < oldest_ms)
-			continue;
-		slot = &set[way];
-		replaced = seen;
-		oldest_ms = age_ms;
-		if (same)
-			break;
+		if (__sync_val_compare_and_swap(slot, found, next) == found)
+			return verdict;
 	}
-	/* Lost races let a duplicate pass, never drop a packet. */
-	__sync_val_compare_and_swap(slot, replaced, hash >> 32 << 32 | now_ms << 8 | bit);
-	return VERDICT_FIRST;
+	return VERDICT_CONTENDED;
 }
 
 #endif

@@ -39,10 +39,8 @@ impl Experiment for Faults {
     }
 
     fn cases(&self) -> Vec<String> {
-        SCENARIOS
-            .iter()
-            .flat_map(|scenario| scenario.streams(PACKETS).map(|stream| case_name(scenario, &stream)))
-            .collect()
+        let of = |scenario| streams(PACKETS).into_iter().map(move |stream| case_name(scenario, &stream));
+        SCENARIOS.iter().flat_map(of).collect()
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
@@ -50,34 +48,59 @@ impl Experiment for Faults {
         let packets = run.seconds.map_or(PACKETS, |seconds| (seconds * f64::from(RATE_PPS)).ceil() as u64);
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
         for scenario in SCENARIOS {
-            let mut streams: Vec<Stream> = scenario.streams(packets).collect();
+            let mut streams = streams(packets);
             streams.retain(|stream| chosen.contains(&case_name(scenario, stream)));
             if streams.is_empty() {
                 continue;
             }
             println!("{}: {} streams of {packets} packets", scenario.name, streams.len());
             let outcome = run_scenario(run, scenario, &streams);
-            let (reports, emulation) = outcome.with_context(|| scenario.name.to_owned())?;
-            for reason in invalid_because(&reports, &emulation) {
+            let outcome = outcome.with_context(|| scenario.name.to_owned())?;
+            for reason in outcome.invalid_because() {
                 summary.invalidate(format!("{}: {reason}", scenario.name));
             }
-            summary.cases.extend(reports.iter().map(|report| describe(scenario, report)));
+            summary.cases.extend(outcome.reports.iter().map(|report| describe(scenario, report)));
         }
         report::write(&summary, &run.out)?;
         Ok(summary)
     }
 }
 
+fn streams(packets: u64) -> Vec<Stream> {
+    Stream::of_every_kind(packets, RATE_PPS, PAYLOAD_BYTES)
+}
+
 fn case_name(scenario: &Scenario, stream: &Stream) -> String {
     format!("{}/{}", scenario.name, stream.to_string().replace('/', "-"))
 }
 
+/// What became of the streams of one scenario.
+struct Outcome {
+    reports: Vec<StreamReport>,
+    emulation: EmulatorReport,
+    /// Frames that the nodes' devices dropped: a link between two namespaces holds 256.
+    device_drops: u64,
+}
+
+impl Outcome {
+    fn invalid_because(&self) -> Vec<String> {
+        let overflow: u64 = self.reports.iter().map(|report| report.receiver_overflow).sum();
+        let mut reasons = self.emulation.health.invalid_because();
+        if overflow > 0 {
+            reasons.push(format!("{overflow} packets reached the viewer and were dropped at its socket"));
+        }
+        if self.device_drops > 0 {
+            let drops = self.device_drops;
+            reasons.push(format!(
+                "{drops} frames were dropped by the nodes' devices: the machine was overloaded"
+            ));
+        }
+        reasons
+    }
+}
+
 /// Sends all streams at once.
-fn run_scenario(
-    run: &Run,
-    scenario: &Scenario,
-    streams: &[Stream],
-) -> Result<(Vec<StreamReport>, EmulatorReport)> {
+fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
     let directory = std::path::absolute(run.out.join("raw").join(scenario.name))?;
     if directory.exists() {
         fs::remove_dir_all(&directory).with_context(|| format!("cannot empty {}", directory.display()))?;
@@ -88,31 +111,40 @@ fn run_scenario(
     scenario.prepare(&lab)?;
     let edges = Edges::start(&lab, &run.binary, &directory, &scenario.replication())?;
     emulator.set_origin(ring::now());
+    let drops_before = device_drops(&lab)?;
     let reports = traffic::run(&endpoints(&lab, scenario), streams, GRACE, &run.stop)?;
+    let device_drops = device_drops(&lab)? - drops_before;
     let (ingress, egress) = edges.stop()?;
     let emulation = emulator.stop()?;
     let raw = serde_json::json!({
-        "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation,
+        "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation, "device_drops": device_drops,
     });
     fs::write(directory.join("outcome.json"), serde_json::to_vec_pretty(&raw)?)?;
     if run.stop.requested() {
         bail!("stopped");
     }
-    Ok((reports, emulation))
+    Ok(Outcome { reports, emulation, device_drops })
+}
+
+/// Frames that the devices of the nodes have dropped, in either direction, for want of room.
+fn device_drops(lab: &Lab) -> Result<u64> {
+    /// Of `/proc/net/dev`: drops when receiving and when sending.
+    const COLUMNS: [usize; 2] = [3, 11];
+    let mut drops = 0;
+    for node in [lab.source(), lab.ingress(), lab.egress(), lab.viewer()] {
+        let table = node.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
+        for (_, counters) in table.lines().filter_map(|line| line.split_once(':')) {
+            let counters: Vec<&str> = counters.split_whitespace().collect();
+            drops +=
+                COLUMNS.iter().filter_map(|column| counters.get(*column)?.parse::<u64>().ok()).sum::<u64>();
+        }
+    }
+    Ok(drops)
 }
 
 fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
     let source = if scenario.is_local() { lab.ingress() } else { lab.source() };
     Endpoints { source: source.clone(), ..Endpoints::from(lab) }
-}
-
-fn invalid_because(reports: &[StreamReport], emulation: &EmulatorReport) -> Vec<String> {
-    let overflow: u64 = reports.iter().map(|report| report.receiver_overflow).sum();
-    let mut reasons = emulation.health.invalid_because();
-    if overflow > 0 {
-        reasons.push(format!("{overflow} packets reached the viewer and were dropped at its socket"));
-    }
-    reasons
 }
 
 fn describe(scenario: &Scenario, report: &StreamReport) -> Case {

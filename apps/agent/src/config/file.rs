@@ -253,6 +253,9 @@ impl Builder<'_> {
             receive: BTreeMap::new(),
             receive_selectors: BTreeMap::new(),
         };
+        if !file.send.is_empty() {
+            self.one_interface_a_path(&file.path)?;
+        }
         let peers = self.peers(&file.peer)?;
         for entry in &file.send {
             self.add_send(entry, &peers, &mut config)?;
@@ -285,6 +288,21 @@ impl Builder<'_> {
             }
         }
         Ok(paths)
+    }
+
+    /// The kernel sends what leaves by one interface in one go, as copies of one path.
+    fn one_interface_a_path(&self, entries: &[Spanned<PathEntry>]) -> Result<(), ConfigError> {
+        let mut owners = BTreeMap::new();
+        for spanned in entries {
+            let PathEntry { number, interface, .. } = spanned.get_ref();
+            if let Some(other) = owners.insert(interface, number) {
+                let message = format!(
+                    "path {other} leaves by {interface} too; give each its own interface (a VLAN or macvlan device will do)"
+                );
+                return Err(self.at(spanned, message));
+            }
+        }
+        Ok(())
     }
 
     fn peers(&self, entries: &[Spanned<Peer>]) -> Result<BTreeMap<String, Secrets>, ConfigError> {
@@ -534,9 +552,10 @@ paths = [1, 2]
 
     #[test]
     fn refusals_name_the_line_and_what_would_be_right() {
-        let cases: [(&str, &str, &str); 11] = [
+        let cases: [(&str, &str, &str); 12] = [
             ("number = 2", "number = 9", "line 16: paths are numbered 1 to 8, not 9"),
             ("number = 2", "number = 1", "line 16: path 1 is described twice"),
+            ("interface = \"path2\"", "interface = \"path1\"", "line 16: path 1 leaves by path1 too"),
             ("paths = [1, 2]", "paths = [1, 3]", "line 22: path 3 is used here and described in no [[path]]"),
             ("remote = \"fd00::2\"", "remote = \"10.1.2.2\"", "line 16: local and remote must both be IPv4"),
             ("peer = \"egress\"", "peer = \"other\"", "line 22: no [[peer]] is called \"other\""),
@@ -579,7 +598,7 @@ paths = [1, 2]
         let mut text = EDGE.replace("paths = [1, 2]", "paths = [1, 2, 3, 4, 5, 6, 7, 8]");
         for number in 3..=8 {
             text += &format!(
-                "\n[[path]]\nnumber = {number}\ninterface = \"p\"\nlocal = \"10.1.{number}.1\"\nremote = \"10.1.{number}.2\"\n"
+                "\n[[path]]\nnumber = {number}\ninterface = \"p{number}\"\nlocal = \"10.1.{number}.1\"\nremote = \"10.1.{number}.2\"\n"
             );
         }
         assert!(parse_edge(&text).unwrap_err().to_string().contains("at most 7 paths"));

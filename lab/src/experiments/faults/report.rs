@@ -27,7 +27,8 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
                 "Transparent, the paper's form",
                 "Nothing is added to packets, so a copy is known by what the packet carries. A packet whose IPv4 ID is 0 \
                  cannot be known and takes the default route alone: every packet of UDP with DF from an unconnected \
-                 socket, and a few others. What path 1 does to these is missing. IPv6 has no such form.",
+                 socket, and a few others. What path 1 does to these is missing. IPv6 has no such form: beside it, IPv6 \
+                 is encapsulated.",
                 true,
             ),
         ],

@@ -1,8 +1,6 @@
-use super::{PAYLOAD_BYTES, RATE_PPS};
 use crate::edges::{Outer, Replication, Sender};
 use crate::emulator::EmulatedPath;
 use crate::topology::{Lab, network_egress, network_ingress};
-use crate::traffic::{Family, Stream};
 use anyhow::Result;
 use hawser_netem::{Delay, LinkConfig, Loss, Order, Probability, Reorder, Span};
 use hawser_units::PathSet;
@@ -58,9 +56,9 @@ enum Form {
     Local,
     /// The same in IPv6 headers.
     LocalV6,
-    /// The paper's form, for what passes through.
+    /// The paper's form, for the IPv4 that passes through, beside encapsulated IPv6.
     Transparent,
-    /// The paper's form, for what the ingress edge itself sends.
+    /// The same for what the ingress edge itself sends.
     LocalTransparent,
 }
 
@@ -92,13 +90,6 @@ pub(super) const SCENARIOS: &[Scenario] = &[
 ];
 
 impl Scenario {
-    /// A stream of every kind; of IPv4 alone where nothing is added to packets, since IPv6 has nothing to tell them by.
-    pub(super) fn streams(&self, packets: u64) -> impl Iterator<Item = Stream> + use<> {
-        let all = Stream::of_every_kind(packets, RATE_PPS, PAYLOAD_BYTES).into_iter();
-        let transparent = self.is_transparent();
-        all.filter(move |stream| !transparent || stream.family == Family::Ipv4)
-    }
-
     pub(super) fn replication(&self) -> Replication {
         let v6 = matches!(self.form, Form::TransitV6 | Form::LocalV6);
         Replication {
@@ -115,6 +106,7 @@ impl Scenario {
         matches!(self.form, Form::Local | Form::LocalV6 | Form::LocalTransparent)
     }
 
+    /// Whether nothing is added to IPv4 packets.
     pub(super) fn is_transparent(&self) -> bool {
         matches!(self.form, Form::Transparent | Form::LocalTransparent)
     }
