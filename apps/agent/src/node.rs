@@ -275,14 +275,14 @@ fn interfaces(config: &Config) -> BTreeMap<String, Option<u32>> {
 /// The directory of this node's pins, made when missing.
 fn pins(config: &Config) -> Result<PathBuf> {
     let pins = config.pins.join(&config.name);
-    let hint = || {
-        let directory = pins.display();
-        format!(
-            "{directory} is not in a bpf file system: `mount -t bpf bpf /sys/fs/bpf`, and set `pins` to a place in it"
-        )
-    };
-    fs::create_dir_all(&pins).with_context(hint)?;
-    ensure!(statfs(&pins)?.filesystem_type() == BPF_FS_MAGIC, hint());
+    let directory = pins.display();
+    fs::create_dir_all(&pins).with_context(|| {
+        format!("cannot create {directory} (the agent runs as root, and pins are kept in a bpf file system)")
+    })?;
+    ensure!(
+        statfs(&pins)?.filesystem_type() == BPF_FS_MAGIC,
+        "{directory} is not in a bpf file system: `mount -t bpf bpf /sys/fs/bpf`, and let `pins` be a place in it"
+    );
     Ok(pins)
 }
 

@@ -1,0 +1,267 @@
+//! What becomes of traffic when agents die, are restarted or told something else, and when their network changes.
+
+use crate::rig::{IN_FLIGHT, Rig, assert_losses, connect, hawser};
+use hawser_lab::edges::{Edges, FLOW, Replication};
+use hawser_units::PathSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn egress_copies(edges: &mut Edges, path: u8) -> u64 {
+    edges.egress().unwrap().receive[&FLOW][&path].packets
+}
+
+/// Waits until copies arrive by a path, of which there were `before`.
+fn await_copies(edges: &mut Edges, path: u8, before: u64) {
+    let arrived = |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
+    edges.egress_agent.wait_until("saw copies", arrived).unwrap();
+}
+
+#[test]
+fn traffic_takes_the_default_route_when_the_ingress_agent_is_killed() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, _| edges.ingress_agent.kill().unwrap());
+    assert_losses(&reports, IN_FLIGHT, 0);
+}
+
+#[test]
+fn copies_are_eliminated_after_the_egress_agent_was_killed() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, _| edges.egress_agent.kill().unwrap());
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_restart_of_the_egress_agent_loses_nothing() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, _| {
+        assert!(edges.egress_agent.terminate().unwrap().success());
+        edges.egress_agent.start_again().unwrap();
+        await_copies(edges, 2, 0);
+        // After a kill nothing was handed over, and the next one takes over all the same.
+        edges.egress_agent.kill().unwrap();
+        edges.egress_agent.start_again().unwrap();
+        await_copies(edges, 2, 0);
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_restart_of_the_ingress_agent_loses_what_is_in_flight_at_most() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, _| {
+        for _ in 0..3 {
+            assert!(edges.ingress_agent.terminate().unwrap().success());
+            let before = egress_copies(edges, 2);
+            edges.ingress_agent.start_again().unwrap();
+            await_copies(edges, 2, before);
+        }
+    });
+    assert_losses(&reports, 3 * IN_FLIGHT, 3 * IN_FLIGHT);
+}
+
+#[test]
+fn policies_change_while_packets_fly() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, _| {
+        let mut paths = "[1, 2]";
+        for next in ["[1]", "[2]", "[1, 2]", "[2]", "[]", "[1, 2]"] {
+            let change = |text: &str| text.replace(&format!("paths = {paths}"), &format!("paths = {next}"));
+            let status = edges.ingress_agent.reconfigure(change).unwrap();
+            assert_eq!(status.configuration.refused, None);
+            let code =
+                ["1", "2"].iter().zip([1, 2]).filter(|(path, _)| next.contains(*path)).map(|(_, bit)| bit);
+            assert_eq!(status.send[&FLOW].policy, code.sum::<u8>());
+            paths = next;
+        }
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn keys_are_rotated_while_packets_fly() {
+    let mut rig = Rig::new();
+    hawser_agent::generate_key(&rig.file("next.key")).unwrap();
+    let reports = rig.under_traffic(|edges, _| {
+        let both = "slot0 = \"pair.key\", slot1 = \"next.key\"";
+        let add = |text: &str| text.replace("slot0 = \"pair.key\"", both);
+        let switch = |text: &str| add(text).replace("[[peer]]\n", "[[peer]]\nsend_with = 1\n");
+        let remove = |text: &str| text.replace(both, "slot1 = \"next.key\"");
+        edges.egress_agent.reconfigure(add).unwrap();
+        edges.ingress_agent.reconfigure(switch).unwrap();
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+        // Its send_with means nothing to a receiver, but it must name a key that is there.
+        let status = edges
+            .egress_agent
+            .reconfigure(|text| remove(text).replace("[[peer]]\n", "[[peer]]\nsend_with = 1\n"));
+        assert_eq!(status.unwrap().configuration.refused, None);
+    });
+    assert_losses(&reports, 0, 0);
+    let status = rig.edges.egress().unwrap();
+    assert!(status.receive[&FLOW].values().all(|path| path.tag_failures == 0), "{status:?}");
+}
+
+#[test]
+fn a_configuration_that_is_refused_changes_nothing() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, _| {
+        let file = edges.ingress_agent.configuration_file();
+        let good = fs::read_to_string(&file).unwrap();
+        for (from, to, why) in [
+            ("paths = [1, 2]", "paths = [1, 3]", "path 3 is used here"),
+            ("[node]", "[[node]]", "invalid type"),
+            ("local = \"10.1.2.1\"", "local = \"10.1.2.3\"", "restart it for the rest"),
+        ] {
+            let status = edges.ingress_agent.reconfigure(|_| good.replace(from, to)).unwrap();
+            let refused = status.configuration.refused.unwrap();
+            assert!(refused.contains(why), "{refused}");
+            assert_eq!(status.send[&FLOW].policy, 0b11);
+        }
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn one_agent_a_node() {
+    let rig = Rig::new();
+    let mut second = rig.lab.ingress().command(hawser().to_str().unwrap()).unwrap();
+    let output = second
+        .args(["agent", "--config"])
+        .arg(rig.edges.ingress_agent.configuration_file())
+        .output()
+        .unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("another agent of node \"ingress\" is running"), "{error}");
+}
+
+#[test]
+fn detaching_removes_elimination_from_the_kernel() {
+    let mut rig = Rig::new();
+    let pins = rig.lab.pins("egress").join("egress");
+    let device = rig.lab.addressing().paths[1].far.device.clone();
+    let has_program = || {
+        let mut show = rig.lab.egress().command("ip").unwrap();
+        let output = show.args(["link", "show", "dev", &device]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap().contains("xdp")
+    };
+    assert!(rig.edges.ingress_agent.terminate().unwrap().success());
+    assert!(rig.edges.egress_agent.terminate().unwrap().success());
+    assert!(has_program() && pins.exists());
+    let mut detach = rig.lab.egress().command(hawser().to_str().unwrap()).unwrap();
+    let config = rig.edges.egress_agent.configuration_file();
+    assert!(detach.args(["agent", "--detach", "--config"]).arg(config).status().unwrap().success());
+    assert!(!has_program() && !pins.exists());
+    assert_losses(&rig.under_traffic(|_, _| ()), 0, 0);
+}
+
+#[test]
+fn a_next_hop_that_moves_to_another_address_is_followed() {
+    let mut rig = Rig::new();
+    // As a real neighbour, whom the kernel asks again after a second.
+    let ingress = rig.lab.ingress();
+    for (parameter, value) in
+        [("base_reachable_time_ms", "1000"), ("delay_first_probe_time", "1"), ("retrans_time_ms", "100")]
+    {
+        ingress.sysctl(&format!("net.ipv4.neigh.path2.{parameter}"), value).unwrap();
+    }
+    let far = rig.lab.addressing().paths[1].far.v4;
+    ingress.ip(&format!("neigh del {far} dev path2")).unwrap();
+    rig.edges.ingress_agent.terminate().unwrap();
+    rig.edges.ingress_agent.start_again().unwrap();
+    let reports = rig.under_traffic(|edges, lab| {
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+        // As on a wire, nothing takes frames to an address that has gone: the bridge does not pass them on.
+        let old = lab.addressing().paths[1].far.mac.to_string();
+        let mut bridge = lab.network().command("bridge").unwrap();
+        let forget = bridge.args(["fdb", "replace", &old, "dev", "in2", "master", "static"]);
+        assert!(forget.status().unwrap().success());
+        lab.egress().ip("link set path2 address 02:00:00:00:00:99").unwrap();
+        edges.ingress_agent.wait_until_logged("next hop than before").unwrap();
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn an_interface_may_go_and_come_back() {
+    let replication = Replication { both_ways: true, ..Replication::on(PathSet::from_bits(0b11)) };
+    let mut rig = Rig::replicating(&replication);
+    let reports = rig.under_traffic(|edges, lab| {
+        let second = lab.paths().nth(1).unwrap();
+        for (edge, end, peer, other) in [
+            (lab.ingress(), &lab.path(second).near, "in2", &lab.path(second).far),
+            (lab.egress(), &lab.path(second).far, "out2", &lab.path(second).near),
+        ] {
+            edge.ip("link del path2").unwrap();
+            let agent =
+                if peer == "in2" { &mut edges.ingress_agent } else { &mut edges.egress_agent };
+            agent.wait_until_logged("its interface path2 is gone").unwrap();
+            let network = lab.network().name();
+            edge.ip(&format!(
+                "link add path2 address {mac} type veth peer name {peer} netns {network}\nlink set path2 up\n\
+                 addr add {address}/30 dev path2\nneigh replace {far} lladdr {far_mac} nud permanent dev path2",
+                mac = end.mac,
+                address = end.v4,
+                far = other.v4,
+                far_mac = other.mac,
+            ))
+            .unwrap();
+            connect(lab, second);
+            let before = egress_copies(edges, 2);
+            await_copies(edges, 2, before);
+        }
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_full_disk_does_not_end_the_agent() {
+    let mut rig = Rig::new();
+    rig.edges.ingress_agent.terminate().unwrap();
+    let disk = Disk::mount(rig.file("ingress"));
+    rig.edges.ingress_agent.start_again().unwrap();
+    let reports = rig.under_traffic(|edges, _| {
+        let filler = disk.fill();
+        edges.ingress_agent.wait_until_logged("No space left on device").unwrap();
+        for _ in 0..2 {
+            let before = egress_copies(edges, 2);
+            await_copies(edges, 2, before);
+        }
+        assert_eq!(edges.ingress_agent.log().matches("No space left").count(), 1, "said once");
+        fs::remove_file(filler).unwrap();
+        edges.ingress_agent.wait_until_logged("the status is written again").unwrap();
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+/// A file system that is soon full. Unmounted when this is dropped.
+struct Disk(PathBuf);
+
+impl Disk {
+    fn mount(at: PathBuf) -> Self {
+        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&at).status();
+        assert!(mount.unwrap().success());
+        Disk(at)
+    }
+
+    fn fill(&self) -> PathBuf {
+        let file = self.0.join("filler");
+        let error = fs::write(&file, vec![1; 1 << 20]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::StorageFull);
+        file
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // The agent still has its lock in there.
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}

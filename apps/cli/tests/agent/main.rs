@@ -1,0 +1,5 @@
+//! `hawser agent` in a real network: what becomes of traffic when agents come, go and change, and what they refuse.
+
+mod life;
+mod refusals;
+mod rig;

@@ -1,0 +1,123 @@
+//! A lab of two paths whose edges run `hawser agent`, and traffic through it while something happens to them.
+
+use hawser_lab::edges::{Edges, Replication};
+use hawser_lab::topology::{Lab, Stop, Topology, network_egress, network_ingress};
+use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
+use hawser_units::{PathId, PathSet};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// The rate of each stream.
+const RATE_PPS: u32 = 2_000;
+
+/// What traffic is given to arrive when the senders have ended.
+const GRACE: Duration = Duration::from_millis(300);
+
+/// Packets of one stream that are between two nodes at any time: the network delivers at once, and a processor that
+/// is needed elsewhere holds packets back for milliseconds.
+pub(crate) const IN_FLIGHT: u64 = RATE_PPS as u64 / 100;
+
+pub(crate) struct Rig {
+    pub(crate) edges: Edges,
+    pub(crate) lab: Lab,
+    pub(crate) directory: TempDir,
+}
+
+impl Rig {
+    /// Replicates what the source sends to the viewer onto both paths.
+    pub(crate) fn new() -> Self {
+        Rig::replicating(&Replication::on(PathSet::from_bits(0b11)))
+    }
+
+    pub(crate) fn replicating(replication: &Replication) -> Self {
+        let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
+        lab.paths().for_each(|path| connect(&lab, path));
+        let directory = tempfile::tempdir().unwrap();
+        let edges = Edges::start(&lab, &hawser(), directory.path(), replication).unwrap();
+        Rig { edges, lab, directory }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Lets UDP of both IP versions flow from the source to the viewer while `act` does something to the edges.
+    pub(crate) fn under_traffic(&mut self, act: impl FnOnce(&mut Edges, &Lab)) -> Vec<StreamReport> {
+        let stop = Stop::default();
+        let ends = Endpoints::from(&self.lab);
+        let stream = |family| Stream {
+            kind: Kind::UdpConnected,
+            family,
+            packets: 1_000_000,
+            rate_pps: RATE_PPS,
+            payload_bytes: 200,
+        };
+        let streams = [Family::Ipv4, Family::Ipv6].map(stream);
+        thread::scope(|scope| {
+            // However `act` ends, so does the traffic.
+            let _ends = Requested(stop.clone());
+            let traffic = scope.spawn(|| traffic::run(&ends, &streams, GRACE, &stop).unwrap());
+            self.await_packets();
+            act(&mut self.edges, &self.lab);
+            self.await_packets();
+            stop.request();
+            traffic.join().unwrap()
+        })
+    }
+
+    /// Waits until the viewer has received another few hundred packets.
+    fn await_packets(&self) {
+        let first = received(&self.lab);
+        while received(&self.lab) < first + 500 {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+struct Requested(Stop);
+
+impl Drop for Requested {
+    fn drop(&mut self) {
+        self.0.request();
+    }
+}
+
+pub(crate) fn hawser() -> PathBuf {
+    Path::new(env!("CARGO_BIN_EXE_hawser")).to_owned()
+}
+
+/// Joins the devices of a path by a bridge, which delivers everything at once. GRO makes them accept what XDP redirects.
+pub(crate) fn connect(lab: &Lab, path: PathId) {
+    let (inward, outward, bridge) =
+        (network_ingress(path), network_egress(path), format!("bridge{}", path.index()));
+    // The bridge may be there already, when a device comes back.
+    let _ = lab.network().ip(&format!("link add {bridge} type bridge mcast_snooping 0"));
+    let batch = format!(
+        "link set {inward} master {bridge} up\nlink set {outward} master {bridge} up\nlink set {bridge} up"
+    );
+    lab.network().ip(&batch).unwrap();
+    for device in [inward, outward] {
+        lab.network().offloads(&device, &[("gro", true)]).unwrap();
+    }
+}
+
+/// Packets that came in by the viewer's device.
+fn received(lab: &Lab) -> u64 {
+    let device = &lab.addressing().viewer.far.device;
+    let table = lab.viewer().run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
+    let row =
+        table.lines().find_map(|line| line.trim().strip_prefix(&format!("{device}:")).map(str::to_owned));
+    row.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Asserts that all streams lost and repeated at most so much.
+pub(crate) fn assert_losses(reports: &[StreamReport], most_missing: u64, most_duplicates: u64) {
+    for report in reports {
+        assert!(report.missing <= most_missing, "{most_missing} may be missing: {report:?}");
+        assert!(report.duplicates <= most_duplicates, "{most_duplicates} may come twice: {report:?}");
+        assert_eq!((report.corrupt, report.receiver_overflow), (0, 0), "{report:?}");
+        assert!(report.error.is_none() && report.sent > 500, "{report:?}");
+    }
+}
