@@ -140,6 +140,23 @@ fn one_agent_a_node() {
 }
 
 #[test]
+fn a_node_tells_people_and_programs_what_it_does() {
+    let mut rig = Rig::new();
+    assert_losses(&rig.under_traffic(|edges, _| await_copies(edges, 2, 0)), 0, 0);
+    let ask = |arguments: &[&str]| {
+        let mut status = Command::new(hawser());
+        let status = status.arg("status").args(arguments).arg("--config");
+        let output = status.arg(rig.edges.egress_agent.configuration_file()).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let table = ask(&[]);
+    assert!(table.starts_with("node egress, hawser ") && table.contains("\nreceived\n"), "{table}");
+    let status: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
+    assert!(status["receive"]["1"]["2"]["packets"].as_u64() > Some(100), "{status}");
+}
+
+#[test]
 fn detaching_removes_elimination_from_the_kernel() {
     let mut rig = Rig::new();
     let pins = rig.lab.pins("egress").join("egress");

@@ -1,0 +1,41 @@
+//! The examples are accepted and fit each other, and what is counted is explained.
+
+use hawser_agent::{Config, generate_key};
+use std::fs;
+use std::path::Path;
+
+fn read(name: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(name)).unwrap()
+}
+
+#[test]
+fn the_examples_are_two_ends_of_the_same_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    for key in ["to-viewers.key", "to-source.key"] {
+        generate_key(&folder.path().join(key)).unwrap();
+    }
+    let [ingress, egress] = ["ingress.toml", "egress.toml"].map(|name| {
+        let file = folder.path().join(name);
+        fs::write(&file, read(&format!("examples/{name}"))).unwrap();
+        Config::read(&file).unwrap()
+    });
+    for (path, here) in &ingress.paths {
+        let there = &egress.paths[path];
+        assert_eq!((here.local, here.remote), (there.remote, there.local), "{path}");
+    }
+    for (from, to) in [(&ingress, &egress), (&egress, &ingress)] {
+        for sent in from.send.values() {
+            let (slot, key) = sent.key.as_ref().unwrap();
+            assert!(to.receive[&sent.label].slots[slot.index()].as_ref() == Some(key), "{}", sent.label);
+        }
+    }
+}
+
+#[test]
+fn every_reason_is_explained() {
+    let page = read("../../docs/agent.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    for reason in hawser_bpf::REASONS {
+        let row = format!("| `{}` | {} |", reason.name, reason.help);
+        assert!(page.contains(&row), "docs/agent.md lacks: {row}");
+    }
+}
