@@ -5,7 +5,7 @@ use crate::program::{fd, live_run, test_run};
 use crate::shared::Shared;
 use crate::skeleton::{bench_dedup, bench_replicate_tc, bench_replicate_xdp};
 use crate::table::{Table, TableError, plain, share_tables};
-use crate::{Arrivals, AttachError, Link, LoadError, Receiver, RunError, Sender, TestRun, XdpMode};
+use crate::{Arrivals, AttachError, Link, LoadError, Receiver, RunError, Sender, XdpMode};
 use bench_dedup::{BenchDedupSkel, BenchDedupSkelBuilder};
 use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
 use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
@@ -27,6 +27,8 @@ pub struct DedupBench {
     arrivals: Arrivals,
     programs: BenchDedupSkel<'static>,
     prepared: Shared<bench_dedup::types::prepared>,
+    frame: Vec<u8>,
+    packets: u32,
 }
 
 /// What accepting packets is timed with.
@@ -49,7 +51,14 @@ impl DedupBench {
         share_tables(open.open_object_mut(), receiver.skeleton.object()).map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let prepared = Shared::map(&programs.maps.prepared)?;
-        Ok(DedupBench { arrivals: receiver.arrivals()?, receiver, programs, prepared })
+        Ok(DedupBench {
+            arrivals: receiver.arrivals()?,
+            receiver,
+            programs,
+            prepared,
+            frame: Vec::new(),
+            packets: 0,
+        })
     }
 
     /// The receiver.
@@ -67,12 +76,12 @@ impl DedupBench {
         Ok(test_run(&self.programs.progs.bare_drop, frame, repeat)?.duration)
     }
 
-    /// Time to accept packets that differ from `frame` in their shims alone, each run one packet.
+    /// Prepares packets that differ from `frame` in their shims alone.
     ///
     /// # Panics
     /// With more than [`MAX_PREPARED`] shims.
-    pub fn accept(&mut self, what: Accepting, frame: &[u8], shims: &[Shim]) -> Result<TestRun, RunError> {
-        assert!(shims.len() <= MAX_PREPARED, "each packet is prepared");
+    pub fn prepare(&mut self, frame: &[u8], shims: &[Shim]) {
+        assert!(shims.len() <= MAX_PREPARED, "each packet has a row");
         for (index, shim) in shims.iter().enumerate() {
             let bytes = shim.emit();
             let row = bench_dedup::types::prepared {
@@ -82,17 +91,31 @@ impl DedupBench {
             // SAFETY: a row of the mapping, which nobody else touches between two runs.
             unsafe { self.prepared.row(index).write_volatile(row) };
         }
-        let is_ipv6 = frame[12..14] == [0x86, 0xdd];
-        let outer_bytes = ETHERNET + if is_ipv6 { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        self.packets = shims.len() as u32;
+        self.frame = frame.to_vec();
+        let outer_bytes = self.outer_bytes();
         let state = self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state");
-        state.next_prepared = 0;
         state.outer[..outer_bytes].copy_from_slice(&frame[..outer_bytes]);
-        let program = match (what, is_ipv6) {
-            (Accepting::RestoreOnly, _) => &self.programs.progs.restore,
-            (Accepting::Accept, false) => &self.programs.progs.accept_v4,
-            (Accepting::Accept, true) => &self.programs.progs.accept_v6,
+    }
+
+    /// Time for one of the prepared packets.
+    pub fn accept(&mut self, what: Accepting) -> Result<Duration, RunError> {
+        let programs = &self.programs.progs;
+        let program = match (what, self.is_ipv6()) {
+            (Accepting::RestoreOnly, _) => &programs.restore,
+            (Accepting::Accept, false) => &programs.accept_v4,
+            (Accepting::Accept, true) => &programs.accept_v6,
         };
-        test_run(program, frame, shims.len() as u32)
+        self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state").next_prepared = 0;
+        Ok(test_run(program, &self.frame, self.packets)?.duration)
+    }
+
+    fn is_ipv6(&self) -> bool {
+        self.frame[12..14] == [0x86, 0xdd]
+    }
+
+    fn outer_bytes(&self) -> usize {
+        ETHERNET + if self.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 }
     }
 }
 

@@ -130,16 +130,18 @@ impl Bench {
     fn accept(&mut self, form: Form) -> Result<Duration> {
         let shims = self.shims(form, PACKETS as usize)?;
         self.drain();
-        let run = self.programs.accept(Accepting::Accept, &frame(shims[0]), &shims)?;
+        self.programs.prepare(&frame(shims[0]), &shims);
+        let duration = self.programs.accept(Accepting::Accept)?;
         self.drain();
         let accepted = self.records.iter().filter(|record| record.verdict.accepts()).count();
         ensure!(accepted == shims.len(), "{accepted} packets of {PACKETS} were accepted");
-        Ok(run.duration)
+        Ok(duration)
     }
 
     fn restore(&mut self, form: Form) -> Result<Duration> {
         let shims = self.shims(form, PACKETS as usize)?;
-        Ok(self.programs.accept(Accepting::RestoreOnly, &frame(shims[0]), &shims)?.duration)
+        self.programs.prepare(&frame(shims[0]), &shims);
+        Ok(self.programs.accept(Accepting::RestoreOnly)?)
     }
 
     /// Shims of packets that were not seen yet.
