@@ -14,7 +14,7 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
                 and in segmentation trains, TCP, and ICMP, over IPv4 and IPv6. Copies are authenticated."
             .to_owned(),
         highlights: highlights(summary),
-        sections: vec![
+        sections: [
             matrix(
                 summary,
                 "Encapsulated",
@@ -31,7 +31,10 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
                  is encapsulated.",
                 true,
             ),
-        ],
+        ]
+        .into_iter()
+        .flatten()
+        .collect(),
         summary,
     };
     report.write(out)?;
@@ -57,16 +60,20 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     ]
 }
 
-/// Scenarios down, kinds of packets across.
-fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Section {
+/// Scenarios down, kinds of packets across; nothing without any.
+fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Option<Section> {
     let cases: Vec<&Case> = summary.cases.iter().filter(|case| is_transparent(case) == transparent).collect();
+    if cases.is_empty() {
+        return None;
+    }
     let items = [
         ("Packets missing.", "missing_packets"),
         ("Duplicates passed, of 100 packets.", "duplicates_ratio"),
         ("Packets that came after a later one, of 100.", "reordered_ratio"),
     ];
     let table = |(caption, metric): (&str, &str)| Item::Table(table(&cases, metric, caption));
-    Section { title: title.to_owned(), text: text.to_owned(), items: items.into_iter().map(table).collect() }
+    let items = items.into_iter().map(table).collect();
+    Some(Section { title: title.to_owned(), text: text.to_owned(), items })
 }
 
 fn table(cases: &[&Case], metric: &str, caption: &str) -> Table {
@@ -89,7 +96,7 @@ fn table(cases: &[&Case], metric: &str, caption: &str) -> Table {
     let rows = rows.map(|scenario| {
         let figures =
             columns.iter().map(|column| cell(figure(scenario.name, column).unwrap_or_else(|| "–".into())));
-        std::iter::once(cell(scenario.name.to_owned())).chain(figures).collect()
+        std::iter::once(cell(format!("{}: {}", scenario.name, scenario.fault))).chain(figures).collect()
     });
     Table {
         header: std::iter::once("path 1".to_owned()).chain(columns.iter().cloned()).collect(),
