@@ -4,8 +4,15 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 6] =
-    ["dedup", "replicate_xdp", "replicate_tc", "bench_dedup", "bench_replicate_xdp", "bench_replicate_tc"];
+const PROGRAMS: [&str; 7] = [
+    "dedup",
+    "device_drops",
+    "replicate_xdp",
+    "replicate_tc",
+    "bench_dedup",
+    "bench_replicate_xdp",
+    "bench_replicate_tc",
+];
 
 fn main() {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));

@@ -6,6 +6,7 @@
 
 mod arrivals;
 pub mod bench;
+mod device_drops;
 mod link;
 mod program;
 mod reason;
@@ -59,6 +60,9 @@ impl LoadError {
 mod skeleton {
     pub(crate) mod dedup {
         include!(concat!(env!("OUT_DIR"), "/dedup.skel.rs"));
+    }
+    pub(crate) mod device_drops {
+        include!(concat!(env!("OUT_DIR"), "/device_drops.skel.rs"));
     }
     pub(crate) mod replicate_xdp {
         include!(concat!(env!("OUT_DIR"), "/replicate_xdp.skel.rs"));

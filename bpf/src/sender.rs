@@ -1,3 +1,4 @@
+use crate::device_drops::DeviceDrops;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::receiver::key_words;
 use crate::selector::{Prefix, Rule, select};
@@ -10,7 +11,7 @@ use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
@@ -85,16 +86,20 @@ pub struct Sender {
     pub(crate) xdp: ReplicateXdpSkel<'static>,
     pub(crate) tc: ReplicateTcSkel<'static>,
     links: Vec<Link>,
+    /// Every flow that was ever described.
+    flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
     /// Written with one store each, as the programs read them while packets fly.
     policies: Shared<AtomicU64>,
     /// The sets that policies name, by code.
     sets: HashMap<u8, MapHandle>,
+    drops: DeviceDrops,
     pub(crate) port: u16,
 }
 
 impl Sender {
-    /// Loads the programs. Their attachments end with the process.
+    /// Loads the programs. Their attachments end with the process. Devices of paths are those of the calling thread's network
+    /// namespace.
     pub fn load(options: &SenderOptions) -> Result<Self, LoadError> {
         log_libbpf();
         // The skeletons borrow their objects; a process loads one of each, so the few bytes may stay until it ends.
@@ -114,8 +119,10 @@ impl Sender {
             xdp,
             tc,
             links: Vec::new(),
+            flows: BTreeSet::new(),
             paths: [None; MAX_PATHS],
             sets: HashMap::new(),
+            drops: DeviceDrops::watch()?,
             port: options.port,
         })
     }
@@ -133,6 +140,9 @@ impl Sender {
             row.macs.next_hop = path.next_hop_mac;
         }
         self.xdp.maps.tx_paths.set(&(path.index() as u32), &row)?;
+        if let Some(path) = &description {
+            self.drops.add(path.ifindex)?;
+        }
         self.paths[path.index()] = description;
         // No policy may name a set without paths: what is broadcast to nobody is lost.
         let holding: Vec<u8> =
@@ -146,7 +156,8 @@ impl Sender {
     }
 
     /// Describes a flow and starts a new session of it; the policy stays as it is.
-    pub fn set_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
+    pub fn set_flow(&mut self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
+        self.flows.insert(flow);
         self.update_flow(flow, description)?;
         self.xdp.maps.sequences.set(&(flow.index() as u32), &description.first_sequence)
     }
@@ -227,6 +238,24 @@ impl Sender {
     /// Counters of a flow's copies on a path, summed over CPUs.
     pub fn path_stats(&self, flow: FlowId, path: PathId) -> Result<TxStats, TableError> {
         sum(&self.xdp.maps.tx_path_stats, flow.index() * MAX_PATHS + path.index())
+    }
+
+    /// Copies of all flows that a path's device refused, being down or its queue full. A lower bound while packets fly.
+    pub fn refused(&self, path: PathId) -> Result<u64, TableError> {
+        // What is counted last may have moved on meanwhile, so that a copy on its way is not taken for a refused one.
+        let mut to_send = 0;
+        for code in self.sets.keys().filter(|code| **code & 1 << path.index() != 0) {
+            to_send += sum(&self.xdp.maps.tx_code_stats, usize::from(*code))?.packets;
+        }
+        let mut handed_over = 0;
+        for flow in &self.flows {
+            handed_over += self.path_stats(*flow, path)?.packets;
+        }
+        let dropped = match self.paths[path.index()] {
+            Some(path) => self.drops.count(path.ifindex)?.unwrap_or(0),
+            None => 0,
+        };
+        Ok(to_send.saturating_sub(handed_over) + dropped)
     }
 
     /// Frames that were not replicated, by reason.

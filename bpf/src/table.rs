@@ -50,8 +50,12 @@ pub(crate) trait Table: MapCore {
 
     /// A value of an array, which has all of its indices.
     fn get<V: Plain>(&self, index: u32) -> Result<V, TableError> {
-        let found = self.lookup(bytes_of(&index), MapFlags::ANY).map_err(|source| self.failed(source))?;
-        Ok(found.as_deref().map(value_of).unwrap_or_default())
+        Ok(self.find(index)?.unwrap_or_default())
+    }
+
+    fn find<V: Plain>(&self, key: u32) -> Result<Option<V>, TableError> {
+        let found = self.lookup(bytes_of(&key), MapFlags::ANY).map_err(|source| self.failed(source))?;
+        Ok(found.as_deref().map(value_of))
     }
 
     fn remove<K: Plain>(&self, key: &K) -> Result<(), TableError> {

@@ -128,6 +128,23 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
     });
 }
 
+/// A veth accepts redirected frames only while its far end polls, and none while it is down.
+#[test]
+fn copies_that_a_device_refuses_are_counted() {
+    in_namespace("refused", || {
+        let lan = Port::open("far-lan").unwrap();
+        let mut end = Port::open("far-wan0").unwrap();
+        let mut sender = replicating();
+        sender.set_policy(flow(7), PolicyCode(0b011), 3).unwrap();
+        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+
+        lan.sender.send(&vec![transit(&udp4("203.0.113.9", b"x")); 3]).unwrap();
+
+        receive(&mut end, 3);
+        assert_eq!([0, 1].map(|index| sender.refused(path(index)).unwrap()), [0, 3]);
+    });
+}
+
 #[test]
 fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
     in_namespace("transparent", || {

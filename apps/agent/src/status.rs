@@ -35,6 +35,8 @@ pub struct Status {
     pub send: BTreeMap<u16, SendStatus>,
     /// By flow number, then by path number, counted from one.
     pub receive: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
+    /// Copies that the devices of paths refused, being down or their queue full; by path number.
+    pub refused_by_device: BTreeMap<u8, u64>,
     /// Frames that were not replicated, and why; only reasons that occurred.
     pub not_replicated: BTreeMap<String, u64>,
     /// Frames on path interfaces that were not eliminated or passed on as replicas, and why.
@@ -113,6 +115,7 @@ impl Status {
     fn of(node: &Node, observer: Option<&Observer>, configuration: &ConfigurationStatus) -> Result<Self> {
         let config = node.config();
         let mut send = BTreeMap::new();
+        let mut refused_by_device = BTreeMap::new();
         let mut not_replicated = BTreeMap::new();
         if let Some(sender) = node.sender() {
             for (flow, description) in &config.send {
@@ -126,6 +129,9 @@ impl Status {
                     (*flow).into(),
                     SendStatus { policy: description.policy.0, packets, bytes, copies },
                 );
+            }
+            for path in config.paths.keys() {
+                refused_by_device.insert(number(*path), sender.refused(*path)?);
             }
             not_replicated = occurred(sender.reasons()?);
         }
@@ -150,6 +156,7 @@ impl Status {
             configuration: configuration.clone(),
             send,
             receive,
+            refused_by_device,
             not_replicated,
             not_eliminated,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),

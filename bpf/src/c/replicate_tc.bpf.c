@@ -138,6 +138,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 		return pass(PASSED_NO_ROOM);
 	fill_shim(&shim, flow, index, &policy, __sync_fetch_and_add(sequence, 1));
 	account(&tx_flow_stats, index, inner_bytes);
+	account(&tx_code_stats, policy.code, inner_bytes);
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
 		struct tx_path *description;
 		__u32 key = path; /* the counter itself must stay in a register for the verifier to see it count */

@@ -87,6 +87,7 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 	mark->zero = 0;
 	mark->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
+	account(&tx_code_stats, code, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 
@@ -115,6 +116,7 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	if (policy->flags & POLICY_OUTER_IPV6)
 		*(__u32 *)shim->tag = fold(sum_bytes(0, shim + 1, end));
 	account(&tx_flow_stats, index, packet->bytes);
+	account(&tx_code_stats, code, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 

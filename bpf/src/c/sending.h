@@ -57,6 +57,14 @@ struct {
 	__uint(max_entries, MAX_FLOWS * MAX_PATHS);
 } tx_path_stats SEC(".maps");
 
+/* Index: policy code. What was to be sent: a broadcast leaves out devices that are down, and no program sees that. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__type(key, __u32);
+	__type(value, struct tx_stats);
+	__uint(max_entries, 256);
+} tx_code_stats SEC(".maps");
+
 static __always_inline void account(void *map, __u32 index, __u32 bytes)
 {
 	struct tx_stats *stats = bpf_map_lookup_elem(map, &index);

@@ -44,6 +44,12 @@ fn describe(status: &Status, now_ms: u64) -> String {
     }
     text += &sent(status);
     text += &received(status);
+    for (path, count) in status.refused_by_device.iter().filter(|(_, count)| **count > 0) {
+        let _ = writeln!(
+            text,
+            "\n{count} copies were refused by the device of path {path}, being down or its queue full"
+        );
+    }
     for (title, reasons) in
         [("not replicated", &status.not_replicated), ("not eliminated", &status.not_eliminated)]
     {
@@ -166,6 +172,7 @@ mod tests {
             configuration: ConfigurationStatus { looked_at_unix_ms: 0, refused: None },
             send: BTreeMap::from([(7, SendStatus { policy: 0b101, packets: 7, bytes: 700, copies })]),
             receive: BTreeMap::from([(3, BTreeMap::from([(2, received)]))]),
+            refused_by_device: BTreeMap::new(),
             not_replicated: BTreeMap::new(),
             not_eliminated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             arrival_records_overflowed: 0,
