@@ -21,8 +21,8 @@ pub const FLOW: u16 = 1;
 /// The first of the flows of the way back: a number of its own, so that no copy can be sent back to its sender.
 const FLOW_BACK: u16 = 3;
 
-/// How long an agent may take to attach its programs, to take over a configuration, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long an agent may take to attach its programs, to take over a configuration, to notice a change, and to end.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What the edges do with the traffic to the viewer.
 #[derive(Debug, Clone, PartialEq, Eq)]
