@@ -56,8 +56,8 @@ fn nothing_is_missing_of_what_an_edge_itself_sends() {
 fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() {
     let summary = run("transparent-lossy-20,local-transparent-lossy-20");
     for case in summary.cases.iter().filter(|case| !case.name.ends_with("/udp-df-ipv4")) {
-        // A packet in 65,536 has ID 0 and takes the lossy path alone.
-        assert!(case.metrics.get("missing_packets").unwrap() <= 1.0, "{case:?}");
+        // A packet in 65,536, or a train of eight, has ID 0 and takes the lossy path alone.
+        assert!(case.metrics.get("missing_packets").unwrap() <= 8.0, "{case:?}");
         assert!(case.metrics.get("duplicates_ratio").unwrap() <= 0.001, "{case:?}");
     }
 }
