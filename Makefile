@@ -29,7 +29,7 @@ bench: build
 	$(AS_ROOT) $(HAWSER) lab bench
 
 demo: build
-	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd --seconds 36 --out target/lab/demo
+	$(AS_ROOT) $(HAWSER) lab run table1 --case single/fhd,replicate/fhd --seconds 36 --attempts 1 --out target/lab/demo
 
 advisories:
 	@xtask/setup.sh checks

@@ -1,6 +1,7 @@
 //! Child processes that never outlive the process that started them.
 
 use crate::netns::{Error, Namespace};
+use nix::sched::{sched_getaffinity, sched_setaffinity};
 use nix::sys::prctl::set_pdeathsig;
 use nix::sys::signal::{Signal, kill, killpg};
 use nix::unistd::{Pid, getppid};
@@ -23,9 +24,10 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts `command` in `namespace`.
+    /// Starts `command` in `namespace`, on the processors that the calling thread may use.
     pub fn spawn(namespace: &Namespace, mut command: Command) -> Result<Self, Error> {
         namespace.confine(&mut command)?;
+        inherit_processors(&mut command);
         let action = format!("start {}", command.get_program().to_string_lossy());
         let child = fork_on_lasting_thread(command).map_err(|source| Error::Kernel {
             namespace: namespace.name().to_owned(),
@@ -106,6 +108,14 @@ fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
     let (answer, child) = channel();
     FORKING.send((command, answer)).expect("the forking thread never ends");
     child.recv().expect("the forking thread answers every request")
+}
+
+/// A child inherits the processors of the thread that forks, which is not the one that asks for it.
+fn inherit_processors(command: &mut Command) {
+    let caller = sched_getaffinity(Pid::from_raw(0));
+    let inherit = move || Ok(sched_setaffinity(Pid::from_raw(0), &caller?)?);
+    // SAFETY: the closure runs between fork and exec and makes one system call; it does not allocate.
+    unsafe { command.pre_exec(inherit) };
 }
 
 /// Makes `command` die when the thread that starts it ends.

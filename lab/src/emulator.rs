@@ -28,7 +28,7 @@ use hawser_io::ring;
 use hawser_netem::{LinkConfig, LinkStats};
 use hawser_units::Instant;
 use nix::unistd::{Pid, gettid};
-use placement::Placement;
+use placement::{Placement, Withdrawn};
 use serde::{Deserialize, Serialize};
 use std::io::PipeWriter;
 use std::sync::Arc;
@@ -57,6 +57,7 @@ pub struct Emulator {
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<Result<EmulatorReport>>>,
     id: Pid,
+    withdrawn: Option<Withdrawn>,
 }
 
 /// What became of the traffic, and whether the emulator kept up.
@@ -99,7 +100,8 @@ impl Emulator {
             }
         };
         let thread = thread::Builder::new().name("emulator".into()).spawn(run)?;
-        let mut emulator = Emulator { control, wake: Some(wake), thread: Some(thread), id: gettid() };
+        let mut emulator =
+            Emulator { control, wake: Some(wake), thread: Some(thread), id: gettid(), withdrawn: None };
         match is_ready.recv() {
             Ok(id) => {
                 emulator.id = id;
@@ -112,20 +114,23 @@ impl Emulator {
         }
     }
 
-    /// Gives the emulator a processor of its own and makes all devices of `neighbours` receive on the others.
+    /// Gives the emulator a processor of its own: all devices of `neighbours` receive on the others, and so does the
+    /// calling thread with all that it starts from now on run on them, until the emulator stops.
     ///
     /// The kernel delivers a frame on the processor that sends it: forwarding, TCP, and whatever is sent in answer would
-    /// all run inside the emulator's calls, and everything behind them would be late. So an experiment with more than
-    /// test frames calls this with every namespace that works on what the links deliver. With a single processor it
-    /// changes nothing.
+    /// all run inside the emulator's calls, and everything behind them would be late. And a process that sends a frame of
+    /// video has the kernel carry hundreds of packets to the emulator in one go, which not even a real-time thread
+    /// interrupts. So an experiment with more than test frames calls this, before it starts its processes, with every
+    /// namespace that works on what the links deliver. With a single processor it changes nothing.
     ///
     /// # Errors
     /// When the kernel does not allow to move the thread or has no receive packet steering.
-    pub fn steer(&self, neighbours: &[&Namespace]) -> Result<()> {
+    pub fn steer(&mut self, neighbours: &[&Namespace]) -> Result<()> {
         let Some(placement) = Placement::choose()? else { return Ok(()) };
         for neighbour in neighbours {
             placement.receive_elsewhere(neighbour)?;
         }
+        self.withdrawn = Some(placement.withdraw()?);
         placement.settle(self.id)
     }
 

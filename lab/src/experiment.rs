@@ -30,6 +30,8 @@ pub struct Run {
     pub seed: u64,
     /// How long a case lasts, seconds; the experiment's own time when not given.
     pub seconds: Option<f64>,
+    /// How often a case is run before it is left as it is: while the emulator or the machine does not keep up.
+    pub attempts: u32,
     /// Runs the cases whose names match: `*` stands for anything, alternatives are separated by commas.
     pub pattern: Option<String>,
     /// Where everything goes.

@@ -32,7 +32,7 @@ impl Bench {
             forward,
             backward,
         };
-        let emulator = Emulator::start(lab.network(), vec![path], 1).unwrap();
+        let mut emulator = Emulator::start(lab.network(), vec![path], 1).unwrap();
         emulator.steer(&[lab.ingress(), lab.egress()]).unwrap();
         Bench { emulator, lab }
     }

@@ -45,9 +45,9 @@ impl Health {
     /// The 99th percentile of the lateness above which a run is invalid.
     pub const LATENESS_P99_LIMIT: Duration = Duration::from_millis(1);
 
-    /// The 99.9th percentile of the lateness above which a run is invalid: the delay that the paper's algorithm tolerates
-    /// between paths. A minute with one stall of 60 ms is beyond it.
-    pub const LATENESS_P999_LIMIT: Duration = Duration::from_millis(5);
+    /// The 99.9th percentile of the lateness above which a run is invalid: the smallest delay of Table I. The host of a
+    /// virtual machine may take a processor away for half of that several times a second, see `docs/design/lab.md`.
+    pub const LATENESS_P999_LIMIT: Duration = Duration::from_millis(20);
 
     /// Whether the figures of an experiment over these links may be used.
     pub fn valid(&self) -> bool {

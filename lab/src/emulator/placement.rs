@@ -30,11 +30,32 @@ impl Placement {
         Ok(sched_setaffinity(thread, &cpu)?)
     }
 
+    /// Keeps the calling thread, and what it starts from now on, to the neighbours' processors.
+    pub(super) fn withdraw(&self) -> Result<Withdrawn> {
+        let before = sched_getaffinity(CALLING_THREAD)?;
+        let mut cpus = CpuSet::new();
+        self.neighbours.iter().try_for_each(|cpu| cpus.set(*cpu))?;
+        sched_setaffinity(CALLING_THREAD, &cpus)?;
+        Ok(Withdrawn(before))
+    }
+
     /// Makes all devices of `namespace` receive on the neighbours' processors (receive packet steering).
     pub(super) fn receive_elsewhere(&self, namespace: &Namespace) -> Result<()> {
         let mask = mask(&self.neighbours);
         let steer = || namespace.run(|| steer_devices(&mask))?;
         steer().with_context(|| format!("cannot steer what is received in {}", namespace.name()))
+    }
+}
+
+/// A thread that keeps to the neighbours' processors until this is dropped, on the same thread.
+#[derive(Debug)]
+pub(super) struct Withdrawn(CpuSet);
+
+impl Drop for Withdrawn {
+    fn drop(&mut self) {
+        if let Err(errno) = sched_setaffinity(CALLING_THREAD, &self.0) {
+            tracing::warn!("cannot give the thread its processors back: {errno}");
+        }
     }
 }
 

@@ -134,7 +134,7 @@ fn measure(
         backward: forward.clone(),
         forward,
     });
-    let emulator = Emulator::start(lab.network(), paths.collect(), SEED)?;
+    let mut emulator = Emulator::start(lab.network(), paths.collect(), SEED)?;
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     let near = lab.paths().map(|path| lab.path(path).near.device.clone());
     let far: Vec<String> = lab.paths().map(|path| lab.path(path).far.device.clone()).collect();
