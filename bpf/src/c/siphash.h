@@ -29,25 +29,36 @@
 		v0 ^= (word);                                                                                          \
 	} while (0)
 
+#define SIPHASH_START(v0, v1, v2, v3, k0, k1)                                                                          \
+	do {                                                                                                           \
+		v0 = (k0) ^ 0x736f6d6570736575ULL;                                                                     \
+		v1 = (k1) ^ 0x646f72616e646f6dULL;                                                                     \
+		v2 = (k0) ^ 0x6c7967656e657261ULL;                                                                     \
+		v3 = (k1) ^ 0x7465646279746573ULL;                                                                     \
+	} while (0)
+
+/* Leaves the state; the hash is v0 ^ v1 ^ v2 ^ v3. */
+#define SIPHASH_FINISH(v0, v1, v2, v3)                                                                                 \
+	do {                                                                                                           \
+		v2 ^= 0xff;                                                                                            \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+	} while (0)
+
 /* The tag of a shim, as it lies in memory; the arguments are the bytes before it, as they lie there. */
 static __always_inline __u64 shim_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
 {
-	__u64 v0 = key->k0 ^ 0x736f6d6570736575ULL;
-	__u64 v1 = key->k1 ^ 0x646f72616e646f6dULL;
-	__u64 v2 = key->k0 ^ 0x6c7967656e657261ULL;
-	__u64 v3 = key->k1 ^ 0x7465646279746573ULL;
-	__u64 last;
+	__u64 v0, v1, v2, v3, last;
 
 	_Static_assert(SHIM_TAGGED_BYTES == 20, "two words and a half");
 	last = rest | (__u64)SHIM_TAGGED_BYTES << 56;
+	SIPHASH_START(v0, v1, v2, v3, key->k0, key->k1);
 	SIPHASH_BLOCK(v0, v1, v2, v3, first);
 	SIPHASH_BLOCK(v0, v1, v2, v3, second);
 	SIPHASH_BLOCK(v0, v1, v2, v3, last);
-	v2 ^= 0xff;
-	SIPROUND(v0, v1, v2, v3);
-	SIPROUND(v0, v1, v2, v3);
-	SIPROUND(v0, v1, v2, v3);
-	SIPROUND(v0, v1, v2, v3);
+	SIPHASH_FINISH(v0, v1, v2, v3);
 	return v0 ^ v1 ^ v2 ^ v3;
 }
 

@@ -18,11 +18,11 @@ volatile const struct siphash_key fingerprint_key;
 static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u32 bytes)
 {
 	__u64 k0 = fingerprint_key.k0, k1 = fingerprint_key.k1;
-	__u64 v0 = k0 ^ 0x736f6d6570736575ULL, v1 = k1 ^ 0x646f72616e646f6dULL;
-	__u64 v2 = k0 ^ 0x6c7967656e657261ULL, v3 = k1 ^ 0x7465646279746573ULL;
+	__u64 v0, v1, v2, v3;
 	__u64 word = (__u64)ip->saddr << 32 | ip->daddr;
 	void *at = (void *)(ip + 1);
 
+	SIPHASH_START(v0, v1, v2, v3, k0, k1);
 	SIPHASH_BLOCK(v0, v1, v2, v3, word);
 	word = (__u64)ip->id << 32 | (__u64)ip->tot_len << 16 | ip->protocol;
 	SIPHASH_BLOCK(v0, v1, v2, v3, word);
@@ -34,11 +34,7 @@ static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u3
 	for (int i = 0; i < 7 && bytes && at + 1 <= end; i++, at++, bytes--)
 		word = word << 8 | *(__u8 *)at;
 	SIPHASH_BLOCK(v0, v1, v2, v3, word);
-	v2 ^= 0xff;
-	SIPROUND(v0, v1, v2, v3);
-	SIPROUND(v0, v1, v2, v3);
-	SIPROUND(v0, v1, v2, v3);
-	SIPROUND(v0, v1, v2, v3);
+	SIPHASH_FINISH(v0, v1, v2, v3);
 	return v0 ^ v1 ^ v2 ^ v3;
 }
 
