@@ -41,6 +41,25 @@ pub struct Run {
 }
 
 impl Run {
+    /// Measures again when the emulator or the machine did not keep up, whatever the figures were, as often as this run
+    /// allows. `invalid_because` says why an outcome may not be used. Returns the last outcome and how many there were.
+    pub fn until_valid<T>(
+        &self,
+        mut measure: impl FnMut() -> Result<T>,
+        invalid_because: impl Fn(&T) -> Vec<String>,
+    ) -> Result<(T, u32)> {
+        let mut attempt = 1;
+        loop {
+            let outcome = measure()?;
+            let reasons = invalid_because(&outcome);
+            if reasons.is_empty() || attempt >= self.attempts || self.stop.requested() {
+                return Ok((outcome, attempt));
+            }
+            println!("  again: {}", reasons.join("; "));
+            attempt += 1;
+        }
+    }
+
     /// The cases of `all` that were chosen.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ fn run(scenarios: &str) -> Summary {
     let folder = tempfile::tempdir().unwrap();
     let pattern = scenarios.split(',').map(|name| format!("{name}/*")).collect::<Vec<_>>().join(",");
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
-        .args(["lab", "run", "faults", "--seconds", "1", "--case", &pattern, "--out"])
+        .args(["lab", "run", "faults", "--seconds", "1", "--attempts", "1", "--case", &pattern, "--out"])
         .arg(folder.path())
         .output()
         .unwrap();

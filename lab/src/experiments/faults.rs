@@ -54,8 +54,9 @@ impl Experiment for Faults {
                 continue;
             }
             println!("{}: {} streams of {packets} packets", scenario.name, streams.len());
-            let outcome = run_scenario(run, scenario, &streams);
-            let outcome = outcome.with_context(|| scenario.name.to_owned())?;
+            let measured =
+                run.until_valid(|| run_scenario(run, scenario, &streams), Outcome::invalid_because);
+            let (outcome, _) = measured.with_context(|| scenario.name.to_owned())?;
             for reason in outcome.invalid_because() {
                 summary.invalidate(format!("{}: {reason}", scenario.name));
             }

@@ -52,7 +52,9 @@ impl Experiment for Table1 {
         let mut outcomes = Vec::new();
         for (index, name) in chosen.iter().enumerate() {
             println!("[{}/{}] {name}", index + 1, chosen.len());
-            let outcome = run_until_valid(run, name).with_context(|| format!("case {name}"))?;
+            let measured = run.until_valid(|| run_case(run, name), |outcome| outcome.invalid_because.clone());
+            let (mut outcome, attempts) = measured.with_context(|| format!("case {name}"))?;
+            outcome.case.params.insert("attempts".into(), attempts.into());
             for reason in &outcome.invalid_because {
                 summary.invalidate(format!("{name}: {reason}"));
             }
@@ -87,20 +89,6 @@ impl Variation {
     fn of(seconds: f64) -> Self {
         let part = |share: f64| Duration::from_secs_f64(seconds * share);
         Variation { from: part(1.0 / 6.0), to: part(5.0 / 6.0), end: part(1.0) }
-    }
-}
-
-/// Runs a case again when the emulator or the machine did not keep up, whatever the figures were.
-fn run_until_valid(run: &Run, name: &str) -> Result<Outcome> {
-    let mut attempt = 1;
-    loop {
-        let mut outcome = run_case(run, name)?;
-        if outcome.invalid_because.is_empty() || attempt >= run.attempts || run.stop.requested() {
-            outcome.case.params.insert("attempts".into(), attempt.into());
-            return Ok(outcome);
-        }
-        println!("  again: {}", outcome.invalid_because.join("; "));
-        attempt += 1;
     }
 }
 
