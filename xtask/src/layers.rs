@@ -13,6 +13,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("codec", 3),
     ("bpf", 3),
     ("io", 3),
+    ("client", 3),
     ("apps/cli", 6),
     ("apps", 4),
     ("lab", 5),

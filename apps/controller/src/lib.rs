@@ -1,0 +1,1 @@
+//! The controller: knows nodes, paths and flows, decides what becomes of each flow, and tells the nodes.

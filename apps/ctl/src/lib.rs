@@ -1,0 +1,1 @@
+//! `hawser ctl`: what an operator asks of a controller and tells it.

@@ -1,0 +1,1 @@
+//! What becomes of a flow's policy when something is observed.

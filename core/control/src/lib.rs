@@ -1,0 +1,12 @@
+//! The control plane without its network: what controller, nodes and operators say to each other, and how the controller
+//! decides what becomes of a flow.
+//!
+//! [`resource`] is what operators see under `/v1`, [`node`] what a node and its controller exchange, [`decide`] the
+//! decision itself: a flow, the policy in force and an observation in, the next policy out.
+
+pub mod decide;
+mod name;
+pub mod node;
+pub mod resource;
+
+pub use name::{InvalidName, Name};
