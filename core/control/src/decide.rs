@@ -1,1 +1,368 @@
 //! What becomes of a flow's policy when something is observed.
+//!
+//! Pure: the controller hands in what it knows of a flow and gets the paths of the next policy, if there is to be one. It
+//! numbers, stores and sends policies itself.
+//!
+//! ```
+//! use hawser_control::decide::{Situation, observed};
+//! use hawser_control::node::Observation;
+//! use hawser_control::resource::{Cause, Flow, Policy};
+//! use hawser_units::PathSet;
+//!
+//! let flow: Flow = serde_json::from_str(
+//!     r#"{ "name": "stage", "tenant": "acme", "ingress": "edge-1", "egress": "edge-2", "mode": "evidence",
+//!          "select": { "destination": "203.0.113.0/24" },
+//!          "trigger": { "select": { "destination": "198.51.100.0/24" } } }"#,
+//! )?;
+//! let situation = Situation { flow: &flow, paths: PathSet::from_bits(0b11), health: &[] };
+//! let policy = situation.initial().following(None, &flow.name, 0);
+//! assert_eq!(policy.code, 0);
+//!
+//! let degraded = Observation::Degraded { flow: flow.name.clone(), since_due_us: 900, silent_us: 450_900 };
+//! let next = observed(situation, &policy, &degraded).unwrap().unwrap().following(Some(&policy), &flow.name, 1);
+//! assert_eq!((next.code, next.epoch, next.because), (0b11, 2, Cause::Degraded));
+//! # Ok::<(), serde_json::Error>(())
+//! ```
+
+use crate::name::Name;
+use crate::node::Observation;
+use crate::resource::{Cause, Flow, Mode, PathHealth, Policy};
+use hawser_units::PathSet;
+
+/// Another path is taken when its round-trip time is smaller than this part of the one in use: less than the noise of
+/// two measurements is no reason to move.
+const REDIRECT_BELOW: f64 = 0.8;
+
+/// What the controller knows of a flow.
+#[derive(Debug, Clone, Copy)]
+pub struct Situation<'a> {
+    /// What is to be done for it.
+    pub flow: &'a Flow,
+    /// The paths that both its nodes have and that it may use.
+    pub paths: PathSet,
+    /// How they are, as the ingress last said.
+    pub health: &'a [PathHealth],
+}
+
+/// The paths that a flow is to take from now on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Decision {
+    /// The paths of every packet: bit i is path i+1.
+    pub code: u8,
+    /// The paths that one packet in `probe_every` takes as well.
+    pub probes: u8,
+    /// A power of two; 0 when nothing is probed.
+    pub probe_every: u16,
+    /// Why.
+    pub because: Cause,
+}
+
+/// Why an observation is not acted upon. It is counted by this reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Void {
+    /// It is about another policy than the one in force.
+    #[error("it judges a policy that is no longer in force")]
+    Outdated,
+    /// Paths of this flow are not judged.
+    #[error("the flow's mode leaves no choice of paths to its egress")]
+    NotJudged,
+    /// It names no path, a path that the flow may not use, or one both to use and to probe.
+    #[error("it names paths that the flow does not have")]
+    Paths,
+    /// One packet in so many cannot be probed.
+    #[error("it probes one packet in a number that is no power of two")]
+    ProbeEvery,
+    /// An operator has fixed the policy.
+    #[error("an operator has fixed the policy")]
+    Fixed,
+}
+
+impl Situation<'_> {
+    /// The decision when a flow is created or changed, or when an operator no longer fixes its policy.
+    pub fn initial(self) -> Decision {
+        let needs_help_always = self.flow.trigger.is_none();
+        let code = if needs_help_always { self.help(0) } else { 0 };
+        Decision::without_probes(code, Cause::Configured)
+    }
+
+    /// The paths for a flow that needs help and now takes `current`.
+    fn help(self, current: u8) -> u8 {
+        match self.flow.mode {
+            Mode::Single => 0,
+            Mode::Redirect => self.nearest(current),
+            Mode::Replicate | Mode::Successive | Mode::Evidence => self.paths.bits(),
+        }
+    }
+
+    /// The path with the smallest round-trip time, unless `current` is about as good; `current` when none is known.
+    fn nearest(self, current: u8) -> u8 {
+        let rtt = |health: &PathHealth| health.rtt_us.filter(|_| health.up);
+        let candidates = self.health.iter().filter_map(|health| Some((bit(health.number), rtt(health)?)));
+        let candidates = candidates.filter(|(bit, _)| self.paths.bits() & bit != 0);
+        let Some((best, best_us)) = candidates.clone().min_by_key(|(_, rtt_us)| *rtt_us) else {
+            return current;
+        };
+        let current_us = candidates.clone().find(|(bit, _)| *bit == current).map(|(_, rtt_us)| rtt_us);
+        match current_us {
+            Some(current_us) if f64::from(best_us) >= f64::from(current_us) * REDIRECT_BELOW => current,
+            _ => best,
+        }
+    }
+}
+
+impl Decision {
+    /// An operator's own choice.
+    pub fn fixed(code: u8) -> Self {
+        Decision::without_probes(code, Cause::Operator)
+    }
+
+    fn without_probes(code: u8, because: Cause) -> Self {
+        Decision { code, probes: 0, probe_every: 0, because }
+    }
+
+    /// The policy that puts this into force after the one `before`.
+    pub fn following(self, before: Option<&Policy>, flow: &Name, now_unix_ms: u64) -> Policy {
+        Policy {
+            flow: flow.clone(),
+            epoch: before.map_or(1, |policy| policy.epoch + 1),
+            code: self.code,
+            probes: self.probes,
+            probe_every: self.probe_every,
+            because: self.because,
+            decided_unix_ms: now_unix_ms,
+        }
+    }
+
+    /// Nothing, when this is in force already.
+    fn unless_in_force(self, policy: &Policy) -> Option<Self> {
+        let in_force = (policy.code, policy.probes, policy.probe_every);
+        ((self.code, self.probes, self.probe_every) != in_force).then_some(self)
+    }
+}
+
+/// What follows from an observation about the flow; nothing when the policy stays.
+///
+/// # Errors
+/// When the observation asks for something that it may not.
+pub fn observed(
+    situation: Situation<'_>,
+    policy: &Policy,
+    observation: &Observation,
+) -> Result<Option<Decision>, Void> {
+    let asks = matches!(observation, Observation::Degraded { .. } | Observation::Judged { .. });
+    if asks && policy.because == Cause::Operator {
+        return Err(Void::Fixed);
+    }
+    let decision = match observation {
+        Observation::Degraded { .. } => {
+            Decision::without_probes(situation.help(policy.code), Cause::Degraded)
+        }
+        Observation::Judged { epoch, code, probes, probe_every, .. } => judged(
+            situation,
+            policy,
+            *epoch,
+            Decision { code: *code, probes: *probes, probe_every: *probe_every, because: Cause::Judged },
+        )?,
+        _ => return Ok(None),
+    };
+    Ok(decision.unless_in_force(policy))
+}
+
+fn judged(
+    situation: Situation<'_>,
+    policy: &Policy,
+    epoch: u32,
+    judgement: Decision,
+) -> Result<Decision, Void> {
+    let Decision { code, probes, probe_every, .. } = judgement;
+    if !matches!(situation.flow.mode, Mode::Successive | Mode::Evidence) {
+        return Err(Void::NotJudged);
+    }
+    if epoch != policy.epoch {
+        return Err(Void::Outdated);
+    }
+    if code == 0 || (code | probes) & !situation.paths.bits() != 0 || code & probes != 0 {
+        return Err(Void::Paths);
+    }
+    let is_probed_rightly = if probes == 0 { probe_every == 0 } else { probe_every.is_power_of_two() };
+    if !is_probed_rightly {
+        return Err(Void::ProbeEvery);
+    }
+    Ok(judgement)
+}
+
+/// What follows from a change in the health of paths: a redirected flow moves when its path is down or no longer the nearest.
+pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
+    let is_redirected = situation.flow.mode == Mode::Redirect && policy.code != 0;
+    if !is_redirected || policy.because == Cause::Operator {
+        return None;
+    }
+    Decision::without_probes(situation.help(policy.code), Cause::Redirected).unless_in_force(policy)
+}
+
+/// The bit of a path in a policy code; 0 for a number that no path has.
+fn bit(number: u8) -> u8 {
+    number.checked_sub(1).and_then(|index| 1u8.checked_shl(index.into())).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::{Elimination, Selector, Trigger};
+
+    const PATHS: PathSet = PathSet::from_bits(0b1_1111);
+
+    fn flow(mode: Mode, trigger: bool) -> Flow {
+        let select = |destination: &str| Selector {
+            destination: destination.to_owned(),
+            protocol: None,
+            source_ports: None,
+            destination_ports: None,
+        };
+        let trigger = trigger.then(|| Trigger {
+            select: select("198.51.100.0/24"),
+            request_bytes: Trigger::request_bytes(),
+            late_after_ms: Trigger::late_after_ms(),
+            in_a_row: Trigger::in_a_row(),
+        });
+        let name = |text: &str| text.parse().unwrap();
+        Flow {
+            name: name("stage"),
+            tenant: name("acme"),
+            ingress: name("edge-1"),
+            egress: name("edge-2"),
+            select: select("203.0.113.0/24"),
+            paths: Vec::new(),
+            mode,
+            trigger,
+            elimination: Elimination::default(),
+        }
+    }
+
+    fn health(rtts: &[Option<u32>]) -> Vec<PathHealth> {
+        let numbered = (1..).zip(rtts);
+        numbered
+            .map(|(number, rtt_us)| PathHealth { number, up: true, rtt_us: *rtt_us, refused_by_device: 0 })
+            .collect()
+    }
+
+    fn policy(code: u8, epoch: u32, because: Cause) -> Policy {
+        Policy {
+            flow: "stage".parse().unwrap(),
+            epoch,
+            code,
+            probes: 0,
+            probe_every: 0,
+            because,
+            decided_unix_ms: 0,
+        }
+    }
+
+    fn degraded() -> Observation {
+        Observation::Degraded { flow: "stage".parse().unwrap(), since_due_us: 0, silent_us: 450_000 }
+    }
+
+    fn judged(epoch: u32, code: u8, probes: u8, probe_every: u16) -> Observation {
+        Observation::Judged {
+            flow: "stage".parse().unwrap(),
+            epoch,
+            code,
+            probes,
+            probe_every,
+            reason: String::new(),
+        }
+    }
+
+    #[test]
+    fn a_flow_with_a_trigger_waits_for_it_and_one_without_is_helped_at_once() {
+        let health = health(&[Some(40_000), Some(30_000), None]);
+        for (mode, helped) in [
+            (Mode::Single, 0),
+            (Mode::Redirect, 0b10),
+            (Mode::Replicate, 0b1_1111),
+            (Mode::Successive, 0b1_1111),
+            (Mode::Evidence, 0b1_1111),
+        ] {
+            let (waiting, always) = (flow(mode, true), flow(mode, false));
+            let waiting = Situation { flow: &waiting, paths: PATHS, health: &health };
+            let always = Situation { flow: &always, paths: PATHS, health: &health };
+            assert_eq!(waiting.initial().code, 0, "{mode:?}");
+            assert_eq!(always.initial().code, helped, "{mode:?}");
+
+            let decision = observed(waiting, &policy(0, 1, Cause::Configured), &degraded()).unwrap();
+            assert_eq!(decision.map_or(0, |decision| decision.code), helped, "{mode:?}");
+        }
+    }
+
+    #[test]
+    fn degradation_brings_back_every_path_that_was_removed() {
+        let flow = flow(Mode::Evidence, true);
+        let situation = Situation { flow: &flow, paths: PATHS, health: &[] };
+        let reduced = Policy { probes: 0b1_1110, probe_every: 64, ..policy(0b1, 9, Cause::Judged) };
+        let decision = observed(situation, &reduced, &degraded()).unwrap().unwrap();
+        assert_eq!((decision.code, decision.probes), (0b1_1111, 0));
+        let full = policy(0b1_1111, 10, Cause::Degraded);
+        assert_eq!(observed(situation, &full, &degraded()), Ok(None));
+    }
+
+    #[test]
+    fn judgements_are_taken_from_the_policy_in_force_only_and_within_the_flows_paths() {
+        let evidence = flow(Mode::Evidence, true);
+        let replicate = flow(Mode::Replicate, true);
+        let situation = |flow| Situation { flow, paths: PathSet::from_bits(0b111), health: &[] };
+        let in_force = policy(0b111, 7, Cause::Degraded);
+        let judge = |observation| observed(situation(&evidence), &in_force, &observation);
+
+        let reduced = Decision { code: 0b11, probes: 0b100, probe_every: 64, because: Cause::Judged };
+        assert_eq!(judge(judged(7, 0b11, 0b100, 64)), Ok(Some(reduced)));
+        assert_eq!(judge(judged(7, 0b111, 0, 0)), Ok(None));
+        assert_eq!(judge(judged(6, 0b11, 0, 0)), Err(Void::Outdated));
+        assert_eq!(judge(judged(8, 0b11, 0, 0)), Err(Void::Outdated));
+        assert_eq!(judge(judged(7, 0, 0b11, 64)), Err(Void::Paths));
+        assert_eq!(judge(judged(7, 0b1000, 0, 0)), Err(Void::Paths));
+        assert_eq!(judge(judged(7, 0b11, 0b10, 64)), Err(Void::Paths));
+        assert_eq!(judge(judged(7, 0b11, 0b100, 63)), Err(Void::ProbeEvery));
+        assert_eq!(judge(judged(7, 0b11, 0b100, 0)), Err(Void::ProbeEvery));
+        assert_eq!(judge(judged(7, 0b11, 0, 64)), Err(Void::ProbeEvery));
+        let of_another_mode = observed(situation(&replicate), &in_force, &judged(7, 0b11, 0, 0));
+        assert_eq!(of_another_mode, Err(Void::NotJudged));
+    }
+
+    #[test]
+    fn nothing_overrules_an_operator() {
+        let evidence = flow(Mode::Evidence, true);
+        let redirect = flow(Mode::Redirect, true);
+        let health = health(&[Some(90_000), Some(10_000)]);
+        let fixed = policy(0b1, 3, Cause::Operator);
+        let situation = Situation { flow: &evidence, paths: PATHS, health: &health };
+        assert_eq!(observed(situation, &fixed, &degraded()), Err(Void::Fixed));
+        assert_eq!(observed(situation, &fixed, &judged(3, 0b10, 0, 0)), Err(Void::Fixed));
+        assert_eq!(health_changed(Situation { flow: &redirect, ..situation }, &fixed), None);
+    }
+
+    #[test]
+    fn a_redirected_flow_follows_the_smallest_round_trip_time_but_not_noise() {
+        let flow = flow(Mode::Redirect, true);
+        let moved = |policy: &Policy, rtts: &[Option<u32>]| {
+            let health = health(rtts);
+            let situation = Situation { flow: &flow, paths: PATHS, health: &health };
+            health_changed(situation, policy).map(|decision| decision.code)
+        };
+        let on_second = policy(0b10, 2, Cause::Degraded);
+        assert_eq!(moved(&on_second, &[Some(28_000), Some(30_000)]), None);
+        assert_eq!(moved(&on_second, &[Some(20_000), Some(30_000)]), Some(0b1));
+        assert_eq!(moved(&on_second, &[Some(50_000), None]), Some(0b1));
+        assert_eq!(moved(&on_second, &[None, None]), None);
+        // Until the trigger fires, the flow stays where routing puts it.
+        assert_eq!(moved(&policy(0, 1, Cause::Configured), &[Some(1), None]), None);
+    }
+
+    #[test]
+    fn epochs_rise_by_one_from_one() {
+        let flow = flow(Mode::Evidence, true);
+        let situation = Situation { flow: &flow, paths: PATHS, health: &[] };
+        let first = situation.initial().following(None, &flow.name, 5);
+        assert_eq!((first.epoch, first.decided_unix_ms), (1, 5));
+        assert_eq!(Decision::fixed(0).following(Some(&first), &flow.name, 6).epoch, 2);
+    }
+}

@@ -1,9 +1,11 @@
 //! The control plane without its network: what controller, nodes and operators say to each other, and how the controller
 //! decides what becomes of a flow.
 //!
-//! [`resource`] is what operators see under `/v1`, [`node`] what a node and its controller exchange, [`decide`] the
-//! decision itself: a flow, the policy in force and an observation in, the next policy out.
+//! [`resource`] is what operators see under `/v1`, [`node`] what a node and its controller exchange, [`access`] how both
+//! come by the right to, [`answer`] the shape of lists and problems, [`decide`] the decision itself: a flow, the policy in force and an observation in, the next policy out.
 
+pub mod access;
+pub mod answer;
 pub mod decide;
 mod name;
 pub mod node;

@@ -3,7 +3,7 @@ use std::fmt;
 use std::str::FromStr;
 
 /// The longest name, bytes.
-pub const MAX_BYTES: usize = 63;
+const MAX_BYTES: usize = 63;
 
 /// What a tenant, a node or a flow is called: 1 to 63 letters, digits and dashes, not a dash at either end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -96,6 +96,18 @@ pub struct Report {
     pub observations: Vec<Observation>,
 }
 
+/// A node's latest report, as `GET /v1/reports` has it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct Reported {
+    /// The node.
+    pub node: Name,
+    /// When it came, milliseconds since 1970.
+    pub at_unix_ms: u64,
+    /// What it said.
+    pub report: Report,
+}
+
 /// Counters of a flow that the node replicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -217,6 +217,15 @@ pub struct Policy {
     pub decided_unix_ms: u64,
 }
 
+/// An operator's choice, in force until it is taken back: `PUT /v1/policies/{flow}`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Override {
+    /// The paths that every packet takes: bit i is path i+1; 0 is the default route.
+    pub code: u8,
+}
+
 /// Why a policy came to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
