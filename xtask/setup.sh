@@ -15,6 +15,11 @@ ip                           iproute2
 ethtool                      ethtool
 ffmpeg                       ffmpeg
 '
+# For `make test`. Tests start an etcd of their own on free ports; the package may start its service besides.
+needed_by_checks='
+etcd                         etcd-server
+curl                         curl
+'
 
 die() {
     echo "setup: $*" >&2
@@ -38,13 +43,13 @@ is_there() {
 }
 
 missing_packages() {
-    echo "$needed" | while read -r thing package; do
+    echo "$1" | while read -r thing package; do
         [ -z "$thing" ] || is_there "$thing" || printf ' %s' "$package"
     done
 }
 
 install_packages() {
-    missing=$(missing_packages)
+    missing=$(missing_packages "$1")
     [ -n "$missing" ] || return 0
     command -v apt-get >/dev/null || die "missing:$missing. This script knows apt-get only: install them by hand"
     echo "setup: installing from the distribution:$missing"
@@ -71,10 +76,11 @@ install_check_tools() {
 
 case ${1-} in
 '')
-    install_packages
+    install_packages "$needed"
     require_rust
     ;;
 checks)
+    install_packages "$needed_by_checks"
     require_rust
     install_check_tools
     ;;
