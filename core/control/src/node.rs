@@ -235,4 +235,11 @@ pub enum Observation {
         /// How many times since the last report.
         count: u64,
     },
+    /// A part of the assignment does not fit the node's own configuration; the rest is applied. By either.
+    NotApplied {
+        /// The flow.
+        flow: Name,
+        /// Why, and what would be right, for people.
+        reason: String,
+    },
 }
