@@ -27,6 +27,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod echo;
 mod encapsulation;
 #[cfg(any(test, feature = "golden"))]
 pub mod golden;

@@ -1,0 +1,152 @@
+//! The question by which two nodes measure the round-trip time of a path, and its answer.
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +-------+-------+---------------+---------------+---------------+
+//! |version| flags |     kind      |     path      | reserved, zero|   0
+//! +-------+-------+---------------+---------------+---------------+
+//! |                            number                             |   4
+//! +---------------------------------------------------------------+
+//! |                             held                              |   8
+//! +---------------------------------------------------------------+
+//! |                                                               |  12
+//! +                              tag                              +
+//! |                                                               |  16
+//! +---------------------------------------------------------------+
+//! ```
+//!
+//! A UDP payload of these 20 bytes, the answer as long as the question, so that nobody gains by asking in another's name.
+//! Version and flags are a shim's, and so are the keys. The tag is SipHash-2-4 of bytes 0 to 11; a shim's covers 20, and
+//! the hash covers the length, so neither can be taken for the other.
+
+use crate::tag::{Key, KeyRing, KeySlot};
+use hawser_units::PathId;
+use siphasher::sip::SipHasher24;
+
+/// The UDP port that nodes ask each other on unless they are configured otherwise.
+pub const DEFAULT_PORT: u16 = 14751;
+
+const VERSION: u8 = 1;
+const TAGGED: u8 = 0x1;
+const KEY: u8 = 0x2;
+const COVERED: usize = 12;
+
+/// A question or its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Echo {
+    /// Which of the two.
+    pub kind: EchoKind,
+    /// The path that it is to take.
+    pub path: PathId,
+    /// The asker's number for the question.
+    pub number: u32,
+    /// How long the answerer had the question, microseconds; 0 in a question.
+    pub held_micros: u32,
+}
+
+/// Asked, or answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EchoKind {
+    /// To be answered.
+    Question,
+    /// Not to be answered.
+    Answer,
+}
+
+impl Echo {
+    /// Bytes of a question and of an answer.
+    pub const LEN: usize = 20;
+
+    /// The bytes on the wire, tagged when there is a key; the slot is the receiver's for it.
+    pub fn emit(&self, key: Option<(KeySlot, &Key)>) -> [u8; Echo::LEN] {
+        let flags = match key {
+            None => 0,
+            Some((KeySlot::Zero, _)) => TAGGED,
+            Some((KeySlot::One, _)) => TAGGED | KEY,
+        };
+        let mut bytes = [0; Echo::LEN];
+        bytes[0] = VERSION << 4 | flags;
+        bytes[1] = self.kind as u8;
+        bytes[2] = self.path.into();
+        bytes[4..8].copy_from_slice(&self.number.to_be_bytes());
+        bytes[8..COVERED].copy_from_slice(&self.held_micros.to_be_bytes());
+        if let Some((_, key)) = key {
+            let tag = tag(key, &bytes);
+            bytes[COVERED..].copy_from_slice(&tag);
+        }
+        bytes
+    }
+
+    /// What a datagram says, if it is whole and, as far as there are keys, tagged with one of them.
+    pub fn parse(datagram: &[u8], keys: &KeyRing) -> Option<Echo> {
+        let bytes: &[u8; Echo::LEN] = datagram.try_into().ok()?;
+        if bytes[0] >> 4 != VERSION || !is_authentic(bytes, keys) {
+            return None;
+        }
+        let kind = [EchoKind::Question, EchoKind::Answer].into_iter().find(|kind| *kind as u8 == bytes[1])?;
+        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Some(Echo { kind, path: PathId::try_from(bytes[2]).ok()?, number: word(4), held_micros: word(8) })
+    }
+}
+
+fn is_authentic(bytes: &[u8; Echo::LEN], keys: &KeyRing) -> bool {
+    if keys.slots.iter().all(Option::is_none) {
+        return true;
+    }
+    let slot = usize::from(bytes[0] & KEY != 0);
+    let key = keys.slots[slot].as_ref().filter(|_| bytes[0] & TAGGED != 0);
+    key.is_some_and(|key| tag(key, bytes) == bytes[COVERED..])
+}
+
+fn tag(key: &Key, bytes: &[u8; Echo::LEN]) -> [u8; 8] {
+    SipHasher24::new_with_key(key.as_bytes()).hash(&bytes[..COVERED]).to_le_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn question() -> Echo {
+        Echo {
+            kind: EchoKind::Question,
+            path: PathId::try_from(4).unwrap(),
+            number: 0xdead_beef,
+            held_micros: 0,
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_as_drawn() {
+        let answer = Echo { kind: EchoKind::Answer, held_micros: 0x0102_0304, ..question() };
+        let drawn = [0x10, 1, 4, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+        assert_eq!(answer.emit(None), drawn);
+        assert_eq!(Echo::parse(&drawn, &KeyRing::default()), Some(answer));
+    }
+
+    #[test]
+    fn no_bit_can_be_changed_under_a_tag() {
+        let key = Key::from_bytes([9; 16]);
+        let ring = KeyRing { slots: [None, Some(key.clone())] };
+        let good = question().emit(Some((KeySlot::One, &key)));
+        assert_eq!(Echo::parse(&good, &ring), Some(question()));
+        for bit in 0..Echo::LEN * 8 {
+            let mut forged = good;
+            forged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Echo::parse(&forged, &ring), None, "bit {bit}");
+        }
+        assert_eq!(Echo::parse(&question().emit(None), &ring), None);
+    }
+
+    #[test]
+    fn what_is_not_whole_is_refused() {
+        let bytes = question().emit(None);
+        let long = [&bytes[..], &[0]].concat();
+        for datagram in [&bytes[..19], &long, &[]] {
+            assert_eq!(Echo::parse(datagram, &KeyRing::default()), None);
+        }
+        let mut unknown = bytes;
+        unknown[1] = 2;
+        assert_eq!(Echo::parse(&unknown, &KeyRing::default()), None);
+    }
+}
