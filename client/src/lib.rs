@@ -1,1 +1,40 @@
 //! The client of the controller's REST interface, for agents, operators and simulated nodes.
+//!
+//! A [`NodeClient`] acts for one node, known by its certificate; an [`OperatorClient`] for the bearer of a token. Both
+//! trust one authority and nothing else, and go to the next controller when one does not answer.
+//!
+//! ```no_run
+//! use hawser_client::{Identity, NodeClient, NodeMessage, enrol};
+//! use std::path::Path;
+//!
+//! # async fn example(token: &str) -> Result<(), hawser_client::Error> {
+//! let controllers = ["https://192.0.2.1:14750".parse()?, "https://192.0.2.2:14750".parse()?];
+//! let folder = Path::new("/var/lib/hawser/agent");
+//! enrol(&controllers, token).await?.store(folder)?;
+//!
+//! let client = NodeClient::new(&controllers, &Identity::load(folder)?)?;
+//! let mut stream = client.stream().await?;
+//! while let Some(message) = stream.next().await? {
+//!     if let NodeMessage::Policy(policy) = message {
+//!         println!("{} takes the paths {:#010b} now", policy.flow, policy.code);
+//!     }
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+mod backoff;
+mod error;
+mod identity;
+mod node;
+mod operator;
+mod stream;
+mod tls;
+mod transport;
+
+pub use backoff::Backoff;
+pub use error::Error;
+pub use identity::Identity;
+pub use node::{NodeClient, NodeMessage, NodeStream, enrol};
+pub use operator::{EventStream, OperatorClient, Pages};
+pub use transport::Controller;

@@ -1,4 +1,7 @@
 //! Who may ask what: how a node comes by its certificate and an operator by a token.
+//!
+//! A controller presents the certificate of its authority along with its own, so that a node that has nothing but a token
+//! finds there the one whose digest the token names.
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};

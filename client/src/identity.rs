@@ -1,0 +1,146 @@
+use crate::error::Error;
+use crate::tls::credentials;
+use hawser_control::Name;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+/// Key and certificate of the node, so that both change at once.
+const NODE: &str = "node.pem";
+/// The certificate of the authority that the node trusts.
+const AUTHORITY: &str = "authority.pem";
+
+/// By what a node is known, and whom it trusts. Printing it shows no key.
+#[derive(Clone)]
+pub struct Identity {
+    pub(crate) node: Name,
+    pub(crate) key_pem: String,
+    pub(crate) certificate_pem: String,
+    pub(crate) authority_pem: String,
+    not_before: SystemTime,
+    not_after: SystemTime,
+}
+
+impl Identity {
+    /// Of a key, its certificate and the authority that signed it, all PEM.
+    ///
+    /// # Errors
+    /// When the certificate cannot be read or names no node.
+    pub fn new(key_pem: String, certificate_pem: String, authority_pem: String) -> Result<Self, Error> {
+        let unusable = |reason: String| credentials("the node's certificate", reason);
+        let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
+            .map_err(|error| unusable(error.to_string()))?;
+        let (_, certificate) =
+            X509Certificate::from_der(&der).map_err(|error| unusable(error.to_string()))?;
+        let common_name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        let node = common_name
+            .ok_or_else(|| unusable("it names no node".to_owned()))?
+            .parse()
+            .map_err(|error: hawser_control::InvalidName| unusable(error.to_string()))?;
+        let validity = certificate.validity();
+        let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+        Ok(Identity {
+            node,
+            not_before: since_1970(not_before),
+            not_after: since_1970(not_after),
+            key_pem,
+            certificate_pem,
+            authority_pem,
+        })
+    }
+
+    /// As [`Identity::store`] left it.
+    ///
+    /// # Errors
+    /// When a file is missing or cannot be used.
+    pub fn load(folder: &Path) -> Result<Self, Error> {
+        let read = |name: &str| {
+            let path = folder.join(name);
+            fs::read_to_string(&path).map_err(|source| Error::File { path, source })
+        };
+        let node = read(NODE)?;
+        let sections = |wanted: &str| sections(&node, wanted);
+        Identity::new(sections("PRIVATE KEY"), sections("CERTIFICATE"), read(AUTHORITY)?)
+    }
+
+    /// Whether `folder` holds an identity, so that the node has been enrolled.
+    pub fn is_in(folder: &Path) -> bool {
+        folder.join(NODE).exists()
+    }
+
+    /// Writes `node.pem` (key and certificate, for its owner alone) and `authority.pem` into `folder`, which is made when
+    /// missing. Each file is replaced as a whole: a crash leaves the one before.
+    ///
+    /// # Errors
+    /// When a file cannot be written.
+    pub fn store(&self, folder: &Path) -> Result<(), Error> {
+        let failed = |source| Error::File { path: folder.to_owned(), source };
+        fs::create_dir_all(folder).map_err(failed)?;
+        // The node's own file comes last: when it is there, so is the other.
+        replace(&folder.join(AUTHORITY), &self.authority_pem)?;
+        replace(&folder.join(NODE), &format!("{}{}", self.key_pem, self.certificate_pem))
+    }
+
+    /// The node's name, the common name of the certificate.
+    pub fn node(&self) -> &Name {
+        &self.node
+    }
+
+    /// When the certificate ends.
+    pub fn expires(&self) -> SystemTime {
+        self.not_after
+    }
+
+    /// From when on the node should ask for the next certificate: two thirds of the life of this one.
+    pub fn renew_at(&self) -> SystemTime {
+        let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        self.not_before + life * 2 / 3
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity").field("node", &self.node).field("expires", &self.not_after).finish()
+    }
+}
+
+/// The sections of that kind in a PEM text.
+fn sections(pem: &str, kind: &str) -> String {
+    let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
+    let mut inside = false;
+    let mut found = String::new();
+    for line in pem.lines() {
+        inside |= line == begin;
+        if inside {
+            found.push_str(line);
+            found.push('\n');
+        }
+        inside &= line != end;
+    }
+    found
+}
+
+/// Writes a file that only its owner can read, and puts it into its place when it is on the disk.
+fn replace(path: &Path, text: &str) -> Result<(), Error> {
+    let write = || {
+        let folder = path.parent().unwrap_or(Path::new("."));
+        let mut file = tempfile::Builder::new()
+            .prefix(".new-")
+            .permissions(fs::Permissions::from_mode(0o600))
+            .tempfile_in(folder)?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist(path)?;
+        fs::File::open(folder)?.sync_all()
+    };
+    write().map_err(|source| Error::File { path: path.to_owned(), source })
+}
+
+fn since_1970(seconds: i64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.max(0).unsigned_abs())
+}

@@ -1,0 +1,206 @@
+use crate::error::Error;
+use hawser_control::answer::Problem;
+use reqwest::{Client, Method, Response, StatusCode, Url};
+use rustls::ClientConfig;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// For a whole request, and for the beginning of a stream.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// A connection on which nothing came for so long is asked whether it is still there.
+const KEEP_ALIVE: Duration = Duration::from_secs(10);
+
+/// More of a refusal is not read.
+const MAX_PROBLEM_BYTES: usize = 64 * 1024;
+
+/// Where a controller is: `https://HOST:PORT`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Controller(Url);
+
+impl FromStr for Controller {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let wrong = || Error::Address(text.to_owned());
+        let url = Url::parse(text).map_err(|_| wrong())?;
+        let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
+        if url.scheme() == "https" && url.has_host() && is_bare { Ok(Controller(url)) } else { Err(wrong()) }
+    }
+}
+
+impl fmt::Display for Controller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.as_str().trim_end_matches('/'))
+    }
+}
+
+/// Requests to the first of several controllers that answers.
+#[derive(Debug)]
+pub(crate) struct Transport {
+    client: Client,
+    controllers: Vec<Controller>,
+    /// The one that answered last.
+    current: AtomicUsize,
+    bearer: Option<String>,
+}
+
+impl Transport {
+    pub(crate) fn new(
+        controllers: &[Controller],
+        tls: ClientConfig,
+        bearer: Option<String>,
+    ) -> Result<Self, Error> {
+        if controllers.is_empty() {
+            return Err(Error::NoController);
+        }
+        let client = Client::builder()
+            .tls_backend_preconfigured(tls)
+            .https_only(true)
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .http2_keep_alive_interval(KEEP_ALIVE)
+            .http2_keep_alive_timeout(KEEP_ALIVE)
+            .http2_keep_alive_while_idle(true)
+            .tcp_nodelay(true)
+            .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
+            .build()
+            .map_err(|error| crate::tls::credentials("TLS", causes(&error)))?;
+        Ok(Transport { client, controllers: controllers.to_vec(), current: AtomicUsize::new(0), bearer })
+    }
+
+    /// A request whose answer is JSON.
+    pub(crate) async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<T, Error> {
+        let (response, controller) = self.send(method, path, body).await?;
+        let text = with_timeout(&controller, response.bytes()).await?;
+        serde_json::from_slice(&text)
+            .map_err(|error| Error::Answer { controller: controller.to_string(), reason: error.to_string() })
+    }
+
+    /// A request whose answer does not matter as long as it is yes.
+    pub(crate) async fn done(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<(), Error> {
+        let (response, controller) = self.send(method, path, body).await?;
+        // A body that is read to its end leaves the connection for the next request.
+        with_timeout(&controller, response.bytes()).await.map(drop)
+    }
+
+    /// Asks one controller after the other until one takes the request. One that took it is not passed over: it may have
+    /// done what it was asked.
+    pub(crate) async fn send(
+        &self,
+        method: Method,
+        path: &str,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<(Response, Controller), Error> {
+        let first = self.current.load(Ordering::Relaxed);
+        let mut reasons = Vec::new();
+        for offset in 0..self.controllers.len() {
+            let index = (first + offset) % self.controllers.len();
+            let controller = &self.controllers[index];
+            let is_last = offset + 1 == self.controllers.len();
+            let mut request = self.client.request(method.clone(), format!("{}{}", controller.0, &path[1..]));
+            if let Some(bearer) = &self.bearer {
+                request = request.bearer_auth(bearer);
+            }
+            if let Some(body) = body {
+                request = request.json(body);
+            }
+            match tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await {
+                Ok(Ok(response)) if response.status() == StatusCode::SERVICE_UNAVAILABLE && !is_last => {
+                    reasons.push(format!("{controller}: {}", refusal(response).await));
+                }
+                Ok(Ok(response)) => {
+                    self.current.store(index, Ordering::Relaxed);
+                    return if response.status().is_success() {
+                        Ok((response, controller.clone()))
+                    } else {
+                        Err(refusal(response).await)
+                    };
+                }
+                Ok(Err(error)) if error.is_connect() => {
+                    reasons.push(format!("{controller}: {}", causes(&error)))
+                }
+                outcome => {
+                    self.current.store(index + 1, Ordering::Relaxed);
+                    let reason = match outcome {
+                        Ok(Err(error)) => causes(&error),
+                        _ => format!("nothing within {} s", ANSWER_TIMEOUT.as_secs()),
+                    };
+                    return Err(Error::Interrupted { controller: controller.to_string(), reason });
+                }
+            }
+        }
+        Err(Error::Unreachable(reasons.join("; ")))
+    }
+
+    /// The next request goes to the next controller.
+    pub(crate) fn give_up_on_current(&self) {
+        self.current.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// No body.
+pub(crate) const NOTHING: Option<&()> = None;
+
+async fn with_timeout<T>(
+    controller: &Controller,
+    answer: impl Future<Output = reqwest::Result<T>>,
+) -> Result<T, Error> {
+    let reason = match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => return Ok(answer),
+        Ok(Err(error)) => causes(&error),
+        Err(_) => format!("its answer was not complete within {} s", ANSWER_TIMEOUT.as_secs()),
+    };
+    Err(Error::Interrupted { controller: controller.to_string(), reason })
+}
+
+/// What the controller says against the request.
+async fn refusal(mut response: Response) -> Error {
+    let status = response.status();
+    let mut text = Vec::new();
+    let read = async {
+        while let Ok(Some(chunk)) = response.chunk().await {
+            text.extend_from_slice(&chunk);
+            if text.len() > MAX_PROBLEM_BYTES {
+                break;
+            }
+        }
+    };
+    // What has come until then is all there is to be told.
+    let _ = tokio::time::timeout(ANSWER_TIMEOUT, read).await;
+    let unnamed = || Problem {
+        kind: Problem::blank(),
+        title: status.canonical_reason().unwrap_or_default().to_owned(),
+        status: 0,
+        detail: String::new(),
+    };
+    let mut problem: Problem = serde_json::from_slice(&text).unwrap_or_else(|_| unnamed());
+    problem.status = status.as_u16();
+    Error::Refused(problem)
+}
+
+/// The error with its causes: the outermost one says only that sending failed.
+pub(crate) fn causes(error: &reqwest::Error) -> String {
+    let mut innermost: &dyn std::error::Error = error;
+    while let Some(source) = innermost.source() {
+        innermost = source;
+    }
+    innermost.to_string()
+}
