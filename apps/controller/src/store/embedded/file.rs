@@ -1,0 +1,161 @@
+//! The database file: one table of entries, one of numbers about the file.
+
+use super::index::Stored;
+use crate::store::{OpenError, Revision};
+use redb::{Database, DatabaseError, ReadableDatabase, ReadableTable, TableDefinition};
+use std::collections::BTreeMap;
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Key to the revision that wrote it and its value.
+const ENTRIES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("entries");
+
+const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
+
+/// How the tables are to be read. Another number is refused.
+const FORMAT: (&str, u64) = ("format", 1);
+
+/// No revision above this one has been used. Not every revision is written to the file, but none is used twice.
+const REVISIONS: &str = "revisions";
+
+/// So many revisions are set aside at a time.
+const REVISIONS_AT_ONCE: u64 = 1 << 20;
+
+/// Reads come from memory, so this holds what the writer touches.
+const CACHE_BYTES: usize = 32 << 20;
+
+pub(super) type Entries = BTreeMap<Arc<str>, Stored>;
+
+/// Rows to be written; none: to be removed.
+pub(super) type Rows = BTreeMap<Arc<str>, Option<Stored>>;
+
+pub(super) struct File {
+    path: PathBuf,
+    /// None after it failed: redb wants it to be opened again then.
+    database: Option<Database>,
+    revisions: Revision,
+}
+
+impl File {
+    /// The file, what is in it, and the revision after which it goes on.
+    pub(super) fn open(path: &Path) -> Result<(File, Entries, Revision), OpenError> {
+        let refused = |reason: String| OpenError::File { file: path.display().to_string(), reason };
+        let is_new = !path.exists();
+        let database = open(path)?;
+        if is_new {
+            // The file is there after a loss of power only if the directory says so.
+            let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let synced = std::fs::File::open(directory).and_then(|d| d.sync_all());
+            synced.map_err(|e| refused(format!("its directory: {e}")))?;
+        }
+        let mut file = File { path: path.into(), database: Some(database), revisions: 0 };
+        let (entries, revision) = file.read().map_err(refused)?;
+        file.write(&Rows::new(), revision).map_err(refused)?;
+        Ok((file, entries, revision))
+    }
+
+    fn read(&mut self) -> Result<(Entries, Revision), String> {
+        let database = self.database.as_ref().ok_or("it is not open")?;
+        let transaction = database.begin_read().map_err(say)?;
+        let numbers = match transaction.open_table(NUMBERS) {
+            Ok(numbers) => numbers,
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Entries::new(), 0)),
+            Err(e) => return Err(say(e)),
+        };
+        let number = |name| Ok::<_, String>(numbers.get(name).map_err(say)?.map(|guard| guard.value()));
+        if let format @ Some(..) = number(FORMAT.0)?
+            && format != Some(FORMAT.1)
+        {
+            return Err(format!("it was written by a newer version (format {})", format.unwrap_or(0)));
+        }
+        let mut entries = Entries::new();
+        for row in transaction.open_table(ENTRIES).map_err(say)?.iter().map_err(say)? {
+            let (key, row) = row.map_err(say)?;
+            let (revision, value) = row.value();
+            entries.insert(key.value().into(), Stored { value: value.into(), revision, lease: None });
+        }
+        Ok((entries, number(REVISIONS)?.unwrap_or(0)))
+    }
+
+    /// The highest revision that may be used before the next [`write`](Self::write).
+    pub(super) fn revisions(&self) -> Revision {
+        self.revisions
+    }
+
+    /// Whether more revisions should be set aside, even if nothing else is to be written.
+    pub(super) fn is_short_of_revisions(&self, revision: Revision) -> bool {
+        revision + REVISIONS_AT_ONCE / 2 > self.revisions
+    }
+
+    /// Writes the rows and waits for the disk. After an error it is not known whether they are in the file.
+    pub(super) fn write(&mut self, rows: &Rows, revision: Revision) -> Result<(), String> {
+        let written = self.try_write(rows, revision);
+        if written.is_err() {
+            self.database = None;
+        }
+        written
+    }
+
+    fn try_write(&mut self, rows: &Rows, revision: Revision) -> Result<(), String> {
+        let database = self.database.as_ref().ok_or("the database is not open")?;
+        let transaction = database.begin_write().map_err(say)?;
+        let set_aside = revision + REVISIONS_AT_ONCE;
+        {
+            let mut entries = transaction.open_table(ENTRIES).map_err(say)?;
+            for (key, row) in rows {
+                match row {
+                    Some(row) => entries.insert(&**key, (row.revision, &*row.value)).map_err(say)?,
+                    None => entries.remove(&**key).map_err(say)?,
+                };
+            }
+            if self.is_short_of_revisions(revision) {
+                let mut numbers = transaction.open_table(NUMBERS).map_err(say)?;
+                numbers.insert(FORMAT.0, FORMAT.1).map_err(say)?;
+                numbers.insert(REVISIONS, set_aside).map_err(say)?;
+            }
+        }
+        transaction.commit().map_err(say)?;
+        if self.is_short_of_revisions(revision) {
+            self.revisions = set_aside;
+        }
+        Ok(())
+    }
+
+    /// Opens the file again if a write failed, and takes back what that write may have left in it, so that it holds
+    /// what is in memory.
+    pub(super) fn mend<'a>(
+        &mut self,
+        durable: impl Iterator<Item = (&'a Arc<str>, &'a Stored)>,
+    ) -> Result<(), String> {
+        if self.database.is_some() {
+            return Ok(());
+        }
+        self.database = Some(open(&self.path).map_err(say)?);
+        let (mut in_file, revision) = self.read()?;
+        let mut rows = Rows::new();
+        for (key, stored) in durable {
+            if in_file.remove(key).as_ref() != Some(stored) {
+                rows.insert(key.clone(), Some(stored.clone()));
+            }
+        }
+        rows.extend(in_file.into_keys().map(|key| (key, None)));
+        if rows.is_empty() { Ok(()) } else { self.write(&rows, revision) }
+    }
+}
+
+fn open(path: &Path) -> Result<Database, OpenError> {
+    let refused = |reason: String| OpenError::File { file: path.display().to_string(), reason };
+    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let file = file.map_err(|e| refused(e.to_string()))?;
+    match redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file) {
+        Ok(database) => Ok(database),
+        Err(DatabaseError::DatabaseAlreadyOpen) => Err(OpenError::InUse(path.display().to_string())),
+        Err(e) => Err(refused(e.to_string())),
+    }
+}
+
+fn say(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
