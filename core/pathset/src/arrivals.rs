@@ -1,4 +1,6 @@
+use crate::gaps::Gaps;
 use crate::hash::Seeded;
+use crate::judged::JudgedPacket;
 use crate::packet::Packet;
 use crate::totals::FlowTotals;
 use hawser_units::{FlowId, Instant, MAX_FLOWS, PathId, PathSet};
@@ -32,31 +34,43 @@ pub struct Arrival {
     pub bytes: u16,
 }
 
-/// Counts what each path does for each flow.
+/// Counts what each path does for each flow, and hands on what became of each packet.
 ///
 /// Within the deadline records may be handled in any order: each CPU of the kernel keeps its own.
-/// A packet of which no copy arrived at all is not seen here. Records that were lost look like copies that were, so the
-/// totals of a time in which the kernel's rings overflowed are no evidence against a path.
+/// Records that were lost look like copies that were, so the totals of a time in which the kernel's rings overflowed are
+/// no evidence against a path; [`Tracker::handle_lost_records`] keeps such packets from being handed on.
 #[derive(Debug)]
 pub struct Tracker {
     deadline: Duration,
-    flows: Vec<Option<Box<FlowTotals>>>,
+    flows: Vec<Option<Box<Flow>>>,
     pending: HashMap<Key, Packet, Seeded>,
     /// What is pending and the time in the first record of it, in the order in which these records were handled.
     order: VecDeque<(Instant, Key)>,
+    /// Packets all of whose copies are in and that have not been handed on.
+    complete: Vec<JudgedPacket>,
+    /// Records from before this time may have been lost.
+    unreliable_until: Option<Instant>,
     judged_early: u64,
 }
 
 type Key = (FlowId, u64);
+
+#[derive(Debug, Default)]
+struct Flow {
+    totals: FlowTotals,
+    gaps: Gaps,
+}
 
 impl Tracker {
     /// A copy is late, and its path was of no use for the packet, when it comes `deadline` after the first or later.
     pub fn new(deadline: Duration) -> Self {
         Tracker {
             deadline,
-            flows: vec![None; MAX_FLOWS],
+            flows: (0..MAX_FLOWS).map(|_| None).collect(),
             pending: HashMap::with_hasher(Seeded::new()),
             order: VecDeque::new(),
+            complete: Vec::new(),
+            unreliable_until: None,
             judged_early: 0,
         }
     }
@@ -64,25 +78,36 @@ impl Tracker {
     /// Takes in one record.
     pub fn handle_arrival(&mut self, arrival: &Arrival) {
         let flow = self.flows[arrival.flow.index()].get_or_insert_default();
-        let totals = &mut flow.paths[arrival.path.index()];
+        let totals = &mut flow.totals.paths[arrival.path.index()];
         totals.arrivals += 1;
         totals.bytes.0 += u64::from(arrival.bytes);
 
         let key = (arrival.flow, arrival.sequence);
-        match self.pending.entry(key) {
-            Entry::Occupied(mut packet) => {
-                totals.repeated += u64::from(packet.get().arrived_over(arrival.path));
-                packet.get_mut().add(arrival);
+        let packet = match self.pending.entry(key) {
+            Entry::Occupied(place) => {
+                let packet = place.into_mut();
+                totals.repeated += u64::from(packet.arrived_over(arrival.path));
+                packet.add(arrival);
+                packet
             }
             Entry::Vacant(place) => {
-                place.insert(Packet::new(arrival));
                 self.order.push_back((arrival.at, key));
-                if self.order.len() > MAX_PENDING {
-                    self.judge_oldest();
-                    self.judged_early += 1;
-                }
+                place.insert(Packet::new(arrival))
             }
+        };
+        if !packet.reported && packet.is_complete() {
+            packet.reported = true;
+            self.complete.extend(packet.judged(arrival.flow, arrival.sequence, self.deadline));
         }
+        if self.order.len() > MAX_PENDING {
+            self.settle_oldest(None::<&mut fn(&JudgedPacket)>);
+            self.judged_early += 1;
+        }
+    }
+
+    /// Records may have been lost in the kernel until `now`: packets that are pending may have had more copies.
+    pub fn handle_lost_records(&mut self, now: Instant) {
+        self.unreliable_until = Some(now);
     }
 
     /// When [`Tracker::handle_timeout`] has something to do.
@@ -92,26 +117,49 @@ impl Tracker {
 
     /// Judges the packets whose deadline has passed. Every record from before `now` must have been handled.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while self.poll_timeout().is_some_and(|due| due <= now) {
-            self.judge_oldest();
+        self.handle_timeout_with(now, |_| ());
+    }
+
+    /// The same, and hands on what became of each packet, once, when all its copies are in or its deadline has passed.
+    /// A number that was skipped is handed on as a packet that never came; should it come after all, it is handed on
+    /// again. Packets of which records may have been lost are not handed on.
+    pub fn handle_timeout_with(&mut self, now: Instant, mut judged: impl FnMut(&JudgedPacket)) {
+        self.complete.drain(..).for_each(|packet| judged(&packet));
+        while let Some((since, _)) = self.order.front()
+            && *since + self.deadline <= now
+        {
+            let reliable = self.unreliable_until.is_none_or(|until| *since > until);
+            self.settle_oldest(reliable.then_some(&mut judged));
         }
     }
 
     /// What happened to a flow so far, if it has had any arrival.
     pub fn flow(&self, flow: FlowId) -> Option<&FlowTotals> {
-        self.flows[flow.index()].as_deref()
+        self.flows[flow.index()].as_deref().map(|flow| &flow.totals)
     }
 
     /// Packets that were judged before their deadline because [`MAX_PENDING`] others were waiting. Copies of theirs that
-    /// came afterwards count as late.
+    /// came afterwards count as late. They are not handed on.
     pub fn judged_early(&self) -> u64 {
         self.judged_early
     }
 
-    fn judge_oldest(&mut self) {
-        let Some((_, key)) = self.order.pop_front() else { return };
-        let packet = self.pending.remove(&key).expect("what is in order is pending");
-        let totals = self.flows[key.0.index()].as_mut().expect("the flow has had an arrival");
-        packet.judge(self.deadline, totals);
+    /// Counts the oldest pending packet, and hands it on with the numbers that were skipped before it, if it is evidence.
+    fn settle_oldest(&mut self, judged: Option<&mut impl FnMut(&JudgedPacket)>) {
+        let Some((_, (id, sequence))) = self.order.pop_front() else { return };
+        let packet = self.pending.remove(&(id, sequence)).expect("what is in order is pending");
+        let flow = self.flows[id.index()].as_mut().expect("the flow has had an arrival");
+        let known = packet.judged(id, sequence, self.deadline);
+        packet.count(known.as_ref(), &mut flow.totals);
+        let Some(known) = known else { return };
+
+        let skipped = flow.gaps.advance(&known);
+        let Some(judged) = judged else { return };
+        for gap in skipped.filter(|gap| !self.pending.contains_key(&(id, gap.sequence))) {
+            judged(&gap);
+        }
+        if !packet.reported {
+            judged(&known);
+        }
     }
 }

@@ -36,9 +36,22 @@
 //! ```
 
 mod arrivals;
+mod evidence;
+mod gaps;
 mod hash;
+mod judged;
+mod judgement;
 mod packet;
+mod proposal;
+pub mod redirect;
+mod successive;
 mod totals;
+mod trigger;
 
 pub use arrivals::{Arrival, MAX_PENDING, Tracker};
+pub use evidence::{Evidence, EvidenceConfig};
+pub use judged::JudgedPacket;
+pub use judgement::{JudgeEvent, Judgement};
+pub use successive::{Successive, SuccessiveConfig};
 pub use totals::{FlowTotals, PathTotals, SkewHistogram};
+pub use trigger::{Degraded, Trigger, TriggerConfig};

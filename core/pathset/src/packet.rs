@@ -1,13 +1,18 @@
 use crate::arrivals::Arrival;
+use crate::judged::JudgedPacket;
 use crate::totals::FlowTotals;
-use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
+use hawser_units::{FlowId, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
 /// A packet of which some copies arrived and others may still come.
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// The paths it was sent over.
-    paths: PathSet,
+    pub(crate) paths: PathSet,
+    /// Of the sender's policy.
+    pub(crate) epoch: u8,
+    /// Whether it has been reported as judged, because all its copies were in.
+    pub(crate) reported: bool,
     /// The paths whose copies arrived.
     arrived: PathSet,
     /// When they did, for the paths in `arrived`.
@@ -20,6 +25,8 @@ impl Packet {
     pub(crate) fn new(arrival: &Arrival) -> Self {
         let mut packet = Packet {
             paths: arrival.paths,
+            epoch: arrival.epoch,
+            reported: false,
             arrived: PathSet::EMPTY,
             at: [Instant::MAX; MAX_PATHS],
             first: None,
@@ -32,6 +39,12 @@ impl Packet {
         self.arrived.contains(path)
     }
 
+    /// Whether a copy came by every path that the packet was sent over, the first one among them.
+    pub(crate) fn is_complete(&self) -> bool {
+        let missing = self.paths.bits() & !self.arrived.bits();
+        self.first.is_some() && !self.paths.is_empty() && missing == 0
+    }
+
     pub(crate) fn add(&mut self, arrival: &Arrival) {
         // Two firsts are two copies that the window accepted on doubt; the earlier one was the first.
         if arrival.first && self.first.is_none_or(|first| arrival.at < self.at[first.index()]) {
@@ -42,17 +55,37 @@ impl Packet {
         self.arrived = self.arrived.with(arrival.path);
     }
 
+    /// What is known of the packet; nothing when its first copy was judged before.
+    pub(crate) fn judged(&self, flow: FlowId, sequence: u64, deadline: Duration) -> Option<JudgedPacket> {
+        let first = self.first?;
+        let at = self.at[first.index()];
+        let mut skews = [None; MAX_PATHS];
+        for path in self.arrived.iter() {
+            let skew = self.at[path.index()].saturating_since(at);
+            skews[path.index()] = (skew < deadline).then_some(skew);
+        }
+        skews[first.index()] = Some(Duration::ZERO);
+        Some(JudgedPacket {
+            at,
+            flow,
+            sequence,
+            epoch: self.epoch,
+            sent: self.paths,
+            first: Some(first),
+            skews,
+        })
+    }
+
     /// Counts what each path did for this packet, all of whose copies are in that will be in before the deadline.
-    pub(crate) fn judge(&self, deadline: Duration, totals: &mut FlowTotals) {
-        let Some(first) = self.first else {
+    pub(crate) fn count(&self, judged: Option<&JudgedPacket>, totals: &mut FlowTotals) {
+        let Some((packet, first)) = judged.and_then(|packet| Some((packet, packet.first?))) else {
             // The first copy was judged a deadline ago: these came too late for it.
             self.arrived.iter().for_each(|path| totals.paths[path.index()].late += 1);
             return;
         };
         let mut in_time = PathSet::EMPTY.with(first);
         for path in self.arrived.without(first).iter() {
-            let skew = self.at[path.index()].saturating_since(self.at[first.index()]);
-            if skew < deadline {
+            if let Some(skew) = packet.skew(path) {
                 in_time = in_time.with(path);
                 totals.paths[path.index()].skew.record(skew);
             } else {
