@@ -1,7 +1,7 @@
 use crate::Config;
 use crate::server::{Counters, Server};
 use anyhow::Context;
-use hawser_cloud::{Cloud, Level};
+use hawser_cloud::{Cloud, Digest, Level};
 use hawser_codec::pull::FrameHeader;
 use hawser_codec::{Codec, Encoder};
 use std::fmt;
@@ -17,12 +17,26 @@ const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// The camera: plays the loaded frames at the configured rate.
 pub(crate) struct Capture {
-    frames: Vec<Cloud>,
+    frames: Vec<Frame>,
     level: Level,
     interval: Duration,
     duration: Option<Duration>,
     encoder: Encoder,
     log: Option<Log>,
+}
+
+/// A frame of the recording.
+enum Frame {
+    Raw(Cloud),
+    /// Encoded before the stream began.
+    Encoded(Encoded),
+}
+
+/// What a frame becomes on the network, but for its header.
+struct Encoded {
+    points: usize,
+    digest: Digest,
+    bytes: Vec<u8>,
 }
 
 /// What a publisher did.
@@ -53,12 +67,17 @@ impl Capture {
         })?;
         let points: usize = frames.iter().map(Cloud::len).sum();
         tracing::info!(frames = frames.len(), points_per_frame = points / frames.len(), "recording loaded");
+        let mut encoder = Encoder::new(Codec::Zstd);
+        let frame = |cloud: Cloud| match config.encode_ahead {
+            true => Frame::Encoded(Encoded::of(&cloud, &mut encoder)),
+            false => Frame::Raw(cloud),
+        };
         Ok(Capture {
-            frames,
+            frames: frames.into_iter().map(frame).collect(),
             level: config.level,
             interval: Duration::from_secs_f64(1.0 / config.fps),
             duration: config.duration,
-            encoder: Encoder::new(Codec::Zstd),
+            encoder,
             log,
         })
     }
@@ -92,21 +111,33 @@ impl Capture {
     /// The frame of the current moment, as it goes onto the network.
     fn capture(&mut self, tick: u64) -> anyhow::Result<Vec<u8>> {
         let captured_ns = unix_time_ns()?;
-        let cloud = &self.frames[ping_pong(self.frames.len(), tick)];
-        let encoded = self.encoder.encode(cloud);
+        let fresh;
+        let encoded = match &self.frames[ping_pong(self.frames.len(), tick)] {
+            Frame::Encoded(encoded) => encoded,
+            Frame::Raw(cloud) => {
+                fresh = Encoded::of(cloud, &mut self.encoder);
+                &fresh
+            }
+        };
         let header = FrameHeader {
             number: tick,
             captured_ns,
             level: self.level,
             codec: self.encoder.codec(),
-            points: u32::try_from(cloud.len()).context("the frame has too many points")?,
-            length: u32::try_from(encoded.len()).context("the frame has too many bytes")?,
-            digest: cloud.digest(),
+            points: u32::try_from(encoded.points).context("the frame has too many points")?,
+            length: u32::try_from(encoded.bytes.len()).context("the frame has too many bytes")?,
+            digest: encoded.digest,
         };
         if let Some(log) = &mut self.log {
             log.write(&header)?;
         }
-        Ok([header.to_bytes().as_slice(), &encoded].concat())
+        Ok([header.to_bytes().as_slice(), &encoded.bytes].concat())
+    }
+}
+
+impl Encoded {
+    fn of(cloud: &Cloud, encoder: &mut Encoder) -> Self {
+        Encoded { points: cloud.len(), digest: cloud.digest(), bytes: encoder.encode(cloud) }
     }
 }
 

@@ -66,6 +66,13 @@ pub struct Args {
     /// TCP congestion control
     #[arg(long, value_name = "NAME", default_value = "bbr")]
     congestion: String,
+    /// Speak MPTCP with viewers that do; whoever does not is served over TCP
+    #[arg(long)]
+    mptcp: bool,
+    /// Encode the recording before the stream begins, so that a frame costs no time: what the network carries, not the
+    /// codec
+    #[arg(long)]
+    encode_ahead: bool,
     /// End after so many seconds [default: go on until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
@@ -103,6 +110,10 @@ pub struct Config {
     pub listen: SocketAddr,
     /// The name of a TCP congestion control.
     pub congestion: String,
+    /// Whether MPTCP is spoken with viewers that do.
+    pub mptcp: bool,
+    /// Whether every frame is encoded before the stream begins instead of when it is captured.
+    pub encode_ahead: bool,
     /// When to end by itself.
     pub duration: Option<Duration>,
     /// A CSV file of captured frames.
@@ -119,6 +130,8 @@ impl Config {
             max_frames: 300,
             listen: (Ipv4Addr::LOCALHOST, DEFAULT_PORT).into(),
             congestion: "bbr".to_owned(),
+            mptcp: false,
+            encode_ahead: false,
             duration: None,
             log: None,
         }
@@ -138,6 +151,8 @@ impl Config {
             max_frames: args.frames,
             listen: args.listen,
             congestion: args.congestion,
+            mptcp: args.mptcp,
+            encode_ahead: args.encode_ahead,
             duration,
             log: args.log,
             ..defaults
@@ -166,7 +181,7 @@ pub struct Publisher {
 impl Publisher {
     /// Loads the recording and begins to listen; viewers that connect are served once it runs.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
-        let listener = transport::listen(config.listen, &config.congestion)
+        let listener = transport::listen(config.listen, &config.congestion, config.mptcp)
             .with_context(|| format!("cannot listen on {}", config.listen))?;
         let address = listener.local_addr().context("the listening socket has no address")?;
         let capture = Capture::open(config)?;

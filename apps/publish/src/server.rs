@@ -79,7 +79,7 @@ fn accept_viewers(
     arrivals: &Sender<Viewer>,
 ) {
     while !is_stopping.load(Relaxed) {
-        let admitted = match listener.accept() {
+        let admitted = match transport::accept(listener) {
             Ok((_, address)) if counters.present.load(Relaxed) >= MAX_VIEWERS => {
                 counters.viewers_refused.fetch_add(1, Relaxed);
                 tracing::warn!(%address, "refused: {MAX_VIEWERS} viewers are here already");

@@ -1,9 +1,9 @@
 use crate::recorder::Recorder;
-use crate::{Until, unix_time_ns};
+use crate::{Config, Until, unix_time_ns};
 use hawser_cloud::Cloud;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, PullError, REQUEST};
 use hawser_codec::{DecodeError, Decoder};
-use socket2::{SockRef, TcpKeepalive};
+use socket2::{Domain, Protocol, Socket, TcpKeepalive, Type};
 use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io::{self, Read, Write};
@@ -71,17 +71,26 @@ impl From<ProtocolError> for Ended {
 }
 
 impl Connection {
-    pub(crate) fn open(address: &str, in_flight: usize) -> io::Result<Self> {
-        let stream = connect(address)?;
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(READ_TIMEOUT))?;
-        let socket = SockRef::from(&stream);
+    pub(crate) fn open(config: &Config) -> io::Result<Self> {
+        let protocol = if config.mptcp { Protocol::MPTCP } else { Protocol::TCP };
+        let socket = connect(&config.address, protocol)?;
+        socket.set_tcp_nodelay(true)?;
+        socket.set_read_timeout(Some(READ_TIMEOUT))?;
         socket.set_tcp_keepalive(
             &TcpKeepalive::new().with_time(DEAD_AFTER / 3).with_interval(DEAD_AFTER / 3),
         )?;
-        socket.set_tcp_user_timeout(Some(DEAD_AFTER))?;
-        let requested_ns = VecDeque::with_capacity(in_flight);
-        Ok(Connection { stream, in_flight, requested_ns, decoder: Decoder::new(), last_frame: None })
+        if !config.mptcp {
+            // MPTCP has no such option: the subflows to a publisher that is gone time out one by one.
+            socket.set_tcp_user_timeout(Some(DEAD_AFTER))?;
+        }
+        let requested_ns = VecDeque::with_capacity(config.in_flight);
+        Ok(Connection {
+            stream: socket.into(),
+            in_flight: config.in_flight,
+            requested_ns,
+            decoder: Decoder::new(),
+            last_frame: None,
+        })
     }
 
     /// Receives frames until something ends it.
@@ -159,11 +168,12 @@ impl Connection {
     }
 }
 
-fn connect(address: &str) -> io::Result<TcpStream> {
+fn connect(address: &str, protocol: Protocol) -> io::Result<Socket> {
     let mut failure = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT_TIMEOUT) {
-            Ok(stream) => return Ok(stream),
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
+        match socket.connect_timeout(&address.into(), CONNECT_TIMEOUT) {
+            Ok(()) => return Ok(socket),
             Err(error) => failure = error,
         }
     }

@@ -63,6 +63,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = DEFAULT_IN_FLIGHT as u64,
         value_parser = clap::value_parser!(u64).range(1..=MAX_IN_FLIGHT as u64))]
     in_flight: u64,
+    /// Speak MPTCP if the publisher does: one subflow for each of the addresses that `ip mptcp endpoint` names
+    #[arg(long)]
+    mptcp: bool,
 }
 
 /// What is watched and what is written down.
@@ -82,6 +85,8 @@ pub struct Config {
     pub frames: Option<u64>,
     /// Frames asked for ahead, 1 to [`MAX_IN_FLIGHT`].
     pub in_flight: usize,
+    /// Whether MPTCP is spoken if the publisher does.
+    pub mptcp: bool,
 }
 
 impl Config {
@@ -95,6 +100,7 @@ impl Config {
             duration: None,
             frames: None,
             in_flight: DEFAULT_IN_FLIGHT,
+            mptcp: false,
         }
     }
 
@@ -107,6 +113,7 @@ impl Config {
             duration: args.seconds.map(Duration::try_from_secs_f64).transpose().context("--seconds")?,
             frames: args.frames,
             in_flight: args.in_flight as usize,
+            mptcp: args.mptcp,
         })
     }
 }
@@ -140,7 +147,7 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();
     while !until.is_over() {
-        let ended = match Connection::open(&config.address, config.in_flight) {
+        let ended = match Connection::open(config) {
             Ok(mut connection) => {
                 recorder.connected();
                 let frames_before = recorder.frames();
