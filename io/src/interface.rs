@@ -1,7 +1,9 @@
 //! What this namespace knows of its interfaces, routes and neighbours, asked of iproute2.
 
+use nix::net::if_::InterfaceFlags;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::process::Command;
@@ -113,6 +115,13 @@ pub fn index(name: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(name).ok()
 }
 
+/// The names of the interfaces that are up and have a carrier.
+pub fn running() -> io::Result<BTreeSet<String>> {
+    let wanted = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+    let entries = nix::ifaddrs::getifaddrs()?;
+    Ok(entries.filter(|entry| entry.flags.contains(wanted)).map(|entry| entry.interface_name).collect())
+}
+
 /// The link-layer address of a next hop; waits for its answer when the kernel does not know it.
 pub fn neighbour(address: IpAddr, interface: &Interface) -> Result<[u8; 6], Error> {
     let deadline = Instant::now() + NEIGHBOUR_PATIENCE;
@@ -212,6 +221,11 @@ mod tests {
         assert_eq!(parse_mac("02:00:00:00:0a"), None);
         assert_eq!(parse_mac("02:00:00:00:0a:ff:00"), None);
         assert_eq!(parse_mac("none"), None);
+    }
+
+    #[test]
+    fn the_loopback_interface_runs() {
+        assert!(running().unwrap().contains("lo"));
     }
 
     #[test]

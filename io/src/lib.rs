@@ -9,3 +9,4 @@ pub mod process;
 pub mod ring;
 pub mod segmenter;
 pub mod sockopt;
+pub mod stamped;

@@ -1,0 +1,98 @@
+//! UDP between two nodes on one path, with the kernel's time of arrival.
+
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
+use nix::sys::time::TimeSpec;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io::{self, ErrorKind, IoSliceMut};
+use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A UDP socket that sends by one interface to one address and hears that address alone.
+#[derive(Debug)]
+pub struct StampedSocket(Socket);
+
+/// A datagram that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    /// How many of the buffer's bytes it fills; what did not fit is cut off.
+    pub bytes: usize,
+    /// When the kernel got it.
+    pub at: SystemTime,
+}
+
+impl StampedSocket {
+    /// Opens a socket from `local` to `remote` by `interface`. It never waits.
+    pub fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
+        socket.bind_device(Some(interface.as_bytes()))?;
+        socket.bind(&local.into())?;
+        socket.connect(&remote.into())?;
+        socket.set_nonblocking(true)?;
+        setsockopt(&socket, sockopt::ReceiveTimestampns, &true)?;
+        Ok(StampedSocket(socket))
+    }
+
+    /// Sends a datagram.
+    pub fn send(&self, datagram: &[u8]) -> io::Result<()> {
+        self.0.send(datagram).map(drop)
+    }
+
+    /// The next datagram that has arrived, if there is one.
+    pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
+        let mut space = nix::cmsg_space!(TimeSpec);
+        let mut slices = [IoSliceMut::new(buffer)];
+        let message =
+            match recvmsg::<()>(self.0.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::empty()) {
+                Ok(message) => message,
+                Err(errno) => {
+                    let error = io::Error::from(errno);
+                    return if error.kind() == ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
+                }
+            };
+        let stamp = message.cmsgs()?.find_map(|control| match control {
+            ControlMessageOwned::ScmTimestampns(stamp) => Some(UNIX_EPOCH + Duration::from(stamp)),
+            _ => None,
+        });
+        Ok(Some(Received { bytes: message.bytes, at: stamp.unwrap_or_else(SystemTime::now) }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket;
+    use std::time::Instant;
+
+    fn wait(socket: &StampedSocket, buffer: &mut [u8]) -> Received {
+        let patience = Instant::now() + Duration::from_secs(5);
+        loop {
+            if let Some(received) = socket.receive(buffer).unwrap() {
+                return received;
+            }
+            assert!(Instant::now() < patience, "nothing came");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    #[test]
+    fn the_kernel_says_when_a_datagram_came_and_strangers_are_not_heard() {
+        let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let local = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let socket = StampedSocket::open("lo", local, peer.local_addr().unwrap()).unwrap();
+        let mut buffer = [0; 16];
+        assert_eq!(socket.receive(&mut buffer).unwrap(), None);
+
+        let before = SystemTime::now();
+        stranger.send_to(b"stranger", local).unwrap();
+        peer.send_to(b"peer", local).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
+        let received = wait(&socket, &mut buffer);
+        assert_eq!(&buffer[..received.bytes], b"peer");
+        assert!(received.at >= before && received.at.elapsed().unwrap() >= Duration::from_millis(15));
+
+        socket.send(b"answer").unwrap();
+        assert_eq!(peer.recv(&mut buffer).unwrap(), 6);
+    }
+}
