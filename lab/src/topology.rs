@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A device is named after what it leads to. Whoever emulates the paths moves Ethernet frames between `inN` and `outN`;
-//! until then they are cut. By default traffic takes path 1, in both directions.
+//! until then they are cut. By default traffic takes path 1, in both directions. On request there is a sixth namespace
+//! for a controller, linked to both edges, and an address of the viewer for each path.
 //!
 //! ```no_run
 //! use hawser_lab::topology::Topology;
@@ -19,6 +20,8 @@
 //! ```
 
 mod addressing;
+mod control;
+mod homes;
 mod registry;
 mod stop;
 
@@ -48,18 +51,23 @@ pub struct Topology {
     /// The MTU of the edges' routes to the source and to the viewer, for both IP versions. Encapsulation over IPv6 adds
     /// 76 bytes, so by default 1424.
     pub route_mtu: u32,
+    /// Whether there is a control network: a namespace for a controller, linked to each edge past the paths.
+    pub control: bool,
+    /// Whether the viewer has an IPv4 address on each path, so that MPTCP, for which the hosts are set up too, makes a
+    /// subflow over each.
+    pub homes: bool,
 }
 
 impl Default for Topology {
     fn default() -> Self {
-        Topology { paths: 5, route_mtu: LINK_MTU - 76 }
+        Topology { paths: 5, route_mtu: LINK_MTU - 76, control: false, homes: false }
     }
 }
 
 impl Topology {
     /// Builds the lab, after clearing what labs of killed processes left.
     pub fn build(&self) -> Result<Lab> {
-        let addressing = Addressing::new(self.paths)?;
+        let addressing = Addressing::new(self)?;
         let claim = Claim::new()?;
         let namespace = |role| Namespace::create(namespace_name(claim.id(), role));
         let lab = Lab {
@@ -68,6 +76,7 @@ impl Topology {
             network: namespace("network")?,
             egress: namespace("egress")?,
             viewer: namespace("viewer")?,
+            control: self.control.then(|| namespace("control")).transpose()?,
             addressing,
             claim,
         };
@@ -75,6 +84,8 @@ impl Topology {
         lab.set_parameters().with_context(|| format!("setting up lab {id}"))?;
         lab.add_links().with_context(|| format!("linking lab {id}"))?;
         lab.add_addresses(self.route_mtu).with_context(|| format!("addressing lab {id}"))?;
+        lab.add_control().with_context(|| format!("adding the control network of lab {id}"))?;
+        lab.add_homes(self.route_mtu).with_context(|| format!("adding homes to lab {id}"))?;
         lab.set_offloads().with_context(|| format!("switching off the offloads of lab {id}"))?;
         Ok(lab)
     }
@@ -90,6 +101,7 @@ pub struct Lab {
     network: Namespace,
     egress: Namespace,
     viewer: Namespace,
+    control: Option<Namespace>,
     addressing: Addressing,
     claim: Claim,
 }
@@ -123,6 +135,11 @@ impl Lab {
     /// Where the stream goes.
     pub fn viewer(&self) -> &Namespace {
         &self.viewer
+    }
+
+    /// Where a controller runs; none in a lab without a control network.
+    pub fn control(&self) -> Option<&Namespace> {
+        self.control.as_ref()
     }
 
     /// Every address; prints as a table.
@@ -206,7 +223,7 @@ impl Lab {
     }
 
     fn add_addresses(&self, route_mtu: u32) -> Result<()> {
-        let Addressing { source, paths, viewer } = &self.addressing;
+        let Addressing { source, paths, viewer, .. } = &self.addressing;
         let mut at_source = connect(&source.near, &source.far, source.v4_length);
         at_source += &route("0.0.0.0/0", "::/0", &source.near, &source.far, None);
         let mut at_ingress = connect(&source.far, &source.near, source.v4_length);
@@ -231,7 +248,7 @@ impl Lab {
     fn set_offloads(&self) -> Result<()> {
         const OFF: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", false)];
         const HOST: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", true)];
-        let Addressing { source, paths, viewer } = &self.addressing;
+        let Addressing { source, paths, viewer, .. } = &self.addressing;
         self.source.offloads(&source.near.device, &HOST)?;
         self.ingress.offloads(&source.far.device, &OFF)?;
         for (path, id) in paths.iter().zip(self.paths()) {

@@ -27,7 +27,7 @@ fn both_ip_versions_cross_the_default_path() {
 
 #[test]
 fn a_packet_that_would_not_fit_with_encapsulation_is_refused_with_the_routes_mtu() {
-    let lab = Topology { paths: 1, route_mtu: 1400 }.build().unwrap();
+    let lab = Topology { paths: 1, route_mtu: 1400, ..Topology::default() }.build().unwrap();
     bridge_paths(&lab);
     for (viewer, headers) in [(IpAddr::from(lab.viewer_v4()), 28), (lab.viewer_v6().into(), 48)] {
         let socket = lab.source().run(|| UdpSocket::bind(any(viewer))).unwrap().unwrap();
@@ -56,8 +56,21 @@ fn two_labs_at_once_do_not_meet() {
 }
 
 #[test]
+fn a_controller_reaches_both_edges_past_the_paths() {
+    let lab = Topology { control: true, ..Topology::default() }.build().unwrap();
+    let links = lab.addressing().control.as_ref().unwrap();
+    for (link, edge) in links.iter().zip([lab.ingress(), lab.egress()]) {
+        let controller = lab.control().unwrap();
+        let listener = controller.run(|| TcpListener::bind((link.near.v4, 0))).unwrap().unwrap();
+        let address = listener.local_addr().unwrap();
+        let node = edge.run(|| TcpStream::connect(address)).unwrap().unwrap();
+        assert_eq!(node.local_addr().unwrap().ip(), IpAddr::from(link.far.v4));
+    }
+}
+
+#[test]
 fn a_dropped_lab_leaves_nothing() {
-    let lab = Topology::default().build().unwrap();
+    let lab = Topology { control: true, homes: true, ..Topology::default() }.build().unwrap();
     let id = lab.id().to_owned();
     let mut orphan = lab.viewer().command("sleep").unwrap().arg("1000").spawn().unwrap();
     let mut child = Process::spawn(lab.source(), sleep()).unwrap();

@@ -1,3 +1,4 @@
+use super::Topology;
 use anyhow::{Result, ensure};
 use hawser_units::{MAX_PATHS, PathId};
 use std::fmt;
@@ -64,10 +65,17 @@ pub struct Addressing {
     pub paths: Vec<Link>,
     /// From the egress edge to the viewer: 10.0.2.0/24 and fd00:0:0:2::/64.
     pub viewer: Link,
+    /// From the controller to the ingress edge and to the egress edge: 10.2.1.0/30, fd00:0:2:1::/64 and 10.2.2.0/30,
+    /// fd00:0:2:2::/64; none in a lab without a control network. `near` is the controller's end.
+    pub control: Option<[Link; 2]>,
+    /// The viewer's IPv4 address for each path but the first, which has the one of `viewer`: 10.0.2.11 for path 2; empty
+    /// unless the viewer has a home on each.
+    pub homes: Vec<Ipv4Addr>,
 }
 
 impl Addressing {
-    pub(super) fn new(paths: usize) -> Result<Self> {
+    pub(super) fn new(topology: &Topology) -> Result<Self> {
+        let paths = topology.paths;
         ensure!((1..=MAX_PATHS).contains(&paths), "a lab has 1 to {MAX_PATHS} paths, not {paths}");
         let end = |device: &str, net: [u8; 3], subnet: [u16; 2], host: u8| End {
             device: device.to_owned(),
@@ -81,7 +89,14 @@ impl Addressing {
             let (device, net, subnet) = (format!("path{number}"), [10, 1, number], [1, number.into()]);
             Link { near: end(&device, net, subnet, 1), far: end(&device, net, subnet, 2), v4_length: 30 }
         };
+        let control = |edge: &str, number: u8| {
+            let (net, subnet) = ([10, 2, number], [2, number.into()]);
+            Link { near: end(edge, net, subnet, 1), far: end("control0", net, subnet, 2), v4_length: 30 }
+        };
+        let home = |id: PathId| Ipv4Addr::new(10, 0, 2, u8::from(id) + 10);
         Ok(Addressing {
+            control: topology.control.then(|| [control("ingress0", 1), control("egress0", 2)]),
+            homes: PathId::all().take(if topology.homes { paths } else { 0 }).skip(1).map(home).collect(),
             source: Link {
                 near: end("edge0", [10, 0, 1], [0, 1], 2),
                 far: end("source0", [10, 0, 1], [0, 1], 1),
@@ -108,7 +123,12 @@ impl fmt::Display for Addressing {
         self.paths.iter().try_for_each(|path| row("ingress", &path.near))?;
         self.paths.iter().try_for_each(|path| row("egress", &path.far))?;
         row("egress", &self.viewer.near)?;
-        row("viewer", &self.viewer.far)
+        row("viewer", &self.viewer.far)?;
+        for (edge, link) in ["ingress", "egress"].into_iter().zip(self.control.iter().flatten()) {
+            row("control", &link.near)?;
+            row(edge, &link.far)?;
+        }
+        self.homes.iter().try_for_each(|home| writeln!(f, "viewer   {:<8} {home}", self.viewer.far.device))
     }
 }
 
@@ -119,19 +139,21 @@ mod tests {
 
     #[test]
     fn no_two_ends_share_an_address() {
-        let plan = Addressing::new(MAX_PATHS).unwrap();
-        let links = plan.paths.iter().chain([&plan.source, &plan.viewer]);
+        let plan = plan(MAX_PATHS).unwrap();
+        let links =
+            plan.paths.iter().chain([&plan.source, &plan.viewer]).chain(plan.control.iter().flatten());
         let ends: Vec<&End> = links.flat_map(|link| [&link.near, &link.far]).collect();
         let distinct: HashSet<_> = ends
             .iter()
             .flat_map(|end| [end.v4.to_string(), end.v6.to_string(), end.mac.to_string()])
+            .chain(plan.homes.iter().map(ToString::to_string))
             .collect();
-        assert_eq!(distinct.len(), 3 * ends.len());
+        assert_eq!(distinct.len(), 3 * ends.len() + MAX_PATHS - 1);
     }
 
     #[test]
     fn prefixes_hold_both_ends() {
-        let plan = Addressing::new(1).unwrap();
+        let plan = plan(1).unwrap();
         assert_eq!(plan.viewer.v4_prefix(), "10.0.2.0/24");
         assert_eq!(plan.viewer.v6_prefix(), "fd00:0:0:2::/64");
         assert_eq!(plan.paths[0].v4_prefix(), "10.1.1.0/30");
@@ -140,7 +162,11 @@ mod tests {
 
     #[test]
     fn a_lab_has_at_least_one_path_and_at_most_eight() {
-        assert!(Addressing::new(0).is_err());
-        assert!(Addressing::new(9).is_err());
+        assert!(plan(0).is_err());
+        assert!(plan(9).is_err());
+    }
+
+    fn plan(paths: usize) -> Result<Addressing> {
+        Addressing::new(&Topology { paths, control: true, homes: true, ..Topology::default() })
     }
 }

@@ -1,0 +1,142 @@
+//! In a lab whose viewer has a home on each path, MPTCP makes a subflow over each and survives the loss of one.
+
+mod bridge;
+
+use bridge::bridge_paths;
+use hawser_cloud::Level;
+use hawser_io::media::{Recording, Source, Synthetic};
+use hawser_io::netns::Namespace;
+use hawser_lab::emulator::{EmulatedPath, Emulator};
+use hawser_lab::topology::{Lab, Link, Topology, network_egress, network_ingress};
+use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
+use hawser_publish::Publisher;
+use hawser_units::{Bitrate, PathId};
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use std::{fs, thread};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn each_home_has_its_path_in_both_directions() {
+    let lab = lab();
+    bridge_paths(&lab);
+    let source = lab.source().run(|| UdpSocket::bind((lab.source_v4(), 0))).unwrap().unwrap();
+    let homes: Vec<Ipv4Addr> =
+        std::iter::once(lab.viewer_v4()).chain(lab.addressing().homes.iter().copied()).collect();
+    for (home, taken) in homes.into_iter().zip(lab.paths()) {
+        let viewer = lab.viewer().run(|| UdpSocket::bind((home, 0))).unwrap().unwrap();
+        let before = carried(&lab);
+        let packet = [0; 1000];
+        viewer.send_to(&packet, source.local_addr().unwrap()).unwrap();
+        let (length, from) = source.recv_from(&mut [0; 2000]).unwrap();
+        source.send_to(&packet[..length], from).unwrap();
+        viewer.recv_from(&mut [0; 2000]).unwrap();
+
+        for ((path, before), after) in lab.paths().zip(before).zip(carried(&lab)) {
+            let grew = [after.0 - before.0 >= 1000, after.1 - before.1 >= 1000];
+            assert_eq!(grew, [path == taken; 2], "{home} on {path}");
+        }
+    }
+}
+
+#[test]
+fn a_stream_uses_every_path_and_survives_the_loss_of_one() {
+    let lab = lab();
+    let _emulator = Emulator::start(lab.network(), slow_paths(&lab), 1).unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let frames = directory.path().join("frames.csv");
+    let stop = AtomicBool::new(false);
+    let publisher = lab.source().run(|| Publisher::open(&publishing(&lab)).unwrap()).unwrap();
+    let watching = hawser_view::Config {
+        mptcp: true,
+        timeline: Some(frames.clone()),
+        in_flight: 20,
+        ..hawser_view::Config::new(publisher.address().to_string())
+    };
+    let arrived = || hawser_view::timeline::read(&frames).map_or(0, |rows| rows.len());
+    thread::scope(|scope| {
+        let _stop = StopOnDrop(&stop);
+        scope.spawn(|| publisher.run(&stop).unwrap());
+        let viewer = scope.spawn(|| lab.viewer().run(|| hawser_view::watch(&watching, &stop)).unwrap());
+
+        wait_until("each path carries the stream", || carried(&lab).iter().all(|path| path.0 > 500_000));
+        cut(&lab, PathId::all().next().unwrap());
+        let before = arrived();
+        wait_until("frames arrive without path 1", || arrived() > before + 50);
+
+        stop.store(true, Ordering::Relaxed);
+        let summary = viewer.join().unwrap().unwrap();
+        assert_eq!((summary.connections, summary.frames_damaged, summary.protocol_errors), (1, 0, 0));
+    });
+}
+
+fn lab() -> Lab {
+    Topology { homes: true, ..Topology::default() }.build().unwrap()
+}
+
+/// A stream that needs most of the paths.
+fn publishing(lab: &Lab) -> hawser_publish::Config {
+    let source = Source::Synthetic(Synthetic { seed: 1, points: 20_000, seconds: 1.0 });
+    hawser_publish::Config {
+        mptcp: true,
+        listen: (lab.source_v4(), 14748).into(),
+        ..hawser_publish::Config::new(Recording { fps: 30.0, source }, Level::Nfov)
+    }
+}
+
+fn slow_paths(lab: &Lab) -> Vec<EmulatedPath> {
+    let link = LinkConfig {
+        rate: Some(Rate::Constant(Bitrate::from_mbps(5.0))),
+        queue: Some(QueueLimit::Time(Duration::from_millis(100))),
+        delay: Delay::Constant(Duration::from_millis(5)),
+        ..LinkConfig::default()
+    };
+    let path = |id: PathId| EmulatedPath {
+        name: id.to_string(),
+        ingress_device: network_ingress(id),
+        egress_device: network_egress(id),
+        forward: link.clone(),
+        backward: link.clone(),
+    };
+    lab.paths().map(path).collect()
+}
+
+/// Both edges send what should take the path to nobody; their devices stay up.
+fn cut(lab: &Lab, path: PathId) {
+    let Link { near, far, .. } = lab.path(path);
+    for (edge, own, other) in [(lab.ingress(), near, far), (lab.egress(), far, near)] {
+        edge.ip(&format!("neigh replace {} lladdr 02:ff:ff:ff:ff:ff dev {}", other.v4, own.device)).unwrap();
+    }
+}
+
+/// Bytes that each path has carried to the viewer and to the source.
+fn carried(lab: &Lab) -> Vec<(u64, u64)> {
+    let received = |device: String| received_bytes(lab.network(), &device);
+    lab.paths().map(|path| (received(network_ingress(path)), received(network_egress(path)))).collect()
+}
+
+fn received_bytes(namespace: &Namespace, device: &str) -> u64 {
+    let table = namespace.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
+    let mut devices = table.lines().filter_map(|line| line.split_once(':'));
+    let (_, counters) = devices.find(|(name, _)| name.trim() == device).unwrap();
+    counters.split_whitespace().next().unwrap().parse().unwrap()
+}
+
+fn wait_until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "{what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Stops publisher and viewer also when an assertion fails, so that the test ends.
+struct StopOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
