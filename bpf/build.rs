@@ -4,11 +4,13 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 7] = [
+const PROGRAMS: [&str; 9] = [
     "dedup",
     "device_drops",
     "replicate_xdp",
     "replicate_tc",
+    "signal",
+    "watch",
     "bench_dedup",
     "bench_replicate_xdp",
     "bench_replicate_tc",

@@ -1,30 +1,39 @@
 //! The eBPF programs and their loader: load, attach, typed map handles. No policy.
 //!
-//! [`Sender`] replicates the flows of an ingress edge, [`Receiver`] eliminates the copies at the egress edge. What the
-//! programs do is written in `src/c`; what they put on the wire in `docs/design/wire.md`.
+//! [`Sender`] replicates the flows of an ingress edge and obeys in-band signals, [`Receiver`] eliminates the copies at the
+//! egress edge, [`Watcher`] sees the viewer's requests there. What the programs do is written in `src/c`; what they put
+//! on the wire in `docs/design/wire.md`.
 #![allow(unsafe_code, reason = "maps are memory shared with the kernel and links are raw kernel objects")]
 
 mod arrivals;
 pub mod bench;
 mod device_drops;
 mod link;
+mod path_sets;
+mod policy;
 mod program;
 mod reason;
 mod receiver;
+mod records;
 mod selector;
 mod sender;
 mod shared;
+mod signals;
 mod table;
+mod watcher;
 
 pub use arrivals::{Arrival, Arrivals};
 pub use hawser_dedup::Verdict;
 pub use link::{AttachError, Link, XdpMode};
+pub use policy::{PolicyError, SendPolicy};
 pub use program::{RunError, TestRun};
 pub use reason::{REASONS, Reason};
 pub use receiver::{Receiver, ReceiverOptions, RxStats};
 pub use selector::{MAX_RULES, NotAPrefix, Ports, Prefix, Rule};
 pub use sender::{Loop, SendFlow, SendPath, Sender, SenderOptions, TxStats};
+pub use signals::{SignalEvent, SignalEvents, SignalOptions, SignalOutcome, SignalsError};
 pub use table::TableError;
+pub use watcher::{Request, WatchStats, Watcher};
 
 /// Why programs were not loaded.
 #[derive(Debug, thiserror::Error)]
@@ -69,6 +78,12 @@ mod skeleton {
     }
     pub(crate) mod replicate_tc {
         include!(concat!(env!("OUT_DIR"), "/replicate_tc.skel.rs"));
+    }
+    pub(crate) mod signal {
+        include!(concat!(env!("OUT_DIR"), "/signal.skel.rs"));
+    }
+    pub(crate) mod watch {
+        include!(concat!(env!("OUT_DIR"), "/watch.skel.rs"));
     }
     pub(crate) mod bench_dedup {
         include!(concat!(env!("OUT_DIR"), "/bench_dedup.skel.rs"));

@@ -1,28 +1,32 @@
 use crate::device_drops::DeviceDrops;
+use crate::path_sets::PathSets;
+use crate::policy::Policies;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::receiver::key_words;
 use crate::selector::{Prefix, Rule, select};
 use crate::shared::Shared;
+use crate::signals::Signals;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
 use crate::skeleton::replicate_xdp::{ReplicateXdpSkel, ReplicateXdpSkelBuilder, types};
 use crate::table::{Table, TableError, bytes_of, plain, reasons, share_tables, value_of};
-use crate::{AttachError, Link, LoadError, Reason, XdpMode};
-use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet, PolicyCode};
+use crate::{
+    AttachError, Link, LoadError, PolicyError, Reason, SendPolicy, SignalEvents, SignalOptions,
+    SignalOutcome, SignalsError, XdpMode,
+};
+use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet};
 use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-plain!(types::tx_flow, types::tx_path, types::tx_stats, types::policy);
+plain!(types::tx_flow, types::tx_path, types::tx_stats, types::route);
 
 const FLOW_TRANSPARENT: u8 = 0x1;
 const FLOW_TAGGED: u8 = 0x2;
 const FLOW_KEY_SLOT: u8 = 0x4;
-const POLICY_OUTER_IPV6: u8 = 0x1;
+const ROUTE_OUTER_IPV6: u8 = 0x1;
 
 /// How a sender is loaded.
 #[derive(Debug, Clone)]
@@ -89,10 +93,11 @@ pub struct Sender {
     /// Every flow that was ever described.
     flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
-    /// Written with one store each, as the programs read them while packets fly.
-    policies: Shared<AtomicU64>,
-    /// The sets that policies name, by code.
-    sets: HashMap<u8, MapHandle>,
+    policies: Policies,
+    /// By code; written with one store each, as the programs read them while packets fly.
+    routes: Shared<AtomicU64>,
+    sets: PathSets,
+    signals: Signals,
     drops: DeviceDrops,
     pub(crate) port: u16,
 }
@@ -115,20 +120,21 @@ impl Sender {
         share_tables(open.open_object_mut(), xdp.object()).map_err(&failed)?;
         let tc = open.load().map_err(&failed)?;
         Ok(Sender {
-            policies: Shared::map(&xdp.maps.policies)?,
+            policies: Policies::map(&xdp.maps.policies)?,
+            routes: Shared::map(&xdp.maps.routes)?,
+            sets: PathSets::create(&xdp.maps.path_sets)?,
+            signals: Signals::load(xdp.object())?,
             xdp,
             tc,
             links: Vec::new(),
             flows: BTreeSet::new(),
             paths: [None; MAX_PATHS],
-            sets: HashMap::new(),
             drops: DeviceDrops::watch()?,
             port: options.port,
         })
     }
 
-    /// Describes a path, or takes it out. Sets and policies that hold it are replaced while packets fly; a flow without
-    /// any path left takes the default route.
+    /// Describes a path, or takes it out, while packets fly. A flow without any path left takes the default route.
     pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
         let mut row = types::tx_path::default();
         if let Some(path) = &description {
@@ -144,14 +150,13 @@ impl Sender {
             self.drops.add(path.ifindex)?;
         }
         self.paths[path.index()] = description;
-        // No policy may name a set without paths: what is broadcast to nobody is lost.
-        let holding: Vec<u8> =
-            self.sets.keys().copied().filter(|code| code & 1 << path.index() != 0).collect();
+        // No packet may be broadcast to a set without paths: it would be lost.
         if description.is_none() {
-            self.fit_policies();
+            self.write_routes();
         }
-        holding.into_iter().try_for_each(|code| self.install_set(code))?;
-        self.fit_policies();
+        let program = path_program(&self.xdp, path);
+        self.sets.set(path, description.map(|path| (path.ifindex, fd(program))))?;
+        self.write_routes();
         Ok(())
     }
 
@@ -167,6 +172,7 @@ impl Sender {
     /// When the key changes, so must its slot: copies already on their way to a path are tagged with the old slot's key.
     pub fn update_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
         let mut row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
+        row.configured = 1;
         row.flow = description.label.into();
         row.flags = if description.transparent { FLOW_TRANSPARENT } else { 0 };
         if let Some((slot, key)) = &description.key {
@@ -185,23 +191,57 @@ impl Sender {
         select(&self.xdp.maps.selectors, prefix, rules)
     }
 
-    /// Sets the paths of a flow with one store, while packets fly. `epoch` tells receivers one policy from the next.
-    pub fn set_policy(&mut self, flow: FlowId, code: PolicyCode, epoch: u8) -> Result<(), TableError> {
-        let code = code.paths().bits();
-        if code != 0 && !self.sets.contains_key(&code) {
-            self.install_set(code)?;
-        }
-        self.store_policy(flow.index(), self.fitted(types::policy { code, epoch, ..Default::default() }));
+    /// Forgets a flow: its packets take the default route, and no signal changes that.
+    pub fn remove_flow(&mut self, flow: FlowId) -> Result<(), TableError> {
+        self.xdp.maps.tx_flows.set(&(flow.index() as u32), &types::tx_flow::default())?;
+        self.policies.replace(flow, SendPolicy::default()).expect("nothing is probed");
         Ok(())
+    }
+
+    /// Puts a policy into force while packets fly, unless the one in force has the same epoch or a greater one; whether
+    /// it did.
+    pub fn set_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<bool, PolicyError> {
+        self.policies.advance(flow, policy)
+    }
+
+    /// Puts a policy into force whatever epoch the one before had.
+    pub fn replace_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<(), PolicyError> {
+        self.policies.replace(flow, policy)
+    }
+
+    /// The policy in force, whether a signal or this process has set it.
+    pub fn policy_in_force(&self, flow: FlowId) -> SendPolicy {
+        self.policies.get(flow)
     }
 
     /// The largest packet of a flow that is replicated under its policy; `None` when it has no path to take.
     pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
-        let policy = self.policy(flow.index());
+        let route: types::route =
+            value_of(&self.route(self.policies.get(flow).code.0).load(Ordering::Relaxed).to_ne_bytes());
         let row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         let transparent = row.flags & FLOW_TRANSPARENT != 0;
-        let mtu_bytes = if transparent { policy.path_mtu_bytes } else { policy.inner_mtu_bytes };
-        Ok((policy.inner_mtu_bytes != 0).then_some(mtu_bytes))
+        let mtu_bytes = if transparent { route.path_mtu_bytes } else { route.inner_mtu_bytes };
+        Ok((route.inner_mtu_bytes != 0).then_some(mtu_bytes))
+    }
+
+    /// Has policies changed by in-band signals, or by other ones than before.
+    pub fn enable_signals(&mut self, options: &SignalOptions) -> Result<(), SignalsError> {
+        self.signals.enable(options)
+    }
+
+    /// Leaves in-band signals to the kernel, which knows nothing of them.
+    pub fn disable_signals(&mut self) {
+        self.signals.disable();
+    }
+
+    /// The reader of what became of signals. There is to be one.
+    pub fn signal_events(&self) -> Result<SignalEvents, TableError> {
+        self.signals.events()
+    }
+
+    /// How many signals had which outcome.
+    pub fn signal_counts(&self) -> Result<Vec<(SignalOutcome, u64)>, TableError> {
+        self.signals.counts()
     }
 
     /// Starts to replicate what comes in by an interface and passes through this node.
@@ -244,8 +284,8 @@ impl Sender {
     pub fn refused(&self, path: PathId) -> Result<u64, TableError> {
         // What is counted last may have moved on meanwhile, so that a copy on its way is not taken for a refused one.
         let mut to_send = 0;
-        for code in self.sets.keys().filter(|code| **code & 1 << path.index() != 0) {
-            to_send += sum(&self.xdp.maps.tx_code_stats, usize::from(*code))?.packets;
+        for paths in (0..=u8::MAX).filter(|paths| PathSet::from_bits(*paths).contains(path)) {
+            to_send += sum(&self.xdp.maps.tx_set_stats, usize::from(paths))?.packets;
         }
         let mut handed_over = 0;
         for flow in &self.flows {
@@ -273,74 +313,49 @@ impl Sender {
         test_run(&self.tc.progs.replicate_local, frame, repeat)
     }
 
-    fn policy(&self, flow: usize) -> types::policy {
-        value_of(&self.policy_word(flow).load(Ordering::Relaxed).to_ne_bytes())
+    /// Runs the program for in-band signals on a frame.
+    pub fn run_signal(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+        self.signals.run(frame, repeat)
     }
 
-    fn store_policy(&self, flow: usize, policy: types::policy) {
-        let word = u64::from_ne_bytes(bytes_of(&policy).try_into().expect("a policy is one word"));
-        self.policy_word(flow).store(word, Ordering::Release);
-    }
-
-    fn policy_word(&self, flow: usize) -> &AtomicU64 {
+    fn route(&self, code: u8) -> &AtomicU64 {
         // SAFETY: an aligned row of the mapping, which both sides access as one word.
-        unsafe { &*self.policies.row(flow) }
+        unsafe { &*self.routes.row(usize::from(code)) }
     }
 
-    fn fit_policies(&self) {
-        for flow in 0..self.policies.len() {
-            let policy = self.policy(flow);
-            if policy.code != 0 {
-                self.store_policy(flow, self.fitted(policy));
-            }
+    /// Writes down what follows for every code from the paths as they are now.
+    fn write_routes(&self) {
+        for code in 0..=u8::MAX {
+            let there = PathSet::from_bits(code).iter().filter(|path| self.paths[path.index()].is_some());
+            let paths: PathSet = there.collect();
+            let ends = || paths.iter().filter_map(|path| self.paths[path.index()]);
+            let route = types::route {
+                inner_mtu_bytes: ends().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0),
+                path_mtu_bytes: ends().map(|path| path.mtu_bytes).min().unwrap_or(0),
+                paths: paths.bits(),
+                flags: if ends().any(|path| path.local.is_ipv6()) { ROUTE_OUTER_IPV6 } else { 0 },
+                ..Default::default()
+            };
+            let word = u64::from_ne_bytes(bytes_of(&route).try_into().expect("a route is one word"));
+            self.route(code).store(word, Ordering::Release);
         }
     }
+}
 
-    /// The policy with what follows from the paths of its code as they are now.
-    fn fitted(&self, policy: types::policy) -> types::policy {
-        let paths = || PathSet::from_bits(policy.code).iter().filter_map(|path| self.paths[path.index()]);
-        types::policy {
-            inner_mtu_bytes: paths().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0),
-            path_mtu_bytes: paths().map(|path| path.mtu_bytes).min().unwrap_or(0),
-            flags: if paths().any(|path| path.local.is_ipv6()) { POLICY_OUTER_IPV6 } else { 0 },
-            ..policy
-        }
-    }
-
-    /// Fills the set of a code and puts it in place of what was there.
-    fn install_set(&mut self, code: u8) -> Result<(), TableError> {
-        let failed = |source| TableError { table: "path_set".to_owned(), source };
-        let set = self.build_set(code).map_err(failed)?;
-        self.xdp.maps.path_sets.set(&u32::from(code), &(set.as_fd().as_raw_fd() as u32))?;
-        self.sets.insert(code, set);
-        Ok(())
-    }
-
-    fn build_set(&self, code: u8) -> Result<MapHandle, libbpf_rs::Error> {
-        let progs = &self.xdp.progs;
-        let programs: [_; MAX_PATHS] = [
-            &progs.path_0,
-            &progs.path_1,
-            &progs.path_2,
-            &progs.path_3,
-            &progs.path_4,
-            &progs.path_5,
-            &progs.path_6,
-            &progs.path_7,
-        ];
-        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
-            ..Default::default()
-        };
-        let set = MapHandle::create(MapType::Devmap, Some("path_set"), 4, 8, MAX_PATHS as u32, &options)?;
-        for (index, program) in programs.into_iter().enumerate() {
-            let Some(path) = self.paths[index].filter(|_| code & 1 << index != 0) else { continue };
-            // struct bpf_devmap_val: the interface, then the program's descriptor
-            let value = [path.ifindex, fd(program).as_raw_fd() as u32].map(u32::to_ne_bytes).concat();
-            set.update(&(index as u32).to_ne_bytes(), &value, MapFlags::ANY)?;
-        }
-        Ok(set)
-    }
+/// The program that writes the headers of a path.
+fn path_program<'a>(xdp: &'a ReplicateXdpSkel<'static>, path: PathId) -> &'a libbpf_rs::ProgramMut<'static> {
+    let progs = &xdp.progs;
+    let programs: [_; MAX_PATHS] = [
+        &progs.path_0,
+        &progs.path_1,
+        &progs.path_2,
+        &progs.path_3,
+        &progs.path_4,
+        &progs.path_5,
+        &progs.path_6,
+        &progs.path_7,
+    ];
+    programs[path.index()]
 }
 
 impl SendPath {

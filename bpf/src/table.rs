@@ -25,7 +25,7 @@ macro_rules! plain {
 }
 pub(crate) use plain;
 
-plain!(u32, u64);
+plain!(u8, u32, u64, [u8; 16]);
 
 pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: `Plain` has no padding, so all of its bytes are initialised.

@@ -5,7 +5,6 @@ mod support;
 use hawser_bpf::{Loop, SendFlow, SendPath, Sender, SenderOptions, XdpMode};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
-use hawser_units::PolicyCode;
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Replica, ip, transparent};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
@@ -73,7 +72,7 @@ fn replicating() -> Sender {
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
     sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
     sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
-    sender.set_policy(flow(7), PolicyCode(0b001), 3).unwrap();
+    set_policy(&sender, 7, 0b001, 3);
     sender
 }
 
@@ -101,7 +100,7 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
         let key = Key::from_bytes([1; 16]);
         let tagged = SendFlow { key: Some((KeySlot::One, key.clone())), ..send_flow(7) };
         sender.set_flow(flow(7), &tagged).unwrap();
-        sender.set_policy(flow(7), PolicyCode(0b111), 3).unwrap();
+        set_policy(&sender, 7, 0b111, 3);
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
         let payload: Vec<u8> = (0..=255).cycle().take(1400 - 28).collect();
         let packets =
@@ -135,7 +134,7 @@ fn copies_that_a_device_refuses_are_counted() {
         let lan = Port::open("far-lan").unwrap();
         let mut end = Port::open("far-wan0").unwrap();
         let mut sender = replicating();
-        sender.set_policy(flow(7), PolicyCode(0b011), 3).unwrap();
+        set_policy(&sender, 7, 0b011, 3);
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
 
         lan.sender.send(&vec![transit(&udp4("203.0.113.9", b"x")); 3]).unwrap();
@@ -151,7 +150,7 @@ fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
         sender.set_flow(flow(7), &SendFlow { transparent: true, ..send_flow(7) }).unwrap();
-        sender.set_policy(flow(7), PolicyCode(0b101), 3).unwrap();
+        set_policy(&sender, 7, 0b101, 3);
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
         let packet = with_tos(with_id(udp4("203.0.113.9", &[7; 1472]), 7), 0xb9);
 
@@ -177,10 +176,10 @@ fn a_policy_changes_at_once() {
         let mut sender = replicating();
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
         let policies = CODES.map(|code| (code, code * 3));
-        let set = |sender: &mut Sender, (code, epoch): (u8, u8)| {
-            sender.set_policy(flow(7), PolicyCode(code), epoch).unwrap();
+        let set = |sender: &Sender, (code, epoch): (u8, u8)| {
+            set_policy(sender, 7, code, u32::from(epoch));
         };
-        set(&mut sender, policies[0]);
+        set(&sender, policies[0]);
         let packet = transit(&udp4("203.0.113.9", b"x"));
         let (sent, captured) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut copies: HashMap<u64, (u8, u8)> = HashMap::new();
@@ -201,7 +200,7 @@ fn a_policy_changes_at_once() {
             loop {
                 let last_round = sent.load(Ordering::Acquire);
                 if !last_round {
-                    set(&mut sender, changes.next().unwrap());
+                    set(&sender, changes.next().unwrap());
                 }
                 for (index, end) in ends.iter_mut().enumerate() {
                     end.receiver.receive(|frame| {
@@ -240,7 +239,7 @@ fn local_trains_are_cut_by_the_loop_and_replicated() {
         let mut ends = far_ends();
         let _exit_polls = Port::open("far-lan").unwrap();
         let mut sender = replicating();
-        sender.set_policy(flow(7), PolicyCode(0b111), 3).unwrap();
+        set_policy(&sender, 7, 0b111, 3);
         let [device, entry, exit] = ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
         sender.attach_local(device).unwrap();
         let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();
@@ -273,7 +272,7 @@ fn local_packets_leave_by_every_path_over_ipv4() {
     in_namespace("local", || {
         let mut ends = far_ends();
         let mut sender = replicating();
-        sender.set_policy(flow(7), PolicyCode(0b101), 3).unwrap();
+        set_policy(&sender, 7, 0b101, 3);
         sender.attach_local(if_nametoindex("lan").unwrap()).unwrap();
         for index in [0, 2] {
             // The paths' devices have the program too: a replica is not replicated again.

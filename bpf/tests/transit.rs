@@ -3,7 +3,7 @@
 mod support;
 
 use hawser_bpf::{Ports, Rule, SendFlow, Sender, TxStats};
-use hawser_units::{FlowId, PolicyCode};
+use hawser_units::FlowId;
 use hawser_wire::{Key, KeySlot, Shim, ip};
 use std::time::{Duration, Instant};
 use support::*;
@@ -17,7 +17,7 @@ fn replicating(to: &str) -> Sender {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
     sender.select(prefix(to), &[everything_of(7)]).unwrap();
-    sender.set_policy(flow(7), PolicyCode(0b01), 3).unwrap();
+    set_policy(&sender, 7, 0b01, 3);
     sender
 }
 
@@ -59,10 +59,10 @@ fn a_packet_of_a_flow_leaves_its_shim_in_front() {
 
 #[test]
 fn the_packet_is_summed_once_when_a_path_is_over_ipv6() {
-    let mut sender = replicating("0.0.0.0/0");
+    let sender = replicating("0.0.0.0/0");
     let packet = udp4("203.0.113.9", &[0x77; 701]);
     for (code, summed) in [(0b01, false), (0b10, true), (0b11, true)] {
-        sender.set_policy(flow(7), PolicyCode(code), 1).unwrap();
+        set_policy(&sender, 7, code, 1);
         let run = sender.run(&transit(&packet), 1).unwrap();
         let sum = u16::from_ne_bytes((!ip::checksum(&one_hop_on(&packet))).to_be_bytes());
         let expected = if summed { u64::from(sum) } else { 0 };
@@ -101,7 +101,7 @@ fn the_longest_prefix_decides_alone() {
     let mut sender = sender();
     for index in 0..6 {
         sender.set_flow(flow(index), &send_flow(index)).unwrap();
-        sender.set_policy(flow(index), PolicyCode(1), 0).unwrap();
+        set_policy(&sender, index, 1, 0);
     }
     let udp_only = Rule { protocol: Some(6), ..everything_of(2) };
     for (to, rule) in [
@@ -152,7 +152,7 @@ fn the_first_of_sixteen_rules_that_matches_wins() {
     rules.push(Rule { flow: flow(15), protocol: Some(6), ports: None });
     for index in 0..16 {
         sender.set_flow(flow(index), &send_flow(index)).unwrap();
-        sender.set_policy(flow(index), PolicyCode(1), 0).unwrap();
+        set_policy(&sender, index, 1, 0);
     }
     sender.select(prefix("203.0.113.0/24"), &rules).unwrap();
     let to_port = |port: u16| {
@@ -182,7 +182,7 @@ fn the_first_of_sixteen_rules_that_matches_wins() {
 fn both_ends_of_both_port_ranges_count() {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    sender.set_policy(flow(7), PolicyCode(1), 0).unwrap();
+    set_policy(&sender, 7, 1, 0);
     let ports = Ports { source: 1000..=1001, destination: 2000..=2001 };
     let rule = Rule { flow: flow(7), protocol: None, ports: Some(ports) };
     sender.select(prefix("203.0.113.0/24"), std::slice::from_ref(&rule)).unwrap();
@@ -214,16 +214,16 @@ fn both_ends_of_both_port_ranges_count() {
 
 #[test]
 fn policy_codes_of_the_paper() {
-    let mut sender = replicating("203.0.113.0/24");
+    let sender = replicating("203.0.113.0/24");
     let packet = udp4("203.0.113.9", b"x");
     for code in [0x01, 0x02, 0x03] {
-        sender.set_policy(flow(7), PolicyCode(code), code).unwrap();
+        set_policy(&sender, 7, code, u32::from(code));
         let run = sender.run(&transit(&packet), 1).unwrap();
         let shim = Shim::parse(&run.frame).unwrap().0;
         assert_eq!((run.action, shim.paths.bits(), shim.epoch), (XDP_REDIRECT, code, code));
     }
     for code in [0x00, 0xff] {
-        sender.set_policy(flow(7), PolicyCode(code), 9).unwrap();
+        set_policy(&sender, 7, code, 9);
         let run = sender.run(&transit(&packet), 1).unwrap();
         assert_eq!((run.action, run.frame), (XDP_PASS, transit(&packet)), "code {code:#x}");
     }
@@ -239,11 +239,11 @@ fn a_policy_of_paths_that_are_not_configured_takes_the_default_route() {
         let run = sender.run(&transit(&packet), 1).unwrap();
         run.action == XDP_PASS && run.frame == transit(&packet)
     };
-    sender.set_policy(flow(7), PolicyCode(0b1100), 1).unwrap();
+    set_policy(&sender, 7, 0b1100, 1);
     assert!(untouched(&sender));
     assert_eq!(sender.inner_mtu_bytes(flow(7)).unwrap(), None);
 
-    sender.set_policy(flow(7), PolicyCode(0b0101), 2).unwrap();
+    set_policy(&sender, 7, 0b0101, 2);
     assert!(!untouched(&sender), "one of the two is");
     sender.set_path(path(0), None).unwrap();
     assert!(untouched(&sender), "the last one was taken out under the policy");
@@ -261,7 +261,7 @@ fn the_largest_packet_fits_every_path_of_the_policy_exactly() {
     let v6 = |bytes: usize| udp6("2001:db8:b::9", &vec![1; bytes - 48]);
     let mut oversize = 0;
     for (code, fits) in [(0b01, FITS_V4), (0b10, FITS_V6), (0b11, FITS_V6)] {
-        sender.set_policy(flow(7), PolicyCode(code), 1).unwrap();
+        set_policy(&sender, 7, code, 1);
         assert_eq!(sender.inner_mtu_bytes(flow(7)).unwrap(), Some(fits as u16));
         assert_eq!(selected(&sender, &v4(fits)), Some(flow(7)));
         assert_eq!(selected(&sender, &v6(fits)), Some(flow(7)));
@@ -353,7 +353,7 @@ fn fragments_belong_to_flows_that_are_selected_without_ports() {
     ];
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    sender.set_policy(flow(7), PolicyCode(1), 0).unwrap();
+    set_policy(&sender, 7, 1, 0);
     for (name, packet) in fragments {
         let before = sender.reasons().unwrap();
         let reasons = || counted_since(&before, sender.reasons().unwrap());
@@ -412,7 +412,7 @@ fn sequence_numbers_count_packets_of_a_flow_and_wrap() {
     for index in [7, 8] {
         let first_sequence = u64::MAX - 1;
         sender.set_flow(flow(index), &SendFlow { first_sequence, ..send_flow(index) }).unwrap();
-        sender.set_policy(flow(index), PolicyCode(1), 0).unwrap();
+        set_policy(&sender, index, 1, 0);
     }
     sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
     sender.select(prefix("192.0.2.0/24"), &[everything_of(8)]).unwrap();

@@ -58,18 +58,31 @@ struct selector {
 	struct rule rules[MAX_RULES];
 };
 
-#define POLICY_OUTER_IPV6 0x1 /* a path of the code has an IPv6 outer header */
-
-/* What is decided per packet from one aligned word, so that user space replaces it while packets fly. */
+/* What is decided per packet from one aligned word: user space and the signal program replace it while packets fly, by
+ * compare-and-exchange and for a newer epoch only.
+ */
 struct policy {
-	__u8 code;  /* bit i = path index i; 0x00 off, 0xff stop */
-	__u8 epoch; /* counts changes */
-	__u16 inner_mtu_bytes; /* largest packet that fits every path of the code encapsulated; 0 = there is no path */
-	__u16 path_mtu_bytes;  /* the same for one to which nothing is added */
-	__u8 flags;
+	__u8 code;        /* bit i = path index i; 0x00 off, 0xff stop */
+	__u8 probes;      /* paths that one packet in 2^probe_shift takes as well */
+	__u8 probe_shift; /* 0 = nothing is probed */
 	__u8 reserved;
+	__u32 epoch; /* the newer policy has the greater one; its low byte is in the shim */
 };
-_Static_assert(sizeof(struct policy) == 8, "a policy is written with one store");
+_Static_assert(sizeof(struct policy) == 8, "a policy is one word");
+
+#define PROBE_SHIFT_MAX 15
+
+#define ROUTE_OUTER_IPV6 0x1 /* one of the paths has an IPv6 outer header */
+
+/* What follows from the paths of a code as they are now. */
+struct route {
+	__u16 inner_mtu_bytes; /* largest packet that fits every path encapsulated; 0 = there is no path */
+	__u16 path_mtu_bytes;  /* the same for one to which nothing is added */
+	__u8 paths;            /* those of the code that are there */
+	__u8 flags;
+	__u8 reserved[2];
+};
+_Static_assert(sizeof(struct route) == 8, "a route is written with one store");
 
 #define FLOW_TRANSPARENT 0x1
 #define FLOW_TAGGED 0x2
@@ -82,7 +95,8 @@ struct tx_flow {
 	struct siphash_key keys[2];
 	__u16 flow; /* the receiver's number for this flow */
 	__u8 flags;
-	__u8 reserved[5];
+	__u8 configured;
+	__u8 reserved[4];
 };
 _Static_assert(sizeof(struct tx_flow) == 40, "tx_flow");
 
@@ -104,6 +118,98 @@ struct tx_stats {
 	__u64 packets; /* of the flow, or copies on a path */
 	__u64 bytes;   /* of inner packets */
 };
+
+/* ---- signals ---- */
+
+/* The payload of an in-band signal, see docs/design/wire.md. It is tagged as a shim is, and no tagged shim begins so. */
+#define SIGNAL_VERSION 0x10
+#define SIGNAL_POLICY 1
+
+struct signal {
+	__u8 version;
+	__u8 kind;
+	__u8 code;
+	__u8 probes;
+	__u8 probe_shift;
+	__u8 reserved;
+	__be16 flow_be;
+	__be64 sent_us_be; /* since 1970 */
+	__be32 epoch_be;
+	__u8 tag[8];
+} __attribute__((packed, aligned(4)));
+_Static_assert(sizeof(struct signal) == 28, "as long as the shim");
+_Static_assert(__builtin_offsetof(struct signal, tag) == SHIM_TAGGED_BYTES, "the same bytes are tagged");
+
+#define SIGNAL_WITHIN_US 2000000ULL
+#define REFUSALS_EVERY_NS 100000000ULL /* records of refusals are this far apart */
+
+struct signal_settings {
+	struct siphash_key key;
+	__be16 port_be;
+	__u8 reserved[6];
+};
+_Static_assert(sizeof(struct signal_settings) == 24, "signal_settings");
+
+enum signal_outcome {
+	SIGNAL_ACCEPTED = 0,
+	SIGNAL_MALFORMED,
+	SIGNAL_TAG,
+	SIGNAL_FLOW,
+	SIGNAL_AGE,
+	SIGNAL_EPOCH,
+	SIGNAL_CODE,
+	SIGNAL_OUTCOMES,
+};
+
+struct signal_event {
+	__u64 at_ns; /* CLOCK_MONOTONIC */
+	__u32 epoch;
+	__u16 flow;
+	__u8 code;
+	__u8 outcome;
+};
+_Static_assert(sizeof(struct signal_event) == 16, "signal_event");
+
+/* ---- watching ---- */
+
+/* Which packets of a flow are requests, by the bytes behind their TCP or UDP header. */
+struct watch_flow {
+	__u16 bytes_min, bytes_max;
+	__u8 configured;
+	__u8 reserved[3];
+};
+_Static_assert(sizeof(struct watch_flow) == 8, "watch_flow");
+
+/* Of the latest request, as one word. Protocol 0 = there was none. */
+struct watch_latest {
+	__u32 end; /* the TCP sequence number behind it */
+	__u16 source_port;
+	__u8 protocol;
+	__u8 reserved;
+};
+_Static_assert(sizeof(struct watch_latest) == 8, "watch_latest");
+
+struct watch_stats {
+	__u64 requests;
+	__u64 ends;            /* packets with FIN or RST */
+	__u64 retransmissions; /* requests that were left out: they had been seen */
+	__u64 others;          /* packets of the flow that are neither */
+	__u64 lost;            /* records that found the ring full */
+};
+_Static_assert(sizeof(struct watch_stats) == 40, "watch_stats");
+
+#define REQUEST_FIN 0x01
+#define REQUEST_RST 0x04
+
+struct request {
+	__u64 at_ns; /* CLOCK_MONOTONIC */
+	__u32 sequence;
+	__u16 flow;
+	__u16 bytes;
+	__u8 flags;
+	__u8 reserved[7];
+};
+_Static_assert(sizeof(struct request) == 24, "request");
 
 /* ---- receiving ---- */
 

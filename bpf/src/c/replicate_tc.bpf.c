@@ -73,6 +73,16 @@ static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx
 	return true;
 }
 
+/* Whether probes go by a path over IPv6 and a loop can send them: then it takes all packets, for it numbers them. */
+static __always_inline bool probes_by_loop(struct __sk_buff *skb, const struct policy *policy)
+{
+	__u32 ifindex = skb->ifindex;
+	struct route probed;
+
+	return policy->probe_shift && read_route(policy->code | policy->probes, &probed) &&
+	       probed.flags & ROUTE_OUTER_IPV6 && bpf_map_lookup_elem(&loops, &ifindex);
+}
+
 static __always_inline bool own_replica(const struct packet *packet)
 {
 	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
@@ -82,12 +92,13 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 {
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
-	struct policy *current_policy, policy;
 	__u32 index, inner_bytes, ifindex = 0;
-	enum reason reason;
+	struct policy policy;
 	struct packet packet;
 	struct tx_flow *flow;
-	__u64 *sequence;
+	struct route route;
+	enum reason reason;
+	__u64 *sequence, number;
 	struct shim shim;
 	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
 	int selected;
@@ -116,17 +127,15 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	if (selected < 0)
 		return TC_ACT_UNSPEC;
 	index = selected;
-	current_policy = bpf_map_lookup_elem(&policies, &index);
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	sequence = bpf_map_lookup_elem(&sequences, &index);
-	if (!current_policy || !flow || !sequence)
+	if (!flow || !sequence || !read_policy(index, &policy) || !replicates(&policy) ||
+	    !read_route(policy.code, &route))
 		return TC_ACT_UNSPEC;
-	*(__u64 *)&policy = *(volatile __u64 *)current_policy;
-	if (!replicates(&policy))
-		return TC_ACT_UNSPEC;
-	if (flow->flags & FLOW_TRANSPARENT || skb->gso_size || policy.flags & POLICY_OUTER_IPV6)
+	if (flow->flags & FLOW_TRANSPARENT || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
+	    probes_by_loop(skb, &policy))
 		return segment(skb);
-	reason = obstacle(&packet, &policy, false);
+	reason = obstacle(&packet, &route, false);
 	if (reason != REASONS)
 		return pass(reason);
 	if (packet.padding_bytes)
@@ -136,14 +145,16 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	if (bpf_skb_adjust_room(skb, sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(shim), BPF_ADJ_ROOM_MAC,
 				flags))
 		return pass(PASSED_NO_ROOM);
-	fill_shim(&shim, flow, index, &policy, __sync_fetch_and_add(sequence, 1));
+	number = __sync_fetch_and_add(sequence, 1);
+	probe(&packet, &policy, number, ROUTE_OUTER_IPV6, &route);
+	fill_shim(&shim, flow, index, route.paths, policy.epoch, number);
 	account(&tx_flow_stats, index, inner_bytes);
-	account(&tx_code_stats, policy.code, inner_bytes);
+	account(&tx_set_stats, route.paths, inner_bytes);
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
 		struct tx_path *description;
 		__u32 key = path; /* the counter itself must stay in a register for the verifier to see it count */
 
-		if (!(policy.code & (1 << path)))
+		if (!(route.paths & (1 << path)))
 			continue;
 		description = bpf_map_lookup_elem(&tx_paths, &key);
 		if (!description || description->family != AF_INET) {

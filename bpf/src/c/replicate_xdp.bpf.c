@@ -15,7 +15,7 @@ struct path_set {
 	__uint(max_entries, MAX_PATHS);
 };
 
-/* Index: policy code. User space fills a set before it writes a policy that names it. */
+/* Index: the paths in it. Holds every set, but paths that are not configured are missing from it. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__type(key, __u32);
@@ -70,7 +70,7 @@ static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 }
 
 static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struct packet *packet, __u32 index,
-						 __u32 code, bool transit)
+						 __u32 paths, bool transit)
 {
 	struct transparent_mark *mark = (void *)(long)ctx->data;
 	struct iphdr *ip = (void *)mark + sizeof(struct ethhdr);
@@ -79,7 +79,7 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 
 	if ((void *)(ip + 1) > end || !identifiable(packet, ip))
 		return pass(PASSED_NOT_IDENTIFIABLE);
-	set = bpf_map_lookup_elem(&path_sets, &code);
+	set = bpf_map_lookup_elem(&path_sets, &paths);
 	if (!set)
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
@@ -87,22 +87,22 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 	mark->zero = 0;
 	mark->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
-	account(&tx_code_stats, code, packet->bytes);
+	account(&tx_set_stats, paths, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 
 /* Puts the shim in place of the Ethernet header, and takes off the padding behind the packet. */
 static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const struct packet *packet,
 						  const struct tx_flow *flow, __u32 index,
-						  const struct policy *policy, bool transit)
+						  const struct policy *policy, struct route *route, bool transit)
 {
 	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
-	__u32 code = policy->code;
-	void *set = bpf_map_lookup_elem(&path_sets, &code);
 	struct shim *shim;
-	void *end;
+	void *end, *set;
+	__u64 number;
+	__u32 paths;
 
-	if (!set || !sequence)
+	if (!sequence)
 		return pass(PASSED_NO_PATH);
 	if (packet->padding_bytes && bpf_xdp_adjust_tail(ctx, -(int)packet->padding_bytes))
 		return pass(PASSED_NO_ROOM);
@@ -112,11 +112,17 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 	end = (void *)(long)ctx->data_end;
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
-	fill_shim(shim, flow, index, policy, __sync_fetch_and_add(sequence, 1));
-	if (policy->flags & POLICY_OUTER_IPV6)
+	number = __sync_fetch_and_add(sequence, 1);
+	probe(packet, policy, number, 0, route);
+	paths = route->paths;
+	fill_shim(shim, flow, index, paths, policy->epoch, number);
+	if (route->flags & ROUTE_OUTER_IPV6)
 		*(__u32 *)shim->tag = fold(sum_bytes(0, shim + 1, end));
+	set = bpf_map_lookup_elem(&path_sets, &paths);
+	if (!set)
+		return drop(DROPPED_PATH_NOT_CONFIGURED);
 	account(&tx_flow_stats, index, packet->bytes);
-	account(&tx_code_stats, code, packet->bytes);
+	account(&tx_set_stats, paths, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 
@@ -125,9 +131,10 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 {
 	struct cursor cursor = { (void *)(long)ctx->data, (void *)(long)ctx->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
-	struct policy *current_policy, policy;
+	struct policy policy;
 	struct packet packet;
 	struct tx_flow *flow;
+	struct route route;
 	enum reason reason;
 	bool transparent;
 	__u32 index;
@@ -149,22 +156,18 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	if (selected < 0)
 		return XDP_PASS;
 	index = selected;
-	current_policy = bpf_map_lookup_elem(&policies, &index);
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
-	if (!current_policy || !flow)
-		return XDP_PASS;
-	*(__u64 *)&policy = *(volatile __u64 *)current_policy;
-	if (!replicates(&policy))
+	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))
 		return XDP_PASS;
 	transparent = flow->flags & FLOW_TRANSPARENT;
-	reason = obstacle(&packet, &policy, transparent);
+	reason = obstacle(&packet, &route, transparent);
 	if (reason != REASONS)
 		return pass(reason);
 	if (transit && packet.ttl <= 1)
 		return pass(PASSED_TTL);
 	if (transparent)
-		return broadcast_transparent(ctx, &packet, index, policy.code, transit);
-	return broadcast_encapsulated(ctx, &packet, flow, index, &policy, transit);
+		return broadcast_transparent(ctx, &packet, index, route.paths, transit);
+	return broadcast_encapsulated(ctx, &packet, flow, index, &policy, &route, transit);
 }
 
 SEC("xdp")

@@ -26,7 +26,7 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } sequences SEC(".maps");
 
-/* Mapped into user space, which writes a policy with one store. */
+/* Mapped into user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -34,6 +34,15 @@ struct {
 	__type(value, struct policy);
 	__uint(max_entries, MAX_FLOWS);
 } policies SEC(".maps");
+
+/* Index: policy code. Mapped into user space, which writes a route with one store. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, __u32);
+	__type(value, struct route);
+	__uint(max_entries, 256);
+} routes SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -57,13 +66,13 @@ struct {
 	__uint(max_entries, MAX_FLOWS * MAX_PATHS);
 } tx_path_stats SEC(".maps");
 
-/* Index: policy code. What was to be sent: a broadcast leaves out devices that are down, and no program sees that. */
+/* Index: the paths. What was to be sent: a broadcast leaves out devices that are down, and no program sees that. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
 	__type(value, struct tx_stats);
 	__uint(max_entries, 256);
-} tx_code_stats SEC(".maps");
+} tx_set_stats SEC(".maps");
 
 static __always_inline void account(void *map, __u32 index, __u32 bytes)
 {
@@ -80,19 +89,55 @@ static __always_inline bool replicates(const struct policy *policy)
 	return policy->code != 0x00 && policy->code != 0xff;
 }
 
-/* Why a packet cannot be replicated although its flow is; REASONS when it can. */
-static __always_inline enum reason obstacle(const struct packet *packet, const struct policy *policy, bool transparent)
+static __always_inline bool read_policy(__u32 flow, struct policy *policy)
 {
-	if (!policy->inner_mtu_bytes)
+	struct policy *current_policy = bpf_map_lookup_elem(&policies, &flow);
+
+	if (!current_policy)
+		return false;
+	*(__u64 *)policy = *(volatile __u64 *)current_policy;
+	return true;
+}
+
+static __always_inline bool read_route(__u32 code, struct route *route)
+{
+	struct route *current_route = bpf_map_lookup_elem(&routes, &code);
+
+	if (!current_route)
+		return false;
+	*(__u64 *)route = *(volatile __u64 *)current_route;
+	return true;
+}
+
+/* Why a packet cannot be replicated although its flow is; REASONS when it can. */
+static __always_inline enum reason obstacle(const struct packet *packet, const struct route *route, bool transparent)
+{
+	if (!route->inner_mtu_bytes)
 		return PASSED_NO_PATH;
-	if (packet->bytes > (transparent ? policy->path_mtu_bytes : policy->inner_mtu_bytes))
+	if (packet->bytes > (transparent ? route->path_mtu_bytes : route->inner_mtu_bytes))
 		return PASSED_OVERSIZE;
 	return REASONS;
 }
 
+/* One packet in 2^probe_shift takes the probed paths as well, unless it is too large for one of them or their route has
+ * one of the flags that are `unfit`. Puts that route in place of the policy's.
+ */
+static __always_inline void probe(const struct packet *packet, const struct policy *policy, __u64 sequence, __u8 unfit,
+				  struct route *route)
+{
+	struct route probed;
+
+	if (!policy->probe_shift || sequence & ((1ULL << (policy->probe_shift & PROBE_SHIFT_MAX)) - 1))
+		return;
+	if (!read_route(policy->code | policy->probes, &probed))
+		return;
+	if (packet->bytes <= probed.inner_mtu_bytes && !(probed.flags & unfit))
+		*route = probed;
+}
+
 /* The part of the shim that is the same in all copies. */
 static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *flow, __u32 index,
-				      const struct policy *policy, __u64 sequence)
+				      __u8 paths, __u32 epoch, __u64 sequence)
 {
 	__u8 flags = 0;
 
@@ -100,8 +145,8 @@ static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *f
 		flags = SHIM_TAGGED | (flow->flags & FLOW_KEY_SLOT ? SHIM_KEY_SLOT : 0);
 	shim->version_flags = SHIM_VERSION << 4 | flags;
 	shim->path = 0;
-	shim->paths = policy->code;
-	shim->epoch = policy->epoch;
+	shim->paths = paths;
+	shim->epoch = epoch;
 	shim->flow_be = bpf_htons(flow->flow);
 	shim->reserved = index;
 	shim->sequence_be = bpf_cpu_to_be64(sequence);

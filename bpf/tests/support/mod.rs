@@ -2,9 +2,9 @@
 #![allow(dead_code, unreachable_pub, reason = "a module of every test, none of which needs all of it")]
 
 use hawser_bpf::{
-    Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, Sender, SenderOptions,
+    Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions,
 };
-use hawser_units::{FlowId, PathId, PathSet};
+use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Shim, ip};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
@@ -65,6 +65,12 @@ pub fn send_path(local: IpAddr, remote: IpAddr) -> SendPath {
 
 pub fn send_flow(label: u16) -> SendFlow {
     SendFlow { label: flow(label), transparent: false, key: None, first_sequence: 1 << 40 }
+}
+
+/// Puts a policy without probes into force, whatever was.
+pub fn set_policy(sender: &Sender, index: u16, code: u8, epoch: u32) {
+    let policy = SendPolicy { code: PolicyCode(code), epoch, ..SendPolicy::default() };
+    sender.replace_policy(flow(index), policy).unwrap();
 }
 
 pub fn prefix(text: &str) -> Prefix {

@@ -3,7 +3,7 @@ use super::{case, median, median_ratio, nanoseconds, transit_frame};
 use crate::summary::{Case, Summary};
 use anyhow::{Result, ensure};
 use hawser_bpf::bench::{Egress, LocalBench, TransitBench};
-use hawser_bpf::{Rule, SendFlow, SendPath, Sender, SenderOptions};
+use hawser_bpf::{Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions};
 use hawser_units::{FlowId, PathId, PolicyCode};
 use hawser_wire::{DEFAULT_PORT, Key, KeySlot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -146,6 +146,7 @@ fn sender(network: &Network, form: Form) -> Result<Sender> {
         &SendFlow { label: flow, transparent: form.transparent, key, first_sequence: 1 << 40 },
     )?;
     sender.select("0.0.0.0/0".parse()?, &[Rule { flow, protocol: None, ports: None }])?;
-    sender.set_policy(flow, PolicyCode((1 << form.copies) - 1), 1)?;
+    let code = PolicyCode((1 << form.copies) - 1);
+    sender.set_policy(flow, SendPolicy { code, epoch: 1, ..SendPolicy::default() })?;
     Ok(sender)
 }

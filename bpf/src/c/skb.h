@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
+/* A cursor over a socket buffer, of which a driver may have put no more than the first bytes where programs can read. */
+#ifndef HAWSER_SKB_H
+#define HAWSER_SKB_H
+
+#include "parse.h"
+
+/* Has the IP header, when it is without options, and `transport_bytes` behind it within the cursor, if they are there. */
+static __always_inline struct cursor read_skb(struct __sk_buff *skb, __u32 transport_bytes)
+{
+	bool is_ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	__u32 ip_bytes = is_ipv6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
+	__u32 wanted = sizeof(struct ethhdr) + ip_bytes + transport_bytes;
+	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+
+	if (unlikely(remaining(&cursor) < wanted && skb->len >= wanted)) {
+		bpf_skb_pull_data(skb, wanted);
+		cursor.at = (void *)(long)skb->data;
+		cursor.end = (void *)(long)skb->data_end;
+	}
+	return cursor;
+}
+
+#endif

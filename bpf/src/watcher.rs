@@ -1,0 +1,151 @@
+use crate::program::{fd, log_libbpf, test_run};
+use crate::records::Records;
+use crate::selector::{Prefix, Rule, select};
+use crate::skeleton::watch::{WatchSkel, WatchSkelBuilder, types};
+use crate::table::{Table, TableError, plain};
+use crate::{AttachError, Link, LoadError, RunError, TestRun};
+use hawser_units::{FlowId, Instant};
+use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use std::mem::MaybeUninit;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsFd, BorrowedFd};
+
+plain!(types::watch_flow, types::watch_latest, types::watch_stats, types::request);
+
+/// A packet from the viewer that asks for something, or ends a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Request {
+    /// When it came, by the kernel's monotonic clock.
+    pub at: Instant,
+    /// The flow that it was selected for.
+    pub flow: FlowId,
+    /// Bytes behind its TCP or UDP header; of the first segment when the kernel has joined several.
+    pub bytes: u16,
+    /// Its TCP sequence number; 0 for UDP.
+    pub sequence: u32,
+    /// Its TCP flags; 0 for UDP. With [`Request::FIN`] or [`Request::RST`] it is recorded whatever its size.
+    pub flags: u8,
+}
+
+impl Request {
+    /// The viewer has no more to ask for.
+    pub const FIN: u8 = 0x01;
+
+    /// The connection is broken off.
+    pub const RST: u8 = 0x04;
+
+    /// Whether it ends a connection.
+    pub const fn is_end(&self) -> bool {
+        self.flags & (Self::FIN | Self::RST) != 0
+    }
+}
+
+/// Counters of a flow that is watched.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct WatchStats {
+    /// Packets of the right size.
+    pub requests: u64,
+    /// Packets that ended a connection.
+    pub ends: u64,
+    /// TCP packets of the right size that the same connection had sent before; they are not recorded.
+    pub retransmissions: u64,
+    /// All other packets of the flow.
+    pub others: u64,
+    /// Records that were lost because nobody had read those before.
+    pub lost: u64,
+}
+
+/// Watches a viewer's requests at the interface that faces it. Packets go on as they came.
+pub struct Watcher {
+    skeleton: WatchSkel<'static>,
+    requests: Records<types::request>,
+    links: Vec<(u32, Link)>,
+}
+
+impl Watcher {
+    /// Loads the program. Its attachments end with the watcher.
+    pub fn load() -> Result<Self, LoadError> {
+        log_libbpf();
+        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let failed = LoadError::of("watch");
+        let open = WatchSkelBuilder::default().open(storage).map_err(&failed)?;
+        let skeleton = open.load().map_err(&failed)?;
+        Ok(Watcher { requests: Records::map(&skeleton.maps.requests)?, skeleton, links: Vec::new() })
+    }
+
+    /// Starts to watch what comes in by an interface; does nothing when it is watched already.
+    pub fn attach(&mut self, ifindex: u32) -> Result<(), AttachError> {
+        if self.links.iter().all(|(watched, _)| *watched != ifindex) {
+            self.links.push((ifindex, Link::tcx_ingress(fd(&self.skeleton.progs.watch), ifindex)?));
+        }
+        Ok(())
+    }
+
+    /// Stops to watch an interface.
+    pub fn detach(&mut self, ifindex: u32) {
+        self.links.retain(|(watched, _)| *watched != ifindex);
+    }
+
+    /// Which packets to a prefix are of which flow, see [`crate::Sender::select`].
+    ///
+    /// # Panics
+    /// With more than [`crate::MAX_RULES`] rules.
+    pub fn select(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
+        select(&self.skeleton.maps.selectors, prefix, rules)
+    }
+
+    /// Records packets of `flow` with so many bytes behind their TCP or UDP header; `None` ends that. Those with SYN are
+    /// left out, those with FIN or RST are recorded whatever their size.
+    pub fn set_flow(&self, flow: FlowId, bytes: Option<RangeInclusive<u16>>) -> Result<(), TableError> {
+        let index = flow.index() as u32;
+        let row = bytes.map_or_else(Default::default, |bytes| types::watch_flow {
+            bytes_min: *bytes.start(),
+            bytes_max: *bytes.end(),
+            configured: 1,
+            ..Default::default()
+        });
+        self.skeleton.maps.watch_latest.set(&index, &types::watch_latest::default())?;
+        self.skeleton.maps.watch_flows.set(&index, &row)
+    }
+
+    /// Appends what has come since the last call to `into`, in order. The watcher's descriptor is readable when there is
+    /// something.
+    pub fn drain(&mut self, into: &mut Vec<Request>) {
+        into.extend(self.requests.drain().filter_map(|record| parse(&record)));
+    }
+
+    /// Counters of a flow, summed over CPUs.
+    pub fn stats(&self, flow: FlowId) -> Result<WatchStats, TableError> {
+        let rows = self.skeleton.maps.watch_stats.per_cpu::<types::watch_stats>(flow.index() as u32)?;
+        let sum = |field: fn(&types::watch_stats) -> u64| rows.iter().map(field).sum();
+        Ok(WatchStats {
+            requests: sum(|row| row.requests),
+            ends: sum(|row| row.ends),
+            retransmissions: sum(|row| row.retransmissions),
+            others: sum(|row| row.others),
+            lost: sum(|row| row.lost),
+        })
+    }
+
+    /// Runs the program on a frame without a network.
+    pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
+        test_run(&self.skeleton.progs.watch, frame, repeat)
+    }
+}
+
+impl AsFd for Watcher {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.requests.as_fd()
+    }
+}
+
+fn parse(record: &types::request) -> Option<Request> {
+    Some(Request {
+        at: Instant::from_nanos(record.at_ns),
+        flow: FlowId::try_from(record.flow).ok()?,
+        bytes: record.bytes,
+        sequence: record.sequence,
+        flags: record.flags,
+    })
+}
