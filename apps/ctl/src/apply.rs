@@ -1,0 +1,153 @@
+use crate::output::Output;
+use anyhow::{Context, Result};
+use hawser_client::OperatorClient;
+use hawser_control::resource::{Flow, Tenant};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use std::collections::HashMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Make tenants and flows as a file says
+///
+/// What is there already and differs is changed; what the file does not name stays as it is. The file has `tenants` and
+/// `flows`, each as `show --json` prints them.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    /// TOML, or JSON when its name ends with .json
+    #[arg(short, long, value_name = "FILE")]
+    file: PathBuf,
+    /// Say what would change and change nothing
+    #[arg(long)]
+    dry_run: bool,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wanted {
+    #[serde(default)]
+    tenants: Vec<Tenant>,
+    #[serde(default)]
+    flows: Vec<Flow>,
+}
+
+/// What became of one entry of the file.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    kind: &'static str,
+    name: String,
+    change: Change,
+    /// The fields that differed.
+    fields: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Change {
+    None,
+    Created,
+    Changed,
+    /// It differs in what cannot be changed.
+    Left,
+}
+
+pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
+    let wanted = read(&args.file)?;
+    let mut outcomes = Vec::new();
+    let there = client.tenants().all().await?;
+    let there: HashMap<_, _> = there.iter().map(|tenant| (&tenant.name, tenant)).collect();
+    for tenant in &wanted.tenants {
+        let (change, fields) = compare(there.get(&tenant.name).copied(), tenant)?;
+        // The interface has no way to change a tenant's description.
+        let change = if change == Change::Changed { Change::Left } else { change };
+        if change == Change::Created && !args.dry_run {
+            client.create_tenant(tenant).await.with_context(|| format!("tenant {}", tenant.name))?;
+        }
+        outcomes.push(Outcome { kind: "tenant", name: tenant.name.to_string(), change, fields });
+    }
+    let there = client.flows().all().await?;
+    let there: HashMap<_, _> = there.iter().map(|flow| (&flow.name, flow)).collect();
+    for flow in &wanted.flows {
+        let (change, fields) = compare(there.get(&flow.name).copied(), flow)?;
+        let named = || format!("flow {}", flow.name);
+        match change {
+            Change::Created if !args.dry_run => drop(client.create_flow(flow).await.with_context(named)?),
+            Change::Changed if !args.dry_run => drop(client.replace_flow(flow).await.with_context(named)?),
+            _ => {}
+        }
+        outcomes.push(Outcome { kind: "flow", name: flow.name.to_string(), change, fields });
+    }
+    output.list(&outcomes, &["kind", "name", "change"], |outcome| {
+        vec![outcome.kind.to_owned(), outcome.name.clone(), describe(outcome, args.dry_run)]
+    })
+}
+
+fn read(path: &Path) -> Result<Wanted> {
+    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let is_json = path.extension().is_some_and(|extension| extension == "json");
+    let wanted = if is_json { serde_json::from_str(&text)? } else { toml::from_str(&text)? };
+    Ok(wanted)
+}
+
+fn compare<T: Serialize>(there: Option<&T>, wanted: &T) -> Result<(Change, Vec<String>)> {
+    let Some(there) = there else { return Ok((Change::Created, Vec::new())) };
+    let fields = differing(&serde_json::to_value(there)?, &serde_json::to_value(wanted)?);
+    Ok((if fields.is_empty() { Change::None } else { Change::Changed }, fields))
+}
+
+fn differing(there: &Value, wanted: &Value) -> Vec<String> {
+    let Some(wanted) = wanted.as_object() else { return Vec::new() };
+    wanted.iter().filter(|(key, value)| there.get(key) != Some(value)).map(|(key, _)| key.clone()).collect()
+}
+
+fn describe(outcome: &Outcome, dry_run: bool) -> String {
+    let fields = outcome.fields.join(", ");
+    match (outcome.change, dry_run) {
+        (Change::None, _) => "as it is".to_owned(),
+        (Change::Created, false) => "created".to_owned(),
+        (Change::Created, true) => "would be created".to_owned(),
+        (Change::Changed, false) => format!("changed: {fields}"),
+        (Change::Changed, true) => format!("would be changed: {fields}"),
+        (Change::Left, _) => format!("LEFT AS IT IS: {fields} cannot be changed"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_compared_field_by_field() {
+        let wanted: Wanted = toml::from_str(
+            r#"
+            [[tenants]]
+            name = "acme"
+
+            [[flows]]
+            name = "stage"
+            tenant = "acme"
+            ingress = "edge-1"
+            egress = "edge-2"
+            mode = "evidence"
+            select = { destination = "203.0.113.0/24", protocol = 17, destination_ports = [5004, 5005] }
+            trigger = { select = { destination = "198.51.100.0/24" } }
+            "#,
+        )
+        .unwrap();
+        let flow = &wanted.flows[0];
+        assert_eq!(compare(None, flow).unwrap().0, Change::Created);
+        assert_eq!(compare(Some(flow), flow).unwrap().0, Change::None);
+        let there = Flow { paths: vec![1], trigger: None, ..flow.clone() };
+        let (change, fields) = compare(Some(&there), flow).unwrap();
+        assert_eq!((change, fields), (Change::Changed, vec!["paths".to_owned(), "trigger".to_owned()]));
+    }
+
+    #[test]
+    fn an_unknown_key_is_refused_with_its_line() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("wanted.toml");
+        fs::write(&path, "[[tenants]]\nname = \"acme\"\ncolour = \"red\"\n").unwrap();
+        let error = read(&path).unwrap_err().to_string();
+        assert!(error.contains("line 3") && error.contains("colour"), "{error}");
+    }
+}

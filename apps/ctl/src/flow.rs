@@ -1,0 +1,173 @@
+mod options;
+
+use crate::output::Output;
+use crate::text;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::resource::{Flow, Mode, Selector, Trigger};
+use options::{Options, name_of};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// All flows
+    List {
+        /// Of this tenant only
+        #[arg(long)]
+        tenant: Option<Name>,
+        /// Into or out of this node only
+        #[arg(long)]
+        node: Option<Name>,
+    },
+    /// One flow
+    Show {
+        /// Which
+        flow: Name,
+    },
+    Create(Create),
+    /// Change a flow; what is not given stays
+    Set {
+        /// Which
+        flow: Name,
+        #[command(flatten)]
+        options: Options,
+    },
+    /// Remove a flow; its packets take the default route
+    Delete {
+        /// Which
+        flow: Name,
+    },
+}
+
+/// Make a flow
+#[derive(Debug, clap::Args)]
+pub(crate) struct Create {
+    /// Its name
+    flow: Name,
+    /// Whose it is
+    #[arg(long)]
+    tenant: Name,
+    /// The node that replicates
+    #[arg(long)]
+    ingress: Name,
+    /// The node that eliminates
+    #[arg(long)]
+    egress: Name,
+    #[command(flatten)]
+    options: Options,
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    match command {
+        Command::List { tenant, node } => {
+            let mut flows = client.flows().all().await?;
+            flows.retain(|flow| {
+                tenant.as_ref().is_none_or(|tenant| flow.tenant == *tenant)
+                    && node.as_ref().is_none_or(|node| flow.ingress == *node || flow.egress == *node)
+            });
+            output.list(&flows, &["name", "tenant", "from", "to", "packets", "paths", "mode", "starts"], row)
+        }
+        Command::Show { flow } => {
+            let flow = client.flow(flow).await?;
+            output.one(&flow, &fields(&flow))
+        }
+        Command::Create(create) => {
+            let flow = client.create_flow(&create.flow()?).await?;
+            output.changed(&flow, &format!("flow {} created", flow.name))
+        }
+        Command::Set { flow, options } => {
+            let mut changed = client.flow(flow).await?;
+            options.change(&mut changed)?;
+            let changed = client.replace_flow(&changed).await?;
+            output.changed(&changed, &format!("flow {flow} changed"))
+        }
+        Command::Delete { flow } => {
+            client.delete_flow(flow).await?;
+            output.done(&format!("flow {flow} deleted"))
+        }
+    }
+}
+
+impl Create {
+    fn flow(&self) -> Result<Flow> {
+        let (destination, mode) = self.options.of_a_new_flow()?;
+        let mut flow = Flow {
+            name: self.flow.clone(),
+            tenant: self.tenant.clone(),
+            ingress: self.ingress.clone(),
+            egress: self.egress.clone(),
+            select: Selector { destination, protocol: None, source_ports: None, destination_ports: None },
+            paths: Vec::new(),
+            mode,
+            trigger: None,
+            elimination: Default::default(),
+        };
+        self.options.change(&mut flow)?;
+        Ok(flow)
+    }
+}
+
+fn row(flow: &Flow) -> Vec<String> {
+    vec![
+        flow.name.to_string(),
+        flow.tenant.to_string(),
+        flow.ingress.to_string(),
+        flow.egress.to_string(),
+        packets(&flow.select),
+        paths(flow),
+        mode(flow.mode),
+        starts(flow.trigger.as_ref()),
+    ]
+}
+
+fn fields(flow: &Flow) -> Vec<(&'static str, String)> {
+    let mut fields = vec![
+        ("name", flow.name.to_string()),
+        ("tenant", flow.tenant.to_string()),
+        ("from", flow.ingress.to_string()),
+        ("to", flow.egress.to_string()),
+        ("packets", packets(&flow.select)),
+        ("paths", paths(flow)),
+        ("mode", mode(flow.mode)),
+        ("starts", starts(flow.trigger.as_ref())),
+    ];
+    if let Some(trigger) = &flow.trigger {
+        fields.push(("requests", packets(&trigger.select)));
+        fields.push(("request size", format!("{} bytes", text::range(trigger.request_bytes))));
+    }
+    let judged = &flow.elimination;
+    let ratio = |value: Option<f64>| value.map(|value| value.to_string());
+    let given = [
+        ("tolerance", judged.tolerance_ms.map(|ms| format!("{ms} ms"))),
+        ("window", judged.window_packets.map(|packets| format!("{packets} packets"))),
+        ("budget", ratio(judged.budget_ratio).map(|copies| format!("{copies} copies"))),
+        ("tolerated damage", ratio(judged.tolerated_damage_ratio)),
+    ];
+    fields.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    fields
+}
+
+fn mode(mode: Mode) -> String {
+    clap::ValueEnum::to_possible_value(&options::ModeArg::from(mode))
+        .map_or_else(text::none, |value| value.get_name().to_owned())
+}
+
+fn packets(select: &Selector) -> String {
+    let mut words = vec![format!("to {}", select.destination)];
+    words.extend(select.protocol.map(name_of));
+    words.extend(select.source_ports.map(|ports| format!("from port {}", text::range(ports))));
+    words.extend(select.destination_ports.map(|ports| format!("port {}", text::range(ports))));
+    words.join(", ")
+}
+
+fn paths(flow: &Flow) -> String {
+    let numbers: Vec<_> = flow.paths.iter().map(u8::to_string).collect();
+    if numbers.is_empty() { "all".to_owned() } else { numbers.join(" ") }
+}
+
+fn starts(trigger: Option<&Trigger>) -> String {
+    trigger.map_or_else(
+        || "at once".to_owned(),
+        |trigger| format!("after {} requests later than {} ms", trigger.in_a_row, trigger.late_after_ms),
+    )
+}

@@ -1,0 +1,122 @@
+use crate::output::Output;
+use crate::text;
+use crate::token::write_secret;
+use anyhow::{Context, Result};
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::access::NewEnrolment;
+use hawser_control::resource::Node;
+use std::path::PathBuf;
+use std::time::Duration;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// All nodes
+    List {
+        /// Of this tenant only
+        #[arg(long)]
+        tenant: Option<Name>,
+    },
+    /// One node
+    Show {
+        /// Which
+        node: Name,
+    },
+    /// Make a token by which the node gets its certificate, once
+    Enrol {
+        /// Its name
+        node: Name,
+        /// Whose it is
+        #[arg(long)]
+        tenant: Name,
+        /// How long the token can be used
+        #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "24h")]
+        valid: Duration,
+        /// Where the token goes, for its owner alone; must not exist yet [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Make the node's certificate void; it has to be enrolled again
+    Revoke {
+        /// Which
+        node: Name,
+    },
+    /// Make the node's certificate void and forget the node
+    Delete {
+        /// Which
+        node: Name,
+    },
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    match command {
+        Command::List { tenant } => {
+            let mut nodes = client.nodes().all().await?;
+            nodes.retain(|node| tenant.as_ref().is_none_or(|tenant| node.tenant == *tenant));
+            output.list(&nodes, &["name", "tenant", "state", "heard of", "version", "paths"], row)
+        }
+        Command::Show { node } => {
+            let node = client.node(node).await?;
+            output.one(&node, &fields(&node))
+        }
+        Command::Enrol { node, tenant, valid, out } => {
+            let valid_s = u32::try_from(valid.as_secs()).context("--valid is too long")?;
+            let enrolment = NewEnrolment { tenant: tenant.clone(), valid_s };
+            let enrolment = client.enrol_node(node, &enrolment).await?;
+            let Some(file) = out else {
+                return output.changed(&enrolment, &enrolment.token);
+            };
+            write_secret(file, &enrolment.token)?;
+            let until = text::date(enrolment.expires_unix_ms);
+            let file = file.display();
+            output.done(&format!(
+                "copy {file} to {node} and run: hawser agent --config FILE --enrol {file} (until {until})"
+            ))
+        }
+        Command::Revoke { node } => {
+            client.revoke_node(node).await?;
+            output.done(&format!(
+                "the certificate of node {node} is void; hawser ctl node enrol lets it in again"
+            ))
+        }
+        Command::Delete { node } => {
+            client.delete_node(node).await?;
+            output.done(&format!("node {node} deleted"))
+        }
+    }
+}
+
+fn row(node: &Node) -> Vec<String> {
+    let numbers: Vec<_> = node.paths.iter().map(|end| end.number.to_string()).collect();
+    vec![
+        node.name.to_string(),
+        node.tenant.to_string(),
+        state(node).to_owned(),
+        text::or_none(node.seen_unix_ms.map(text::ago)),
+        text::or_none(node.version.as_ref()),
+        if numbers.is_empty() { text::none() } else { numbers.join(" ") },
+    ]
+}
+
+fn fields(node: &Node) -> Vec<(&'static str, String)> {
+    let mut fields = vec![
+        ("name", node.name.to_string()),
+        ("tenant", node.tenant.to_string()),
+        ("state", state(node).to_owned()),
+        ("heard of", text::or_none(node.seen_unix_ms.map(text::date))),
+        ("version", text::or_none(node.version.as_ref())),
+    ];
+    let end = |end: &hawser_control::resource::PathEnd| {
+        format!("{} by {}: {} to {}", end.number, end.interface, end.local, end.remote)
+    };
+    fields.extend(node.paths.iter().map(|path| ("path", end(path))));
+    fields
+}
+
+fn state(node: &Node) -> &'static str {
+    match (node.alive, node.seen_unix_ms) {
+        (true, _) => "alive",
+        (false, Some(_)) => "LOST",
+        (false, None) => "never seen",
+    }
+}

@@ -1,0 +1,90 @@
+use anyhow::Result;
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use serde::Serialize;
+use std::io::{self, ErrorKind, Write};
+
+/// How answers are shown: as text for people, or as JSON for programs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Output {
+    pub(crate) json: bool,
+}
+
+impl Output {
+    /// A list: one line each below a header; as JSON an array.
+    pub(crate) fn list<T: Serialize>(
+        self,
+        items: &[T],
+        header: &[&str],
+        row: impl Fn(&T) -> Vec<String>,
+    ) -> Result<()> {
+        if self.json {
+            return self.object(items);
+        }
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header(header.iter().map(|title| title.to_uppercase()));
+        table.add_rows(items.iter().map(row));
+        self.text(&aligned(&table))
+    }
+
+    /// One thing: its fields below each other; as JSON an object.
+    pub(crate) fn one<T: Serialize>(self, item: &T, fields: &[(&str, String)]) -> Result<()> {
+        if self.json {
+            return self.object(item);
+        }
+        let mut table = Table::new();
+        table.load_style(NOTHING);
+        table.add_rows(fields.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]));
+        self.text(&aligned(&table))
+    }
+
+    /// What was done, for people; programs learn it from the exit code.
+    pub(crate) fn done(self, text: &str) -> Result<()> {
+        if self.json { Ok(()) } else { self.text(&format!("{text}\n")) }
+    }
+
+    /// What was changed: a sentence; as JSON what it is now.
+    pub(crate) fn changed<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
+        if self.json { self.object(item) } else { self.text(&format!("{text}\n")) }
+    }
+
+    /// One of a sequence without end; as JSON one object a line.
+    pub(crate) fn next<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
+        if self.json {
+            self.text(&format!("{}\n", serde_json::to_string(item)?))
+        } else {
+            self.text(&format!("{text}\n"))
+        }
+    }
+
+    /// A reader that has seen enough is no failure.
+    pub(crate) fn text(self, text: &str) -> Result<()> {
+        let mut out = io::stdout().lock();
+        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(0),
+            written => Ok(written?),
+        }
+    }
+
+    fn object<T: Serialize + ?Sized>(self, item: &T) -> Result<()> {
+        self.text(&format!("{}\n", serde_json::to_string_pretty(item)?))
+    }
+}
+
+/// Columns aligned by spaces, on a terminal and elsewhere.
+fn aligned(table: &Table) -> String {
+    table.lines().map(|line| format!("{}\n", line.trim())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_aligned_without_borders() {
+        let mut table = Table::new();
+        table.load_style(NOTHING).set_header(["NAME", "ALIVE"]);
+        table.add_rows([["edge-1", "yes"], ["e", "no"]]);
+        assert_eq!(aligned(&table), "NAME    ALIVE\nedge-1  yes\ne       no\n");
+    }
+}

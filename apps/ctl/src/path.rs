@@ -1,0 +1,42 @@
+use crate::output::Output;
+use crate::text;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::resource::Path;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// All ends of paths
+    List {
+        /// Of this node only
+        #[arg(long)]
+        node: Option<Name>,
+    },
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    let Command::List { node } = command;
+    let mut paths = client.paths().all().await?;
+    paths.retain(|path| node.as_ref().is_none_or(|node| path.node == *node));
+    let header = ["node", "path", "interface", "local", "remote", "state", "round trip", "refused by device"];
+    output.list(&paths, &header, row)
+}
+
+fn row(path: &Path) -> Vec<String> {
+    let health = path.health.as_ref();
+    vec![
+        path.node.to_string(),
+        path.end.number.to_string(),
+        path.end.interface.clone(),
+        path.end.local.to_string(),
+        path.end.remote.to_string(),
+        health.map_or("not reported", |health| if health.up { "up" } else { "down" }).to_owned(),
+        text::or_none(health.and_then(|health| health.rtt_us).map(milliseconds)),
+        text::or_none(health.map(|health| health.refused_by_device)),
+    ]
+}
+
+fn milliseconds(us: u32) -> String {
+    format!("{:.1} ms", f64::from(us) / 1e3)
+}

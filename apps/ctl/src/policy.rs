@@ -1,0 +1,106 @@
+use crate::output::Output;
+use crate::text;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::resource::{Cause, Override, Policy};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// What is in force for each flow
+    List,
+    /// What is in force for a flow
+    Show {
+        /// Which
+        flow: Name,
+    },
+    /// Choose the paths of a flow, until `auto`
+    Set {
+        /// Which
+        flow: Name,
+        /// Numbers such as 1,3; `none` is the default route
+        #[arg(value_parser = parse_code)]
+        paths: u8,
+    },
+    /// Leave the paths of a flow to the controller again
+    Auto {
+        /// Which
+        flow: Name,
+    },
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    match command {
+        Command::List => {
+            let policies = client.policies().all().await?;
+            output.list(&policies, &["flow", "paths", "probed", "because", "epoch", "decided"], |policy| {
+                fields(policy).into_iter().map(|(_, value)| value).collect()
+            })
+        }
+        Command::Show { flow } => {
+            let policy = client.policy(flow).await?;
+            output.one(&policy, &fields(&policy))
+        }
+        Command::Set { flow, paths } => {
+            let policy = client.override_policy(flow, Override { code: *paths }).await?;
+            let taken = text::paths(policy.code);
+            output.changed(
+                &policy,
+                &format!("flow {flow} takes {taken} until you say auto (epoch {})", policy.epoch),
+            )
+        }
+        Command::Auto { flow } => {
+            client.release_policy(flow).await?;
+            output.done(&format!("the controller decides about flow {flow} again"))
+        }
+    }
+}
+
+fn fields(policy: &Policy) -> Vec<(&'static str, String)> {
+    let probed = match policy.probes {
+        0 => text::none(),
+        probes => format!("{}, 1 in {}", text::numbers(probes), policy.probe_every),
+    };
+    vec![
+        ("flow", policy.flow.to_string()),
+        ("paths", text::paths(policy.code)),
+        ("probed", probed),
+        ("because", because(policy.because).to_owned()),
+        ("epoch", policy.epoch.to_string()),
+        ("decided", text::ago(policy.decided_unix_ms)),
+    ]
+}
+
+fn because(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Configured => "configured",
+        Cause::Degraded => "degraded",
+        Cause::Judged => "judged",
+        Cause::Redirected => "redirected",
+        Cause::Operator => "operator",
+    }
+}
+
+fn parse_code(text: &str) -> Result<u8, String> {
+    if text == "none" {
+        return Ok(0);
+    }
+    text.split(',').try_fold(0, |code, number| match number.trim().parse::<u32>() {
+        Ok(number @ 1..=8) => Ok(code | 1 << (number - 1)),
+        _ => Err(format!("{number:?} is no path: write numbers 1 to 8 with commas between them, or none")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_given_by_number() {
+        assert_eq!(parse_code("1,3"), Ok(0b101));
+        assert_eq!(parse_code("none"), Ok(0));
+        for wrong in ["", "0", "9", "1 2", "a"] {
+            assert!(parse_code(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,71 @@
+use crate::output::Output;
+use crate::text;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::node::Reported;
+use std::fmt::Write;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// The latest report of each node, in short
+    List,
+    /// What a node said last
+    Show {
+        /// Which
+        node: Name,
+    },
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    match command {
+        Command::List => {
+            let reports = client.reports().all().await?;
+            output.list(&reports, &["node", "reported", "assignment", "sends", "receives"], |reported| {
+                vec![
+                    reported.node.to_string(),
+                    text::ago(reported.at_unix_ms),
+                    reported.report.revision.to_string(),
+                    reported.report.sends.len().to_string(),
+                    reported.report.receives.len().to_string(),
+                ]
+            })
+        }
+        Command::Show { node } => {
+            let reported = client.report(node).await?;
+            if output.json { output.one(&reported, &[]) } else { output.text(&describe(&reported)) }
+        }
+    }
+}
+
+fn describe(reported: &Reported) -> String {
+    let report = &reported.report;
+    let mut text =
+        format!("{}, {}, assignment {}\n", reported.node, text::ago(reported.at_unix_ms), report.revision);
+    for send in &report.sends {
+        let per_packet = match send.bytes {
+            0 => text::none(),
+            bytes => format!("{:.2}", send.copies_bytes as f64 / bytes as f64),
+        };
+        let _ = writeln!(
+            text,
+            "\nsends {}: paths {}, epoch {}\n  {} packets, {} bytes, {per_packet} bytes of copies for each",
+            send.flow,
+            text::paths(send.code),
+            send.epoch,
+            send.packets,
+            send.bytes,
+        );
+    }
+    for receive in &report.receives {
+        let _ = writeln!(text, "\nreceives {}: {} packets let through", receive.flow, receive.packets);
+        for path in &receive.paths {
+            let _ = writeln!(
+                text,
+                "  path {}: {} arrived, {} first, {} the only copy, {} missing",
+                path.number, path.arrivals, path.first, path.only, path.missing
+            );
+        }
+    }
+    text
+}

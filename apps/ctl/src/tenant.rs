@@ -1,0 +1,54 @@
+use crate::output::Output;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::resource::Tenant;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// All tenants
+    List,
+    /// One tenant
+    Show {
+        /// Which
+        tenant: Name,
+    },
+    /// Make a tenant
+    Create {
+        /// Its name
+        tenant: Name,
+        /// For people
+        #[arg(long, default_value_t)]
+        description: String,
+    },
+    /// Remove a tenant that has neither nodes nor flows
+    Delete {
+        /// Which
+        tenant: Name,
+    },
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    match command {
+        Command::List => {
+            let tenants = client.tenants().all().await?;
+            output.list(&tenants, &["name", "description"], |tenant| {
+                vec![tenant.name.to_string(), tenant.description.clone()]
+            })
+        }
+        Command::Show { tenant } => {
+            let tenant = client.tenant(tenant).await?;
+            let fields = [("name", tenant.name.to_string()), ("description", tenant.description.clone())];
+            output.one(&tenant, &fields)
+        }
+        Command::Create { tenant, description } => {
+            let tenant = Tenant { name: tenant.clone(), description: description.clone() };
+            let tenant = client.create_tenant(&tenant).await?;
+            output.changed(&tenant, &format!("tenant {} created", tenant.name))
+        }
+        Command::Delete { tenant } => {
+            client.delete_tenant(tenant).await?;
+            output.done(&format!("tenant {tenant} deleted"))
+        }
+    }
+}

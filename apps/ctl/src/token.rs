@@ -1,0 +1,107 @@
+use crate::output::Output;
+use crate::text;
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use hawser_client::OperatorClient;
+use hawser_control::Name;
+use hawser_control::access::{NewToken, Scope, Token};
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// All tokens, without their secrets
+    List,
+    /// Make a token; its secret is shown this once
+    Create {
+        /// By which events name its bearer
+        token: Name,
+        /// What its bearer may do
+        #[arg(long, value_enum, default_value_t = ScopeArg::Read)]
+        scope: ScopeArg,
+        /// The one tenant that its bearer sees [default: all]
+        #[arg(long)]
+        tenant: Option<Name>,
+        /// Where the secret goes, for its owner alone; must not exist yet [default: standard output]
+        #[arg(long, value_name = "FILE")]
+        out: Option<PathBuf>,
+    },
+    /// Make a token void
+    Delete {
+        /// Which
+        token: Name,
+    },
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ScopeArg {
+    /// See
+    Read,
+    /// Change flows and policies, enrol and revoke nodes
+    Operate,
+    /// Tenants and tokens too
+    Admin,
+}
+
+impl From<ScopeArg> for Scope {
+    fn from(scope: ScopeArg) -> Scope {
+        match scope {
+            ScopeArg::Read => Scope::Read,
+            ScopeArg::Operate => Scope::Operate,
+            ScopeArg::Admin => Scope::Admin,
+        }
+    }
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    match command {
+        Command::List => {
+            let tokens = client.tokens().all().await?;
+            output.list(&tokens, &["name", "scope", "tenant", "created"], |token| {
+                fields(token).into_iter().map(|(_, value)| value).collect()
+            })
+        }
+        Command::Create { token, scope, tenant, out } => {
+            let token = NewToken { name: token.clone(), scope: (*scope).into(), tenant: tenant.clone() };
+            let issued = client.create_token(&token).await?;
+            match out {
+                Some(file) => {
+                    write_secret(file, &issued.secret)?;
+                    output.done(&format!("token {} created, its secret is in {}", token.name, file.display()))
+                }
+                None => output.changed(&issued, &issued.secret),
+            }
+        }
+        Command::Delete { token } => {
+            client.delete_token(token).await?;
+            output.done(&format!("token {token} is void"))
+        }
+    }
+}
+
+/// What is to be known of a token.
+pub(crate) fn fields(token: &Token) -> Vec<(&'static str, String)> {
+    let scope = match token.scope {
+        Scope::Read => "read",
+        Scope::Operate => "operate",
+        Scope::Admin => "admin",
+    };
+    vec![
+        ("name", token.name.to_string()),
+        ("scope", scope.to_owned()),
+        ("tenant", token.tenant.as_ref().map_or_else(|| "all".to_owned(), Name::to_string)),
+        ("created", text::ago(token.created_unix_ms)),
+    ]
+}
+
+/// Writes a secret to a new file that only its owner can read.
+pub(crate) fn write_secret(path: &Path, secret: &str) -> Result<()> {
+    let write = || {
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        writeln!(file, "{secret}")?;
+        file.sync_all()
+    };
+    write().with_context(|| format!("cannot write {}, and the secret is lost: make another", path.display()))
+}
