@@ -33,6 +33,7 @@ mod encapsulation;
 pub mod golden;
 pub mod ip;
 mod shim;
+mod signal;
 mod tag;
 pub mod transparent;
 
@@ -40,7 +41,11 @@ pub use encapsulation::{
     Addresses, Encapsulation, EncapsulationError, FrameError, OVERHEAD_V4, OVERHEAD_V6, Replica,
 };
 pub use shim::{Shim, ShimError};
+pub use signal::{Signal, SignalError};
 pub use tag::{Key, KeyRing, KeySlot, Seal, Tag};
 
 /// The UDP port that replicas are sent from and to unless a node is configured otherwise.
 pub const DEFAULT_PORT: u16 = 14747;
+
+/// The UDP port that in-band signals are sent to unless a node is configured otherwise.
+pub const SIGNAL_PORT: u16 = 14749;

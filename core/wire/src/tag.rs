@@ -46,9 +46,9 @@ impl Key {
         &self.0
     }
 
-    /// SipHash-2-4 of everything in the shim that stands before the tag, whatever it is.
-    pub fn tag(&self, shim: &[u8; Shim::LEN]) -> Tag {
-        Tag(SipHasher24::new_with_key(&self.0).hash(&shim[..Shim::COVERED]).to_le_bytes())
+    /// SipHash-2-4 of everything in a shim, or in a signal, that stands before the tag, whatever it is.
+    pub fn tag(&self, bytes: &[u8; Shim::LEN]) -> Tag {
+        Tag(SipHasher24::new_with_key(&self.0).hash(&bytes[..Shim::COVERED]).to_le_bytes())
     }
 }
 
