@@ -3,8 +3,8 @@
 //!
 //! A file holds one frame: lines `# comment` and lines `name = value`, every value in hex and in network byte order.
 
-use crate::{Addresses, Encapsulation, Key, KeySlot, Shim};
-use hawser_units::{FlowId, PathId, PathSet};
+use crate::{Addresses, Encapsulation, Key, KeySlot, Shim, Signal};
+use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use std::collections::BTreeMap;
 
 const FILES: [(&str, &str); 12] = {
@@ -16,6 +16,11 @@ const FILES: [(&str, &str); 12] = {
         "v6-untagged-tcp4" "v6-untagged-udp6" "v6-slot0-tcp4" "v6-slot0-udp6" "v6-slot1-tcp4" "v6-slot1-udp6"
     }
 };
+
+const SIGNALS: [(&str, &str); 2] = [
+    ("signal-v4", include_str!("../testdata/signal-v4.txt")),
+    ("signal-v6", include_str!("../testdata/signal-v6.txt")),
+];
 
 /// One frame and everything that it was made of.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,18 +48,56 @@ pub fn vectors() -> Vec<Vector> {
     FILES.iter().map(|(name, text)| vector(name, text)).collect()
 }
 
+/// One in-band signal and everything that it was made of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SignalVector {
+    /// The file's name.
+    pub name: &'static str,
+    /// Where it comes from and goes to.
+    pub addresses: Addresses,
+    /// What it says.
+    pub signal: Signal,
+    /// What it is tagged with.
+    pub key: Key,
+    /// The UDP payload.
+    pub payload: Vec<u8>,
+    /// The whole frame, from the Ethernet header on.
+    pub frame: Vec<u8>,
+}
+
+/// Every in-band signal.
+///
+/// # Panics
+///
+/// When a file in `testdata/` is malformed.
+pub fn signals() -> Vec<SignalVector> {
+    SIGNALS.iter().map(|(name, text)| signal(name, text)).collect()
+}
+
+fn signal(name: &'static str, text: &str) -> SignalVector {
+    let fields = Fields::parse(name, text);
+    let [code] = fields.array("code");
+    let [probes] = fields.array("probes");
+    let [probe_shift] = fields.array("probe_shift");
+    SignalVector {
+        name,
+        addresses: fields.addresses(),
+        signal: Signal {
+            flow: FlowId::try_from(u16::from_be_bytes(fields.array("flow"))).expect("a flow index"),
+            epoch: u32::from_be_bytes(fields.array("epoch")),
+            code: PolicyCode(code),
+            probes: PathSet::from_bits(probes),
+            probe_every: if probe_shift == 0 { 0 } else { 1 << probe_shift },
+            sent_unix_micros: u64::from_be_bytes(fields.array("sent_unix_micros")),
+        },
+        key: Key::from_bytes(fields.array("key")),
+        payload: fields.bytes("payload").to_vec(),
+        frame: fields.bytes("frame").to_vec(),
+    }
+}
+
 fn vector(name: &'static str, text: &str) -> Vector {
     let fields = Fields::parse(name, text);
-    let addresses = match fields.bytes("source").len() {
-        4 => Addresses::V4 {
-            source: fields.array::<4>("source").into(),
-            destination: fields.array::<4>("destination").into(),
-        },
-        _ => Addresses::V6 {
-            source: fields.array::<16>("source").into(),
-            destination: fields.array::<16>("destination").into(),
-        },
-    };
     let key = fields.0.contains_key("key").then(|| {
         let slot = if fields.array("key_slot") == [0] { KeySlot::Zero } else { KeySlot::One };
         (slot, Key::from_bytes(fields.array("key")))
@@ -67,7 +110,7 @@ fn vector(name: &'static str, text: &str) -> Vector {
         encapsulation: Encapsulation {
             destination_mac: fields.array("destination_mac"),
             source_mac: fields.array("source_mac"),
-            addresses,
+            addresses: fields.addresses(),
             port: u16::from_be_bytes(fields.array("port")),
         },
         shim: Shim {
@@ -100,6 +143,19 @@ impl<'a> Fields<'a> {
 
     fn bytes(&self, key: &str) -> &[u8] {
         self.0.get(key).unwrap_or_else(|| panic!("{}: {key} is missing", self.1))
+    }
+
+    fn addresses(&self) -> Addresses {
+        match self.bytes("source").len() {
+            4 => Addresses::V4 {
+                source: self.array::<4>("source").into(),
+                destination: self.array::<4>("destination").into(),
+            },
+            _ => Addresses::V6 {
+                source: self.array::<16>("source").into(),
+                destination: self.array::<16>("destination").into(),
+            },
+        }
     }
 
     fn array<const N: usize>(&self, key: &str) -> [u8; N] {
@@ -144,6 +200,21 @@ mod tests {
             assert!(ring.accepts(datagram), "{}", vector.name);
             ring.slots.swap(0, 1);
             assert!(!ring.accepts(datagram), "{}: the other slot", vector.name);
+        }
+    }
+
+    #[test]
+    fn signals_are_emitted_and_parsed_as_the_other_implementation_did() {
+        for vector in signals() {
+            let payload = vector.signal.emit(&vector.key).unwrap();
+            assert_eq!(hex::encode(payload), hex::encode(&vector.payload), "{}", vector.name);
+            assert_eq!(Signal::parse(&payload, &vector.key), Ok(vector.signal), "{}", vector.name);
+            assert!(vector.frame.ends_with(&payload), "{}", vector.name);
+            let traffic_class = match vector.addresses {
+                Addresses::V4 { .. } => vector.frame[15],
+                Addresses::V6 { .. } => vector.frame[14] << 4 | vector.frame[15] >> 4,
+            };
+            assert_eq!(traffic_class, vector.signal.traffic_class(), "{}", vector.name);
         }
     }
 }
