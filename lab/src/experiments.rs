@@ -1,6 +1,9 @@
 //! The experiments: for each its scenario, the paper's figures, and ours.
 
 pub mod faults;
+mod figures;
+mod five_paths;
+mod live;
 pub mod table1;
 
 use crate::experiment::Experiment;

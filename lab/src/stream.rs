@@ -31,6 +31,27 @@ pub struct Source {
     pub fps: f64,
     /// TCP congestion control.
     pub congestion: String,
+    /// Frames that the viewer asks for ahead; the viewer's own number when not given.
+    pub in_flight: Option<usize>,
+    /// Whether frames are encoded before the stream begins.
+    pub encode_ahead: bool,
+    /// Whether publisher and viewer speak MPTCP.
+    pub mptcp: bool,
+}
+
+impl Default for Source {
+    /// The synthetic performer at full resolution and 30 frames a second, over TCP with BBR.
+    fn default() -> Self {
+        Source {
+            recording: "synthetic".to_owned(),
+            level: "fhd".to_owned(),
+            fps: 30.0,
+            congestion: "bbr".to_owned(),
+            in_flight: None,
+            encode_ahead: false,
+            mptcp: false,
+        }
+    }
 }
 
 /// A stream that runs. It ends when this is dropped.
@@ -72,6 +93,8 @@ impl Stream {
             &address,
         ]);
         publish.args(["--fps", &source.fps.to_string(), "--congestion", &source.congestion]);
+        publish.args(source.encode_ahead.then_some("--encode-ahead"));
+        publish.args(source.mptcp.then_some("--mptcp"));
         publish.arg("--log").arg(directory.join("captured.csv"));
         let publisher = Process::spawn(lab.source(), publish)?;
 
@@ -79,6 +102,8 @@ impl Stream {
         view.args(["view", &address]);
         view.arg("--timeline").arg(directory.join("frames.csv"));
         view.arg("--arrivals").arg(directory.join("arrivals.csv"));
+        view.args(source.in_flight.map(|frames| format!("--in-flight={frames}")));
+        view.args(source.mptcp.then_some("--mptcp"));
         let viewer = Process::spawn(lab.viewer(), view)?;
 
         let mut stream = Stream { publisher, viewer, directory: directory.to_owned(), began_ns: 0 };

@@ -1,0 +1,106 @@
+//! The figures that show a stream over the five paths: 5a to 5c and 6a of the paper.
+
+use super::five_paths::Variation;
+use super::live::{FPS, LEVELS, Outcome};
+use crate::plot::{Axis, Plot, Series};
+use crate::report::{Figure, Item};
+use hawser_qoe::{Qoe, measure};
+use std::time::Duration;
+
+/// How much of the variation figure 6a shows.
+const ARRIVALS_SHOWN: Duration = Duration::from_secs(2);
+
+/// What happened in each second of the stream: figures 5a, 5b and 5c.
+pub(super) fn experience(outcomes: &[&Outcome]) -> Vec<Item> {
+    let figure = |caption: &str, label: &str, top: Option<f64>, points: fn(&Qoe) -> f64| {
+        let axis = || match top {
+            Some(top) => Axis::linear(label).showing(0.0..=top),
+            None => Axis::linear(label),
+        };
+        let points = |outcome: &Outcome| per_second(outcome, points);
+        Item::Figure(Figure { caption: caption.to_owned(), panels: panels(outcomes, axis, points) })
+    };
+    vec![
+        figure("Figure 5a: frames per second.", "frames per second", Some(FPS + 5.0), |qoe| qoe.fps_mean),
+        figure(
+            "Figure 5b: frame delay, from capture to decoded; the median of each second.",
+            "frame delay (ms)",
+            None,
+            |qoe| qoe.frame_delay_p50_ms.unwrap_or(f64::NAN),
+        ),
+        figure("Figure 5c: throughput of decoded frames.", "throughput (Mb/s)", None, |qoe| {
+            qoe.throughput_mbps
+        }),
+    ]
+}
+
+/// A panel for each level over the time of the stream, a line for each outcome.
+pub(super) fn panels(
+    outcomes: &[&Outcome],
+    axis: impl Fn() -> Axis,
+    points: impl Fn(&Outcome) -> Vec<(f64, f64)>,
+) -> Vec<Plot> {
+    let panel = |level: &str| {
+        let shown: Vec<&&Outcome> = outcomes.iter().filter(|outcome| outcome.level() == level).collect();
+        let variation = &shown.first()?.variation;
+        let series = shown.iter().map(|outcome| Series::line(outcome.policy(), points(outcome))).collect();
+        Some(over_time(level, variation, axis(), series))
+    };
+    LEVELS.into_iter().filter_map(panel).collect()
+}
+
+/// A panel over the time of a stream.
+pub(super) fn over_time(title: &str, variation: &Variation, y: Axis, series: Vec<Series>) -> Plot {
+    Plot {
+        title: title.to_owned(),
+        x: Axis::linear("time (s)").showing(0.0..=variation.end.as_secs_f64()),
+        y,
+        series,
+        bands: variation.bands(),
+    }
+}
+
+/// A figure of each second of the stream.
+pub(super) fn per_second(outcome: &Outcome, figure: impl Fn(&Qoe) -> f64) -> Vec<(f64, f64)> {
+    let timeline = outcome.record.timeline();
+    let seconds = outcome.variation.end.as_secs();
+    (0..seconds)
+        .map(|second| {
+            let window = outcome.record.window(Duration::from_secs(second), Duration::from_secs(second + 1));
+            (second as f64 + 0.5, figure(&measure(&timeline, window)))
+        })
+        .collect()
+}
+
+/// What arrived when the variation began, at the lowest level that ran: figure 6a.
+pub(super) fn arrivals(outcomes: &[&Outcome]) -> Item {
+    let level = LEVELS.into_iter().find(|level| outcomes.iter().any(|outcome| outcome.level() == *level));
+    let shown = outcomes.iter().filter(|outcome| Some(outcome.level()) == level);
+    let plot = Plot {
+        title: level.unwrap_or_default().to_owned(),
+        x: Axis::linear("time since the variation began (s)").showing(0.0..=ARRIVALS_SHOWN.as_secs_f64()),
+        y: Axis::linear("received (MB)"),
+        series: shown.map(|outcome| Series::line(outcome.policy(), received(outcome))).collect(),
+        bands: Vec::new(),
+    };
+    Item::Figure(Figure {
+        caption: "Figure 6a: bytes that reached the viewer's application.".to_owned(),
+        panels: vec![plot],
+    })
+}
+
+fn received(outcome: &Outcome) -> Vec<(f64, f64)> {
+    let from = outcome.variation.from().as_secs_f64();
+    let mut megabytes = 0.0;
+    outcome
+        .record
+        .arrivals
+        .iter()
+        .map(|arrival| (outcome.record.seconds(arrival.received_ns) - from, arrival.bytes as f64 / 1e6))
+        .filter(|(at, _)| (0.0..ARRIVALS_SHOWN.as_secs_f64()).contains(at))
+        .map(|(at, bytes)| {
+            megabytes += bytes;
+            (at, megabytes)
+        })
+        .collect()
+}

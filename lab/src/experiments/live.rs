@@ -1,0 +1,178 @@
+//! A live stream of a person over the five paths: what every experiment with it does, and what is measured of it.
+
+use super::five_paths::{Variation, emulated};
+use crate::emulator::{Emulator, EmulatorReport};
+use crate::experiment::Run;
+use crate::stream::{Record, Source, Stream};
+use crate::summary::{Case, Metrics};
+use crate::topology::{Lab, Topology};
+use anyhow::{Context, Result, bail};
+use hawser_agent::Status;
+use hawser_io::media::data_dir;
+use hawser_io::ring;
+use hawser_qoe::measure;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How many points a frame has, from few to many.
+pub(super) const LEVELS: [&str; 3] = ["nfov", "hd", "fhd"];
+
+/// The rate of the cameras.
+pub(super) const FPS: f64 = 30.0;
+
+/// The talker, the recording of the figures.
+const RECORDING: &str = include_str!("../../recordings/talker.toml");
+
+/// A lab with the five paths, before and while a stream runs through it.
+pub(super) struct Live {
+    pub(super) lab: Lab,
+    /// Where everything goes that is written down.
+    pub(super) directory: PathBuf,
+    emulator: Emulator,
+}
+
+/// One run of a case, measured.
+pub(super) struct Outcome {
+    pub(super) case: Case,
+    pub(super) record: Record,
+    pub(super) variation: Variation,
+    pub(super) invalid_because: Vec<String>,
+}
+
+impl Outcome {
+    /// The first part of the case's name.
+    pub(super) fn policy(&self) -> &str {
+        self.case.name.split('/').next().expect("cases are policy/level")
+    }
+
+    /// The second part of the case's name.
+    pub(super) fn level(&self) -> &str {
+        self.case.name.split('/').nth(1).expect("cases are policy/level")
+    }
+}
+
+impl Live {
+    /// Builds the lab and starts its links; `raw` is the folder below the experiment's raw data.
+    pub(super) fn prepare(run: &Run, raw: &str, topology: &Topology, variation: &Variation) -> Result<Self> {
+        let directory = std::path::absolute(run.out.join("raw").join(raw))?;
+        if directory.exists() {
+            fs::remove_dir_all(&directory)
+                .with_context(|| format!("cannot empty {}", directory.display()))?;
+        }
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let lab = topology.build()?;
+        let mut emulator = Emulator::start(lab.network(), emulated(&lab, variation)?, run.seed)?;
+        emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
+        Ok(Live { lab, directory, emulator })
+    }
+
+    /// Starts the stream and with it the schedule of the network.
+    pub(super) fn stream(&self, run: &Run, source: &Source) -> Result<Stream> {
+        let stream = Stream::start(&self.lab, &run.binary, &self.directory, source, &run.stop)?;
+        self.emulator.set_origin(ring::now());
+        Ok(stream)
+    }
+
+    /// Lets the stream run from one time after its beginning to another.
+    pub(super) fn sleep(&self, run: &Run, stream: &mut Stream, from: Duration, to: Duration) -> Result<()> {
+        if run.stop.sleep(to.saturating_sub(from)) {
+            bail!("stopped");
+        }
+        stream.check_running()
+    }
+
+    /// Stops the links when the stream has ended.
+    pub(super) fn finish(self) -> Result<EmulatorReport> {
+        let emulation = self.emulator.stop()?;
+        fs::write(self.directory.join("emulator.json"), serde_json::to_vec_pretty(&emulation)?)?;
+        Ok(emulation)
+    }
+}
+
+/// The talker at a level, or the synthetic performer on a machine without the recording. Its description is written to
+/// `directory`.
+pub(super) fn source(level: &str, directory: &Path) -> Result<Source> {
+    let recording = if data_dir().join("volumetric/talker").exists() {
+        let description = directory.join("talker.toml");
+        fs::write(&description, RECORDING)?;
+        description.to_string_lossy().into_owned()
+    } else {
+        "synthetic".to_owned()
+    };
+    Ok(Source { recording, level: level.to_owned(), fps: FPS, ..Source::default() })
+}
+
+/// What the viewer experienced while the network varied, and how well the network was emulated.
+pub(super) fn metrics(record: &Record, emulation: &EmulatorReport, variation: &Variation) -> Metrics {
+    let qoe = measure(&record.timeline(), record.window(variation.from(), variation.to()));
+    let health = &emulation.health;
+    let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
+    let identical = record.frames.iter().filter(|frame| frame.is_identical).count();
+    Metrics::from([
+        ("fps_mean", qoe.fps_mean),
+        ("fps_min", qoe.fps.iter().copied().fold(f64::INFINITY, f64::min)),
+        ("frame_delay_p50_ms", or_nan(qoe.frame_delay_p50_ms)),
+        ("frame_delay_p95_ms", or_nan(qoe.frame_delay_p95_ms)),
+        ("throughput_mbps", qoe.throughput_mbps),
+        ("stall_ratio", qoe.stall_ratio),
+        ("identical_frames_ratio", identical as f64 / record.frames.len() as f64),
+        ("emulator_lateness_p99_us", health.lateness_p99_us),
+        ("emulator_lateness_p999_us", health.lateness_p999_us),
+        ("emulator_cpu_cores", health.cpu_cores()),
+    ])
+}
+
+/// A case with the parameters that all have.
+pub(super) fn case(name: &str, source: &Source, variation: &Variation) -> Case {
+    let mut case = Case::new(name);
+    let recording = if source.recording == "synthetic" { "synthetic" } else { "talker" };
+    case.params.insert("recording".into(), recording.into());
+    case.params.insert("congestion".into(), source.congestion.clone().into());
+    case.params.insert("seconds".into(), variation.end.as_secs_f64().into());
+    case.params.insert("measured_from_s".into(), variation.from().as_secs_f64().into());
+    case.params.insert("measured_to_s".into(), variation.to().as_secs_f64().into());
+    case
+}
+
+/// Copies sent over packets, by bytes, between two looks at the ingress edge. One path costs one.
+pub(super) fn bandwidth_cost(before: &Status, after: &Status) -> f64 {
+    let sums = |status: &Status| {
+        let copies = status
+            .send
+            .values()
+            .flat_map(|flow| flow.copies.values())
+            .map(|copies| copies.bytes)
+            .sum::<u64>();
+        let packets = status.send.values().map(|flow| flow.bytes).sum::<u64>();
+        (copies as f64, packets as f64)
+    };
+    let ((copies_before, packets_before), (copies_after, packets_after)) = (sums(before), sums(after));
+    if packets_after > packets_before {
+        (copies_after - copies_before) / (packets_after - packets_before)
+    } else {
+        1.0
+    }
+}
+
+/// Why a run may not be used.
+pub(super) fn invalid_because(
+    source: &Source,
+    record: &Record,
+    emulation: &EmulatorReport,
+    variation: &Variation,
+) -> Vec<String> {
+    let mut reasons = emulation.health.invalid_because();
+    let captured = record.captured_fps(variation.from(), variation.to());
+    if captured < source.fps * 0.99 {
+        let wanted = source.fps;
+        reasons.push(format!(
+            "the publisher captured {captured:.1} frames/s instead of {wanted}: the machine was overloaded"
+        ));
+    }
+    let damaged = record.frames.iter().filter(|frame| !frame.is_identical).count();
+    if damaged > 0 {
+        reasons.push(format!("{damaged} delivered frames differ from the sent ones"));
+    }
+    reasons
+}
