@@ -144,3 +144,56 @@ fn replace(path: &Path, text: &str) -> Result<(), Error> {
 fn since_1970(seconds: i64) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(seconds.max(0).unsigned_abs())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rcgen::{CertificateParams, DnType, KeyPair};
+
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+
+    fn identity(name: &str) -> Result<Identity, Error> {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, name);
+        params.not_before = rcgen::date_time_ymd(2026, 11, 1);
+        params.not_after = rcgen::date_time_ymd(2026, 12, 1);
+        let certificate = params.self_signed(&key).unwrap().pem();
+        Identity::new(key.serialize_pem(), certificate.clone(), certificate)
+    }
+
+    #[test]
+    fn what_is_stored_is_loaded_and_for_its_owner_alone() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("made/when/missing");
+        assert!(!Identity::is_in(&folder));
+        let stored = identity("edge-1").unwrap();
+        stored.store(&folder).unwrap();
+        stored.store(&folder).unwrap();
+        let loaded = Identity::load(&folder).unwrap();
+        assert_eq!(
+            (loaded.key_pem, loaded.certificate_pem, loaded.authority_pem),
+            (stored.key_pem, stored.certificate_pem, stored.authority_pem)
+        );
+        for entry in fs::read_dir(&folder).unwrap() {
+            assert_eq!(entry.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        }
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn it_is_renewed_at_two_thirds_of_its_life() {
+        let identity = identity("edge-1").unwrap();
+        assert_eq!(identity.expires().duration_since(identity.renew_at()).unwrap(), 10 * DAY);
+    }
+
+    #[test]
+    fn a_certificate_that_names_no_node_is_refused() {
+        assert!(identity("no node").is_err());
+    }
+
+    #[test]
+    fn printing_it_shows_no_key() {
+        assert!(!format!("{:?}", identity("edge-1").unwrap()).contains("KEY"));
+    }
+}

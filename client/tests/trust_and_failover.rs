@@ -1,0 +1,164 @@
+//! Whom a client trusts, and what it does when a controller fails it.
+
+mod stand_in;
+
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use hawser_client::{Error, Identity, NodeClient, NodeMessage, OperatorClient, enrol};
+use hawser_control::access::{Certificate, Enrol};
+use hawser_control::node::Report;
+use stand_in::{Authority, Certified, nobody};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const PROBLEM: &str = r#"{ "type": "about:blank", "title": "Not Found", "status": 404,
+    "detail": "There is no flow stage. Create it first." }"#;
+
+/// Enrols `edge-1` with whoever asks.
+fn enrolling(authority: &Arc<Authority>, answered_authority: String) -> Router {
+    let authority = Arc::clone(authority);
+    let sign = move |Json(enrol): Json<Enrol>| async move {
+        Json(Certificate {
+            node: "edge-1".parse().unwrap(),
+            certificate: authority.sign(&enrol.csr, "edge-1"),
+            authority: answered_authority,
+            renew_unix_ms: 0,
+            expires_unix_ms: 0,
+        })
+    };
+    let report = |Extension(Certified(is_certified)): Extension<Certified>, Json(_): Json<Report>| async move {
+        if is_certified { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED }
+    };
+    Router::new().route("/v1/enrol", post(sign)).route("/v1/nodes/edge-1/reports", post(report))
+}
+
+async fn enrolled(authority: &Arc<Authority>) -> Identity {
+    let controller = authority.serve(enrolling(authority, authority.pem.clone())).await;
+    enrol(&[controller], &authority.token()).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_token_and_a_certificate_are_all_that_a_node_needs() {
+    let authority = Arc::new(Authority::new());
+    let controller = authority.serve(enrolling(&authority, authority.pem.clone())).await;
+    let folder = tempfile::tempdir().unwrap();
+
+    let identity = enrol(std::slice::from_ref(&controller), &authority.token()).await.unwrap();
+    identity.store(folder.path()).unwrap();
+    let client = NodeClient::new(&[controller], &Identity::load(folder.path()).unwrap()).unwrap();
+
+    assert_eq!(client.node().as_str(), "edge-1");
+    client.report(&Report::default()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_controller_of_another_authority_learns_no_token() {
+    let (ours, other) = (Authority::new(), Arc::new(Authority::new()));
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = |State(asked): State<Arc<AtomicU32>>| async move {
+        asked.fetch_add(1, Ordering::Relaxed);
+    };
+    let controller =
+        other.serve(Router::new().route("/v1/enrol", post(count)).with_state(Arc::clone(&asked))).await;
+
+    let error = enrol(&[controller], &ours.token()).await.unwrap_err();
+
+    assert!(matches!(&error, Error::Unreachable(reason) if reason.contains("certificate")), "{error}");
+    assert_eq!(asked.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn an_authority_that_the_token_does_not_name_is_not_taken_over() {
+    let authority = Arc::new(Authority::new());
+    let controller = authority.serve(enrolling(&authority, Authority::new().pem)).await;
+    let error = enrol(&[controller], &authority.token()).await.unwrap_err();
+    assert!(matches!(error, Error::Credentials { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn the_next_controller_is_asked_when_one_is_away_or_says_so() {
+    let authority = Authority::new();
+    let unavailable = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
+    let available = Router::new()
+        .route("/v1/flows/stage", get(|| async { ([(CONTENT_TYPE, "application/json")], "{}") }));
+    let away = nobody().await;
+    let controllers = [away.clone(), authority.serve(unavailable).await, authority.serve(available).await];
+
+    let client = OperatorClient::new(&controllers, &authority.pem, "token").unwrap();
+    let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
+    assert!(matches!(error, Error::Answer { .. }), "the last one answers, though not with a flow: {error}");
+
+    let client = OperatorClient::new(&controllers[..1], &authority.pem, "token").unwrap();
+    let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
+    assert!(error.is_passing() && error.to_string().contains(&away.to_string()), "{error}");
+}
+
+#[tokio::test]
+async fn a_request_that_was_taken_is_not_sent_again() {
+    let authority = Authority::new();
+    let asked = Arc::new(AtomicU32::new(0));
+    let fail = |State(asked): State<Arc<AtomicU32>>| async move {
+        asked.fetch_add(1, Ordering::Relaxed);
+        StatusCode::INTERNAL_SERVER_ERROR
+    };
+    let router = Router::new().fallback(fail).with_state(Arc::clone(&asked));
+    let controllers = [authority.serve(router.clone()).await, authority.serve(router).await];
+    let client = OperatorClient::new(&controllers, &authority.pem, "token").unwrap();
+    let error = client.delete_flow(&"stage".parse().unwrap()).await.unwrap_err();
+    assert_eq!((error.status(), asked.load(Ordering::Relaxed)), (Some(500), 1));
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_in_the_controllers_words() {
+    let authority = Authority::new();
+    let refuse = || async {
+        (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/problem+json")], PROBLEM).into_response()
+    };
+    let controller = authority.serve(Router::new().fallback(refuse)).await;
+    let client = OperatorClient::new(&[controller], &authority.pem, "token").unwrap();
+    let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
+    assert_eq!(error.to_string(), "Not Found: There is no flow stage. Create it first.");
+    assert_eq!((error.status(), error.is_passing()), (Some(404), false));
+}
+
+#[tokio::test]
+async fn a_list_is_fetched_page_by_page() {
+    let authority = Authority::new();
+    let page = |uri: axum::http::Uri| async move {
+        let body = match uri.query().unwrap().contains("after=a%2Fb") {
+            false => r#"{ "items": [{ "name": "acme" }], "next": "a/b" }"#,
+            true => r#"{ "items": [{ "name": "zenith" }], "next": null }"#,
+        };
+        ([(CONTENT_TYPE, "application/json")], body)
+    };
+    let controller = authority.serve(Router::new().route("/v1/tenants", get(page))).await;
+    let client = OperatorClient::new(&[controller], &authority.pem, "token").unwrap();
+    let names: Vec<_> = client.tenants().all().await.unwrap().into_iter().map(|tenant| tenant.name).collect();
+    assert_eq!(names, ["acme".parse().unwrap(), "zenith".parse().unwrap()]);
+}
+
+#[tokio::test]
+async fn a_stream_gives_what_it_knows_and_ends() {
+    const EVENTS: &str = concat!(
+        "event: ping\ndata: {}\n\n",
+        "event: from-a-later-version\ndata: 1\n\n",
+        "event: assignment\ndata: {\"revision\":7,\"report_every_ms\":5000,\"signal_key\":null,\"sends\":[],",
+        "\"receives\":[]}\n\n",
+    );
+    let authority = Arc::new(Authority::new());
+    let identity = enrolled(&authority).await;
+    let stream = get(|| async { ([(CONTENT_TYPE, "text/event-stream")], EVENTS) });
+    let controller = authority.serve(Router::new().route("/v1/nodes/edge-1/stream", stream)).await;
+    let client = NodeClient::new(&[controller], &identity).unwrap();
+
+    let mut stream = client.stream().await.unwrap();
+
+    assert_eq!(stream.next().await.unwrap(), Some(NodeMessage::Ping));
+    let Some(NodeMessage::Assignment(assignment)) = stream.next().await.unwrap() else { panic!() };
+    assert_eq!(assignment.revision, 7);
+    assert_eq!(stream.next().await.unwrap(), None);
+}
