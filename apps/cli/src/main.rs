@@ -4,7 +4,7 @@ mod lab;
 mod logging;
 
 use anyhow::Context;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -30,6 +30,7 @@ enum Command {
     Status(hawser_agent::status::Args),
     /// Make a secret that two nodes share
     Keygen(KeygenArgs),
+    Ctl(hawser_ctl::Args),
     Publish(hawser_publish::Args),
     View(hawser_view::Args),
     Lab(lab::Args),
@@ -59,6 +60,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Agent(args) => hawser_agent::run(&args),
         Command::Status(args) => hawser_agent::status::run(&args),
         Command::Keygen(args) => keygen(&args.file),
+        Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),
         Command::Publish(args) => hawser_publish::run(args),
         Command::View(args) => hawser_view::run(args),
         Command::Lab(args) => lab::run(args),
@@ -85,7 +87,6 @@ fn chain(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_well_formed() {
