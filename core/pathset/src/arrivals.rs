@@ -1,6 +1,6 @@
-use crate::gaps::Gaps;
 use crate::hash::Seeded;
 use crate::judged::JudgedPacket;
+use crate::numbers::Numbers;
 use crate::packet::Packet;
 use crate::totals::FlowTotals;
 use hawser_units::{FlowId, Instant, MAX_FLOWS, PathId, PathSet};
@@ -46,8 +46,6 @@ pub struct Tracker {
     pending: HashMap<Key, Packet, Seeded>,
     /// What is pending and the time in the first record of it, in the order in which these records were handled.
     order: VecDeque<(Instant, Key)>,
-    /// Packets all of whose copies are in and that have not been handed on.
-    complete: Vec<JudgedPacket>,
     /// Records from before this time may have been lost.
     unreliable_until: Option<Instant>,
     judged_early: u64,
@@ -58,7 +56,7 @@ type Key = (FlowId, u64);
 #[derive(Debug, Default)]
 struct Flow {
     totals: FlowTotals,
-    gaps: Gaps,
+    numbers: Numbers,
 }
 
 impl Tracker {
@@ -69,7 +67,6 @@ impl Tracker {
             flows: (0..MAX_FLOWS).map(|_| None).collect(),
             pending: HashMap::with_hasher(Seeded::new()),
             order: VecDeque::new(),
-            complete: Vec::new(),
             unreliable_until: None,
             judged_early: 0,
         }
@@ -83,25 +80,19 @@ impl Tracker {
         totals.bytes.0 += u64::from(arrival.bytes);
 
         let key = (arrival.flow, arrival.sequence);
-        let packet = match self.pending.entry(key) {
-            Entry::Occupied(place) => {
-                let packet = place.into_mut();
-                totals.repeated += u64::from(packet.arrived_over(arrival.path));
-                packet.add(arrival);
-                packet
+        match self.pending.entry(key) {
+            Entry::Occupied(mut packet) => {
+                totals.repeated += u64::from(packet.get().arrived_over(arrival.path));
+                packet.get_mut().add(arrival);
             }
             Entry::Vacant(place) => {
+                place.insert(Packet::new(arrival));
                 self.order.push_back((arrival.at, key));
-                place.insert(Packet::new(arrival))
+                if self.order.len() > MAX_PENDING {
+                    self.settle_oldest(None::<&mut fn(&JudgedPacket)>);
+                    self.judged_early += 1;
+                }
             }
-        };
-        if !packet.reported && packet.is_complete() {
-            packet.reported = true;
-            self.complete.extend(packet.judged(arrival.flow, arrival.sequence, self.deadline));
-        }
-        if self.order.len() > MAX_PENDING {
-            self.settle_oldest(None::<&mut fn(&JudgedPacket)>);
-            self.judged_early += 1;
         }
     }
 
@@ -120,11 +111,11 @@ impl Tracker {
         self.handle_timeout_with(now, |_| ());
     }
 
-    /// The same, and hands on what became of each packet, once, when all its copies are in or its deadline has passed.
-    /// A number that was skipped is handed on as a packet that never came; should it come after all, it is handed on
-    /// again. Packets of which records may have been lost are not handed on.
+    /// The same, and hands on what became of each packet, in the order in which they were sent. All wait for the deadline
+    /// of the packet itself or of a later one: those that are complete before that would speak for their paths ahead of
+    /// what speaks against them. A number of which no copy came is handed on as a gap, and not again should one come
+    /// after all. Packets of which records may have been lost are not handed on.
     pub fn handle_timeout_with(&mut self, now: Instant, mut judged: impl FnMut(&JudgedPacket)) {
-        self.complete.drain(..).for_each(|packet| judged(&packet));
         while let Some((since, _)) = self.order.front()
             && *since + self.deadline <= now
         {
@@ -151,15 +142,18 @@ impl Tracker {
         let flow = self.flows[id.index()].as_mut().expect("the flow has had an arrival");
         let known = packet.judged(id, sequence, self.deadline);
         packet.count(known.as_ref(), &mut flow.totals);
-        let Some(known) = known else { return };
+        let Some(known) = known.filter(|_| !packet.handed_on) else { return };
 
-        let skipped = flow.gaps.advance(&known);
-        let Some(judged) = judged else { return };
-        for gap in skipped.filter(|gap| !self.pending.contains_key(&(id, gap.sequence))) {
-            judged(&gap);
+        let skipped = flow.numbers.advance(&known);
+        let (Some(skipped), Some(judged)) = (skipped, judged) else { return };
+        for gap in skipped {
+            let waiting = self.pending.get_mut(&(id, gap.sequence));
+            let waiting = waiting.and_then(|packet| {
+                packet.handed_on = true;
+                packet.judged(id, gap.sequence, self.deadline)
+            });
+            judged(&waiting.unwrap_or(gap));
         }
-        if !packet.reported {
-            judged(&known);
-        }
+        judged(&known);
     }
 }

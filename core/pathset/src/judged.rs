@@ -1,7 +1,7 @@
 use hawser_units::{FlowId, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
-/// What is known of a packet when nothing more is expected: all its copies are in, or its deadline has passed.
+/// What is known of a packet when its deadline has passed.
 ///
 /// Packets of which no copy came are known by their numbers; `first` is none for them and `sent` is what the packets
 /// around them were sent over.

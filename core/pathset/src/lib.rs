@@ -37,13 +37,14 @@
 
 mod arrivals;
 mod evidence;
-mod gaps;
 mod hash;
 mod judged;
 mod judgement;
+mod numbers;
 mod packet;
 mod proposal;
 pub mod redirect;
+mod sets;
 mod successive;
 mod totals;
 mod trigger;

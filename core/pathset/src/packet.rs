@@ -8,11 +8,11 @@ use std::time::Duration;
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// The paths it was sent over.
-    pub(crate) paths: PathSet,
+    paths: PathSet,
     /// Of the sender's policy.
-    pub(crate) epoch: u8,
-    /// Whether it has been reported as judged, because all its copies were in.
-    pub(crate) reported: bool,
+    epoch: u8,
+    /// Whether it has been handed on.
+    pub(crate) handed_on: bool,
     /// The paths whose copies arrived.
     arrived: PathSet,
     /// When they did, for the paths in `arrived`.
@@ -26,7 +26,7 @@ impl Packet {
         let mut packet = Packet {
             paths: arrival.paths,
             epoch: arrival.epoch,
-            reported: false,
+            handed_on: false,
             arrived: PathSet::EMPTY,
             at: [Instant::MAX; MAX_PATHS],
             first: None,
@@ -39,12 +39,6 @@ impl Packet {
         self.arrived.contains(path)
     }
 
-    /// Whether a copy came by every path that the packet was sent over, the first one among them.
-    pub(crate) fn is_complete(&self) -> bool {
-        let missing = self.paths.bits() & !self.arrived.bits();
-        self.first.is_some() && !self.paths.is_empty() && missing == 0
-    }
-
     pub(crate) fn add(&mut self, arrival: &Arrival) {
         // Two firsts are two copies that the window accepted on doubt; the earlier one was the first.
         if arrival.first && self.first.is_none_or(|first| arrival.at < self.at[first.index()]) {
@@ -55,7 +49,7 @@ impl Packet {
         self.arrived = self.arrived.with(arrival.path);
     }
 
-    /// What is known of the packet; nothing when its first copy was judged before.
+    /// What is known of the packet by now; nothing when its first copy was judged before.
     pub(crate) fn judged(&self, flow: FlowId, sequence: u64, deadline: Duration) -> Option<JudgedPacket> {
         let first = self.first?;
         let at = self.at[first.index()];

@@ -2,41 +2,43 @@ use crate::judgement::Judgement;
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// A judgement is said again when nothing came of it for so long.
+/// A judgement of which nothing came for so long is said again, or made anew.
 const AGAIN_AFTER: Duration = Duration::from_secs(2);
 
 /// The last judgement, until a policy comes into force.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Proposal {
-    said: Option<Judgement>,
-    /// When it is to be said, the first time or again.
-    due: Option<Instant>,
+    said: Option<(Judgement, Instant)>,
+    is_new: bool,
 }
 
 impl Proposal {
     pub(crate) fn say(&mut self, judgement: Judgement, now: Instant) {
-        self.said = Some(judgement);
-        self.due = Some(now);
+        self.said = Some((judgement, now));
+        self.is_new = true;
     }
 
-    /// What has been said and has not come into force.
-    pub(crate) fn said(&self) -> Option<&Judgement> {
-        self.said.as_ref()
+    pub(crate) fn say_again(&mut self, now: Instant) {
+        if let Some((_, said_at)) = &mut self.said {
+            *said_at = now;
+            self.is_new = true;
+        }
     }
 
-    /// Returns what had been said.
+    /// Nobody waits for it any longer. Returns what had been said.
     pub(crate) fn withdraw(&mut self) -> Option<Judgement> {
-        self.due = None;
-        self.said.take()
+        self.is_new = false;
+        self.said.take().map(|(judgement, _)| judgement)
     }
 
-    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.due
+    /// When what has been said should be said again.
+    pub(crate) fn again_at(&self) -> Option<Instant> {
+        self.said.as_ref().map(|(_, said_at)| *said_at + AGAIN_AFTER)
     }
 
-    pub(crate) fn poll(&mut self, now: Instant) -> Option<Judgement> {
-        self.due.filter(|due| *due <= now)?;
-        self.due = Some(now + AGAIN_AFTER);
-        self.said.clone()
+    /// What is to be said, once.
+    pub(crate) fn poll(&mut self) -> Option<Judgement> {
+        let (judgement, _) = self.said.as_ref().filter(|_| std::mem::take(&mut self.is_new))?;
+        Some(judgement.clone())
     }
 }

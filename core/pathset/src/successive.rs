@@ -56,8 +56,9 @@ impl Successive {
     }
 
     /// Takes in the next packet. One that was not sent over all paths left, or of which no copy came by any, says nothing.
+    /// Of one that does not say what it was sent over (`sent` empty) it is assumed.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
-        let sent_over_all = self.paths.bits() & !packet.sent.bits() == 0;
+        let sent_over_all = packet.sent.is_empty() || self.paths.bits() & !packet.sent.bits() == 0;
         let Some(earliest) = self.paths.iter().filter_map(|path| packet.skew(path)).min() else { return };
         if self.paths.len() < 2 || !sent_over_all {
             return;
@@ -78,17 +79,20 @@ impl Successive {
 
     /// When [`Successive::handle_timeout`] has something to do.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.proposal.poll_timeout()
+        self.proposal.again_at()
     }
 
     /// Lets time pass.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
+        if self.proposal.again_at().is_some_and(|again| again <= now) {
+            self.proposal.say_again(now);
+        }
     }
 
     /// What there is to say.
     pub fn poll_event(&mut self) -> Option<JudgeEvent> {
-        self.proposal.poll(self.now).map(JudgeEvent::Judgement)
+        self.proposal.poll().map(JudgeEvent::Judgement)
     }
 
     /// The paths left.
