@@ -1,6 +1,6 @@
 //! What the controller knows, behind one trait: values under string keys, each with the revision that wrote it.
 //!
-//! [`Embedded`] keeps it in a file of one process, `Etcd` in an etcd cluster that several controllers share. What is
+//! [`Embedded`] keeps it in a file of one process, [`Etcd`] in an etcd cluster that several controllers share. What is
 //! built on the trait alone, [`Election`] and [`Follow`], works with both.
 //!
 //! A revision is a number that rises with every commit to the store, whatever its keys, and never falls, not even over a
@@ -8,10 +8,12 @@
 
 mod election;
 mod embedded;
+mod etcd;
 mod follow;
 
 pub use election::{Election, Leadership, Role};
 pub use embedded::Embedded;
+pub use etcd::{Etcd, EtcdSettings, EtcdTls};
 pub use follow::{Follow, Update};
 
 use async_trait::async_trait;

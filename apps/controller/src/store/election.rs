@@ -12,8 +12,8 @@ use tokio::sync::{oneshot, watch};
 /// How long to wait before a store that failed is asked again.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A candidate, for as long as it exists. Dropped without [`resign`](Self::resign), its lease has to run out before
-/// another one leads.
+/// A candidate, for as long as it exists. Dropped, it resigns in the background if the runtime goes on; when the process
+/// dies, its lease has to run out before another one leads.
 pub struct Election {
     role: watch::Receiver<Role>,
     resign: oneshot::Sender<()>,
@@ -153,8 +153,6 @@ impl Candidate {
         tracing::info!(name = self.name, revision, "leads");
         self.role.send_replace(Role::Leader(leadership.clone()));
         let ended = self.lead(&lease, &leadership).await;
-        // Before anything else, so that nobody decides on a leadership that is gone.
-        leadership.prolong(Instant::now());
         self.follow(None);
         tracing::warn!(name = self.name, revision, "leads no more: {ended}");
         Ok(())
@@ -207,6 +205,10 @@ impl Candidate {
     }
 
     fn follow(&self, leader: Option<String>) {
+        // First, so that nobody decides on a leadership that is gone.
+        if let Role::Leader(leadership) = &*self.role.borrow() {
+            leadership.prolong(Instant::now());
+        }
         self.role.send_replace(Role::Follower { leader });
     }
 

@@ -1,0 +1,7 @@
+//! The store in a real etcd: the same as every store, and what happens when etcd or a leader dies.
+
+mod conformance;
+mod faults;
+mod server;
+#[path = "../store_suite/mod.rs"]
+mod store_suite;

@@ -1,0 +1,114 @@
+//! An etcd of one test, on loopback, in a directory of its own. It can be killed and started again where it was.
+
+use hawser_controller::store::{Etcd, EtcdSettings};
+use std::net::TcpListener;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub(crate) struct EtcdServer {
+    process: Child,
+    directory: TempDir,
+    client: String,
+    peer: String,
+    extra: Vec<String>,
+}
+
+impl EtcdServer {
+    pub(crate) fn start() -> EtcdServer {
+        EtcdServer::start_with(&[])
+    }
+
+    /// With more options than it needs.
+    pub(crate) fn start_with(extra: &[&str]) -> EtcdServer {
+        let directory = TempDir::new().expect("a directory");
+        let extra: Vec<String> = extra.iter().map(|option| option.to_string()).collect();
+        let scheme =
+            if extra.iter().any(|option| option.starts_with("--cert-file")) { "https" } else { "http" };
+        let (client, peer) =
+            (format!("{scheme}://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
+        let process = spawn(&directory, &client, &peer, &extra);
+        EtcdServer { process, directory, client, peer, extra }
+    }
+
+    pub(crate) fn endpoint(&self) -> &str {
+        &self.client
+    }
+
+    pub(crate) fn kill(&mut self) {
+        self.process.kill().expect("it runs");
+        self.process.wait().expect("it ends");
+    }
+
+    /// Where it was before it was killed, with all it had written.
+    pub(crate) fn start_again(&mut self) {
+        self.process = spawn(&self.directory, &self.client, &self.peer, &self.extra);
+    }
+
+    /// How to reach it; every call with a prefix of its own unless one is named.
+    pub(crate) fn settings(&self, prefix: &str) -> EtcdSettings {
+        EtcdSettings {
+            endpoints: vec![self.client.clone()],
+            prefix: prefix.into(),
+            user: None,
+            tls: None,
+            timeout: Duration::from_secs(5),
+        }
+    }
+
+    /// A client of its own, as another process would have.
+    pub(crate) async fn connect(&self, prefix: &str) -> Etcd {
+        connect(self.settings(prefix)).await
+    }
+}
+
+/// Once etcd has started.
+pub(crate) async fn connect(settings: EtcdSettings) -> Etcd {
+    let mut last = None;
+    for _ in 0..100 {
+        match Etcd::connect(settings.clone()).await {
+            Ok(etcd) => return etcd,
+            Err(e) => last = Some(e),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("etcd does not start: {last:?}");
+}
+
+impl Drop for EtcdServer {
+    fn drop(&mut self) {
+        // It may have been killed by the test.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn spawn(directory: &TempDir, client: &str, peer: &str, extra: &[String]) -> Child {
+    let log =
+        std::fs::File::options().create(true).append(true).open(directory.path().join("log")).expect("a log");
+    Command::new("etcd")
+        .args(["--name", "test", "--data-dir"])
+        .arg(directory.path().join("data"))
+        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
+        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
+        .args(["--initial-cluster", &format!("test={peer}"), "--logger", "zap"])
+        .args(extra)
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("etcd is installed (Debian package etcd-server)")
+}
+
+/// Nobody listens there; etcd cannot be told to take any port and say which. Below the range that the kernel gives to
+/// outgoing connections, one range for each process, so that nobody takes it before etcd does.
+fn free_port() -> u16 {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    loop {
+        let place = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
+        let port = 10_000 + u16::try_from(place % 20_000).expect("it fits");
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}
