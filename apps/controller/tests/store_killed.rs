@@ -101,7 +101,7 @@ fn check(path: &Path, acknowledged: &BTreeMap<String, u64>) {
     let deleted: BTreeSet<String> = a.keys().filter_map(|key| deleted_with(key)).collect();
     assert!(a.keys().all(|key| !deleted.contains(key)), "whole commits only");
     for (key, revision) in acknowledged {
-        let is_deleted = a.get(key).is_none();
+        let is_deleted = !a.contains_key(key);
         assert!(!is_deleted || may_be_deleted(key), "{key} was acknowledged and is lost");
         assert!(is_deleted || a[key] == *revision, "{key} is from another commit");
     }
