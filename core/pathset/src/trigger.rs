@@ -126,3 +126,116 @@ impl Trigger {
         self.since.max(self.resumes) + self.config.late_after
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(ms)
+    }
+
+    fn trigger() -> Trigger {
+        Trigger::new(TriggerConfig::default())
+    }
+
+    /// Lets time pass as a process does that wakes when it is asked to.
+    fn wait(trigger: &mut Trigger, until: Instant) -> Option<Degraded> {
+        while let Some(due) = trigger.poll_timeout().filter(|due| *due <= until) {
+            trigger.handle_timeout(due);
+        }
+        trigger.poll_event()
+    }
+
+    #[test]
+    fn three_late_requests_in_a_row_fire_when_the_third_is_due() {
+        let mut trigger = trigger();
+        for at in [0, 33, 200, 360] {
+            assert_eq!(wait(&mut trigger, ms(at)), None);
+            trigger.handle_request(ms(at));
+        }
+        assert_eq!(wait(&mut trigger, ms(510)), None);
+
+        let degraded = wait(&mut trigger, ms(520)).unwrap();
+        assert_eq!((degraded.due, degraded.silent.as_millis()), (ms(510), 150));
+        assert_eq!(degraded.at, ms(510) + Duration::from_nanos(1));
+    }
+
+    #[test]
+    fn silence_is_late_again_and_again() {
+        let mut trigger = trigger();
+        trigger.handle_request(ms(1000));
+
+        let degraded = wait(&mut trigger, ms(2000)).unwrap();
+        assert_eq!(degraded.due, ms(1450));
+        assert_eq!(trigger.poll_timeout(), None);
+    }
+
+    #[test]
+    fn who_looks_late_learns_when_it_was_due() {
+        let mut trigger = trigger();
+        trigger.handle_request(ms(0));
+        trigger.handle_request(ms(900));
+
+        let degraded = Degraded { at: ms(900), due: ms(450), silent: Duration::from_millis(900) };
+        assert_eq!(trigger.poll_event(), Some(degraded));
+    }
+
+    #[test]
+    fn a_request_in_time_begins_the_count_anew() {
+        let mut trigger = trigger();
+        for at in [0, 310, 400, 710] {
+            trigger.handle_request(ms(at));
+            assert_eq!(trigger.poll_event(), None);
+        }
+        assert_eq!(wait(&mut trigger, ms(2000)).unwrap().due, ms(860));
+    }
+
+    #[test]
+    fn exactly_in_time_is_in_time() {
+        let mut trigger = trigger();
+        for n in 0..100 {
+            assert_eq!(wait(&mut trigger, ms(n * 150)), None);
+            trigger.handle_request(ms(n * 150));
+        }
+    }
+
+    #[test]
+    fn nothing_is_late_before_the_first_request_and_after_the_end() {
+        let mut trigger = trigger();
+        assert_eq!(trigger.poll_timeout(), None);
+
+        trigger.handle_request(ms(0));
+        trigger.handle_request(ms(310));
+        trigger.handle_end(ms(320));
+        assert_eq!(trigger.poll_timeout(), None);
+
+        trigger.handle_request(ms(10_000));
+        assert_eq!(wait(&mut trigger, ms(20_000)).unwrap().due, ms(10_450));
+    }
+
+    #[test]
+    fn having_fired_it_is_quiet_until_it_is_armed_again() {
+        let mut trigger = trigger();
+        trigger.handle_request(ms(0));
+        assert!(wait(&mut trigger, ms(500)).is_some());
+        trigger.handle_request(ms(5000));
+        assert_eq!(wait(&mut trigger, ms(9000)), None);
+
+        trigger.rearm(ms(10_000));
+        assert_eq!(wait(&mut trigger, ms(11_440)), None);
+        assert_eq!(wait(&mut trigger, ms(12_000)).unwrap().due, ms(11_450));
+    }
+
+    #[test]
+    fn what_is_late_in_the_hold_off_does_not_count() {
+        let mut trigger = trigger();
+        trigger.handle_request(ms(0));
+        trigger.rearm(ms(0));
+        for at in [300, 600, 900, 1140] {
+            trigger.handle_request(ms(at));
+            assert_eq!(trigger.poll_event(), None);
+        }
+        assert_eq!(wait(&mut trigger, ms(2000)).unwrap().due, ms(1590));
+    }
+}
