@@ -147,3 +147,199 @@ impl Successive {
         self.proposal.say(judgement, self.now);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::FlowId;
+
+    /// The skews of a packet's copies in milliseconds, path by path; none where no copy came.
+    type Skews<'a> = &'a [Option<u64>];
+
+    fn packet(sequence: u64, skews: Skews) -> JudgedPacket {
+        let mut packet = JudgedPacket {
+            at: Instant::ZERO,
+            flow: FlowId::try_from(0).unwrap(),
+            sequence,
+            epoch: 0,
+            sent: PathId::all().take(skews.len()).collect(),
+            first: None,
+            skews: [None; MAX_PATHS],
+        };
+        for (path, skew) in PathId::all().zip(skews) {
+            packet.skews[path.index()] = skew.map(Duration::from_millis);
+            packet.first = packet.first.or((*skew == Some(0)).then_some(path));
+        }
+        packet
+    }
+
+    fn judge(window: u32, paths: u8) -> Successive {
+        let config = SuccessiveConfig { window, tolerance: Duration::from_millis(5) };
+        Successive::new(config, PathSet::from_bits(paths))
+    }
+
+    /// One line for each packet: the skews of its copies, N of each path after it, P after it.
+    fn check(judge: &mut Successive, lines: &[(Skews, [u32; 3], u8)]) {
+        for (n, (skews, rewards, paths)) in (1..).zip(lines) {
+            judge.handle_packet(&packet(n, skews));
+            assert_eq!(judge.rewards()[..3], *rewards, "N after packet {n}");
+            assert_eq!(judge.paths().bits(), *paths, "P after packet {n}");
+        }
+    }
+
+    fn said(judge: &mut Successive) -> Vec<u8> {
+        std::iter::from_fn(|| judge.poll_event())
+            .map(|event| match event {
+                JudgeEvent::Judgement(judgement) => judgement.code.0,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    const NO: Option<u64> = None;
+    const fn ms(skew: u64) -> Option<u64> {
+        Some(skew)
+    }
+
+    #[test]
+    fn a_path_without_a_reward_in_the_window_is_removed() {
+        let mut judge = judge(3, 0b111);
+        check(
+            &mut judge,
+            &[
+                (&[ms(0), ms(9), ms(70)], [1, 0, 0], 0b111),
+                (&[ms(9), ms(0), ms(70)], [1, 1, 0], 0b111),
+                (&[ms(0), ms(2), ms(70)], [2, 2, 0], 0b111),
+                // n = 4 > W: the first packet leaves the window, and path 3 has nothing in it.
+                (&[ms(8), ms(0), ms(60)], [1, 3, 0], 0b010),
+            ],
+        );
+        assert_eq!(said(&mut judge), [0b010]);
+    }
+
+    #[test]
+    fn nothing_is_removed_before_more_than_a_window_has_passed() {
+        let mut judge = judge(3, 0b11);
+        check(
+            &mut judge,
+            &[
+                (&[ms(0), NO], [1, 0, 0], 0b11),
+                (&[ms(0), NO], [2, 0, 0], 0b11),
+                (&[ms(0), NO], [3, 0, 0], 0b11),
+            ],
+        );
+        assert_eq!(said(&mut judge), []);
+    }
+
+    #[test]
+    fn a_path_with_all_rewards_remains_alone() {
+        let mut judge = judge(2, 0b11);
+        check(
+            &mut judge,
+            &[
+                (&[ms(4), ms(0)], [1, 1, 0], 0b11),
+                (&[ms(6), ms(0)], [1, 2, 0], 0b11),
+                // Path 1 has one reward of two, path 2 both.
+                (&[ms(0), ms(1)], [1, 2, 0], 0b10),
+                // The algorithm has ended.
+                (&[ms(0), ms(9)], [1, 2, 0], 0b10),
+            ],
+        );
+        assert_eq!(judge.packets(), 3);
+        assert_eq!(said(&mut judge), [0b10]);
+    }
+
+    #[test]
+    fn of_two_paths_with_all_rewards_the_lower_index_remains() {
+        let mut judge = judge(2, 0b111);
+        check(
+            &mut judge,
+            &[
+                (&[ms(9), ms(0), ms(1)], [0, 1, 1], 0b111),
+                (&[ms(0), ms(0), ms(4)], [1, 2, 2], 0b111),
+                (&[ms(9), ms(2), ms(0)], [1, 2, 2], 0b010),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_window_slides() {
+        let mut judge = judge(2, 0b11);
+        check(
+            &mut judge,
+            &[
+                (&[ms(0), ms(9)], [1, 0, 0], 0b11),
+                (&[ms(9), ms(0)], [1, 1, 0], 0b11),
+                (&[ms(0), ms(9)], [1, 1, 0], 0b11),
+                (&[ms(9), ms(0)], [1, 1, 0], 0b11),
+                (&[ms(9), ms(0)], [0, 2, 0], 0b10),
+            ],
+        );
+    }
+
+    #[test]
+    fn the_tolerance_itself_is_too_late() {
+        let mut judge = judge(5, 0b11);
+        check(&mut judge, &[(&[ms(0), ms(5)], [1, 0, 0], 0b11), (&[ms(4), ms(0)], [2, 1, 0], 0b11)]);
+    }
+
+    #[test]
+    fn a_copy_that_never_comes_has_no_reward_and_a_packet_that_never_comes_does_not_count() {
+        let mut judge = judge(2, 0b11);
+        check(
+            &mut judge,
+            &[
+                (&[ms(0), NO], [1, 0, 0], 0b11),
+                (&[NO, NO], [1, 0, 0], 0b11),
+                (&[NO, ms(0)], [1, 1, 0], 0b11),
+                (&[NO, NO], [1, 1, 0], 0b11),
+            ],
+        );
+        assert_eq!(judge.packets(), 2);
+    }
+
+    #[test]
+    fn only_paths_that_are_left_are_compared() {
+        let mut judge = judge(1, 0b111);
+        check(
+            &mut judge,
+            &[(&[ms(0), ms(0), NO], [1, 1, 0], 0b111), (&[ms(9), ms(9), ms(0)], [0, 0, 1], 0b100)],
+        );
+
+        judge.handle_policy(2, PolicyCode(0b011), PathSet::EMPTY, Instant::ZERO);
+        // A copy by path 3, which is no longer in use, does not make the others late.
+        judge.handle_packet(&packet(3, &[ms(9), ms(9), ms(0)]));
+        assert_eq!(judge.rewards()[..3], [1, 1, 0]);
+    }
+
+    #[test]
+    fn the_policy_that_was_asked_for_changes_nothing_and_another_begins_anew() {
+        let mut judge = judge(2, 0b111);
+        for n in 1..=3 {
+            judge.handle_packet(&packet(n, &[ms(n % 2 * 9), ms((n + 1) % 2 * 9), NO]));
+        }
+        assert_eq!(said(&mut judge), [0b011]);
+        judge.handle_policy(2, PolicyCode(0b011), PathSet::EMPTY, Instant::ZERO);
+        assert_eq!((judge.packets(), judge.rewards()[..2].to_vec()), (3, vec![1, 1]));
+
+        judge.handle_policy(3, PolicyCode(0b111), PathSet::EMPTY, Instant::ZERO);
+        assert_eq!((judge.packets(), judge.paths().bits()), (0, 0b111));
+        // What was sent before the policy came into force was not sent over all of its paths.
+        judge.handle_packet(&packet(4, &[ms(0), ms(0)]));
+        assert_eq!(judge.packets(), 0);
+    }
+
+    #[test]
+    fn what_nothing_came_of_is_said_again() {
+        let mut judge = judge(1, 0b11);
+        judge.handle_packet(&packet(1, &[ms(0), NO]));
+        judge.handle_packet(&packet(2, &[ms(0), NO]));
+        assert_eq!(said(&mut judge), [0b01]);
+
+        let again = judge.poll_timeout().unwrap();
+        judge.handle_timeout(again);
+        assert_eq!(said(&mut judge), [0b01]);
+        judge.handle_policy(2, PolicyCode(0b01), PathSet::EMPTY, again);
+        assert_eq!(judge.poll_timeout(), None);
+    }
+}
