@@ -38,16 +38,14 @@ fn main() {
                     _ => Judge::None,
                 };
                 let mut network = Network::new(table_1(VARIATION), packets, judge, seed);
-                network.run_to(VARIATION);
-                let varied = (network.cost(), network.damaged_frames(Duration::ZERO, VARIATION));
                 network.run_to(END);
-                let ratio = END.as_secs_f64() / (END - VARIATION).as_secs_f64();
-                let calm_cost = network.cost() * ratio - varied.0 * (ratio - 1.0);
+                let arrived = END - Duration::from_secs(1);
                 println!(
-                    "{policy:<10}  {level:<5}  {seed:>4}  {:>17.2}  {:>12.1} %  {calm_cost:>11.2}  {:>12.1} %  {:05b}",
-                    varied.0,
-                    varied.1 * 100.0,
-                    network.damaged_frames(VARIATION, END - Duration::from_secs(1)) * 100.0,
+                    "{policy:<10}  {level:<5}  {seed:>4}  {:>17.2}  {:>12.1} %  {:>11.2}  {:>12.1} %  {:05b}",
+                    network.cost(Duration::ZERO, VARIATION),
+                    network.damaged_frames(Duration::ZERO, VARIATION) * 100.0,
+                    network.cost(VARIATION, END),
+                    network.damaged_frames(VARIATION, arrived) * 100.0,
                     network.code(),
                 );
                 if verbose {

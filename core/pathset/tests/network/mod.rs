@@ -4,7 +4,6 @@
 use hawser_netem::{Delay, ExtraDelay, Link, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span};
 use hawser_pathset::{Arrival, Evidence, JudgeEvent, JudgedPacket, Judgement, Successive, Tracker};
 use hawser_units::{Bitrate, ByteSize, FlowId, Instant, PathId, PathSet, PolicyCode};
-use std::collections::HashMap;
 use std::time::Duration;
 
 /// How often the receiver looks at its records.
@@ -68,11 +67,11 @@ impl Judge {
     }
 }
 
-/// What happened at a time.
-#[derive(Debug, Clone)]
-pub(crate) enum Entry {
-    Said(JudgeEvent),
-    InForce(Judgement),
+/// What became of a packet.
+struct Sent {
+    at: Instant,
+    copies: usize,
+    arrived: Option<Instant>,
 }
 
 pub(crate) struct Network {
@@ -84,12 +83,10 @@ pub(crate) struct Network {
     coming: Option<(Instant, Judgement)>,
     tracker: Tracker,
     judge: Judge,
-    /// By number since the first: when sent, when first arrived.
-    packets: Vec<(Instant, Option<Instant>)>,
-    copies: u64,
+    packets: Vec<Sent>,
     now: Instant,
-    pub(crate) judged: u64,
-    pub(crate) log: Vec<(Instant, Entry)>,
+    events: Vec<JudgeEvent>,
+    in_force: Vec<(Duration, Judgement)>,
 }
 
 impl Network {
@@ -112,23 +109,9 @@ impl Network {
             tracker: Tracker::new(DEADLINE),
             judge,
             packets: Vec::new(),
-            copies: 0,
             now: Instant::ZERO,
-            judged: 0,
-            log: Vec::new(),
-        }
-    }
-
-    /// Sets a policy that nobody asked for.
-    pub(crate) fn set(&mut self, code: u8) {
-        let code = PolicyCode(code);
-        self.apply(Judgement { code, probes: PathSet::EMPTY, probe_every: 0, reason: String::new() });
-    }
-
-    pub(crate) fn evidence(&mut self) -> &mut Evidence {
-        match &mut self.judge {
-            Judge::Evidence(judge) => judge,
-            _ => panic!("another judge"),
+            events: Vec::new(),
+            in_force: Vec::new(),
         }
     }
 
@@ -152,7 +135,7 @@ impl Network {
     fn apply(&mut self, policy: Judgement) {
         self.epoch += 1;
         self.judge.handle_policy(self.epoch, policy.code, policy.probes, self.now);
-        self.log.push((self.now, Entry::InForce(policy.clone())));
+        self.in_force.push((self.now.saturating_since(Instant::ZERO), policy.clone()));
         self.policy = policy;
     }
 
@@ -172,9 +155,8 @@ impl Network {
             let sent: PathSet = self.policy.code.paths().iter().chain(probes.iter()).collect();
             for path in sent.iter() {
                 self.links[path.index()].push(at, PACKET, (number, sent, self.epoch as u8));
-                self.copies += 1;
             }
-            self.packets.push((at, None));
+            self.packets.push(Sent { at, copies: sent.len(), arrived: None });
         }
     }
 
@@ -187,7 +169,7 @@ impl Network {
         }
         arrivals.sort_by_key(|(at, path, _)| (*at, *path));
         for (at, path, (sequence, paths, epoch)) in arrivals {
-            let (sent, first_at) = &mut self.packets[sequence.wrapping_sub(self.first_number) as usize];
+            let sent = &mut self.packets[sequence.wrapping_sub(self.first_number) as usize];
             self.tracker.handle_arrival(&Arrival {
                 at,
                 flow: FlowId::try_from(1).unwrap(),
@@ -195,69 +177,51 @@ impl Network {
                 paths,
                 sequence,
                 epoch,
-                first: first_at.is_none(),
-                sent_micros: (sent.as_nanos() / 1000) as u32,
+                first: sent.arrived.is_none(),
+                sent_micros: (sent.at.as_nanos() / 1000) as u32,
                 bytes: 1444,
             });
-            first_at.get_or_insert(at);
+            sent.arrived.get_or_insert(at);
         }
-        let (judge, judged, log) = (&mut self.judge, &mut self.judged, &mut self.log);
-        let coming = &mut self.coming;
-        let mut listen = |judge: &mut Judge| {
-            while let Some(event) = judge.poll_event() {
-                if let JudgeEvent::Judgement(judgement) = &event {
-                    *coming = Some((until + CONTROL_DELAY, judgement.clone()));
-                }
-                log.push((until, Entry::Said(event)));
-            }
-        };
-        self.tracker.handle_timeout_with(until, |packet| {
-            *judged += 1;
-            judge.handle_packet(packet);
-            listen(judge);
-        });
+        let judge = &mut self.judge;
+        self.tracker.handle_timeout_with(until, |packet| judge.handle_packet(packet));
         judge.handle_timeout(until);
-        listen(judge);
+        while let Some(event) = judge.poll_event() {
+            if let JudgeEvent::Judgement(judgement) = &event {
+                self.coming = Some((until + CONTROL_DELAY, judgement.clone()));
+            }
+            self.events.push(event);
+        }
     }
 
-    /// Copies sent per packet.
-    pub(crate) fn cost(&self) -> f64 {
-        self.copies as f64 / self.packets.len() as f64
+    /// Copies per packet of those sent from `from` to `to`.
+    pub(crate) fn cost(&self, from: Duration, to: Duration) -> f64 {
+        let period = Instant::ZERO + from..Instant::ZERO + to;
+        let copies =
+            self.packets.iter().filter(|packet| period.contains(&packet.at)).map(|packet| packet.copies);
+        let (packets, copies) = copies.fold((0, 0), |sum, copies| (sum.0 + 1, sum.1 + copies));
+        copies as f64 / f64::from(packets)
     }
 
-    /// The part of frames sent from `from` to `to` of which a packet came too late or not at all, by 60 ms.
+    /// The part of frames sent from `from` to `to` of which a packet came too late or not at all.
     pub(crate) fn damaged_frames(&self, from: Duration, to: Duration) -> f64 {
-        let sent = |frame: &&[(Instant, Option<Instant>)]| {
-            (Instant::ZERO + from..Instant::ZERO + to).contains(&frame[0].0)
+        let period = Instant::ZERO + from..Instant::ZERO + to;
+        let is_late = |packet: &Sent| {
+            packet.arrived.is_none_or(|arrived| arrived.saturating_since(packet.at) > TOO_LATE)
         };
-        let is_late = |&(sent, arrived): &(Instant, Option<Instant>)| {
-            arrived.is_none_or(|at| at.saturating_since(sent) > TOO_LATE)
-        };
-        let frames: Vec<_> =
-            self.packets.chunks_exact(self.packets_per_frame as usize).filter(sent).collect();
+        let frames = self.packets.chunks_exact(self.packets_per_frame as usize);
+        let frames: Vec<_> = frames.filter(|frame| period.contains(&frame[0].at)).collect();
         frames.iter().filter(|frame| frame.iter().any(is_late)).count() as f64 / frames.len() as f64
     }
 
-    /// When each path left and entered the policy: time, code, reason.
+    /// When a policy came into force, its paths, and why.
     pub(crate) fn policies(&self) -> Vec<(Duration, u8, &str)> {
-        let in_force = self.log.iter().filter_map(|(at, entry)| match entry {
-            Entry::InForce(policy) => {
-                Some((at.saturating_since(Instant::ZERO), policy.code.0, policy.reason.as_str()))
-            }
-            Entry::Said(_) => None,
-        });
-        in_force.collect()
+        self.in_force.iter().map(|(at, policy)| (*at, policy.code.0, policy.reason.as_str())).collect()
     }
 
-    /// How often each event was said.
-    pub(crate) fn said(&self) -> HashMap<String, u32> {
-        let mut said = HashMap::new();
-        for (_, entry) in &self.log {
-            if let Entry::Said(event) = entry {
-                *said.entry(format!("{event:?}")).or_default() += 1;
-            }
-        }
-        said
+    /// How often the judge said this.
+    pub(crate) fn heard(&self, event: &JudgeEvent) -> usize {
+        self.events.iter().filter(|said| *said == event).count()
     }
 }
 

@@ -1,0 +1,271 @@
+//! What the judge says of packets made up one by one.
+
+use hawser_pathset::{Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Judgement};
+use hawser_units::{FlowId, Instant, PathId, PathSet, PolicyCode};
+use proptest::prelude::*;
+use std::time::Duration;
+
+/// 10,000 packets a second.
+const INTERVAL: Duration = Duration::from_micros(100);
+
+/// A judge with a receiver that hands packets on and a controller that does what the judge says.
+struct Flow {
+    judge: Evidence,
+    packets: u64,
+    code: PathSet,
+    probes: PathSet,
+    probe_every: u64,
+    said: Vec<(u64, JudgeEvent)>,
+    obedient: bool,
+}
+
+impl Flow {
+    fn new(config: EvidenceConfig, paths: u8) -> Self {
+        let paths = PathSet::from_bits(paths);
+        Flow {
+            judge: Evidence::new(config, paths),
+            packets: 0,
+            code: paths,
+            probes: PathSet::EMPTY,
+            probe_every: 0,
+            said: Vec::new(),
+            obedient: true,
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant::ZERO + INTERVAL * self.packets as u32
+    }
+
+    /// The next packet; `skew_ms` says how late its copy is on a path, none when it does not come.
+    fn packet(&mut self, skew_ms: impl Fn(u64, usize) -> Option<u64>) {
+        let n = self.packets;
+        self.packets += 1;
+        let is_probe = self.probe_every > 0 && n.is_multiple_of(self.probe_every);
+        let probes = if is_probe { self.probes } else { PathSet::EMPTY };
+        let sent: PathSet = self.code.iter().chain(probes.iter()).collect();
+        let late = |path: &PathId| skew_ms(n, path.index());
+        let first = sent.iter().filter(|path| late(path).is_some()).min_by_key(late);
+        let earliest = first.as_ref().and_then(late).unwrap_or_default();
+        let skew = |path: PathId| {
+            let late = late(&path).filter(|_| sent.contains(path))?;
+            Some(Duration::from_millis(late - earliest))
+        };
+        let mut skews = [None; 8];
+        PathId::all().zip(&mut skews).for_each(|(path, place)| *place = skew(path));
+        let packet = JudgedPacket {
+            at: self.now(),
+            flow: FlowId::try_from(0).unwrap(),
+            sequence: n,
+            epoch: 0,
+            sent,
+            first,
+            skews,
+        };
+        self.judge.handle_packet(&packet);
+        self.listen();
+        self.judge.handle_timeout(self.now());
+        self.listen();
+    }
+
+    fn listen(&mut self) {
+        while let Some(event) = self.judge.poll_event() {
+            if let JudgeEvent::Judgement(Judgement { code, probes, probe_every, .. }) = &event
+                && self.obedient
+            {
+                (self.code, self.probes) = (code.paths(), *probes);
+                self.probe_every = u64::from(*probe_every);
+                self.judge.handle_policy(0, *code, *probes, self.now());
+            }
+            self.said.push((self.packets, event));
+        }
+    }
+
+    /// A policy that nobody here asked for.
+    fn set(&mut self, code: u8) {
+        (self.code, self.probes, self.probe_every) = (PathSet::from_bits(code), PathSet::EMPTY, 0);
+        self.judge.handle_policy(0, PolicyCode(code), PathSet::EMPTY, self.now());
+    }
+
+    /// The packet after which a path had left the policy.
+    fn left_after(&self, path: u8) -> Option<u64> {
+        let path = PathId::try_from(path).unwrap();
+        self.said.iter().find_map(|(after, event)| match event {
+            JudgeEvent::Judgement(judgement) if !judgement.code.paths().contains(path) => Some(*after),
+            _ => None,
+        })
+    }
+
+    fn heard(&self, event: &JudgeEvent) -> usize {
+        self.said.iter().filter(|(_, said)| said == event).count()
+    }
+}
+
+fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+#[test]
+fn a_path_that_cannot_help_is_gone_within_300_packets() {
+    let cases: [fn(u64) -> Option<u64>; 2] = [|_| Some(70), |_| None];
+    for useless in cases {
+        let mut flow = Flow::new(EvidenceConfig::default(), 0b1111);
+        for _ in 0..300 {
+            flow.packet(|n, path| if path >= 2 { useless(n) } else { Some(n % 7 * path as u64) });
+        }
+        assert!(flow.left_after(2).is_some() && flow.left_after(3).is_some());
+        assert_eq!(flow.code, PathSet::from_bits(0b0011));
+    }
+}
+
+#[test]
+fn a_path_that_stops_to_help_is_gone_within_300_packets_and_that_is_a_latent_error() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    // Each path alone would lose one packet in a hundred.
+    let lossy = |n: u64, path: usize| (n % 100 != 10 * path as u64).then_some(0);
+    (0..20_000).for_each(|_| flow.packet(lossy));
+    assert_eq!(flow.code, PathSet::from_bits(0b11));
+
+    (0..300).for_each(|_| flow.packet(|n, path| if path == 0 { None } else { lossy(n, path) }));
+    assert_eq!(flow.code, PathSet::from_bits(0b10));
+    assert_eq!(flow.heard(&JudgeEvent::LatentError(path(0))), 1);
+}
+
+#[test]
+fn a_path_that_never_helped_is_no_latent_error() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    (0..1000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
+    assert_eq!(flow.code, PathSet::from_bits(0b01));
+    assert!(!flow.said.iter().any(|(_, event)| matches!(event, JudgeEvent::LatentError(_))));
+}
+
+#[test]
+fn when_nothing_arrives_no_path_is_to_blame() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    (0..5000).for_each(|_| flow.packet(|n, _| (n < 100).then_some(0)));
+    assert_eq!(flow.code, PathSet::from_bits(0b11));
+    // But both are silent.
+    assert_eq!(flow.heard(&JudgeEvent::PathSilent(path(0))), 0);
+    (0..10_000).for_each(|_| flow.packet(|_, _| None));
+    assert_eq!(flow.heard(&JudgeEvent::PathSilent(path(0))), 1);
+    assert_eq!(flow.heard(&JudgeEvent::PathSilent(path(1))), 1);
+    flow.packet(|_, path| (path == 1).then_some(0));
+    assert_eq!(flow.heard(&JudgeEvent::PathRestored(path(1))), 1);
+    assert_eq!(flow.heard(&JudgeEvent::PathRestored(path(0))), 0);
+}
+
+#[test]
+fn loss_that_all_paths_share_is_no_reason_to_replicate() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut copies = 0;
+    for _ in 0..300_000 {
+        copies += flow.code.len();
+        flow.packet(|n, _| (n % 50 != 0).then_some(0));
+    }
+    assert!((copies as f64) < 1.3 * 300_000.0, "{copies}");
+}
+
+#[test]
+fn what_is_tolerated_decides_between_one_path_and_two() {
+    // One packet in 2000 is lost on each path, never the same one, and half of them are overtaken.
+    let lossy = |n: u64, path: usize| (n % 2000 != 1000 * path as u64).then_some((n + path as u64) % 2);
+    for (packets_per_frame, paths) in [(128.0, 1), (430.0, 2)] {
+        let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+        flow.judge.handle_frame_size(packets_per_frame);
+        (0..100_000).for_each(|_| flow.packet(lossy));
+        assert_eq!(flow.code.len(), paths, "{packets_per_frame} packets per frame");
+    }
+}
+
+#[test]
+fn a_path_in_order_may_lose_more() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    flow.judge.handle_frame_size(430.0);
+    (0..100_000).for_each(|_| flow.packet(|n, path| (n % 2000 != 1000 * path as u64).then_some(0)));
+    assert_eq!(flow.code.len(), 1);
+}
+
+#[test]
+fn the_budget_holds_and_its_remainder_is_for_probes() {
+    let lossy = |n: u64, path: usize| (n % 100 != 10 * path as u64).then_some(0);
+    for (budget, paths, probes) in [(1.0, 1, false), (1.1, 1, true), (2.0, 2, false), (2.01, 2, true)] {
+        let config = EvidenceConfig { budget_ratio: Some(budget), ..EvidenceConfig::default() };
+        let mut flow = Flow::new(config, 0b1111);
+        (0..30_000).for_each(|_| flow.packet(lossy));
+        assert_eq!((flow.code.len(), !flow.probes.is_empty()), (paths, probes), "{budget}");
+    }
+}
+
+#[test]
+fn with_a_budget_for_one_a_better_path_takes_over() {
+    let config = EvidenceConfig { budget_ratio: Some(1.1), ..EvidenceConfig::default() };
+    let mut flow = Flow::new(config, 0b11);
+    (0..20_000).for_each(|_| flow.packet(|_, path| Some(path as u64)));
+    assert_eq!(flow.code, PathSet::from_bits(0b01));
+
+    (0..20_000).for_each(|_| flow.packet(|_, path| (path == 1).then_some(0)));
+    assert_eq!(flow.code, PathSet::from_bits(0b10));
+}
+
+#[test]
+fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let only_one_is_enough = |n: u64, path: usize| (path == 0 || n % 100 != 0).then_some(path as u64);
+    let mut waited = Vec::new();
+    for _ in 0..5 {
+        let before = flow.packets;
+        while flow.code.len() > 1 {
+            flow.packet(only_one_is_enough);
+        }
+        waited.push((flow.packets - before) / 10_000);
+        (0..5_000).for_each(|_| flow.packet(only_one_is_enough));
+        flow.set(0b11);
+    }
+    // Seconds, since the experience degraded.
+    assert_eq!(waited, [0, 2, 4, 8, 16]);
+}
+
+#[test]
+fn a_judgement_that_nothing_came_of_is_made_again() {
+    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    flow.obedient = false;
+    (0..50_000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
+    let judgements = flow.said.iter().filter(|(_, event)| matches!(event, JudgeEvent::Judgement(_)));
+    assert_eq!(judgements.count(), 3);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_judgement_makes_sense(
+        paths in 1..0xffu8,
+        budget in proptest::option::of(0.5..4.0f64),
+        turns in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u8>(), 100..3000u32), 1..8),
+    ) {
+        let config = EvidenceConfig { budget_ratio: budget, ..EvidenceConfig::default() };
+        let mut flow = Flow::new(config, paths);
+        for (lossy, late, set, packets) in turns {
+            for _ in 0..packets {
+                flow.packet(|n, path| {
+                    let lost = lossy >> path & 1 == 1 && (n * 7 + path as u64).is_multiple_of(3);
+                    (!lost).then_some(u64::from(late >> path & 1) * (n % 50))
+                });
+            }
+            if set & 1 == 1 {
+                flow.set(set & paths);
+            }
+        }
+        for (_, event) in &flow.said {
+            let JudgeEvent::Judgement(Judgement { code, probes, probe_every, .. }) = event else { continue };
+            prop_assert!(code.paths().len() > 0 && code.0 & !paths == 0);
+            prop_assert!(probes.bits() & code.0 == 0 && probes.bits() & !paths == 0);
+            prop_assert_eq!(probes.is_empty(), *probe_every == 0);
+            prop_assert!(probes.is_empty() || probe_every.is_power_of_two());
+            let cost = probes.len() as f64 / f64::from((*probe_every).max(1));
+            prop_assert!(cost <= 1.0 / 16.0, "{cost}");
+            let within = |budget| code.paths().len() as f64 + cost <= budget;
+            prop_assert!(probes.is_empty() || budget.is_none_or(within));
+        }
+    }
+}
