@@ -180,12 +180,10 @@ struct watch_flow {
 };
 _Static_assert(sizeof(struct watch_flow) == 8, "watch_flow");
 
-/* Of the latest request, as one word. Protocol 0 = there was none. */
+/* Of the latest request over TCP, as one word. */
 struct watch_latest {
-	__u32 end; /* the TCP sequence number behind it */
-	__u16 source_port;
-	__u8 protocol;
-	__u8 reserved;
+	__u32 connection; /* a hash of addresses and ports; 0 = there was none */
+	__u32 end;        /* the sequence number behind the request */
 };
 _Static_assert(sizeof(struct watch_latest) == 8, "watch_latest");
 

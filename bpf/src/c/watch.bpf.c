@@ -72,16 +72,12 @@ static __always_inline bool parse_transport(struct cursor *cursor, const struct 
 }
 
 /* Whether the same connection has sent these bytes before; if not, they are the latest. */
-static __always_inline bool is_retransmission(const struct packet *packet, struct watch_latest *latest, __u32 end)
+static __always_inline bool is_retransmission(struct __sk_buff *skb, struct watch_latest *latest, __u32 end)
 {
-	struct watch_latest next = { .end = end, .source_port = packet->source_port, .protocol = packet->protocol };
-	struct watch_latest before;
+	struct watch_latest next = { .connection = bpf_get_hash_recalc(skb) | 1, .end = end }, before;
 
-	if (packet->protocol != IPPROTO_TCP)
-		return false;
 	*(__u64 *)&before = *(volatile __u64 *)latest;
-	if (before.protocol == next.protocol && before.source_port == next.source_port &&
-	    (__s32)(end - before.end) <= 0)
+	if (before.connection == next.connection && (__s32)(end - before.end) <= 0)
 		return true;
 	*(volatile __u64 *)latest = *(__u64 *)&next;
 	return false;
@@ -133,7 +129,8 @@ static __always_inline void watch_packet(struct __sk_buff *skb)
 		record(&request, stats);
 	} else if (request.flags & TCP_SYN || request.bytes < flow->bytes_min || request.bytes > flow->bytes_max) {
 		stats->others++;
-	} else if (is_retransmission(&packet, latest, request.sequence + payload_bytes)) {
+	} else if (packet.protocol == IPPROTO_TCP &&
+		   is_retransmission(skb, latest, request.sequence + payload_bytes)) {
 		stats->retransmissions++;
 	} else {
 		stats->requests++;
