@@ -1,3 +1,91 @@
 //! The controller: knows nodes, paths and flows, decides what becomes of each flow, and tells the nodes.
+//!
+//! [`store`] keeps the state, `view` is its content in memory as this controller works with it, `api` answers operators
+//! and nodes, `decide`, `observe` and `leader` make policies, `push` tells the nodes.
 
+mod access;
+pub mod api;
+mod authority;
+mod check;
+mod config;
+mod controller;
+mod decide;
+mod leader;
+mod limit;
+mod listener;
+mod liveness;
+mod metrics;
+mod observe;
+mod push;
+mod record;
+mod server;
 pub mod store;
+mod view;
+
+pub use access::Peer;
+pub use authority::Presented;
+pub use config::{Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig};
+pub use controller::Controller;
+pub use server::Server;
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::path::PathBuf;
+use tokio::signal::unix::{SignalKind, signal};
+
+/// The command line of `hawser controller`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// The controller's configuration (docs/controller.md explains every key)
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Check the configuration and end
+    #[arg(long)]
+    pub check: bool,
+    /// Print the OpenAPI document of the REST interface and end
+    #[arg(long, conflicts_with = "check")]
+    pub openapi: bool,
+}
+
+/// Runs a controller until SIGINT or SIGTERM.
+pub fn run(args: &Args) -> Result<()> {
+    if args.openapi {
+        println!("{}", api::document().to_pretty_json()?);
+        return Ok(());
+    }
+    let config = Config::read(&args.config)?;
+    if args.check {
+        println!("listens on {}, state in {}", config.listen, config.state.display());
+        return Ok(());
+    }
+    raise_descriptors(config.limits.connections)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let server = Server::start(config).await?;
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!("ends");
+        server.stop().await;
+        Ok(())
+    })
+}
+
+/// Connections need descriptors; the usual limit is 1024.
+fn raise_descriptors(connections: usize) -> Result<()> {
+    /// For the store, listeners and the runtime.
+    const OTHERS: u64 = 128;
+    let needed = connections as u64 + OTHERS;
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if soft < needed {
+        setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard)
+            .context("cannot raise the limit of open files")?;
+        if hard < needed {
+            tracing::warn!("the system allows {hard} open files, limits.connections needs {needed}");
+        }
+    }
+    Ok(())
+}

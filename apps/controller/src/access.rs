@@ -1,0 +1,224 @@
+//! Who asks, and whether they may.
+
+use crate::api::refusal::Refusal;
+use crate::authority::Presented;
+use crate::controller::Controller;
+use crate::record::{sha256_hex, unix_ms};
+use axum::extract::FromRequestParts;
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use hawser_control::Name;
+use hawser_control::access::{Caller, Scope, Token};
+use std::marker::PhantomData;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The other end of a connection, as TLS knows it.
+#[derive(Debug, Clone)]
+pub struct Peer {
+    /// Where it connects from.
+    pub address: IpAddr,
+    /// Whom its certificate names, if it has one of this controller's authority.
+    pub presented: Option<Presented>,
+}
+
+/// A node whose certificate is in force.
+pub(crate) struct Certified {
+    pub(crate) node: Presented,
+    pub(crate) tenant: Name,
+    pub(crate) expires_unix_ms: u64,
+}
+
+/// The bearer of a token that allows what `N` needs.
+pub(crate) struct Operator<N> {
+    pub(crate) token: Token,
+    needs: PhantomData<N>,
+}
+
+/// What a request needs.
+pub(crate) trait Needs {
+    const SCOPE: Scope;
+}
+
+pub(crate) struct Read;
+pub(crate) struct Operate;
+pub(crate) struct Admin;
+
+impl Needs for Read {
+    const SCOPE: Scope = Scope::Read;
+}
+
+impl Needs for Operate {
+    const SCOPE: Scope = Scope::Operate;
+}
+
+impl Needs for Admin {
+    const SCOPE: Scope = Scope::Admin;
+}
+
+impl<N> Operator<N> {
+    /// Whether the operator may know of things of that tenant.
+    pub(crate) fn sees(&self, tenant: &Name) -> bool {
+        self.token.tenant.as_ref().is_none_or(|own| own == tenant)
+    }
+
+    /// Whether the operator may know of things of that tenant, or of none.
+    pub(crate) fn sees_optional(&self, tenant: Option<&Name>) -> bool {
+        tenant.map_or(self.token.tenant.is_none(), |tenant| self.sees(tenant))
+    }
+
+    /// Refuses what is not in the operator's tenant.
+    pub(crate) fn must_be_of(&self, tenant: &Name) -> Result<(), Refusal> {
+        if self.sees(tenant) {
+            return Ok(());
+        }
+        let own = self.token.tenant.as_ref().map_or("", |own| own.as_str());
+        Err(Refusal::forbidden(format!("this token is for the tenant {own} alone; use one for {tenant}")))
+    }
+
+    /// Refuses operators of one tenant.
+    pub(crate) fn must_see_all(&self) -> Result<(), Refusal> {
+        match &self.token.tenant {
+            None => Ok(()),
+            Some(own) => {
+                Err(Refusal::forbidden(format!("this token is for the tenant {own} alone; use one for all")))
+            }
+        }
+    }
+}
+
+impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+        let token = controller.operator(parts)?;
+        if token.scope < N::SCOPE {
+            controller.metrics.refused("scope");
+            let (has, needs) = (scope_name(token.scope), scope_name(N::SCOPE));
+            return Err(Refusal::forbidden(format!("this token has the scope {has}; use one with {needs}")));
+        }
+        Ok(Operator { token, needs: PhantomData })
+    }
+}
+
+impl FromRequestParts<Arc<Controller>> for Certified {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+        controller.node(peer(parts))
+    }
+}
+
+impl Certified {
+    /// Refuses what is another node's.
+    pub(crate) fn must_be(&self, node: &Name) -> Result<(), Refusal> {
+        if self.node.node == *node {
+            return Ok(());
+        }
+        Err(Refusal::forbidden(format!(
+            "this certificate is for the node {}, not for {node}",
+            self.node.node
+        )))
+    }
+}
+
+/// Whom the controller takes the caller for.
+pub(crate) struct Anyone(pub(crate) Caller);
+
+impl FromRequestParts<Arc<Controller>> for Anyone {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+        if parts.headers.contains_key(AUTHORIZATION) || peer(parts).presented.is_none() {
+            return Ok(Anyone(Caller::Operator(controller.operator(parts)?)));
+        }
+        let Certified { node, tenant, expires_unix_ms } = controller.node(peer(parts))?;
+        Ok(Anyone(Caller::Node { name: node.node, tenant, expires_unix_ms }))
+    }
+}
+
+pub(crate) fn scope_name(scope: Scope) -> &'static str {
+    match scope {
+        Scope::Read => "read",
+        Scope::Operate => "operate",
+        Scope::Admin => "admin",
+    }
+}
+
+fn peer(parts: &Parts) -> &Peer {
+    parts.extensions.get::<Peer>().expect("whoever calls the router says who the peer is")
+}
+
+impl Controller {
+    /// The tenant of a node and the end of its certificate, if that is in force.
+    pub(crate) fn certified(&self, node: &Presented) -> Option<(Name, u64)> {
+        let view = self.view();
+        let (_, record) = view.node(&node.node)?;
+        let issued = record.value.certificates.iter().find(|issued| issued.serial == node.serial)?;
+        (unix_ms() < issued.expires_unix_ms).then(|| (record.value.tenant.clone(), issued.expires_unix_ms))
+    }
+
+    /// One more failure from that address: 429 when there were too many, the refusal otherwise.
+    pub(crate) fn failed(&self, address: IpAddr, reason: &'static str, refusal: Refusal) -> Refusal {
+        self.metrics.refused(reason);
+        match self.limits.failures.take(address, Instant::now()) {
+            Ok(()) => refusal,
+            Err(after) => Refusal::too_many("failed authentications from this address", after),
+        }
+    }
+
+    fn node(&self, peer: &Peer) -> Result<Certified, Refusal> {
+        let Some(presented) = &peer.presented else {
+            let what =
+                "this is for nodes: connect with the certificate that the node got when it was enrolled";
+            return Err(self.failed(peer.address, "no_certificate", Refusal::unauthorized(what)));
+        };
+        let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
+            let what = format!(
+                "the certificate of {} was revoked or replaced: enrol the node again",
+                presented.node
+            );
+            return Err(self.failed(peer.address, "revoked_certificate", Refusal::forbidden(what)));
+        };
+        if let Err(after) = self.limits.nodes.take(presented.node.clone(), Instant::now()) {
+            self.metrics.refused("node_rate");
+            return Err(Refusal::too_many("requests by this node", after));
+        }
+        Ok(Certified { node: presented.clone(), tenant, expires_unix_ms })
+    }
+
+    fn operator(&self, parts: &Parts) -> Result<Token, Refusal> {
+        let header = parts.headers.get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+        let secret = header.and_then(|header| {
+            let (scheme, secret) = header.split_once(' ')?;
+            scheme.eq_ignore_ascii_case("bearer").then_some(secret.trim())
+        });
+        let address = peer(parts).address;
+        let Some(secret) = secret else {
+            let what = "this is for operators: send `Authorization: Bearer TOKEN`";
+            return Err(self.failed(address, "no_token", Refusal::unauthorized(what)));
+        };
+        let digest = sha256_hex(secret);
+        let Some(token) = self.view().token(&digest).map(|record| record.token.clone()) else {
+            let what = "no such token: it was mistyped or deleted";
+            return Err(self.failed(address, "wrong_token", Refusal::unauthorized(what)));
+        };
+        match self.limits.operators.take(token.name.clone(), Instant::now()) {
+            Ok(()) => Ok(token),
+            Err(after) => {
+                self.metrics.refused("operator_rate");
+                Err(Refusal::too_many("requests with this token", after))
+            }
+        }
+    }
+}
+
+impl Refusal {
+    fn too_many(what: &str, after: std::time::Duration) -> Refusal {
+        let seconds = after.as_secs() + 1;
+        let detail = format!("too many {what}; wait {seconds} s");
+        Refusal { retry_after_s: Some(seconds), ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+    }
+}

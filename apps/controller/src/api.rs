@@ -1,0 +1,127 @@
+//! The REST interface: every route under `/v1`, and the document that describes them.
+
+mod enrol;
+mod events;
+pub(crate) mod extract;
+mod flows;
+pub(crate) mod health;
+mod node;
+mod nodes;
+mod policies;
+pub(crate) mod refusal;
+mod tenants;
+pub(crate) mod tokens;
+
+use crate::controller::Controller;
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use refusal::Refusal;
+use std::sync::Arc;
+use std::time::Instant;
+use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Where the document is.
+const DOCUMENT: &str = "/openapi.json";
+
+#[derive(OpenApi)]
+#[openapi(
+    info(
+        title = "Hawser controller",
+        description = "Knows nodes, paths and flows, decides what becomes of each flow, and tells the nodes. Operators \
+                       authenticate by bearer token, nodes by client certificate."
+    ),
+    tags(
+        (name = "operators", description = "For operators, by token"),
+        (name = "nodes", description = "For nodes, by certificate"),
+        (name = "service", description = "About the controller itself")
+    )
+)]
+struct Document;
+
+/// All routes, to be served or called. Requests need a [`Peer`](crate::Peer) in their extensions.
+pub fn router(controller: &Arc<Controller>) -> Router {
+    let (routes, document) = documented().split_for_parts();
+    let document = Arc::new(document);
+    let docs = utoipa_swagger_ui::SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::new([DOCUMENT]));
+    routes
+        .route(DOCUMENT, get(move || async move { axum::Json((*document).clone()) }))
+        .merge(docs)
+        .fallback(|| async { Refusal::not_found("there is no such resource; /docs lists what there is") })
+        .method_not_allowed_fallback(|| async {
+            let what = "this resource does not know that method; the header Allow lists those that it knows";
+            Refusal::new(StatusCode::METHOD_NOT_ALLOWED, what)
+        })
+        .layer(DefaultBodyLimit::max(controller.config.limits.body_bytes))
+        .layer(from_fn_with_state(controller.clone(), watched))
+        .with_state(controller.clone())
+}
+
+/// The interface as a document, OpenAPI 3.1.
+pub fn document() -> utoipa::openapi::OpenApi {
+    documented().into_openapi()
+}
+
+fn documented() -> OpenApiRouter<Arc<Controller>> {
+    let mut document = Document::openapi();
+    let components = document.components.get_or_insert_default();
+    components.schemas.extend([refusal::problem_schema()]);
+    components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    OpenApiRouter::with_openapi(document)
+        .routes(routes!(tenants::list, tenants::create))
+        .routes(routes!(tenants::show, tenants::delete))
+        .routes(routes!(nodes::list))
+        .routes(routes!(nodes::show, nodes::delete))
+        .routes(routes!(nodes::invite))
+        .routes(routes!(enrol::renew, nodes::revoke))
+        .routes(routes!(enrol::enrol))
+        .routes(routes!(node::register))
+        .routes(routes!(node::stream))
+        .routes(routes!(node::report))
+        .routes(routes!(nodes::paths))
+        .routes(routes!(nodes::reports))
+        .routes(routes!(nodes::latest_report))
+        .routes(routes!(flows::list, flows::create))
+        .routes(routes!(flows::show, flows::change, flows::delete))
+        .routes(routes!(policies::list))
+        .routes(routes!(policies::show, policies::fix, policies::release))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(tokens::list, tokens::create))
+        .routes(routes!(tokens::delete))
+        .routes(routes!(tokens::me))
+        .routes(routes!(health::healthz))
+        .routes(routes!(health::readyz))
+        .routes(routes!(health::metrics))
+}
+
+/// Counts every request, and ends those that do not arrive.
+async fn watched(State(controller): State<Arc<Controller>>, request: Request, next: Next) -> Response {
+    let started = Instant::now();
+    let method = request.method().clone();
+    let route =
+        request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
+    let timeout = controller.config.request_timeout();
+    let mut response = match tokio::time::timeout(timeout, next.run(request)).await {
+        Ok(response) => response,
+        Err(_) => {
+            controller.metrics.refused("slow_request");
+            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request took too long; send it again")
+                .into_response()
+        }
+    };
+    let took = started.elapsed();
+    let status = response.status().as_u16();
+    controller.metrics.request(method.as_str(), &route, status, took);
+    tracing::debug!(%method, route, status, ?took);
+    let headers = response.headers_mut();
+    headers.insert(HeaderName::from_static("cache-control"), HeaderValue::from_static("no-store"));
+    headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    response
+}

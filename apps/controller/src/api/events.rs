@@ -1,0 +1,131 @@
+use super::extract::{Part, Query};
+use super::refusal::{Failed, Refused};
+use crate::access::{Operator, Read};
+use crate::controller::Controller;
+use axum::Json;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::response::{IntoResponse, Sse, sse};
+use hawser_control::answer::Page;
+use hawser_control::resource::Event;
+use serde::Deserialize;
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::ops::Bound;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// When nothing else is sent.
+const PING_EVERY: Duration = Duration::from_secs(15);
+
+/// Events that are read from the view at once.
+const EVENTS_AT_ONCE: usize = 256;
+
+/// What happened, oldest first
+#[utoipa::path(get, path = "/v1/events", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<Event>), Refused))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<Event>>, Failed> {
+    let view = controller.view();
+    let from = part.after::<u64>()?.map_or(Bound::Unbounded, Bound::Excluded);
+    let events = view
+        .events
+        .range((from, Bound::Unbounded))
+        .filter(|(_, stored)| operator.sees_optional(stored.event.tenant.as_ref()));
+    Ok(Json(part.page(events.map(|(number, stored)| (number, stored.event.clone())))?))
+}
+
+/// Where a stream of events begins.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(super) struct From {
+    /// The number of an event; the stream has those after it. Not given: those that happen from now on.
+    #[param(required = false, value_type = u64, minimum = 0)]
+    after: Option<u64>,
+}
+
+/// What happens, as it happens: each as an event `event`, whose id is its number
+#[utoipa::path(get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
+    responses((status = 200, content_type = "text/event-stream", body = String), Refused))]
+pub(super) async fn stream(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    headers: HeaderMap,
+    Query(from): Query<From>,
+) -> Result<impl IntoResponse, Failed> {
+    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let newest = controller.view().events.last_key_value().map_or(0, |(number, _)| *number);
+    let stream = EventStream {
+        after: last.or(from.after).unwrap_or(newest),
+        changes: controller.changes(),
+        ending: controller.ending.subscribe(),
+        controller,
+        operator,
+        read: VecDeque::new(),
+    };
+    let events = futures_util::stream::unfold(stream, |mut stream| async move {
+        let event = stream.next().await?;
+        Some((Ok::<_, Infallible>(event), stream))
+    });
+    Ok(Sse::new(events))
+}
+
+/// Reads the view from where it is; holds few events itself, so a slow reader costs nothing but what it misses.
+struct EventStream {
+    controller: Arc<Controller>,
+    operator: Operator<Read>,
+    changes: watch::Receiver<u64>,
+    ending: watch::Receiver<bool>,
+    after: u64,
+    read: VecDeque<Event>,
+}
+
+impl EventStream {
+    async fn next(&mut self) -> Option<sse::Event> {
+        loop {
+            if *self.ending.borrow() || !self.is_allowed() {
+                return None;
+            }
+            if let Some(event) = self.read.pop_front() {
+                let data = serde_json::to_string(&event).expect("an event is text");
+                return Some(sse::Event::default().event("event").id(event.number.to_string()).data(data));
+            }
+            self.changes.borrow_and_update();
+            if self.read_more() {
+                continue;
+            }
+            tokio::select! {
+                changed = self.changes.changed() => changed.ok()?,
+                _ = self.ending.wait_for(|ending| *ending) => {}
+                () = tokio::time::sleep(PING_EVERY) => return Some(sse::Event::default().event("ping").data("{}")),
+            }
+        }
+    }
+
+    /// Whether the token still exists.
+    fn is_allowed(&self) -> bool {
+        let view = self.controller.view();
+        view.tokens
+            .get(&self.operator.token.name)
+            .is_some_and(|token| token.value.token == self.operator.token)
+    }
+
+    fn read_more(&mut self) -> bool {
+        let view = self.controller.view();
+        let events = view.events.range((Bound::Excluded(self.after), Bound::Unbounded)).take(EVENTS_AT_ONCE);
+        let mut has_read = false;
+        for (number, stored) in events {
+            self.after = *number;
+            has_read = true;
+            if self.operator.sees_optional(stored.event.tenant.as_ref()) {
+                self.read.push_back(stored.event.clone());
+            }
+        }
+        has_read
+    }
+}

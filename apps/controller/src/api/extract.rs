@@ -1,0 +1,127 @@
+//! What comes with a request, or a refusal that says what is wrong with it.
+
+use super::refusal::Refusal;
+use crate::controller::Controller;
+use axum::body::Bytes;
+use axum::extract::{FromRequest, FromRequestParts, Request};
+use axum::http::header::CONTENT_TYPE;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, StatusCode};
+use hawser_control::answer::Page;
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::error::Category;
+use std::sync::Arc;
+
+/// The body, JSON.
+pub(crate) struct Body<T>(pub(crate) T);
+
+/// What the path names.
+pub(crate) struct Path<T>(pub(crate) T);
+
+/// What follows the question mark.
+pub(crate) struct Query<T>(pub(crate) T);
+
+/// Which part of a list.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Part {
+    /// How many at most.
+    #[serde(default = "Part::limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: u16,
+    /// Those after this one: `next` of the page before.
+    #[param(required = false, value_type = String)]
+    after: Option<String>,
+}
+
+impl Part {
+    const fn limit() -> u16 {
+        100
+    }
+
+    /// After what the list goes on.
+    pub(crate) fn after<T: std::str::FromStr>(&self) -> Result<Option<T>, Refusal>
+    where
+        T::Err: std::fmt::Display,
+    {
+        let parse = |text: &String| text.parse().map_err(|error| bad(format!("`after`: {error}")));
+        self.after.as_ref().map(parse).transpose()
+    }
+
+    /// A page of the rest of a list, which begins after `after`.
+    pub(crate) fn page<K: ToString, T>(
+        &self,
+        rest: impl Iterator<Item = (K, T)>,
+    ) -> Result<Page<T>, Refusal> {
+        if !(1..=1000).contains(&self.limit) {
+            return Err(bad("`limit` is 1 to 1000"));
+        }
+        let limit = usize::from(self.limit);
+        let mut rest = rest.peekable();
+        let mut items = Vec::new();
+        let mut last = None;
+        while items.len() < limit
+            && let Some((key, item)) = rest.next()
+        {
+            items.push(item);
+            last = Some(key);
+        }
+        let next = last.filter(|_| rest.peek().is_some()).map(|key| key.to_string());
+        Ok(Page { items, next })
+    }
+}
+
+fn bad(detail: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, detail)
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Body<T> {
+    type Rejection = Refusal;
+
+    async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+        if !is_json(request.headers()) {
+            let what = "send the body as `Content-Type: application/json`";
+            return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+        }
+        let bytes = Bytes::from_request(request, controller).await.map_err(|error| match error.status() {
+            StatusCode::PAYLOAD_TOO_LARGE => {
+                let limit = controller.config.limits.body_bytes;
+                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {limit} bytes"))
+            }
+            _ => bad(format!("the body did not arrive: {}", error.body_text())),
+        })?;
+        serde_json::from_slice(&bytes).map(Body).map_err(|error| match error.classify() {
+            Category::Data => Refusal::meaningless(format!("the body: {error}")),
+            _ => bad(format!("the body is not JSON: {error}")),
+        })
+    }
+}
+
+fn is_json(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
+    kind.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("application/json")
+}
+
+impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Controller>> for Path<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<Controller>) -> Result<Self, Refusal> {
+        match axum::extract::Path::from_request_parts(parts, state).await {
+            Ok(axum::extract::Path(path)) => Ok(Path(path)),
+            Err(error) => Err(bad(error.body_text())),
+        }
+    }
+}
+
+impl<T: DeserializeOwned> FromRequestParts<Arc<Controller>> for Query<T> {
+    type Rejection = Refusal;
+
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<Controller>) -> Result<Self, Refusal> {
+        match axum::extract::Query::from_request_parts(parts, state).await {
+            Ok(axum::extract::Query(query)) => Ok(Query(query)),
+            Err(error) => Err(bad(error.body_text())),
+        }
+    }
+}

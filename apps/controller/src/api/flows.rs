@@ -1,0 +1,215 @@
+use super::extract::{Body, Part, Path, Query};
+use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::tenants::{Created, created, rest};
+use crate::access::{Operate, Operator, Read};
+use crate::check;
+use crate::controller::{About, Controller};
+use crate::record::{FlowRecord, NumberRecord, emit, key, unix_ms};
+use crate::store::{Expect, Write};
+use crate::view::{At, View};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hawser_control::Name;
+use hawser_control::answer::Page;
+use hawser_control::resource::{Cause, Flow, Policy};
+use hawser_units::MAX_FLOWS;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
+
+/// Flows, by name
+#[utoipa::path(get, path = "/v1/flows", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<Flow>), Refused))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<Flow>>, Failed> {
+    let view = controller.view();
+    let flows = view.flows.range(rest(part.after()?)).filter_map(|(name, flow)| {
+        let flow = &flow.record.as_ref()?.value.flow;
+        operator.sees(&flow.tenant).then(|| (name, flow.clone()))
+    });
+    Ok(Json(part.page(flows)?))
+}
+
+/// A flow
+#[utoipa::path(get, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
+    responses((status = 200, body = Flow), Refused, Missing))]
+pub(super) async fn show(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Path(name): Path<Name>,
+) -> Result<Json<Flow>, Failed> {
+    Ok(Json(controller.flow_of(&operator, &name)?.value.flow))
+}
+
+/// Make a flow between two nodes of a tenant
+#[utoipa::path(post, path = "/v1/flows", tag = "operators", request_body = Flow, security(("token" = [])),
+    responses((status = 201, body = Flow), Refused, BodyRefused, Missing, Conflicting))]
+pub(super) async fn create(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Body(flow): Body<Flow>,
+) -> Result<Created<Flow>, Failed> {
+    operator.must_be_of(&flow.tenant)?;
+    check::flow(&flow).map_err(Refusal::meaningless)?;
+    let (controller, flow_ref) = (&*controller, &flow);
+    let message = &format!("{} made the flow {}", operator.token.name, flow.name);
+    controller
+        .retrying(|| async move {
+            let writes = writes_to_create(&controller.view(), flow_ref)?;
+            let about = About::tenant(&flow_ref.tenant).flow(&flow_ref.name);
+            controller.commit(writes, about, "flow_created", message.clone()).await?;
+            Ok(())
+        })
+        .await?;
+    Ok(created(format!("/v1/flows/{}", flow.name), flow))
+}
+
+/// Change a flow; its policy starts anew unless an operator has fixed it
+///
+/// Its tenant and its nodes stay as they are: for others, delete the flow and make it again.
+#[utoipa::path(put, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), request_body = Flow, security(("token" = [])),
+    responses((status = 200, body = Flow), Refused, BodyRefused, Missing, Conflicting))]
+pub(super) async fn change(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path(name): Path<Name>,
+    Body(flow): Body<Flow>,
+) -> Result<Json<Flow>, Failed> {
+    check::flow(&flow).map_err(Refusal::meaningless)?;
+    let (controller, operator, name, new) = (&*controller, &operator, &name, &flow);
+    controller
+        .retrying(|| async move {
+            let before = controller.flow_of(operator, name)?;
+            let old = &before.value.flow;
+            if (&new.name, &new.tenant, &new.ingress, &new.egress)
+                != (&old.name, &old.tenant, &old.ingress, &old.egress)
+            {
+                let what = "name, tenant, ingress and egress of a flow stay; delete it and make another";
+                return Err(Refusal::meaningless(what).into());
+            }
+            if new == old {
+                return Ok(());
+            }
+            let writes = writes_to_change(&controller.view(), new, &before);
+            let message = format!("{} changed the flow {name}", operator.token.name);
+            let about = About::tenant(&new.tenant).flow(name);
+            controller.commit(writes, about, "flow_changed", message).await?;
+            Ok(())
+        })
+        .await?;
+    Ok(Json(flow))
+}
+
+/// Remove a flow; its packets take the default route
+#[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
+    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting))]
+pub(super) async fn delete(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Failed> {
+    let (controller, operator, name) = (&*controller, &operator, &name);
+    controller
+        .retrying(|| async move {
+            let At { value: FlowRecord { flow, number }, revision } = controller.flow_of(operator, name)?;
+            let mut writes = vec![Write::delete(key::of(key::FLOW, name)).when(Expect::Revision(revision))];
+            if let Some(policy) = controller.view().policy(name) {
+                let read = Expect::Revision(policy.revision);
+                writes.push(Write::delete(key::of(key::POLICY, name)).when(read));
+                let freed = emit(&NumberRecord { flow: None, epoch: policy.value.epoch });
+                writes.extend(
+                    [&flow.ingress, &flow.egress]
+                        .map(|node| Write::put(key::number(node, number), freed.clone())),
+                );
+            }
+            let message = format!("{} deleted the flow {name}", operator.token.name);
+            let about = About::tenant(&flow.tenant).flow(name);
+            controller.commit(writes, about, "flow_deleted", message).await?;
+            Ok(StatusCode::NO_CONTENT)
+        })
+        .await
+}
+
+/// A flow comes with its numbers and its first policy, or not at all.
+fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
+    if view.flow(&flow.name).is_some() {
+        return Err(Refusal::conflict(format!("there is a flow {} already; change it with PUT", flow.name)));
+    }
+    let mut writes = Vec::new();
+    for node in [&flow.ingress, &flow.egress] {
+        let of_tenant = |record: &&At<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
+        let record = view.node(node).map(|(_, record)| record).filter(of_tenant).ok_or_else(|| {
+            let what = "enrol it first: POST /v1/nodes/NAME/enrolment";
+            Refusal::not_found(format!("the tenant {} has no node {node}; {what}", flow.tenant))
+        })?;
+        writes.push(Write::check(key::of(key::NODE, node), Expect::Revision(record.revision)));
+    }
+    let (number, expected, epoch) = free_number(view, flow)?;
+    let taken = emit(&NumberRecord { flow: Some(flow.name.clone()), epoch: 0 });
+    for (node, expect) in [&flow.ingress, &flow.egress].into_iter().zip(expected) {
+        writes.push(Write::put(key::number(node, number), taken.clone()).when(expect));
+    }
+    let first = view.situation(flow).initial().following(None, &flow.name, unix_ms());
+    let first = Policy { epoch: epoch + 1, ..first };
+    // Before the flow, so that nobody sees a flow without policy.
+    writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
+    let record = FlowRecord { flow: flow.clone(), number };
+    writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
+    Ok(writes)
+}
+
+fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Write> {
+    let mut writes = Vec::new();
+    if let Some(policy) = view.policy(&new.name)
+        && policy.value.because != Cause::Operator
+    {
+        let next = view.situation(new).initial().following(Some(&policy.value), &new.name, unix_ms());
+        let read = Expect::Revision(policy.revision);
+        writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
+    }
+    let record = FlowRecord { flow: new.clone(), number: before.value.number };
+    writes.push(
+        Write::put(key::of(key::FLOW, &new.name), emit(&record)).when(Expect::Revision(before.revision)),
+    );
+    writes
+}
+
+/// A number that neither node uses, what the store has to say of it at either, and the last epoch under it.
+fn free_number(view: &View, flow: &Flow) -> Result<(u16, [Expect; 2], u32), Refusal> {
+    let nodes = [&flow.ingress, &flow.egress].map(|node| view.nodes.get(node));
+    let mut hasher = DefaultHasher::new();
+    flow.name.hash(&mut hasher);
+    // Each flow begins to look elsewhere, so that flows that are made at once rarely want the same number.
+    let first = usize::try_from(hasher.finish() % MAX_FLOWS as u64).unwrap_or(0);
+    let numbers = (0..MAX_FLOWS).map(|offset| (first + offset) % MAX_FLOWS);
+    for number in numbers.filter_map(|number| u16::try_from(number).ok()) {
+        let of =
+            |node: Option<&crate::view::NodeView>| node.and_then(|node| node.numbers.get(&number)).cloned();
+        let found = nodes.map(of);
+        if found.iter().flatten().any(|found| found.value.flow.is_some()) {
+            continue;
+        }
+        let epoch = found.iter().flatten().map(|found| found.value.epoch).max().unwrap_or(0);
+        let expected =
+            found.map(|found| found.map_or(Expect::Absent, |found| Expect::Revision(found.revision)));
+        return Ok((number, expected, epoch));
+    }
+    Err(Refusal::conflict(format!(
+        "{} and {} share no free number; a node has {MAX_FLOWS} flows",
+        flow.ingress, flow.egress
+    )))
+}
+
+impl Controller {
+    /// A flow that the operator may know of.
+    pub(super) fn flow_of<N>(&self, operator: &Operator<N>, name: &Name) -> Result<At<FlowRecord>, Refusal> {
+        let view = self.view();
+        let record = view.flow(name).filter(|record| operator.sees(&record.value.flow.tenant));
+        record.cloned().ok_or_else(|| {
+            Refusal::not_found(format!("there is no flow {name}; GET /v1/flows lists those there are"))
+        })
+    }
+}

@@ -1,0 +1,104 @@
+use super::refusal::{Failed, Refusal, Refused};
+use crate::access::{Anyone, Peer};
+use crate::controller::Controller;
+use crate::metrics::Now;
+use crate::store::Role;
+use axum::Router;
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::get;
+use hawser_control::access::Caller;
+use hawser_control::resource::Mode;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Whether the controller runs
+#[utoipa::path(get, path = "/healthz", tag = "service",
+    responses((status = 200, content_type = "text/plain", body = String)))]
+pub(super) async fn healthz() -> &'static str {
+    "ok\n"
+}
+
+/// Whether the controller can do its work: the store is known and somebody decides
+#[utoipa::path(get, path = "/readyz", tag = "service",
+    responses((status = 200, content_type = "text/plain", body = String),
+        (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
+pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<String, Refusal> {
+    if *controller.ending.borrow() {
+        return Err(Refusal::unavailable("the controller ends"));
+    }
+    if !controller.is_filled() {
+        return Err(Refusal::unavailable("the store has not been read yet"));
+    }
+    let role = controller.role.borrow().clone();
+    match role {
+        Role::Leader(leadership) if leadership.holds() => Ok("ready, decides\n".into()),
+        Role::Follower { leader: Some(leader) } => Ok(format!("ready, {leader} decides\n")),
+        _ => Err(Refusal::unavailable("no controller decides at the moment, or the store cannot be reached")),
+    }
+}
+
+/// What the controller counts, for Prometheus; with a token of any scope, or from the same machine
+#[utoipa::path(get, path = "/metrics", tag = "service", security((), ("token" = [])),
+    responses((status = 200, content_type = "application/openmetrics-text", body = String), Refused))]
+pub(super) async fn metrics(
+    State(controller): State<Arc<Controller>>,
+    request: Request,
+) -> Result<impl IntoResponse, Failed> {
+    let mut parts = request.into_parts().0;
+    if !parts.extensions.get::<Peer>().is_some_and(|peer| peer.address.is_loopback()) {
+        let Anyone(caller) = Anyone::from_request_parts(&mut parts, &controller).await?;
+        match caller {
+            Caller::Operator(token) if token.tenant.is_none() => {}
+            _ => return Err(Refusal::forbidden("metrics are for operators of all tenants").into()),
+        }
+    }
+    Ok(([(CONTENT_TYPE, OPENMETRICS)], controller.metrics.text(&now(&controller))))
+}
+
+/// Health and metrics alone, for a listener without TLS.
+pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
+    let text = |State(controller): State<Arc<Controller>>| async move {
+        ([(CONTENT_TYPE, OPENMETRICS)], controller.metrics.text(&now(&controller)))
+    };
+    Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(text))
+        .with_state(controller.clone())
+}
+
+fn now(controller: &Controller) -> Now {
+    let view = controller.view();
+    let mut flows = BTreeMap::new();
+    for flow in view.flows.values() {
+        let (Some(record), Some(policy)) = (&flow.record, &flow.policy) else { continue };
+        let state = match policy.value.code.count_ones() {
+            0 => "default_route",
+            1 => "one_path",
+            8 => "stopped",
+            _ => "replicated",
+        };
+        *flows.entry((mode_name(record.value.flow.mode), state)).or_insert(0) += 1;
+    }
+    Now {
+        streams: controller.streams.len(),
+        nodes: view.nodes.values().filter(|node| node.record.is_some()).count(),
+        nodes_alive: view.nodes.values().filter(|node| node.alive.is_some()).count(),
+        leads: controller.role.borrow().leadership().is_some(),
+        flows: flows.into_iter().map(|((mode, state), count)| (mode, state, count)).collect(),
+    }
+}
+
+fn mode_name(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Single => "single",
+        Mode::Redirect => "redirect",
+        Mode::Replicate => "replicate",
+        Mode::Successive => "successive",
+        Mode::Evidence => "evidence",
+    }
+}

@@ -1,0 +1,115 @@
+use super::extract::{Body, Path};
+use super::refusal::{BodyRefused, Failed, Refusal, Refused};
+use crate::access::Certified;
+use crate::check;
+use crate::controller::{About, Controller};
+use crate::observe;
+use crate::push;
+use crate::record::{emit, key, unix_ms};
+use crate::store::{Expect, Write};
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Sse};
+use futures_util::future::try_join_all;
+use hawser_control::Name;
+use hawser_control::node::{Registration, Report, Reported};
+use std::sync::Arc;
+
+/// Say what the node has; first on every connection
+#[utoipa::path(put, path = "/v1/nodes/{node}/registration", tag = "nodes", params(("node" = Name, Path)), request_body = Registration,
+    responses((status = 204, description = "Known"), Refused, BodyRefused))]
+pub(super) async fn register(
+    State(controller): State<Arc<Controller>>,
+    caller: Certified,
+    Path(node): Path<Name>,
+    Body(registration): Body<Registration>,
+) -> Result<StatusCode, Failed> {
+    caller.must_be(&node)?;
+    check::registration(&registration).map_err(Refusal::meaningless)?;
+    let (controller, caller, node, new) = (&*controller, &caller, &node, &registration);
+    controller
+        .retrying(|| async move {
+            let read = {
+                let view = controller.view();
+                let known = view.nodes.get(node).and_then(|node| node.registration.as_ref());
+                if known.is_some_and(|known| known.value == *new) {
+                    return Ok(());
+                }
+                known.map_or(Expect::Absent, |known| Expect::Revision(known.revision))
+            };
+            let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
+            let message = format!("node {node} has {} paths and runs {}", new.paths.len(), new.version);
+            let about = About::tenant(&caller.tenant).node(node);
+            controller.commit(vec![write], about, "node_registered", message).await?;
+            Ok(())
+        })
+        .await?;
+    controller.heard_of(node, &caller.tenant).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// What the node has to do: `assignment`, `policy`, `ping`, and `end` before the controller ends the stream
+#[utoipa::path(get, path = "/v1/nodes/{node}/stream", tag = "nodes", params(("node" = Name, Path)),
+    responses((status = 200, content_type = "text/event-stream", body = String), Refused))]
+pub(super) async fn stream(
+    State(controller): State<Arc<Controller>>,
+    caller: Certified,
+    Path(node): Path<Name>,
+) -> Result<impl IntoResponse, Failed> {
+    caller.must_be(&node)?;
+    Ok(Sse::new(push::stream(controller, caller.node)))
+}
+
+/// Tell what happened, and that the node lives
+#[utoipa::path(post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), request_body = Report,
+    responses((status = 204, description = "Taken"), Refused, BodyRefused))]
+pub(super) async fn report(
+    State(controller): State<Arc<Controller>>,
+    caller: Certified,
+    Path(node): Path<Name>,
+    Body(mut report): Body<Report>,
+) -> Result<StatusCode, Failed> {
+    caller.must_be(&node)?;
+    check::report(&report).map_err(Refusal::meaningless)?;
+    controller.is_own(&node, &report)?;
+    controller.heard_of(&node, &caller.tenant).await?;
+    let observations = std::mem::take(&mut report.observations);
+    if report.paths.is_empty() {
+        // Nothing changed, so what was said last still holds.
+        let before = controller.reports().get(&node).map(|before| before.report.paths.clone());
+        report.paths = before.unwrap_or_default();
+    } else {
+        controller.heard_health(&node, report.paths.clone()).await?;
+    }
+    let reported = Reported { node: node.clone(), at_unix_ms: unix_ms(), report };
+    controller.reports().insert(node.clone(), reported);
+    let (controller, node) = (&controller, &node);
+    try_join_all(
+        observations.into_iter().map(|observation| controller.heard(node, &caller.tenant, observation)),
+    )
+    .await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+impl Controller {
+    /// Refuses a report about flows of others. A flow that was deleted meanwhile is nobody's.
+    fn is_own(&self, node: &Name, report: &Report) -> Result<(), Refusal> {
+        let view = self.view();
+        let sends = report.sends.iter().map(|send| (&send.flow, Some(true)));
+        let receives = report.receives.iter().map(|receive| (&receive.flow, Some(false)));
+        let observations = report.observations.iter().filter_map(observe::about);
+        for (name, at_ingress) in sends.chain(receives).chain(observations) {
+            let Some(flow) = view.flow(name).map(|record| &record.value.flow) else { continue };
+            let is_own = match at_ingress {
+                Some(true) => flow.ingress == *node,
+                Some(false) => flow.egress == *node,
+                None => flow.ingress == *node || flow.egress == *node,
+            };
+            if !is_own {
+                self.metrics.refused("foreign_flow");
+                return Err(Refusal::forbidden(format!("{node} reports {name}, which is not its to report")));
+            }
+        }
+        Ok(())
+    }
+}

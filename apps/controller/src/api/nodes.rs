@@ -1,0 +1,257 @@
+use super::extract::{Body, Part, Path, Query};
+use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::tenants::rest;
+use crate::access::{Operate, Operator, Read};
+use crate::controller::{About, Controller};
+use crate::record::{EnrolmentRecord, NodeRecord, emit, key, random_hex, sha256_hex, unix_ms};
+use crate::store::{Expect, Write};
+use crate::view::At;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hawser_control::Name;
+use hawser_control::access::{Enrolment, NewEnrolment};
+use hawser_control::answer::Page;
+use hawser_control::node::Reported;
+use hawser_control::resource::{Node, Path as NodePath};
+use std::sync::Arc;
+
+/// The longest time for which an enrolment token may be valid, seconds: 30 days.
+const MAX_VALID_S: u32 = 30 * 24 * 3600;
+
+/// Nodes, by name
+#[utoipa::path(get, path = "/v1/nodes", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<Node>), Refused))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<Node>>, Failed> {
+    let view = controller.view();
+    let nodes = view.nodes.range(rest(part.after()?)).filter_map(|(name, node)| {
+        let record = &node.record.as_ref()?.value;
+        operator.sees(&record.tenant).then(|| (name, (name, node, record)))
+    });
+    let Page { items, next } = part.page(nodes)?;
+    let resource = |(name, node, record): (&Name, &crate::view::NodeView, &NodeRecord)| {
+        node.resource(name, record, controller.seen_unix_ms(name))
+    };
+    Ok(Json(Page { items: items.into_iter().map(resource).collect(), next }))
+}
+
+/// A node
+#[utoipa::path(get, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+    responses((status = 200, body = Node), Refused, Missing))]
+pub(super) async fn show(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Path(name): Path<Name>,
+) -> Result<Json<Node>, Failed> {
+    let seen = controller.seen_unix_ms(&name);
+    let view = controller.view();
+    let (node, record) = view.node(&name).ok_or_else(|| missing(&name))?;
+    if !operator.sees(&record.value.tenant) {
+        return Err(missing(&name).into());
+    }
+    Ok(Json(node.resource(&name, &record.value, seen)))
+}
+
+/// Revoke a node's certificate and forget the node
+#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+    responses((status = 204, description = "Forgotten"), Refused, Missing, Conflicting))]
+pub(super) async fn delete(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Failed> {
+    let record = controller.node_of(&operator, &name)?;
+    let mut writes = {
+        let view = controller.view();
+        let node = view.nodes.get(&name).ok_or_else(|| missing(&name))?;
+        let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
+        if let Some(flow) = flows.first() {
+            let what =
+                format!("{name} is an end of {} flows, such as {flow}; delete them first", flows.len());
+            return Err(Refusal::conflict(what).into());
+        }
+        let registration = node.registration.as_ref().map(|_| key::of(key::REGISTRATION, &name));
+        // More numbers than a commit takes stay; they do no harm to a later node of that name.
+        let numbers = node.numbers.keys().take(90).map(|number| key::number(&name, *number));
+        registration.into_iter().chain(numbers).map(Write::delete).collect::<Vec<_>>()
+    };
+    writes.push(Write::delete(key::of(key::NODE, &name)).when(Expect::Revision(record.revision)));
+    let message = format!("{} deleted the node {name}", operator.token.name);
+    let about = About::tenant(&record.value.tenant).node(&name);
+    controller.commit(writes, about, "node_deleted", message).await?;
+    if let Some(lease) = controller.liveness.forget(&name) {
+        controller.store.revoke(lease).await?;
+    }
+    controller.reports().remove(&name);
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Make a one-time token by which a node gets its certificate
+///
+/// The node is created if there is none of that name. A node that has a certificate keeps it until the token is used.
+#[utoipa::path(post, path = "/v1/nodes/{node}/enrolment", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+    request_body = NewEnrolment,
+    responses((status = 201, body = Enrolment), Refused, BodyRefused, Missing, Conflicting))]
+pub(super) async fn invite(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path(name): Path<Name>,
+    Body(new): Body<NewEnrolment>,
+) -> Result<(StatusCode, Json<Enrolment>), Failed> {
+    operator.must_be_of(&new.tenant)?;
+    if !(1..=MAX_VALID_S).contains(&new.valid_s) {
+        return Err(Refusal::meaningless(format!("valid_s is 1 to {MAX_VALID_S}")).into());
+    }
+    let (id, secret) = (random_hex::<8>(), random_hex::<32>());
+    let expires_unix_ms = unix_ms() + u64::from(new.valid_s) * 1000;
+    let enrolment =
+        EnrolmentRecord { node: name.clone(), secret_sha256: sha256_hex(&secret), expires_unix_ms };
+    let mut writes =
+        vec![Write::put(format!("{}{id}", key::ENROLMENT), emit(&enrolment)).when(Expect::Absent)];
+    {
+        let view = controller.view();
+        let tenant = view.tenants.get(&new.tenant).ok_or_else(|| {
+            let what = format!("there is no tenant {}; make it first: POST /v1/tenants", new.tenant);
+            Refusal::not_found(what)
+        })?;
+        writes.push(Write::check(key::of(key::TENANT, &new.tenant), Expect::Revision(tenant.revision)));
+        match view.node(&name) {
+            Some((_, node)) if node.value.tenant != new.tenant => {
+                let what = format!(
+                    "another tenant has a node {name}; choose another name, or delete that node first"
+                );
+                return Err(Refusal::conflict(what).into());
+            }
+            Some(_) => {}
+            None => {
+                let node = NodeRecord { tenant: new.tenant.clone(), signal_key: None, certificates: vec![] };
+                writes.push(Write::put(key::of(key::NODE, &name), emit(&node)).when(Expect::Absent));
+            }
+        }
+    }
+    let message = format!("{} made a token to enrol {name}", operator.token.name);
+    controller.commit(writes, About::tenant(&new.tenant).node(&name), "enrolment_created", message).await?;
+    let token = format!("hawser1.{id}.{secret}.{}", controller.authority.digest());
+    Ok((StatusCode::CREATED, Json(Enrolment { node: name, token, expires_unix_ms })))
+}
+
+/// Revoke a node's certificates; open streams end at once
+#[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+    responses((status = 204, description = "Revoked"), Refused, Missing, Conflicting))]
+pub(super) async fn revoke(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Failed> {
+    let (controller, operator, name) = (&*controller, &operator, &name);
+    controller
+        .retrying(|| async move {
+            let At { value, revision } = controller.node_of(operator, name)?;
+            let tenant = value.tenant.clone();
+            let node = NodeRecord { certificates: vec![], signal_key: None, ..value };
+            let write = Write::put(key::of(key::NODE, name), emit(&node)).when(Expect::Revision(revision));
+            let message = format!("{} revoked the certificate of {name}", operator.token.name);
+            let about = About::tenant(&tenant).node(name);
+            controller.commit(vec![write], about, "certificate_revoked", message).await?;
+            Ok(StatusCode::NO_CONTENT)
+        })
+        .await
+}
+
+/// Paths, by node and number
+#[utoipa::path(get, path = "/v1/paths", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<NodePath>), Refused))]
+pub(super) async fn paths(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<NodePath>>, Failed> {
+    let after: Option<PathKey> = part.after()?;
+    let view = controller.view();
+    let from = after
+        .as_ref()
+        .map_or(std::ops::Bound::Unbounded, |after| std::ops::Bound::Included(after.node.clone()));
+    let nodes = view
+        .nodes
+        .range((from, std::ops::Bound::Unbounded))
+        .filter(|(_, node)| node.record.as_ref().is_some_and(|record| operator.sees(&record.value.tenant)));
+    let paths = nodes.flat_map(|(name, node)| node.paths(name));
+    let paths = paths.map(|path| (PathKey { node: path.node.clone(), number: path.end.number }, path));
+    let rest = paths.skip_while(|(key, _)| after.as_ref().is_some_and(|after| key <= after));
+    Ok(Json(part.page(rest)?))
+}
+
+/// Where a list of paths goes on: `NODE/NUMBER`.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+struct PathKey {
+    node: Name,
+    number: u8,
+}
+
+impl std::fmt::Display for PathKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.node, self.number)
+    }
+}
+
+impl std::str::FromStr for PathKey {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (node, number) = text.split_once('/')?;
+            Some(PathKey { node: node.parse().ok()?, number: number.parse().ok()? })
+        };
+        parse().ok_or("give NODE/NUMBER, as in `next`")
+    }
+}
+
+/// The latest report of every node that reports to this controller, by node
+#[utoipa::path(get, path = "/v1/reports", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<Reported>), Refused))]
+pub(super) async fn reports(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<Reported>>, Failed> {
+    let after = part.after()?;
+    let view = controller.view();
+    let nodes = view
+        .nodes
+        .range(rest(after))
+        .filter(|(_, node)| node.record.as_ref().is_some_and(|record| operator.sees(&record.value.tenant)));
+    let reports = controller.reports();
+    Ok(Json(part.page(nodes.filter_map(|(name, _)| Some((name, reports.get(name)?.clone()))))?))
+}
+
+/// The latest report of a node
+#[utoipa::path(get, path = "/v1/reports/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
+    responses((status = 200, body = Reported), Refused, Missing))]
+pub(super) async fn latest_report(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Path(name): Path<Name>,
+) -> Result<Json<Reported>, Failed> {
+    controller.node_of(&operator, &name)?;
+    let report = controller.reports().get(&name).cloned();
+    Ok(Json(report.ok_or_else(|| Refusal::not_found(format!("{name} has not reported to this controller")))?))
+}
+
+impl Controller {
+    /// A node that the operator may know of.
+    fn node_of<N>(&self, operator: &Operator<N>, name: &Name) -> Result<At<NodeRecord>, Refusal> {
+        let view = self.view();
+        let record =
+            view.node(name).map(|(_, record)| record).filter(|record| operator.sees(&record.value.tenant));
+        record.cloned().ok_or_else(|| missing(name))
+    }
+}
+
+pub(super) fn missing(name: &Name) -> Refusal {
+    let what = "GET /v1/nodes lists those there are, POST /v1/nodes/NAME/enrolment makes one";
+    Refusal::not_found(format!("there is no node {name}; {what}"))
+}

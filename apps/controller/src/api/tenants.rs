@@ -1,0 +1,105 @@
+use super::extract::{Body, Part, Path, Query};
+use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use crate::access::{Admin, Operator, Read};
+use crate::controller::{About, Controller};
+use crate::record::{emit, key};
+use crate::store::{Expect, Write};
+use axum::Json;
+use axum::extract::State;
+use axum::http::{HeaderName, StatusCode, header};
+use hawser_control::Name;
+use hawser_control::answer::Page;
+use hawser_control::resource::Tenant;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// What was made, and where it is.
+pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 1], Json<T>);
+
+pub(super) fn created<T>(place: String, what: T) -> Created<T> {
+    (StatusCode::CREATED, [(header::LOCATION, place)], Json(what))
+}
+
+/// Where a list goes on after a name.
+pub(super) fn rest(after: Option<Name>) -> (Bound<Name>, Bound<Name>) {
+    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+}
+
+/// Tenants, by name
+#[utoipa::path(get, path = "/v1/tenants", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<Tenant>), Refused))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<Tenant>>, Failed> {
+    let view = controller.view();
+    let tenants = view.tenants.range(rest(part.after()?)).filter(|(name, _)| operator.sees(name));
+    Ok(Json(part.page(tenants.map(|(name, tenant)| (name, tenant.value.clone())))?))
+}
+
+/// Make a tenant
+#[utoipa::path(post, path = "/v1/tenants", tag = "operators", request_body = Tenant, security(("token" = [])),
+    responses((status = 201, body = Tenant), Refused, BodyRefused, Conflicting))]
+pub(super) async fn create(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    Body(tenant): Body<Tenant>,
+) -> Result<Created<Tenant>, Failed> {
+    operator.must_see_all()?;
+    if tenant.description.len() > 1024 {
+        return Err(Refusal::meaningless("the description has more than 1024 bytes").into());
+    }
+    if controller.view().tenants.contains_key(&tenant.name) {
+        return Err(Refusal::conflict(format!("there is a tenant {} already", tenant.name)).into());
+    }
+    let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
+    let message = format!("{} made the tenant {}", operator.token.name, tenant.name);
+    controller.commit(vec![write], About::tenant(&tenant.name), "tenant_created", message).await?;
+    Ok(created(format!("/v1/tenants/{}", tenant.name), tenant))
+}
+
+/// A tenant
+#[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
+    responses((status = 200, body = Tenant), Refused, Missing))]
+pub(super) async fn show(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Path(name): Path<Name>,
+) -> Result<Json<Tenant>, Failed> {
+    let view = controller.view();
+    let tenant = view.tenants.get(&name).filter(|_| operator.sees(&name)).ok_or_else(|| missing(&name))?;
+    Ok(Json(tenant.value.clone()))
+}
+
+/// Remove a tenant that has no nodes, flows and tokens
+#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
+    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting))]
+pub(super) async fn delete(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Failed> {
+    operator.must_see_all()?;
+    let revision = {
+        let view = controller.view();
+        let tenant = view.tenants.get(&name).ok_or_else(|| missing(&name))?;
+        let records = view.nodes.values().filter_map(|node| node.record.as_ref());
+        let nodes = records.filter(|record| record.value.tenant == name).count();
+        let tokens =
+            view.tokens.values().filter(|token| token.value.token.tenant.as_ref() == Some(&name)).count();
+        if nodes + tokens > 0 {
+            let what = format!("{name} still has {nodes} nodes and {tokens} tokens; delete them first");
+            return Err(Refusal::conflict(what).into());
+        }
+        tenant.revision
+    };
+    let write = Write::delete(key::of(key::TENANT, &name)).when(Expect::Revision(revision));
+    let message = format!("{} removed the tenant {name}", operator.token.name);
+    controller.commit(vec![write], About::tenant(&name), "tenant_deleted", message).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+pub(super) fn missing(name: &Name) -> Refusal {
+    Refusal::not_found(format!("there is no tenant {name}; GET /v1/tenants lists those there are"))
+}

@@ -1,0 +1,110 @@
+use super::extract::{Body, Part, Path, Query};
+use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::tenants::{self, Created, created, rest};
+use crate::access::{Admin, Anyone, Operator, scope_name};
+use crate::controller::{About, Controller};
+use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex, unix_ms};
+use crate::store::{Expect, Write};
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hawser_control::Name;
+use hawser_control::access::{Caller, IssuedToken, NewToken, Scope, Token};
+use hawser_control::answer::Page;
+use std::sync::Arc;
+
+/// Operators' tokens, by name, without their secrets
+#[utoipa::path(get, path = "/v1/tokens", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<Token>), Refused))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<Token>>, Failed> {
+    let view = controller.view();
+    let tokens =
+        view.tokens.range(rest(part.after()?)).map(|(name, token)| (name, token.value.token.clone()));
+    let seen = tokens.filter(|(_, token)| operator.sees_optional(token.tenant.as_ref()));
+    Ok(Json(part.page(seen)?))
+}
+
+/// Make a token; its secret is shown once
+#[utoipa::path(post, path = "/v1/tokens", tag = "operators", request_body = NewToken, security(("token" = [])),
+    responses((status = 201, body = IssuedToken), Refused, BodyRefused, Missing, Conflicting))]
+pub(super) async fn create(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    Body(new): Body<NewToken>,
+) -> Result<Created<IssuedToken>, Failed> {
+    let mut writes = Vec::new();
+    match &new.tenant {
+        None => operator.must_see_all()?,
+        Some(tenant) => {
+            operator.must_be_of(tenant)?;
+            let revision = controller.view().tenants.get(tenant).map(|tenant| tenant.revision);
+            let revision = revision.ok_or_else(|| tenants::missing(tenant))?;
+            writes.push(Write::check(key::of(key::TENANT, tenant), Expect::Revision(revision)));
+        }
+    }
+    if controller.view().tokens.contains_key(&new.name) {
+        return Err(
+            Refusal::conflict(format!("there is a token {} already; delete it first", new.name)).into()
+        );
+    }
+    let NewToken { name, scope, tenant } = new;
+    let issued = issue(Token { name, scope, tenant, created_unix_ms: unix_ms() });
+    writes.push(put(&issued));
+    let Token { name, tenant, .. } = &issued.token;
+    let message = format!("{} made the token {name}, scope {}", operator.token.name, scope_name(scope));
+    let about = About { tenant: tenant.clone(), ..About::default() };
+    controller.commit(writes, about, "token_created", message).await?;
+    Ok(created(format!("/v1/tokens/{name}"), issued))
+}
+
+/// Remove a token; it opens nothing from now on
+#[utoipa::path(delete, path = "/v1/tokens/{token}", tag = "operators", params(("token" = Name, Path)), security(("token" = [])),
+    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting))]
+pub(super) async fn delete(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Admin>,
+    Path(name): Path<Name>,
+) -> Result<StatusCode, Failed> {
+    let (revision, tenant) = {
+        let view = controller.view();
+        let token =
+            view.tokens.get(&name).filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
+        let token = token.ok_or_else(|| {
+            Refusal::not_found(format!("there is no token {name}; GET /v1/tokens lists those there are"))
+        })?;
+        let is_admin = |token: &Token| token.scope == Scope::Admin && token.tenant.is_none();
+        let admins = view.tokens.values().filter(|token| is_admin(&token.value.token)).count();
+        if admins == 1 && is_admin(&token.value.token) {
+            let what = "this is the last token that can make others; make another with the scope admin first";
+            return Err(Refusal::conflict(what).into());
+        }
+        (token.revision, token.value.token.tenant.clone())
+    };
+    let write = Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision));
+    let message = format!("{} removed the token {name}", operator.token.name);
+    let about = About { tenant, ..About::default() };
+    controller.commit(vec![write], about, "token_deleted", message).await?;
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Whom the controller takes the caller for
+#[utoipa::path(get, path = "/v1/me", tag = "operators", tag = "nodes", security(("token" = []), ()),
+    responses((status = 200, body = Caller), Refused))]
+pub(super) async fn me(Anyone(caller): Anyone) -> Json<Caller> {
+    Json(caller)
+}
+
+/// A token with a new secret.
+pub(crate) fn issue(token: Token) -> IssuedToken {
+    IssuedToken { token, secret: format!("hawser-{}", random_hex::<32>()) }
+}
+
+/// Keeps a token that is not there yet.
+pub(crate) fn put(issued: &IssuedToken) -> Write {
+    let record = TokenRecord { token: issued.token.clone(), secret_sha256: sha256_hex(&issued.secret) };
+    Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record)).when(Expect::Absent)
+}

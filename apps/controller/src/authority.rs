@@ -1,0 +1,251 @@
+//! The controller's own certificate authority: its files, the server's certificate, the nodes' certificates.
+
+use crate::record::{Issued, sha256_hex, unix_ms};
+use anyhow::{Context, Result, ensure};
+use hawser_control::Name;
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber,
+};
+use rustls::RootCertStore;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use std::fs;
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+use std::sync::Arc;
+use time::{Duration, OffsetDateTime};
+use x509_parser::prelude::{FromDer, X509Certificate};
+
+const CERTIFICATE_FILE: &str = "authority.pem";
+const KEY_FILE: &str = "authority.key";
+
+/// Ten years: replacing it means to enrol all nodes again.
+const AUTHORITY_DAYS: i64 = 3650;
+
+/// The server makes itself a new one long before.
+const SERVER_DAYS: i64 = 90;
+
+/// Certificates are valid from a little before they are made, since clocks differ.
+const CLOCKS_DIFFER: Duration = Duration::minutes(5);
+
+/// Signs certificates.
+pub(crate) struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    der: CertificateDer<'static>,
+    pem: String,
+}
+
+/// A node's new certificate.
+pub(crate) struct NodeCertificate {
+    pub(crate) pem: String,
+    pub(crate) issued: Issued,
+    pub(crate) renew_unix_ms: u64,
+}
+
+/// Whom a connection's certificate names. The authority's signature and the time were checked by TLS.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Presented {
+    pub(crate) node: Name,
+    /// Hexadecimal.
+    pub(crate) serial: String,
+}
+
+impl Presented {
+    /// Of a client's certificate, none when it names no node.
+    pub fn of(der: &CertificateDer<'_>) -> Option<Presented> {
+        let (_, certificate) = X509Certificate::from_der(der).ok()?;
+        let node = certificate.subject().iter_common_name().next()?.as_str().ok()?.parse().ok()?;
+        Some(Presented { node, serial: hex::encode(certificate.raw_serial()) })
+    }
+}
+
+/// Why a request for a certificate is refused.
+#[derive(Debug, thiserror::Error)]
+#[error("the certificate signing request cannot be used: {0}")]
+pub(crate) struct BadRequest(String);
+
+impl Authority {
+    /// The authority whose files are in `state`; makes it at the first start.
+    pub(crate) fn open(state: &Path) -> Result<Authority> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(state).with_context(|| {
+            format!("cannot create {} (`state` in the configuration says where)", state.display())
+        })?;
+        let (certificate, key) = (state.join(CERTIFICATE_FILE), state.join(KEY_FILE));
+        // The certificate is written last: while it is missing, the authority has never been used.
+        if !certificate.exists() {
+            let (certificate_pem, key_pem) = make()?;
+            write_private(&key, &key_pem)?;
+            write_private(&certificate, &certificate_pem)?;
+            tracing::info!(certificate = %certificate.display(), "made an authority; back up its key, all nodes depend on it");
+        }
+        let mode = fs::metadata(&key)
+            .with_context(|| format!("cannot read {}", key.display()))?
+            .permissions()
+            .mode();
+        ensure!(mode & 0o077 == 0, "{} can be read by others: chmod 600 it", key.display());
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        Authority::of(read(&certificate)?, &read(&key)?).with_context(|| {
+            format!("{} and {} do not make an authority", certificate.display(), key.display())
+        })
+    }
+
+    fn of(pem: String, key_pem: &str) -> Result<Authority> {
+        let key = KeyPair::from_pem(key_pem)?;
+        let der =
+            CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let (_, parsed) = X509Certificate::from_der(&der)?;
+        ensure!(
+            parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw(),
+            "the key is of another certificate"
+        );
+        Ok(Authority { issuer: Issuer::from_ca_cert_der(&der, key)?, der, pem })
+    }
+
+    /// Its certificate, PEM.
+    pub(crate) fn pem(&self) -> &str {
+        &self.pem
+    }
+
+    /// SHA-256 of its certificate (DER), hexadecimal.
+    pub(crate) fn digest(&self) -> String {
+        sha256_hex(&self.der)
+    }
+
+    /// A key and certificate for this server, and when to replace them.
+    pub(crate) fn server(
+        &self,
+        names: &[String],
+    ) -> Result<(rustls::sign::CertifiedKey, std::time::Duration)> {
+        let mut all = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
+        all.extend(names.iter().filter(|name| !all.contains(name)).cloned().collect::<Vec<_>>());
+        let mut params = CertificateParams::new(all)
+            .context("`names` has something that is neither a name nor an address")?;
+        params.distinguished_name = common_name("hawser controller");
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        params.not_before = OffsetDateTime::now_utc() - CLOCKS_DIFFER;
+        params.not_after = OffsetDateTime::now_utc() + Duration::days(SERVER_DAYS);
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+        let certificate = params.signed_by(&key, &self.issuer)?;
+        let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
+        let key = rustls::crypto::ring::sign::any_supported_type(&key)?;
+        let chain = vec![certificate.der().clone(), self.der.clone()];
+        let replace_after = std::time::Duration::from_secs(SERVER_DAYS.unsigned_abs() * 24 * 3600 * 2 / 3);
+        Ok((rustls::sign::CertifiedKey::new(chain, key), replace_after))
+    }
+
+    /// Accepts clients without a certificate, and with one of this authority.
+    pub(crate) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>> {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.der.clone())?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+            .allow_unauthenticated()
+            .build()?)
+    }
+
+    /// A certificate for the key of a request. What the request says of names and purposes is ignored.
+    pub(crate) fn sign(&self, csr_pem: &str, node: &Name, days: u32) -> Result<NodeCertificate, BadRequest> {
+        let bad = |error: rcgen::Error| BadRequest(error.to_string());
+        let request = CertificateSigningRequestParams::from_pem(csr_pem).map_err(bad)?;
+        let serial: [u8; 16] = {
+            let mut bytes = [0; 16];
+            getrandom::fill(&mut bytes).expect("every Linux has random bytes");
+            // Positive, and never shortened for a leading zero.
+            bytes[0] = bytes[0] & 0x7f | 0x40;
+            bytes
+        };
+        let now = OffsetDateTime::now_utc();
+        let life = Duration::days(days.into());
+        let mut params = CertificateParams::default();
+        params.distinguished_name = common_name(node.as_str());
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        params.serial_number = Some(SerialNumber::from_slice(&serial));
+        params.not_before = now - CLOCKS_DIFFER;
+        params.not_after = now + life;
+        let certificate = params.signed_by(&request.public_key, &self.issuer).map_err(bad)?;
+        let life_ms = u64::from(days) * 24 * 3600 * 1000;
+        let issued = Issued { serial: hex::encode(serial), expires_unix_ms: unix_ms() + life_ms };
+        Ok(NodeCertificate { pem: certificate.pem(), issued, renew_unix_ms: unix_ms() + life_ms * 2 / 3 })
+    }
+}
+
+/// Writes a file that only its owner can read, whole or not at all.
+pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
+    let write = || {
+        let new = path.with_extension("new");
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&new, path)?;
+        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+    };
+    write().with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn make() -> Result<(String, String)> {
+    let mut params = CertificateParams::default();
+    params.distinguished_name = common_name("hawser authority");
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params.not_before = OffsetDateTime::now_utc() - CLOCKS_DIFFER;
+    params.not_after = OffsetDateTime::now_utc() + Duration::days(AUTHORITY_DAYS);
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
+    Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
+}
+
+fn common_name(name: &str) -> DistinguishedName {
+    let mut distinguished = DistinguishedName::new();
+    distinguished.push(DnType::CommonName, name);
+    distinguished
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> String {
+        let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
+        let mut params = CertificateParams::new(vec!["another".to_owned()]).unwrap();
+        params.distinguished_name = common_name("another");
+        params.serialize_request(&key).unwrap().pem().unwrap()
+    }
+
+    fn authority() -> Authority {
+        let (certificate, key) = make().unwrap();
+        Authority::of(certificate, &key).unwrap()
+    }
+
+    #[test]
+    fn a_node_gets_the_name_that_its_token_has_and_not_the_one_it_asks_for() {
+        let node: Name = "edge-1".parse().unwrap();
+        let certificate = authority().sign(&request(), &node, 30).unwrap();
+        let der = CertificateDer::from_pem_slice(certificate.pem.as_bytes()).unwrap();
+        assert_eq!(Presented::of(&der), Some(Presented { node, serial: certificate.issued.serial }));
+        let (_, parsed) = X509Certificate::from_der(&der).unwrap();
+        assert!(parsed.subject_alternative_name().unwrap().is_none());
+        assert!(!parsed.is_ca());
+    }
+
+    #[test]
+    fn a_request_that_its_key_did_not_sign_is_refused() {
+        let authority = authority();
+        let node: Name = "edge-1".parse().unwrap();
+        let mut forged = CertificateSigningRequestDer::from_pem_slice(request().as_bytes()).unwrap().to_vec();
+        *forged.last_mut().unwrap() ^= 1;
+        let forged = pem::encode("CERTIFICATE REQUEST", &forged);
+        for text in ["", authority.pem(), &forged] {
+            assert!(authority.sign(text, &node, 30).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What operators and nodes say and what cannot be.
+
+use hawser_control::node::{Registration, Report};
+use hawser_control::resource::{Flow, Selector};
+use std::net::IpAddr;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// Paths that a policy can name: eight at once would be the code that stops a flow.
+const MAX_PATHS: usize = 7;
+
+/// What is wrong with a flow, and what would be right.
+pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
+    if flow.ingress == flow.egress {
+        return Err("ingress and egress are two nodes".into());
+    }
+    selector("select", &flow.select)?;
+    if flow.paths.len() > MAX_PATHS || !are_paths(flow.paths.iter().copied()) {
+        return Err("`paths` are up to seven different numbers from 1 to 8".into());
+    }
+    if let Some(trigger) = &flow.trigger {
+        selector("trigger.select", &trigger.select)?;
+        if trigger.request_bytes.0 > trigger.request_bytes.1 {
+            return Err("trigger.request_bytes: the least is above the largest".into());
+        }
+        if trigger.late_after_ms == 0 || trigger.in_a_row == 0 {
+            return Err("trigger.late_after_ms and trigger.in_a_row are at least 1".into());
+        }
+    }
+    let elimination = &flow.elimination;
+    let is_at_least =
+        |value: Option<f64>, least: f64| value.is_none_or(|value| value >= least && value.is_finite());
+    if !is_at_least(elimination.tolerance_ms, 0.0) {
+        return Err("elimination.tolerance_ms is not below 0".into());
+    }
+    if elimination.window_packets == Some(0) {
+        return Err("elimination.window_packets is at least 1".into());
+    }
+    if !is_at_least(elimination.budget_ratio, 1.0) {
+        return Err("elimination.budget_ratio is at least 1, the packet itself".into());
+    }
+    match elimination.tolerated_damage_ratio {
+        Some(ratio) if !(0.0..=1.0).contains(&ratio) => {
+            Err("elimination.tolerated_damage_ratio is 0 to 1".into())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn selector(key: &str, selector: &Selector) -> Result<(), String> {
+    if !is_prefix(&selector.destination) {
+        return Err(format!(
+            "{key}.destination: {:?} is no prefix such as 203.0.113.0/24",
+            selector.destination
+        ));
+    }
+    if selector.protocol == Some(0) {
+        return Err(format!("{key}.protocol: 0 is no IP protocol; leave it out for all"));
+    }
+    let ports = [selector.source_ports, selector.destination_ports];
+    if ports.iter().flatten().any(|(first, last)| first > last) {
+        return Err(format!("{key}: the first port is above the last"));
+    }
+    if ports.iter().any(Option::is_some) && !matches!(selector.protocol, Some(TCP | UDP)) {
+        return Err(format!("{key}: ports need `protocol` {TCP} or {UDP}"));
+    }
+    Ok(())
+}
+
+fn is_prefix(text: &str) -> bool {
+    let parse = || {
+        let (address, bits) = text.split_once('/')?;
+        let address: IpAddr = address.parse().ok()?;
+        let bits: u8 = bits.parse().ok()?;
+        Some(bits <= if address.is_ipv4() { 32 } else { 128 })
+    };
+    parse().unwrap_or(false)
+}
+
+/// What is wrong with a registration.
+pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
+    if registration.version.len() > 64 {
+        return Err("`version` has more than 64 bytes".into());
+    }
+    if !are_paths(registration.paths.iter().map(|path| path.number)) {
+        return Err("`paths` have different numbers from 1 to 8".into());
+    }
+    if registration.paths.iter().any(|path| path.interface.is_empty() || path.interface.len() > 15) {
+        return Err("`interface` has 1 to 15 bytes".into());
+    }
+    Ok(())
+}
+
+/// What is wrong with a report, apart from what it is about.
+pub(crate) fn report(report: &Report) -> Result<(), String> {
+    if !are_paths(report.paths.iter().map(|path| path.number)) {
+        return Err("`paths` have different numbers from 1 to 8".into());
+    }
+    for (key, count, most) in [
+        ("sends", report.sends.len(), 1024),
+        ("receives", report.receives.len(), 1024),
+        ("observations", report.observations.len(), 256),
+    ] {
+        if count > most {
+            return Err(format!("`{key}` has more than {most} elements; send several reports"));
+        }
+    }
+    Ok(())
+}
+
+/// Whether these are numbers of paths, each once.
+fn are_paths(mut numbers: impl Iterator<Item = u8>) -> bool {
+    let mut seen = 0u16;
+    numbers.all(|number| {
+        let bit = 1u16.checked_shl(number.into()).unwrap_or(0);
+        let is_new = (1..=8).contains(&number) && seen & bit == 0;
+        seen |= bit;
+        is_new
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn flow_with(change: impl FnOnce(&mut Value)) -> Result<(), String> {
+        let mut text = json!({ "name": "stage", "tenant": "acme", "ingress": "edge-1", "egress": "edge-2", "mode": "evidence",
+            "select": { "destination": "203.0.113.0/24", "protocol": 6, "destination_ports": [443, 443] } });
+        change(&mut text);
+        flow(&serde_json::from_value(text).unwrap())
+    }
+
+    #[test]
+    fn a_flow_that_cannot_be_is_refused_with_the_key() {
+        flow_with(|_| ()).unwrap();
+        for (pointer, value, word) in [
+            ("/egress", json!("edge-1"), "egress"),
+            ("/select/destination", json!("203.0.113.0"), "select.destination"),
+            ("/select/destination", json!("203.0.113.0/33"), "select.destination"),
+            ("/select/protocol", json!(1), "ports need"),
+            ("/select/destination_ports", json!([2, 1]), "first port"),
+        ] {
+            let error = flow_with(|text| *text.pointer_mut(pointer).unwrap() = value).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+        for (key, value, word) in [
+            ("paths", json!([1, 1]), "paths"),
+            ("paths", json!([0]), "paths"),
+            ("paths", json!([1, 2, 3, 4, 5, 6, 7, 8]), "paths"),
+            ("elimination", json!({ "budget_ratio": 0.5 }), "budget_ratio"),
+            ("trigger", json!({ "select": { "destination": "::/0" }, "in_a_row": 0 }), "in_a_row"),
+        ] {
+            let error = flow_with(|text| text[key] = value).unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

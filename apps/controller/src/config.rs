@@ -1,0 +1,248 @@
+//! The configuration of a controller: one TOML file, parsed once into valid values.
+
+use serde::Deserialize;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// What a controller is to be. docs/controller.md explains every key.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Config {
+    /// How other controllers and events call it; made up when not given.
+    pub name: Option<String>,
+    /// Where it listens, HTTPS.
+    pub listen: SocketAddr,
+    /// Names and addresses by which clients reach it, for its certificate; `localhost` and the loopback addresses are
+    /// always in it.
+    pub names: Vec<String>,
+    /// Where its files are: authority, database, the first operator's token.
+    pub state: PathBuf,
+    /// Where metrics and health can be had without TLS and token; none: nowhere.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Where state is kept.
+    pub store: StoreConfig,
+    /// What nodes are told.
+    pub nodes: NodesConfig,
+    /// What clients may use.
+    pub limits: LimitsConfig,
+    /// How many events are remembered.
+    pub events: usize,
+}
+
+/// Where state is kept.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
+pub enum StoreConfig {
+    /// In a file of this controller, `database` in its state directory.
+    Embedded,
+    /// In an etcd cluster that several controllers share.
+    Etcd(EtcdConfig),
+}
+
+/// An etcd cluster.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EtcdConfig {
+    /// `https://HOST:PORT` of its members.
+    pub endpoints: Vec<String>,
+    /// What the keys of this group of controllers begin with.
+    #[serde(default = "EtcdConfig::prefix")]
+    pub prefix: String,
+    /// The authority of the cluster's certificates, PEM.
+    pub authority: Option<PathBuf>,
+    /// This controller's certificate for the cluster, PEM.
+    pub certificate: Option<PathBuf>,
+    /// And its key.
+    pub key: Option<PathBuf>,
+    /// The user to authenticate as.
+    pub user: Option<String>,
+    /// A file with the user's password.
+    pub password_file: Option<PathBuf>,
+}
+
+impl EtcdConfig {
+    fn prefix() -> String {
+        "hawser/".to_owned()
+    }
+}
+
+/// What nodes are told and how long they are trusted.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodesConfig {
+    /// How often nodes report, milliseconds.
+    pub report_every_ms: u32,
+    /// A node that has not reported for so long counts as dead, seconds. Also after how long another controller decides
+    /// when the leader dies.
+    pub lease_s: u32,
+    /// How long a node's certificate is valid, days.
+    pub certificate_days: u32,
+    /// Whether policies are also sent to ingress nodes in-band.
+    pub signals: bool,
+}
+
+/// What clients may use before they are refused.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Open connections.
+    pub connections: usize,
+    /// Open connections from one address.
+    pub connections_per_address: usize,
+    /// How long a handshake, the head of a request or the rest of it may take, seconds.
+    pub request_timeout_s: u32,
+    /// A connection without a request is closed after so long, seconds.
+    pub idle_s: u32,
+    /// The largest body of a request, bytes.
+    pub body_bytes: usize,
+    /// Requests a second by one operator's token.
+    pub operator_requests_per_s: f64,
+    /// Requests a second by one node.
+    pub node_requests_per_s: f64,
+    /// Failed authentications a minute from one address; what is more is answered with 429.
+    pub failures_per_minute: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            name: None,
+            listen: SocketAddr::from(([127, 0, 0, 1], 14750)),
+            names: vec![],
+            state: PathBuf::from("/var/lib/hawser/controller"),
+            metrics_listen: None,
+            store: StoreConfig::Embedded,
+            nodes: NodesConfig::default(),
+            limits: LimitsConfig::default(),
+            events: 10_000,
+        }
+    }
+}
+
+impl Default for NodesConfig {
+    fn default() -> Self {
+        NodesConfig { report_every_ms: 5_000, lease_s: 15, certificate_days: 30, signals: true }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        LimitsConfig {
+            connections: 20_000,
+            connections_per_address: 2_000,
+            request_timeout_s: 10,
+            idle_s: 60,
+            body_bytes: 256 * 1024,
+            operator_requests_per_s: 500.0,
+            node_requests_per_s: 50.0,
+            failures_per_minute: 60.0,
+        }
+    }
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not what is expected; the message shows line, key and what would be right.
+    #[error("{}: {source}", path.display())]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+    },
+    /// A value does not make sense.
+    #[error("`{key}` {what}")]
+    Value {
+        /// Which.
+        key: &'static str,
+        /// What would be right.
+        what: &'static str,
+    },
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// When it cannot be read or says something that cannot be.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let config: Config = toml::from_str(&text)
+            .map_err(|source| ConfigError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Says what cannot be.
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        let lease_ms = u64::from(self.nodes.lease_s) * 1000;
+        let limits = &self.limits;
+        let rates = [limits.operator_requests_per_s, limits.node_requests_per_s, limits.failures_per_minute];
+        let checks = [
+            (self.nodes.report_every_ms >= 100, "nodes.report_every_ms", "is at least 100"),
+            (
+                lease_ms >= 2 * u64::from(self.nodes.report_every_ms) && lease_ms >= 2_000,
+                "nodes.lease_s",
+                "is at least 2, and at least twice nodes.report_every_ms, so that one late report does no harm",
+            ),
+            ((1..=825).contains(&self.nodes.certificate_days), "nodes.certificate_days", "is 1 to 825"),
+            (limits.connections > 0, "limits.connections", "is at least 1"),
+            (limits.connections_per_address > 0, "limits.connections_per_address", "is at least 1"),
+            (limits.request_timeout_s > 0, "limits.request_timeout_s", "is at least 1"),
+            (limits.idle_s > 0, "limits.idle_s", "is at least 1"),
+            (limits.body_bytes >= 4096, "limits.body_bytes", "is at least 4096"),
+            (rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()), "limits", "has rates above 0"),
+            (self.events >= 100, "events", "is at least 100"),
+        ];
+        match checks.into_iter().find(|(holds, ..)| !holds) {
+            Some((_, key, what)) => Err(ConfigError::Value { key, what }),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_secs(self.nodes.lease_s.into())
+    }
+
+    pub(crate) fn request_timeout(&self) -> Duration {
+        Duration::from_secs(self.limits.request_timeout_s.into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_a_controller_on_loopback() {
+        let config: Config = toml::from_str("").unwrap();
+        config.check().unwrap();
+        assert!(config.listen.ip().is_loopback());
+    }
+
+    #[test]
+    fn unknown_keys_and_impossible_values_are_refused_by_name() {
+        for (text, word) in [
+            ("listem = '127.0.0.1:1'", "listem"),
+            ("[store]\nkind = 'sqlite'", "sqlite"),
+            ("[store]\nkind = 'etcd'", "endpoints"),
+            ("[nodes]\nlease = 3", "lease"),
+        ] {
+            let error = toml::from_str::<Config>(text).unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+        let short: Config = toml::from_str("[nodes]\nlease_s = 6").unwrap();
+        assert!(short.check().unwrap_err().to_string().contains("nodes.lease_s"));
+    }
+}

@@ -1,0 +1,247 @@
+//! What all requests share: the store, the view of it, and who is to be told.
+
+use crate::authority::Authority;
+use crate::config::Config;
+use crate::limit::Limits;
+use crate::liveness::Liveness;
+use crate::metrics::Metrics;
+use crate::push::Streams;
+use crate::record::{EventRecord, emit, key, random_hex, unix_ms};
+use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
+use crate::view::{Touched, View};
+use futures_util::FutureExt;
+use hawser_control::Name;
+use hawser_control::node::Reported;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+
+/// How long an answer waits for the view to show what was written. Afterwards the answer is given all the same: the
+/// change is in the store.
+const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+
+/// Changes that are taken over before readers are let in again.
+const CHANGES_AT_ONCE: usize = 256;
+
+/// One controller.
+pub struct Controller {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) authority: Authority,
+    pub(crate) metrics: Metrics,
+    pub(crate) limits: Limits,
+    pub(crate) liveness: Liveness,
+    pub(crate) streams: Streams,
+    /// Who decides.
+    pub(crate) role: watch::Receiver<Role>,
+    /// True when the controller is to end.
+    pub(crate) ending: watch::Sender<bool>,
+    view: RwLock<View>,
+    /// [`View::complete`], for those who wait.
+    shown: watch::Sender<Revision>,
+    /// Whether the view has been filled.
+    filled: watch::Sender<bool>,
+    reports: Mutex<HashMap<Name, Reported>>,
+    work: mpsc::UnboundedSender<Touched>,
+}
+
+/// What an event is about.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct About {
+    pub(crate) tenant: Option<Name>,
+    pub(crate) node: Option<Name>,
+    pub(crate) flow: Option<Name>,
+}
+
+impl About {
+    pub(crate) fn tenant(tenant: &Name) -> About {
+        About { tenant: Some(tenant.clone()), ..About::default() }
+    }
+
+    pub(crate) fn node(self, node: &Name) -> About {
+        About { node: Some(node.clone()), ..self }
+    }
+
+    pub(crate) fn flow(self, flow: &Name) -> About {
+        About { flow: Some(flow.clone()), ..self }
+    }
+}
+
+impl Controller {
+    /// A controller and what its leader has to look at.
+    pub(crate) fn new(
+        name: String,
+        config: Config,
+        store: Arc<dyn Store>,
+        authority: Authority,
+        role: watch::Receiver<Role>,
+    ) -> (Arc<Controller>, mpsc::UnboundedReceiver<Touched>) {
+        let (work, inbox) = mpsc::unbounded_channel();
+        let controller = Controller {
+            limits: Limits::new(&config.limits),
+            liveness: Liveness::default(),
+            metrics: Metrics::new(),
+            streams: Streams::default(),
+            view: RwLock::default(),
+            shown: watch::channel(0).0,
+            filled: watch::channel(false).0,
+            ending: watch::channel(false).0,
+            reports: Mutex::default(),
+            name,
+            config,
+            store,
+            authority,
+            role,
+            work,
+        };
+        (Arc::new(controller), inbox)
+    }
+
+    /// The store's content, as far as it is known here. Never held over an await.
+    pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
+        self.view.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn view_mut(&self) -> RwLockWriteGuard<'_, View> {
+        self.view.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The latest reports of nodes that report here.
+    pub(crate) fn reports(&self) -> MutexGuard<'_, HashMap<Name, Reported>> {
+        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// When a node was last heard of here, milliseconds since 1970.
+    pub(crate) fn seen_unix_ms(&self, node: &Name) -> Option<u64> {
+        self.reports().get(node).map(|reported| reported.at_unix_ms)
+    }
+
+    /// Writes, together with the event that tells of it, and waits until it can be read back here.
+    pub(crate) async fn commit(
+        &self,
+        mut writes: Vec<Write>,
+        about: About,
+        kind: &str,
+        message: String,
+    ) -> Result<Revision, Error> {
+        let About { tenant, node, flow } = about;
+        let at_unix_ms = unix_ms();
+        let event = EventRecord { at_unix_ms, tenant, node, flow, kind: kind.to_owned(), message };
+        // Ordered by time, so that the oldest are found when there are too many.
+        let event_key = format!("{}{at_unix_ms:013}-{}", key::EVENT, random_hex::<6>());
+        writes.push(Write::put(event_key, emit(&event)));
+        let revision = self.store.commit(writes).await?;
+        self.shown(revision).await;
+        Ok(revision)
+    }
+
+    /// Waits until the view has all that was written up to that revision.
+    pub(crate) async fn shown(&self, revision: Revision) {
+        let mut shown = self.shown.subscribe();
+        let waiting = shown.wait_for(|complete| *complete >= revision);
+        if tokio::time::timeout(SHOWN_WITHIN, waiting).await.is_err() {
+            tracing::warn!(revision, "the store has not shown yet what was written");
+        }
+    }
+
+    /// Waits until the view has been filled from the store.
+    pub(crate) async fn filled(&self) {
+        // The sender is part of self, so it cannot be gone.
+        let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
+    }
+
+    pub(crate) fn is_filled(&self) -> bool {
+        *self.filled.borrow()
+    }
+
+    /// Waits until the controller is to end.
+    pub(crate) async fn ended(&self) {
+        // The sender is part of self, so it cannot be gone.
+        let _ = self.ending.subscribe().wait_for(|ending| *ending).await;
+    }
+
+    /// Changes of the view, by the revision that is complete.
+    pub(crate) fn changes(&self) -> watch::Receiver<Revision> {
+        self.shown.subscribe()
+    }
+
+    /// Takes the store's changes over, for ever.
+    pub(crate) async fn follow(self: Arc<Self>) {
+        let mut follow = Follow::new(self.store.clone(), "");
+        loop {
+            let mut updates = vec![follow.next().await];
+            while updates.len() < CHANGES_AT_ONCE
+                && let Some(update) = follow.next().now_or_never()
+            {
+                updates.push(update);
+            }
+            self.take_over(updates);
+        }
+    }
+
+    fn take_over(&self, updates: Vec<Update>) {
+        let mut touched = Vec::new();
+        let mut is_new = false;
+        let complete = {
+            let mut view = self.view_mut();
+            for update in updates {
+                match update {
+                    Update::Change(change) => touched.push(view.apply(change)),
+                    Update::All(entries) => {
+                        *view = View::of(entries);
+                        touched.clear();
+                        is_new = true;
+                    }
+                }
+            }
+            view.complete
+        };
+        self.shown.send_replace(complete);
+        if is_new {
+            self.streams.renew_all();
+            self.filled.send_replace(true);
+            // Whoever leads looks at everything.
+            let _ = self.work.send(Touched::Nothing);
+        }
+        for touched in touched {
+            self.tell(touched);
+        }
+    }
+
+    /// Tells streams and the leader's task.
+    fn tell(&self, touched: Touched) {
+        match &touched {
+            Touched::Flow { nodes, .. } => nodes.iter().for_each(|node| self.streams.renew(node)),
+            Touched::Policy { flow, nodes } => nodes.iter().for_each(|node| self.streams.policy(node, flow)),
+            Touched::Node(name) => self.streams.renew(name),
+            Touched::Registration(name) => self.peers(name).iter().for_each(|node| self.streams.renew(node)),
+            Touched::Lost(_)
+            | Touched::Health(_)
+            | Touched::Observation(_)
+            | Touched::Event
+            | Touched::Nothing => {}
+        }
+        let is_work = matches!(
+            touched,
+            Touched::Registration(_) | Touched::Lost(_) | Touched::Health(_) | Touched::Observation(_)
+        );
+        if is_work {
+            // The receiver ends with the controller.
+            let _ = self.work.send(touched);
+        }
+    }
+
+    /// The nodes to which a node's paths matter: those that eliminate what it sends, and itself.
+    fn peers(&self, name: &Name) -> Vec<Name> {
+        let view = self.view();
+        let Some(node) = view.nodes.get(name) else { return vec![] };
+        let mut peers: Vec<Name> = vec![name.clone()];
+        let egresses = node.sends.iter().filter_map(|flow| Some(view.flow(flow)?.value.flow.egress.clone()));
+        peers.extend(egresses);
+        peers.sort_unstable();
+        peers.dedup();
+        peers
+    }
+}

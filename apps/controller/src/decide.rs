@@ -1,0 +1,109 @@
+//! Decisions and their way into the store.
+//!
+//! What is decided is in `hawser_control::decide`. Here it becomes a policy with the next epoch, written only if the flow
+//! and the policy are still those that were looked at, so that epochs rise without gaps whoever decides.
+
+use crate::controller::{About, Controller};
+use crate::record::{emit, key, unix_ms};
+use crate::store::{Error, Expect, Write};
+use crate::view::At;
+use hawser_control::Name;
+use hawser_control::decide::{Decision, Situation, Void};
+use hawser_control::resource::{Cause, Policy};
+
+/// How often a decision is tried when flow or policy change meanwhile.
+const ATTEMPTS: usize = 32;
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// This is in force now.
+    Decided(Policy),
+    /// This stays in force.
+    Stays(Policy),
+    /// What asked for a decision may not.
+    Void(Void),
+    /// There is no such flow.
+    Gone,
+}
+
+/// Chooses the paths of a flow; nothing when its policy is to stay.
+pub(crate) type Choose<'a> = dyn Fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Void> + Sync + 'a;
+
+/// The kind and the message of the event that tells of a policy.
+pub(crate) type Describe<'a> = dyn Fn(&Policy) -> (&'static str, String) + Sync + 'a;
+
+/// A policy in words.
+pub(crate) fn described(policy: &Policy) -> String {
+    let numbers = |bits: u8| {
+        (1..=8).filter(|n| bits & 1 << (n - 1) != 0).map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let paths = match policy.code {
+        0 => "the default route".to_owned(),
+        code => format!("paths {}", numbers(code)),
+    };
+    let probes = match policy.probes {
+        0 => String::new(),
+        probes => format!(", one packet in {} on {} too", policy.probe_every, numbers(probes)),
+    };
+    format!("epoch {}, {paths}{probes}", policy.epoch)
+}
+
+fn cause_name(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Configured => "configured",
+        Cause::Degraded => "degraded",
+        Cause::Judged => "judged",
+        Cause::Redirected => "redirected",
+        Cause::Operator => "operator",
+    }
+}
+
+impl Controller {
+    /// Decides about a flow and puts the new policy into force, together with the other writes.
+    ///
+    /// # Errors
+    /// When the store does not answer, or one of the other writes collides.
+    pub(crate) async fn decide(
+        &self,
+        flow: &Name,
+        with: Vec<Write>,
+        choose: &Choose<'_>,
+        describe: &Describe<'_>,
+    ) -> Result<Outcome, Error> {
+        let keys = [key::of(key::FLOW, flow), key::of(key::POLICY, flow)];
+        for attempt in 1.. {
+            let (about, policy, read) = {
+                let view = self.view();
+                let (Some(record), Some(At { value: before, revision })) =
+                    (view.flow(flow), view.policy(flow))
+                else {
+                    return Ok(Outcome::Gone);
+                };
+                let decision = match choose(view.situation(&record.value.flow), before) {
+                    Err(void) => return Ok(Outcome::Void(void)),
+                    Ok(None) => return Ok(Outcome::Stays(before.clone())),
+                    Ok(Some(decision)) => decision,
+                };
+                let about = About::tenant(&record.value.flow.tenant).flow(flow);
+                (about, decision.following(Some(before), flow, unix_ms()), [record.revision, *revision])
+            };
+            let mut writes = with.clone();
+            writes.push(Write::check(&keys[0], Expect::Revision(read[0])));
+            writes.push(Write::put(&keys[1], emit(&policy)).when(Expect::Revision(read[1])));
+            let (kind, message) = describe(&policy);
+            match self.commit(writes, about, kind, message).await {
+                Ok(_) => {
+                    self.metrics.decided(cause_name(policy.because));
+                    tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
+                    return Ok(Outcome::Decided(policy));
+                }
+                Err(Error::Conflict { key, found }) if keys.contains(&key) && attempt < ATTEMPTS => {
+                    self.caught_up(found).await;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        unreachable!("the last attempt returns")
+    }
+}

@@ -1,0 +1,217 @@
+//! What the leader alone does: it decides on what nodes report, notices the dead, and clears away.
+
+use crate::controller::{About, Controller};
+use crate::decide::described;
+use crate::record::{EnrolmentRecord, key, parse, unix_ms};
+use crate::store::{Error, Leadership, MAX_WRITES, Write};
+use crate::view::Touched;
+use hawser_control::Name;
+use hawser_control::decide::{Decision, Situation, Void, health_changed, observed};
+use hawser_control::node::Observation;
+use hawser_control::resource::{Cause, Mode, Policy};
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Semaphore, mpsc};
+
+/// Decisions that are written at once.
+const AT_ONCE: usize = 256;
+
+/// How often old events and unused tokens are cleared away.
+const CLEAR_EVERY: Duration = Duration::from_secs(30);
+
+/// Acts upon what changes for as long as this controller leads, for ever.
+pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedReceiver<Touched>) {
+    let mut role = controller.role.clone();
+    let mut clear = tokio::time::interval(CLEAR_EVERY);
+    let at_once = Arc::new(Semaphore::new(AT_ONCE));
+    loop {
+        let leadership = role.borrow_and_update().leadership().cloned();
+        let Some(leadership) = leadership else {
+            tokio::select! {
+                changed = role.changed() => if changed.is_err() { return },
+                // What a leader does first is to look at everything.
+                touched = inbox.recv() => if touched.is_none() { return },
+            }
+            continue;
+        };
+        controller.filled().await;
+        let leader = Leader { controller: controller.clone(), leadership, at_once: at_once.clone() };
+        leader.look_at_everything().await;
+        while leader.leadership.holds() {
+            tokio::select! {
+                changed = role.changed() => if changed.is_err() { return } else { break },
+                touched = inbox.recv() => match touched {
+                    Some(touched) => leader.look_at(touched).await,
+                    None => return,
+                },
+                _ = clear.tick() => leader.clear_away().await,
+            }
+        }
+    }
+}
+
+struct Leader {
+    controller: Arc<Controller>,
+    leadership: Leadership,
+    at_once: Arc<Semaphore>,
+}
+
+impl Leader {
+    async fn look_at_everything(&self) {
+        let (observations, flows) = {
+            let view = self.controller.view();
+            (
+                view.observations.keys().cloned().collect::<Vec<_>>(),
+                view.flows.keys().cloned().collect::<Vec<_>>(),
+            )
+        };
+        tracing::info!(observations = observations.len(), flows = flows.len(), "decides from now on");
+        for key in observations {
+            self.act_upon_waiting(key).await;
+        }
+        for flow in flows {
+            self.fit(flow).await;
+        }
+    }
+
+    async fn look_at(&self, touched: Touched) {
+        match touched {
+            Touched::Nothing => self.look_at_everything().await,
+            Touched::Observation(key) => self.act_upon_waiting(key).await,
+            Touched::Registration(node) => {
+                for flow in self.flows_of(&node) {
+                    self.fit(flow).await;
+                }
+            }
+            Touched::Health(node) => {
+                for flow in self.redirected_flows_of(&node) {
+                    self.follow_health(flow).await;
+                }
+            }
+            Touched::Lost(node) => self.lost(node).await,
+            Touched::Node(_) | Touched::Flow { .. } | Touched::Policy { .. } | Touched::Event => {}
+        }
+    }
+
+    fn flows_of(&self, node: &Name) -> Vec<Name> {
+        let view = self.controller.view();
+        view.nodes.get(node).map_or(vec![], |node| node.sends.union(&node.receives).cloned().collect())
+    }
+
+    fn redirected_flows_of(&self, node: &Name) -> Vec<Name> {
+        let view = self.controller.view();
+        let Some(node) = view.nodes.get(node) else { return vec![] };
+        let is_redirected =
+            |flow: &&Name| view.flow(flow).is_some_and(|flow| flow.value.flow.mode == Mode::Redirect);
+        node.sends.iter().filter(is_redirected).cloned().collect()
+    }
+
+    async fn act_upon_waiting(&self, key: Arc<str>) {
+        let (controller, leadership) = (self.controller.clone(), self.leadership.clone());
+        self.spawn(async move { controller.act_upon_waiting(&key, &leadership).await }).await;
+    }
+
+    /// Decides anew if the flow's policy does not fit the paths that its nodes have.
+    async fn fit(&self, flow: Name) {
+        self.decide(flow, "policy_fitted", |situation, policy| Ok(fitted(situation, policy))).await;
+    }
+
+    async fn follow_health(&self, flow: Name) {
+        self.decide(flow, "flow_redirected", |situation, policy| Ok(health_changed(situation, policy))).await;
+    }
+
+    async fn decide(
+        &self,
+        flow: Name,
+        kind: &'static str,
+        choose: fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Void>,
+    ) {
+        let is_needed = {
+            let view = self.controller.view();
+            let (record, policy) = (view.flow(&flow), view.policy(&flow));
+            let chosen = record
+                .zip(policy)
+                .map(|(record, policy)| choose(view.situation(&record.value.flow), &policy.value));
+            matches!(chosen, Some(Ok(Some(_))))
+        };
+        if !is_needed {
+            return;
+        }
+        let (controller, fence) = (self.controller.clone(), self.leadership.fence());
+        self.spawn(async move {
+            let describe = |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
+            controller.decide(&flow, vec![fence], &choose, &describe).await.map(drop)
+        })
+        .await;
+    }
+
+    /// A node's lease ran out. What is in force stays: its flows may live although it does not report.
+    async fn lost(&self, node: Name) {
+        let tenant = self.controller.view().node(&node).map(|(_, record)| record.value.tenant.clone());
+        let Some(tenant) = tenant else { return };
+        let (controller, fence) = (self.controller.clone(), self.leadership.fence());
+        self.spawn(async move {
+            let message = format!("node {node} has not reported for too long");
+            let about = About::tenant(&tenant).node(&node);
+            controller.commit(vec![fence], about, "node_lost", message).await.map(drop)
+        })
+        .await;
+    }
+
+    async fn clear_away(&self) {
+        if let Err(error) = self.try_clear_away().await {
+            tracing::warn!("old entries are cleared away later: {error}");
+        }
+    }
+
+    async fn try_clear_away(&self) -> Result<(), Error> {
+        let mut keys: Vec<String> = {
+            let view = self.controller.view();
+            let surplus = view.events.len().saturating_sub(self.controller.config.events);
+            view.events.values().take(surplus).map(|stored| stored.key.to_string()).collect()
+        };
+        let (enrolments, _) = self.controller.store.list_all(key::ENROLMENT).await?;
+        keys.extend(enrolments.iter().filter_map(|entry| {
+            let enrolment: EnrolmentRecord = parse(&entry.key, &entry.value)?;
+            (enrolment.expires_unix_ms <= unix_ms()).then(|| entry.key.to_string())
+        }));
+        for keys in keys.chunks(MAX_WRITES - 1) {
+            let mut writes: Vec<Write> = keys.iter().map(Write::delete).collect();
+            writes.push(self.leadership.fence());
+            self.controller.store.commit(writes).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits only while too many others run.
+    async fn spawn(&self, task: impl Future<Output = Result<(), Error>> + Send + 'static) {
+        let permit = self.at_once.clone().acquire_owned().await.expect("it is never closed");
+        tokio::spawn(async move {
+            match task.await {
+                // Another one leads and will see to it, or somebody was quicker.
+                Ok(()) | Err(Error::Conflict { .. }) => {}
+                Err(error) => tracing::error!("a decision could not be written: {error}"),
+            }
+            drop(permit);
+        });
+    }
+}
+
+/// What the flow is to take when its nodes' paths are others than before; nothing when the policy can stay.
+fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
+    let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
+    let decision = match policy.because {
+        Cause::Operator => return None,
+        Cause::Configured => Some(situation.initial()),
+        Cause::Judged | Cause::Redirected if !has_missing => None,
+        Cause::Degraded | Cause::Judged | Cause::Redirected => {
+            let again = Observation::Degraded { flow: policy.flow.clone(), since_due_us: 0, silent_us: 0 };
+            observed(situation, policy, &again).ok().flatten()
+        }
+    };
+    decision.filter(|decision| {
+        (decision.code, decision.probes, decision.probe_every)
+            != (policy.code, policy.probes, policy.probe_every)
+    })
+}

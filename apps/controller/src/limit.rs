@@ -1,0 +1,87 @@
+//! How many requests and failures are accepted from whom.
+
+use crate::config::LimitsConfig;
+use hawser_control::Name;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::net::IpAddr;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Buckets are swept when there are so many; a full one says nothing that a new one would not.
+const BUCKETS: usize = 16_384;
+
+/// A second's worth of requests may come at once, but so many in any case.
+const LEAST_BURST: f64 = 20.0;
+
+pub(crate) struct Limits {
+    pub(crate) operators: Limit<Name>,
+    pub(crate) nodes: Limit<Name>,
+    /// Failed authentications. What is right is accepted from everywhere: secrets have 256 random bits, so guessing is
+    /// hopeless, and nobody can lock another one out.
+    pub(crate) failures: Limit<IpAddr>,
+}
+
+impl Limits {
+    pub(crate) fn new(config: &LimitsConfig) -> Limits {
+        Limits {
+            operators: Limit::new(config.operator_requests_per_s),
+            nodes: Limit::new(config.node_requests_per_s),
+            failures: Limit::new(config.failures_per_minute / 60.0),
+        }
+    }
+}
+
+/// A token bucket for each of many.
+pub(crate) struct Limit<K> {
+    per_s: f64,
+    burst: f64,
+    buckets: Mutex<HashMap<K, Bucket>>,
+}
+
+struct Bucket {
+    left: f64,
+    at: Instant,
+}
+
+impl<K: Hash + Eq> Limit<K> {
+    fn new(per_s: f64) -> Self {
+        Limit { per_s, burst: (2.0 * per_s).max(LEAST_BURST), buckets: Mutex::default() }
+    }
+
+    /// Takes one, or says after how long there will be one again.
+    pub(crate) fn take(&self, who: K, now: Instant) -> Result<(), Duration> {
+        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        if buckets.len() >= BUCKETS {
+            let to_full = Duration::from_secs_f64(self.burst / self.per_s);
+            buckets.retain(|_, bucket| now.duration_since(bucket.at) < to_full);
+        }
+        let bucket = buckets.entry(who).or_insert(Bucket { left: self.burst, at: now });
+        let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
+        bucket.left = (bucket.left + gained).min(self.burst);
+        bucket.at = now;
+        if bucket.left >= 1.0 {
+            bucket.left -= 1.0;
+            return Ok(());
+        }
+        Err(Duration::from_secs_f64((1.0 - bucket.left) / self.per_s))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_burst_is_accepted_and_then_the_rate() {
+        let limit = Limit::new(10.0);
+        let start = Instant::now();
+        for _ in 0..20 {
+            limit.take("a", start).unwrap();
+        }
+        assert_eq!(limit.take("a", start), Err(Duration::from_millis(100)));
+        limit.take("b", start).unwrap();
+        limit.take("a", start + Duration::from_millis(101)).unwrap();
+        assert!(limit.take("a", start + Duration::from_millis(102)).is_err());
+    }
+}

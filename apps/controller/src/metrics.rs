@@ -1,0 +1,175 @@
+//! What the controller counts, for Prometheus.
+
+use crate::record::unix_ms;
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
+use prometheus_client::registry::{Registry, Unit};
+use std::time::Duration;
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RequestLabels {
+    method: String,
+    route: String,
+    status: u16,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RouteLabels {
+    route: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct KindLabels {
+    kind: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct CauseLabels {
+    because: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct FlowLabels {
+    mode: &'static str,
+    state: &'static str,
+}
+
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<RequestLabels, Counter>,
+    request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
+    refused: Family<ReasonLabels, Counter>,
+    decisions: Family<CauseLabels, Counter>,
+    voided: Family<ReasonLabels, Counter>,
+    pushed: Family<KindLabels, Counter>,
+    push_seconds: Histogram,
+    connections: Gauge,
+    streams: Gauge,
+    nodes_alive: Gauge,
+    nodes: Gauge,
+    leads: Gauge,
+    flows: Family<FlowLabels, Gauge>,
+}
+
+/// What is true at the moment.
+pub(crate) struct Now {
+    pub(crate) streams: usize,
+    pub(crate) nodes: usize,
+    pub(crate) nodes_alive: usize,
+    pub(crate) leads: bool,
+    /// Mode, state and how many.
+    pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
+}
+
+fn seconds() -> Histogram {
+    // From 0.5 ms to 16 s.
+    Histogram::new(exponential_buckets(0.0005, 2.0, 16))
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let mut registry = Registry::with_prefix("hawser_controller");
+        let metrics = Metrics {
+            requests: Family::default(),
+            request_seconds: Family::new_with_constructor(seconds),
+            refused: Family::default(),
+            decisions: Family::default(),
+            voided: Family::default(),
+            pushed: Family::default(),
+            push_seconds: seconds(),
+            connections: Gauge::default(),
+            streams: Gauge::default(),
+            nodes_alive: Gauge::default(),
+            nodes: Gauge::default(),
+            leads: Gauge::default(),
+            flows: Family::default(),
+            registry: Registry::default(),
+        };
+        registry.register("requests", "Requests by route and status", metrics.requests.clone());
+        registry.register_with_unit(
+            "request",
+            "How long answers took, by route",
+            Unit::Seconds,
+            metrics.request_seconds.clone(),
+        );
+        registry.register("refused", "What was refused, by reason", metrics.refused.clone());
+        registry.register("decisions", "Policies decided, by cause", metrics.decisions.clone());
+        registry.register("voided", "Observations not acted upon, by reason", metrics.voided.clone());
+        registry.register("pushed", "Messages to nodes, by kind", metrics.pushed.clone());
+        registry.register_with_unit(
+            "push",
+            "From a decision to the moment when the node takes it",
+            Unit::Seconds,
+            metrics.push_seconds.clone(),
+        );
+        registry.register("connections", "Open connections", metrics.connections.clone());
+        registry.register("streams", "Open streams of nodes", metrics.streams.clone());
+        registry.register("nodes", "Nodes that exist", metrics.nodes.clone());
+        registry.register("nodes_alive", "Nodes that live", metrics.nodes_alive.clone());
+        registry.register("leads", "1 when this controller decides", metrics.leads.clone());
+        registry.register("flows", "Flows by mode and state", metrics.flows.clone());
+        Metrics { registry, ..metrics }
+    }
+
+    pub(crate) fn request(&self, method: &str, route: &str, status: u16, took: Duration) {
+        let labels = RequestLabels { method: method.to_owned(), route: route.to_owned(), status };
+        self.requests.get_or_create(&labels).inc();
+        let labels = RouteLabels { route: route.to_owned() };
+        self.request_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+    }
+
+    pub(crate) fn refused(&self, reason: &'static str) {
+        self.refused.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn decided(&self, because: &'static str) {
+        self.decisions.get_or_create(&CauseLabels { because }).inc();
+    }
+
+    pub(crate) fn voided(&self, reason: &'static str) {
+        self.voided.get_or_create(&ReasonLabels { reason }).inc();
+    }
+
+    pub(crate) fn pushed(&self, kind: &'static str) {
+        self.pushed.get_or_create(&KindLabels { kind }).inc();
+    }
+
+    pub(crate) fn pushed_policy(&self, decided_unix_ms: u64) {
+        self.pushed("policy");
+        let after = Duration::from_millis(unix_ms().saturating_sub(decided_unix_ms));
+        self.push_seconds.observe(after.as_secs_f64());
+    }
+
+    pub(crate) fn connection_opened(&self) {
+        self.connections.inc();
+    }
+
+    pub(crate) fn connection_closed(&self) {
+        self.connections.dec();
+    }
+
+    /// All of it, in the text format of OpenMetrics.
+    pub(crate) fn text(&self, now: &Now) -> String {
+        let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
+        self.streams.set(gauge(now.streams));
+        self.nodes.set(gauge(now.nodes));
+        self.nodes_alive.set(gauge(now.nodes_alive));
+        self.leads.set(now.leads.into());
+        self.flows.clear();
+        for (mode, state, count) in &now.flows {
+            self.flows.get_or_create(&FlowLabels { mode, state }).set(*count);
+        }
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("a string takes everything");
+        text
+    }
+}

@@ -1,0 +1,192 @@
+//! What nodes are told by server-sent events.
+//!
+//! A stream holds no queue. What has changed is marked, and what is sent is read from the view when the node takes it: a
+//! slow node skips what was overtaken, and memory does not grow. One that takes nothing at all loses its connection
+//! (`server`: TCP's user timeout).
+
+use crate::authority::Presented;
+use crate::controller::Controller;
+use axum::response::sse;
+use hawser_control::Name;
+use std::collections::{BTreeSet, HashMap};
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::Notify;
+
+/// When nothing else is sent. Clients give up after three of these.
+const PING_EVERY: Duration = Duration::from_secs(15);
+
+/// The open streams of this controller, one a node.
+#[derive(Default)]
+pub(crate) struct Streams(Mutex<HashMap<Name, Arc<Mailbox>>>);
+
+/// What a node has to be told.
+#[derive(Default)]
+struct Mailbox {
+    marks: Mutex<Marks>,
+    wake: Notify,
+}
+
+#[derive(Default)]
+struct Marks {
+    assignment: bool,
+    policies: BTreeSet<Name>,
+    /// A later stream of the same node has taken its place.
+    replaced: bool,
+}
+
+impl Mailbox {
+    fn mark(&self, mark: impl FnOnce(&mut Marks)) {
+        mark(&mut lock(&self.marks));
+        self.wake.notify_one();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Streams {
+    /// The node's assignment has changed.
+    pub(crate) fn renew(&self, node: &Name) {
+        self.mark(node, |marks| marks.assignment = true);
+    }
+
+    /// Everything may have changed.
+    pub(crate) fn renew_all(&self) {
+        lock(&self.0).values().for_each(|mailbox| mailbox.mark(|marks| marks.assignment = true));
+    }
+
+    /// The policy of one of the node's flows has changed.
+    pub(crate) fn policy(&self, node: &Name, flow: &Name) {
+        self.mark(node, |marks| {
+            marks.policies.insert(flow.clone());
+        });
+    }
+
+    /// Open streams.
+    pub(crate) fn len(&self) -> usize {
+        lock(&self.0).len()
+    }
+
+    fn mark(&self, node: &Name, mark: impl FnOnce(&mut Marks)) {
+        let mailbox = lock(&self.0).get(node).cloned();
+        if let Some(mailbox) = mailbox {
+            mailbox.mark(mark);
+        }
+    }
+
+    fn open(&self, node: &Name) -> Arc<Mailbox> {
+        let mailbox = Arc::new(Mailbox::default());
+        mailbox.mark(|marks| marks.assignment = true);
+        if let Some(before) = lock(&self.0).insert(node.clone(), mailbox.clone()) {
+            before.mark(|marks| marks.replaced = true);
+        }
+        mailbox
+    }
+
+    fn close(&self, node: &Name, mailbox: &Arc<Mailbox>) {
+        let mut streams = lock(&self.0);
+        if streams.get(node).is_some_and(|current| Arc::ptr_eq(current, mailbox)) {
+            streams.remove(node);
+        }
+    }
+}
+
+/// A node's stream: the assignment, then every change, until the node's certificate is revoked, another stream of the
+/// node takes over or the controller ends.
+pub(crate) fn stream(
+    controller: Arc<Controller>,
+    node: Presented,
+) -> impl futures_util::Stream<Item = Result<sse::Event, Infallible>> {
+    let mailbox = controller.streams.open(&node.node);
+    let ending = controller.ending.subscribe();
+    let stream = NodeStream { mailbox, ending, controller, node, ended: false };
+    futures_util::stream::unfold(stream, |mut stream| async move {
+        let event = stream.next().await?;
+        Some((Ok(event), stream))
+    })
+}
+
+struct NodeStream {
+    controller: Arc<Controller>,
+    node: Presented,
+    mailbox: Arc<Mailbox>,
+    ending: tokio::sync::watch::Receiver<bool>,
+    ended: bool,
+}
+
+impl NodeStream {
+    async fn next(&mut self) -> Option<sse::Event> {
+        if self.ended {
+            return None;
+        }
+        loop {
+            if let Some(reason) = self.why_ended() {
+                self.ended = true;
+                return Some(sse::Event::default().event("end").data(reason));
+            }
+            if let Some(event) = self.pending() {
+                return Some(event);
+            }
+            tokio::select! {
+                () = self.mailbox.wake.notified() => {}
+                _ = self.ending.wait_for(|ending| *ending) => {}
+                () = tokio::time::sleep(PING_EVERY) => return Some(sse::Event::default().event("ping").data("{}")),
+            }
+        }
+    }
+
+    fn why_ended(&self) -> Option<&'static str> {
+        if *self.ending.borrow() {
+            Some("the controller ends; connect again")
+        } else if lock(&self.mailbox.marks).replaced {
+            Some("the node has opened another stream")
+        } else if self.controller.certified(&self.node).is_none() {
+            Some("the node's certificate is not valid any more")
+        } else {
+            None
+        }
+    }
+
+    /// The event for the most important mark.
+    fn pending(&self) -> Option<sse::Event> {
+        loop {
+            let flow = {
+                let mut marks = lock(&self.mailbox.marks);
+                if std::mem::take(&mut marks.assignment) {
+                    // It has all policies.
+                    marks.policies.clear();
+                    None
+                } else {
+                    Some(marks.policies.pop_first()?)
+                }
+            };
+            let view = self.controller.view();
+            let Some(flow) = flow else {
+                let report_every_ms = self.controller.config.nodes.report_every_ms;
+                let assignment = view.assignment(&self.node.node, report_every_ms);
+                drop(view);
+                self.controller.metrics.pushed("assignment");
+                return Some(event("assignment", assignment.revision, &assignment));
+            };
+            // A flow that is gone meanwhile has marked the assignment too.
+            let Some(policy) = view.policy(&flow).cloned() else { continue };
+            drop(view);
+            self.controller.metrics.pushed_policy(policy.value.decided_unix_ms);
+            return Some(event("policy", policy.revision, &policy.value));
+        }
+    }
+}
+
+impl Drop for NodeStream {
+    fn drop(&mut self) {
+        self.controller.streams.close(&self.node.node, &self.mailbox);
+    }
+}
+
+fn event(name: &str, id: u64, data: &impl serde::Serialize) -> sse::Event {
+    let data = serde_json::to_string(data).expect("messages have text for keys");
+    sse::Event::default().event(name).id(id.to_string()).data(data)
+}

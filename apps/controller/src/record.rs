@@ -1,0 +1,143 @@
+//! What is kept in the store: JSON under keys of the form `kind/name`.
+
+use hawser_control::Name;
+use hawser_control::access::Token;
+use hawser_control::resource::{Flow, PathHealth};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use std::time::SystemTime;
+
+/// A node, apart from what it says of itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct NodeRecord {
+    pub(crate) tenant: Name,
+    /// Of in-band signals to the node, 32 hexadecimal digits. Made when its certificate is, so none before that.
+    pub(crate) signal_key: Option<String>,
+    /// Certificates that are accepted. Renewing adds one, revoking removes all.
+    pub(crate) certificates: Vec<Issued>,
+}
+
+/// A certificate that was issued.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Issued {
+    /// Hexadecimal.
+    pub(crate) serial: String,
+    pub(crate) expires_unix_ms: u64,
+}
+
+/// A one-time token that was not used yet, under the digest of its identifier.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EnrolmentRecord {
+    pub(crate) node: Name,
+    pub(crate) secret_sha256: String,
+    pub(crate) expires_unix_ms: u64,
+}
+
+/// A flow and its number at both of its nodes.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct FlowRecord {
+    pub(crate) flow: Flow,
+    pub(crate) number: u16,
+}
+
+/// A number of a node and whose it is. It stays when the flow goes, so that no epoch comes twice under one number: an
+/// in-band signal of the flow before is then too old for the flow after.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct NumberRecord {
+    pub(crate) flow: Option<Name>,
+    /// The last one under this number, when there is no flow.
+    pub(crate) epoch: u32,
+}
+
+/// An operator's token, under its name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TokenRecord {
+    pub(crate) token: Token,
+    pub(crate) secret_sha256: String,
+}
+
+/// A node lives; under its lease.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct AliveRecord {
+    /// The controller that it talks to.
+    pub(crate) controller: String,
+    pub(crate) since_unix_ms: u64,
+}
+
+/// How the paths of a node are; under its lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HealthRecord {
+    pub(crate) paths: Vec<PathHealth>,
+}
+
+/// An event without its number, which is the revision that wrote it.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct EventRecord {
+    pub(crate) at_unix_ms: u64,
+    pub(crate) tenant: Option<Name>,
+    pub(crate) node: Option<Name>,
+    pub(crate) flow: Option<Name>,
+    pub(crate) kind: String,
+    pub(crate) message: String,
+}
+
+/// Keys. Names have no slash.
+pub(crate) mod key {
+    use hawser_control::Name;
+
+    pub(crate) const AUTHORITY: &str = "authority";
+    pub(crate) const LEADER: &str = "leader";
+    pub(crate) const TENANT: &str = "tenant/";
+    pub(crate) const NODE: &str = "node/";
+    pub(crate) const REGISTRATION: &str = "registration/";
+    pub(crate) const ALIVE: &str = "alive/";
+    pub(crate) const HEALTH: &str = "health/";
+    pub(crate) const NUMBER: &str = "number/";
+    pub(crate) const FLOW: &str = "flow/";
+    pub(crate) const POLICY: &str = "policy/";
+    pub(crate) const TOKEN: &str = "token/";
+    pub(crate) const EVENT: &str = "event/";
+    pub(crate) const OBSERVATION: &str = "observation/";
+    pub(crate) const ENROLMENT: &str = "enrolment/";
+
+    pub(crate) fn of(kind: &str, name: &Name) -> String {
+        format!("{kind}{name}")
+    }
+
+    pub(crate) fn number(node: &Name, number: u16) -> String {
+        format!("{NUMBER}{node}/{number:04}")
+    }
+}
+
+/// As it is stored.
+pub(crate) fn emit(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).expect("records have text for keys")
+}
+
+/// As it was stored. What another version wrote and this one cannot read is left out, loudly.
+pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
+    serde_json::from_slice(value)
+        .inspect_err(|error| {
+            tracing::error!(key, "the store holds something that this version cannot read: {error}")
+        })
+        .ok()
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// So many random bytes, hexadecimal.
+pub(crate) fn random_hex<const BYTES: usize>() -> String {
+    let mut bytes = [0u8; BYTES];
+    getrandom::fill(&mut bytes).expect("every Linux has random bytes");
+    hex::encode(bytes)
+}
+
+/// SHA-256, hexadecimal.
+pub(crate) fn sha256_hex(bytes: impl AsRef<[u8]>) -> String {
+    use sha2::Digest;
+    hex::encode(sha2::Sha256::digest(bytes))
+}

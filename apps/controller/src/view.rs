@@ -1,0 +1,402 @@
+//! The store's content as this controller works with it: parsed, in memory, indexed by node.
+//!
+//! It follows the store, so it may be a little behind; whoever writes says what it has read, and the store refuses what
+//! was read too early.
+
+use crate::record::{
+    AliveRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, TokenRecord, key, parse,
+};
+use crate::store::{Change, Entry, Revision};
+use hawser_control::Name;
+use hawser_control::decide::Situation;
+use hawser_control::node::{Assignment, Receive, Registration, Send};
+use hawser_control::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
+use hawser_units::PathSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+/// Something and when it was written.
+#[derive(Debug, Clone)]
+pub(crate) struct At<T> {
+    pub(crate) value: T,
+    pub(crate) revision: Revision,
+}
+
+#[derive(Default)]
+pub(crate) struct View {
+    pub(crate) tenants: BTreeMap<Name, At<Tenant>>,
+    pub(crate) nodes: BTreeMap<Name, NodeView>,
+    pub(crate) flows: BTreeMap<Name, FlowView>,
+    pub(crate) tokens: BTreeMap<Name, At<TokenRecord>>,
+    /// By number.
+    pub(crate) events: BTreeMap<u64, Arc<StoredEvent>>,
+    /// What nodes said to controllers that do not lead, by key.
+    pub(crate) observations: BTreeMap<Arc<str>, At<Arc<[u8]>>>,
+    token_by_secret: HashMap<String, Name>,
+    /// Everything written up to here is in the view, and perhaps some of what was written after.
+    pub(crate) complete: Revision,
+    /// Of the last change.
+    latest: Revision,
+}
+
+/// An event and its key.
+pub(crate) struct StoredEvent {
+    pub(crate) key: Arc<str>,
+    pub(crate) event: Event,
+}
+
+/// A node and what belongs to it. Kept also while only parts of it are known.
+#[derive(Default)]
+pub(crate) struct NodeView {
+    pub(crate) record: Option<At<NodeRecord>>,
+    pub(crate) registration: Option<At<Registration>>,
+    pub(crate) alive: Option<AliveRecord>,
+    pub(crate) health: Option<At<HealthRecord>>,
+    pub(crate) numbers: BTreeMap<u16, At<NumberRecord>>,
+    /// Flows that it replicates.
+    pub(crate) sends: BTreeSet<Name>,
+    /// Flows that it eliminates.
+    pub(crate) receives: BTreeSet<Name>,
+}
+
+#[derive(Default)]
+pub(crate) struct FlowView {
+    pub(crate) record: Option<At<FlowRecord>>,
+    pub(crate) policy: Option<At<Policy>>,
+}
+
+/// What a change concerns, for those who have to act.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Touched {
+    /// Certificates of a node.
+    Node(Name),
+    /// What a node said of itself.
+    Registration(Name),
+    /// A node that was alive is not any more.
+    Lost(Name),
+    Health(Name),
+    Flow {
+        name: Name,
+        nodes: [Name; 2],
+    },
+    Policy {
+        flow: Name,
+        nodes: [Name; 2],
+    },
+    Event,
+    /// Something waits for the leader, under this key.
+    Observation(Arc<str>),
+    Nothing,
+}
+
+impl View {
+    /// All of the store's entries.
+    pub(crate) fn of(entries: Vec<Entry>) -> View {
+        let mut view = View::default();
+        let revision = entries.iter().map(|entry| entry.revision).max().unwrap_or(0);
+        for entry in entries {
+            view.apply(Change::Put(entry));
+        }
+        (view.complete, view.latest) = (revision, revision);
+        view
+    }
+
+    /// Takes a change over and says what it concerns.
+    pub(crate) fn apply(&mut self, change: Change) -> Touched {
+        let (key, revision) = (change.key().clone(), change.revision());
+        let value = match change {
+            Change::Put(entry) => Some(entry.value),
+            Change::Delete { .. } => None,
+        };
+        self.latest = self.latest.max(revision);
+        // Every commit that somebody waits for ends with its event, or deletes one.
+        if key.starts_with(key::EVENT) {
+            self.complete = self.complete.max(revision);
+        }
+        let Some(slash) = key.find('/') else { return Touched::Nothing };
+        let (kind, rest) = key.split_at(slash + 1);
+        match kind {
+            key::EVENT => self.apply_event(&key, value.as_deref(), revision),
+            key::OBSERVATION => {
+                let Some(value) = value else {
+                    self.observations.remove(&key);
+                    return Touched::Nothing;
+                };
+                self.observations.insert(key.clone(), At { value, revision });
+                Touched::Observation(key)
+            }
+            key::NUMBER => self.apply_number(&key, rest, value.as_deref(), revision),
+            _ => {
+                let Ok(name) = rest.parse::<Name>() else { return Touched::Nothing };
+                self.apply_named(kind, &key, name, value.as_deref(), revision)
+            }
+        }
+    }
+
+    fn apply_named(
+        &mut self,
+        kind: &str,
+        key: &str,
+        name: Name,
+        value: Option<&[u8]>,
+        revision: Revision,
+    ) -> Touched {
+        match kind {
+            key::TENANT => {
+                set(&mut self.tenants, &name, at(key, value, revision));
+                Touched::Nothing
+            }
+            key::TOKEN => {
+                if let Some(old) = self.tokens.remove(&name) {
+                    self.token_by_secret.remove(&old.value.secret_sha256);
+                }
+                if let Some(token) = at::<TokenRecord>(key, value, revision) {
+                    self.token_by_secret.insert(token.value.secret_sha256.clone(), name.clone());
+                    self.tokens.insert(name, token);
+                }
+                Touched::Nothing
+            }
+            key::NODE => self.with_node(name, |node| node.record = at(key, value, revision), Touched::Node),
+            key::REGISTRATION => self.with_node(
+                name,
+                |node| node.registration = at(key, value, revision),
+                Touched::Registration,
+            ),
+            key::HEALTH => {
+                self.with_node(name, |node| node.health = at(key, value, revision), Touched::Health)
+            }
+            key::ALIVE => {
+                let alive: Option<AliveRecord> = value.and_then(|value| parse(key, value));
+                let is_lost = Option::is_none(&alive);
+                self.with_node(
+                    name,
+                    |node| node.alive = alive,
+                    |name| if is_lost { Touched::Lost(name) } else { Touched::Nothing },
+                )
+            }
+            key::FLOW => self.apply_flow(name, at(key, value, revision)),
+            key::POLICY => {
+                let flow = self.flows.entry(name.clone()).or_default();
+                flow.policy = at(key, value, revision);
+                let nodes = flow.record.as_ref().map(nodes_of);
+                self.forget_if_empty(&name);
+                nodes.map_or(Touched::Nothing, |nodes| Touched::Policy { flow: name, nodes })
+            }
+            _ => Touched::Nothing,
+        }
+    }
+
+    fn with_node(
+        &mut self,
+        name: Name,
+        set: impl FnOnce(&mut NodeView),
+        touched: impl FnOnce(Name) -> Touched,
+    ) -> Touched {
+        let node = self.nodes.entry(name.clone()).or_default();
+        set(node);
+        if node.is_empty() {
+            self.nodes.remove(&name);
+        }
+        touched(name)
+    }
+
+    fn apply_number(&mut self, key: &str, rest: &str, value: Option<&[u8]>, revision: Revision) -> Touched {
+        let parts = rest.split_once('/');
+        let parsed =
+            parts.and_then(|(node, number)| Some((node.parse::<Name>().ok()?, number.parse().ok()?)));
+        if let Some((node, number)) = parsed {
+            let record = at(key, value, revision);
+            self.with_node(node, |node| set(&mut node.numbers, &number, record), |_| Touched::Nothing);
+        }
+        Touched::Nothing
+    }
+
+    fn apply_flow(&mut self, name: Name, record: Option<At<FlowRecord>>) -> Touched {
+        let flow = self.flows.entry(name.clone()).or_default();
+        let before = std::mem::replace(&mut flow.record, record);
+        let now = flow.record.as_ref().map(nodes_of);
+        let before = before.as_ref().map(nodes_of);
+        self.forget_if_empty(&name);
+        if let Some([ingress, egress]) = &before {
+            self.with_node(ingress.clone(), |node| _ = node.sends.remove(&name), Touched::Node);
+            self.with_node(egress.clone(), |node| _ = node.receives.remove(&name), Touched::Node);
+        }
+        if let Some([ingress, egress]) = &now {
+            self.with_node(ingress.clone(), |node| _ = node.sends.insert(name.clone()), Touched::Node);
+            self.with_node(egress.clone(), |node| _ = node.receives.insert(name.clone()), Touched::Node);
+        }
+        now.or(before).map_or(Touched::Nothing, |nodes| Touched::Flow { name, nodes })
+    }
+
+    fn forget_if_empty(&mut self, name: &Name) {
+        let is_empty = |flow: &FlowView| flow.record.is_none() && flow.policy.is_none();
+        if self.flows.get(name).is_some_and(is_empty) {
+            self.flows.remove(name);
+        }
+    }
+
+    fn apply_event(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Touched {
+        match value {
+            Some(value) => {
+                let Some(record) = parse::<EventRecord>(key, value) else { return Touched::Nothing };
+                let EventRecord { at_unix_ms, tenant, node, flow, kind, message } = record;
+                let event = Event { number: revision, at_unix_ms, tenant, node, flow, kind, message };
+                self.events.insert(revision, Arc::new(StoredEvent { key: key.clone(), event }));
+            }
+            // The oldest are deleted first, so this one is near the front.
+            None => {
+                let number =
+                    self.events.iter().find(|(_, stored)| stored.key == *key).map(|(number, _)| *number);
+                number.map(|number| self.events.remove(&number));
+            }
+        }
+        Touched::Event
+    }
+
+    /// The token with that secret.
+    pub(crate) fn token(&self, secret_sha256: &str) -> Option<&TokenRecord> {
+        let name = self.token_by_secret.get(secret_sha256)?;
+        Some(&self.tokens.get(name)?.value)
+    }
+
+    /// A node that exists, not only parts of one.
+    pub(crate) fn node(&self, name: &Name) -> Option<(&NodeView, &At<NodeRecord>)> {
+        let node = self.nodes.get(name)?;
+        Some((node, node.record.as_ref()?))
+    }
+
+    /// A flow that exists.
+    pub(crate) fn flow(&self, name: &Name) -> Option<&At<FlowRecord>> {
+        self.flows.get(name)?.record.as_ref()
+    }
+
+    /// The policy in force for a flow that exists.
+    pub(crate) fn policy(&self, flow: &Name) -> Option<&At<Policy>> {
+        let flow = self.flows.get(flow)?;
+        flow.policy.as_ref().filter(|_| flow.record.is_some())
+    }
+
+    /// What is known for a decision about a flow.
+    pub(crate) fn situation<'a>(&'a self, flow: &'a Flow) -> Situation<'a> {
+        let health = self.nodes.get(&flow.ingress).and_then(|node| node.health.as_ref());
+        Situation {
+            flow,
+            paths: self.paths_of(flow),
+            health: health.map_or(&[], |health| &health.value.paths),
+        }
+    }
+
+    /// The paths that both nodes have and that the flow may use.
+    fn paths_of(&self, flow: &Flow) -> PathSet {
+        let of = |node: &Name| self.nodes.get(node).map_or(0, NodeView::path_bits);
+        let allowed = if flow.paths.is_empty() { u8::MAX } else { path_bits(flow.paths.iter().copied()) };
+        match of(&flow.ingress) & of(&flow.egress) & allowed {
+            // All eight would be the code that stops a flow.
+            0xff => PathSet::from_bits(0x7f),
+            bits => PathSet::from_bits(bits),
+        }
+    }
+
+    /// What a node has to do. It reports every `report_every_ms`.
+    pub(crate) fn assignment(&self, name: &Name, report_every_ms: u32) -> Assignment {
+        let mut assignment = Assignment {
+            revision: self.latest,
+            report_every_ms,
+            signal_key: None,
+            sends: vec![],
+            receives: vec![],
+        };
+        let Some((node, record)) = self.node(name) else { return assignment };
+        assignment.signal_key.clone_from(&record.value.signal_key);
+        let known = |flow: &Name| Some((&self.flow(flow)?.value, self.policy(flow)?.value.clone()));
+        for (FlowRecord { flow, number }, policy) in node.sends.iter().filter_map(known) {
+            assignment.sends.push(Send {
+                flow: flow.name.clone(),
+                number: *number,
+                peer: flow.egress.clone(),
+                select: flow.select.clone(),
+                policy,
+            });
+        }
+        for (FlowRecord { flow, number }, policy) in node.receives.iter().filter_map(known) {
+            assignment.receives.push(Receive {
+                flow: flow.name.clone(),
+                number: *number,
+                peer: flow.ingress.clone(),
+                mode: flow.mode,
+                elimination: flow.elimination.clone(),
+                paths: self.paths_of(flow).bits(),
+                trigger: flow.trigger.clone(),
+                policy,
+            });
+        }
+        assignment
+    }
+}
+
+impl NodeView {
+    fn is_empty(&self) -> bool {
+        self.record.is_none()
+            && self.registration.is_none()
+            && self.alive.is_none()
+            && self.health.is_none()
+            && self.numbers.is_empty()
+            && self.sends.is_empty()
+            && self.receives.is_empty()
+    }
+
+    fn path_bits(&self) -> u8 {
+        let ends = self.registration.iter().flat_map(|registration| &registration.value.paths);
+        path_bits(ends.map(|end| end.number))
+    }
+
+    /// As operators see it.
+    pub(crate) fn resource(&self, name: &Name, record: &NodeRecord, seen_unix_ms: Option<u64>) -> Node {
+        let registration = self.registration.as_ref().map(|registration| &registration.value);
+        let mut paths = registration.map_or_else(Vec::new, |registration| registration.paths.clone());
+        paths.sort_by_key(|end| end.number);
+        Node {
+            name: name.clone(),
+            tenant: record.tenant.clone(),
+            version: registration.map(|registration| registration.version.clone()),
+            alive: self.alive.is_some(),
+            seen_unix_ms: seen_unix_ms.max(self.alive.as_ref().map(|alive| alive.since_unix_ms)),
+            paths,
+        }
+    }
+
+    /// Its paths, as operators see them.
+    pub(crate) fn paths(&self, name: &Name) -> Vec<Path> {
+        let ends = self.registration.iter().flat_map(|registration| &registration.value.paths);
+        let health = self.health.as_ref().map_or(&[][..], |health| &health.value.paths);
+        let health_of = |number| health.iter().find(|health: &&PathHealth| health.number == number).cloned();
+        let path = |end: &hawser_control::resource::PathEnd| Path {
+            node: name.clone(),
+            end: end.clone(),
+            health: health_of(end.number),
+        };
+        let mut paths: Vec<Path> = ends.map(path).collect();
+        paths.sort_by_key(|path| path.end.number);
+        paths
+    }
+}
+
+fn nodes_of(record: &At<FlowRecord>) -> [Name; 2] {
+    let flow = &record.value.flow;
+    [flow.ingress.clone(), flow.egress.clone()]
+}
+
+fn path_bits(numbers: impl Iterator<Item = u8>) -> u8 {
+    numbers.filter(|number| (1..=8).contains(number)).fold(0, |bits, number| bits | 1 << (number - 1))
+}
+
+fn at<T: serde::de::DeserializeOwned>(key: &str, value: Option<&[u8]>, revision: Revision) -> Option<At<T>> {
+    Some(At { value: parse(key, value?)?, revision })
+}
+
+fn set<K: Ord + Clone, T>(map: &mut BTreeMap<K, T>, key: &K, value: Option<T>) {
+    match value {
+        Some(value) => map.insert(key.clone(), value),
+        None => map.remove(key),
+    };
+}
