@@ -23,7 +23,7 @@ pub struct EvidenceConfig {
     pub tolerance: Duration,
     /// The part of frames that may be damaged, where the number of packets per frame is known.
     pub tolerated_frames: f64,
-    /// The part of packets that may be damaged, where it is not.
+    /// The part of packets that may be damaged, where it is not: by default what a tenth of frames of 500 packets allows.
     pub tolerated_packets: f64,
     /// How many times as much is tolerated from one path on which packets do not overtake each other.
     pub in_order_factor: f64,
@@ -39,7 +39,7 @@ impl Default for EvidenceConfig {
         EvidenceConfig {
             tolerance: Duration::from_millis(25),
             tolerated_frames: 0.1,
-            tolerated_packets: 0.001,
+            tolerated_packets: 0.0002,
             in_order_factor: 3.0,
             budget_ratio: None,
             silent_after: Duration::from_secs(1),

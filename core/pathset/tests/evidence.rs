@@ -8,6 +8,11 @@ use std::time::Duration;
 /// 10,000 packets a second.
 const INTERVAL: Duration = Duration::from_micros(100);
 
+/// One packet in a thousand may be damaged.
+fn config() -> EvidenceConfig {
+    EvidenceConfig { tolerated_packets: 0.001, ..EvidenceConfig::default() }
+}
+
 /// A judge with a receiver that hands packets on and a controller that does what the judge says.
 struct Flow {
     judge: Evidence,
@@ -109,7 +114,7 @@ fn path(index: u8) -> PathId {
 fn a_path_that_cannot_help_is_gone_within_300_packets() {
     let cases: [fn(u64) -> Option<u64>; 2] = [|_| Some(70), |_| None];
     for useless in cases {
-        let mut flow = Flow::new(EvidenceConfig::default(), 0b1111);
+        let mut flow = Flow::new(config(), 0b1111);
         for _ in 0..300 {
             flow.packet(|n, path| if path >= 2 { useless(n) } else { Some(n % 7 * path as u64) });
         }
@@ -120,7 +125,7 @@ fn a_path_that_cannot_help_is_gone_within_300_packets() {
 
 #[test]
 fn a_path_that_stops_to_help_is_gone_within_300_packets_and_that_is_a_latent_error() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     // Each path alone would lose one packet in a hundred.
     let lossy = |n: u64, path: usize| (n % 100 != 10 * path as u64).then_some(0);
     (0..20_000).for_each(|_| flow.packet(lossy));
@@ -133,7 +138,7 @@ fn a_path_that_stops_to_help_is_gone_within_300_packets_and_that_is_a_latent_err
 
 #[test]
 fn a_path_that_never_helped_is_no_latent_error() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     (0..1000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
     assert_eq!(flow.code, PathSet::from_bits(0b01));
     assert!(!flow.said.iter().any(|(_, event)| matches!(event, JudgeEvent::LatentError(_))));
@@ -141,7 +146,7 @@ fn a_path_that_never_helped_is_no_latent_error() {
 
 #[test]
 fn when_nothing_arrives_no_path_is_to_blame() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     (0..5000).for_each(|_| flow.packet(|n, _| (n < 100).then_some(0)));
     assert_eq!(flow.code, PathSet::from_bits(0b11));
     // But both are silent.
@@ -156,7 +161,7 @@ fn when_nothing_arrives_no_path_is_to_blame() {
 
 #[test]
 fn loss_that_all_paths_share_is_no_reason_to_replicate() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     let mut copies = 0;
     for _ in 0..300_000 {
         copies += flow.code.len();
@@ -170,7 +175,7 @@ fn what_is_tolerated_decides_between_one_path_and_two() {
     // One packet in 2000 is lost on each path, never the same one, and half of them are overtaken.
     let lossy = |n: u64, path: usize| (n % 2000 != 1000 * path as u64).then_some((n + path as u64) % 2);
     for (packets_per_frame, paths) in [(128.0, 1), (430.0, 2)] {
-        let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+        let mut flow = Flow::new(config(), 0b11);
         flow.judge.handle_frame_size(packets_per_frame);
         (0..100_000).for_each(|_| flow.packet(lossy));
         assert_eq!(flow.code.len(), paths, "{packets_per_frame} packets per frame");
@@ -179,7 +184,7 @@ fn what_is_tolerated_decides_between_one_path_and_two() {
 
 #[test]
 fn a_path_in_order_may_lose_more() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     flow.judge.handle_frame_size(430.0);
     (0..100_000).for_each(|_| flow.packet(|n, path| (n % 2000 != 1000 * path as u64).then_some(0)));
     assert_eq!(flow.code.len(), 1);
@@ -189,7 +194,7 @@ fn a_path_in_order_may_lose_more() {
 fn the_budget_holds_and_its_remainder_is_for_probes() {
     let lossy = |n: u64, path: usize| (n % 100 != 10 * path as u64).then_some(0);
     for (budget, paths, probes) in [(1.0, 1, false), (1.1, 1, true), (2.0, 2, false), (2.01, 2, true)] {
-        let config = EvidenceConfig { budget_ratio: Some(budget), ..EvidenceConfig::default() };
+        let config = EvidenceConfig { budget_ratio: Some(budget), ..config() };
         let mut flow = Flow::new(config, 0b1111);
         (0..30_000).for_each(|_| flow.packet(lossy));
         assert_eq!((flow.code.len(), !flow.probes.is_empty()), (paths, probes), "{budget}");
@@ -198,7 +203,7 @@ fn the_budget_holds_and_its_remainder_is_for_probes() {
 
 #[test]
 fn with_a_budget_for_one_a_better_path_takes_over() {
-    let config = EvidenceConfig { budget_ratio: Some(1.1), ..EvidenceConfig::default() };
+    let config = EvidenceConfig { budget_ratio: Some(1.1), ..config() };
     let mut flow = Flow::new(config, 0b11);
     (0..20_000).for_each(|_| flow.packet(|_, path| Some(path as u64)));
     assert_eq!(flow.code, PathSet::from_bits(0b01));
@@ -209,7 +214,7 @@ fn with_a_budget_for_one_a_better_path_takes_over() {
 
 #[test]
 fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     let only_one_is_enough = |n: u64, path: usize| (path == 0 || n % 100 != 0).then_some(path as u64);
     let mut waited = Vec::new();
     for _ in 0..5 {
@@ -227,7 +232,7 @@ fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
 
 #[test]
 fn a_judgement_that_nothing_came_of_is_made_again() {
-    let mut flow = Flow::new(EvidenceConfig::default(), 0b11);
+    let mut flow = Flow::new(config(), 0b11);
     flow.obedient = false;
     (0..50_000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
     let judgements = flow.said.iter().filter(|(_, event)| matches!(event, JudgeEvent::Judgement(_)));
@@ -243,7 +248,7 @@ proptest! {
         budget in proptest::option::of(0.5..4.0f64),
         turns in proptest::collection::vec((any::<u8>(), any::<u8>(), any::<u8>(), 100..3000u32), 1..8),
     ) {
-        let config = EvidenceConfig { budget_ratio: budget, ..EvidenceConfig::default() };
+        let config = EvidenceConfig { budget_ratio: budget, ..config() };
         let mut flow = Flow::new(config, paths);
         for (lossy, late, set, packets) in turns {
             for _ in 0..packets {
