@@ -1,30 +1,40 @@
 //! The configuration of a node: a valid description, parsed once from its file.
 
+mod build;
 mod file;
 mod keys;
+mod select;
 
 pub use file::ConfigError;
 pub use keys::generate_key;
+pub(crate) use keys::parse_key;
 
-use hawser_bpf::{Prefix, Rule, XdpMode};
-use hawser_units::{FlowId, PathId, PolicyCode};
+use crate::flows::Flows;
+use hawser_bpf::XdpMode;
+use hawser_client::Controller;
+use hawser_units::PathId;
 use hawser_wire::{Key, KeyRing, KeySlot};
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A node and what it does. Everything in it is consistent.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
     /// The node's name; state and pins are kept under it.
     pub name: String,
     /// UDP port of replicas, in and out.
     pub port: u16,
+    /// UDP port on which nodes measure the round-trip times of paths.
+    pub echo_port: u16,
     /// Interfaces whose transit traffic is replicated.
     pub transit: Vec<String>,
     /// Interfaces by which this node's own traffic leaves, to be replicated.
     pub local: Vec<String>,
+    /// Interfaces by which viewers' requests come in.
+    pub watch: Vec<String>,
     /// How XDP programs are attached.
     pub xdp: XdpMode,
     /// Where the status is written.
@@ -33,16 +43,16 @@ pub struct Config {
     pub pins: PathBuf,
     /// When a copy that has not arrived counts as missing.
     pub arrival_deadline: Duration,
+    /// Where judgements and changes of policies are written.
+    pub trace: Option<PathBuf>,
     /// The paths of this node.
     pub paths: BTreeMap<PathId, PathConfig>,
-    /// The flows that are replicated here.
-    pub send: BTreeMap<FlowId, SendConfig>,
-    /// Which packets are of which of them.
-    pub send_selectors: BTreeMap<Prefix, Vec<Rule>>,
-    /// The flows whose copies are eliminated here.
-    pub receive: BTreeMap<FlowId, KeyRing>,
-    /// Which packets without a shim are copies.
-    pub receive_selectors: BTreeMap<Prefix, Vec<Rule>>,
+    /// The nodes at the other ends, by name.
+    pub peers: BTreeMap<String, Peer>,
+    /// What is done for which traffic; nothing when there is a controller, which says so later.
+    pub flows: Flows,
+    /// Who says which flows there are.
+    pub controller: Option<ControllerConfig>,
 }
 
 /// One path between this node and its peers.
@@ -58,19 +68,30 @@ pub struct PathConfig {
     pub next_hop: Option<IpAddr>,
     /// Largest outer packet; the interface's MTU when not given.
     pub mtu_bytes: Option<u16>,
+    /// Whose the other end is, as far as that is known.
+    pub peer: Option<String>,
 }
 
-/// One flow that is replicated.
-#[derive(Debug, Clone)]
-pub struct SendConfig {
-    /// The receiver's number for it.
-    pub label: FlowId,
-    /// The paths that copies take.
-    pub policy: PolicyCode,
-    /// The paper's form: nothing is added to packets.
-    pub transparent: bool,
-    /// What shims are tagged with.
+/// The secret that is shared with a node at the other end of paths.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Peer {
+    /// The keys that are accepted from it; none: anything is.
+    pub ring: KeyRing,
+    /// The key that is used toward it, and its slot there.
     pub key: Option<(KeySlot, Key)>,
+}
+
+/// Where the controller is, and what this node lets it do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ControllerConfig {
+    /// `https://HOST:PORT` of every instance.
+    pub urls: Vec<Controller>,
+    /// Interfaces by which in-band signals may come in.
+    pub interfaces: Vec<String>,
+    /// Where signals reach this node.
+    pub signals: Option<SocketAddr>,
+    /// Where this node's certificate, key and last assignment are kept.
+    pub state: PathBuf,
 }
 
 impl Config {
@@ -83,16 +104,23 @@ impl Config {
 
     /// Whether `other` differs in flows, policies and keys alone.
     pub(crate) fn is_same_node(&self, other: &Config) -> bool {
-        let fixed = |config: &Config| {
-            let Config { name, port, transit, local, xdp, state, pins, arrival_deadline, paths, .. } =
-                config.clone();
-            (name, port, transit, local, xdp, state, pins, arrival_deadline, paths)
-        };
-        fixed(self) == fixed(other)
+        let without =
+            |config: &Config| Config { peers: BTreeMap::new(), flows: Flows::default(), ..config.clone() };
+        without(self) == without(other)
     }
 
     /// Where the status of this node is.
     pub fn status_file(&self) -> PathBuf {
         self.state.join(&self.name).join("status.json")
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {} paths, ", self.name, self.paths.len())?;
+        match &self.controller {
+            Some(_) => write!(f, "flows from the controller"),
+            None => write!(f, "{} flows sent, {} received", self.flows.send.len(), self.flows.receive.len()),
+        }
     }
 }

@@ -1,18 +1,35 @@
 //! The agent of an edge node: replicates flows onto several paths and lets the first copy of each packet through.
 //!
-//! The work is done by eBPF programs in the kernel. The agent loads them from a configuration file, follows next hops,
-//! reads the records of arrivals and keeps a status file. When it is killed, replication ends and traffic takes the
-//! default route; elimination stays in the kernel, since copies may still be on their way.
+//! The work is done by eBPF programs in the kernel. The agent loads them, follows next hops, reads the records of
+//! arrivals and keeps a status file. Flows come from its configuration file or from a controller, to which it then also
+//! reports. When it is killed, replication ends and traffic takes the default route; elimination stays in the kernel,
+//! since copies may still be on their way.
+//!
+//! One loop owns what is in the kernel. Beside it runs a thread that talks to the controller (`link`).
 
+mod assignment;
 pub mod config;
+mod controlled;
+mod echo;
+mod enrol;
+mod flows;
+mod judge;
+mod kept;
+mod link;
 mod node;
 mod observer;
+mod onset;
+mod outbox;
 pub mod status;
+mod trace;
+mod watch;
 
 pub use config::{Config, ConfigError, generate_key};
+pub use flows::{Flows, Selectors, Sent};
 pub use status::Status;
 
 use anyhow::{Context, Result};
+use controlled::{Controlled, Restored};
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
@@ -32,11 +49,11 @@ use tracing::{info, warn};
 /// How often arrival records are read: a ring holds 65,536 of them.
 const OBSERVE_EVERY: Duration = Duration::from_millis(10);
 
-/// How often the status is written and interfaces are looked at, in rounds of reading.
-const STATUS_EVERY: u32 = 100;
+/// How often the status is written and interfaces are looked at.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-/// How often next hops are looked after, in rounds of reading.
-const FOLLOW_EVERY: u32 = 500;
+/// How often next hops are looked after.
+const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 
 /// The command line of `hawser agent`.
 #[derive(Debug, Clone, clap::Args)]
@@ -45,8 +62,11 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
     /// Check the configuration and end
-    #[arg(long, conflicts_with = "detach")]
+    #[arg(long, conflicts_with_all = ["detach", "enrol"])]
     pub check: bool,
+    /// Get a certificate from the controller for the one-time token in this file ("-": standard input), and end
+    #[arg(long, value_name = "TOKENFILE", conflicts_with = "detach")]
+    pub enrol: Option<PathBuf>,
     /// Remove the elimination that an earlier agent of this node left in the kernel, and end
     #[arg(long)]
     pub detach: bool,
@@ -56,60 +76,111 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let config = Config::read(&args.config)?;
     if args.check {
-        println!(
-            "{}: {} paths, {} flows sent, {} received",
-            config.name,
-            config.paths.len(),
-            config.send.len(),
-            config.receive.len()
-        );
+        println!("{config}");
         return Ok(());
+    }
+    if let Some(token) = &args.enrol {
+        return enrol::enrol(&config, token);
     }
     let _lock = lock(&config)?;
     if args.detach {
         return detach(&config);
     }
-    let signals = Signals::catch()?;
-    let mut status_file = StatusFile::at(config.status_file());
-    let deadline = config.arrival_deadline;
-    let mut node = Node::start(config)?;
-    let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
-    let mut observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
-    info!(status = %status_file, "running");
-
-    let mut round = 0u32;
-    while !signals.stop.load(Ordering::Relaxed) {
-        if let Some(observer) = &mut observer {
-            observer.observe(monotonic_now());
-        }
-        let reload = signals.reload.swap(false, Ordering::Relaxed);
-        if reload {
-            status_file.looked_at_configuration(reconfigure(&mut node, &args.config));
-        }
-        if reload || round.is_multiple_of(STATUS_EVERY) {
-            status_file.write(&node, observer.as_ref());
-        }
-        if round.is_multiple_of(FOLLOW_EVERY)
-            || (round.is_multiple_of(STATUS_EVERY) && node.interfaces_changed())
-        {
-            node.follow().unwrap_or_else(|error| warn!("{error:#}"));
-        }
-        round = round.wrapping_add(1);
-        std::thread::sleep(OBSERVE_EVERY);
-    }
-    status_file.write(&node, observer.as_ref());
-    if node.receiver().is_some() {
-        info!(
-            "elimination stays in the kernel; `hawser agent --config {} --detach` removes it",
-            args.config.display()
-        );
-    }
-    Ok(())
+    Agent::start(config)?.run(&args.config, &Signals::catch()?)
 }
 
-/// Reads the configuration again; the error says why it stays as it was.
-fn reconfigure(node: &mut Node, path: &Path) -> Result<()> {
-    Config::read(path).map_err(anyhow::Error::from).and_then(|config| node.reload(config))
+/// A node that runs.
+struct Agent {
+    node: Node,
+    observer: Option<Observer>,
+    controlled: Option<Controlled>,
+    status_file: StatusFile,
+}
+
+impl Agent {
+    fn start(config: Config) -> Result<Self> {
+        let status_file = StatusFile::at(config.status_file());
+        let deadline = config.arrival_deadline;
+        let restored = Restored::read(&config)?;
+        let flows = restored.as_ref().map_or_else(|| config.flows.clone(), Restored::flows);
+        let mut node = Node::start(config, flows)?;
+        let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
+        let observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
+        let controlled = restored.map(|restored| restored.start(&mut node, monotonic_now())).transpose()?;
+        info!(status = %status_file, "running");
+        Ok(Agent { node, observer, controlled, status_file })
+    }
+
+    fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
+        let (mut next_status, mut next_follow) = (Instant::ZERO, Instant::ZERO);
+        while !signals.stop.load(Ordering::Relaxed) {
+            let now = monotonic_now();
+            self.look(now);
+            if signals.reload.swap(false, Ordering::Relaxed) {
+                let outcome = self.reconfigure(file);
+                self.status_file.looked_at_configuration(outcome);
+                next_status = now;
+            }
+            let status_is_due = now >= next_status;
+            if status_is_due {
+                next_status = now + STATUS_EVERY;
+                self.write_status();
+            }
+            if now >= next_follow || (status_is_due && self.node.interfaces_changed()) {
+                next_follow = now + FOLLOW_EVERY;
+                self.follow();
+            }
+            match &mut self.controlled {
+                Some(controlled) => controlled.wait(&mut self.node),
+                None => std::thread::sleep(OBSERVE_EVERY),
+            }
+        }
+        self.write_status();
+        if self.node.receiver().is_some() {
+            info!(
+                "elimination stays in the kernel; `hawser agent --config {} --detach` removes it",
+                file.display()
+            );
+        }
+        Ok(())
+    }
+
+    /// Takes in what the kernel has recorded.
+    fn look(&mut self, now: Instant) {
+        let Agent { node, observer, controlled, .. } = self;
+        if let Some(observer) = observer {
+            observer.observe(now, |packet| {
+                if let Some(controlled) = controlled {
+                    controlled.handle_packet(now, packet);
+                }
+            });
+        }
+        if let Some(controlled) = controlled {
+            controlled.look(node, observer.as_ref(), now);
+        }
+    }
+
+    /// Reads the configuration again; the error says why it stays as it was.
+    fn reconfigure(&mut self, file: &Path) -> Result<()> {
+        self.node.reload(Config::read(file)?)?;
+        match &mut self.controlled {
+            Some(controlled) => controlled.reload(&mut self.node, monotonic_now()),
+            None => Ok(()),
+        }
+    }
+
+    fn follow(&mut self) {
+        self.node.follow().unwrap_or_else(|error| warn!("{error:#}"));
+        if let Some(controlled) = &mut self.controlled {
+            controlled.follow(&mut self.node);
+        }
+    }
+
+    fn write_status(&mut self) {
+        let now = monotonic_now();
+        let controller = self.controlled.as_ref().map(|controlled| controlled.status(&self.node, now));
+        self.status_file.write(&self.node, self.observer.as_ref(), controller);
+    }
 }
 
 fn detach(config: &Config) -> Result<()> {

@@ -1,11 +1,14 @@
 //! A node in the kernel: the programs loaded, attached and filled from a configuration.
 
-use crate::config::{Config, PathConfig, SendConfig};
+use crate::config::{Config, PathConfig};
+use crate::flows::{Flows, Selectors, Sent};
 use anyhow::{Context, Result, bail, ensure};
-use hawser_bpf::{Loop, Prefix, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, Sender, SenderOptions};
+use hawser_bpf::{
+    Loop, Prefix, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions,
+};
 use hawser_io::interface::{self, Interface};
 use hawser_io::segmenter::Segmenter;
-use hawser_units::{PathId, PolicyCode};
+use hawser_units::{FlowId, PathId};
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,6 +23,8 @@ const TRANSPARENT_WITHIN: Duration = Duration::from_secs(1);
 /// The programs of a node.
 pub(crate) struct Node {
     config: Config,
+    /// What is done for which traffic.
+    flows: Flows,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
     /// The number of the interface at which each program is attached.
@@ -30,8 +35,8 @@ pub(crate) struct Node {
     resolved: BTreeMap<PathId, SendPath>,
     /// Paths whose next hop does not answer.
     silent: BTreeSet<PathId>,
-    /// Counts policies, so that receivers can tell one from the next.
-    epoch: u8,
+    /// Counts the policies of the file, so that receivers can tell one from the next.
+    epoch: u32,
     /// Removed when the node ends.
     segmenters: Vec<Segmenter>,
 }
@@ -45,8 +50,9 @@ enum Hook {
 }
 
 impl Node {
-    /// Loads and attaches everything that `config` asks for; traffic flows through the programs when this returns.
-    pub(crate) fn start(config: Config) -> Result<Self> {
+    /// Loads and attaches everything that `config` and `flows` ask for; traffic flows through the programs when this
+    /// returns. Under a controller, what it may ask for later is loaded now: loading takes a second.
+    pub(crate) fn start(config: Config, flows: Flows) -> Result<Self> {
         let mut node = Node {
             sender: None,
             receiver: None,
@@ -57,11 +63,16 @@ impl Node {
             epoch: 0,
             segmenters: Vec::new(),
             config,
+            flows,
         };
-        if !node.config.receive.is_empty() {
+        let Config { controller, transit, local, paths, .. } = &node.config;
+        let controlled = controller.is_some();
+        let may_send = controlled && !(transit.is_empty() && local.is_empty());
+        let may_receive = controlled && !paths.is_empty();
+        if may_receive || !node.flows.receive.is_empty() {
             node.start_receiver().context("cannot start to eliminate copies")?;
         }
-        if !node.config.send.is_empty() {
+        if may_send || !node.flows.send.is_empty() {
             node.start_sender().context("cannot start to replicate")?;
         }
         Ok(node)
@@ -69,6 +80,10 @@ impl Node {
 
     pub(crate) fn config(&self) -> &Config {
         &self.config
+    }
+
+    pub(crate) fn flows(&self) -> &Flows {
+        &self.flows
     }
 
     pub(crate) fn sender(&self) -> Option<&Sender> {
@@ -79,43 +94,105 @@ impl Node {
         self.receiver.as_ref()
     }
 
-    /// Takes over what may change while packets fly: flows, policies, keys. Sessions go on.
+    pub(crate) fn sender_mut(&mut self) -> Option<&mut Sender> {
+        self.sender.as_mut()
+    }
+
+    /// Takes over what a file may change while packets fly: flows, policies, keys. Sessions go on.
     pub(crate) fn reload(&mut self, new: Config) -> Result<()> {
         let old = &self.config;
-        let directions = |config: &Config| (!config.send.is_empty(), !config.receive.is_empty());
+        let directions = |flows: &Flows| (!flows.send.is_empty(), !flows.receive.is_empty());
         ensure!(
-            old.is_same_node(&new) && directions(old) == directions(&new),
+            old.is_same_node(&new)
+                && (new.controller.is_some() || directions(&self.flows) == directions(&new.flows)),
             "only flows, policies and keys can change while the agent runs; restart it for the rest"
         );
-        let old = std::mem::replace(&mut self.config, new);
+        if new.controller.is_none() {
+            let mut flows = new.flows.clone();
+            self.epoch += 1;
+            flows.send.values_mut().for_each(|flow| flow.policy.epoch = self.epoch);
+            self.set_flows(flows, false)?;
+        }
+        self.config = new;
+        Ok(())
+    }
+
+    /// Replaces the flows while packets fly. Sessions go on, and of two policies of a session the newer one stays, unless
+    /// they are to be replaced. Returns the flows whose policy was put into force.
+    pub(crate) fn set_flows(&mut self, new: Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
+        let old = std::mem::replace(&mut self.flows, new);
         if let Some(receiver) = &self.receiver {
-            for flow in old.receive.keys().filter(|flow| !self.config.receive.contains_key(flow)) {
+            for flow in old.receive.keys().filter(|flow| !self.flows.receive.contains_key(flow)) {
                 receiver.set_flow(*flow, None)?;
             }
-            for (flow, keys) in &self.config.receive {
+            for (flow, keys) in &self.flows.receive {
                 receiver.set_flow(*flow, Some(keys))?;
             }
             let select = |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
-            replace_selectors(&old.receive_selectors, &self.config.receive_selectors, select)?;
+            replace_selectors(&old.receive_selectors, &self.flows.receive_selectors, select)?;
         }
+        if !self.flows.receive.is_empty() {
+            self.attach_receiver()?;
+        }
+        let mut changed = Vec::new();
         if let Some(sender) = &mut self.sender {
-            self.epoch = self.epoch.wrapping_add(1);
-            for flow in old.send.keys().filter(|flow| !self.config.send.contains_key(flow)) {
-                sender.set_policy(*flow, PolicyCode::OFF, self.epoch)?;
+            for flow in old.send.keys().filter(|flow| !self.flows.send.contains_key(flow)) {
+                sender.remove_flow(*flow)?;
             }
-            for (flow, description) in &self.config.send {
-                match old.send.get(flow) {
-                    Some(before) if same_session(before, description) => {
-                        sender.update_flow(*flow, &session(description)?)?;
-                    }
-                    _ => sender.set_flow(*flow, &session(description)?)?,
+            for (flow, description) in &self.flows.send {
+                let continues = old.send.get(flow).is_some_and(|before| description.continues(before));
+                if continues {
+                    sender.update_flow(*flow, &session(description)?)?;
+                } else {
+                    sender.set_flow(*flow, &session(description)?)?;
                 }
-                sender.set_policy(*flow, description.policy, self.epoch)?;
+                let applied = if continues && !replace_policies {
+                    sender.set_policy(*flow, description.policy)?
+                } else {
+                    sender.replace_policy(*flow, description.policy)?;
+                    true
+                };
+                if applied {
+                    changed.push(*flow);
+                }
             }
             let select = |prefix: Prefix, rules: &[Rule]| sender.select(prefix, rules);
-            replace_selectors(&old.send_selectors, &self.config.send_selectors, select)?;
+            replace_selectors(&old.send_selectors, &self.flows.send_selectors, select)?;
+            for (prefix, rules) in &self.flows.send_selectors {
+                if !old.send_selectors.contains_key(prefix) {
+                    warn_of_large_packets(*prefix, sender, rules);
+                }
+            }
         }
-        Ok(())
+        Ok(changed)
+    }
+
+    /// Puts a policy into force if it is newer than the one that is; says whether it was.
+    pub(crate) fn set_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<bool> {
+        let sender = self.sender.as_ref().context("this node does not replicate")?;
+        Ok(sender.set_policy(flow, policy)?)
+    }
+
+    /// Copies of a flow that took a path since the programs were loaded.
+    pub(crate) fn copies(&self, flow: FlowId, path: PathId) -> u64 {
+        // A table that cannot be read shows elsewhere.
+        self.sender
+            .as_ref()
+            .and_then(|sender| sender.path_stats(flow, path).ok())
+            .map_or(0, |stats| stats.packets)
+    }
+
+    /// Whether a path can be used: its interface is there and its next hop known.
+    pub(crate) fn is_up(&self, path: PathId) -> bool {
+        let interface = self.config.paths.get(&path).and_then(|path| self.interfaces.get(&path.interface));
+        let has_interface = interface.is_some_and(Option::is_some);
+        let has_next_hop = self.sender.is_none() || self.resolved.contains_key(&path);
+        has_interface && has_next_hop && !self.silent.contains(&path)
+    }
+
+    /// The interfaces of the node, with their numbers when they were last looked at.
+    pub(crate) fn interface_number(&self, name: &str) -> Option<u32> {
+        self.interfaces.get(name).copied().flatten()
     }
 
     /// Whether an interface of the configuration has come, gone or been replaced since [`follow`](Node::follow).
@@ -188,22 +265,32 @@ impl Node {
         for (path, description) in &config.paths {
             receiver.set_path(*path, Some(description.local))?;
         }
-        for (flow, keys) in &config.receive {
+        for (flow, keys) in &self.flows.receive {
             receiver.set_flow(*flow, Some(keys))?;
         }
-        for (prefix, rules) in &config.receive_selectors {
+        for (prefix, rules) in &self.flows.receive_selectors {
             receiver.select_transparent(*prefix, rules)?;
         }
-        let interfaces: BTreeSet<_> = config.paths.values().map(|path| path.interface.clone()).collect();
         self.receiver = Some(receiver);
-        interfaces.iter().try_for_each(|name| self.attach(Hook::Eliminate, name))
+        if self.flows.receive.is_empty() { Ok(()) } else { self.attach_receiver() }
+    }
+
+    /// A node that only replicates keeps its path interfaces free of programs.
+    fn attach_receiver(&mut self) -> Result<()> {
+        let interfaces: BTreeSet<_> = self.config.paths.values().map(|path| path.interface.clone()).collect();
+        let is_new = |name: &&String| !self.attached.contains_key(&(Hook::Eliminate, (*name).clone()));
+        let new: Vec<_> = interfaces.iter().filter(is_new).collect();
+        new.into_iter().try_for_each(|name| self.attach(Hook::Eliminate, name))
     }
 
     fn start_sender(&mut self) -> Result<()> {
         let config = &self.config;
         let mut sender = Sender::load(&SenderOptions { port: config.port })?;
-        let used: BTreeSet<PathId> =
-            config.send.values().flat_map(|flow| flow.policy.paths().iter()).collect();
+        let required: BTreeSet<PathId> = match config.controller {
+            // What is missing is told to the controller.
+            Some(_) => BTreeSet::new(),
+            None => self.flows.send.values().flat_map(|flow| flow.policy.code.paths().iter()).collect(),
+        };
         for (path, description) in &config.paths {
             let wait = |address, interface: &_| interface::neighbour(address, interface).map(Some);
             match resolve(description, wait) {
@@ -212,15 +299,15 @@ impl Node {
                     self.resolved.insert(*path, resolved);
                 }
                 Ok(None) => {}
-                Err(error) if used.contains(path) => return Err(error.context(path.to_string())),
+                Err(error) if required.contains(path) => return Err(error.context(path.to_string())),
                 Err(error) => warn!(%path, "not usable now: {error:#}"),
             }
         }
-        for (flow, description) in &config.send {
+        for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description)?)?;
-            sender.set_policy(*flow, description.policy, self.epoch)?;
+            sender.replace_policy(*flow, description.policy)?;
         }
-        for (prefix, rules) in &config.send_selectors {
+        for (prefix, rules) in &self.flows.send_selectors {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, &sender, rules);
         }
@@ -268,7 +355,9 @@ impl Node {
 /// The interfaces that a node works on, with their numbers now.
 fn interfaces(config: &Config) -> BTreeMap<String, Option<u32>> {
     let of_paths = config.paths.values().map(|path| &path.interface);
-    let names = of_paths.chain(&config.transit).chain(&config.local);
+    let named = [&config.transit, &config.local, &config.watch].into_iter().flatten();
+    let signalled = config.controller.iter().flat_map(|controller| &controller.interfaces);
+    let names = of_paths.chain(named).chain(signalled);
     names.map(|name| (name.clone(), interface::index(name))).collect()
 }
 
@@ -328,7 +417,7 @@ fn next_hop(path: &PathConfig) -> Result<IpAddr> {
 }
 
 /// A flow with a new session: numbers start at a random place, so that no receiver takes them for old ones.
-fn session(description: &SendConfig) -> Result<SendFlow> {
+fn session(description: &Sent) -> Result<SendFlow> {
     let mut first = [0; 8];
     getrandom::fill(&mut first)?;
     Ok(SendFlow {
@@ -339,13 +428,9 @@ fn session(description: &SendConfig) -> Result<SendFlow> {
     })
 }
 
-fn same_session(before: &SendConfig, after: &SendConfig) -> bool {
-    (before.label, before.transparent) == (after.label, after.transparent)
-}
-
 fn replace_selectors<E>(
-    old: &BTreeMap<Prefix, Vec<Rule>>,
-    new: &BTreeMap<Prefix, Vec<Rule>>,
+    old: &Selectors,
+    new: &Selectors,
     select: impl Fn(Prefix, &[Rule]) -> Result<(), E>,
 ) -> Result<(), E> {
     for (prefix, rules) in new {

@@ -1,5 +1,5 @@
 use hawser_bpf::{Arrival, Arrivals, Verdict};
-use hawser_pathset::{PathTotals, Tracker};
+use hawser_pathset::{JudgedPacket, PathTotals, Tracker};
 use hawser_units::{FlowId, Instant, PathId};
 use std::time::Duration;
 
@@ -8,15 +8,17 @@ pub(crate) struct Observer {
     arrivals: Arrivals,
     tracker: Tracker,
     batch: Vec<Arrival>,
+    /// Records that were known to be lost.
+    overflowed: u64,
 }
 
 impl Observer {
     pub(crate) fn new(arrivals: Arrivals, deadline: Duration) -> Self {
-        Observer { arrivals, tracker: Tracker::new(deadline), batch: Vec::new() }
+        Observer { arrivals, tracker: Tracker::new(deadline), batch: Vec::new(), overflowed: 0 }
     }
 
-    /// Takes in what has arrived up to `now`, by the kernel's monotonic clock.
-    pub(crate) fn observe(&mut self, now: Instant) {
+    /// Takes in what has arrived up to `now`, by the kernel's monotonic clock, and hands on what became of packets.
+    pub(crate) fn observe(&mut self, now: Instant, judged: impl FnMut(&JudgedPacket)) {
         self.batch.clear();
         self.arrivals.drain(&mut self.batch);
         for arrival in &self.batch {
@@ -33,7 +35,11 @@ impl Observer {
                 bytes: arrival.inner_bytes,
             });
         }
-        self.tracker.handle_timeout(now);
+        if self.arrivals.overflowed() > self.overflowed {
+            self.overflowed = self.arrivals.overflowed();
+            self.tracker.handle_lost_records(now);
+        }
+        self.tracker.handle_timeout_with(now, judged);
     }
 
     /// What the records said of a flow on a path; nothing before its first one.

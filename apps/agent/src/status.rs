@@ -1,7 +1,11 @@
 //! What a node tells about itself: counters of the programs and what the arrival records say of the paths.
 
+mod controlled;
 mod show;
 
+pub use controlled::{
+    ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PolicyStatus, WatchStatus, WindowStatus,
+};
 pub use show::{Args, run};
 
 use crate::node::Node;
@@ -41,6 +45,9 @@ pub struct Status {
     pub not_replicated: BTreeMap<String, u64>,
     /// Frames on path interfaces that were not eliminated or passed on as replicas, and why.
     pub not_eliminated: BTreeMap<String, u64>,
+    /// How the node stands with its controller; none without one.
+    #[serde(default)]
+    pub controller: Option<ControllerStatus>,
     /// Arrival records lost because nobody read them in time; `only_copy`, `missing` and the skews miss them.
     pub arrival_records_overflowed: u64,
 }
@@ -112,23 +119,26 @@ impl Status {
         serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
     }
 
-    fn of(node: &Node, observer: Option<&Observer>, configuration: &ConfigurationStatus) -> Result<Self> {
-        let config = node.config();
+    fn of(
+        node: &Node,
+        observer: Option<&Observer>,
+        controller: Option<ControllerStatus>,
+        configuration: &ConfigurationStatus,
+    ) -> Result<Self> {
+        let (config, flows) = (node.config(), node.flows());
         let mut send = BTreeMap::new();
         let mut refused_by_device = BTreeMap::new();
         let mut not_replicated = BTreeMap::new();
         if let Some(sender) = node.sender() {
-            for (flow, description) in &config.send {
+            for flow in flows.send.keys() {
                 let TxStats { packets, bytes } = sender.flow_stats(*flow)?;
                 let mut copies = BTreeMap::new();
                 for path in config.paths.keys() {
                     let TxStats { packets, bytes } = sender.path_stats(*flow, *path)?;
                     copies.insert(number(*path), Copies { packets, bytes });
                 }
-                send.insert(
-                    (*flow).into(),
-                    SendStatus { policy: description.policy.0, packets, bytes, copies },
-                );
+                let policy = sender.policy_in_force(*flow).code.0;
+                send.insert((*flow).into(), SendStatus { policy, packets, bytes, copies });
             }
             for path in config.paths.keys() {
                 refused_by_device.insert(number(*path), sender.refused(*path)?);
@@ -138,7 +148,7 @@ impl Status {
         let mut receive = BTreeMap::new();
         let mut not_eliminated = BTreeMap::new();
         if let Some(receiver) = node.receiver() {
-            for flow in config.receive.keys() {
+            for flow in flows.receive.keys() {
                 let mut paths = BTreeMap::new();
                 for path in config.paths.keys() {
                     let totals = observer.and_then(|observer| observer.totals(*flow, *path));
@@ -159,6 +169,7 @@ impl Status {
             refused_by_device,
             not_replicated,
             not_eliminated,
+            controller,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
@@ -199,8 +210,13 @@ impl StatusFile {
     }
 
     /// A full disk must not end replication: it is said once, and the agent goes on.
-    pub(crate) fn write(&mut self, node: &Node, observer: Option<&Observer>) {
-        let status = Status::of(node, observer, &self.configuration);
+    pub(crate) fn write(
+        &mut self,
+        node: &Node,
+        observer: Option<&Observer>,
+        controller: Option<ControllerStatus>,
+    ) {
+        let status = Status::of(node, observer, controller, &self.configuration);
         match status.and_then(|status| status.write(&self.path)) {
             Ok(()) if self.failing => info!("the status is written again"),
             Err(error) if !self.failing => error!("{error:#}; the agent goes on without"),
@@ -235,7 +251,7 @@ impl ReceiveStatus {
     }
 }
 
-fn unix_now_ms() -> u64 {
+pub(crate) fn unix_now_ms() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }

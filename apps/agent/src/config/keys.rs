@@ -23,11 +23,16 @@ pub(super) fn read_key(path: &Path) -> Result<Key, String> {
         return Err(format!("key file {0}: others may read it; run `chmod 600 {0}`", path.display()));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
-    let mut key = [0; 16];
-    hex::decode_to_slice(text.trim(), &mut key).map_err(|_| {
+    parse_key(text.trim()).ok_or_else(|| {
         format!("key file {}: a key is 32 hexadecimal digits; `hawser keygen FILE` makes one", path.display())
-    })?;
-    Ok(Key::from_bytes(key))
+    })
+}
+
+/// The key of 32 hexadecimal digits.
+pub(crate) fn parse_key(digits: &str) -> Option<Key> {
+    let mut key = [0; 16];
+    hex::decode_to_slice(digits, &mut key).ok()?;
+    Some(Key::from_bytes(key))
 }
 
 #[cfg(test)]

@@ -1,3 +1,5 @@
+mod controlled;
+
 use super::{ReceiveStatus, Status, unix_now_ms};
 use crate::config::Config;
 use anyhow::Result;
@@ -42,6 +44,9 @@ fn describe(status: &Status, now_ms: u64) -> String {
     if let Some(refused) = &status.configuration.refused {
         let _ = writeln!(text, "the configuration file was refused, what was before is in force: {refused}");
     }
+    if let Some(controller) = &status.controller {
+        text += &controlled::describe(controller, now_ms);
+    }
     text += &sent(status);
     text += &received(status);
     for (path, count) in status.refused_by_device.iter().filter(|(_, count)| **count > 0) {
@@ -71,16 +76,25 @@ fn describe(status: &Status, now_ms: u64) -> String {
 fn sent(status: &Status) -> String {
     let mut rows = Vec::new();
     for (flow, sent) in &status.send {
-        let paths: Vec<String> =
-            PolicyCode(sent.policy).paths().iter().map(|path| (u8::from(path) + 1).to_string()).collect();
-        let paths = if paths.is_empty() { "default route".to_owned() } else { paths.join(",") };
-        rows.push(vec![flow.to_string(), paths, sent.packets.to_string(), sent.bytes.to_string()]);
+        rows.push(vec![
+            flow.to_string(),
+            paths(sent.policy),
+            sent.packets.to_string(),
+            sent.bytes.to_string(),
+        ]);
         for (path, copies) in &sent.copies {
             let copies = [copies.packets, copies.bytes].map(|count| count.to_string());
             rows.push([vec![String::new(), format!("path {path}")], copies.to_vec()].concat());
         }
     }
     table("sent", &["flow", "paths", "packets", "bytes"], rows)
+}
+
+/// The paths of a policy code, as numbers.
+fn paths(code: u8) -> String {
+    let numbers: Vec<String> =
+        PolicyCode(code).paths().iter().map(|path| (u8::from(path) + 1).to_string()).collect();
+    if numbers.is_empty() { "default route".to_owned() } else { numbers.join(",") }
 }
 
 fn received(status: &Status) -> String {
@@ -133,10 +147,12 @@ fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
     }
     let lines = std::iter::once(header.iter().map(ToString::to_string).collect()).chain(rows);
     let lines: Vec<Vec<String>> = lines.collect();
-    let width = |column: usize| lines.iter().map(|line| line[column].len()).max().unwrap_or(0);
+    let width =
+        |column| lines.iter().filter_map(|line: &Vec<String>| line.get(column)).map(String::len).max();
     let mut text = format!("\n{title}\n");
     for line in &lines {
-        let cells = line.iter().enumerate().map(|(column, cell)| format!("{cell:>0$}", width(column)));
+        let cells =
+            line.iter().enumerate().map(|(column, cell)| format!("{cell:>0$}", width(column).unwrap_or(0)));
         text += &(cells.collect::<Vec<_>>().join("  ") + "\n");
     }
     text
@@ -175,6 +191,7 @@ mod tests {
             refused_by_device: BTreeMap::new(),
             not_replicated: BTreeMap::new(),
             not_eliminated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
+            controller: None,
             arrival_records_overflowed: 0,
         }
     }

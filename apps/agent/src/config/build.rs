@@ -1,0 +1,429 @@
+use super::file::{File, Node, PathEntry, Receive, Send, SignalAddress};
+use super::keys::read_key;
+use super::select::rule;
+use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
+use crate::flows::{Crowded, Flows, Selectors, Sent, inherit};
+use hawser_bpf::{MAX_RULES, SendPolicy, XdpMode};
+use hawser_control::Name;
+use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
+use hawser_wire::{KeyRing, KeySlot, SIGNAL_PORT};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Where state is kept that ends with the machine.
+const STATE: &str = "/run/hawser/agent";
+
+/// Where state is kept that outlives it.
+const LASTING_STATE: &str = "/var/lib/hawser/agent";
+
+/// Turns the sections into a [`Config`], or points at the first that makes no sense.
+pub(super) struct Builder<'a> {
+    pub(super) text: &'a str,
+    pub(super) path: &'a Path,
+    pub(super) directory: &'a Path,
+}
+
+impl Builder<'_> {
+    pub(super) fn build(&self, file: File) -> Result<Config, ConfigError> {
+        let node = file.node.get_ref();
+        let valid_name = |name: &str| {
+            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
+        };
+        if !valid_name(&node.name) {
+            return Err(self.at(&file.node, "name is made of letters, digits and dashes".to_owned()));
+        }
+        if node.port == 0 {
+            return Err(self.at(&file.node, "port is 1 to 65535".to_owned()));
+        }
+        if !file.send.is_empty() && !node.replicates() {
+            let message = "there are [[send]] flows, but neither transit nor local names an interface to take them from";
+            return Err(self.at(&file.node, message.to_owned()));
+        }
+        let peers = self.peers(&file.peer)?;
+        let paths = self.paths(&file.path, &peers)?;
+        if !file.send.is_empty() || (file.controller.is_some() && node.replicates()) {
+            self.one_interface_a_path(&file.path)?;
+        }
+        Ok(Config {
+            name: node.name.clone(),
+            port: node.port,
+            echo_port: node.echo_port,
+            transit: node.transit.clone(),
+            local: node.local.clone(),
+            watch: node.watch.clone(),
+            xdp: if node.generic_xdp { XdpMode::Generic } else { XdpMode::Native },
+            state: node.state.clone().unwrap_or_else(|| STATE.into()),
+            pins: node.pins.clone(),
+            arrival_deadline: Duration::from_millis(node.arrival_deadline_ms),
+            trace: node.trace.clone(),
+            flows: self.flows(&file, &paths, &peers)?,
+            paths,
+            peers,
+            controller: self.controller(&file)?,
+        })
+    }
+
+    fn controller(&self, file: &File) -> Result<Option<ControllerConfig>, ConfigError> {
+        let Some(spanned) = &file.controller else { return Ok(None) };
+        let (node, entry) = (file.node.get_ref(), spanned.get_ref());
+        let refused = |message: &str| Err(self.at(spanned, message.to_owned()));
+        if !file.send.is_empty() || !file.receive.is_empty() {
+            return refused(
+                "the controller says which flows there are; remove either [controller] or [[send]] and [[receive]]",
+            );
+        }
+        if let Err(error) = node.name.parse::<Name>() {
+            return Err(self.at(&file.node, error.to_string()));
+        }
+        if entry.urls.is_empty() {
+            return refused("urls names each controller as \"https://HOST:PORT\"");
+        }
+        let urls = entry.urls.iter().map(|url| url.parse()).collect::<Result<_, hawser_client::Error>>();
+        let urls = urls.map_err(|error| self.at(spanned, error.to_string()))?;
+        if entry.signals.is_some() == entry.interfaces.is_empty() {
+            return refused(
+                "interfaces says where in-band signals come in and signals to which address: give both or neither",
+            );
+        }
+        let state = entry.state.as_ref().or(node.state.as_ref());
+        Ok(Some(ControllerConfig {
+            urls,
+            interfaces: entry.interfaces.clone(),
+            signals: entry.signals.as_ref().map(SignalAddress::socket),
+            state: state.map_or(Path::new(LASTING_STATE), PathBuf::as_path).join(&node.name),
+        }))
+    }
+
+    fn flows(
+        &self,
+        file: &File,
+        paths: &BTreeMap<PathId, PathConfig>,
+        peers: &BTreeMap<String, Peer>,
+    ) -> Result<Flows, ConfigError> {
+        let mut flows = Flows::default();
+        for entry in &file.send {
+            self.add_send(entry, paths, peers, &mut flows)?;
+        }
+        for entry in &file.receive {
+            if paths.is_empty() {
+                return Err(self.at(entry, "copies arrive by paths, and no [[path]] is described".to_owned()));
+            }
+            self.add_receive(entry, peers, &mut flows)?;
+        }
+        flows.send_selectors = self.inherited(&file.node, &flows.send_selectors)?;
+        flows.receive_selectors = self.inherited(&file.node, &flows.receive_selectors)?;
+        Ok(flows)
+    }
+
+    fn paths(
+        &self,
+        entries: &[Spanned<PathEntry>],
+        peers: &BTreeMap<String, Peer>,
+    ) -> Result<BTreeMap<PathId, PathConfig>, ConfigError> {
+        let only_peer = peers.keys().next().filter(|_| peers.len() == 1);
+        let mut paths = BTreeMap::new();
+        for spanned in entries {
+            let entry = spanned.get_ref();
+            let path = path_of(entry.number).map_err(|message| self.at(spanned, message))?;
+            if entry.local.is_ipv4() != entry.remote.is_ipv4() {
+                return Err(self.at(spanned, "local and remote must both be IPv4 or both IPv6".to_owned()));
+            }
+            if let Some(peer) = &entry.peer {
+                self.peer(spanned, peer, peers)?;
+            }
+            let description = PathConfig {
+                interface: entry.interface.clone(),
+                local: entry.local,
+                remote: entry.remote,
+                next_hop: entry.next_hop,
+                mtu_bytes: entry.mtu_bytes,
+                peer: entry.peer.as_ref().or(only_peer).cloned(),
+            };
+            if paths.insert(path, description).is_some() {
+                return Err(self.at(spanned, format!("{path} is described twice")));
+            }
+        }
+        Ok(paths)
+    }
+
+    /// The kernel sends what leaves by one interface in one go, as copies of one path.
+    fn one_interface_a_path(&self, entries: &[Spanned<PathEntry>]) -> Result<(), ConfigError> {
+        let mut owners = BTreeMap::new();
+        for spanned in entries {
+            let PathEntry { number, interface, .. } = spanned.get_ref();
+            if let Some(other) = owners.insert(interface, number) {
+                let message = format!(
+                    "path {other} leaves by {interface} too; give each its own interface (a VLAN or macvlan device will do)"
+                );
+                return Err(self.at(spanned, message));
+            }
+        }
+        Ok(())
+    }
+
+    fn peers(&self, entries: &[Spanned<file::Peer>]) -> Result<BTreeMap<String, Peer>, ConfigError> {
+        let mut peers = BTreeMap::new();
+        for spanned in entries {
+            let entry = spanned.get_ref();
+            let secrets = self.secrets(entry).map_err(|message| self.at(spanned, message))?;
+            if peers.insert(entry.name.clone(), secrets).is_some() {
+                return Err(self.at(spanned, format!("peer {:?} is described twice", entry.name)));
+            }
+        }
+        Ok(peers)
+    }
+
+    fn secrets(&self, peer: &file::Peer) -> Result<Peer, String> {
+        let files = [&peer.keys.slot0, &peer.keys.slot1];
+        let mut ring = KeyRing::default();
+        for (slot, file) in ring.slots.iter_mut().zip(files) {
+            *slot = file.as_ref().map(|file| read_key(&self.directory.join(file))).transpose()?;
+        }
+        let filled = ring.slots.iter().any(Option::is_some);
+        if peer.authenticate && !filled {
+            return Err(format!(
+                "peer {:?} has no keys: name a file in keys.slot0 (`hawser keygen FILE` makes one), or set \
+                 authenticate = false",
+                peer.name
+            ));
+        }
+        if !peer.authenticate && filled {
+            return Err(format!(
+                "peer {:?} has keys and authenticate = false; remove one of them",
+                peer.name
+            ));
+        }
+        let slot = match peer.send_with {
+            0 => KeySlot::Zero,
+            1 => KeySlot::One,
+            other => return Err(format!("send_with is 0 or 1, not {other}")),
+        };
+        let key = ring.slots[slot.index()].clone().map(|key| (slot, key));
+        if filled && key.is_none() {
+            return Err(format!("send_with is {0}, but keys.slot{0} names no file", peer.send_with));
+        }
+        Ok(Peer { ring, key })
+    }
+
+    fn add_send(
+        &self,
+        spanned: &Spanned<Send>,
+        paths: &BTreeMap<PathId, PathConfig>,
+        peers: &BTreeMap<String, Peer>,
+        flows: &mut Flows,
+    ) -> Result<(), ConfigError> {
+        let entry = spanned.get_ref();
+        let secrets = self.peer(spanned, &entry.peer, peers)?;
+        let mut code = PathSet::EMPTY;
+        for number in &entry.paths {
+            let path = path_of(*number).map_err(|message| self.at(spanned, message))?;
+            let description = paths.get(&path);
+            let description = description.ok_or_else(|| {
+                self.at(spanned, format!("{path} is used here and described in no [[path]]"))
+            })?;
+            if entry.transparent && description.local.is_ipv6() {
+                let message = format!("a transparent flow needs paths with IPv4 next hops; {path} has IPv6");
+                return Err(self.at(spanned, message));
+            }
+            code = code.with(path);
+        }
+        if code.len() == MAX_PATHS {
+            let message = format!(
+                "at most {} paths replicate at once: the code of all eight means stop",
+                MAX_PATHS - 1
+            );
+            return Err(self.at(spanned, message));
+        }
+        let flow = Sent {
+            name: None,
+            label: entry.label.unwrap_or(entry.flow),
+            policy: SendPolicy { code: PolicyCode(code.bits()), ..SendPolicy::default() },
+            transparent: entry.transparent,
+            key: secrets.key.clone(),
+        };
+        if flows.send.insert(entry.flow, flow).is_some() {
+            return Err(self.at(spanned, format!("{} is sent twice", entry.flow)));
+        }
+        let (prefix, rule) = rule(entry.flow, &entry.select).map_err(|message| self.at(spanned, message))?;
+        flows.send_selectors.entry(prefix).or_default().push(rule);
+        Ok(())
+    }
+
+    fn add_receive(
+        &self,
+        spanned: &Spanned<Receive>,
+        peers: &BTreeMap<String, Peer>,
+        flows: &mut Flows,
+    ) -> Result<(), ConfigError> {
+        let entry = spanned.get_ref();
+        let secrets = self.peer(spanned, &entry.peer, peers)?;
+        if flows.receive.insert(entry.flow, secrets.ring.clone()).is_some() {
+            return Err(self.at(spanned, format!("{} is received twice", entry.flow)));
+        }
+        if let Some(selector) = &entry.transparent {
+            let (prefix, rule) = rule(entry.flow, selector).map_err(|message| self.at(spanned, message))?;
+            flows.receive_selectors.entry(prefix).or_default().push(rule);
+        }
+        Ok(())
+    }
+
+    fn peer<'p, T>(
+        &self,
+        spanned: &Spanned<T>,
+        name: &str,
+        peers: &'p BTreeMap<String, Peer>,
+    ) -> Result<&'p Peer, ConfigError> {
+        peers.get(name).ok_or_else(|| self.at(spanned, format!("no [[peer]] is called {name:?}")))
+    }
+
+    fn inherited(&self, node: &Spanned<Node>, selectors: &Selectors) -> Result<Selectors, ConfigError> {
+        inherit(selectors).map_err(|Crowded { prefix, flows }| {
+            let message =
+                format!("{} flows share the destination {prefix}; at most {MAX_RULES} can", flows.len());
+            self.at(node, message)
+        })
+    }
+
+    fn at<T>(&self, spanned: &Spanned<T>, message: String) -> ConfigError {
+        let before = &self.text[..spanned.span().start];
+        ConfigError::Meaning { path: self.path.to_owned(), line: before.matches('\n').count() + 1, message }
+    }
+}
+
+impl Node {
+    /// Whether any traffic comes by that could be replicated.
+    fn replicates(&self) -> bool {
+        !self.transit.is_empty() || !self.local.is_empty()
+    }
+}
+
+impl SignalAddress {
+    fn socket(&self) -> SocketAddr {
+        match self {
+            SignalAddress::WithPort(address) => *address,
+            SignalAddress::Plain(address) => SocketAddr::new(*address, SIGNAL_PORT),
+        }
+    }
+}
+
+fn path_of(number: u8) -> Result<PathId, String> {
+    number
+        .checked_sub(1)
+        .and_then(|index| PathId::try_from(index).ok())
+        .ok_or_else(|| format!("paths are numbered 1 to {MAX_PATHS}, not {number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::FlowId;
+    use hawser_wire::DEFAULT_PORT;
+
+    const EDGE: &str = r#"
+[node]
+name = "ingress"
+transit = ["source0"]
+
+[[peer]]
+name = "egress"
+authenticate = false
+
+[[path]]
+number = 1
+interface = "path1"
+local = "10.1.1.1"
+remote = "10.1.1.2"
+
+[[path]]
+number = 2
+interface = "path2"
+local = "fd00::1"
+remote = "fd00::2"
+
+[[send]]
+flow = 7
+peer = "egress"
+select = { destination = "10.0.2.0/24", protocol = "tcp", destination_ports = [5000, 5010] }
+paths = [1, 2]
+"#;
+
+    fn parse_edge(text: &str) -> Result<Config, ConfigError> {
+        file::parse(text, Path::new("edge.toml"))
+    }
+
+    fn refusal(change: impl Fn(&str) -> String) -> String {
+        parse_edge(&change(EDGE)).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn a_whole_configuration() {
+        let config = parse_edge(EDGE).unwrap();
+        let flow = FlowId::try_from(7).unwrap();
+        assert_eq!(config.port, DEFAULT_PORT);
+        assert_eq!(config.paths.len(), 2);
+        assert_eq!(config.flows.send[&flow].policy.code, PolicyCode(0b11));
+        assert_eq!(config.flows.send[&flow].label, flow);
+        let rules = &config.flows.send_selectors[&"10.0.2.0/24".parse().unwrap()];
+        assert_eq!(rules[0].ports.as_ref().unwrap().destination, 5000..=5010);
+    }
+
+    #[test]
+    fn refusals_name_the_line_and_what_would_be_right() {
+        let cases: [(&str, &str, &str); 12] = [
+            ("number = 2", "number = 9", "line 16: paths are numbered 1 to 8, not 9"),
+            ("number = 2", "number = 1", "line 16: path 1 is described twice"),
+            ("interface = \"path2\"", "interface = \"path1\"", "line 16: path 1 leaves by path1 too"),
+            ("paths = [1, 2]", "paths = [1, 3]", "line 22: path 3 is used here and described in no [[path]]"),
+            ("remote = \"fd00::2\"", "remote = \"10.1.2.2\"", "line 16: local and remote must both be IPv4"),
+            ("peer = \"egress\"", "peer = \"other\"", "line 22: no [[peer]] is called \"other\""),
+            ("authenticate = false", "", "line 6: peer \"egress\" has no keys"),
+            ("10.0.2.0/24", "10.0.2.0/33", "destination \"10.0.2.0/33\" is not a prefix"),
+            ("[5000, 5010]", "[5010, 5000]", "the first is above the last"),
+            ("protocol = \"tcp\", ", "", "ports need protocol = \"tcp\" or \"udp\""),
+            ("transit = [\"source0\"]", "", "neither transit nor local names an interface"),
+            ("name = \"ingress\"", "name = \"../etc\"", "line 2: name is made of letters"),
+        ];
+        for (from, to, expected) in cases {
+            let message = refusal(|text| text.replacen(from, to, 1));
+            assert!(message.contains(expected), "{to}: {message}");
+        }
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_types_show_their_place() {
+        let message = refusal(|text| text.replace("transit =", "transits ="));
+        assert!(message.contains("transits") && message.contains("line 4"), "{message}");
+        let message = refusal(|text| text.replace("flow = 7", "flow = 1024"));
+        assert!(message.contains("must be below 1024"), "{message}");
+        let message = refusal(|text| text.replace("\"tcp\"", "\"sctp\""));
+        assert!(message.contains("a protocol is"), "{message}");
+    }
+
+    #[test]
+    fn a_narrow_prefix_does_not_hide_the_flows_of_a_wide_one() {
+        let wide = "\n[[send]]\nflow = 8\npeer = \"egress\"\nselect = { destination = \"10.0.0.0/8\" }\npaths = [1]\n";
+        let config = parse_edge(&format!("{EDGE}{wide}")).unwrap();
+        let flows = |prefix: &str| -> Vec<u16> {
+            config.flows.send_selectors[&prefix.parse().unwrap()]
+                .iter()
+                .map(|rule| rule.flow.into())
+                .collect()
+        };
+        assert_eq!(flows("10.0.2.0/24"), [7, 8]);
+        assert_eq!(flows("10.0.0.0/8"), [8]);
+    }
+
+    #[test]
+    fn eight_paths_at_once_are_refused() {
+        let mut text = EDGE.replace("paths = [1, 2]", "paths = [1, 2, 3, 4, 5, 6, 7, 8]");
+        for number in 3..=8 {
+            text += &format!(
+                "\n[[path]]\nnumber = {number}\ninterface = \"p{number}\"\nlocal = \"10.1.{number}.1\"\nremote = \"10.1.{number}.2\"\n"
+            );
+        }
+        assert!(parse_edge(&text).unwrap_err().to_string().contains("at most 7 paths"));
+    }
+}

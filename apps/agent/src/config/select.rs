@@ -1,0 +1,78 @@
+use hawser_bpf::{Ports, Prefix, Rule};
+use hawser_units::FlowId;
+use serde::Deserialize;
+use std::ops::RangeInclusive;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Selector {
+    /// A prefix, such as 203.0.113.0/24.
+    destination: String,
+    protocol: Option<Protocol>,
+    /// One port, or the first and the last.
+    source_ports: Option<PortRange>,
+    destination_ports: Option<PortRange>,
+}
+
+#[derive(Deserialize)]
+#[serde(
+    untagged,
+    expecting = "a protocol is \"tcp\", \"udp\", \"icmp\", \"icmpv6\" or a number from 1 to 255"
+)]
+enum Protocol {
+    Named(Named),
+    Number(u8),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Named {
+    Tcp,
+    Udp,
+    Icmp,
+    Icmpv6,
+}
+
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "ports are one number, or [first, last]")]
+enum PortRange {
+    One(u16),
+    Range([u16; 2]),
+}
+
+/// The selector as a prefix and what is taken of the packets to it.
+pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), String> {
+    let text = &selector.destination;
+    let prefix: Prefix =
+        text.parse().map_err(|_| format!("destination {text:?} is not a prefix such as 203.0.113.0/24"))?;
+    let protocol = match &selector.protocol {
+        None => None,
+        Some(Protocol::Number(0)) => {
+            return Err("protocol 0 is no IP protocol; leave it out for all".to_owned());
+        }
+        Some(Protocol::Number(number)) => Some(*number),
+        Some(Protocol::Named(Named::Icmp)) => Some(1),
+        Some(Protocol::Named(Named::Tcp)) => Some(6),
+        Some(Protocol::Named(Named::Udp)) => Some(17),
+        Some(Protocol::Named(Named::Icmpv6)) => Some(58),
+    };
+    let ports = match (&selector.source_ports, &selector.destination_ports) {
+        (None, None) => None,
+        (source, destination) => Some(Ports { source: range(source)?, destination: range(destination)? }),
+    };
+    if ports.is_some() && !matches!(protocol, Some(6 | 17)) {
+        return Err("ports need protocol = \"tcp\" or \"udp\"".to_owned());
+    }
+    Ok((prefix, Rule { flow, protocol, ports }))
+}
+
+fn range(ports: &Option<PortRange>) -> Result<RangeInclusive<u16>, String> {
+    match ports {
+        None => Ok(0..=u16::MAX),
+        Some(PortRange::One(port)) => Ok(*port..=*port),
+        Some(PortRange::Range([first, last])) if first <= last => Ok(*first..=*last),
+        Some(PortRange::Range([first, last])) => {
+            Err(format!("ports [{first}, {last}]: the first is above the last"))
+        }
+    }
+}

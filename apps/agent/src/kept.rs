@@ -1,0 +1,60 @@
+use anyhow::{Context, Result};
+use hawser_control::node::Assignment;
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use tracing::{error, info, warn};
+
+/// The last assignment with the policies in force, in a file that only its owner can read: it has the signals' key.
+///
+/// The file is replaced in one step and not forced to the disk: after a power cut it is the old or the new one, or cannot
+/// be read and counts as none until the controller answers.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    path: PathBuf,
+    failing: bool,
+}
+
+impl Kept {
+    /// Where it is kept in `directory`.
+    pub(crate) fn at(directory: &Path) -> Self {
+        Kept { path: directory.join("assignment.json"), failing: false }
+    }
+
+    /// What an agent before this one has kept.
+    pub(crate) fn read(&self) -> Option<Assignment> {
+        let text = match fs::read(&self.path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return None,
+            text => text.map_err(anyhow::Error::from),
+        };
+        let assignment = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
+        assignment.inspect_err(|error| warn!("{} is of no use: {error:#}", self.path.display())).ok()
+    }
+
+    /// A full disk must not end replication: it is said once, and the agent goes on.
+    pub(crate) fn write(&mut self, assignment: &Assignment) {
+        match self.replace(assignment) {
+            Ok(()) if self.failing => info!("the assignment is kept again"),
+            Err(error) if !self.failing => {
+                error!("{error:#}; after a restart the agent waits for the controller");
+            }
+            _ => return,
+        }
+        self.failing = !self.failing;
+    }
+
+    fn replace(&self, assignment: &Assignment) -> Result<()> {
+        let draft = self.path.with_extension("json.new");
+        let text = serde_json::to_vec_pretty(assignment).context("cannot describe the assignment")?;
+        OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&draft)
+            .and_then(|mut file| file.write_all(&text))
+            .and_then(|()| fs::rename(&draft, &self.path))
+            .with_context(|| format!("cannot keep the assignment in {}", self.path.display()))
+    }
+}

@@ -1,0 +1,91 @@
+//! A file of what was judged and decided when, for figures.
+
+use crate::judge::Window;
+use anyhow::{Context, Result};
+use hawser_control::Name;
+use hawser_units::{Instant, PathId};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracing::error;
+
+/// Times are those of the kernel's monotonic clock and of the wall clock. Every row has all columns; those that an event
+/// does not have are empty. `code` and `probes` are sets of paths, bit i is path i+1.
+const HEADER: &str = "monotonic_ns,unix_ns,flow,event,epoch,code,probes,probe_every,packets,lost,path,sent,rewards,only,detail";
+
+/// Writes rows; does nothing without a file.
+#[derive(Debug)]
+pub(crate) struct Trace(Option<BufWriter<File>>);
+
+/// A change of policy, or a wish for one.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change<'a> {
+    /// `policy`: in force from now on. `judged`: asked for.
+    pub(crate) event: &'static str,
+    pub(crate) epoch: u32,
+    pub(crate) code: u8,
+    pub(crate) probes: u8,
+    pub(crate) probe_every: u16,
+    pub(crate) detail: &'a str,
+}
+
+impl Trace {
+    /// Begins a new file.
+    pub(crate) fn to(path: Option<&Path>) -> Result<Self> {
+        let Some(path) = path else { return Ok(Trace(None)) };
+        let begin = || -> io::Result<_> {
+            let mut file = BufWriter::new(File::create(path)?);
+            writeln!(file, "{HEADER}")?;
+            Ok(file)
+        };
+        let file = begin().with_context(|| format!("cannot write the trace {}", path.display()))?;
+        Ok(Trace(Some(file)))
+    }
+
+    /// What the paths did for the last packets: a row for each that was used.
+    pub(crate) fn window(&mut self, now: Instant, flow: &Name, epoch: u32, window: &Window) {
+        for (path, part) in PathId::all().zip(&window.paths).filter(|(_, part)| part.sent > 0) {
+            let number = u8::from(path) + 1;
+            let counts = format!(
+                "{},{},{number},{},{},{}",
+                window.packets, window.lost, part.sent, part.rewards, part.only
+            );
+            self.row(now, flow, format_args!("window,{epoch},,,,{counts},"));
+        }
+    }
+
+    /// A policy changes or shall change.
+    pub(crate) fn change(&mut self, now: Instant, flow: &Name, change: Change<'_>) {
+        let Change { event, epoch, code, probes, probe_every, detail } = change;
+        let detail = detail.replace(['"', '\n'], "'");
+        self.row(now, flow, format_args!("{event},{epoch},{code},{probes},{probe_every},,,,,,,\"{detail}\""));
+    }
+
+    /// Anything else, with a length of time or a reason.
+    pub(crate) fn event(&mut self, now: Instant, flow: &Name, event: &str, epoch: Option<u32>, detail: &str) {
+        let epoch = epoch.map(|epoch| epoch.to_string()).unwrap_or_default();
+        self.row(now, flow, format_args!("{event},{epoch},,,,,,,,,,\"{detail}\""));
+    }
+
+    /// Writes out what has been collected.
+    pub(crate) fn flush(&mut self) {
+        self.attempt(|file| file.flush());
+    }
+
+    fn row(&mut self, now: Instant, flow: &Name, rest: std::fmt::Arguments<'_>) {
+        self.attempt(|file| {
+            let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            writeln!(file, "{},{},{flow},{rest}", now.as_nanos(), unix.as_nanos())
+        });
+    }
+
+    /// A full disk ends the trace, not the agent.
+    fn attempt(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
+        let Some(file) = &mut self.0 else { return };
+        if let Err(cause) = write(file) {
+            error!("the trace ends here: {cause}");
+            self.0 = None;
+        }
+    }
+}

@@ -1,0 +1,239 @@
+//! The viewers' requests at the egress: when they come late, the flow needs help.
+
+use crate::assignment::Plan;
+use crate::flows::Selectors;
+use crate::status::WatchStatus;
+use anyhow::{Context, Result};
+use hawser_bpf::{Request, WatchStats, Watcher};
+use hawser_control::Name;
+use hawser_control::node::Observation;
+use hawser_control::resource::{self, Policy};
+use hawser_pathset::{Degraded, Trigger, TriggerConfig};
+use hawser_units::{FlowId, Instant, PathSet, PolicyCode};
+use std::collections::BTreeMap;
+use std::time::Duration;
+use tracing::{info, warn};
+
+/// A trigger that nobody has heeded for so long looks again.
+const UNHEEDED: Duration = Duration::from_secs(5);
+
+/// Requests that a frame size is worked out from at least.
+const ENOUGH_REQUESTS: u64 = 10;
+
+/// How much of a new frame size goes into the smoothed one.
+const GAIN: f64 = 0.25;
+
+/// Watches the interfaces that face viewers.
+pub(crate) struct Watch {
+    watcher: Watcher,
+    /// Where the program is attached.
+    attached: BTreeMap<String, u32>,
+    selectors: Selectors,
+    flows: BTreeMap<FlowId, Watched>,
+    requests: Vec<Request>,
+}
+
+/// A flow whose viewer is watched.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    flow: Name,
+    /// What it was made of; another one begins anew.
+    asked: resource::Trigger,
+    /// All paths that the flow may use.
+    paths: PathSet,
+    trigger: Trigger,
+    fired: Option<Instant>,
+    /// How often it has fired.
+    degraded: u64,
+    helped: bool,
+    frames: FrameSize,
+}
+
+/// How many packets answer a request.
+#[derive(Debug, Default)]
+struct FrameSize {
+    requests: u64,
+    packets: u64,
+    smoothed: Option<f64>,
+}
+
+impl Watch {
+    /// Loads the program.
+    pub(crate) fn start() -> Result<Self> {
+        Ok(Watch {
+            watcher: Watcher::load().context("cannot start to watch requests")?,
+            attached: BTreeMap::new(),
+            selectors: Selectors::new(),
+            flows: BTreeMap::new(),
+            requests: Vec::new(),
+        })
+    }
+
+    /// Watches the interfaces as they are now.
+    pub(crate) fn follow(&mut self, interfaces: &[String], number_of: impl Fn(&str) -> Option<u32>) {
+        for name in interfaces {
+            let (now, before) = (number_of(name), self.attached.get(name).copied());
+            if now == before {
+                continue;
+            }
+            before.into_iter().for_each(|number| self.watcher.detach(number));
+            self.attached.remove(name);
+            let Some(number) = now else { continue };
+            match self.watcher.attach(number) {
+                Ok(()) => info!(interface = name, "watching requests"),
+                // Said once: the next attempt is made when the interface is another one.
+                Err(error) => warn!(interface = name, "requests are not watched: {error}"),
+            }
+            self.attached.insert(name.clone(), number);
+        }
+    }
+
+    /// Watches the flows of a plan. Those that are watched already go on.
+    pub(crate) fn set_flows(&mut self, plan: &Plan, now: Instant) -> Result<()> {
+        let mut before = std::mem::take(&mut self.flows);
+        for (flow, trigger) in &plan.watched {
+            let receive = &plan.receives[flow];
+            let same = |watched: &Watched| watched.flow == receive.flow && watched.asked == *trigger;
+            let mut watched = match before.remove(flow).filter(same) {
+                Some(watched) => watched,
+                None => {
+                    let (least, most) = trigger.request_bytes;
+                    self.watcher.set_flow(*flow, Some(least..=most))?;
+                    Watched::new(receive.flow.clone(), trigger)
+                }
+            };
+            watched.paths = PathSet::from_bits(receive.paths);
+            watched.handle_policy(&receive.policy, now);
+            self.flows.insert(*flow, watched);
+        }
+        for flow in before.keys().filter(|flow| !self.flows.contains_key(flow)) {
+            self.watcher.set_flow(*flow, None)?;
+        }
+        for (prefix, rules) in &plan.watch_selectors {
+            self.watcher.select(*prefix, rules)?;
+        }
+        for prefix in self.selectors.keys().filter(|prefix| !plan.watch_selectors.contains_key(prefix)) {
+            self.watcher.select(*prefix, &[])?;
+        }
+        self.selectors = plan.watch_selectors.clone();
+        Ok(())
+    }
+
+    /// A policy is in force at the ingress.
+    pub(crate) fn handle_policy(&mut self, flow: FlowId, policy: &Policy, now: Instant) {
+        if let Some(watched) = self.flows.get_mut(&flow) {
+            watched.handle_policy(policy, now);
+        }
+    }
+
+    /// Takes in what was recorded up to `now`, and hands on which flows need help.
+    pub(crate) fn poll(&mut self, now: Instant, mut say: impl FnMut(Instant, Observation)) {
+        self.requests.clear();
+        self.watcher.drain(&mut self.requests);
+        for request in &self.requests {
+            let Some(watched) = self.flows.get_mut(&request.flow) else { continue };
+            if request.is_end() {
+                watched.trigger.handle_end(request.at);
+            } else {
+                watched.trigger.handle_request(request.at);
+            }
+        }
+        for watched in self.flows.values_mut() {
+            if let Some((at, degraded)) = watched.poll(now) {
+                say(at, degraded);
+            }
+        }
+    }
+
+    /// How many packets answer a request, from the packets of the flow so far.
+    pub(crate) fn frame_size(&mut self, flow: FlowId, packets: u64) -> Option<f64> {
+        let requests = self.watcher.stats(flow).ok()?.requests;
+        self.flows.get_mut(&flow)?.frames.handle(requests, packets)
+    }
+
+    /// The flows with their counters.
+    pub(crate) fn flows(&self) -> impl Iterator<Item = (FlowId, &Watched, WatchStats)> {
+        self.flows.iter().map(|(flow, watched)| {
+            // A table that cannot be read shows elsewhere.
+            (*flow, watched, self.watcher.stats(*flow).unwrap_or_default())
+        })
+    }
+}
+
+impl Watched {
+    fn new(flow: Name, asked: &resource::Trigger) -> Self {
+        let config = TriggerConfig {
+            late_after: Duration::from_millis(asked.late_after_ms.into()),
+            in_a_row: asked.in_a_row,
+            ..TriggerConfig::default()
+        };
+        Watched {
+            flow,
+            asked: asked.clone(),
+            paths: PathSet::EMPTY,
+            trigger: Trigger::new(config),
+            fired: None,
+            degraded: 0,
+            helped: false,
+            frames: FrameSize::default(),
+        }
+    }
+
+    pub(crate) fn status(&self, stats: WatchStats) -> WatchStatus {
+        WatchStatus {
+            requests: stats.requests,
+            ends: stats.ends,
+            retransmissions: stats.retransmissions,
+            records_lost: stats.lost,
+            degraded: self.degraded,
+            packets_per_request: self.frames.smoothed.map(|packets| packets.round() as u64),
+        }
+    }
+
+    /// A flow that is on all of its paths cannot be helped more; any other one can.
+    fn handle_policy(&mut self, policy: &Policy, now: Instant) {
+        let helped = PolicyCode(policy.code).paths() == self.paths;
+        let was_answered = self.fired.take().is_some();
+        if !helped && (was_answered || self.helped) {
+            self.trigger.rearm(now);
+        }
+        self.helped = helped;
+    }
+
+    fn poll(&mut self, now: Instant) -> Option<(Instant, Observation)> {
+        if self.fired.is_some_and(|at| now.saturating_since(at) > UNHEEDED) && !self.helped {
+            self.fired = None;
+            self.trigger.rearm(now);
+        }
+        self.trigger.handle_timeout(now);
+        let Degraded { at, due, silent } = self.trigger.poll_event()?;
+        self.degraded += 1;
+        self.fired = Some(now);
+        if self.helped {
+            // There is nothing more to be done for it; a policy with fewer paths re-arms.
+            return None;
+        }
+        let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let since_due_us = micros(at.saturating_since(due));
+        Some((at, Observation::Degraded { flow: self.flow.clone(), since_due_us, silent_us: micros(silent) }))
+    }
+}
+
+impl FrameSize {
+    /// The smoothed size, when it is a new one.
+    fn handle(&mut self, requests: u64, packets: u64) -> Option<f64> {
+        let new = requests.saturating_sub(self.requests);
+        if new < ENOUGH_REQUESTS {
+            return None;
+        }
+        let sample = packets.saturating_sub(self.packets) as f64 / new as f64;
+        (self.requests, self.packets) = (requests, packets);
+        if sample < 1.0 {
+            // The flow takes the default route, where its packets are not counted.
+            return None;
+        }
+        let smoothed = self.smoothed.map_or(sample, |before| before + GAIN * (sample - before));
+        self.smoothed = Some(smoothed);
+        self.smoothed
+    }
+}
