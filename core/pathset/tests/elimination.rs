@@ -127,5 +127,5 @@ fn a_path_that_begins_to_vary_gets_company() {
     assert_eq!(network.code(), 0b01);
     network.run_to(s(12));
     assert!(network.code() & 0b10 != 0, "{:?}", network.policies());
-    assert_eq!(network.damaged_frames(s(7), s(11)), 0.0);
+    assert_eq!(network.damaged_frames(s(6), s(11)), 0.0, "{:?}", network.policies());
 }

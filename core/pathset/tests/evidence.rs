@@ -101,6 +101,13 @@ impl Flow {
         })
     }
 
+    fn judgements(&self) -> impl Iterator<Item = &Judgement> {
+        self.said.iter().filter_map(|(_, event)| match event {
+            JudgeEvent::Judgement(judgement) => Some(judgement),
+            _ => None,
+        })
+    }
+
     fn heard(&self, event: &JudgeEvent) -> usize {
         self.said.iter().filter(|(_, said)| said == event).count()
     }
@@ -121,6 +128,14 @@ fn a_path_that_cannot_help_is_gone_within_300_packets() {
         assert!(flow.left_after(2).is_some() && flow.left_after(3).is_some());
         assert_eq!(flow.code, PathSet::from_bits(0b0011));
     }
+}
+
+#[test]
+fn paths_that_are_nearly_found_useless_leave_with_the_first() {
+    let mut flow = Flow::new(config(), 0b1111);
+    (0..300).for_each(|_| flow.packet(|n, path| (path < 2 || n < 20 * path as u64).then_some(path as u64)));
+    let codes: Vec<_> = flow.judgements().map(|judgement| judgement.code.0).collect();
+    assert_eq!(codes, [0b0011]);
 }
 
 #[test]
@@ -231,12 +246,43 @@ fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
 }
 
 #[test]
+fn a_policy_from_elsewhere_makes_the_judge_forget() {
+    let overtaking = |n: u64, path: usize| Some((n + path as u64) % 2);
+    let mut flow = Flow::new(config(), 0b11);
+    (0..20_000).for_each(|_| flow.packet(overtaking));
+    assert_eq!(flow.code.len(), 1);
+
+    flow.set(0b11 & !flow.code.bits());
+    flow.set(0b11);
+    (0..4_000).for_each(|_| flow.packet(overtaking));
+    assert_eq!(flow.code, PathSet::from_bits(0b11));
+    (0..4_000).for_each(|_| flow.packet(overtaking));
+    assert_eq!(flow.code.len(), 1);
+}
+
+#[test]
+fn a_path_that_failed_is_tried_after_others() {
+    // The first path is of use to probes, but not when every packet takes it; the second is cut after five seconds.
+    let mut flow = Flow::new(config(), 0b1111);
+    for sent in 0..80_000u64 {
+        let is_loaded = flow.code.contains(path(0));
+        flow.packet(|n, path| match path {
+            0 => (!is_loaded).then_some(0),
+            1 => (sent < 50_000 && n % 100 != 10).then_some(0),
+            _ => (n % 100 != 10 * path as u64).then_some(0),
+        });
+    }
+    let mut codes: Vec<_> = flow.judgements().map(|judgement| judgement.code.0).collect();
+    codes.dedup();
+    assert_eq!(codes, [0b1110, 0b0110, 0b0100, 0b1100]);
+}
+
+#[test]
 fn a_judgement_that_nothing_came_of_is_made_again() {
     let mut flow = Flow::new(config(), 0b11);
     flow.obedient = false;
     (0..50_000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
-    let judgements = flow.said.iter().filter(|(_, event)| matches!(event, JudgeEvent::Judgement(_)));
-    assert_eq!(judgements.count(), 3);
+    assert_eq!(flow.judgements().count(), 3);
 }
 
 proptest! {
@@ -261,8 +307,7 @@ proptest! {
                 flow.set(set & paths);
             }
         }
-        for (_, event) in &flow.said {
-            let JudgeEvent::Judgement(Judgement { code, probes, probe_every, .. }) = event else { continue };
+        for Judgement { code, probes, probe_every, .. } in flow.judgements() {
             prop_assert!(code.paths().len() > 0 && code.0 & !paths == 0);
             prop_assert!(probes.bits() & code.0 == 0 && probes.bits() & !paths == 0);
             prop_assert_eq!(probes.is_empty(), *probe_every == 0);
