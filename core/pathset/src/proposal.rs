@@ -27,7 +27,6 @@ impl Proposal {
 
     /// Nobody waits for it any longer. Returns what had been said.
     pub(crate) fn withdraw(&mut self) -> Option<Judgement> {
-        self.is_new = false;
         self.said.take().map(|(judgement, _)| judgement)
     }
 

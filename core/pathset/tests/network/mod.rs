@@ -253,5 +253,20 @@ pub(crate) fn table_1(variation: Duration) -> Vec<LinkConfig> {
     ]
 }
 
+/// One of two paths that a flow needs both, as each loses one packet in a hundred.
+pub(crate) fn lossy(delay_ms: u64) -> LinkConfig {
+    link(400.0, delay_ms, 0.01, 5, Duration::MAX)
+}
+
+/// A path over which nothing passes for a while.
+pub(crate) fn with_cut(link: LinkConfig, from: Duration, to: Duration) -> LinkConfig {
+    LinkConfig { cuts: vec![Span::new(from, to).unwrap()], ..link }
+}
+
+/// Two such paths, the first of which is cut for a while, and a third that is too slow to help.
+pub(crate) fn two_needed(from: Duration, to: Duration) -> Vec<LinkConfig> {
+    vec![with_cut(lossy(30), from, to), lossy(35), link(400.0, 130, 0.0, 5, Duration::MAX)]
+}
+
 /// The levels of the talker, and how many packets of 1444 bytes a frame has.
 pub(crate) const LEVELS: [(&str, u64); 3] = [("nfov", 124), ("hd", 248), ("fhd", 418)];
