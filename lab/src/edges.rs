@@ -1,6 +1,8 @@
 //! The agents of a lab's two edges, and the flows between the source and the viewer.
 
-use crate::topology::{End, Lab};
+use crate::control::Control;
+use crate::logs::last_words;
+use crate::topology::{End, Lab, Link};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_agent::{Status, generate_key};
 use hawser_io::netns::Namespace;
@@ -117,6 +119,24 @@ impl Edges {
             Agent::start(edge, namespace, binary, directory)
         };
         // The egress first: a copy without an elimination is lost.
+        let egress_agent = start(Edge::Egress, lab.egress())?;
+        let ingress_agent = start(Edge::Ingress, lab.ingress())?;
+        Ok(Edges { ingress_agent, egress_agent })
+    }
+
+    /// Enrols both nodes with a controller and starts their agents, which take their flows from it. Besides
+    /// configurations and logs `directory` then has what was judged and decided, `ingress.csv` and `egress.csv`.
+    pub fn start_controlled(lab: &Lab, binary: &Path, directory: &Path, control: &Control) -> Result<Self> {
+        let key = directory.join("pair.key");
+        generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
+        let start = |edge: Edge, namespace: &Namespace| {
+            let identity = directory.join("identity");
+            control.enrol(edge.name(), &identity.join(edge.name()))?;
+            let config = directory.join(format!("{}.toml", edge.name()));
+            fs::write(&config, controlled_configuration(lab, directory, &identity, control, edge))
+                .with_context(|| format!("cannot write {}", config.display()))?;
+            Agent::start(edge, namespace, binary, directory)
+        };
         let egress_agent = start(Edge::Egress, lab.egress())?;
         let ingress_agent = start(Edge::Ingress, lab.ingress())?;
         Ok(Edges { ingress_agent, egress_agent })
@@ -246,12 +266,13 @@ impl Agent {
     }
 
     fn last_words(&self) -> String {
-        self.log().lines().last().unwrap_or("it said nothing").to_owned()
+        last_words(&self.directory.join(format!("{}.log", self.edge.name())))
     }
 }
 
 impl Edge {
-    fn name(self) -> &'static str {
+    /// As nodes and files are called.
+    pub fn name(self) -> &'static str {
         match self {
             Edge::Ingress => "ingress",
             Edge::Egress => "egress",
@@ -278,23 +299,7 @@ fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: E
         pins = lab.pins(edge.name()),
         sources = sources(lab, replication, edge),
     );
-    for path in lab.paths() {
-        let link = lab.path(path);
-        let (own, other) = match edge {
-            Edge::Ingress => (&link.near, &link.far),
-            Edge::Egress => (&link.far, &link.near),
-        };
-        let (local, remote) = match replication.outer {
-            Outer::V4 => (own.v4.to_string(), other.v4.to_string()),
-            Outer::V6 => (own.v6.to_string(), other.v6.to_string()),
-        };
-        let _ = write!(
-            text,
-            "\n[[path]]\nnumber = {}\ninterface = {:?}\nlocal = {local:?}\nremote = {remote:?}\n",
-            number(path),
-            own.device,
-        );
-    }
+    text += &paths(lab, edge, replication.outer);
     for (direction, flow, prefix) in flows(lab, replication) {
         let transparent = replication.transparent && !prefix.contains(':');
         text += &if direction == edge {
@@ -304,6 +309,56 @@ fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: E
         };
     }
     text
+}
+
+/// The configuration of an agent that takes its flows from the controller, and in-band signals too.
+fn controlled_configuration(
+    lab: &Lab,
+    directory: &Path,
+    identity: &Path,
+    control: &Control,
+    edge: Edge,
+) -> String {
+    let addressing = lab.addressing();
+    let (peer, traffic, signals) = match edge {
+        Edge::Ingress => ("egress", format!("transit = [{:?}]", addressing.source.far.device), true),
+        Edge::Egress => ("ingress", format!("watch = [{:?}]", addressing.viewer.near.device), false),
+    };
+    let mut text = format!(
+        "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{traffic}\ntrace = {trace:?}\n\n\
+         [[peer]]\nname = {peer:?}\nkeys = {{ slot0 = \"pair.key\" }}\n\n\
+         [controller]\nurls = [{url:?}]\nstate = {identity:?}\n",
+        name = edge.name(),
+        pins = lab.pins(edge.name()),
+        trace = directory.join(format!("{}.csv", edge.name())),
+        url = control.url(edge),
+    );
+    if signals {
+        let End { device, v4, .. } = control.node(edge);
+        let _ = write!(text, "interfaces = [{device:?}]\nsignals = \"{v4}\"\n");
+    }
+    text + &paths(lab, edge, Outer::V4)
+}
+
+/// The paths as an edge has them.
+fn paths(lab: &Lab, edge: Edge, outer: Outer) -> String {
+    let entry = |path| {
+        let Link { near, far, .. } = lab.path(path);
+        let (own, other) = match edge {
+            Edge::Ingress => (near, far),
+            Edge::Egress => (far, near),
+        };
+        let (local, remote) = match outer {
+            Outer::V4 => (own.v4.to_string(), other.v4.to_string()),
+            Outer::V6 => (own.v6.to_string(), other.v6.to_string()),
+        };
+        format!(
+            "\n[[path]]\nnumber = {}\ninterface = {:?}\nlocal = {local:?}\nremote = {remote:?}\n",
+            number(path),
+            own.device,
+        )
+    };
+    lab.paths().map(entry).collect()
 }
 
 /// Where the flows that this edge sends come from.

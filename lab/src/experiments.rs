@@ -4,11 +4,12 @@ pub mod faults;
 mod figures;
 mod five_paths;
 mod live;
+pub mod qian;
 pub mod table1;
 
 use crate::experiment::Experiment;
 
 /// Every experiment.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(table1::Table1), Box::new(faults::Faults)]
+    vec![Box::new(table1::Table1), Box::new(qian::Qian), Box::new(faults::Faults)]
 }

@@ -1,5 +1,6 @@
 //! A volumetric stream through a lab: a publisher at the source, a viewer at the other end.
 
+use crate::logs::last_words;
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail};
 use hawser_io::process::Process;
@@ -117,7 +118,7 @@ impl Stream {
         self.check_running()?;
         let viewer = self.viewer.stop(GRACE)?;
         if !viewer.success() {
-            bail!("the viewer ended with {viewer}: {}", last_words(&self.directory, "viewer"));
+            bail!("the viewer ended with {viewer}: {}", last_words(&self.directory.join("viewer.log")));
         }
         self.publisher.stop(GRACE)?;
         let read = |name: &str| self.directory.join(name);
@@ -133,7 +134,10 @@ impl Stream {
     pub fn check_running(&mut self) -> Result<()> {
         for (process, name) in [(&mut self.publisher, "publisher"), (&mut self.viewer, "viewer")] {
             if let Some(status) = process.ended()? {
-                bail!("the {name} ended with {status}: {}", last_words(&self.directory, name));
+                bail!(
+                    "the {name} ended with {status}: {}",
+                    last_words(&self.directory.join(format!("{name}.log")))
+                );
             }
         }
         Ok(())
@@ -148,7 +152,10 @@ impl Stream {
                 bail!("stopped");
             }
             if std::time::Instant::now() > deadline {
-                bail!("no frame arrived within {PATIENCE:?}: {}", last_words(&self.directory, "viewer"));
+                bail!(
+                    "no frame arrived within {PATIENCE:?}: {}",
+                    last_words(&self.directory.join("viewer.log"))
+                );
             }
             thread::sleep(Duration::from_millis(5));
         }
@@ -203,11 +210,6 @@ fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
     let mut command = Command::new(binary);
     command.stdout(output.try_clone()?).stderr(output);
     Ok(command)
-}
-
-fn last_words(directory: &Path, name: &str) -> String {
-    let log = fs::read_to_string(directory.join(format!("{name}.log"))).unwrap_or_default();
-    log.lines().last().unwrap_or("it said nothing").to_owned()
 }
 
 fn unix_now_ns() -> u64 {

@@ -5,7 +5,7 @@ mod bridge;
 use bridge::bridge_paths;
 use hawser_cloud::Level;
 use hawser_io::media::{Recording, Source, Synthetic};
-use hawser_io::netns::Namespace;
+use hawser_lab::counters;
 use hawser_lab::emulator::{EmulatedPath, Emulator};
 use hawser_lab::topology::{Lab, Link, Topology, network_egress, network_ingress};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
@@ -13,8 +13,8 @@ use hawser_publish::Publisher;
 use hawser_units::{Bitrate, PathId};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{fs, thread};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -113,15 +113,8 @@ fn cut(lab: &Lab, path: PathId) {
 
 /// Bytes that each path has carried to the viewer and to the source.
 fn carried(lab: &Lab) -> Vec<(u64, u64)> {
-    let received = |device: String| received_bytes(lab.network(), &device);
-    lab.paths().map(|path| (received(network_ingress(path)), received(network_egress(path)))).collect()
-}
-
-fn received_bytes(namespace: &Namespace, device: &str) -> u64 {
-    let table = namespace.run(|| fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
-    let mut devices = table.lines().filter_map(|line| line.split_once(':'));
-    let (_, counters) = devices.find(|(name, _)| name.trim() == device).unwrap();
-    counters.split_whitespace().next().unwrap().parse().unwrap()
+    let received = |device: &str| counters::of_device(lab.network(), device).unwrap().received_bytes;
+    lab.paths().map(|path| (received(&network_ingress(path)), received(&network_egress(path)))).collect()
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {

@@ -3,6 +3,7 @@
 mod report;
 mod scenario;
 
+use crate::counters;
 use crate::edges::Edges;
 use crate::emulator::{Emulator, EmulatorReport};
 use crate::experiment::{Experiment, Run};
@@ -11,7 +12,7 @@ use crate::topology::{Lab, Topology};
 use crate::traffic::{self, Endpoints, Stream, StreamReport};
 use anyhow::{Context, Result, bail};
 use hawser_io::ring;
-use scenario::{SCENARIOS, Scenario};
+pub(super) use scenario::{SCENARIOS, Scenario};
 use std::fs;
 use std::time::Duration;
 
@@ -129,18 +130,11 @@ fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Ou
 
 /// Frames that the devices of the nodes have dropped, in either direction, for want of room.
 fn device_drops(lab: &Lab) -> Result<u64> {
-    /// Of `/proc/net/dev`: drops when receiving and when sending.
-    const COLUMNS: [usize; 2] = [3, 11];
-    let mut drops = 0;
-    for node in [lab.source(), lab.ingress(), lab.egress(), lab.viewer()] {
-        let table = node.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
-        for (_, counters) in table.lines().filter_map(|line| line.split_once(':')) {
-            let counters: Vec<&str> = counters.split_whitespace().collect();
-            drops +=
-                COLUMNS.iter().filter_map(|column| counters.get(*column)?.parse::<u64>().ok()).sum::<u64>();
-        }
-    }
-    Ok(drops)
+    let nodes = [lab.source(), lab.ingress(), lab.egress(), lab.viewer()];
+    nodes
+        .into_iter()
+        .map(|node| Ok(counters::of(node)?.values().map(|device| device.drops).sum::<u64>()))
+        .sum()
 }
 
 fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {

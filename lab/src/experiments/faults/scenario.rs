@@ -17,15 +17,15 @@ const BEHIND: Duration = Duration::from_millis(4);
 const HELD_BACK: Duration = Duration::from_millis(10);
 
 /// A fault in a form of replication.
-pub(super) struct Scenario {
-    pub(super) name: &'static str,
-    pub(super) fault: Fault,
+pub(in crate::experiments) struct Scenario {
+    pub(in crate::experiments) name: &'static str,
+    pub(in crate::experiments) fault: Fault,
     form: Form,
 }
 
 /// What is wrong with path 1, the default route, in both directions. The other path loses nothing.
 #[derive(Clone, Copy)]
-pub(super) enum Fault {
+pub(in crate::experiments) enum Fault {
     None,
     Cut,
     Flapping,
@@ -67,7 +67,7 @@ const fn scenario(name: &'static str, fault: Fault, form: Form) -> Scenario {
 }
 
 /// The matrix.
-pub(super) const SCENARIOS: &[Scenario] = &[
+pub(in crate::experiments) const SCENARIOS: &[Scenario] = &[
     scenario("clean", Fault::None, Form::Transit),
     scenario("cut", Fault::Cut, Form::Transit),
     scenario("flapping", Fault::Flapping, Form::Transit),
@@ -120,7 +120,7 @@ impl Scenario {
         Ok(())
     }
 
-    pub(super) fn paths(&self, lab: &Lab) -> Result<Vec<EmulatedPath>> {
+    pub(in crate::experiments) fn paths(&self, lab: &Lab) -> Result<Vec<EmulatedPath>> {
         let links = [self.fault.bad()?, self.fault.good()];
         let paths = lab.paths().zip(links).map(|(id, link)| EmulatedPath {
             name: id.to_string(),

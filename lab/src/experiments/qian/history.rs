@@ -1,0 +1,188 @@
+use super::super::five_paths::Variation;
+use crate::edges::Edge;
+use anyhow::{Context, Result};
+use serde::Deserialize;
+use std::path::Path;
+use std::time::Duration;
+
+/// What was judged and decided while a stream ran, from the traces of both agents. Times are seconds since the stream
+/// began.
+#[derive(Debug, Clone, Default)]
+pub(super) struct History {
+    /// The paths that packets take from then on; bit i is path i+1, none is the default route. The first is from before
+    /// the stream.
+    pub(super) policies: Vec<(f64, u8)>,
+    /// What each path did for a window of packets, at the egress.
+    pub(super) windows: Vec<Window>,
+    /// When the trigger fired, and when the last of the late requests was due.
+    pub(super) degradations: Vec<Degradation>,
+    /// When the first copy took a new path.
+    pub(super) first_copies: Vec<f64>,
+}
+
+/// The trigger fired.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Degradation {
+    pub(super) at: f64,
+    pub(super) due: f64,
+}
+
+/// A path and a window of packets.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Window {
+    pub(super) at: f64,
+    /// Its number, from 1.
+    pub(super) path: u8,
+    /// Copies that came within the tolerance, of as many as were sent.
+    pub(super) rewards: u32,
+}
+
+/// A line of an agent's trace.
+#[derive(Debug, Deserialize)]
+struct Row {
+    monotonic_ns: u64,
+    unix_ns: u64,
+    event: String,
+    code: Option<u8>,
+    path: Option<u8>,
+    rewards: Option<u32>,
+    detail: String,
+}
+
+impl History {
+    /// Reads what agents in `directory` have written; `began_ns` is when the stream began, nanoseconds since 1970.
+    pub(super) fn read(directory: &Path, began_ns: u64) -> Result<Self> {
+        let mut history = History { policies: vec![(f64::NEG_INFINITY, 0)], ..History::default() };
+        for (at, row) in rows(directory, Edge::Ingress, began_ns)? {
+            match (row.event.as_str(), row.code) {
+                ("policy", Some(code)) => history.policies.push((at, code)),
+                ("first_replica", _) => history.first_copies.push(at),
+                _ => {}
+            }
+        }
+        for (at, row) in rows(directory, Edge::Egress, began_ns)? {
+            match (row.event.as_str(), row.path, row.rewards) {
+                ("window", Some(path), Some(rewards)) => history.windows.push(Window { at, path, rewards }),
+                ("degraded", ..) => {
+                    let due = at - since_due_us(&row.detail)? / 1e6;
+                    history.degradations.push(Degradation { at, due });
+                }
+                _ => {}
+            }
+        }
+        Ok(history)
+    }
+
+    /// How many paths packets take on average, from one time of the stream to another. The default route is one.
+    pub(super) fn paths_mean(&self, from: Duration, to: Duration) -> f64 {
+        self.mean(from, to, |code| f64::from(paths(code)))
+    }
+
+    /// How long packets take none of the given paths, seconds.
+    pub(super) fn without(&self, wanted: u8, from: Duration, to: Duration) -> f64 {
+        self.mean(from, to, |code| f64::from(u8::from(code & wanted == 0))) * (to - from).as_secs_f64()
+    }
+
+    /// The first degradation in the variation, and when the first copy then took a new path.
+    pub(super) fn triggered(&self, variation: &Variation) -> Option<(Degradation, Option<f64>)> {
+        let within = variation.from().as_secs_f64()..variation.to().as_secs_f64();
+        let degradation = *self.degradations.iter().find(|degradation| within.contains(&degradation.at))?;
+        let first_copy = self.first_copies.iter().copied().find(|at| *at >= degradation.due);
+        Some((degradation, first_copy))
+    }
+
+    /// When packets first take a number of paths as wanted, at or after a time.
+    pub(super) fn first(&self, after: Duration, wanted: impl Fn(u32) -> bool) -> Option<f64> {
+        let after = after.as_secs_f64();
+        let ends = self.policies.iter().skip(1).map(|(at, _)| *at).chain([f64::INFINITY]);
+        let stretch =
+            self.policies.iter().zip(ends).find(|((_, code), end)| *end > after && wanted(paths(*code)));
+        stretch.map(|((at, _), _)| at.max(after))
+    }
+
+    /// The number of paths over time, as steps.
+    pub(super) fn steps(&self, end: Duration) -> Vec<(f64, f64)> {
+        let last = self.policies.last().map_or(0, |(_, code)| *code);
+        let changes = self.policies.iter().map(|&(at, code)| (at.max(0.0), code));
+        changes.chain([(end.as_secs_f64(), last)]).map(|(at, code)| (at, f64::from(paths(code)))).collect()
+    }
+
+    fn mean(&self, from: Duration, to: Duration, figure: impl Fn(u8) -> f64) -> f64 {
+        let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
+        let ends = self.policies.iter().skip(1).map(|(at, _)| *at).chain([to]);
+        let stretch =
+            |((at, code), end): (&(f64, u8), f64)| (end.clamp(from, to) - at.clamp(from, to)) * figure(*code);
+        self.policies.iter().zip(ends).map(stretch).sum::<f64>() / (to - from)
+    }
+}
+
+/// How many paths a policy takes; the default route is one.
+fn paths(code: u8) -> u32 {
+    code.count_ones().max(1)
+}
+
+/// The lines of an edge's trace with their times. The wall clock is read when a line is written, which is a little later
+/// than what it tells; the least difference of the two clocks is the true one.
+fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> {
+    let path = directory.join(format!("{}.csv", edge.name()));
+    let rows: Result<Vec<Row>, _> = csv::Reader::from_path(&path)?.deserialize().collect();
+    let rows = rows.with_context(|| format!("cannot read {}", path.display()))?;
+    let offset = rows.iter().map(|row| row.unix_ns.saturating_sub(row.monotonic_ns)).min().unwrap_or(0);
+    let at = |row: &Row| ((row.monotonic_ns + offset) as f64 - began_ns as f64) / 1e9;
+    Ok(rows.into_iter().map(|row| (at(&row), row)).collect())
+}
+
+/// From "1200 us since due; 451200 us of silence".
+fn since_due_us(detail: &str) -> Result<f64> {
+    let number = detail.split(' ').next().unwrap_or_default();
+    number.parse().with_context(|| format!("a degradation says {detail:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn history() -> History {
+        let policies = vec![(f64::NEG_INFINITY, 0), (1.0, 0b11111), (2.0, 0b11), (6.0, 0b10)];
+        History { policies, ..History::default() }
+    }
+
+    #[test]
+    fn paths_count_by_the_time_that_they_were_taken() {
+        assert_eq!(history().paths_mean(SECOND, 2 * SECOND), 5.0);
+        assert_eq!(history().paths_mean(Duration::ZERO, 8 * SECOND), (1.0 + 5.0 + 8.0 + 2.0) / 8.0);
+        assert_eq!(history().paths_mean(7 * SECOND, 8 * SECOND), 1.0);
+        assert_eq!(history().without(0b1, Duration::ZERO, 8 * SECOND), 3.0);
+    }
+
+    #[test]
+    fn a_change_is_found_from_a_time_on() {
+        assert_eq!(history().first(Duration::ZERO, |paths| paths > 1), Some(1.0));
+        assert_eq!(history().first(3 * SECOND, |paths| paths > 1), Some(3.0));
+        assert_eq!(history().first(3 * SECOND, |paths| paths == 1), Some(6.0));
+        assert_eq!(history().first(7 * SECOND, |paths| paths > 1), None);
+    }
+
+    #[test]
+    fn traces_are_read_on_the_clock_of_the_stream() {
+        let folder = tempfile::tempdir().unwrap();
+        let header = "monotonic_ns,unix_ns,flow,event,epoch,code,probes,probe_every,packets,lost,path,sent,rewards,only,detail\n";
+        let ingress = "1000000000,11000000500,stage,policy,2,31,0,0,,,,,,,\"by signal\"\n\
+                       1003000000,11003000000,stage,first_replica,2,,,,,,,,,,\"3000 us\"\n";
+        let egress = "990000000,10990001000,stage,degraded,,,,,,,,,,,\"2000 us since due; 212000 us of silence\"\n\
+                      1100000000,11100000000,stage,window,2,,,,100,0,3,100,42,0,\n";
+        std::fs::write(folder.path().join("ingress.csv"), format!("{header}{ingress}")).unwrap();
+        std::fs::write(folder.path().join("egress.csv"), format!("{header}{egress}")).unwrap();
+
+        let history = History::read(folder.path(), 10_000_000_000).unwrap();
+
+        assert_eq!(history.policies[1], (1.0, 31));
+        assert_eq!(history.windows, [Window { at: 1.1, path: 3, rewards: 42 }]);
+        let variation = Variation { during: vec![(SECOND / 2, 5 * SECOND)], end: 6 * SECOND };
+        let (degradation, first_copy) = history.triggered(&variation).unwrap();
+        assert!((degradation.due - 0.988).abs() < 1e-9);
+        assert_eq!(first_copy, Some(1.003));
+    }
+}

@@ -1,0 +1,302 @@
+use super::faults;
+use super::history::History;
+use super::scene::POLICIES;
+use super::trial::Trial;
+use crate::experiments::figures;
+use crate::experiments::live::{FPS, LEVELS, Outcome};
+use crate::plot::{Axis, Plot, Series};
+use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
+use crate::summary::Summary;
+use anyhow::Result;
+use std::path::Path;
+
+/// Writes `report.html`.
+pub(super) fn write(
+    summary: &Summary,
+    trials: &[Trial],
+    faults: &[(u64, faults::Outcome)],
+    out: &Path,
+) -> Result<()> {
+    let shown = Shown::of(trials);
+    let sections = [
+        Some(beside_the_paper(summary)),
+        shown.experience(),
+        shown.paths(),
+        shown.arrivals(),
+        shown.rewards(),
+        shown.recovery(),
+        under_faults(summary, faults),
+        Some(everything(summary)),
+    ];
+    let report = Report {
+        title: "Replication that starts by itself and keeps the paths that help".to_owned(),
+        intro: "A person is streamed at 30 frames per second over TCP with BBR; between the two edges lie the five paths \
+                of Table I of Qian et al., which vary in the shaded time. The flow begins on the default path. When the \
+                viewer's requests come late three times in a row, the controller acts: not at all (single), by moving it \
+                to the path with the smallest round-trip time (redirect), or by replicating it on all paths, of which \
+                Algorithm 1 of the paper (successive) or Hawser's own judgement (evidence) then removes what does not \
+                help. MPTCP of the kernel, with a subflow on each path, stands beside. Curves are of the first seed, \
+                figures the medians of all."
+            .to_owned(),
+        highlights: highlights(summary),
+        sections: sections.into_iter().flatten().collect(),
+        summary,
+    };
+    report.write(out)?;
+    Ok(())
+}
+
+fn highlights(summary: &Summary) -> Vec<Highlight> {
+    let figure = |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
+    let highlight = |label: &str, case: &str, metric: &str, digits: usize, unit: &str, beside: String| {
+        let value = format!("{:.digits$}{unit}", figure(case, metric)?);
+        Some(Highlight { value, label: label.to_owned(), beside })
+    };
+    let alone = figure("single/fhd", "fps_mean").map_or("the target is 28".to_owned(), |fps| {
+        format!("{fps:.1} fps on the default path; the target is 28")
+    });
+    [
+        highlight("frame rate, fhd, evidence", "evidence/fhd", "fps_mean", 1, " fps", alone),
+        highlight(
+            "from the third late request to the first replica, fhd",
+            "evidence/fhd",
+            "trigger_to_first_replica_ms",
+            0,
+            " ms",
+            "the target is 700 ms".to_owned(),
+        ),
+        highlight(
+            "bandwidth cost, fhd, evidence",
+            "evidence/fhd",
+            "bandwidth_cost_ratio",
+            2,
+            "",
+            "the paper's is 2.4, the target 2.1".to_owned(),
+        ),
+        highlight(
+            "bandwidth cost, nfov, evidence",
+            "evidence/nfov",
+            "bandwidth_cost_ratio",
+            2,
+            "",
+            "the paper's is 1.8, the target 1.6".to_owned(),
+        ),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+/// Figures 6c and 7, and what else the paper's text gives a number for.
+fn beside_the_paper(summary: &Summary) -> Section {
+    let figure = |policy: &str, level: &str, metric: &str| {
+        summary.case(&format!("{policy}/{level}")).and_then(|case| case.metrics.get(metric))
+    };
+    let table =
+        |caption: &str, metric: &str, policies: &[&str], levels: &[&str], paper: fn(&str) -> Option<&str>| {
+            let cell = |policy: &str, level: &str| {
+                figure(policy, level, metric).map_or("–".to_owned(), |value| format!("{value:.2}"))
+            };
+            let row = |level: &&str| {
+                let figures = policies.iter().map(|policy| Cell { value: cell(policy, level), paper: None });
+                let paper = Cell { value: paper(level).unwrap_or("no number").to_owned(), paper: None };
+                std::iter::once(Cell { value: (*level).to_owned(), paper: None })
+                    .chain(figures)
+                    .chain([paper])
+                    .collect()
+            };
+            let header = std::iter::once("level").chain(policies.iter().copied()).chain(["paper"]);
+            Item::Table(Table {
+                header: header.map(str::to_owned).collect(),
+                rows: levels.iter().map(row).collect(),
+                caption: caption.to_owned(),
+            })
+        };
+    Section {
+        title: "Beside the paper".to_owned(),
+        text: "While the network varies. docs/qian.md says where ours differ and why.".to_owned(),
+        items: vec![
+            table(
+                "Figure 6c: bandwidth cost, bytes that went onto paths over bytes of the source. MPTCP replicates nothing.",
+                "bandwidth_cost_ratio",
+                &["single", "redirect", "successive", "evidence", "mptcp"],
+                &LEVELS,
+                |level| match level {
+                    "nfov" => Some("1.8"),
+                    "fhd" => Some("2.4"),
+                    _ => None,
+                },
+            ),
+            table(
+                "Figure 7: throughput over that of the single path. A level's own rate is the most that it can gain; the \
+                 uncapped source has none.",
+                "throughput_gain_ratio",
+                &["redirect", "successive", "evidence", "mptcp"],
+                &["nfov", "hd", "fhd", "uncapped"],
+                |level| (level == "fhd").then_some("about 7, replicated"),
+            ),
+        ],
+    }
+}
+
+/// What the curves show: the trials of the first seed.
+struct Shown<'a> {
+    /// Of the policies of figure 5 at the levels.
+    streams: Vec<&'a Trial>,
+    recoveries: Vec<&'a Trial>,
+}
+
+impl<'a> Shown<'a> {
+    fn of(trials: &'a [Trial]) -> Self {
+        let seed = trials.iter().map(|trial| trial.seed).min();
+        let shown = trials.iter().filter(|trial| Some(trial.seed) == seed);
+        let (streams, recoveries) = shown.partition(|trial| is_policy(trial.outcome.policy()));
+        Shown { streams, recoveries }
+    }
+
+    fn outcomes(&self) -> Vec<&'a Outcome> {
+        self.streams.iter().map(|trial| &trial.outcome).collect()
+    }
+
+    fn experience(&self) -> Option<Section> {
+        (!self.streams.is_empty()).then(|| Section {
+            title: "Experience at the viewer".to_owned(),
+            text: "Per second of the stream; the paper's figures 5a, 5b and 5c.".to_owned(),
+            items: figures::experience(&self.outcomes()),
+        })
+    }
+
+    fn arrivals(&self) -> Option<Section> {
+        (!self.streams.is_empty()).then(|| Section {
+            title: "Arrival of packets".to_owned(),
+            text: "The paper's figure 6a: what has arrived, when. A step is a wait for a packet that was delayed, or for \
+                   one that was sent again."
+                .to_owned(),
+            items: vec![figures::arrivals(&self.outcomes())],
+        })
+    }
+
+    fn paths(&self) -> Option<Section> {
+        let panel = |level: &str| {
+            let of_level = self.streams.iter().filter(|trial| trial.outcome.level() == level);
+            let of_level: Vec<_> =
+                of_level.filter_map(|trial| Some((trial, trial.history.as_ref()?))).collect();
+            let variation = &of_level.first()?.0.outcome.variation;
+            let series =
+                of_level.iter().map(|(trial, history)| steps(trial.outcome.policy(), history, variation.end));
+            Some(figures::over_time(level, variation, axis_of_paths(), series.collect()))
+        };
+        let panels: Vec<Plot> = LEVELS.into_iter().filter_map(panel).collect();
+        (!panels.is_empty()).then(|| Section {
+            title: "How many paths the flow takes".to_owned(),
+            text: "From the trigger, which sets it to five, to what the egress leaves of them. The default route counts as \
+                   one."
+                .to_owned(),
+            items: vec![Item::Figure(Figure { caption: "Paths of every packet.".to_owned(), panels })],
+        })
+    }
+
+    fn rewards(&self) -> Option<Section> {
+        let panels: Vec<Plot> = self
+            .streams
+            .iter()
+            .filter(|trial| trial.outcome.policy() == "successive")
+            .filter_map(|trial| rewards(&trial.outcome, trial.history.as_ref()?))
+            .collect();
+        (!panels.is_empty()).then(|| Section {
+            title: "Reward of each path".to_owned(),
+            text: "The paper's figure 6b, with Algorithm 1: of each 100 packets, how many copies came by a path within 5 ms \
+                   of the first. A path ends where it is removed."
+                .to_owned(),
+            items: vec![Item::Figure(Figure {
+                caption: "Figure 6b: cumulative reward in windows of 100 packets.".to_owned(),
+                panels,
+            })],
+        })
+    }
+
+    fn recovery(&self) -> Option<Section> {
+        let panels: Vec<Plot> = self.recoveries.iter().flat_map(|trial| recovery(trial)).collect();
+        (!panels.is_empty()).then(|| Section {
+            title: "The end of a variation, and the next".to_owned(),
+            text: "What the paper does not show: with evidence the flow goes back to one path when the network is calm, and \
+                   is replicated again when it is not."
+                .to_owned(),
+            items: vec![Item::Figure(Figure {
+                caption: "Frames and paths over two variations, fhd.".to_owned(),
+                panels,
+            })],
+        })
+    }
+}
+
+fn is_policy(name: &str) -> bool {
+    POLICIES.iter().any(|(policy, _)| *policy == name)
+}
+
+fn axis_of_paths() -> Axis {
+    Axis::linear("paths").showing(0.0..=6.0)
+}
+
+fn steps(name: &str, history: &History, end: std::time::Duration) -> Series {
+    Series { mark: crate::plot::Mark::Steps, ..Series::line(name, history.steps(end)) }
+}
+
+fn rewards(outcome: &Outcome, history: &History) -> Option<Plot> {
+    let paths = 1..=history.windows.iter().map(|window| window.path).max()?;
+    let series = paths.map(|path| {
+        let windows = history.windows.iter().filter(|window| window.path == path);
+        Series::line(
+            format!("path {path}"),
+            windows.map(|window| (window.at, f64::from(window.rewards))).collect(),
+        )
+    });
+    let y = Axis::linear("reward").showing(0.0..=105.0);
+    Some(figures::over_time(outcome.level(), &outcome.variation, y, series.collect()))
+}
+
+fn recovery(trial: &Trial) -> Vec<Plot> {
+    let Trial { outcome, history, .. } = trial;
+    let frames = Series::line("evidence", figures::per_second(outcome, |qoe| qoe.fps_mean));
+    let y = Axis::linear("frames per second").showing(0.0..=FPS + 5.0);
+    let mut panels = vec![figures::over_time("frames", &outcome.variation, y, vec![frames])];
+    panels.extend(history.as_ref().map(|history| {
+        let series = vec![steps("evidence", history, outcome.variation.end)];
+        figures::over_time("paths", &outcome.variation, axis_of_paths(), series)
+    }));
+    panels
+}
+
+fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<Section> {
+    let (seed, _) = faults.first()?;
+    let panels = faults.iter().filter(|(of, _)| of == seed).map(|(_, outcome)| Plot {
+        title: outcome.case.name.trim_start_matches("faults/").to_owned(),
+        x: Axis::linear("time (s)").showing(0.0..=outcome.end.as_secs_f64()),
+        y: Axis::linear("paths").showing(0.0..=3.0),
+        series: vec![steps("evidence", &outcome.history, outcome.end)],
+        bands: Vec::new(),
+    });
+    let cases = summary.cases.iter().filter(|case| case.name.starts_with(faults::FAULTS));
+    Some(Section {
+        title: "A path at fault, under control".to_owned(),
+        text: "Two paths, judged by evidence from the beginning; something is wrong with the faster one, path 2 loses \
+               nothing. 2,000 UDP packets a second. A packet can be missing only while the flow does not take path 2 \
+               (without whole path)."
+            .to_owned(),
+        items: vec![
+            Item::Figure(Figure { caption: "Paths of every packet.".to_owned(), panels: panels.collect() }),
+            Item::Table(Table::of_cases(cases, "Packets that did not arrive, and why they may not have.")),
+        ],
+    })
+}
+
+fn everything(summary: &Summary) -> Section {
+    let cases = summary.cases.iter().filter(|case| !case.name.starts_with(faults::FAULTS));
+    let caption = "Medians; what each seed gave is in summary.json. fps_min: the worst second. trigger_to_first_replica: \
+                   from when the third late request was due to the first copy on a new path.";
+    Section {
+        title: "All figures".to_owned(),
+        text: "While the network varies. The paper's figure below ours where its text has one.".to_owned(),
+        items: vec![Item::Table(Table::of_cases(cases, caption))],
+    }
+}

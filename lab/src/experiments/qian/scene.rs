@@ -1,0 +1,194 @@
+use crate::experiments::five_paths::Variation;
+use crate::experiments::live::{self, LEVELS};
+use crate::stream::Source;
+use crate::topology::{Lab, Topology};
+use anyhow::Result;
+use hawser_control::resource::{Elimination, Flow, Mode, Selector, Trigger};
+use serde_json::{Map, Value};
+use std::path::Path;
+
+/// The paper's threshold of 150 ms never fires here, because five requests are on their way at once (docs/qian.md). At 30
+/// frames a second this is more than two frames that do not come.
+const LATE_AFTER_MS: u32 = 70;
+
+/// The paper's tolerance and window (section IV-A).
+const ALGORITHM_1: Elimination = Elimination {
+    tolerance_ms: Some(5.0),
+    window_packets: Some(100),
+    budget_ratio: None,
+    tolerated_damage_ratio: None,
+};
+
+/// Frames a second of a source that is faster than the fastest path: 580 Mb/s.
+const UNCAPPED_FPS: f64 = 120.0;
+
+/// Frames asked for ahead of an uncapped source: 280 ms at the rate of the fastest path.
+const UNCAPPED_IN_FLIGHT: usize = 24;
+
+/// The TCP port of the publisher.
+const PORT: u16 = 14748;
+
+/// What is done for the stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Policy {
+    /// Nothing.
+    Single,
+    /// It moves to the path with the smallest round-trip time.
+    Redirect,
+    /// Algorithm 1.
+    Successive,
+    /// The default.
+    Evidence,
+    /// Publisher and viewer split it themselves.
+    Mptcp,
+}
+
+/// A case with a stream: its parts.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scene {
+    pub(super) policy: Policy,
+    /// `nfov`, `hd` or `fhd`.
+    pub(super) level: &'static str,
+    /// Whether the network is the only limit.
+    pub(super) uncapped: bool,
+    /// Whether the network varies twice.
+    pub(super) recovery: bool,
+}
+
+/// Policies by the names that they have in cases, in the order of figure 5.
+pub(super) const POLICIES: [(&str, Policy); 5] = [
+    ("single", Policy::Single),
+    ("redirect", Policy::Redirect),
+    ("successive", Policy::Successive),
+    ("evidence", Policy::Evidence),
+    ("mptcp", Policy::Mptcp),
+];
+
+/// What takes the place of the level in the name of an uncapped case.
+const UNCAPPED: &str = "uncapped";
+
+/// What takes the place of the policy in the name of a case with two variations.
+const RECOVERY: &str = "recovery";
+
+impl Scene {
+    /// The names of all cases with a stream.
+    pub(super) fn names() -> Vec<String> {
+        let levels =
+            LEVELS.into_iter().flat_map(|level| POLICIES.map(|(policy, _)| format!("{policy}/{level}")));
+        let uncapped = ["single", "redirect", "evidence"].map(|policy| format!("{policy}/{UNCAPPED}"));
+        levels.chain(uncapped).chain([format!("{RECOVERY}/fhd")]).collect()
+    }
+
+    /// The case of that name; none for a case without a stream.
+    pub(super) fn of(name: &str) -> Option<Self> {
+        let (policy, level) = name.split_once('/')?;
+        let recovery = policy == RECOVERY;
+        let uncapped = level == UNCAPPED;
+        let policy = if recovery {
+            Policy::Evidence
+        } else {
+            POLICIES.into_iter().find(|(name, _)| *name == policy)?.1
+        };
+        let level = if uncapped { "fhd" } else { LEVELS.into_iter().find(|known| *known == level)? };
+        Some(Scene { policy, level, uncapped, recovery })
+    }
+
+    pub(super) fn variation(&self, seconds: Option<f64>) -> Variation {
+        if self.recovery { Variation::twice(seconds) } else { Variation::once(seconds) }
+    }
+
+    pub(super) fn topology(&self) -> Topology {
+        let mptcp = self.policy == Policy::Mptcp;
+        Topology { control: !mptcp, homes: mptcp, ..Topology::default() }
+    }
+
+    pub(super) fn source(&self, directory: &Path) -> Result<Source> {
+        let source = live::source(self.level, directory)?;
+        let source = Source { mptcp: self.policy == Policy::Mptcp, ..source };
+        Ok(if self.uncapped {
+            Source { fps: UNCAPPED_FPS, in_flight: Some(UNCAPPED_IN_FLIGHT), encode_ahead: true, ..source }
+        } else {
+            source
+        })
+    }
+
+    /// What the controller is told of the stream; none when it is left to MPTCP. An uncapped stream gets help from the
+    /// beginning: its viewer asks so far ahead that its requests say nothing.
+    pub(super) fn flow(&self, lab: &Lab) -> Option<Flow> {
+        let mode = self.mode()?;
+        let trigger = Trigger {
+            select: Selector {
+                destination: lab.addressing().source.v4_prefix(),
+                protocol: Some(6),
+                source_ports: None,
+                destination_ports: Some((PORT, PORT)),
+            },
+            request_bytes: Trigger::request_bytes(),
+            late_after_ms: LATE_AFTER_MS,
+            in_a_row: Trigger::in_a_row(),
+        };
+        let elimination = if mode == Mode::Successive { ALGORITHM_1 } else { Elimination::default() };
+        let trigger = (!self.uncapped).then_some(trigger);
+        Some(Flow { mode, trigger, elimination, ..flow(lab) })
+    }
+
+    /// What is to be known beside the figures.
+    pub(super) fn params(&self) -> Map<String, Value> {
+        let mut params = Map::new();
+        if self.mode().is_some() && !self.uncapped {
+            params.insert("late_after_ms".into(), LATE_AFTER_MS.into());
+            params.insert("in_a_row".into(), Trigger::in_a_row().into());
+        }
+        if self.uncapped {
+            params.insert("source_fps".into(), UNCAPPED_FPS.into());
+            params.insert("requests_in_flight".into(), UNCAPPED_IN_FLIGHT.into());
+        }
+        params
+    }
+
+    fn mode(&self) -> Option<Mode> {
+        match self.policy {
+            Policy::Single => Some(Mode::Single),
+            Policy::Redirect => Some(Mode::Redirect),
+            Policy::Successive => Some(Mode::Successive),
+            Policy::Evidence => Some(Mode::Evidence),
+            Policy::Mptcp => None,
+        }
+    }
+}
+
+/// All IPv4 traffic to the viewer, on all paths, judged by evidence from the beginning.
+pub(super) fn flow(lab: &Lab) -> Flow {
+    let name = |text: &str| text.parse().expect("the lab's names are words of letters");
+    Flow {
+        name: name("stage"),
+        tenant: crate::control::Control::tenant(),
+        ingress: name("ingress"),
+        egress: name("egress"),
+        select: Selector {
+            destination: lab.addressing().viewer.v4_prefix(),
+            protocol: None,
+            source_ports: None,
+            destination_ports: None,
+        },
+        paths: Vec::new(),
+        mode: Mode::Evidence,
+        trigger: None,
+        elimination: Elimination::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_that_of_one_scene() {
+        let scenes: Vec<Scene> = Scene::names().iter().map(|name| Scene::of(name).unwrap()).collect();
+        for (index, scene) in scenes.iter().enumerate() {
+            assert!(!scenes[..index].contains(scene), "{scene:?}");
+        }
+        assert_eq!(Scene::of("faults/cut"), None);
+        assert_eq!(Scene::of("single/4k"), None);
+    }
+}

@@ -1,0 +1,206 @@
+use super::history::History;
+use super::scene::Scene;
+use crate::control::Control;
+use crate::counters::{self, Counters};
+use crate::edges::Edges;
+use crate::experiment::Run;
+use crate::experiments::five_paths::Variation;
+use crate::experiments::live::{self, Live, Outcome};
+use crate::stream::Record;
+use crate::summary::{Case, Metrics};
+use crate::topology::Lab;
+use anyhow::Result;
+use hawser_agent::Status;
+use hawser_control::resource::Flow;
+use serde_json::Value;
+use std::fs;
+use std::time::Duration;
+
+/// A case, run with one seed.
+pub(super) struct Trial {
+    pub(super) seed: u64,
+    pub(super) outcome: Outcome,
+    /// What controller and agents did; nothing where there are none.
+    pub(super) history: Option<History>,
+}
+
+/// Everything of a link's header in a frame, which is no part of a packet.
+const LINK_HEADER_BYTES: u64 = 14;
+
+/// Runs a stream.
+pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
+    let variation = scene.variation(run.seconds);
+    let raw = format!("{}-{}", name.replace('/', "-"), run.seed);
+    let live = Live::prepare(run, &raw, &scene.topology(), &variation)?;
+    let source = scene.source(&live.directory)?;
+    let mut controlled =
+        scene.flow(&live.lab).map(|flow| Controlled::start(run, &live, &flow)).transpose()?;
+    let mut stream = live.stream(run, &source)?;
+    live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
+    let before = Reading::take(&live.lab, controlled.as_ref())?;
+    live.sleep(run, &mut stream, variation.from(), variation.to())?;
+    let after = Reading::take(&live.lab, controlled.as_ref())?;
+    live.sleep(run, &mut stream, variation.to(), variation.end)?;
+    let record = stream.stop()?;
+    let history = controlled.take().map(|controlled| controlled.stop(&live, &record)).transpose()?;
+    let emulation = live.finish()?;
+
+    let mut case = live::case(name, &source, &variation);
+    case.params.extend(scene.params());
+    case.metrics = live::metrics(&record, &emulation, &variation);
+    case.metrics.set("bandwidth_cost_ratio", before.cost_until(&after));
+    if let Some(history) = &history {
+        describe(history, scene, &variation, &mut case.metrics);
+    }
+    let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
+    Ok(Trial { seed: run.seed, outcome: Outcome { case, record, variation, invalid_because }, history })
+}
+
+/// A stream's flow in the hands of a controller.
+struct Controlled {
+    control: Control,
+    edges: Edges,
+}
+
+impl Controlled {
+    fn start(run: &Run, live: &Live, flow: &Flow) -> Result<Self> {
+        let mut control = Control::start(&live.lab, &run.binary, &live.directory)?;
+        let edges = Edges::start_controlled(&live.lab, &run.binary, &live.directory, &control)?;
+        control.create_flow(flow)?;
+        Ok(Controlled { control, edges })
+    }
+
+    fn stop(self, live: &Live, record: &Record) -> Result<History> {
+        let events = serde_json::to_vec_pretty(&self.control.events()?)?;
+        fs::write(live.directory.join("events.json"), events)?;
+        self.edges.stop()?;
+        self.control.stop()?;
+        History::read(&live.directory, record.began_ns)
+    }
+}
+
+/// What had been sent at some time.
+struct Reading {
+    /// By the source.
+    source: Counters,
+    /// By the ingress edge; nothing where there is no agent.
+    ingress: Option<Status>,
+}
+
+impl Reading {
+    fn take(lab: &Lab, controlled: Option<&Controlled>) -> Result<Self> {
+        let device = &lab.addressing().source.near.device;
+        let ingress = controlled.map(|controlled| controlled.edges.ingress()).transpose()?;
+        Ok(Reading { source: counters::of_device(lab.source(), device)?, ingress })
+    }
+
+    /// Bytes that went onto paths over bytes of the source, between two readings.
+    fn cost_until(&self, after: &Reading) -> f64 {
+        let (Some(before), Some(then)) = (&self.ingress, &after.ingress) else { return 1.0 };
+        let sent = after.source - self.source;
+        let packets_bytes = sent.sent_bytes - LINK_HEADER_BYTES * sent.sent_packets;
+        1.0 + (additional_bytes(then) - additional_bytes(before)) / packets_bytes as f64
+    }
+}
+
+/// Bytes of copies beyond the first of each packet that was replicated.
+fn additional_bytes(status: &Status) -> f64 {
+    let copies = status.send.values().flat_map(|flow| flow.copies.values()).map(|copies| copies.bytes);
+    let packets = status.send.values().map(|flow| flow.bytes);
+    copies.sum::<u64>() as f64 - packets.sum::<u64>() as f64
+}
+
+fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &mut Metrics) {
+    metrics.set("paths_mean", history.paths_mean(variation.from(), variation.to()));
+    if !scene.uncapped {
+        let triggered = history.triggered(variation);
+        let after = triggered.map(|(degradation, _)| degradation.at - variation.from().as_secs_f64());
+        let first_copy = triggered.and_then(|(degradation, first)| Some((first? - degradation.due) * 1e3));
+        metrics.set("variation_to_trigger_s", after.unwrap_or(f64::NAN));
+        metrics.set("trigger_to_first_replica_ms", first_copy.unwrap_or(f64::NAN));
+    }
+    if scene.recovery {
+        let [first, second] = variation.during[..] else { unreachable!("a recovery has two variations") };
+        let calm = history.first(first.1, |paths| paths == 1).filter(|at| *at < second.0.as_secs_f64());
+        let again = history.first(second.0, |paths| paths > 1).filter(|at| *at < second.1.as_secs_f64());
+        let since = |at: Option<f64>, begin: Duration| at.map_or(f64::NAN, |at| at - begin.as_secs_f64());
+        metrics.set("calm_to_one_path_s", since(calm, first.1));
+        metrics.set("variation_to_many_paths_s", since(again, second.0));
+    }
+}
+
+/// The throughput of every trial over that of the single path with the same level and seed.
+pub(super) fn compare(trials: &mut [Trial]) {
+    let single: Vec<(String, u64, f64)> = trials
+        .iter()
+        .filter(|trial| trial.outcome.policy() == "single")
+        .map(|trial| (trial.outcome.level().to_owned(), trial.seed, throughput(trial)))
+        .collect();
+    for trial in trials {
+        let beside =
+            |(level, seed, _): &&(String, u64, f64)| level == trial.outcome.level() && *seed == trial.seed;
+        if let Some((_, _, alone)) = single.iter().find(beside) {
+            let gain = throughput(trial) / alone;
+            trial.outcome.case.metrics.set("throughput_gain_ratio", gain);
+        }
+    }
+}
+
+fn throughput(trial: &Trial) -> f64 {
+    trial.outcome.case.metrics.get("throughput_mbps").unwrap_or(f64::NAN)
+}
+
+/// One case of several with different seeds: medians, and beside them what each seed gave.
+pub(super) fn summarise<'a>(cases: impl IntoIterator<Item = (u64, &'a Case)>) -> Option<Case> {
+    let cases: Vec<(u64, &Case)> = cases.into_iter().collect();
+    let (_, first) = cases.first()?;
+    let mut summary = Case { metrics: Metrics::default(), ..(*first).clone() };
+    let mut by_seed = serde_json::Map::new();
+    for name in first.metrics.names() {
+        let values: Vec<f64> =
+            cases.iter().map(|(_, case)| case.metrics.get(name).unwrap_or(f64::NAN)).collect();
+        summary.metrics.set(name, median(&values));
+        by_seed.insert(name.to_owned(), values.into_iter().map(Value::from).collect());
+    }
+    let attempts = cases.iter().filter_map(|(_, case)| case.params.get("attempts").cloned());
+    summary.params.insert("attempts".into(), attempts.collect());
+    summary.params.insert("seeds".into(), cases.iter().map(|(seed, _)| *seed).collect::<Vec<_>>().into());
+    summary.params.insert("by_seed".into(), by_seed.into());
+    Some(summary)
+}
+
+/// The middle of the values that there are.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => f64::NAN,
+        length => (sorted[(length - 1) / 2] + sorted[length / 2]) / 2.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_stand_beside_what_each_seed_gave() {
+        let case = |fps: f64, trigger: f64| {
+            let mut case = Case::new("single/fhd");
+            case.metrics = [("fps_mean", fps), ("trigger_to_first_replica_ms", trigger)].into();
+            case
+        };
+        let cases = [case(12.0, f64::NAN), case(10.0, 30.0), case(14.0, 50.0)];
+
+        let summary = summarise((1..).zip(&cases)).unwrap();
+
+        assert_eq!(summary.metrics.get("fps_mean"), Some(12.0));
+        assert_eq!(summary.metrics.get("trigger_to_first_replica_ms"), Some(40.0));
+        let by_seed = serde_json::to_string(&summary.params["by_seed"]).unwrap();
+        assert_eq!(
+            by_seed,
+            r#"{"fps_mean":[12.0,10.0,14.0],"trigger_to_first_replica_ms":[null,30.0,50.0]}"#
+        );
+        assert_eq!(summary.params["seeds"], Value::from(vec![1, 2, 3]));
+    }
+}
