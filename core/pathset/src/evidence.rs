@@ -135,23 +135,26 @@ impl Evidence {
     }
 
     /// A policy is in force. One that was not asked for here makes the judge forget what it believed; when it brings more
-    /// paths than there were, those did not suffice.
+    /// paths than there were, those did not suffice. Its epoch does not matter: packets say what they were sent over.
     pub fn handle_policy(&mut self, _epoch: u32, code: PolicyCode, probes: PathSet, now: Instant) {
         self.now = self.now.max(now);
-        let said = self.proposal.withdraw().filter(|said| said.code.paths() == code.paths());
         let (before, code) = (self.code, code.paths());
-        let is_new = code != before;
         self.probes = probes;
-        self.probe_every = said.as_ref().map_or(self.probe_every, |said| said.probe_every);
         self.paths = self.paths.union(code).union(probes);
-        if !is_new {
+        let asked = self.proposal.said().filter(|said| said.code.paths() == code);
+        let is_asked = asked.is_some();
+        self.probe_every = asked.map_or(self.probe_every, |said| said.probe_every);
+        if is_asked || code != before {
+            self.proposal.withdraw();
+        }
+        if code == before {
             return;
         }
-        if said.is_none() {
+        if !is_asked {
             self.blame(code);
             self.window.forget();
         }
-        self.is_ours = said.is_some();
+        self.is_ours = is_asked;
         self.code = code;
         self.since = self.now;
         for path in code.difference(before).iter() {

@@ -1,7 +1,9 @@
 //! What a receiver learns about its paths from the arrivals of copies.
 //!
 //! The kernel records every copy that arrives; a [`Tracker`] finds the copies of a packet among the records, waits for
-//! the ones that are still under way, and counts what each path was good for.
+//! the ones that are still under way, counts what each path was good for, and hands the packet on to a judge:
+//! [`Successive`] or [`Evidence`], which says what paths the flow should take. A [`Trigger`] watches the viewer's requests
+//! and says when a flow needs help; [`redirect`] chooses one path by its round-trip time.
 //!
 //! ```
 //! use hawser_pathset::{Arrival, Tracker};

@@ -25,9 +25,14 @@ impl Proposal {
         }
     }
 
-    /// Nobody waits for it any longer. Returns what had been said.
-    pub(crate) fn withdraw(&mut self) -> Option<Judgement> {
-        self.said.take().map(|(judgement, _)| judgement)
+    /// What has been said and has not come into force.
+    pub(crate) fn said(&self) -> Option<&Judgement> {
+        self.said.as_ref().map(|(judgement, _)| judgement)
+    }
+
+    /// It is in force, or no longer what should be.
+    pub(crate) fn withdraw(&mut self) {
+        self.said = None;
     }
 
     /// When what has been said should be said again.

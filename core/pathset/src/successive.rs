@@ -68,7 +68,8 @@ impl Successive {
         self.step(self.paths.iter().filter(rewarded).collect());
     }
 
-    /// A policy is in force. One that was not asked for begins the algorithm anew with its paths.
+    /// A policy is in force. One that was not asked for begins the algorithm anew with its paths. Its epoch does not matter:
+    /// packets say what they were sent over.
     pub fn handle_policy(&mut self, _epoch: u32, code: PolicyCode, _probes: PathSet, now: Instant) {
         self.now = self.now.max(now);
         self.proposal.withdraw();

@@ -230,7 +230,8 @@ fn with_a_budget_for_one_a_better_path_takes_over() {
 #[test]
 fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
     let mut flow = Flow::new(config(), 0b11);
-    let only_one_is_enough = |n: u64, path: usize| (path == 0 || n % 100 != 0).then_some(path as u64);
+    let only_one_is_enough =
+        |n: u64, path: usize| (path == 0 || !n.is_multiple_of(100)).then_some(path as u64);
     let mut waited = Vec::new();
     for _ in 0..5 {
         let before = flow.packets;
@@ -258,6 +259,35 @@ fn a_policy_from_elsewhere_makes_the_judge_forget() {
     assert_eq!(flow.code, PathSet::from_bits(0b11));
     (0..4_000).for_each(|_| flow.packet(overtaking));
     assert_eq!(flow.code.len(), 1);
+}
+
+#[test]
+fn the_policy_in_force_said_again_changes_nothing() {
+    let mut flow = Flow::new(config(), 0b11);
+    flow.obedient = false;
+    (0..20_000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
+    flow.set(0b11);
+    flow.obedient = true;
+    (0..20_100).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
+    assert_eq!(flow.judge.damage(PathSet::from_bits(0b01)), Some(0.0));
+    assert_eq!((flow.code.bits(), flow.judgements().count()), (0b01, 2));
+}
+
+#[test]
+fn whatever_is_tolerated_a_useless_path_goes_and_a_needed_one_stays() {
+    for tolerated in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
+        let config = EvidenceConfig {
+            tolerated_frames: tolerated,
+            tolerated_packets: tolerated,
+            ..EvidenceConfig::default()
+        };
+        for frame in [None, Some(1.0), Some(f64::NAN), Some(1e9)] {
+            let mut flow = Flow::new(config, 0b11);
+            frame.into_iter().for_each(|packets| flow.judge.handle_frame_size(packets));
+            (0..3_000).for_each(|_| flow.packet(|_, path| (path == 1).then_some(0)));
+            assert_eq!(flow.code.bits(), 0b10, "{tolerated} {frame:?}");
+        }
+    }
 }
 
 #[test]
@@ -308,7 +338,7 @@ proptest! {
             }
         }
         for Judgement { code, probes, probe_every, .. } in flow.judgements() {
-            prop_assert!(code.paths().len() > 0 && code.0 & !paths == 0);
+            prop_assert!(!code.paths().is_empty() && code.0 & !paths == 0);
             prop_assert!(probes.bits() & code.0 == 0 && probes.bits() & !paths == 0);
             prop_assert_eq!(probes.is_empty(), *probe_every == 0);
             prop_assert!(probes.is_empty() || probe_every.is_power_of_two());

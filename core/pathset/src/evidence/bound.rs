@@ -1,7 +1,8 @@
 //! How often something happens at least and at most, having been seen a number of times.
 //!
 //! Counts of rare events are Poisson distributed. These are its exact (Garwood) limits in the approximation of Wilson and
-//! Hilferty, which is good to a few percent even for no event at all: there the upper limit is the rule of three, at this confidence of 4.6.
+//! Hilferty, which is good to a few percent even where no event was seen: there the upper limit is the rule of three, at
+//! this confidence a rule of 4.6.
 
 /// The quantile of the normal distribution that one in a hundred exceeds.
 const ONE_IN_100: f64 = 2.326;

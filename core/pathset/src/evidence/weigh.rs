@@ -21,6 +21,9 @@ const PROBE_EVERY_AT_FIRST: u32 = 64;
 /// A path may help that was of use to this share of its last probes.
 const MAY_HELP: f64 = 0.5;
 
+/// A slot waits for no more packets than this, however little is tolerated.
+const MOST_OF_A_SLOT: u64 = 100_000;
+
 /// Packets that have to be seen before a budget decides.
 const BUDGET_AFTER: u64 = 100;
 
@@ -154,18 +157,16 @@ impl Evidence {
     fn tolerated(&self, paths: PathSet) -> f64 {
         let keeps_order = paths.len() == 1 && paths.iter().all(|path| self.window.keeps_order(path));
         let factor = if keeps_order { self.config.in_order_factor } else { 1.0 };
+        let tolerated = |ratio: f64| (ratio * factor).clamp(0.0, 0.9);
         match self.packets_per_frame {
-            Some(packets) => {
-                let frames = (self.config.tolerated_frames * factor).min(0.9);
-                1.0 - (1.0 - frames).powf(1.0 / packets)
-            }
-            None => (self.config.tolerated_packets * factor).min(0.9),
+            Some(packets) => 1.0 - (1.0 - tolerated(self.config.tolerated_frames)).powf(1.0 / packets),
+            None => tolerated(self.config.tolerated_packets),
         }
     }
 
-    /// How many packets a slot of the window has at least: enough for the window to show that nearly nothing is damaged.
+    /// How many packets a slot of the window has at least: enough for the window to show that what is tolerated is.
     pub(super) fn packets_of_a_slot(&self) -> u64 {
-        (2.0 / self.tolerated(PathSet::EMPTY)) as u64
+        ((2.0 / self.tolerated(PathSet::EMPTY)) as u64).min(MOST_OF_A_SLOT)
     }
 
     /// The part of frames that is damaged when this part of packets is.
