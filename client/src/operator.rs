@@ -129,8 +129,8 @@ impl OperatorClient {
     }
 
     /// Leaves the paths of a flow to the controller again.
-    pub async fn release_policy(&self, flow: &Name) -> Result<()> {
-        self.delete(&format!("/v1/policies/{flow}")).await
+    pub async fn release_policy(&self, flow: &Name) -> Result<Policy> {
+        self.transport.json(Method::DELETE, &format!("/v1/policies/{flow}"), NOTHING).await
     }
 
     /// The latest report of each node.

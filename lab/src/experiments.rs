@@ -1,5 +1,6 @@
 //! The experiments: for each its scenario, the paper's figures, and ours.
 
+pub mod control;
 pub mod faults;
 mod figures;
 mod five_paths;
@@ -11,5 +12,5 @@ use crate::experiment::Experiment;
 
 /// Every experiment.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(table1::Table1), Box::new(qian::Qian), Box::new(faults::Faults)]
+    vec![Box::new(table1::Table1), Box::new(qian::Qian), Box::new(faults::Faults), Box::new(control::Control)]
 }

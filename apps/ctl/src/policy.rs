@@ -50,8 +50,12 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             )
         }
         Command::Auto { flow } => {
-            client.release_policy(flow).await?;
-            output.done(&format!("the controller decides about flow {flow} again"))
+            let policy = client.release_policy(flow).await?;
+            let taken = text::paths(policy.code);
+            output.changed(
+                &policy,
+                &format!("the controller decides about flow {flow} again; it takes {taken} now"),
+            )
         }
     }
 }

@@ -1,0 +1,249 @@
+//! How far one controller goes: thousands of nodes and ten flows for each, against one process with its own database.
+
+mod fleet;
+mod load;
+mod measure;
+mod process;
+mod report;
+
+use crate::experiment::{Experiment, Run};
+use crate::summary::{Case, Metrics, Provenance, Summary};
+use crate::topology::{Stop, Topology};
+use anyhow::{Context, Result, bail};
+use fleet::Fleet;
+use hawser_io::netns::Namespace;
+use load::Changes;
+use measure::{Kind, Latencies, Measured};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use process::{Access, ControllerProcess, Usage};
+use std::fs;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::runtime::Runtime;
+
+/// Nodes of each case.
+const AGENTS: [usize; 3] = [1_000, 3_000, 10_000];
+
+/// Flows for each node; it replicates so many and eliminates so many.
+const FLOWS_PER_AGENT: usize = 10;
+
+/// How long the steady state is measured, seconds.
+const STEADY_S: f64 = 60.0;
+
+/// Nodes that come in every second. A handshake takes both ends about 1 ms of a processor.
+const ARRIVALS_PER_S: f64 = 200.0;
+
+/// Policy changes every second, one half by an operator, the other by what nodes observe.
+const CHANGES_PER_S: f64 = 50.0;
+
+/// What the issue asks for, milliseconds.
+const TARGET_P99_MS: f64 = 1_000.0;
+
+/// Processors for the simulated nodes; the machine has two, which they share with the controller.
+const WORKERS: usize = 2;
+
+/// The experiment.
+pub struct Control;
+
+impl Experiment for Control {
+    fn name(&self) -> &'static str {
+        "control"
+    }
+
+    fn about(&self) -> &'static str {
+        "thousands of simulated nodes on real mutual TLS connections against one controller"
+    }
+
+    fn cases(&self) -> Vec<String> {
+        AGENTS.iter().map(|agents| case_name(*agents)).collect()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let chosen = run.chosen(self.cases())?;
+        raise_open_files()?;
+        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        for agents in AGENTS.into_iter().filter(|agents| chosen.contains(&case_name(*agents))) {
+            let name = case_name(agents);
+            println!("{name}: {agents} nodes, {} flows", agents * FLOWS_PER_AGENT);
+            let measured = run_case(run, agents).with_context(|| name.clone())?;
+            summary.cases.push(describe(&name, agents, &measured));
+        }
+        report::write(&summary, &run.out)?;
+        Ok(summary)
+    }
+}
+
+fn case_name(agents: usize) -> String {
+    format!("agents-{agents}")
+}
+
+/// Every node has a connection and the controller another end of it.
+fn raise_open_files() -> Result<()> {
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("cannot raise the number of open files")
+}
+
+fn run_case(run: &Run, agents: usize) -> Result<Measured> {
+    let folder = std::path::absolute(run.out.join("raw").join(case_name(agents)))?;
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+    }
+    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    // One namespace of a lab: its ports are all free, and whatever is left in it is removed with it.
+    let lab = Topology { paths: 1, ..Topology::default() }.build()?;
+    let place = lab.source();
+    // So many connections leave so many ports waiting.
+    place.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
+    let controller = ControllerProcess::start(&run.binary, place, &folder)?;
+    let runtime = runtime_in(place)?;
+    let measured = runtime.block_on(measure(run, agents, &controller));
+    // Before the lab goes, whose namespaces live as long as a thread is inside.
+    drop(runtime);
+    controller.stop()?;
+    let measured = measured?;
+    measured.latencies.write(&folder)?;
+    Ok(measured)
+}
+
+fn runtime_in(place: &Namespace) -> Result<Runtime> {
+    let place = place.clone();
+    let enter = move || place.enter().expect("the namespace lives as long as its lab");
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    Ok(builder.worker_threads(WORKERS).enable_all().on_thread_start(enter).build()?)
+}
+
+async fn measure(run: &Run, agents: usize, controller: &ControllerProcess) -> Result<Measured> {
+    // The one who blocks on a runtime is not one of its threads, and so not in the namespace.
+    let work = Work {
+        agents,
+        seconds: run.seconds.unwrap_or(STEADY_S),
+        controller: controller.access()?,
+        stop: run.stop.clone(),
+    };
+    tokio::spawn(work.run()).await?
+}
+
+/// One case.
+struct Work {
+    agents: usize,
+    seconds: f64,
+    controller: Access,
+    stop: Stop,
+}
+
+impl Work {
+    async fn run(self) -> Result<Measured> {
+        let operator = Arc::new(self.controller.operator()?);
+        let empty = self.controller.usage()?;
+        let began = Instant::now();
+        let identities = fleet::enrol(&self.controller, &operator, self.agents, &self.stop).await?;
+        let enrolment = began.elapsed();
+        let began = Instant::now();
+        fleet::create_flows(&operator, self.agents, &self.stop).await?;
+        let flows_created = began.elapsed();
+        let idle = self.controller.usage()?;
+        println!(
+            "  enrolled in {:.1} s, flows made in {:.1} s",
+            enrolment.as_secs_f64(),
+            flows_created.as_secs_f64()
+        );
+
+        let latencies = Arc::new(Latencies::default());
+        let fleet = Fleet::new(&self.controller, &identities, &latencies)?;
+        let nodes = fleet.start();
+        self.until_assigned(&fleet, &latencies).await?;
+        // Twice the interval of reports: then every node has reported.
+        self.pause(Duration::from_secs(10)).await?;
+
+        println!("  all nodes are there; measuring for {} s", self.seconds);
+        let lag = tokio::spawn(measure::lag(Arc::clone(&latencies)));
+        let (steady_from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
+        latencies.begin();
+        let changes = Changes::start(&operator, &fleet, &latencies);
+        self.pause(Duration::from_secs_f64(self.seconds)).await?;
+        let changes = changes.stop().await;
+        let (steady_to, agents_to) = (self.controller.usage()?, measure::own_cpu()?);
+        // What is on its way still counts.
+        self.pause(Duration::from_secs(2)).await?;
+        latencies.end();
+        lag.abort();
+        drop(nodes);
+        let agents_cpu = agents_to - agents_from;
+        Ok(Measured {
+            empty,
+            idle,
+            steady_from,
+            steady_to,
+            agents_cpu,
+            enrolment,
+            flows_created,
+            changes,
+            latencies,
+        })
+    }
+
+    async fn until_assigned(&self, fleet: &Fleet, latencies: &Latencies) -> Result<()> {
+        let patience =
+            Duration::from_secs_f64(self.agents as f64 / ARRIVALS_PER_S) + Duration::from_secs(120);
+        let end = Instant::now() + patience;
+        while fleet.assigned() < self.agents {
+            if Instant::now() > end {
+                let (assigned, error) = (fleet.assigned(), latencies.last_error());
+                bail!("only {assigned} nodes have their assignments; the last error: {error}");
+            }
+            self.pause(Duration::from_millis(50)).await?;
+        }
+        Ok(())
+    }
+
+    async fn pause(&self, duration: Duration) -> Result<()> {
+        let end = Instant::now() + duration;
+        while Instant::now() < end {
+            if self.stop.requested() {
+                bail!("stopped");
+            }
+            tokio::time::sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)))
+                .await;
+        }
+        Ok(())
+    }
+}
+
+fn describe(name: &str, agents: usize, measured: &Measured) -> Case {
+    let mut case = Case::new(name);
+    case.params.insert("agents".into(), agents.into());
+    case.params.insert("flows".into(), (agents * FLOWS_PER_AGENT).into());
+    case.params.insert("arrivals_per_s".into(), ARRIVALS_PER_S.into());
+    case.params.insert("policy_changes".into(), measured.changes.into());
+    case.params.insert("last_error".into(), measured.latencies.last_error().into());
+    case.metrics = metrics(agents, measured);
+    case
+}
+
+fn metrics(agents: usize, measured: &Measured) -> Metrics {
+    let Measured { empty, idle, steady_from, steady_to, latencies, .. } = measured;
+    let mut metrics = Metrics::default();
+    for kind in Kind::ALL {
+        let sorted = latencies.sorted_ms(kind);
+        metrics.set(&format!("{}_p50_ms", kind.name()), measure::quantile(&sorted, 0.5));
+        metrics.set(&format!("{}_p99_ms", kind.name()), measure::quantile(&sorted, 0.99));
+        metrics.set(&format!("{}_max_ms", kind.name()), measure::quantile(&sorted, 1.0));
+    }
+    let arrived = latencies.count(Kind::Ordered) + latencies.count(Kind::Observed);
+    // Every change goes to two nodes.
+    metrics.set("changes_missed_ratio", 1.0 - arrived as f64 / (2 * measured.changes) as f64);
+    metrics.set("errors_ratio", latencies.errors_ratio());
+    let seconds = (steady_to.at - steady_from.at).as_secs_f64();
+    let controller_cores = (steady_to.cpu - steady_from.cpu).as_secs_f64() / seconds;
+    let grown = |to: &Usage, from: &Usage| to.memory_bytes as f64 - from.memory_bytes as f64;
+    metrics.set("controller_cpu_cores", controller_cores);
+    metrics.set("controller_cpu_per_agent_us_per_s", controller_cores * 1e6 / agents as f64);
+    metrics.set("controller_memory_bytes", steady_to.memory_bytes as f64);
+    metrics.set("controller_memory_per_agent_bytes", grown(steady_to, idle) / agents as f64);
+    let flows = (agents * FLOWS_PER_AGENT) as f64;
+    metrics.set("controller_memory_per_flow_bytes", grown(idle, empty) / flows);
+    metrics.set("agents_cpu_cores", measured.agents_cpu.as_secs_f64() / seconds);
+    metrics.set("enrolment_s", measured.enrolment.as_secs_f64());
+    metrics.set("flows_created_s", measured.flows_created.as_secs_f64());
+    metrics
+}

@@ -1,0 +1,306 @@
+use super::measure::{Kind, Latencies};
+use super::process::Access;
+use super::{ARRIVALS_PER_S, FLOWS_PER_AGENT};
+use crate::topology::Stop;
+use anyhow::{Result, bail};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use hawser_client::{Backoff, Error, Identity, NodeClient, NodeMessage, OperatorClient};
+use hawser_control::Name;
+use hawser_control::access::NewEnrolment;
+use hawser_control::node::{
+    Assignment, Observation, Receive, ReceiveReport, ReceivedPath, Registration, Report, Send, SendReport,
+};
+use hawser_control::resource::{
+    Cause, Elimination, Flow, Mode, PathEnd, PathHealth, Policy, Selector, Tenant, Trigger,
+};
+use std::net::Ipv4Addr;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
+
+const TENANT: &str = "lab";
+
+/// Requests at once while nodes and flows are made.
+const AT_ONCE: usize = 64;
+
+/// Every node has so many paths.
+const PATHS: u8 = 2;
+
+/// As the controller's own default has it.
+const REPORT_EVERY: Duration = Duration::from_secs(5);
+
+/// Simulated nodes: real clients, keys, certificates and connections, but no kernel behind them.
+pub(super) struct Fleet {
+    agents: Vec<NodeClient>,
+    latencies: Arc<Latencies>,
+    assigned: AtomicUsize,
+    /// When a change of each flow was asked for, nanoseconds since `origin`; 0: never.
+    asked_ns: Vec<AtomicU64>,
+    origin: Instant,
+}
+
+/// Enrols all nodes, each by a token of its own. Every step is that of a real node: a new key, its request, the authority
+/// pinned by the token, a connection of its own.
+pub(super) async fn enrol(
+    access: &Access,
+    operator: &OperatorClient,
+    agents: usize,
+    stop: &Stop,
+) -> Result<Vec<Identity>> {
+    let tenant = Tenant { name: tenant(), description: String::new() };
+    operator.create_tenant(&tenant).await?;
+    let enrol = |index: usize| async move {
+        if stop.requested() {
+            bail!("stopped");
+        }
+        let enrolment = NewEnrolment { tenant: self::tenant(), valid_s: NewEnrolment::valid_s() };
+        let enrolment = operator.enrol_node(&agent_name(index), &enrolment).await?;
+        Ok(hawser_client::enrol(&access.controllers, &enrolment.token).await?)
+    };
+    stream::iter(0..agents).map(enrol).buffered(AT_ONCE).try_collect().await
+}
+
+/// Makes [`FLOWS_PER_AGENT`] flows for each node, from it to the nodes that follow.
+pub(super) async fn create_flows(operator: &OperatorClient, agents: usize, stop: &Stop) -> Result<()> {
+    let create = |index: usize| async move {
+        if stop.requested() {
+            bail!("stopped");
+        }
+        Ok(drop(operator.create_flow(&flow(index, agents)).await?))
+    };
+    stream::iter(0..agents * FLOWS_PER_AGENT).map(create).buffer_unordered(AT_ONCE).try_collect().await
+}
+
+impl Fleet {
+    pub(super) fn new(
+        access: &Access,
+        identities: &[Identity],
+        latencies: &Arc<Latencies>,
+    ) -> Result<Arc<Self>> {
+        let clients: Result<Vec<_>, _> =
+            identities.iter().map(|identity| NodeClient::new(&access.controllers, identity)).collect();
+        Ok(Arc::new(Fleet {
+            agents: clients?,
+            latencies: Arc::clone(latencies),
+            assigned: AtomicUsize::new(0),
+            asked_ns: (0..identities.len() * FLOWS_PER_AGENT).map(|_| AtomicU64::new(0)).collect(),
+            origin: Instant::now(),
+        }))
+    }
+
+    /// Lets the nodes connect, [`ARRIVALS_PER_S`] of them a second. They live as long as the result.
+    pub(super) fn start(self: &Arc<Self>) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        for index in 0..self.agents.len() {
+            tasks.spawn(Arc::clone(self).live(index));
+        }
+        tasks
+    }
+
+    /// How many nodes have had their assignment.
+    pub(super) fn assigned(&self) -> usize {
+        self.assigned.load(Ordering::Relaxed)
+    }
+
+    /// How many flows there are.
+    pub(super) fn flows(&self) -> usize {
+        self.asked_ns.len()
+    }
+
+    /// A change of the flow is asked for now.
+    pub(super) fn asks_for(&self, flow: usize) {
+        self.asked_ns[flow].store(nanos(self.origin.elapsed()), Ordering::Relaxed);
+    }
+
+    /// The egress of the flow says that it is degraded.
+    pub(super) async fn degrade(&self, flow: usize) {
+        let observation =
+            Observation::Degraded { flow: flow_name(flow), since_due_us: 1_000, silent_us: 451_000 };
+        let report = Report { observations: vec![observation], ..Report::default() };
+        let egress = &self.agents[egress_of(flow, self.agents.len())];
+        self.latencies.asked(egress.report(&report).await);
+    }
+
+    async fn live(self: Arc<Self>, index: usize) {
+        tokio::time::sleep(Duration::from_secs_f64(index as f64 / ARRIVALS_PER_S)).await;
+        let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
+        let mut is_first = true;
+        loop {
+            let reason = match self.session(&self.agents[index], &mut is_first).await {
+                Ok(()) => "the controller ended a stream".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            self.latencies.failed(&reason);
+            backoff.pause().await;
+        }
+    }
+
+    /// One connection, until it is lost.
+    async fn session(&self, client: &NodeClient, is_first: &mut bool) -> Result<(), Error> {
+        let began = Instant::now();
+        client.register(&registration()).await?;
+        self.latencies.took(Kind::Registration, began.elapsed());
+        let registered = Instant::now();
+        let mut stream = client.stream().await?;
+        let report = Mutex::new(Report::default());
+        let listening = async {
+            while let Some(message) = stream.next().await? {
+                match message {
+                    NodeMessage::Assignment(assignment) => {
+                        if std::mem::take(is_first) {
+                            self.latencies.took(Kind::Assignment, registered.elapsed());
+                            self.assigned.fetch_add(1, Ordering::Relaxed);
+                        }
+                        *report.lock().unwrap_or_else(PoisonError::into_inner) = report_of(&assignment);
+                    }
+                    NodeMessage::Policy(policy) => self.arrived(&policy),
+                    NodeMessage::Ping => {}
+                }
+            }
+            Ok(())
+        };
+        tokio::select! {
+            ended = listening => ended,
+            never = self.keep_reporting(client, &report) => never,
+        }
+    }
+
+    async fn keep_reporting(&self, client: &NodeClient, report: &Mutex<Report>) -> Result<(), Error> {
+        loop {
+            tokio::time::sleep(REPORT_EVERY).await;
+            let report = report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let began = Instant::now();
+            if self.latencies.asked(client.report(&report).await).is_some() {
+                self.latencies.took(Kind::Heartbeat, began.elapsed());
+            }
+        }
+    }
+
+    fn arrived(&self, policy: &Policy) {
+        let kind = match policy.because {
+            Cause::Operator => Kind::Ordered,
+            Cause::Degraded => Kind::Observed,
+            _ => return,
+        };
+        let asked_ns = flow_index(&policy.flow).map_or(0, |flow| self.asked_ns[flow].load(Ordering::Relaxed));
+        if asked_ns > 0 {
+            let took_ns = nanos(self.origin.elapsed()).saturating_sub(asked_ns);
+            self.latencies.took(kind, Duration::from_nanos(took_ns));
+        }
+    }
+}
+
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).expect("an experiment ends within centuries")
+}
+
+fn tenant() -> Name {
+    TENANT.parse().expect("a word")
+}
+
+fn agent_name(index: usize) -> Name {
+    format!("node-{index}").parse().expect("a word")
+}
+
+/// The name of the flow of that index.
+pub(super) fn flow_name(index: usize) -> Name {
+    format!("flow-{index}").parse().expect("a word")
+}
+
+fn flow_index(name: &Name) -> Option<usize> {
+    name.as_str().strip_prefix("flow-")?.parse().ok()
+}
+
+fn ingress_of(flow: usize) -> usize {
+    flow / FLOWS_PER_AGENT
+}
+
+/// The nodes that follow the ingress, each for one of its flows; so every node is the egress of as many.
+fn egress_of(flow: usize, agents: usize) -> usize {
+    (ingress_of(flow) + 1 + flow % FLOWS_PER_AGENT) % agents
+}
+
+fn flow(index: usize, agents: usize) -> Flow {
+    let to = |destination: &str| Selector {
+        destination: destination.to_owned(),
+        protocol: None,
+        source_ports: None,
+        destination_ports: None,
+    };
+    Flow {
+        name: flow_name(index),
+        tenant: tenant(),
+        ingress: agent_name(ingress_of(index)),
+        egress: agent_name(egress_of(index, agents)),
+        select: to(&format!("10.{}.{}.{}/32", index >> 16 & 255, index >> 8 & 255, index & 255)),
+        paths: Vec::new(),
+        mode: Mode::Evidence,
+        trigger: Some(Trigger {
+            select: to("192.0.2.0/24"),
+            request_bytes: Trigger::request_bytes(),
+            late_after_ms: Trigger::late_after_ms(),
+            in_a_row: Trigger::in_a_row(),
+        }),
+        elimination: Elimination::default(),
+    }
+}
+
+fn registration() -> Registration {
+    let end = |number: u8| PathEnd {
+        number,
+        interface: format!("wan{number}"),
+        local: Ipv4Addr::new(198, 51, 100, number).into(),
+        remote: Ipv4Addr::new(203, 0, 113, number).into(),
+    };
+    Registration {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        paths: (1..=PATHS).map(end).collect(),
+        signals: None,
+    }
+}
+
+/// As large as a real one: every flow with its counters, every path with its health.
+fn report_of(assignment: &Assignment) -> Report {
+    let path =
+        |number| ReceivedPath { number, arrivals: 1_000_000, first: 500_000, only: 1_000, missing: 500 };
+    let health = |number| PathHealth { number, up: true, rtt_us: Some(20_000), refused_by_device: 0 };
+    let send = |send: &Send| SendReport {
+        flow: send.flow.clone(),
+        epoch: send.policy.epoch,
+        code: send.policy.code,
+        packets: 1_000_000,
+        bytes: 1_200_000_000,
+        copies_bytes: 2_400_000_000,
+    };
+    let receive = |receive: &Receive| ReceiveReport {
+        flow: receive.flow.clone(),
+        packets: 1_000_000,
+        paths: (1..=PATHS).map(path).collect(),
+    };
+    Report {
+        revision: assignment.revision,
+        paths: (1..=PATHS).map(health).collect(),
+        sends: assignment.sends.iter().map(send).collect(),
+        receives: assignment.receives.iter().map(receive).collect(),
+        observations: Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_node_is_the_ingress_and_the_egress_of_as_many_flows() {
+        const AGENTS: usize = 25;
+        let mut egress = [0; AGENTS];
+        for index in 0..AGENTS * FLOWS_PER_AGENT {
+            let flow = flow(index, AGENTS);
+            assert_ne!(flow.ingress, flow.egress);
+            assert_eq!(flow_index(&flow.name), Some(index));
+            egress[egress_of(index, AGENTS)] += 1;
+        }
+        assert_eq!(egress, [FLOWS_PER_AGENT; AGENTS]);
+    }
+}

@@ -1,0 +1,106 @@
+use super::{CHANGES_PER_S, FLOWS_PER_AGENT, TARGET_P99_MS};
+use crate::plot::{Axis, Plot, Series};
+use crate::report::{Figure, Highlight, Item, Report, Section, Table};
+use crate::summary::{Case, Summary};
+use anyhow::Result;
+use std::path::Path;
+
+/// Writes `report.html`.
+pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
+    let report = Report {
+        title: "One controller and thousands of nodes".to_owned(),
+        intro: format!(
+            "Simulated nodes, each with its own key, certificate and mutual TLS connection, enrol, register, hold their \
+             stream of policies open and report every 5 s with the counters of all their flows; each replicates \
+             {FLOWS_PER_AGENT} flows and eliminates as many. Meanwhile {CHANGES_PER_S} policies change every second, one \
+             half because an operator says so, the other because a node says that its viewer suffers. The controller is \
+             one process with the embedded store. Nodes and controller share this machine, so what the nodes need of \
+             its processors the controller does not get."
+        ),
+        highlights: highlights(summary),
+        sections: vec![
+            Section {
+                title: "From one thousand to ten thousand".to_owned(),
+                text: "Latencies are what nodes and operator see. The last panels show what the controller uses: growth \
+                       in proportion to the nodes is a straight line through the origin."
+                    .to_owned(),
+                items: vec![Item::Figure(figure(summary))],
+            },
+            Section {
+                title: "All figures".to_owned(),
+                text: "agents_lag: how late timers of the simulated nodes fire, which is contained in the other \
+                       latencies. assignment: from registration to the first assignment."
+                    .to_owned(),
+                items: vec![Item::Table(Table::of_cases(&summary.cases, ""))],
+            },
+        ],
+        summary,
+    };
+    report.write(out)?;
+    Ok(())
+}
+
+fn highlights(summary: &Summary) -> Vec<Highlight> {
+    let Some(largest) = summary.cases.last() else { return Vec::new() };
+    let agents = agents(largest);
+    let latency = |metric: &str, label: &str| Highlight {
+        value: largest.metrics.get(metric).map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0} ms")),
+        label: format!("{label}, 99 of 100, {agents} nodes"),
+        beside: format!("below {TARGET_P99_MS:.0} ms"),
+    };
+    vec![
+        latency("registration_p99_ms", "registration"),
+        latency("heartbeat_p99_ms", "heartbeat"),
+        latency("policy_change_p99_ms", "policy change reaches a node"),
+        Highlight {
+            value: largest
+                .metrics
+                .get("controller_memory_per_agent_bytes")
+                .map_or_else(|| "–".to_owned(), |bytes| format!("{:.0} kB", bytes / 1e3)),
+            label: "memory of the controller for each connected node".to_owned(),
+            beside: String::new(),
+        },
+    ]
+}
+
+fn figure(summary: &Summary) -> Figure {
+    let series = |name: &str, metric: &str, scale: f64| {
+        let point = |case: &Case| Some((agents(case), case.metrics.get(metric)? * scale));
+        Series::line(name, summary.cases.iter().filter_map(point).collect())
+    };
+    let panel = |title: &str, y: &str, series: Vec<Series>| Plot {
+        title: title.to_owned(),
+        x: Axis::linear("nodes"),
+        y: Axis::linear(y),
+        series,
+        bands: Vec::new(),
+    };
+    Figure {
+        caption: "Lines join the cases.".to_owned(),
+        panels: vec![
+            panel(
+                "Latency, 99 of 100",
+                "ms",
+                vec![
+                    series("registration", "registration_p99_ms", 1.0),
+                    series("heartbeat", "heartbeat_p99_ms", 1.0),
+                    series("policy change", "policy_change_p99_ms", 1.0),
+                    series("observed change", "observed_change_p99_ms", 1.0),
+                ],
+            ),
+            panel("Memory", "MB", vec![series("controller", "controller_memory_bytes", 1e-6)]),
+            panel(
+                "Processor",
+                "cores",
+                vec![
+                    series("controller", "controller_cpu_cores", 1.0),
+                    series("nodes", "agents_cpu_cores", 1.0),
+                ],
+            ),
+        ],
+    }
+}
+
+fn agents(case: &Case) -> f64 {
+    case.params.get("agents").and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+}
