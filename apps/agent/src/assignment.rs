@@ -176,3 +176,134 @@ fn remove(selectors: &mut Selectors, flow: FlowId) {
     selectors.values_mut().for_each(|rules| rules.retain(|rule| rule.flow != flow));
     selectors.retain(|_, rules| !rules.is_empty());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::path::Path;
+
+    const NODE: &str = r#"
+[node]
+name = "edge"
+transit = ["lan0"]
+watch = ["lan0"]
+
+[[peer]]
+name = "other"
+authenticate = false
+
+[[path]]
+number = 1
+interface = "wan1"
+local = "192.0.2.1"
+remote = "192.0.2.2"
+
+[controller]
+urls = ["https://192.0.2.9:14750"]
+"#;
+
+    fn config(text: &str) -> Config {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("edge.toml");
+        std::fs::write(&file, text).unwrap();
+        Config::read(Path::new(&file)).unwrap()
+    }
+
+    fn policy(flow: &str, code: u8) -> String {
+        format!(
+            r#"{{ "flow": "{flow}", "epoch": 3, "code": {code}, "probes": 0, "probe_every": 0,
+                  "because": "configured", "decided_unix_ms": 0 }}"#
+        )
+    }
+
+    fn send(flow: &str, number: u16, peer: &str, select: &str, code: u8) -> String {
+        let policy = policy(flow, code);
+        format!(
+            r#"{{ "flow": "{flow}", "number": {number}, "peer": "{peer}", "select": {{ {select} }},
+                  "policy": {policy} }}"#
+        )
+    }
+
+    fn receive(flow: &str, number: u16, peer: &str) -> String {
+        let policy = policy(flow, 0);
+        format!(
+            r#"{{ "flow": "{flow}", "number": {number}, "peer": "{peer}", "mode": "evidence", "elimination": {{}},
+                  "paths": 1, "trigger": {{ "select": {{ "destination": "10.0.0.0/8" }} }}, "policy": {policy} }}"#
+        )
+    }
+
+    fn assignment(sends: &[String], receives: &[String]) -> Assignment {
+        let (sends, receives) = (sends.join(","), receives.join(","));
+        let text = format!(
+            r#"{{ "revision": 1, "report_every_ms": 5000, "signal_key": null, "sends": [{sends}],
+                  "receives": [{receives}] }}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    const ALL: &str = r#""destination": "203.0.113.0/24""#;
+
+    #[test]
+    fn what_fits_is_taken_and_the_rest_is_named() {
+        let sends = [
+            send("good", 1, "other", ALL, 0b1),
+            send("stranger", 2, "nobody", ALL, 0b1),
+            send("twice", 1, "other", ALL, 0b1),
+            send("far", 1024, "other", ALL, 0b1),
+            send("portly", 3, "other", r#""destination": "10.0.0.0/8", "destination_ports": [1, 2]"#, 0b1),
+            send("nowhere", 4, "other", r#""destination": "10.0.0.0/33""#, 0b1),
+            send("partly", 5, "other", r#""destination": "10.0.0.0/8""#, 0b11),
+        ];
+        let receives = [receive("in", 7, "other"), receive("unknown", 8, "nobody")];
+        let plan = Plan::of(&assignment(&sends, &receives), &config(NODE));
+
+        let sent: Vec<u16> = plan.flows.send.keys().map(|flow| (*flow).into()).collect();
+        assert_eq!(sent, [1, 5]);
+        let received: Vec<u16> = plan.flows.receive.keys().map(|flow| (*flow).into()).collect();
+        assert_eq!(received, [7]);
+        assert_eq!(plan.watched.len(), 1);
+        let why = |flow: &str| {
+            let refused = plan.refused.iter().find(|(name, _)| name.as_str() == flow);
+            refused.map(|(_, reason)| reason.as_str()).unwrap_or_default()
+        };
+        for (flow, reason) in [
+            ("good", ""),
+            ("stranger", "no [[peer]] is called \"nobody\""),
+            ("twice", "has the number 1"),
+            ("far", "must be below 1024"),
+            ("portly", "ports need the protocol"),
+            ("nowhere", "a prefix is an address"),
+            ("partly", "this node has no path 2; the flow takes the others"),
+            ("in", ""),
+            ("unknown", "no [[peer]] is called \"nobody\""),
+        ] {
+            assert!(
+                why(flow).contains(reason) && why(flow).is_empty() == reason.is_empty(),
+                "{flow}: {}",
+                why(flow)
+            );
+        }
+    }
+
+    #[test]
+    fn a_node_without_interfaces_to_take_packets_from_says_so() {
+        let bare = NODE.replace("transit = [\"lan0\"]\nwatch = [\"lan0\"]\n", "");
+        let assigned = assignment(&[send("out", 1, "other", ALL, 0)], &[receive("in", 7, "other")]);
+        let plan = Plan::of(&assigned, &config(&bare));
+        assert!(plan.flows.send.is_empty() && plan.watched.is_empty());
+        assert_eq!(plan.receives.len(), 1);
+        assert!(plan.refused[0].1.contains("neither transit nor local"), "{:?}", plan.refused);
+        assert!(plan.refused[1].1.contains("watch names no interface"), "{:?}", plan.refused);
+    }
+
+    #[test]
+    fn flows_beyond_what_the_kernel_looks_at_for_a_destination_are_refused() {
+        let sends: Vec<_> =
+            (0..20).map(|number| send(&format!("f{number}"), number, "other", ALL, 0)).collect();
+        let plan = Plan::of(&assignment(&sends, &[]), &config(NODE));
+        assert_eq!(plan.flows.send.len(), MAX_RULES);
+        assert_eq!(plan.refused.len(), 20 - MAX_RULES);
+        assert!(plan.refused[0].1.contains("share the destination 203.0.113.0/24"), "{:?}", plan.refused);
+        assert_eq!(plan.flows.send_selectors.values().next().unwrap().len(), MAX_RULES);
+    }
+}

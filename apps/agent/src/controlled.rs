@@ -409,3 +409,31 @@ impl Plan {
         self.receives.iter().find(|(_, receive)| receive.flow == *name).map(|(flow, _)| *flow)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assignment(revision: u64, number: u16, epoch: u32) -> Assignment {
+        let text = format!(
+            r#"{{ "revision": {revision}, "report_every_ms": 5000, "signal_key": null, "receives": [],
+                 "sends": [{{ "flow": "stage", "number": {number}, "peer": "egress",
+                              "select": {{ "destination": "10.0.0.0/8" }},
+                              "policy": {{ "flow": "stage", "epoch": {epoch}, "code": 1, "probes": 0,
+                                           "probe_every": 0, "because": "configured", "decided_unix_ms": 0 }} }}] }}"#
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn an_assignment_that_was_overtaken_by_a_policy_does_not_undo_it() {
+        let epoch_after = |known: &Assignment, mut new: Assignment| {
+            keep_newer_policies(&mut new, known);
+            new.sends[0].policy.epoch
+        };
+        assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 4, 8)), 9);
+        assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 4, 10)), 10);
+        // The number stands for a flow that was made anew.
+        assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 5, 1)), 1);
+    }
+}

@@ -58,3 +58,32 @@ impl Kept {
             .with_context(|| format!("cannot keep the assignment in {}", self.path.display()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    fn assignment() -> Assignment {
+        let signal_key = Some("00112233445566778899aabbccddeeff".to_owned());
+        Assignment { revision: 7, report_every_ms: 5000, signal_key, sends: vec![], receives: vec![] }
+    }
+
+    #[test]
+    fn what_is_kept_is_private_and_is_read_again() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut kept = Kept::at(directory.path());
+        assert_eq!(kept.read(), None);
+        kept.write(&assignment());
+        assert_eq!(kept.read(), Some(assignment()));
+        let mode = fs::metadata(directory.path().join("assignment.json")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+
+    #[test]
+    fn what_cannot_be_read_counts_as_none() {
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join("assignment.json"), "{ \"revision\":").unwrap();
+        assert_eq!(Kept::at(directory.path()).read(), None);
+    }
+}

@@ -237,3 +237,71 @@ impl FrameSize {
         self.smoothed
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_control::resource::{Cause, Selector};
+
+    fn at(millis: u64) -> Instant {
+        Instant::ZERO + Duration::from_millis(millis)
+    }
+
+    fn policy(epoch: u32, code: u8) -> Policy {
+        let flow = "stage".parse().unwrap();
+        let (because, decided_unix_ms) = (Cause::Configured, 0);
+        Policy { flow, epoch, code, probes: 0, probe_every: 0, because, decided_unix_ms }
+    }
+
+    fn watched() -> Watched {
+        let select = Selector {
+            destination: "10.0.0.0/8".to_owned(),
+            protocol: None,
+            source_ports: None,
+            destination_ports: None,
+        };
+        let asked = resource::Trigger { select, request_bytes: (1, 200), late_after_ms: 100, in_a_row: 2 };
+        let mut watched = Watched::new("stage".parse().unwrap(), &asked);
+        watched.paths = PathSet::from_bits(0b11);
+        watched.handle_policy(&policy(1, 0), at(0));
+        watched
+    }
+
+    /// When the flow is said to be degraded, looked at every millisecond.
+    fn degraded(watched: &mut Watched, millis: std::ops::Range<u64>) -> Vec<u64> {
+        let mut said = Vec::new();
+        for now in millis {
+            said.extend(watched.poll(at(now)).map(|_| now));
+        }
+        said
+    }
+
+    #[test]
+    fn silence_is_told_once_and_again_when_the_help_was_taken_away() {
+        let mut watched = watched();
+        watched.trigger.handle_request(at(1_000));
+        assert_eq!(degraded(&mut watched, 1_000..2_000), [1_201]);
+        watched.handle_policy(&policy(2, 0b11), at(2_000));
+        assert_eq!(degraded(&mut watched, 2_000..9_000), []);
+        watched.handle_policy(&policy(3, 0b1), at(9_000));
+        // One second of hold-off, then two requests that do not come.
+        assert_eq!(degraded(&mut watched, 9_000..11_000), [10_201]);
+    }
+
+    #[test]
+    fn silence_that_nobody_heeds_is_told_again() {
+        let mut watched = watched();
+        watched.trigger.handle_request(at(0));
+        assert_eq!(degraded(&mut watched, 0..8_000), [201, 201 + 5_001 + 1_000 + 200]);
+    }
+
+    #[test]
+    fn a_frame_has_as_many_packets_as_come_for_a_request() {
+        let mut size = FrameSize::default();
+        assert_eq!(size.handle(9, 100), None);
+        assert_eq!(size.handle(10, 100), Some(10.0));
+        // On the default route nothing is counted.
+        assert_eq!(size.handle(40, 100), None);
+        assert_eq!(size.handle(60, 500), Some(12.5));
+    }
+}

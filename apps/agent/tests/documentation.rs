@@ -39,3 +39,20 @@ fn every_reason_is_explained() {
         assert!(page.contains(&row), "docs/agent.md lacks: {row}");
     }
 }
+
+#[test]
+fn the_controlled_examples_are_two_ends_of_the_same_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    generate_key(&folder.path().join("edges.key")).unwrap();
+    let [ingress, egress] = ["controlled-ingress.toml", "controlled-egress.toml"].map(|name| {
+        let file = folder.path().join(name);
+        fs::write(&file, read(&format!("examples/{name}"))).unwrap();
+        Config::read(&file).unwrap()
+    });
+    for (path, here) in &ingress.paths {
+        let there = &egress.paths[path];
+        assert_eq!((here.local, here.remote), (there.remote, there.local), "{path}");
+        assert_eq!((here.peer.as_deref(), there.peer.as_deref()), (Some("edge-2"), Some("edge-1")));
+    }
+    assert!(ingress.controller.unwrap().signals.is_some());
+}

@@ -402,6 +402,53 @@ paths = [1, 2]
         assert!(message.contains("a protocol is"), "{message}");
     }
 
+    const CONTROLLED: &str = r#"
+[controller]
+urls = ["https://192.0.2.1:14750", "https://controller.example:14750"]
+interfaces = ["control0"]
+signals = "192.0.2.7"
+"#;
+
+    fn controlled() -> String {
+        EDGE.split("[[send]]").next().unwrap().to_owned() + CONTROLLED
+    }
+
+    #[test]
+    fn a_controller_takes_the_place_of_flows() {
+        let config = parse_edge(&controlled()).unwrap();
+        let controller = config.controller.unwrap();
+        assert_eq!(controller.urls.len(), 2);
+        assert_eq!(controller.signals, Some(SocketAddr::from(([192, 0, 2, 7], SIGNAL_PORT))));
+        assert_eq!(controller.state, Path::new("/var/lib/hawser/agent/ingress"));
+        assert_eq!(config.state, Path::new("/run/hawser/agent"));
+        // The only peer is at the other end of every path.
+        assert!(config.paths.values().all(|path| path.peer.as_deref() == Some("egress")));
+
+        let elsewhere = controlled().replace("[node]", "[node]\nstate = \"/srv/node\"");
+        assert_eq!(parse_edge(&elsewhere).unwrap().controller.unwrap().state, Path::new("/srv/node/ingress"));
+    }
+
+    #[test]
+    fn what_does_not_go_with_a_controller_is_refused() {
+        let both = format!("{EDGE}{CONTROLLED}");
+        let cases = [
+            (both, "remove either [controller] or [[send]] and [[receive]]"),
+            (controlled().replace("interfaces = [\"control0\"]\n", ""), "give both or neither"),
+            (controlled().replace("https://192.0.2.1", "http://192.0.2.1"), "https://HOST:PORT"),
+            (controlled().replace("\"192.0.2.7\"", "\"here\""), "signals is an address"),
+            (controlled().replace("name = \"ingress\"", "name = \"in_gress\""), "is no name"),
+            (controlled().replace("path2", "path1"), "path 1 leaves by path1 too"),
+            (
+                controlled().replace("number = 2", "number = 2\npeer = \"far\""),
+                "no [[peer]] is called \"far\"",
+            ),
+        ];
+        for (text, expected) in cases {
+            let message = parse_edge(&text).unwrap_err().to_string();
+            assert!(message.contains(expected), "{expected}: {message}");
+        }
+    }
+
     #[test]
     fn a_narrow_prefix_does_not_hide_the_flows_of_a_wide_one() {
         let wide = "\n[[send]]\nflow = 8\npeer = \"egress\"\nselect = { destination = \"10.0.0.0/8\" }\npaths = [1]\n";
