@@ -2,9 +2,10 @@
 
 mod support;
 
-use hawser_bpf::{Loop, SendFlow, SendPath, Sender, SenderOptions, XdpMode};
+use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, SenderOptions, XdpMode};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
+use hawser_units::{PathSet, PolicyCode};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Replica, ip, transparent};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
@@ -124,6 +125,39 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
         }
         assert_eq!(sender.flow_stats(flow(7)).unwrap().packets, 3);
         assert_eq!(counted(sender.reasons().unwrap()), []);
+    });
+}
+
+/// One packet in four takes the probed paths too, and all of its copies say so under their tags.
+#[test]
+fn probes_leave_by_the_probed_paths() {
+    const PACKETS: usize = 32;
+    in_namespace("probes", || {
+        let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
+        let mut sender = replicating();
+        let key = Key::from_bytes([1; 16]);
+        let tagged = SendFlow { key: Some((KeySlot::Zero, key.clone())), ..send_flow(7) };
+        sender.set_flow(flow(7), &tagged).unwrap();
+        let probes = PathSet::from_bits(0b110);
+        let policy = SendPolicy { code: PolicyCode(0b001), probes, probe_every: 4, epoch: 3 };
+        sender.replace_policy(flow(7), policy).unwrap();
+        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+
+        lan.sender.send(&vec![transit(&udp4("203.0.113.9", b"x")); PACKETS]).unwrap();
+
+        let ring = KeyRing { slots: [Some(key), None] };
+        for (index, end) in (0..).zip(&mut ends) {
+            let copies = if index == 0 { PACKETS } else { PACKETS / 4 };
+            for frame in receive(end, copies) {
+                let copy = Replica::parse(&frame).unwrap();
+                let is_probe = copy.shim.sequence.is_multiple_of(4);
+                assert_eq!(copy.shim.paths.bits(), if is_probe { 0b111 } else { 0b001 });
+                assert!(copy.shim.paths.contains(path(index)));
+                assert!(ring.accepts(&frame[frame.len() - copy.inner.len() - 28..]));
+            }
+            assert_eq!(sender.path_stats(flow(7), path(index)).unwrap().packets, copies as u64);
+        }
+        assert_eq!([0, 1, 2].map(|index| sender.refused(path(index)).unwrap()), [0; 3]);
     });
 }
 

@@ -63,7 +63,7 @@ fn the_last_copy_is_the_packet_itself() {
 
 #[test]
 fn a_path_that_is_gone_does_not_cost_the_others_their_copies() {
-    let mut sender = replicating();
+    let sender = replicating();
     set_policy(&sender, 7, 0b1101, 3);
     let run = sender.run_local(&sent(&udp4("203.0.113.9", b"x")), 1).unwrap();
     assert_eq!(run.action, TC_ACT_REDIRECT);

@@ -5,6 +5,7 @@
 //! what a figure is to reach.
 
 mod dedup;
+mod edge;
 mod network;
 mod replicate;
 
@@ -46,7 +47,8 @@ pub fn run(out: &Path) -> Result<Summary> {
 fn programs(network: &Network, summary: &mut Summary) -> Result<()> {
     stay_on_one_cpu()?;
     dedup::run(summary)?;
-    replicate::run(network, summary)
+    replicate::run(network, summary)?;
+    edge::run(summary)
 }
 
 /// A thread that wanders between CPUs leaves its cache and its softirqs behind.
