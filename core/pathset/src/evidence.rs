@@ -119,8 +119,7 @@ impl Evidence {
             let standing = &mut self.standing[path.index()];
             let change = standing.expected(packet.at, skew, self.config.silent_after);
             let order = skew.and_then(|skew| standing.follows(packet.sequence, packet.at + skew));
-            // That nothing arrived does not tell which path is better.
-            let judged = if packet.is_gap() { None } else { standing.judged(useful.contains(path)) };
+            let judged = standing.judged(useful.contains(path), packet.is_gap());
             is_useless |= standing.useless == USELESS_AFTER && self.code.contains(path);
             if let Some(out_of_order) = order {
                 self.window.count_order(path, out_of_order);

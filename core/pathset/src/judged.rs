@@ -3,8 +3,8 @@ use std::time::Duration;
 
 /// What is known of a packet when its deadline has passed.
 ///
-/// Packets of which no copy came are known by their numbers; `first` is none for them and `sent` is what the packets
-/// around them were sent over.
+/// Packets of which no copy came are known by their numbers; `first` is none for them, and `sent` is what all packets of
+/// the same policy were sent over, as far as they came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JudgedPacket {
     /// When the first copy came; for a packet that never came, when the one came that shows it missing.

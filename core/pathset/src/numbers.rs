@@ -11,8 +11,16 @@ const NEW_SESSION: u64 = 1 << 17;
 /// sent earlier, so when it is neither among those before nor still waiting for its deadline, no copy of it came.
 #[derive(Debug, Default)]
 pub(crate) struct Numbers {
-    /// The number after the highest so far, and what that packet was sent over.
-    next: Option<(u64, PathSet)>,
+    last: Option<Last>,
+}
+
+/// The packet with the highest number so far.
+#[derive(Debug, Clone, Copy)]
+struct Last {
+    sequence: u64,
+    epoch: u8,
+    /// What all packets of this epoch were sent over: the policy without its probes.
+    sent: PathSet,
 }
 
 impl Numbers {
@@ -22,24 +30,30 @@ impl Numbers {
         &mut self,
         packet: &JudgedPacket,
     ) -> Option<impl Iterator<Item = JudgedPacket> + use<>> {
-        let after = packet.sequence.wrapping_add(1);
-        let (next, sent) = self.next.unwrap_or((packet.sequence, packet.sent));
-        if (1..=NEW_SESSION).contains(&next.wrapping_sub(packet.sequence)) {
+        let before = self.last.unwrap_or(Last {
+            sequence: packet.sequence.wrapping_sub(1),
+            epoch: packet.epoch,
+            sent: packet.sent,
+        });
+        if before.sequence.wrapping_sub(packet.sequence) < NEW_SESSION {
             return None;
         }
-        self.next = Some((after, packet.sent));
-        let ahead = packet.sequence.wrapping_sub(next);
+        let both = before.sent.intersection(packet.sent);
+        let sent = if packet.epoch == before.epoch { both } else { packet.sent };
+        self.last = Some(Last { sequence: packet.sequence, epoch: packet.epoch, sent });
+
+        let ahead = packet.sequence.wrapping_sub(before.sequence) - 1;
         // A copy that does not say what it was sent over has no number either, only a fingerprint.
         let skipped = if ahead < NEW_SESSION && !packet.sent.is_empty() { ahead as usize } else { 0 };
-        let gap = JudgedPacket {
-            sequence: next,
-            sent: sent.intersection(packet.sent),
+        let following =
+            |gap: &JudgedPacket| Some(JudgedPacket { sequence: gap.sequence.wrapping_add(1), ..*gap });
+        let first = JudgedPacket {
+            sequence: before.sequence.wrapping_add(1),
+            sent: both,
             first: None,
             skews: [None; MAX_PATHS],
             ..*packet
         };
-        let following =
-            |gap: &JudgedPacket| Some(JudgedPacket { sequence: gap.sequence.wrapping_add(1), ..*gap });
-        Some(std::iter::successors(Some(gap), following).take(skipped))
+        Some(std::iter::successors(Some(first), following).take(skipped))
     }
 }

@@ -2,7 +2,7 @@
 
 mod network;
 
-use hawser_netem::Span;
+use hawser_netem::{ExtraDelay, LinkConfig, Probability, Reorder, Span};
 use hawser_pathset::{Evidence, EvidenceConfig, JudgeEvent, Successive, SuccessiveConfig};
 use hawser_units::{PathId, PathSet};
 use network::{Judge, Network, link, lossy, table_1, two_needed, with_cut};
@@ -121,4 +121,40 @@ fn a_path_that_begins_to_vary_gets_company() {
     network.run_to(s(12));
     assert!(network.code() & 0b10 != 0, "{:?}", network.policies());
     assert_eq!(network.damaged_frames(s(6), s(11)), 0.0, "{:?}", network.policies());
+}
+
+#[test]
+fn when_the_variation_comes_again_so_does_the_second_path() {
+    let mut paths = table_1(s(3));
+    for link in &mut paths {
+        let again = Some(Span::new(s(12), s(1000)).unwrap());
+        link.extra_delay.push(ExtraDelay { during: again, ..link.extra_delay[0].clone() });
+    }
+    let mut network = Network::new(paths, 418, evidence(5, 418), 2);
+    network.run_to(s(12));
+    assert_eq!(network.code().count_ones(), 1, "{:?}", network.policies());
+    network.run_to(s(13));
+    assert_eq!(network.code() & 0b11, 0b11, "{:?}", network.policies());
+    network.run_to(s(17));
+    assert_eq!(network.code(), 0b11, "{:?}", network.policies());
+}
+
+#[test]
+fn a_faster_path_that_misbehaves_leaves_the_slower_one_alone() {
+    let fine = |delay_ms| link(400.0, delay_ms, 0.0, 0, Duration::MAX);
+    let half_seconds = |n| Span::new(s(n), s(n) + Duration::from_millis(500)).unwrap();
+    let late = Reorder { share: Probability::try_from(0.2).unwrap(), delay: Duration::from_millis(60) };
+    let faults = [
+        ("cut", with_cut(fine(20), s(0), s(100))),
+        ("lossy-20", link(400.0, 20, 0.2, 0, Duration::MAX)),
+        ("lossy-80", link(400.0, 20, 0.8, 0, Duration::MAX)),
+        ("reordering-20", LinkConfig { reorder: Some(late), ..fine(20) }),
+        ("flapping", LinkConfig { cuts: (0..8).map(half_seconds).collect(), ..fine(20) }),
+    ];
+    for (fault, faulty) in faults {
+        let mut network = Network::new(vec![faulty, fine(35)], 133, evidence(2, 133), 1);
+        network.run_to(s(8));
+        assert_eq!(network.code(), 0b10, "{fault}: {:?}", network.policies());
+        assert_eq!(network.damaged_frames(s(0), s(7)), 0.0, "{fault}");
+    }
 }

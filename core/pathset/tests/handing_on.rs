@@ -76,6 +76,21 @@ fn a_number_of_which_no_copy_came_is_a_gap() {
 }
 
 #[test]
+fn a_gap_between_probes_was_sent_over_what_others_of_the_policy_were() {
+    let (usual, probe) = (PathSet::from_bits(0b01), PathSet::from_bits(0b11));
+    let mut tracker = Tracker::new(DEADLINE);
+    let sent = [(0, probe, 7), (1, usual, 7), (8, probe, 7), (16, probe, 7), (18, probe, 8), (20, probe, 8)];
+    for (n, paths, epoch) in sent {
+        tracker.handle_arrival(&Arrival { paths, epoch, ..arrival(ms(n), n, 1, true) });
+    }
+    let mut gaps = Vec::new();
+    tracker.handle_timeout_with(ms(1000), |packet| gaps.extend(packet.is_gap().then_some(*packet)));
+    let sent_over = |n: u64| gaps.iter().find(|gap| gap.sequence == n).unwrap().sent;
+    assert_eq!([2, 9, 15, 17].map(sent_over), [usual; 4]);
+    assert_eq!(sent_over(19), probe);
+}
+
+#[test]
 fn a_packet_that_was_overtaken_is_no_gap() {
     let packets = hand_on(&[(0, 10), (20, 13), (60, 11), (119, 12), (121, 14)]);
     assert_eq!(numbers(&packets), [(10, false), (11, false), (12, false), (13, false), (14, false)]);

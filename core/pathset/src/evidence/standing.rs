@@ -105,9 +105,12 @@ impl Standing {
         Some(is_later_packet != (at >= last_at))
     }
 
-    /// A packet arrived to which the path was of use or not.
-    pub(super) fn judged(&mut self, of_use: bool) -> Option<Change> {
+    /// The path was of use to a packet or not; that nothing of it arrived does not tell which path is better.
+    pub(super) fn judged(&mut self, of_use: bool, is_gap: bool) -> Option<Change> {
         self.recent = self.recent << 1 | u16::from(of_use);
+        if is_gap {
+            return None;
+        }
         if of_use {
             self.useless = 0;
             self.useful += 1;

@@ -100,8 +100,10 @@ impl Evidence {
             .collect();
         candidates.sort_by_key(|path| (standing(path).wait.failures, Reverse(standing(path).recent())));
 
+        // What was damaged lately is more than what the window says when the paths in use have just failed.
+        let works = self.code.iter().any(|path| standing(&path).recent_use() >= MAY_HELP);
+        let mut remaining = if works { damage } else { 1.0 };
         let mut helped = self.code;
-        let mut remaining = damage;
         for path in candidates {
             if remaining <= tolerated {
                 break;
