@@ -8,6 +8,7 @@ use crate::judgement::Judgement;
 use crate::sets::Sets;
 use hawser_units::{PathId, PathSet, PolicyCode};
 use std::cmp::Reverse;
+use std::time::Duration;
 
 /// Probes a second that tell within half a second whether a path is of use.
 const PROBES_PER_SECOND: f64 = 25.0;
@@ -23,6 +24,9 @@ const MAY_HELP: f64 = 0.5;
 
 /// A slot waits for no more packets than this, however little is tolerated.
 const MOST_OF_A_SLOT: u64 = 100_000;
+
+/// A flow that was just helped is not yet what it will be: it sends less, and paths carry it that will not.
+const SETTLING: Duration = Duration::from_secs(2);
 
 /// Packets that have to be seen before a budget decides.
 const BUDGET_AFTER: u64 = 100;
@@ -127,6 +131,9 @@ impl Evidence {
 
     /// The smallest set of paths without whose others the flow would not suffer more than is tolerated.
     fn with_fewer(&self, damages: &Damages) -> Option<(PathSet, String)> {
+        if self.window.span(self.now) < SETTLING {
+            return None;
+        }
         let most = |paths: PathSet| {
             let damage = damages.without_others(paths);
             at_most(damage.damaged) / damage.packets as f64

@@ -68,9 +68,14 @@ impl Window {
         self.slots.clear();
     }
 
+    /// How far back it reaches.
+    pub(super) fn span(&self, now: Instant) -> Duration {
+        self.slots.front().map_or(Duration::ZERO, |slot| now.saturating_since(slot.began))
+    }
+
     /// Packets per second, once there is half a second of them.
     pub(super) fn rate(&self, now: Instant) -> Option<f64> {
-        let span = now.saturating_since(self.slots.front()?.began);
+        let span = self.span(now);
         let packets: u64 = self.slots.iter().map(|slot| slot.packets).sum();
         (span >= SLOT).then(|| packets as f64 / span.as_secs_f64())
     }
