@@ -30,8 +30,9 @@ pub type LeaseId = i64;
 /// The most writes that one [`Store::commit`] takes (etcd takes 128 operations unless told otherwise).
 pub const MAX_WRITES: usize = 100;
 
-/// The largest value, bytes (etcd takes requests of 1.5 MiB unless told otherwise).
-pub const MAX_VALUE_BYTES: usize = 1 << 20;
+/// The most that keys and values of one [`Store::commit`] may come to, bytes (etcd takes requests of 1.5 MiB unless told
+/// otherwise).
+pub const MAX_COMMIT_BYTES: usize = 1 << 20;
 
 /// Keys, values, changes, leases.
 #[async_trait]
@@ -47,7 +48,7 @@ pub trait Store: Send + Sync + 'static {
     async fn list_all(&self, prefix: &str) -> Result<(Vec<Entry>, Revision), Error>;
 
     /// Does all of the writes, or none of them if one's expectation does not hold. Returns when they would survive the
-    /// loss of power. At most [`MAX_WRITES`], on different keys.
+    /// loss of power. At most [`MAX_WRITES`], on different keys, and [`MAX_COMMIT_BYTES`].
     async fn commit(&self, writes: Vec<Write>) -> Result<Revision, Error>;
 
     /// Every change to keys that begin with `prefix`, of the revisions above `after`, in order. The stream lives through
@@ -155,6 +156,15 @@ pub(crate) enum Action {
     Check,
 }
 
+impl Action {
+    fn value(&self) -> &[u8] {
+        match self {
+            Action::Put { value, .. } => value,
+            Action::Delete | Action::Check => &[],
+        }
+    }
+}
+
 impl Write {
     /// The key is to hold `value`.
     pub fn put(key: impl Into<String>, value: impl Into<Arc<[u8]>>) -> Write {
@@ -253,16 +263,9 @@ fn check_request(writes: &[Write]) -> Result<(), Error> {
     if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(Error::Invalid(format!("`{}` is there twice", pair[0])));
     }
-    for write in writes {
-        if let Action::Put { value, .. } = &write.action
-            && value.len() > MAX_VALUE_BYTES
-        {
-            let bytes = value.len();
-            return Err(Error::Invalid(format!(
-                "`{}` has {bytes} bytes, {MAX_VALUE_BYTES} is the most",
-                write.key
-            )));
-        }
+    let bytes: usize = writes.iter().map(|write| write.key.len() + write.action.value().len()).sum();
+    if bytes > MAX_COMMIT_BYTES {
+        return Err(Error::Invalid(format!("a commit has at most {MAX_COMMIT_BYTES} bytes, not {bytes}")));
     }
     Ok(())
 }

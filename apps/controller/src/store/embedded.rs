@@ -62,11 +62,18 @@ impl Embedded {
 
     async fn ask(&self, job: Job) -> Result<Revision, Error> {
         let (answer, answered) = oneshot::channel();
-        let requests = self.requests.as_ref().expect("taken by drop alone");
-        let gone = || Error::Unavailable("the thread that writes the store has ended".into());
-        requests.send(Request { job, answer: Some(answer) }).map_err(|_| gone())?;
-        answered.await.map_err(|_| gone())?
+        self.send(Request { job, answer: Some(answer) })?;
+        answered.await.map_err(|_| ended())?
     }
+
+    fn send(&self, request: Request) -> Result<(), Error> {
+        let requests = self.requests.as_ref().expect("taken by drop alone");
+        requests.send(request).map_err(|_| ended())
+    }
+}
+
+fn ended() -> Error {
+    Error::Unavailable("the thread that writes the store has ended".into())
 }
 
 impl Drop for Embedded {
@@ -122,7 +129,7 @@ impl Store for Embedded {
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
         let lease = self.shared.leases().grant(ttl, Instant::now());
         // The thread that ends leases sleeps until the first one runs out, so it has to know of this one.
-        self.ask(Job::Wake).await?;
+        self.send(Request { job: Job::Wake, answer: None })?;
         Ok(lease)
     }
 

@@ -1,10 +1,12 @@
 //! etcd does what every store has to do; and what only etcd has: users, TLS, several clients.
 
-use crate::server::EtcdServer;
+use crate::server::{self, EtcdServer};
 use crate::store_suite::{self, Subject};
 use async_trait::async_trait;
-use hawser_controller::store::{Etcd, EtcdSettings, OpenError, Store, Write};
+use hawser_controller::store::{Etcd, EtcdSettings, EtcdTls, OpenError, Store, Write};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::sync::Arc;
+use std::time::Duration;
 
 struct Connected {
     server: EtcdServer,
@@ -69,5 +71,66 @@ async fn a_user_is_asked_for_a_password() {
     for refused in [as_user("wrong").await, Etcd::connect(server.settings("hawser/")).await] {
         let refused = refused.err().expect("refused");
         assert!(matches!(&refused, OpenError::Unavailable(_)), "{refused}");
+    }
+}
+
+#[tokio::test]
+async fn both_sides_have_to_show_a_certificate() {
+    let authority = Authority::new();
+    let directory = tempfile::TempDir::new().expect("a directory");
+    let (certificate, key) = authority.certificate();
+    let file = |name: &str, text: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        path.display().to_string()
+    };
+    let server = EtcdServer::start_with(&[
+        &format!("--cert-file={}", file("certificate", &certificate)),
+        &format!("--key-file={}", file("key", &key)),
+        &format!("--trusted-ca-file={}", file("authority", &authority.pem)),
+        "--client-cert-auth",
+    ]);
+    let with = |authority: &Authority, identity| {
+        let tls = Some(EtcdTls { authority: authority.pem.clone(), identity });
+        EtcdSettings { tls, ..server.settings("hawser/") }
+    };
+
+    let store = server::connect(with(&authority, Some(authority.certificate()))).await;
+    store.commit(vec![Write::put("a", *b"1")]).await.expect("written");
+    assert!(store.get("a").await.expect("read").is_some());
+
+    let stranger = Authority::new();
+    for refused in [
+        with(&authority, None),
+        with(&authority, Some(stranger.certificate())),
+        with(&stranger, Some(authority.certificate())),
+    ] {
+        let refused = Etcd::connect(EtcdSettings { timeout: Duration::from_secs(2), ..refused })
+            .await
+            .err()
+            .expect("refused");
+        assert!(matches!(&refused, OpenError::Unavailable(_)), "{refused}");
+    }
+}
+
+struct Authority {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Authority {
+    fn new() -> Authority {
+        let mut parameters = CertificateParams::new(vec![]).expect("no names");
+        parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        let pem = parameters.self_signed(&key).expect("signed").pem();
+        Authority { issuer: Issuer::new(parameters, key), pem }
+    }
+
+    /// For both ends, and its key, PEM.
+    fn certificate(&self) -> (String, String) {
+        let key = KeyPair::generate().expect("a key");
+        let parameters = CertificateParams::new(vec!["127.0.0.1".into()]).expect("an address");
+        (parameters.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
     }
 }

@@ -100,17 +100,18 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
     converges(&server.connect("hawser/").await, start, &held).await;
 }
 
-/// Decides as fast as it can while it leads: takes the number that is there and writes the next one, with its name.
-/// Returns the revisions of leaderships under which it decided.
+/// Decides as fast as it can while it leads. Returns how many decisions were acknowledged.
 async fn decide(store: Arc<dyn Store>, election: Election, name: String, stop: Arc<AtomicBool>) -> usize {
-    let (role, mut decisions) = (election.role(), 0);
+    let (role, mut tries, mut decisions) = (election.role(), 0, 0);
     while !stop.load(Ordering::Relaxed) {
         let Some(leadership) = role.borrow().leadership().cloned() else {
             tokio::time::sleep(Duration::from_millis(5)).await;
             continue;
         };
         let term = leadership.revision();
-        let write = Write::put(format!("decisions/{term:012}/{decisions:06}"), name.as_bytes());
+        // One that was not acknowledged may have been written, so each has a key of its own.
+        tries += 1;
+        let write = Write::put(format!("decisions/{term:012}/{tries:06}"), name.as_bytes());
         match store.commit(vec![leadership.fence(), write.when(Expect::Absent)]).await {
             Ok(_) => decisions += 1,
             Err(Error::Conflict { .. } | Error::Unavailable(_)) => {

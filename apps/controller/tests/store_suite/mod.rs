@@ -12,7 +12,9 @@ pub(crate) use watches::*;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use hawser_controller::store::{Change, Entry, Error, Expect, MAX_WRITES, Store, Watch, Write};
+use hawser_controller::store::{
+    Change, Entry, Error, Expect, MAX_COMMIT_BYTES, MAX_WRITES, Store, Watch, Write,
+};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,7 +232,8 @@ pub(crate) async fn refuses_requests_that_some_store_would_not_take(subject: &im
         too_many,
         vec![Write::put("", *b"x")],
         vec![Write::put("a", *b"x"), Write::delete("a")],
-        vec![Write::put("a", vec![0; (1 << 20) + 1])],
+        vec![Write::put("a", vec![0; MAX_COMMIT_BYTES])],
+        vec![Write::put("a", vec![0; MAX_COMMIT_BYTES / 2]), Write::put("b", vec![0; MAX_COMMIT_BYTES / 2])],
     ];
     for writes in refused {
         let refusal = store.commit(writes).await;
@@ -238,5 +241,5 @@ pub(crate) async fn refuses_requests_that_some_store_would_not_take(subject: &im
     }
     assert_eq!(store.list_all("").await.expect("read").0, []);
 
-    store.commit(vec![Write::put("a", vec![0; 1 << 20])]).await.expect("the largest is taken");
+    store.commit(vec![Write::put("a", vec![0; MAX_COMMIT_BYTES - 1])]).await.expect("the largest is taken");
 }

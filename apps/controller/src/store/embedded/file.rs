@@ -33,9 +33,17 @@ pub(super) type Rows = BTreeMap<Arc<str>, Option<Stored>>;
 
 pub(super) struct File {
     path: PathBuf,
-    /// None after it failed: redb wants it to be opened again then.
-    database: Option<Database>,
+    state: State,
     revisions: Revision,
+}
+
+enum State {
+    Open(Database),
+    /// A write found no room. What it wrote before may be there or not; redb wants the file to be opened again.
+    Full,
+    /// The disk failed, for this reason. What was written before may be in the kernel's memory and not on the disk, which
+    /// nobody can tell (the kernel reports that once), so nothing may be built upon it.
+    Broken(String),
 }
 
 impl File {
@@ -50,15 +58,22 @@ impl File {
             let synced = std::fs::File::open(directory).and_then(|d| d.sync_all());
             synced.map_err(|e| refused(format!("its directory: {e}")))?;
         }
-        let mut file = File { path: path.into(), database: Some(database), revisions: 0 };
-        let (entries, revision) = file.read().map_err(refused)?;
+        let mut file = File { path: path.into(), state: State::Open(database), revisions: 0 };
+        let (entries, revision) = file.read().map_err(&refused)?;
         file.write(&Rows::new(), revision).map_err(refused)?;
         Ok((file, entries, revision))
     }
 
-    fn read(&mut self) -> Result<(Entries, Revision), String> {
-        let database = self.database.as_ref().ok_or("it is not open")?;
-        let transaction = database.begin_read().map_err(say)?;
+    fn database(&self) -> Result<&Database, String> {
+        match &self.state {
+            State::Open(database) => Ok(database),
+            State::Full => Err("the disk was full".into()),
+            State::Broken(reason) => Err(format!("{reason}; this disk is trusted again after a restart")),
+        }
+    }
+
+    fn read(&self) -> Result<(Entries, Revision), String> {
+        let transaction = self.database()?.begin_read().map_err(say)?;
         let numbers = match transaction.open_table(NUMBERS) {
             Ok(numbers) => numbers,
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Entries::new(), 0)),
@@ -91,48 +106,26 @@ impl File {
 
     /// Writes the rows and waits for the disk. After an error it is not known whether they are in the file.
     pub(super) fn write(&mut self, rows: &Rows, revision: Revision) -> Result<(), String> {
-        let written = self.try_write(rows, revision);
-        if written.is_err() {
-            self.database = None;
+        let set_aside = self.is_short_of_revisions(revision).then(|| revision + REVISIONS_AT_ONCE);
+        if let Err(e) = write(self.database()?, rows, set_aside) {
+            let reason = say(&e);
+            self.state = if is_lack_of_room(&e) { State::Full } else { State::Broken(reason.clone()) };
+            return Err(reason);
         }
-        written
-    }
-
-    fn try_write(&mut self, rows: &Rows, revision: Revision) -> Result<(), String> {
-        let database = self.database.as_ref().ok_or("the database is not open")?;
-        let transaction = database.begin_write().map_err(say)?;
-        let set_aside = revision + REVISIONS_AT_ONCE;
-        {
-            let mut entries = transaction.open_table(ENTRIES).map_err(say)?;
-            for (key, row) in rows {
-                match row {
-                    Some(row) => entries.insert(&**key, (row.revision, &*row.value)).map_err(say)?,
-                    None => entries.remove(&**key).map_err(say)?,
-                };
-            }
-            if self.is_short_of_revisions(revision) {
-                let mut numbers = transaction.open_table(NUMBERS).map_err(say)?;
-                numbers.insert(FORMAT.0, FORMAT.1).map_err(say)?;
-                numbers.insert(REVISIONS, set_aside).map_err(say)?;
-            }
-        }
-        transaction.commit().map_err(say)?;
-        if self.is_short_of_revisions(revision) {
-            self.revisions = set_aside;
-        }
+        self.revisions = set_aside.unwrap_or(self.revisions);
         Ok(())
     }
 
-    /// Opens the file again if a write failed, and takes back what that write may have left in it, so that it holds
+    /// Opens the file again if the disk was full, and takes back what that write may have left in it, so that it holds
     /// what is in memory.
     pub(super) fn mend<'a>(
         &mut self,
         durable: impl Iterator<Item = (&'a Arc<str>, &'a Stored)>,
     ) -> Result<(), String> {
-        if self.database.is_some() {
+        if !matches!(self.state, State::Full) {
             return Ok(());
         }
-        self.database = Some(open(&self.path).map_err(say)?);
+        self.state = State::Open(open(&self.path).map_err(say)?);
         let (mut in_file, revision) = self.read()?;
         let mut rows = Rows::new();
         for (key, stored) in durable {
@@ -143,6 +136,30 @@ impl File {
         rows.extend(in_file.into_keys().map(|key| (key, None)));
         if rows.is_empty() { Ok(()) } else { self.write(&rows, revision) }
     }
+}
+
+fn write(database: &Database, rows: &Rows, set_aside: Option<Revision>) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut entries = transaction.open_table(ENTRIES)?;
+        for (key, row) in rows {
+            match row {
+                Some(row) => entries.insert(&**key, (row.revision, &*row.value))?,
+                None => entries.remove(&**key)?,
+            };
+        }
+        if let Some(set_aside) = set_aside {
+            let mut numbers = transaction.open_table(NUMBERS)?;
+            numbers.insert(FORMAT.0, FORMAT.1)?;
+            numbers.insert(REVISIONS, set_aside)?;
+        }
+    }
+    Ok(transaction.commit()?)
+}
+
+fn is_lack_of_room(error: &redb::Error) -> bool {
+    use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+    matches!(error, redb::Error::Io(e) if matches!(e.kind(), StorageFull | QuotaExceeded | FileTooLarge))
 }
 
 fn open(path: &Path) -> Result<Database, OpenError> {

@@ -115,7 +115,7 @@ impl Writer {
                 Ok(())
             }
             Err(e) => {
-                let reason = format!("the store cannot write: {e}; free space on its disk or mend it");
+                let reason = format!("the store cannot write: {e}; make room on its disk, or replace it");
                 tracing::error!("{reason}");
                 self.failed = Some((Instant::now(), reason.clone()));
                 Err(reason)
