@@ -136,27 +136,23 @@ impl Sender {
 
     /// Describes a path, or takes it out, while packets fly. A flow without any path left takes the default route.
     pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
-        let mut row = types::tx_path::default();
-        if let Some(path) = &description {
-            row.ifindex = path.ifindex;
-            (row.family, row.local) = family_and_address(path.local);
-            (_, row.remote) = family_and_address(path.remote);
-            row.port_be = self.port.to_be();
-            row.macs.source = path.source_mac;
-            row.macs.next_hop = path.next_hop_mac;
+        let index = path.index();
+        match description {
+            Some(end) => {
+                self.drops.add(end.ifindex)?;
+                self.xdp.maps.tx_paths.set(&(index as u32), &end.row(self.port))?;
+                self.sets.set(path, Some((end.ifindex, fd(path_program(&self.xdp, path)))))?;
+                self.paths[index] = description;
+                self.write_routes();
+            }
+            None => {
+                // Routes first: what is broadcast to a set without paths is lost.
+                self.paths[index] = None;
+                self.write_routes();
+                self.sets.set(path, None)?;
+                self.xdp.maps.tx_paths.set(&(index as u32), &types::tx_path::default())?;
+            }
         }
-        self.xdp.maps.tx_paths.set(&(path.index() as u32), &row)?;
-        if let Some(path) = &description {
-            self.drops.add(path.ifindex)?;
-        }
-        self.paths[path.index()] = description;
-        // No packet may be broadcast to a set without paths: it would be lost.
-        if description.is_none() {
-            self.write_routes();
-        }
-        let program = path_program(&self.xdp, path);
-        self.sets.set(path, description.map(|path| (path.ifindex, fd(program))))?;
-        self.write_routes();
         Ok(())
     }
 
@@ -183,19 +179,19 @@ impl Sender {
         self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
     }
 
+    /// Forgets a flow: its packets take the default route, and no signal changes that.
+    pub fn remove_flow(&mut self, flow: FlowId) -> Result<(), TableError> {
+        self.xdp.maps.tx_flows.set(&(flow.index() as u32), &types::tx_flow::default())?;
+        self.policies.replace(flow, SendPolicy::default()).expect("nothing is probed");
+        Ok(())
+    }
+
     /// Which packets to a prefix are of which flow; replaces what the prefix had. The longest prefix decides alone.
     ///
     /// # Panics
     /// With more than [`crate::MAX_RULES`] rules.
     pub fn select(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
         select(&self.xdp.maps.selectors, prefix, rules)
-    }
-
-    /// Forgets a flow: its packets take the default route, and no signal changes that.
-    pub fn remove_flow(&mut self, flow: FlowId) -> Result<(), TableError> {
-        self.xdp.maps.tx_flows.set(&(flow.index() as u32), &types::tx_flow::default())?;
-        self.policies.replace(flow, SendPolicy::default()).expect("nothing is probed");
-        Ok(())
     }
 
     /// Puts a policy into force while packets fly, unless the one in force has the same epoch or a greater one; whether
@@ -216,15 +212,15 @@ impl Sender {
 
     /// The largest packet of a flow that is replicated under its policy; `None` when it has no path to take.
     pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
-        let route: types::route =
-            value_of(&self.route(self.policies.get(flow).code.0).load(Ordering::Relaxed).to_ne_bytes());
+        let word = self.route(self.policies.get(flow).code.0).load(Ordering::Relaxed);
+        let route: types::route = value_of(&word.to_ne_bytes());
         let row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         let transparent = row.flags & FLOW_TRANSPARENT != 0;
         let mtu_bytes = if transparent { route.path_mtu_bytes } else { route.inner_mtu_bytes };
         Ok((route.inner_mtu_bytes != 0).then_some(mtu_bytes))
     }
 
-    /// Has policies changed by in-band signals, or by other ones than before.
+    /// Lets in-band signals change policies; those that were taken before are taken no more unless they are named again.
     pub fn enable_signals(&mut self, options: &SignalOptions) -> Result<(), SignalsError> {
         self.signals.enable(options)
     }
@@ -359,6 +355,15 @@ fn path_program<'a>(xdp: &'a ReplicateXdpSkel<'static>, path: PathId) -> &'a lib
 }
 
 impl SendPath {
+    fn row(&self, port: u16) -> types::tx_path {
+        let mut row = types::tx_path { ifindex: self.ifindex, port_be: port.to_be(), ..Default::default() };
+        (row.family, row.local) = family_and_address(self.local);
+        (_, row.remote) = family_and_address(self.remote);
+        row.macs.source = self.source_mac;
+        row.macs.next_hop = self.next_hop_mac;
+        row
+    }
+
     fn inner_mtu_bytes(&self) -> u16 {
         let overhead = if self.local.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 };
         self.mtu_bytes.saturating_sub(overhead as u16)

@@ -58,6 +58,13 @@ static __always_inline void count_outcome(__u32 outcome)
 		(*counter)++;
 }
 
+/* Nothing else is written before the tag is verified. */
+static __always_inline int refuse(enum signal_outcome outcome)
+{
+	count_outcome(outcome);
+	return TC_ACT_SHOT;
+}
+
 /* Whoever replays a signal can have so many refusals counted as he likes, but not so many recorded. */
 static __always_inline bool may_record_refusal(__u64 now_ns)
 {
@@ -67,6 +74,7 @@ static __always_inline bool may_record_refusal(__u64 now_ns)
 	       __sync_val_compare_and_swap(&refusal_recorded_ns, before_ns, now_ns) == before_ns;
 }
 
+/* Counted first: who reads the record finds the count. */
 static __always_inline void record(const struct signal *signal, enum signal_outcome outcome)
 {
 	struct signal_event event = { .at_ns = bpf_ktime_get_ns(), .outcome = outcome };
@@ -159,14 +167,6 @@ static __always_inline enum signal_outcome obey(const struct signal *signal, __u
 	return take_effect(signal, index) ? SIGNAL_ACCEPTED : SIGNAL_EPOCH;
 }
 
-static __always_inline enum signal_outcome obey_and_record(const struct signal *signal, __u8 tos)
-{
-	enum signal_outcome outcome = obey(signal, tos);
-
-	record(signal, outcome);
-	return outcome;
-}
-
 SEC("tcx/ingress")
 int receive_signal(struct __sk_buff *skb)
 {
@@ -192,12 +192,12 @@ int receive_signal(struct __sk_buff *skb)
 	length_be = take(&cursor, 4); /* and the checksum: the tag is the better one */
 	signal = take(&cursor, sizeof(*signal));
 	if (!length_be || !signal || !is_well_formed(signal, bpf_ntohs(*length_be)))
-		outcome = SIGNAL_MALFORMED;
-	else if (!is_sealed(signal, &settings->key))
-		outcome = SIGNAL_TAG;
-	else
-		outcome = obey_and_record(signal, packet.traffic_class);
+		return refuse(SIGNAL_MALFORMED);
+	if (!is_sealed(signal, &settings->key))
+		return refuse(SIGNAL_TAG);
+	outcome = obey(signal, packet.traffic_class);
 	count_outcome(outcome);
+	record(signal, outcome);
 	return TC_ACT_SHOT;
 }
 
