@@ -20,11 +20,11 @@ pub struct Arrival {
     pub flow: FlowId,
     /// The path it came by.
     pub path: PathId,
-    /// The paths that copies were sent on; empty for a transparent flow, whose copies do not say.
+    /// The paths that this packet was sent over; empty for a transparent flow, whose copies do not say.
     pub paths: PathSet,
     /// The sequence number; for a transparent flow the packet's fingerprint.
     pub sequence: u64,
-    /// Epoch of the sender's policy.
+    /// Low byte of the epoch of the sender's policy.
     pub epoch: u8,
     /// What was done with it.
     pub verdict: Verdict,

@@ -10,9 +10,9 @@ const KEY: u8 = 0x2;
 pub struct Shim {
     /// The path that this copy took.
     pub path: PathId,
-    /// The policy in force: the paths that every packet takes. A probe may take a path outside it.
+    /// The paths that this packet was sent over: those of the policy, and of a probe those that are probed as well.
     pub paths: PathSet,
-    /// Counts changes of the policy, wraps.
+    /// The low byte of the policy's epoch.
     pub epoch: u8,
     /// The flow, as the receiving node numbers it.
     pub flow: FlowId,
