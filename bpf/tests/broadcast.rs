@@ -300,6 +300,34 @@ fn local_trains_are_cut_by_the_loop_and_replicated() {
     });
 }
 
+/// A path over IPv6 needs the loop, for a probe too; it then takes all packets of the flow and numbers them.
+#[test]
+fn local_packets_probe_a_path_over_ipv6_by_the_loop() {
+    const PACKETS: usize = 16;
+    in_namespace("local-probe", || {
+        let mut ends = far_ends();
+        let _exit_polls = Port::open("far-lan").unwrap();
+        let mut sender = replicating();
+        let probes = PathSet::from_bits(0b010);
+        let policy = SendPolicy { code: PolicyCode(0b001), probes, probe_every: 4, epoch: 3 };
+        sender.replace_policy(flow(7), policy).unwrap();
+        let [device, entry, exit] = ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
+        sender.attach_local(device).unwrap();
+        sender.attach_loop(Loop { device, entry, exit }).unwrap();
+        let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();
+        for _ in 0..PACKETS {
+            socket.send_to(b"local", "203.0.113.9:2000").unwrap();
+        }
+        let mut sequences = |index: usize, copies| -> Vec<u64> {
+            let frames = receive(&mut ends[index], copies);
+            frames.iter().map(|frame| Replica::parse(frame).unwrap().shim.sequence - (1 << 40)).collect()
+        };
+        assert_eq!(sequences(0, PACKETS), (0..16).collect::<Vec<_>>());
+        assert_eq!(sequences(1, PACKETS / 4), [0, 4, 8, 12]);
+        assert_eq!(counted(sender.reasons().unwrap()), []);
+    });
+}
+
 /// Clones at TC: every path has its copy, and the sender's own checksum, which its device was to complete, is right.
 #[test]
 fn local_packets_leave_by_every_path_over_ipv4() {

@@ -58,8 +58,8 @@ struct selector {
 	struct rule rules[MAX_RULES];
 };
 
-/* What is decided per packet from one aligned word: user space and the signal program replace it while packets fly, by
- * compare-and-exchange and for a newer epoch only.
+/* What is decided per packet from one aligned word, which user space and the signal program replace while packets fly.
+ * Both do so by compare-and-exchange, so that the newest policy stays.
  */
 struct policy {
 	__u8 code;        /* bit i = path index i; 0x00 off, 0xff stop */
@@ -196,15 +196,12 @@ struct watch_stats {
 };
 _Static_assert(sizeof(struct watch_stats) == 40, "watch_stats");
 
-#define REQUEST_FIN 0x01
-#define REQUEST_RST 0x04
-
 struct request {
 	__u64 at_ns; /* CLOCK_MONOTONIC */
 	__u32 sequence;
 	__u16 flow;
 	__u16 bytes;
-	__u8 flags;
+	__u8 flags; /* of TCP */
 	__u8 reserved[7];
 };
 _Static_assert(sizeof(struct request) == 24, "request");
