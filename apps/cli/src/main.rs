@@ -30,6 +30,10 @@ enum Command {
     Status(hawser_agent::status::Args),
     /// Make a secret that two nodes share
     Keygen(KeygenArgs),
+    /// Decide what becomes of flows, and tell the nodes
+    ///
+    /// Knows nodes, paths and flows; answers operators (`hawser ctl`, or curl) and agents over HTTPS.
+    Controller(hawser_controller::Args),
     Ctl(hawser_ctl::Args),
     Publish(hawser_publish::Args),
     View(hawser_view::Args),
@@ -60,6 +64,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Agent(args) => hawser_agent::run(&args),
         Command::Status(args) => hawser_agent::status::run(&args),
         Command::Keygen(args) => keygen(&args.file),
+        Command::Controller(args) => hawser_controller::run(&args),
         Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),
         Command::Publish(args) => hawser_publish::run(args),
         Command::View(args) => hawser_view::run(args),

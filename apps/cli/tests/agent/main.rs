@@ -1,5 +1,6 @@
 //! `hawser agent` in a real network: what becomes of traffic when agents come, go and change, and what they refuse.
 
+mod controlled;
 mod life;
 mod refusals;
 mod rig;

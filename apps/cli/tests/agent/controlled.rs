@@ -1,0 +1,6 @@
+//! Agents under a controller: what becomes of traffic when policies come, controllers go and paths fail.
+
+mod elimination;
+mod rig;
+mod survival;
+mod trigger;

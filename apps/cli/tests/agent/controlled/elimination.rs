@@ -1,0 +1,32 @@
+//! Paths that are of no use are found out by the packets themselves, and left.
+
+use super::rig::Controlled;
+use crate::rig::assert_losses;
+use hawser_control::resource::Mode;
+use hawser_lab::traffic::Family;
+
+/// Cuts the second path while packets fly and waits until the flow has left it.
+fn leaves_a_path_that_was_cut(mode: Mode) {
+    let mut controlled = Controlled::with_flow(mode, None);
+    let Controlled { rig, control, .. } = &mut controlled;
+    let reports = rig.under_traffic(|edges, lab| {
+        lab.network().ip("link set in2 nomaster").unwrap();
+        let left = |status: &hawser_agent::Status| super::rig::sent_code(status) == Some(0b1);
+        edges.ingress_agent.wait_until("left the path", left).unwrap();
+        let events = control.events().unwrap();
+        assert!(!events.is_empty());
+    });
+    let of_the_flow: Vec<_> =
+        reports.into_iter().filter(|report| report.stream.family == Family::Ipv4).collect();
+    assert_losses(&of_the_flow, 0, 0);
+}
+
+#[test]
+fn algorithm_1_leaves_a_path_that_was_cut() {
+    leaves_a_path_that_was_cut(Mode::Successive);
+}
+
+#[test]
+fn evidence_leaves_a_path_that_was_cut() {
+    leaves_a_path_that_was_cut(Mode::Evidence);
+}

@@ -1,0 +1,160 @@
+//! A lab of two paths, both edges under a controller in a network of its own.
+
+use crate::rig::{Rig, connect, hawser};
+use hawser_control::Name;
+use hawser_control::resource::{Elimination, Flow, Mode, Override, Selector, Trigger};
+use hawser_io::process::Process;
+use hawser_lab::control::Control;
+use hawser_lab::edges::Edges;
+use hawser_lab::topology::Topology;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub(super) struct Controlled {
+    pub(super) rig: Rig,
+    pub(super) control: Control,
+    /// A controller that was started in the place of one that was killed.
+    again: Option<Process>,
+}
+
+impl Controlled {
+    /// Both edges run and are connected.
+    pub(super) fn new() -> Self {
+        let lab = Topology { paths: 2, control: true, ..Topology::default() }.build().unwrap();
+        lab.paths().for_each(|path| connect(&lab, path));
+        let directory = tempfile::tempdir().unwrap();
+        let control = Control::start(&lab, &hawser(), directory.path()).unwrap();
+        let edges = Edges::start_controlled(&lab, &hawser(), directory.path(), &control).unwrap();
+        Controlled { rig: Rig { edges, lab, directory }, control, again: None }
+    }
+
+    /// The flow of everything to the viewer over IPv4, in force at both edges with the code that the mode begins with.
+    pub(super) fn with_flow(mode: Mode, trigger: Option<Trigger>) -> Self {
+        let mut controlled = Controlled::new();
+        let flow = controlled.flow(mode, trigger);
+        let code = if flow.trigger.is_none() { 0b11 } else { 0 };
+        controlled.control.create_flow(&flow).unwrap();
+        controlled.await_code(code);
+        controlled
+    }
+
+    pub(super) fn flow(&self, mode: Mode, trigger: Option<Trigger>) -> Flow {
+        let word = |word: &str| word.parse::<Name>().unwrap();
+        Flow {
+            name: stage(),
+            tenant: Control::tenant(),
+            ingress: word("ingress"),
+            egress: word("egress"),
+            select: to(self.rig.lab.addressing().viewer.v4_prefix()),
+            paths: Vec::new(),
+            mode,
+            trigger,
+            elimination: Elimination::default(),
+        }
+    }
+
+    /// Has the flow take the paths of `code`.
+    pub(super) fn fix(&self, code: u8) {
+        let fixed =
+            self.control.ask(async |client| client.override_policy(&stage(), Override { code }).await);
+        fixed.unwrap();
+    }
+
+    /// Waits until both edges say that the flow takes the paths of `code`.
+    pub(super) fn await_code(&mut self, code: u8) {
+        let edges = &mut self.rig.edges;
+        edges.ingress_agent.wait_until("took the policy", |status| sent_code(status) == Some(code)).unwrap();
+        edges
+            .egress_agent
+            .wait_until("heard of the policy", |status| received_code(status) == Some(code))
+            .unwrap();
+    }
+
+    /// Kills the controller on the spot.
+    pub(super) fn kill_controller(&mut self) {
+        match self.again.take() {
+            Some(process) => drop(process),
+            None => kill(controller_process(self.rig.directory.path()), Signal::SIGKILL).unwrap(),
+        }
+        for agent in [&mut self.rig.edges.ingress_agent, &mut self.rig.edges.egress_agent] {
+            agent.wait_until("noticed", |status| state(status) == "away").unwrap();
+        }
+    }
+
+    /// Starts the controller again and waits until both agents are connected.
+    pub(super) fn start_controller_again(&mut self) {
+        let directory = self.rig.directory.path();
+        let log = fs::File::create(directory.join("controller-again.log")).unwrap();
+        let mut command = Command::new(hawser());
+        command.args(["controller", "--config"]).arg(directory.join("controller.toml"));
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        self.again = Some(Process::spawn(self.rig.lab.control().unwrap(), command).unwrap());
+        for agent in [&mut self.rig.edges.ingress_agent, &mut self.rig.edges.egress_agent] {
+            agent.wait_until("connected", |status| state(status) == "connected").unwrap();
+        }
+    }
+
+    /// Waits until an event of that kind has happened, and returns what it says.
+    pub(super) fn await_event(&self, kind: &str) -> String {
+        wait(&format!("the event {kind}"), || {
+            let events = self.control.events().ok()?;
+            events.into_iter().rev().find(|event| event.kind == kind).map(|event| event.message)
+        })
+    }
+}
+
+pub(super) fn stage() -> Name {
+    "stage".parse().unwrap()
+}
+
+pub(super) fn to(destination: String) -> Selector {
+    Selector { destination, protocol: None, source_ports: None, destination_ports: None }
+}
+
+/// How the node stands with its controller.
+pub(super) fn state(status: &hawser_agent::Status) -> &str {
+    status.controller.as_ref().map_or("none", |controller| &controller.state)
+}
+
+pub(super) fn sent_code(status: &hawser_agent::Status) -> Option<u8> {
+    let policies = &status.controller.as_ref()?.send;
+    policies.values().find(|policy| policy.flow == stage()).map(|policy| policy.code)
+}
+
+pub(super) fn received_code(status: &hawser_agent::Status) -> Option<u8> {
+    let judged = &status.controller.as_ref()?.receive;
+    judged.values().find(|judged| judged.policy.flow == stage()).map(|judged| judged.policy.code)
+}
+
+/// Waits until there is what is hoped for.
+pub(super) fn wait<T>(what: &str, mut hoped: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = hoped() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} never came");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The controller that was started with a configuration in `directory`.
+fn controller_process(directory: &Path) -> Pid {
+    let configuration = directory.join("controller.toml");
+    let runs = |process: &Path| {
+        let line = fs::read(process.join("cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|word| word == configuration.as_os_str().as_encoded_bytes())
+    };
+    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let number = |process: &Path| process.file_name()?.to_str()?.parse().ok();
+    let found = processes.filter(|process| runs(process)).find_map(|process| number(&process));
+    Pid::from_raw(found.expect("the controller runs"))
+}

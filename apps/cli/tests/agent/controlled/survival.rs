@@ -1,0 +1,122 @@
+//! Traffic goes on whatever becomes of the controller and of agents under it.
+
+use super::rig::{Controlled, sent_code, stage, state, wait};
+use crate::rig::{IN_FLIGHT, assert_losses};
+use hawser_control::resource::Mode;
+use hawser_lab::edges::Edges;
+use hawser_lab::traffic::{Family, StreamReport};
+
+/// The reports of the stream that the flow is.
+fn of_the_flow(reports: &[StreamReport]) -> Vec<StreamReport> {
+    reports.iter().filter(|report| report.stream.family == Family::Ipv4).cloned().collect()
+}
+
+/// Waits until copies arrive by both paths.
+fn await_copies(edges: &mut Edges) {
+    let copies = |edges: &Edges| {
+        let receive = edges.egress().unwrap().receive;
+        let flow = receive.values().next().unwrap();
+        [1, 2].map(|path| flow[&path].packets)
+    };
+    let before = copies(edges);
+    wait("copies by both paths", || {
+        let now = copies(edges);
+        (0..2).all(|path| now[path] > before[path] + 100).then_some(())
+    });
+}
+
+#[test]
+fn traffic_takes_the_default_route_when_a_controlled_ingress_agent_is_killed() {
+    let Controlled { mut rig, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let reports = rig.under_traffic(|edges, _| {
+        await_copies(edges);
+        edges.ingress_agent.kill().unwrap();
+    });
+    assert_losses(&reports, IN_FLIGHT, 0);
+}
+
+#[test]
+fn a_controller_may_be_killed_and_come_back() {
+    let mut controlled = Controlled::with_flow(Mode::Replicate, None);
+    controlled.kill_controller();
+    let reports = controlled.rig.under_traffic(|edges, _| await_copies(edges));
+    assert_losses(&reports, 0, 0);
+    controlled.start_controller_again();
+    controlled.await_code(0b11);
+    controlled.fix(0b10);
+    controlled.await_code(0b10);
+}
+
+#[test]
+fn agents_that_are_started_without_a_controller_go_on_by_the_last_policy() {
+    let mut controlled = Controlled::with_flow(Mode::Replicate, None);
+    controlled.fix(0b10);
+    controlled.await_code(0b10);
+    controlled.fix(0b11);
+    controlled.await_code(0b11);
+    controlled.kill_controller();
+    let reports = controlled.rig.under_traffic(|edges, _| {
+        await_copies(edges);
+        edges.egress_agent.kill().unwrap();
+        edges.egress_agent.start_again().unwrap();
+        edges.ingress_agent.kill().unwrap();
+        edges.ingress_agent.start_again().unwrap();
+        assert_eq!(sent_code(&edges.ingress().unwrap()), Some(0b11));
+        await_copies(edges);
+    });
+    assert_losses(&reports, 2 * IN_FLIGHT, 2 * IN_FLIGHT);
+    // What the controller decides next counts on from there.
+    controlled.start_controller_again();
+    controlled.fix(0b1);
+    controlled.await_code(0b1);
+}
+
+#[test]
+fn a_flow_that_is_deleted_takes_the_default_route() {
+    let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let reports = rig.under_traffic(|edges, _| {
+        await_copies(edges);
+        control.ask(async |client| client.delete_flow(&stage()).await).unwrap();
+        edges.ingress_agent.wait_until("forgot the flow", |status| status.send.is_empty()).unwrap();
+        edges.egress_agent.wait_until("forgot the flow", |status| status.receive.is_empty()).unwrap();
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
+    let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let paths = || control.ask(async |client| client.paths().all().await).unwrap();
+    let health = |number: u8| {
+        let found =
+            paths().into_iter().find(|path| path.node.as_str() == "ingress" && path.end.number == number);
+        found.and_then(|path| path.health)
+    };
+    wait("a round-trip time of every path", || {
+        [1, 2].iter().all(|path| health(*path)?.rtt_us.is_some()).then_some(())
+    });
+    let reports = rig.under_traffic(|edges, lab| {
+        await_copies(edges);
+        lab.network().ip("link set in2 nomaster").unwrap();
+        wait("word of the silent path", || health(2).filter(|health| health.rtt_us.is_none()));
+        lab.ingress().ip("link set path2 down").unwrap();
+        wait("word of the path that is down", || health(2).filter(|health| !health.up));
+        assert!(health(1).is_some_and(|health| health.up && health.rtt_us.is_some()));
+    });
+    assert_losses(&of_the_flow(&reports), 0, 0);
+}
+
+#[test]
+fn a_revoked_node_keeps_its_policies_and_says_so_until_it_is_enrolled_again() {
+    let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let ingress = "ingress".parse().unwrap();
+    control.ask(async |client| client.revoke_node(&ingress).await).unwrap();
+    let status =
+        rig.edges.ingress_agent.wait_until("was refused", |status| state(status) == "refused").unwrap();
+    assert_eq!(sent_code(&status), Some(0b11));
+    rig.edges.ingress_agent.wait_until_logged("THE CONTROLLER REFUSES THIS NODE").unwrap();
+    let reports = rig.under_traffic(|edges, _| await_copies(edges));
+    assert_losses(&reports, 0, 0);
+    control.enrol("ingress", &rig.file("identity").join("ingress")).unwrap();
+    rig.edges.ingress_agent.wait_until("came back", |status| state(status) == "connected").unwrap();
+}

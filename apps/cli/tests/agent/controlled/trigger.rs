@@ -1,0 +1,107 @@
+//! From a viewer's requests that come late to copies on all paths, by the controller's stream and by in-band signals.
+
+use super::rig::{Controlled, to, wait};
+use hawser_control::resource::{Mode, Trigger};
+use hawser_lab::topology::Lab;
+use std::net::UdpSocket;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What every viewer asks with.
+const REQUEST: [u8; 16] = [7; 16];
+
+fn trigger(lab: &Lab) -> Trigger {
+    Trigger {
+        select: to(lab.addressing().source.v4_prefix()),
+        request_bytes: (16, 16),
+        late_after_ms: Trigger::late_after_ms(),
+        in_a_row: Trigger::in_a_row(),
+    }
+}
+
+/// A viewer that asks thirty times a second, and a source that sends all the time.
+struct Conversation {
+    viewer: UdpSocket,
+    source: UdpSocket,
+}
+
+impl Conversation {
+    fn new(lab: &Lab) -> Self {
+        let source = lab.source().run(|| UdpSocket::bind((lab.source_v4(), 0)).unwrap()).unwrap();
+        let viewer = lab.viewer().run(|| UdpSocket::bind((lab.viewer_v4(), 0)).unwrap()).unwrap();
+        source.connect(viewer.local_addr().unwrap()).unwrap();
+        viewer.connect(source.local_addr().unwrap()).unwrap();
+        Conversation { viewer, source }
+    }
+
+    /// Talks until `enough`, with requests or without.
+    fn go_on(&self, asking: bool, what: &str, mut enough: impl FnMut() -> bool) {
+        let (mut next, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(30));
+        while !enough() {
+            assert!(Instant::now() < deadline, "{what} never came");
+            if asking && Instant::now() >= next {
+                self.viewer.send(&REQUEST).unwrap();
+                next += Duration::from_millis(33);
+            }
+            self.source.send(&[1; 400]).unwrap();
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Microseconds of the first row of that event in a trace, and since the epoch's policy took effect or the request was due.
+fn traced(directory: &std::path::Path, edge: &str, event: &str) -> Option<(u64, u64)> {
+    let text = std::fs::read_to_string(directory.join(format!("{edge}.csv"))).ok()?;
+    let row = text.lines().find(|row| row.split(',').nth(3) == Some(event))?;
+    let at_ns: u64 = row.split(',').next()?.parse().ok()?;
+    let number = row.rsplit(',').next()?.trim_matches('"').split(' ').next()?.parse().ok()?;
+    Some((at_ns / 1000, number))
+}
+
+/// Runs the flow until its viewer falls silent and copies take both paths; returns how long after the last of the late
+/// requests was due the first copy left.
+fn silence_brings_copies(controlled: &mut Controlled) -> Duration {
+    let directory = controlled.rig.directory.path().to_owned();
+    let talk = Conversation::new(&controlled.rig.lab);
+    let mut asked = 0;
+    talk.go_on(true, "a hundred requests", || {
+        asked += 1;
+        let edges = &controlled.rig.edges;
+        let watch = || edges.egress().unwrap().controller?.receive.into_values().next()?.watch;
+        asked % 100 == 0 && watch().is_some_and(|watch| watch.requests > 30 && watch.degraded == 0)
+    });
+    talk.go_on(false, "the first copy", || traced(&directory, "ingress", "first_replica").is_some());
+    let (first_us, _) = traced(&directory, "ingress", "first_replica").unwrap();
+    let (noticed_us, since_due_us) = wait("the trigger", || traced(&directory, "egress", "degraded"));
+    Duration::from_micros(first_us - (noticed_us - since_due_us))
+}
+
+#[test]
+fn a_viewer_that_falls_silent_gets_copies_on_all_paths() {
+    let mut controlled = Controlled::new();
+    let flow = controlled.flow(Mode::Replicate, Some(trigger(&controlled.rig.lab)));
+    controlled.control.create_flow(&flow).unwrap();
+    let after_due = silence_brings_copies(&mut controlled);
+    println!("the first copy left {after_due:?} after the third late request was due");
+    assert!(after_due < Duration::from_millis(700), "{after_due:?}");
+    controlled.await_code(0b11);
+}
+
+#[test]
+fn a_signal_arrives_where_the_stream_is_cut() {
+    let mut controlled = Controlled::new();
+    let flow = controlled.flow(Mode::Replicate, Some(trigger(&controlled.rig.lab)));
+    controlled.control.create_flow(&flow).unwrap();
+    // TCP to the ingress is lost from here on, and nobody has noticed yet.
+    let links = controlled.rig.lab.addressing().control.clone().unwrap();
+    let cut = format!("rule add to {} ipproto tcp blackhole", links[0].far.v4);
+    controlled.rig.lab.control().unwrap().ip(&cut).unwrap();
+    silence_brings_copies(&mut controlled);
+    let status = controlled.rig.edges.ingress_agent.wait_until("took the signal", |status| {
+        status.controller.as_ref().is_some_and(|controller| controller.signals.contains_key("accepted"))
+    });
+    let policy = status.unwrap().controller.unwrap().send.into_values().next().unwrap();
+    assert_eq!(policy.code, 0b11);
+    let log = controlled.rig.edges.ingress_agent.log();
+    assert!(log.contains("by signal"), "{log}");
+}

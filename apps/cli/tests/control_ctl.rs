@@ -1,0 +1,149 @@
+//! `hawser ctl` as an operator uses it, against a controller.
+
+use hawser_controller::{Config, Server};
+use serde_json::Value;
+use std::fs;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+use tempfile::TempDir;
+use tokio::runtime::Runtime;
+
+struct Rig {
+    folder: TempDir,
+    /// Ends with the runtime.
+    _server: Server,
+    _runtime: Runtime,
+}
+
+impl Rig {
+    /// A controller, and a file that says where it is.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = Runtime::new().unwrap();
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let config = Config { listen, state: folder.path().join("state"), ..Config::default() };
+        let server = runtime.block_on(Server::start(config)).unwrap();
+        let settings = format!(
+            "controllers = [\"https://{}\"]\nauthority = \"state/authority.pem\"\ntoken_file = \"state/admin.token\"\n",
+            server.address()
+        );
+        fs::write(folder.path().join("ctl.toml"), settings).unwrap();
+        Rig { folder, _server: server, _runtime: runtime }
+    }
+
+    fn ctl(&self, line: &str) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
+        command.arg("ctl").args(line.split_whitespace()).current_dir(self.folder.path());
+        command.env("HAWSER_CTL_CONFIG", self.folder.path().join("ctl.toml")).output().unwrap()
+    }
+
+    /// What a command that succeeds prints.
+    fn says(&self, line: &str) -> String {
+        let output = self.ctl(line);
+        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.says(&format!("{line} --json"))).unwrap()
+    }
+
+    /// What a command that fails with this code says.
+    fn fails(&self, line: &str, code: i32) -> String {
+        let output = self.ctl(line);
+        assert_eq!(output.status.code(), Some(code), "{line}");
+        assert!(output.stdout.is_empty(), "{line}");
+        String::from_utf8(output.stderr).unwrap()
+    }
+
+    /// Two nodes of the tenant acme.
+    fn with_nodes() -> Self {
+        let rig = Rig::new();
+        rig.says("tenant create acme");
+        for node in ["edge-1", "edge-2"] {
+            rig.says(&format!("node enrol {node} --tenant acme --out {node}.token"));
+        }
+        rig
+    }
+}
+
+#[test]
+fn a_flow_is_made_seen_changed_and_removed() {
+    let rig = Rig::with_nodes();
+    let made = rig.says(
+        "flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 \
+         --protocol udp --destination-ports 5004-5005 --mode evidence --trigger-destination 198.51.100.0/24",
+    );
+    assert_eq!(made, "flow stage created\n");
+    let list = rig.says("flow list");
+    let lines: Vec<&str> = list.lines().collect();
+    assert!(lines[0].starts_with("NAME   TENANT  FROM    TO      PACKETS"), "{list}");
+    assert!(lines[1].contains("to 203.0.113.0/24, udp, port 5004-5005"), "{list}");
+    assert!(lines[1].contains("after 3 requests later than 150 ms"), "{list}");
+
+    rig.says("flow set stage --mode redirect --late-after-ms 200");
+    let flow = rig.json("flow show stage");
+    assert_eq!((flow["mode"].as_str(), &flow["trigger"]["late_after_ms"]), (Some("redirect"), &200.into()));
+    assert_eq!(flow["select"]["destination_ports"], serde_json::json!([5004, 5005]));
+
+    assert!(rig.says("policy show stage").contains("default route"));
+    rig.says("policy set stage none");
+    assert_eq!(rig.json("policy show stage")["because"], "operator");
+    rig.says("policy auto stage");
+    assert_ne!(rig.json("policy show stage")["because"], "operator");
+
+    rig.says("flow delete stage");
+    assert_eq!(rig.json("flow list"), serde_json::json!([]));
+    assert!(rig.says("event list --flow stage").lines().count() > 3);
+}
+
+#[test]
+fn secrets_go_to_files_that_only_their_owner_reads() {
+    let rig = Rig::with_nodes();
+    rig.says("token create eyes --scope read --out eyes.token");
+    for file in ["edge-1.token", "eyes.token"] {
+        let mode = fs::metadata(rig.folder.path().join(file)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{file}");
+    }
+    assert!(rig.says("whoami --token-file eyes.token").contains("read"));
+    let refused = rig.fails("node revoke edge-1 --token-file eyes.token", 1);
+    assert!(refused.contains("operate"), "{refused}");
+    rig.fails("token create eyes-2 --out eyes.token", 1);
+}
+
+#[test]
+fn the_file_in_the_documentation_is_applied_once() {
+    let rig = Rig::with_nodes();
+    let documentation = include_str!("../../../docs/ctl.md");
+    let (_, after) = documentation.split_once("```toml\n[[tenants]]").unwrap();
+    let (site, _) = after.split_once("```").unwrap();
+    fs::write(rig.folder.path().join("site.toml"), format!("[[tenants]]{site}")).unwrap();
+
+    assert!(rig.says("apply --file site.toml --dry-run").contains("would be created"));
+    assert!(rig.says("apply --file site.toml").contains("created"));
+    let again = rig.json("apply --file site.toml");
+    assert!(again.as_array().unwrap().iter().all(|outcome| outcome["change"] == "none"), "{again}");
+    rig.says("flow set stage --protocol any");
+    assert!(rig.says("apply --file site.toml").contains("changed: select"));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_what_to_do() {
+    let rig = Rig::new();
+    assert!(rig.fails("flow show stage", 1).contains("stage"));
+    assert!(rig.fails("tenant show acme --controller https://127.0.0.1:1", 1).contains("127.0.0.1:1"));
+    fs::write(rig.folder.path().join("ctl.toml"), "").unwrap();
+    assert!(rig.fails("tenant list", 1).contains("--controller"));
+    assert!(rig.fails("flow set stage --mode sometimes", 2).contains("redirect"));
+    assert!(rig.fails("tenant show no/name", 2).contains("letters"));
+}
+
+#[test]
+fn shells_complete_the_whole_program() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_hawser")).args(["ctl", "completion", shell]).output();
+        let script = String::from_utf8(output.unwrap().stdout).unwrap();
+        assert!(script.contains("whoami") && script.contains("keygen"), "{shell}");
+    }
+}

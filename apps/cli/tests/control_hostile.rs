@@ -1,0 +1,171 @@
+//! Nodes and operators whom a controller has to refuse, and strangers who must not keep it from the others.
+
+use hawser_client::{Controller, Error, Identity, NodeClient, OperatorClient, enrol};
+use hawser_control::access::{NewEnrolment, NewToken, Scope};
+use hawser_control::node::Report;
+use hawser_control::resource::Tenant;
+use hawser_controller::{Config, Server};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::io::Write;
+use std::net::{Ipv4Addr, TcpStream};
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+struct Rig {
+    server: Server,
+    controller: [Controller; 1],
+    operator: OperatorClient,
+    _state: TempDir,
+}
+
+impl Rig {
+    async fn new() -> Self {
+        let state = tempfile::tempdir().unwrap();
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let config = Config { listen, state: state.path().to_owned(), ..Config::default() };
+        let server = Server::start(config).await.unwrap();
+        let controller = [format!("https://{}", server.address()).parse().unwrap()];
+        let token = std::fs::read_to_string(server.first_token_file()).unwrap();
+        let operator = OperatorClient::new(&controller, server.authority_pem(), &token).unwrap();
+        for tenant in ["acme", "zenith"] {
+            let tenant = Tenant { name: tenant.parse().unwrap(), description: String::new() };
+            operator.create_tenant(&tenant).await.unwrap();
+        }
+        Rig { server, controller, operator, _state: state }
+    }
+
+    /// A token that enrols a node of the tenant acme.
+    async fn invite(&self, node: &str) -> String {
+        let enrolment = NewEnrolment { tenant: "acme".parse().unwrap(), valid_s: 60 };
+        self.operator.enrol_node(&node.parse().unwrap(), &enrolment).await.unwrap().token
+    }
+
+    async fn enrolled(&self, node: &str) -> Identity {
+        enrol(&self.controller, &self.invite(node).await).await.unwrap()
+    }
+
+    async fn bearer(&self, name: &str, scope: Scope, tenant: Option<&str>) -> OperatorClient {
+        let token = NewToken {
+            name: name.parse().unwrap(),
+            scope,
+            tenant: tenant.map(|tenant| tenant.parse().unwrap()),
+        };
+        let secret = self.operator.create_token(&token).await.unwrap().secret;
+        OperatorClient::new(&self.controller, self.server.authority_pem(), &secret).unwrap()
+    }
+}
+
+/// The status with which the controller refused.
+fn status<T>(answer: Result<T, Error>) -> u16 {
+    answer.map(drop).unwrap_err().status().expect("the controller answers")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_many_who_use_an_enrolment_token_at_once_one_is_enrolled() {
+    let rig = Rig::new().await;
+    let token = rig.invite("edge-1").await;
+    let answers = tokio::join!(
+        enrol(&rig.controller, &token),
+        enrol(&rig.controller, &token),
+        enrol(&rig.controller, &token),
+        enrol(&rig.controller, &token),
+    );
+    let answers: [_; 4] = answers.into();
+    assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
+    assert_eq!(status(enrol(&rig.controller, &token).await), 403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_was_changed_enrols_nobody() {
+    let rig = Rig::new().await;
+    let token = rig.invite("edge-1").await;
+    let parts: Vec<&str> = token.split('.').collect();
+    let forged = |id: &str, secret: &str| format!("hawser1.{id}.{secret}.{}", parts[3]);
+    for token in [
+        forged(parts[1], &"0".repeat(parts[2].len())),
+        forged(&"0".repeat(parts[1].len()), parts[2]),
+        forged(parts[1], ""),
+        forged("../tenant/acme", parts[2]),
+    ] {
+        assert_eq!(status(enrol(&rig.controller, &token).await), 403, "{token}");
+    }
+    enrol(&rig.controller, &token).await.expect("the token that was made is still good");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_certificate_of_another_authority_opens_nothing() {
+    let (ours, other) = (Rig::new().await, Rig::new().await);
+    let stranger = other.enrolled("edge-1").await;
+    ours.enrolled("edge-1").await;
+    let folder = tempfile::tempdir().unwrap();
+    stranger.store(folder.path()).unwrap();
+    // As if the stranger had been told whom to trust.
+    std::fs::write(folder.path().join("authority.pem"), ours.server.authority_pem()).unwrap();
+    let stranger = NodeClient::new(&ours.controller, &Identity::load(folder.path()).unwrap()).unwrap();
+    let error = stranger.report(&Report::default()).await.unwrap_err();
+    assert_eq!(error.status(), None, "the handshake ends before anything is asked: {error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_opens_no_more_than_its_scope_and_its_tenant() {
+    let rig = Rig::new().await;
+    rig.enrolled("edge-1").await;
+    let node = "edge-1".parse().unwrap();
+    let enrolment = NewEnrolment { tenant: "acme".parse().unwrap(), valid_s: 60 };
+    let token = NewToken { name: "more".parse().unwrap(), scope: Scope::Read, tenant: None };
+
+    let reader = rig.bearer("reader", Scope::Read, None).await;
+    assert_eq!(reader.node(&node).await.unwrap().name, node);
+    assert_eq!(status(reader.enrol_node(&node, &enrolment).await), 403);
+    assert_eq!(status(reader.create_token(&token).await), 403);
+
+    let operator = rig.bearer("operator", Scope::Operate, Some("zenith")).await;
+    assert_eq!(operator.nodes().all().await.unwrap(), []);
+    assert!([403, 404].contains(&status(operator.revoke_node(&node).await)));
+    assert_eq!(status(operator.enrol_node(&"edge-2".parse().unwrap(), &enrolment).await), 403);
+    assert_eq!(status(operator.create_token(&token).await), 403);
+
+    let nobody = OperatorClient::new(&rig.controller, rig.server.authority_pem(), "guessed").unwrap();
+    assert_eq!(status(nobody.nodes().all().await), 401);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_revoked_node_is_refused_at_once() {
+    let rig = Rig::new().await;
+    let node = NodeClient::new(&rig.controller, &rig.enrolled("edge-1").await).unwrap();
+    let mut stream = node.stream().await.unwrap();
+    rig.operator.revoke_node(node.node()).await.unwrap();
+    assert_eq!(status(node.report(&Report::default()).await), 403);
+    while stream.next().await.is_ok_and(|message| message.is_some()) {}
+    assert_eq!(status(node.stream().await), 403);
+}
+
+/// Half of them say nothing, half begin a handshake. No answer may take as long as a second.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_slow_strangers_keep_nobody_from_an_answer() {
+    const STRANGERS: usize = 1_000;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    let rig = Rig::new().await;
+    let identity = rig.enrolled("edge-1").await;
+    let mut strangers = Vec::with_capacity(STRANGERS);
+    for number in 0..STRANGERS {
+        let mut stranger = TcpStream::connect(rig.server.address()).unwrap();
+        if number % 2 == 0 {
+            // A TLS record's header that announces 512 bytes, of which one comes.
+            stranger.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).unwrap();
+        }
+        strangers.push(stranger);
+    }
+    let mut slowest = Duration::ZERO;
+    for _ in 0..20 {
+        let began = Instant::now();
+        // A new connection each time: strangers would first of all keep others from connecting.
+        let node = NodeClient::new(&rig.controller, &identity).unwrap();
+        node.report(&Report::default()).await.unwrap();
+        rig.operator.me().await.unwrap();
+        slowest = slowest.max(began.elapsed());
+    }
+    assert!(slowest < Duration::from_secs(1), "{slowest:?}");
+    drop(strangers);
+}
