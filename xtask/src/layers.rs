@@ -1,4 +1,4 @@
-//! The direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io} <- apps <- lab <- cli`.
+//! The direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io, client} <- apps <- lab <- cli`.
 
 use anyhow::{Result, bail};
 use cargo_metadata::camino::Utf8Path;
