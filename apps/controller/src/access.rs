@@ -3,6 +3,7 @@
 use crate::api::refusal::Refusal;
 use crate::authority::Presented;
 use crate::controller::Controller;
+use crate::limit::source;
 use crate::record::{sha256_hex, unix_ms};
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
@@ -163,7 +164,7 @@ impl Controller {
     /// One more failure from that address: 429 when there were too many, the refusal otherwise.
     pub(crate) fn failed(&self, address: IpAddr, reason: &'static str, refusal: Refusal) -> Refusal {
         self.metrics.refused(reason);
-        match self.limits.failures.take(address, Instant::now()) {
+        match self.limits.failures.take(source(address), Instant::now()) {
             Ok(()) => refusal,
             Err(after) => Refusal::too_many("failed authentications from this address", after),
         }

@@ -73,6 +73,10 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
     let components = document.components.get_or_insert_default();
     components.schemas.extend([refusal::problem_schema()]);
     components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    components.add_security_scheme(
+        "certificate",
+        SecurityScheme::MutualTls { description: None, deprecated: None, extensions: None },
+    );
     OpenApiRouter::with_openapi(document)
         .routes(routes!(tenants::list, tenants::create))
         .routes(routes!(tenants::show, tenants::delete))

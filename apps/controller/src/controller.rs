@@ -12,10 +12,10 @@ use crate::view::{Touched, View};
 use futures_util::FutureExt;
 use hawser_control::Name;
 use hawser_control::node::Reported;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{mpsc, oneshot, watch};
 
 /// How long an answer waits for the view to show what was written. Afterwards the answer is given all the same: the
 /// change is in the store.
@@ -39,8 +39,10 @@ pub struct Controller {
     /// True when the controller is to end.
     pub(crate) ending: watch::Sender<bool>,
     view: RwLock<View>,
-    /// [`View::complete`], for those who wait.
+    /// [`View::complete`], for those who want to know of every change.
     shown: watch::Sender<Revision>,
+    /// Those who wait for one revision, so that each is woken once, however many there are.
+    waiting: Mutex<BTreeMap<Revision, Vec<oneshot::Sender<()>>>>,
     /// Whether the view has been filled.
     filled: watch::Sender<bool>,
     reports: Mutex<HashMap<Name, Reported>>,
@@ -86,6 +88,7 @@ impl Controller {
             streams: Streams::default(),
             view: RwLock::default(),
             shown: watch::channel(0).0,
+            waiting: Mutex::default(),
             filled: watch::channel(false).0,
             ending: watch::channel(false).0,
             reports: Mutex::default(),
@@ -110,7 +113,7 @@ impl Controller {
 
     /// The latest reports of nodes that report here.
     pub(crate) fn reports(&self) -> MutexGuard<'_, HashMap<Name, Reported>> {
-        self.reports.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.reports)
     }
 
     /// When a node was last heard of here, milliseconds since 1970.
@@ -139,8 +142,16 @@ impl Controller {
 
     /// Waits until the view has all that was written up to that revision.
     pub(crate) async fn shown(&self, revision: Revision) {
-        let mut shown = self.shown.subscribe();
-        let waiting = shown.wait_for(|complete| *complete >= revision);
+        let waiting = {
+            let mut waiting = lock(&self.waiting);
+            // Looked at under the lock that `take_over` takes after it has changed this.
+            if *self.shown.borrow() >= revision {
+                return;
+            }
+            let (wake, woken) = oneshot::channel();
+            waiting.entry(revision).or_default().push(wake);
+            woken
+        };
         if tokio::time::timeout(SHOWN_WITHIN, waiting).await.is_err() {
             tracing::warn!(revision, "the store has not shown yet what was written");
         }
@@ -198,7 +209,6 @@ impl Controller {
             }
             view.complete
         };
-        self.shown.send_replace(complete);
         if is_new {
             self.streams.renew_all();
             self.filled.send_replace(true);
@@ -207,6 +217,16 @@ impl Controller {
         }
         for touched in touched {
             self.tell(touched);
+        }
+        self.shown.send_replace(complete);
+        let woken = {
+            let mut waiting = lock(&self.waiting);
+            let later = waiting.split_off(&(complete + 1));
+            std::mem::replace(&mut *waiting, later)
+        };
+        for wake in woken.into_values().flatten() {
+            // Who does not wait any more need not be woken.
+            let _ = wake.send(());
         }
     }
 
@@ -244,4 +264,8 @@ impl Controller {
         peers.dedup();
         peers
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -94,6 +94,7 @@ impl Controller {
             let (kind, message) = describe(&policy);
             match self.commit(writes, about, kind, message).await {
                 Ok(_) => {
+                    self.signal(&policy);
                     self.metrics.decided(cause_name(policy.because));
                     tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
                     return Ok(Outcome::Decided(policy));

@@ -19,6 +19,7 @@ mod observe;
 mod push;
 mod record;
 mod server;
+mod signal;
 pub mod store;
 mod view;
 

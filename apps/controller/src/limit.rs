@@ -4,7 +4,7 @@ use crate::config::LimitsConfig;
 use hawser_control::Name;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,14 @@ impl Limits {
             nodes: Limit::new(config.node_requests_per_s),
             failures: Limit::new(config.failures_per_minute / 60.0),
         }
+    }
+}
+
+/// Whom an address is counted with: an IPv6 customer has at least a /64 of them.
+pub(crate) fn source(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
     }
 }
 
@@ -83,5 +91,12 @@ mod tests {
         limit.take("b", start).unwrap();
         limit.take("a", start + Duration::from_millis(101)).unwrap();
         assert!(limit.take("a", start + Duration::from_millis(102)).is_err());
+    }
+
+    #[test]
+    fn addresses_of_one_customer_are_one_source() {
+        let source = |text: &str| source(text.parse().unwrap()).to_string();
+        assert_eq!(source("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
+        assert_eq!(source("::ffff:192.0.2.1"), "192.0.2.1");
     }
 }

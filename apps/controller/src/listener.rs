@@ -3,6 +3,7 @@
 use crate::access::Peer;
 use crate::authority::{Authority, Presented};
 use crate::controller::Controller;
+use crate::limit::source;
 use anyhow::{Context as _, Result};
 use axum::Router;
 use axum::body::{Body, Bytes};
@@ -36,6 +37,9 @@ const STALLED: Duration = Duration::from_secs(20);
 
 /// How long requests may take to finish when the controller ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long connections that are cut may take to be closed.
+const CLOSED_WITHIN: Duration = Duration::from_secs(1);
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
@@ -84,7 +88,10 @@ fn server_certificate(authority: &Authority, controller: &Controller) -> Result<
 
 async fn renew(controller: Arc<Controller>, certificate: Arc<Certificate>, mut after: Duration) {
     loop {
-        tokio::time::sleep(after).await;
+        tokio::select! {
+            () = tokio::time::sleep(after) => {}
+            () = controller.ended() => return,
+        }
         match server_certificate(&controller.authority, &controller) {
             Ok((new, renew_after)) => {
                 *certificate.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
@@ -121,7 +128,7 @@ impl Open {
             return Err("connections");
         }
         let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        let count = by_address.entry(address).or_insert(0);
+        let count = by_address.entry(source(address)).or_insert(0);
         if *count >= limits.connections_per_address {
             return Err("connections_per_address");
         }
@@ -136,10 +143,10 @@ impl Open {
 impl Drop for Place {
     fn drop(&mut self) {
         let mut by_address = self.open.by_address.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = by_address.get_mut(&self.address) {
+        if let Some(count) = by_address.get_mut(&source(self.address)) {
             *count -= 1;
             if *count == 0 {
-                by_address.remove(&self.address);
+                by_address.remove(&source(self.address));
             }
         }
         drop(by_address);
@@ -184,7 +191,8 @@ pub(crate) async fn serve(
             closed.await;
         }
     };
-    if tokio::time::timeout(FINISH_WITHIN, closed).await.is_err() {
+    // Each connection is cut after that time, and then it is closed.
+    if tokio::time::timeout(FINISH_WITHIN + CLOSED_WITHIN, closed).await.is_err() {
         tracing::warn!("some requests did not finish");
     }
 }
@@ -196,7 +204,11 @@ async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: R
         tracing::debug!("cannot set up a connection: {error}");
         return;
     }
-    let stream = match tokio::time::timeout(controller.config.request_timeout(), tls.accept(socket)).await {
+    let handshake = tokio::select! {
+        handshake = tokio::time::timeout(controller.config.request_timeout(), tls.accept(socket)) => handshake,
+        () = controller.ended() => return,
+    };
+    let stream = match handshake {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             controller.metrics.refused("handshake");

@@ -6,7 +6,7 @@ use crate::store::{Error, Lease, Write};
 use hawser_control::Name;
 use hawser_control::resource::PathHealth;
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// A smoothed round-trip time that differs by less than this part is no news.
@@ -17,24 +17,58 @@ const RTT_NEWS: f64 = 0.1;
 pub(crate) struct Liveness(Mutex<HashMap<Name, Held>>);
 
 #[derive(Clone, Copy)]
-struct Held {
-    lease: Lease,
-    kept: Instant,
+enum Held {
+    /// A request is about to get one. Another request of the node leaves that to it.
+    Asked,
+    Lease {
+        lease: Lease,
+        kept: Instant,
+    },
+}
+
+/// Takes back that a lease was asked for, unless it was got.
+struct Asking<'a> {
+    liveness: &'a Liveness,
+    node: &'a Name,
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        let mut leases = self.liveness.leases();
+        if matches!(leases.get(self.node), Some(Held::Asked)) {
+            leases.remove(self.node);
+        }
+    }
 }
 
 impl Liveness {
-    fn held(&self, node: &Name) -> Option<Held> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).get(node).copied()
+    fn leases(&self) -> MutexGuard<'_, HashMap<Name, Held>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn hold(&self, node: &Name, held: Held) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).insert(node.clone(), held);
+    fn held(&self, node: &Name) -> Option<(Lease, Instant)> {
+        match self.leases().get(node)? {
+            Held::Lease { lease, kept } => Some((*lease, *kept)),
+            Held::Asked => None,
+        }
+    }
+
+    fn hold(&self, node: &Name, lease: Lease, kept: Instant) {
+        self.leases().insert(node.clone(), Held::Lease { lease, kept });
+    }
+
+    /// None when another request is asking.
+    fn ask<'a>(&'a self, node: &'a Name) -> Option<Asking<'a>> {
+        let before = self.leases().insert(node.clone(), Held::Asked);
+        (!matches!(before, Some(Held::Asked))).then_some(Asking { liveness: self, node })
     }
 
     /// The node is not to be kept alive any more.
     pub(crate) fn forget(&self, node: &Name) -> Option<i64> {
-        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(node);
-        held.map(|held| held.lease.id)
+        match self.leases().remove(node)? {
+            Held::Lease { lease, .. } => Some(lease.id),
+            Held::Asked => None,
+        }
     }
 }
 
@@ -42,26 +76,34 @@ impl Controller {
     /// A node was heard of.
     pub(crate) async fn heard_of(&self, node: &Name, tenant: &Name) -> Result<(), Error> {
         let now = Instant::now();
-        if let Some(held) = self.liveness.held(node) {
+        let is_kept_here = {
+            let view = self.view();
+            let alive = view.nodes.get(node).and_then(|node| node.alive.as_ref());
+            // Otherwise its lease ran out, or it has reported to another controller meanwhile, under a lease of that.
+            alive.is_some_and(|alive| alive.controller == self.name)
+        };
+        if let Some((lease, kept)) = self.liveness.held(node).filter(|_| is_kept_here) {
             // Several times within the lease, not with every report.
-            if now.duration_since(held.kept) < held.lease.ttl / 4 {
+            if now.duration_since(kept) < lease.ttl / 4 {
                 return Ok(());
             }
-            match self.store.keep_alive(held.lease.id).await {
+            match self.store.keep_alive(lease.id).await {
                 Ok(()) => {
-                    self.liveness.hold(node, Held { kept: now, ..held });
+                    self.liveness.hold(node, lease, now);
                     return Ok(());
                 }
                 Err(Error::LeaseGone(_)) => {}
                 Err(error) => return Err(error),
             }
         }
+        let Some(asking) = self.liveness.ask(node) else { return Ok(()) };
         let lease = self.store.grant(self.config.lease()).await?;
         let alive = AliveRecord { controller: self.name.clone(), since_unix_ms: unix_ms() };
         let write = Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
         let message = format!("node {node} reports to {}", self.name);
         self.commit(vec![write], About::tenant(tenant).node(node), "node_alive", message).await?;
-        self.liveness.hold(node, Held { lease, kept: now });
+        self.liveness.hold(node, lease, now);
+        drop(asking);
         Ok(())
     }
 
@@ -72,12 +114,15 @@ impl Controller {
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
             known.is_none_or(|known| is_news(&known.value.paths, &paths))
         };
-        let Some(held) = self.liveness.held(node).filter(|_| is_news) else { return Ok(()) };
-        let write =
-            Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(held.lease.id);
+        let Some((lease, _)) = self.liveness.held(node).filter(|_| is_news) else { return Ok(()) };
+        let write = Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
         match self.store.commit(vec![write]).await {
+            Ok(revision) => {
+                self.shown(revision).await;
+                Ok(())
+            }
             // The node's next report gets it a new lease.
-            Err(Error::LeaseGone(_)) | Ok(_) => Ok(()),
+            Err(Error::LeaseGone(_)) => Ok(()),
             Err(error) => Err(error),
         }
     }

@@ -109,8 +109,8 @@ impl View {
             Change::Delete { .. } => None,
         };
         self.latest = self.latest.max(revision);
-        // Every commit that somebody waits for ends with its event, or deletes one.
-        if key.starts_with(key::EVENT) {
+        // What somebody waits for ends with its event, is a deletion of events, or is health alone.
+        if key.starts_with(key::EVENT) || key.starts_with(key::HEALTH) {
             self.complete = self.complete.max(revision);
         }
         let Some(slash) = key.find('/') else { return Touched::Nothing };
@@ -399,4 +399,78 @@ fn set<K: Ord + Clone, T>(map: &mut BTreeMap<K, T>, key: &K, value: Option<T>) {
         Some(value) => map.insert(key.clone(), value),
         None => map.remove(key),
     };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::emit;
+    use hawser_control::resource::Cause;
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    const NODES: [&str; 3] = ["a", "b", "c"];
+
+    /// A key and what it is to hold.
+    fn entry() -> impl Strategy<Value = (String, Option<Vec<u8>>)> {
+        let name = prop::sample::select(&NODES[..]);
+        let flow = prop::sample::select(&["x", "y"][..]);
+        prop_oneof![
+            name.clone().prop_map(|node| {
+                let record = NodeRecord { tenant: "t".parse().unwrap(), signal_key: None, certificates: vec![] };
+                (format!("node/{node}"), emit(&record))
+            }),
+            (name.clone(), 0..4u8).prop_map(|(node, paths)| {
+                let end = |number| json!({ "number": number, "interface": "i", "local": "::1", "remote": "::1" });
+                let paths: Vec<Value> = (1..=paths).map(end).collect();
+                (format!("registration/{node}"), emit(&json!({ "version": "1", "paths": paths })))
+            }),
+            (flow.clone(), name.clone(), name, 0..9u16).prop_map(|(flow, ingress, egress, number)| {
+                let record = json!({ "number": number, "flow": { "name": flow, "tenant": "t", "ingress": ingress,
+                    "egress": egress, "mode": "evidence", "select": { "destination": "::/0" } } });
+                (format!("flow/{flow}"), emit(&record))
+            }),
+            (flow, 1..9u32).prop_map(|(flow, epoch)| {
+                let flow: Name = flow.parse().unwrap();
+                let key = format!("policy/{flow}");
+                let because = Cause::Judged;
+                let policy = Policy { flow, epoch, code: 1, probes: 0, probe_every: 0, because, decided_unix_ms: 0 };
+                (key, emit(&policy))
+            }),
+        ]
+        .prop_flat_map(|(key, value)| (Just(key), prop::option::weighted(0.7, Just(value))))
+    }
+
+    /// What nodes are told, whatever the revision.
+    fn told(view: &View) -> Vec<Value> {
+        let assignment =
+            |node: &&str| Assignment { revision: 0, ..view.assignment(&node.parse().unwrap(), 5000) };
+        NODES.iter().map(|node| serde_json::to_value(assignment(node)).unwrap()).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn a_view_that_followed_tells_nodes_what_a_new_one_does(changes in prop::collection::vec(entry(), 0..60)) {
+            let (mut view, mut store) = (View::default(), BTreeMap::new());
+            for ((key, value), revision) in changes.into_iter().zip(1..) {
+                let key: Arc<str> = key.into();
+                let change = match value {
+                    Some(value) => {
+                        let entry = Entry { key: key.clone(), value: value.into(), revision };
+                        store.insert(key, entry.clone());
+                        Change::Put(entry)
+                    }
+                    None => {
+                        store.remove(&key);
+                        Change::Delete { key, revision }
+                    }
+                };
+                view.apply(change);
+            }
+            let new = View::of(store.into_values().collect());
+            prop_assert_eq!(told(&view), told(&new));
+            prop_assert_eq!(view.nodes.len(), new.nodes.len());
+            prop_assert_eq!(view.flows.len(), new.flows.len());
+        }
+    }
 }

@@ -1,4 +1,5 @@
 use serde::{Deserialize, Serialize};
+use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -35,6 +36,13 @@ impl TryFrom<String> for Name {
         } else {
             Err(InvalidName(text.chars().take(MAX_BYTES + 1).collect()))
         }
+    }
+}
+
+// Names are compared as their texts are, so a map by name can be searched by text.
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        &self.0
     }
 }
 

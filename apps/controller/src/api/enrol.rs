@@ -61,7 +61,7 @@ pub(super) async fn enrol(
 /// Get a node's next certificate
 ///
 /// Those before stay valid until their end.
-#[utoipa::path(post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), request_body = Renew,
+#[utoipa::path(post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Renew,
     responses((status = 201, body = Certificate), Refused, BodyRefused))]
 pub(super) async fn renew(
     State(controller): State<Arc<Controller>>,

@@ -1,4 +1,4 @@
-use super::extract::{Part, Query};
+use super::extract::{EventsPart, Query};
 use super::refusal::{Failed, Refused};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
@@ -23,20 +23,19 @@ const PING_EVERY: Duration = Duration::from_secs(15);
 const EVENTS_AT_ONCE: usize = 256;
 
 /// What happened, oldest first
-#[utoipa::path(get, path = "/v1/events", tag = "operators", params(Part), security(("token" = [])),
+#[utoipa::path(get, path = "/v1/events", tag = "operators", params(EventsPart), security(("token" = [])),
     responses((status = 200, body = Page<Event>), Refused))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
+    Query(part): Query<EventsPart>,
 ) -> Result<Json<Page<Event>>, Failed> {
     let view = controller.view();
-    let from = part.after::<u64>()?.map_or(Bound::Unbounded, Bound::Excluded);
     let events = view
         .events
-        .range((from, Bound::Unbounded))
+        .range(part.rest())
         .filter(|(_, stored)| operator.sees_optional(stored.event.tenant.as_ref()));
-    Ok(Json(part.page(events.map(|(number, stored)| (number, stored.event.clone())))?))
+    Ok(Json(part.page(events.map(|(number, stored)| (*number, stored.event.clone())))?))
 }
 
 /// Where a stream of events begins.

@@ -11,6 +11,7 @@ use hawser_control::answer::Page;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::error::Category;
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// The body, JSON.
@@ -28,7 +29,7 @@ pub(crate) struct Query<T>(pub(crate) T);
 #[serde(deny_unknown_fields)]
 pub(crate) struct Part {
     /// How many at most.
-    #[serde(default = "Part::limit")]
+    #[serde(default = "limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: u16,
     /// Those after this one: `next` of the page before.
@@ -36,41 +37,72 @@ pub(crate) struct Part {
     after: Option<String>,
 }
 
+/// Which part of a list of events.
+#[derive(Debug, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct EventsPart {
+    /// How many at most.
+    #[serde(default = "limit")]
+    #[param(minimum = 1, maximum = 1000, default = 100)]
+    limit: u16,
+    /// Those after the event of this number: `next` of the page before.
+    #[param(required = false, value_type = u64, minimum = 0)]
+    after: Option<u64>,
+}
+
+const fn limit() -> u16 {
+    100
+}
+
 impl Part {
-    const fn limit() -> u16 {
-        100
+    /// After what the list goes on. Whatever it is, there is a place for it in the order.
+    pub(crate) fn rest(&self) -> (Bound<&str>, Bound<&str>) {
+        (self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
 
-    /// After what the list goes on.
-    pub(crate) fn after<T: std::str::FromStr>(&self) -> Result<Option<T>, Refusal>
-    where
-        T::Err: std::fmt::Display,
-    {
-        let parse = |text: &String| text.parse().map_err(|error| bad(format!("`after`: {error}")));
-        self.after.as_ref().map(parse).transpose()
+    /// As it was given.
+    pub(crate) fn after(&self) -> Option<&str> {
+        self.after.as_deref()
     }
 
-    /// A page of the rest of a list, which begins after `after`.
+    /// A page of the rest of a list.
     pub(crate) fn page<K: ToString, T>(
         &self,
         rest: impl Iterator<Item = (K, T)>,
     ) -> Result<Page<T>, Refusal> {
-        if !(1..=1000).contains(&self.limit) {
-            return Err(bad("`limit` is 1 to 1000"));
-        }
-        let limit = usize::from(self.limit);
-        let mut rest = rest.peekable();
-        let mut items = Vec::new();
-        let mut last = None;
-        while items.len() < limit
-            && let Some((key, item)) = rest.next()
-        {
-            items.push(item);
-            last = Some(key);
-        }
-        let next = last.filter(|_| rest.peek().is_some()).map(|key| key.to_string());
-        Ok(Page { items, next })
+        page(self.limit, rest)
     }
+}
+
+impl EventsPart {
+    /// After what the list goes on.
+    pub(crate) fn rest(&self) -> (Bound<u64>, Bound<u64>) {
+        (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+    }
+
+    /// A page of the rest of a list.
+    pub(crate) fn page<T>(&self, rest: impl Iterator<Item = (u64, T)>) -> Result<Page<T>, Refusal> {
+        page(self.limit, rest)
+    }
+}
+
+fn page<K: ToString, T>(limit: u16, rest: impl Iterator<Item = (K, T)>) -> Result<Page<T>, Refusal> {
+    if !(1..=1000).contains(&limit) {
+        return Err(bad("`limit` is 1 to 1000"));
+    }
+    let limit = usize::from(limit);
+    let mut rest = rest.peekable();
+    let mut items = Vec::new();
+    let mut last = None;
+    while items.len() < limit
+        && let Some((key, item)) = rest.next()
+    {
+        items.push(item);
+        last = Some(key);
+    }
+    let next = last.filter(|_| rest.peek().is_some()).map(|key| key.to_string());
+    Ok(Page { items, next })
 }
 
 fn bad(detail: impl Into<String>) -> Refusal {

@@ -1,6 +1,6 @@
 use super::extract::{Body, Part, Path, Query};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
-use super::tenants::{Created, created, rest};
+use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
@@ -26,7 +26,7 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Flow>>, Failed> {
     let view = controller.view();
-    let flows = view.flows.range(rest(part.after()?)).filter_map(|(name, flow)| {
+    let flows = view.flows.range::<str, _>(part.rest()).filter_map(|(name, flow)| {
         let flow = &flow.record.as_ref()?.value.flow;
         operator.sees(&flow.tenant).then(|| (name, flow.clone()))
     });

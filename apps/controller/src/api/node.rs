@@ -16,7 +16,7 @@ use hawser_control::node::{Registration, Report, Reported};
 use std::sync::Arc;
 
 /// Say what the node has; first on every connection
-#[utoipa::path(put, path = "/v1/nodes/{node}/registration", tag = "nodes", params(("node" = Name, Path)), request_body = Registration,
+#[utoipa::path(put, path = "/v1/nodes/{node}/registration", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Registration,
     responses((status = 204, description = "Known"), Refused, BodyRefused))]
 pub(super) async fn register(
     State(controller): State<Arc<Controller>>,
@@ -49,7 +49,7 @@ pub(super) async fn register(
 }
 
 /// What the node has to do: `assignment`, `policy`, `ping`, and `end` before the controller ends the stream
-#[utoipa::path(get, path = "/v1/nodes/{node}/stream", tag = "nodes", params(("node" = Name, Path)),
+#[utoipa::path(get, path = "/v1/nodes/{node}/stream", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
     responses((status = 200, content_type = "text/event-stream", body = String), Refused))]
 pub(super) async fn stream(
     State(controller): State<Arc<Controller>>,
@@ -61,7 +61,7 @@ pub(super) async fn stream(
 }
 
 /// Tell what happened, and that the node lives
-#[utoipa::path(post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), request_body = Report,
+#[utoipa::path(post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Report,
     responses((status = 204, description = "Taken"), Refused, BodyRefused))]
 pub(super) async fn report(
     State(controller): State<Arc<Controller>>,

@@ -1,6 +1,5 @@
 use super::extract::{Body, Part, Path, Query};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
-use super::tenants::rest;
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, emit, key, random_hex, sha256_hex, unix_ms};
@@ -14,6 +13,7 @@ use hawser_control::access::{Enrolment, NewEnrolment};
 use hawser_control::answer::Page;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Node, Path as NodePath};
+use std::ops::Bound;
 use std::sync::Arc;
 
 /// The longest time for which an enrolment token may be valid, seconds: 30 days.
@@ -28,7 +28,7 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Node>>, Failed> {
     let view = controller.view();
-    let nodes = view.nodes.range(rest(part.after()?)).filter_map(|(name, node)| {
+    let nodes = view.nodes.range::<str, _>(part.rest()).filter_map(|(name, node)| {
         let record = &node.record.as_ref()?.value;
         operator.sees(&record.tenant).then(|| (name, (name, node, record)))
     });
@@ -170,43 +170,33 @@ pub(super) async fn paths(
     operator: Operator<Read>,
     Query(part): Query<Part>,
 ) -> Result<Json<Page<NodePath>>, Failed> {
-    let after: Option<PathKey> = part.after()?;
+    let after = part.after().map(PathKey::of);
     let view = controller.view();
-    let from = after
-        .as_ref()
-        .map_or(std::ops::Bound::Unbounded, |after| std::ops::Bound::Included(after.node.clone()));
+    let from = after.as_ref().map_or(Bound::Unbounded, |after| Bound::Included(after.node));
     let nodes = view
         .nodes
-        .range((from, std::ops::Bound::Unbounded))
+        .range::<str, _>((from, Bound::Unbounded))
         .filter(|(_, node)| node.record.as_ref().is_some_and(|record| operator.sees(&record.value.tenant)));
     let paths = nodes.flat_map(|(name, node)| node.paths(name));
-    let paths = paths.map(|path| (PathKey { node: path.node.clone(), number: path.end.number }, path));
-    let rest = paths.skip_while(|(key, _)| after.as_ref().is_some_and(|after| key <= after));
+    let rest = paths.skip_while(|path| {
+        let key = PathKey { node: path.node.as_str(), number: path.end.number };
+        after.as_ref().is_some_and(|after| key <= *after)
+    });
+    let rest = rest.map(|path| (format!("{}/{}", path.node, path.end.number), path));
     Ok(Json(part.page(rest)?))
 }
 
 /// Where a list of paths goes on: `NODE/NUMBER`.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct PathKey {
-    node: Name,
+struct PathKey<'a> {
+    node: &'a str,
     number: u8,
 }
 
-impl std::fmt::Display for PathKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}/{}", self.node, self.number)
-    }
-}
-
-impl std::str::FromStr for PathKey {
-    type Err = &'static str;
-
-    fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let parse = || {
-            let (node, number) = text.split_once('/')?;
-            Some(PathKey { node: node.parse().ok()?, number: number.parse().ok()? })
-        };
-        parse().ok_or("give NODE/NUMBER, as in `next`")
+impl PathKey<'_> {
+    fn of(text: &str) -> PathKey<'_> {
+        let (node, number) = text.split_once('/').unwrap_or((text, ""));
+        PathKey { node, number: number.parse().unwrap_or(0) }
     }
 }
 
@@ -218,11 +208,10 @@ pub(super) async fn reports(
     operator: Operator<Read>,
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Reported>>, Failed> {
-    let after = part.after()?;
     let view = controller.view();
     let nodes = view
         .nodes
-        .range(rest(after))
+        .range::<str, _>(part.rest())
         .filter(|(_, node)| node.record.as_ref().is_some_and(|record| operator.sees(&record.value.tenant)));
     let reports = controller.reports();
     Ok(Json(part.page(nodes.filter_map(|(name, _)| Some((name, reports.get(name)?.clone()))))?))

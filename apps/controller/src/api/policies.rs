@@ -1,6 +1,5 @@
 use super::extract::{Body, Part, Path, Query};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
-use super::tenants::rest;
 use crate::access::{Operate, Operator, Read};
 use crate::controller::Controller;
 use crate::decide::Outcome;
@@ -24,7 +23,7 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Policy>>, Failed> {
     let view = controller.view();
-    let policies = view.flows.range(rest(part.after()?)).filter_map(|(name, flow)| {
+    let policies = view.flows.range::<str, _>(part.rest()).filter_map(|(name, flow)| {
         let is_seen = operator.sees(&flow.record.as_ref()?.value.flow.tenant);
         let policy = flow.policy.as_ref().filter(|_| is_seen)?;
         Some((name, policy.value.clone()))

@@ -10,7 +10,6 @@ use axum::http::{HeaderName, StatusCode, header};
 use hawser_control::Name;
 use hawser_control::answer::Page;
 use hawser_control::resource::Tenant;
-use std::ops::Bound;
 use std::sync::Arc;
 
 /// What was made, and where it is.
@@ -18,11 +17,6 @@ pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 1], Json<T>);
 
 pub(super) fn created<T>(place: String, what: T) -> Created<T> {
     (StatusCode::CREATED, [(header::LOCATION, place)], Json(what))
-}
-
-/// Where a list goes on after a name.
-pub(super) fn rest(after: Option<Name>) -> (Bound<Name>, Bound<Name>) {
-    (after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
 }
 
 /// Tenants, by name
@@ -34,7 +28,7 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Tenant>>, Failed> {
     let view = controller.view();
-    let tenants = view.tenants.range(rest(part.after()?)).filter(|(name, _)| operator.sees(name));
+    let tenants = view.tenants.range::<str, _>(part.rest()).filter(|(name, _)| operator.sees(name));
     Ok(Json(part.page(tenants.map(|(name, tenant)| (name, tenant.value.clone())))?))
 }
 

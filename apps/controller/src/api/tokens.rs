@@ -1,6 +1,6 @@
 use super::extract::{Body, Part, Path, Query};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
-use super::tenants::{self, Created, created, rest};
+use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, scope_name};
 use crate::controller::{About, Controller};
 use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex, unix_ms};
@@ -23,7 +23,7 @@ pub(super) async fn list(
 ) -> Result<Json<Page<Token>>, Failed> {
     let view = controller.view();
     let tokens =
-        view.tokens.range(rest(part.after()?)).map(|(name, token)| (name, token.value.token.clone()));
+        view.tokens.range::<str, _>(part.rest()).map(|(name, token)| (name, token.value.token.clone()));
     let seen = tokens.filter(|(_, token)| operator.sees_optional(token.tenant.as_ref()));
     Ok(Json(part.page(seen)?))
 }
@@ -92,7 +92,7 @@ pub(super) async fn delete(
 }
 
 /// Whom the controller takes the caller for
-#[utoipa::path(get, path = "/v1/me", tag = "operators", tag = "nodes", security(("token" = []), ()),
+#[utoipa::path(get, path = "/v1/me", tag = "operators", tag = "nodes", security(("token" = []), ("certificate" = [])),
     responses((status = 200, body = Caller), Refused))]
 pub(super) async fn me(Anyone(caller): Anyone) -> Json<Caller> {
     Json(caller)

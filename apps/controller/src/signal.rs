@@ -1,0 +1,101 @@
+//! Telling an ingress of its policy in-band (Qian, step 3): a tagged datagram whose ToS is the policy's code.
+//!
+//! The stream brings the same policy. Whichever comes first is applied, and the other one, like a replay, is no news, because
+//! its epoch is not greater.
+
+use crate::controller::Controller;
+use hawser_control::resource::Policy;
+use hawser_units::{FlowId, PathSet, PolicyCode};
+use hawser_wire::{Key, Signal, SignalError};
+use socket2::SockRef;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, SystemTime};
+
+/// How often a signal is sent again, since a datagram may be lost on the paths that are to be helped, and how long after.
+const REPEATS: u32 = 2;
+const REPEAT_AFTER: Duration = Duration::from_millis(5);
+
+/// Why a signal was not sent.
+#[derive(Debug, thiserror::Error)]
+enum Unsent {
+    #[error("its key is not what the controller made: {0}")]
+    Key(#[from] hex::FromHexError),
+    #[error(transparent)]
+    Number(#[from] hawser_units::OutOfRange),
+    #[error(transparent)]
+    Signal(#[from] SignalError),
+    #[error(transparent)]
+    Socket(#[from] io::Error),
+}
+
+/// Where the ingress of a flow takes signals.
+struct Target {
+    address: SocketAddr,
+    key: String,
+    number: u16,
+}
+
+impl Controller {
+    /// Sends a policy to the flow's ingress, if that takes signals. The stream brings what does not arrive.
+    pub(crate) fn signal(&self, policy: &Policy) {
+        let Some(target) = self.target(policy).filter(|_| self.config.nodes.signals) else { return };
+        match send(&target, policy) {
+            Ok(()) => self.metrics.pushed("signal"),
+            Err(error) => {
+                self.metrics.refused("signal_unsent");
+                tracing::warn!(flow = %policy.flow, address = %target.address, "no signal was sent: {error}");
+            }
+        }
+    }
+
+    fn target(&self, policy: &Policy) -> Option<Target> {
+        let view = self.view();
+        let flow = &view.flow(&policy.flow)?.value;
+        let (node, record) = view.node(&flow.flow.ingress)?;
+        let address = node.registration.as_ref()?.value.signals?;
+        Some(Target { address, key: record.value.signal_key.clone()?, number: flow.number })
+    }
+}
+
+fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
+    let mut key = [0; 16];
+    hex::decode_to_slice(&target.key, &mut key)?;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let signal = Signal {
+        flow: FlowId::try_from(target.number)?,
+        epoch: policy.epoch,
+        code: PolicyCode(policy.code),
+        probes: PathSet::from_bits(policy.probes),
+        probe_every: policy.probe_every,
+        sent_unix_micros: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+    };
+    let payload = signal.emit(&Key::from_bytes(key))?;
+    let socket = socket(target.address, signal.traffic_class())?;
+    socket.send_to(&payload, target.address)?;
+    let address = target.address;
+    tokio::spawn(async move {
+        for _ in 0..REPEATS {
+            tokio::time::sleep(REPEAT_AFTER).await;
+            // The first one was sent; what became of these is of no interest.
+            let _ = socket.send_to(&payload, address);
+        }
+    });
+    Ok(())
+}
+
+/// One for each signal, because the ToS is the socket's.
+fn socket(to: SocketAddr, traffic_class: u8) -> io::Result<UdpSocket> {
+    let any = match to {
+        SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)),
+    };
+    let socket = UdpSocket::bind(any)?;
+    socket.set_nonblocking(true)?;
+    let options = SockRef::from(&socket);
+    match to {
+        SocketAddr::V4(_) => options.set_tos_v4(traffic_class.into())?,
+        SocketAddr::V6(_) => options.set_tclass_v6(traffic_class.into())?,
+    }
+    Ok(socket)
+}

@@ -1,0 +1,8 @@
+//! The controller from outside: its interface called without a port, and over TLS on loopback.
+
+mod decisions;
+mod nodes;
+mod operators;
+mod restart;
+mod rig;
+mod tls;

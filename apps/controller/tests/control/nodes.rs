@@ -1,0 +1,150 @@
+//! How nodes become known, and that each speaks for itself alone.
+
+use crate::rig::{Caller, Identity, Rig, flow, key_and_request};
+use axum::http::StatusCode;
+use futures_util::future::join_all;
+use serde_json::json;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_enrols_once_however_many_try() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let token = rig.invite("in").await;
+    let tries = join_all((0..12).map(|_| async {
+        let body = json!({ "token": token, "csr": key_and_request().1 });
+        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body)).await
+    }))
+    .await;
+    let statuses = |wanted| tries.iter().filter(|answer| answer.status == wanted).count();
+    assert_eq!((statuses(StatusCode::CREATED), statuses(StatusCode::FORBIDDEN)), (1, 11));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let csr = key_and_request().1;
+    let enrol = async |token: &str| {
+        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": csr }))).await
+    };
+    let token = rig.invite("in").await;
+    let parts: Vec<&str> = token.split('.').collect();
+    let other = "0".repeat(64);
+    for wrong in [
+        "",
+        "hawser1",
+        &format!("hawser1.{}.{other}.{}", parts[1], parts[3]),
+        &format!("hawser1.{}.{}.{other}", parts[1], parts[2]),
+        &format!("hawser1.0000000000000000.{}.{}", parts[2], parts[3]),
+        &format!("hawser1.../../node/in.{}.{}", parts[2], parts[3]),
+    ] {
+        enrol(wrong).await.is_problem(403);
+    }
+    let answer =
+        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": "none" }))).await;
+    answer.is_problem(422);
+
+    let short = rig.post("/v1/nodes/in/enrolment", json!({ "tenant": "acme", "valid_s": 1 })).await.body;
+    let short = short["token"].as_str().unwrap();
+    tokio::time::sleep(std::time::Duration::from_millis(1001)).await;
+    enrol(short).await.is_problem(403);
+    assert_eq!(enrol(&token).await.status, StatusCode::CREATED, "failures did not use it up");
+    let deleted = rig.invite("gone").await;
+    rig.delete("/v1/nodes/gone").await;
+    enrol(&deleted).await.is_problem(403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_speaks_for_itself_alone() {
+    let rig = Rig::new().await;
+    let [ingress, egress] = rig.two_nodes(2, flow("evidence", true)).await;
+    let registration = json!({ "version": "1", "paths": [] });
+    for (method, what, body) in [
+        ("PUT", "registration", Some(registration)),
+        ("GET", "stream", None),
+        ("POST", "reports", Some(json!({ "revision": 0 }))),
+        ("POST", "certificate", Some(json!({ "csr": key_and_request().1 }))),
+    ] {
+        let path = format!("/v1/nodes/in/{what}");
+        rig.call(Caller::Node(&egress), method, &path, body.clone()).await.is_problem(403);
+        rig.call(Caller::Nobody, method, &path, body).await.is_problem(401);
+    }
+    rig.call(Caller::Node(&ingress), "GET", "/v1/flows", None).await.is_problem(401);
+
+    // Only the egress judges, only the ingress counts what it sends, and of other flows neither says anything.
+    let degraded = |flow: &str| {
+        json!({ "revision": 0, "observations":
+        [{ "kind": "degraded", "flow": flow, "since_due_us": 1, "silent_us": 1 }] })
+    };
+    rig.report(&ingress, degraded("stage")).await.is_problem(403);
+    let sends = json!({ "revision": 0, "sends":
+        [{ "flow": "stage", "epoch": 1, "code": 0, "packets": 0, "bytes": 0, "copies_bytes": 0 }] });
+    rig.report(&egress, sends).await.is_problem(403);
+    let third = rig.enrol("third").await;
+    rig.report(&third, degraded("stage")).await.is_problem(403);
+    assert_eq!(rig.report(&egress, degraded("deleted")).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(rig.policy("stage").await["epoch"], 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn revoking_ends_what_is_open_at_once() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    let mut stream = rig.stream(&node).await;
+    stream.next_of("assignment").await;
+    assert_eq!(rig.delete("/v1/nodes/in/certificate").await.status, StatusCode::NO_CONTENT);
+    stream.next_of("end").await;
+    assert!(stream.next().await.is_none());
+    rig.report(&node, json!({ "revision": 0 })).await.is_problem(403);
+    let again = rig.enrol("in").await;
+    rig.report(&node, json!({ "revision": 0 })).await.is_problem(403);
+    assert_eq!(rig.report(&again, json!({ "revision": 0 })).await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewed_certificate_is_as_good_as_the_one_before() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    let (key, csr) = key_and_request();
+    let answer =
+        rig.call(Caller::Node(&node), "POST", "/v1/nodes/in/certificate", Some(json!({ "csr": csr }))).await;
+    assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    let renewed = Identity::of(&key, &answer.body);
+    for identity in [&node, &renewed] {
+        let me = rig.call(Caller::Node(identity), "GET", "/v1/me", None).await;
+        assert_eq!((me.body["name"].as_str(), me.body["tenant"].as_str()), (Some("in"), Some("acme")));
+    }
+    rig.delete("/v1/nodes/in/certificate").await;
+    for identity in [&node, &renewed] {
+        rig.call(Caller::Node(identity), "GET", "/v1/me", None).await.is_problem(403);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_does_not_report_is_not_alive() {
+    let rig = Rig::with(|config| {
+        config.nodes.lease_s = 2;
+        config.nodes.report_every_ms = 500;
+    })
+    .await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    rig.register(&node, 2).await;
+    assert_eq!(rig.get("/v1/nodes/in").await.body["alive"], true);
+    rig.until(async || rig.get("/v1/nodes/in").await.body["alive"] == false).await;
+    let has_event = async || rig.get("/v1/events").await.body.to_string().contains("node_lost");
+    rig.until(has_event).await;
+    rig.report(
+        &node,
+        json!({ "revision": 0, "paths":
+        [{ "number": 1, "up": true, "rtt_us": 900, "refused_by_device": 0 }] }),
+    )
+    .await;
+    assert_eq!(rig.get("/v1/nodes/in").await.body["alive"], true);
+    let paths = rig.get("/v1/paths").await.body;
+    assert_eq!(paths["items"][0]["health"]["rtt_us"], 900);
+    assert!(paths["items"][1]["health"].is_null());
+    assert_eq!(rig.get("/v1/reports/in").await.body["report"]["paths"][0]["rtt_us"], 900);
+}
