@@ -39,6 +39,9 @@ pub enum Error {
     /// Nothing came by a stream for longer than the controller lets pass.
     #[error("nothing came from the controller for {} s", .0.as_secs())]
     Silent(Duration),
+    /// The controller ended a stream, and why.
+    #[error("the controller ended the stream: {0}")]
+    Ended(String),
     /// Not an enrolment token.
     #[error("this is no enrolment token: {0}. Make one with `hawser ctl node enrol`")]
     Token(&'static str),
@@ -72,7 +75,7 @@ impl Error {
     /// Whether the same request may succeed later without anybody doing anything.
     pub fn is_passing(&self) -> bool {
         match self {
-            Error::Unreachable(_) | Error::Interrupted { .. } | Error::Silent(_) => true,
+            Error::Unreachable(_) | Error::Interrupted { .. } | Error::Silent(_) | Error::Ended(_) => true,
             Error::Refused(problem) => matches!(problem.status, 429 | 500..=599),
             _ => false,
         }

@@ -120,16 +120,17 @@ pub enum NodeMessage {
 pub struct NodeStream(Events);
 
 impl NodeStream {
-    /// The next message; none when the controller ended the stream, to be opened again.
+    /// The next message; none at the end of the stream, to be opened again.
     ///
     /// # Errors
-    /// When the connection is lost, or the controller was silent for 45 s.
+    /// When the controller says why it ends the stream, the connection is lost, or nothing came for 45 s.
     pub async fn next(&mut self) -> Result<Option<NodeMessage>, Error> {
         while let Some(event) = self.0.next().await? {
             match event.event.as_str() {
                 "assignment" => return Ok(Some(NodeMessage::Assignment(self.0.parse(&event)?))),
                 "policy" => return Ok(Some(NodeMessage::Policy(self.0.parse(&event)?))),
                 "ping" => return Ok(Some(NodeMessage::Ping)),
+                "end" => return Err(Error::Ended(event.data)),
                 // A newer controller may have more to say.
                 _ => {}
             }

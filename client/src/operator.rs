@@ -148,9 +148,11 @@ impl OperatorClient {
         Pages::new(self, "/v1/events", Some(after.to_string()))
     }
 
-    /// What happens from now on.
-    pub async fn follow_events(&self) -> Result<EventStream> {
-        let (response, controller) = self.transport.send(Method::GET, "/v1/events/stream", NOTHING).await?;
+    /// What happened after the event of that number, and then what happens; none: from now on.
+    pub async fn follow_events(&self, after: Option<u64>) -> Result<EventStream> {
+        let after = after.map_or_else(String::new, |number| format!("?after={number}"));
+        let path = format!("/v1/events/stream{after}");
+        let (response, controller) = self.transport.send(Method::GET, &path, NOTHING).await?;
         Ok(EventStream(Events::new(response, controller)))
     }
 
@@ -239,7 +241,7 @@ impl EventStream {
     /// When the connection is lost, or the controller was silent for 45 s.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         while let Some(event) = self.0.next().await? {
-            if event.event != "ping" {
+            if event.event == "event" {
                 return self.0.parse(&event).map(Some);
             }
         }

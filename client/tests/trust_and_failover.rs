@@ -148,6 +148,7 @@ async fn a_stream_gives_what_it_knows_and_ends() {
         "event: from-a-later-version\ndata: 1\n\n",
         "event: assignment\ndata: {\"revision\":7,\"report_every_ms\":5000,\"signal_key\":null,\"sends\":[],",
         "\"receives\":[]}\n\n",
+        "event: end\ndata: the node has opened another stream\n\n",
     );
     let authority = Arc::new(Authority::new());
     let identity = enrolled(&authority).await;
@@ -160,5 +161,6 @@ async fn a_stream_gives_what_it_knows_and_ends() {
     assert_eq!(stream.next().await.unwrap(), Some(NodeMessage::Ping));
     let Some(NodeMessage::Assignment(assignment)) = stream.next().await.unwrap() else { panic!() };
     assert_eq!(assignment.revision, 7);
-    assert_eq!(stream.next().await.unwrap(), None);
+    let error = stream.next().await.unwrap_err();
+    assert!(error.is_passing() && error.to_string().contains("another stream"), "{error}");
 }

@@ -1,7 +1,7 @@
 use crate::output::Output;
 use crate::text;
 use anyhow::Result;
-use hawser_client::{Backoff, OperatorClient};
+use hawser_client::{Backoff, Error, EventStream, OperatorClient};
 use hawser_control::Name;
 use hawser_control::resource::Event;
 use std::time::Duration;
@@ -63,64 +63,50 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     }
 }
 
-/// Goes on when the connection is lost, with what was missed in between.
+/// Goes on when the connection is lost, with what happened since the last event.
 async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Result<()> {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
+    // Waiting for a controller that was never there would hide that something is wrong.
+    let mut stream = client.follow_events(None).await?;
     let mut last = None;
     loop {
-        let failed = match session(client, filter, output, &mut last, &mut backoff).await? {
-            Some(error) => error.to_string(),
-            None => "the controller ended the stream".to_owned(),
-        };
-        eprintln!("hawser: {failed}; trying again");
-        backoff.pause().await;
-    }
-}
-
-/// One connection. Returns the error for which another one is worth trying, or none when the controller ended it.
-async fn session(
-    client: &OperatorClient,
-    filter: &Filter,
-    output: Output,
-    last: &mut Option<u64>,
-    backoff: &mut Backoff,
-) -> Result<Option<hawser_client::Error>> {
-    let mut stream = match client.follow_events().await {
-        Ok(stream) => stream,
-        // Before the first event, waiting would hide that something is wrong.
-        Err(error) if error.is_passing() && last.is_some() => return Ok(Some(error)),
-        Err(error) => return Err(error.into()),
-    };
-    if let Some(number) = *last {
-        for event in client.events(number).all().await? {
-            show(&event, filter, output, last)?;
-        }
-    }
-    loop {
-        match stream.next().await {
-            Ok(Some(event)) => {
-                backoff.reset();
-                show(&event, filter, output, last)?;
+        let error = loop {
+            match stream.next().await {
+                Ok(Some(event)) => {
+                    backoff.reset();
+                    last = Some(event.number);
+                    if filter.takes(&event) {
+                        output.next(&event, &line(&event))?;
+                    }
+                }
+                Ok(None) => break Error::Ended("connect again".to_owned()),
+                Err(error) => break error,
             }
-            Ok(None) => return Ok(None),
-            Err(error) if error.is_passing() => return Ok(Some(error)),
-            Err(error) => return Err(error.into()),
-        }
+        };
+        stream = again(client, last, error, &mut backoff).await?;
     }
 }
 
-/// Shows an event once.
-fn show(event: &Event, filter: &Filter, output: Output, last: &mut Option<u64>) -> Result<()> {
-    if last.is_some_and(|last| event.number <= last) {
-        return Ok(());
+/// Another connection after this error, if it is one that passes.
+async fn again(
+    client: &OperatorClient,
+    last: Option<u64>,
+    mut error: Error,
+    backoff: &mut Backoff,
+) -> Result<EventStream> {
+    while error.is_passing() {
+        eprintln!("hawser: {error}; trying again");
+        backoff.pause().await;
+        match client.follow_events(last).await {
+            Ok(stream) => return Ok(stream),
+            Err(next) => error = next,
+        }
     }
-    *last = Some(event.number);
-    if !filter.takes(event) {
-        return Ok(());
-    }
-    let line =
-        format!("{}  {}  {}  {}", text::date(event.at_unix_ms), event.kind, about(event), event.message);
-    output.next(event, &line)
+    Err(error.into())
+}
+
+fn line(event: &Event) -> String {
+    format!("{}  {}  {}  {}", text::date(event.at_unix_ms), event.kind, about(event), event.message)
 }
 
 fn about(event: &Event) -> String {

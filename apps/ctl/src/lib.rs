@@ -22,7 +22,7 @@ use output::Output;
 
 /// Ask a controller, and tell it what to do
 ///
-/// Says where the controller is once, in a file: see docs/ctl.md.
+/// Where the controller is can be said once, in a file: see docs/ctl.md.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
