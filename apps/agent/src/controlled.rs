@@ -134,8 +134,8 @@ impl Restored {
 
 impl Controlled {
     /// What became of a packet of a received flow.
-    pub(crate) fn handle_packet(&mut self, now: Instant, packet: &JudgedPacket) {
-        self.egress.handle_packet(now, packet, &mut self.trace);
+    pub(crate) fn handle_packet(&mut self, packet: &JudgedPacket) {
+        self.egress.handle_packet(packet, &mut self.trace);
     }
 
     /// Uses the interfaces as they are now.

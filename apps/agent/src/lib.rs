@@ -151,7 +151,7 @@ impl Agent {
         if let Some(observer) = observer {
             observer.observe(now, |packet| {
                 if let Some(controlled) = controlled {
-                    controlled.handle_packet(now, packet);
+                    controlled.handle_packet(packet);
                 }
             });
         }

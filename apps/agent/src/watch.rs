@@ -147,8 +147,9 @@ impl Watch {
 
     /// How many packets answer a request, from the packets of the flow so far.
     pub(crate) fn frame_size(&mut self, flow: FlowId, packets: u64) -> Option<f64> {
+        let watched = self.flows.get_mut(&flow)?;
         let requests = self.watcher.stats(flow).ok()?.requests;
-        self.flows.get_mut(&flow)?.frames.handle(requests, packets)
+        watched.frames.handle(requests, packets)
     }
 
     /// The flows with their counters.

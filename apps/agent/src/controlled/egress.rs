@@ -83,10 +83,11 @@ impl Egress {
         is_new
     }
 
-    pub(super) fn handle_packet(&mut self, now: Instant, packet: &JudgedPacket, trace: &mut Trace) {
+    /// Takes in what became of a packet.
+    pub(super) fn handle_packet(&mut self, packet: &JudgedPacket, trace: &mut Trace) {
         let Some(received) = self.received.get_mut(&packet.flow) else { return };
         if let Some(window) = received.judge.handle_packet(packet) {
-            trace.window(now, &received.asked.flow, received.policy.epoch, window);
+            trace.window(packet.at, &received.asked.flow, received.policy.epoch, window);
         }
     }
 

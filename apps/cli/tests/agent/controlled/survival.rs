@@ -92,9 +92,8 @@ fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
             paths().into_iter().find(|path| path.node.as_str() == "ingress" && path.end.number == number);
         found.and_then(|path| path.health)
     };
-    wait("a round-trip time of every path", || {
-        [1, 2].iter().all(|path| health(*path)?.rtt_us.is_some()).then_some(())
-    });
+    let round_trip = |number| health(number).and_then(|health| health.rtt_us);
+    wait("the round-trip times", || round_trip(1).zip(round_trip(2)));
     let reports = rig.under_traffic(|edges, lab| {
         await_copies(edges);
         lab.network().ip("link set in2 nomaster").unwrap();
