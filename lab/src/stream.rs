@@ -97,7 +97,8 @@ impl Stream {
         publish.args(source.encode_ahead.then_some("--encode-ahead"));
         publish.args(source.mptcp.then_some("--mptcp"));
         publish.arg("--log").arg(directory.join("captured.csv"));
-        let publisher = Process::spawn(lab.source(), publish)?;
+        let mut publisher = Process::spawn(lab.source(), publish)?;
+        await_rows(&mut publisher, directory, "publisher", "captured.csv", stop)?;
 
         let mut view = command(binary, directory, "viewer")?;
         view.args(["view", &address]);
@@ -105,12 +106,9 @@ impl Stream {
         view.arg("--arrivals").arg(directory.join("arrivals.csv"));
         view.args(source.in_flight.map(|frames| format!("--in-flight={frames}")));
         view.args(source.mptcp.then_some("--mptcp"));
-        let viewer = Process::spawn(lab.viewer(), view)?;
-
-        let mut stream = Stream { publisher, viewer, directory: directory.to_owned(), began_ns: 0 };
-        stream.await_first_frame(stop)?;
-        stream.began_ns = unix_now_ns();
-        Ok(stream)
+        let mut viewer = Process::spawn(lab.viewer(), view)?;
+        await_rows(&mut viewer, directory, "viewer", "frames.csv", stop)?;
+        Ok(Stream { publisher, viewer, directory: directory.to_owned(), began_ns: unix_now_ns() })
     }
 
     /// Ends both processes and reads what they wrote.
@@ -142,25 +140,6 @@ impl Stream {
         }
         Ok(())
     }
-
-    fn await_first_frame(&mut self, stop: &Stop) -> Result<()> {
-        let deadline = std::time::Instant::now() + PATIENCE;
-        let frames = self.directory.join("frames.csv");
-        while !timeline::read(&frames).is_ok_and(|rows| !rows.is_empty()) {
-            self.check_running()?;
-            if stop.requested() {
-                bail!("stopped");
-            }
-            if std::time::Instant::now() > deadline {
-                bail!(
-                    "no frame arrived within {PATIENCE:?}: {}",
-                    last_words(&self.directory.join("viewer.log"))
-                );
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
-    }
 }
 
 impl Record {
@@ -189,6 +168,26 @@ impl Record {
         let count = self.captured_ns.iter().filter(|&&at| within.contains(&self.seconds(at))).count();
         count as f64 / (to - from).as_secs_f64()
     }
+}
+
+/// Waits until a process has written the first line below the header of its table: the publisher has loaded its recording
+/// and captures, the viewer has received a frame.
+fn await_rows(process: &mut Process, directory: &Path, name: &str, table: &str, stop: &Stop) -> Result<()> {
+    let deadline = std::time::Instant::now() + PATIENCE;
+    let log = directory.join(format!("{name}.log"));
+    while !fs::read_to_string(directory.join(table)).is_ok_and(|text| text.lines().count() > 1) {
+        if let Some(status) = process.ended()? {
+            bail!("the {name} ended with {status}: {}", last_words(&log));
+        }
+        if stop.requested() {
+            bail!("stopped");
+        }
+        if std::time::Instant::now() > deadline {
+            bail!("the {name} has no frame after {PATIENCE:?}: {}", last_words(&log));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
 }
 
 fn captured(path: &Path) -> Result<Vec<u64>> {
