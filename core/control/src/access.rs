@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 pub struct NewEnrolment {
     /// Whose the node will be.
     pub tenant: Name,
-    /// How long the token can be used, seconds.
+    /// How long the token can be used, seconds; up to 30 days.
     #[serde(default = "NewEnrolment::valid_s")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 2_592_000))]
     pub valid_s: u32,
 }
 

@@ -118,6 +118,7 @@ pub struct SendReport {
     /// Of the policy in force at the node.
     pub epoch: u32,
     /// The paths that packets take.
+    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
     pub code: u8,
     /// Packets that were replicated.
     pub packets: u64,
@@ -146,6 +147,7 @@ pub struct ReceiveReport {
 #[serde(deny_unknown_fields)]
 pub struct ReceivedPath {
     /// The path.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
     pub number: u8,
     /// Copies that arrived.
     pub arrivals: u64,

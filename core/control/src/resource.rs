@@ -40,6 +40,7 @@ pub struct Node {
 #[serde(deny_unknown_fields)]
 pub struct PathEnd {
     /// 1 to 8, the same at both ends.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
     pub number: u8,
     /// What it leaves by.
     pub interface: String,
@@ -70,6 +71,7 @@ pub struct Path {
 #[serde(deny_unknown_fields)]
 pub struct PathHealth {
     /// The path.
+    #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
     pub number: u8,
     /// Whether its interface is there and its next hop known.
     pub up: bool,
@@ -116,6 +118,7 @@ pub struct Selector {
     pub destination: String,
     /// The IP protocol number; any when not given.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
     pub protocol: Option<u8>,
     /// First and last source port; any when not given.
     #[serde(default)]
@@ -223,6 +226,7 @@ pub struct Policy {
 #[serde(deny_unknown_fields)]
 pub struct Override {
     /// The paths that every packet takes: bit i is path i+1; 0 is the default route.
+    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
     pub code: u8,
 }
 
