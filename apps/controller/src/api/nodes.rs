@@ -30,7 +30,7 @@ pub(super) async fn list(
     let view = controller.view();
     let nodes = view.nodes.range::<str, _>(part.rest()).filter_map(|(name, node)| {
         let record = &node.record.as_ref()?.value;
-        operator.sees(&record.tenant).then(|| (name, (name, node, record)))
+        operator.sees(&record.tenant).then_some((name, (name, node, record)))
     });
     let Page { items, next } = part.page(nodes)?;
     let resource = |(name, node, record): (&Name, &crate::view::NodeView, &NodeRecord)| {
