@@ -66,7 +66,7 @@ impl Leader {
                 view.flows.keys().cloned().collect::<Vec<_>>(),
             )
         };
-        tracing::info!(observations = observations.len(), flows = flows.len(), "decides from now on");
+        tracing::debug!(observations = observations.len(), flows = flows.len(), "looks at everything");
         for key in observations {
             self.act_upon_waiting(key).await;
         }
