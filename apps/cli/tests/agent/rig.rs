@@ -6,7 +6,7 @@ use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::{PathId, PathSet};
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The rate of each stream.
@@ -14,6 +14,9 @@ const RATE_PPS: u32 = 2_000;
 
 /// What traffic is given to arrive when the senders have ended.
 const GRACE: Duration = Duration::from_millis(300);
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Packets of one stream that are between two nodes at any time: the network delivers at once, and a processor that
 /// is needed elsewhere holds packets back for milliseconds.
@@ -73,6 +76,18 @@ impl Rig {
         while received(&self.lab) < first + 500 {
             thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// Waits until there is what is hoped for.
+pub(crate) fn wait<T>(what: &str, mut hoped: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = hoped() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "{what} never came");
+        thread::sleep(Duration::from_millis(10));
     }
 }
 

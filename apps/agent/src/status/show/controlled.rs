@@ -88,3 +88,105 @@ fn watched(status: &ControllerStatus) -> String {
     }
     table("watched requests", &COLUMNS, rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{JudgedStatus, PathStatus, PathWindowStatus, WatchStatus, WindowStatus};
+    use std::collections::BTreeMap;
+
+    fn policy(code: u8) -> PolicyStatus {
+        let because = "judged".to_owned();
+        PolicyStatus {
+            flow: "stage".parse().unwrap(),
+            epoch: 4,
+            code,
+            probes: 0b100,
+            probe_every: 64,
+            because,
+        }
+    }
+
+    fn status() -> ControllerStatus {
+        let paths = BTreeMap::from([(1, PathWindowStatus { sent: 100, rewards: 97, only: 12 })]);
+        let watch = WatchStatus {
+            requests: 300,
+            ends: 0,
+            retransmissions: 2,
+            records_lost: 0,
+            degraded: 1,
+            packets_per_request: Some(124),
+        };
+        let judged = JudgedStatus {
+            policy: policy(0b11),
+            mode: "evidence".to_owned(),
+            packets: 5_000,
+            window: Some(WindowStatus { packets: 100, lost: 0, paths }),
+            watch: Some(watch),
+        };
+        ControllerStatus {
+            urls: vec!["https://192.0.2.1:14750".to_owned()],
+            state: "connected".to_owned(),
+            since_unix_ms: 88_000,
+            why: None,
+            revision: 7,
+            observations_dropped: 0,
+            not_applied: BTreeMap::new(),
+            paths: BTreeMap::from([
+                (1, PathStatus { up: true, rtt_us: Some(40_125) }),
+                (2, PathStatus { up: false, rtt_us: None }),
+            ]),
+            send: BTreeMap::new(),
+            receive: BTreeMap::from([(3, judged)]),
+            signals: BTreeMap::from([("accepted".to_owned(), 1), ("epoch".to_owned(), 2)]),
+        }
+    }
+
+    #[test]
+    fn people_see_tables() {
+        assert_eq!(
+            describe(&status(), 100_000),
+            "connected to the controller https://192.0.2.1:14750 for 12 s; assignment 7\n\
+             \n\
+             paths\n\
+             path  state  round trip\n\
+             \x20  1     up   40.125 ms\n\
+             \x20  2   DOWN   no answer\n\
+             \n\
+             policies\n\
+             \x20flow  number            epoch  paths     probed  because\n\
+             stage       3  received      4    1,2  3 1 in 64   judged\n\
+             \n\
+             judged: the last hundred packets by path\n\
+             \x20flow      mode  packets  path  sent  in time  only this one\n\
+             stage  evidence     5000\n\
+             \x20                            1   100       97             12\n\
+             \n\
+             watched requests\n\
+             \x20flow  requests  sent again  degraded  packets a request\n\
+             stage       300           2         1                124\n\
+             \n\
+             in-band signals: 1 accepted, 2 epoch\n"
+        );
+    }
+
+    #[test]
+    fn what_needs_attention_is_said() {
+        let why = Some("its certificate was revoked".to_owned());
+        let not_applied = BTreeMap::from([("stage".parse().unwrap(), "no such peer".to_owned())]);
+        let status = ControllerStatus {
+            state: "refused".to_owned(),
+            why,
+            not_applied,
+            observations_dropped: 3,
+            ..status()
+        };
+        let text = describe(&status, 100_000);
+        assert!(
+            text.contains("THE CONTROLLER REFUSES THIS NODE: its certificate was revoked; assignment 7"),
+            "{text}"
+        );
+        assert!(text.contains("flow stage is not as assigned: no such peer"), "{text}");
+        assert!(text.contains("3 observations were never reported"), "{text}");
+    }
+}

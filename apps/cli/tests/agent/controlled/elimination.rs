@@ -1,6 +1,6 @@
 //! Paths that are of no use are found out by the packets themselves, and left.
 
-use super::rig::Controlled;
+use super::rig::{Controlled, received_code, sent_code};
 use crate::rig::assert_losses;
 use hawser_control::resource::Mode;
 use hawser_lab::traffic::Family;
@@ -8,13 +8,14 @@ use hawser_lab::traffic::Family;
 /// Cuts the second path while packets fly and waits until the flow has left it.
 fn leaves_a_path_that_was_cut(mode: Mode) {
     let mut controlled = Controlled::with_flow(mode, None);
-    let Controlled { rig, control, .. } = &mut controlled;
-    let reports = rig.under_traffic(|edges, lab| {
+    let reports = controlled.rig.under_traffic(|edges, lab| {
         lab.network().ip("link set in2 nomaster").unwrap();
-        let left = |status: &hawser_agent::Status| super::rig::sent_code(status) == Some(0b1);
+        let left = |status: &hawser_agent::Status| sent_code(status) == Some(0b1);
         edges.ingress_agent.wait_until("left the path", left).unwrap();
-        let events = control.events().unwrap();
-        assert!(!events.is_empty());
+        let heard = |status: &hawser_agent::Status| received_code(status) == Some(0b1);
+        let status = edges.egress_agent.wait_until("heard of it", heard).unwrap();
+        let judged = status.controller.unwrap().receive.into_values().next().unwrap();
+        assert_eq!(judged.policy.because, "judged");
     });
     let of_the_flow: Vec<_> =
         reports.into_iter().filter(|report| report.stream.family == Family::Ipv4).collect();

@@ -12,11 +12,6 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
-use std::time::{Duration, Instant};
-
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(super) struct Controlled {
     pub(super) rig: Rig,
@@ -101,14 +96,6 @@ impl Controlled {
             agent.wait_until("connected", |status| state(status) == "connected").unwrap();
         }
     }
-
-    /// Waits until an event of that kind has happened, and returns what it says.
-    pub(super) fn await_event(&self, kind: &str) -> String {
-        wait(&format!("the event {kind}"), || {
-            let events = self.control.events().ok()?;
-            events.into_iter().rev().find(|event| event.kind == kind).map(|event| event.message)
-        })
-    }
 }
 
 pub(super) fn stage() -> Name {
@@ -132,18 +119,6 @@ pub(super) fn sent_code(status: &hawser_agent::Status) -> Option<u8> {
 pub(super) fn received_code(status: &hawser_agent::Status) -> Option<u8> {
     let judged = &status.controller.as_ref()?.receive;
     judged.values().find(|judged| judged.policy.flow == stage()).map(|judged| judged.policy.code)
-}
-
-/// Waits until there is what is hoped for.
-pub(super) fn wait<T>(what: &str, mut hoped: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = hoped() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what} never came");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 /// The controller that was started with a configuration in `directory`.

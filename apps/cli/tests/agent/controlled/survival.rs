@@ -1,7 +1,7 @@
 //! Traffic goes on whatever becomes of the controller and of agents under it.
 
-use super::rig::{Controlled, sent_code, stage, state, wait};
-use crate::rig::{IN_FLIGHT, assert_losses};
+use super::rig::{Controlled, sent_code, stage, state};
+use crate::rig::{IN_FLIGHT, assert_losses, wait};
 use hawser_control::resource::Mode;
 use hawser_lab::edges::Edges;
 use hawser_lab::traffic::{Family, StreamReport};

@@ -1,6 +1,7 @@
 //! From a viewer's requests that come late to copies on all paths, by the controller's stream and by in-band signals.
 
-use super::rig::{Controlled, to, wait};
+use super::rig::{Controlled, to};
+use crate::rig::wait;
 use hawser_control::resource::{Mode, Trigger};
 use hawser_lab::topology::Lab;
 use std::net::UdpSocket;
@@ -85,6 +86,15 @@ fn a_viewer_that_falls_silent_gets_copies_on_all_paths() {
     println!("the first copy left {after_due:?} after the third late request was due");
     assert!(after_due < Duration::from_millis(700), "{after_due:?}");
     controlled.await_code(0b11);
+    // Stream and signal bring the same policy; it takes effect once.
+    let told = |kind: &str| {
+        let events = controlled.control.events().unwrap();
+        events.into_iter().filter(|event| event.kind == kind).count()
+    };
+    wait("word of the first copy", || (told("first_replica") > 0).then_some(()));
+    assert_eq!((told("policy_applied"), told("first_replica")), (2, 1), "off at first, then on both paths");
+    let signals = controlled.rig.edges.ingress().unwrap().controller.unwrap().signals;
+    assert!(signals.values().sum::<u64>() > 0, "{signals:?}");
 }
 
 #[test]
