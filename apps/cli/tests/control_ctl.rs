@@ -124,7 +124,7 @@ fn the_file_in_the_documentation_is_applied_once() {
     assert!(rig.says("apply --file site.toml").contains("created"));
     let again = rig.json("apply --file site.toml");
     assert!(again.as_array().unwrap().iter().all(|outcome| outcome["change"] == "none"), "{again}");
-    rig.says("flow set stage --protocol any");
+    rig.says("flow set stage --protocol udp");
     assert!(rig.says("apply --file site.toml").contains("changed: select"));
 }
 

@@ -65,7 +65,11 @@ impl Experiment for Control {
         for agents in AGENTS.into_iter().filter(|agents| chosen.contains(&case_name(*agents))) {
             let name = case_name(agents);
             println!("{name}: {agents} nodes, {} flows", agents * FLOWS_PER_AGENT);
-            let measured = run_case(run, agents).with_context(|| name.clone())?;
+            let measured = run.until_valid(|| run_case(run, agents), Measured::invalid_because);
+            let (measured, _) = measured.with_context(|| name.clone())?;
+            for reason in measured.invalid_because() {
+                summary.invalidate(format!("{name}: {reason}"));
+            }
             summary.cases.push(describe(&name, agents, &measured));
         }
         report::write(&summary, &run.out)?;
@@ -158,11 +162,13 @@ impl Work {
         println!("  all nodes are there; measuring for {} s", self.seconds);
         let lag = tokio::spawn(measure::lag(Arc::clone(&latencies)));
         let (steady_from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
+        let machine_from = measure::machine_cpu()?;
         latencies.begin();
         let changes = Changes::start(&operator, &fleet, &latencies);
         self.pause(Duration::from_secs_f64(self.seconds)).await?;
         let changes = changes.stop().await;
         let (steady_to, agents_to) = (self.controller.usage()?, measure::own_cpu()?);
+        let machine_cpu = measure::machine_cpu()? - machine_from;
         // What is on its way still counts.
         self.pause(Duration::from_secs(2)).await?;
         latencies.end();
@@ -175,6 +181,7 @@ impl Work {
             steady_from,
             steady_to,
             agents_cpu,
+            machine_cpu,
             enrolment,
             flows_created,
             changes,
@@ -233,7 +240,7 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
     // Every change goes to two nodes.
     metrics.set("changes_missed_ratio", 1.0 - arrived as f64 / (2 * measured.changes) as f64);
     metrics.set("errors_ratio", latencies.errors_ratio());
-    let seconds = (steady_to.at - steady_from.at).as_secs_f64();
+    let seconds = measured.seconds();
     let controller_cores = (steady_to.cpu - steady_from.cpu).as_secs_f64() / seconds;
     let grown = |to: &Usage, from: &Usage| to.memory_bytes as f64 - from.memory_bytes as f64;
     metrics.set("controller_cpu_cores", controller_cores);
@@ -243,6 +250,7 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
     let flows = (agents * FLOWS_PER_AGENT) as f64;
     metrics.set("controller_memory_per_flow_bytes", grown(idle, empty) / flows);
     metrics.set("agents_cpu_cores", measured.agents_cpu.as_secs_f64() / seconds);
+    metrics.set("others_cpu_cores", measured.others_cores());
     metrics.set("enrolment_s", measured.enrolment.as_secs_f64());
     metrics.set("flows_created_s", measured.flows_created.as_secs_f64());
     metrics

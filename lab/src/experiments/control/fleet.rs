@@ -67,7 +67,8 @@ pub(super) async fn create_flows(operator: &OperatorClient, agents: usize, stop:
         if stop.requested() {
             bail!("stopped");
         }
-        Ok(drop(operator.create_flow(&flow(index, agents)).await?))
+        operator.create_flow(&flow(index, agents)).await?;
+        Ok(())
     };
     stream::iter(0..agents * FLOWS_PER_AGENT).map(create).buffer_unordered(AT_ONCE).try_collect().await
 }

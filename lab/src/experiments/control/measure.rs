@@ -1,4 +1,4 @@
-use super::process::Usage;
+use super::process::{TICK, Usage};
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::fs;
@@ -6,6 +6,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+/// When timers of the simulated nodes fire so late, 99 of 100 times at most, nodes and controller wait for a processor
+/// rather than for each other.
+const LAG_LIMIT_MS: f64 = 50.0;
 
 /// What takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -147,6 +151,21 @@ pub(super) fn own_cpu() -> Result<Duration> {
     Ok(micros(usage.user_time()) + micros(usage.system_time()))
 }
 
+/// Processor time that this machine has spent on anything, since it started.
+pub(super) fn machine_cpu() -> Result<Duration> {
+    let path = "/proc/stat";
+    let statistics = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
+    busy(&statistics).context("the kernel's statistics have another form")
+}
+
+/// All but idle and waiting, which are fields 4 and 5 of the first line; the last two are contained in others.
+fn busy(statistics: &str) -> Option<Duration> {
+    let fields = statistics.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
+    let busy = [0, 1, 2, 5, 6, 7].iter().map(|field| ticks.get(*field)).sum::<Option<u64>>()?;
+    Some(TICK * u32::try_from(busy).ok()?)
+}
+
 /// What one case gave.
 #[derive(Debug)]
 pub(super) struct Measured {
@@ -160,11 +179,38 @@ pub(super) struct Measured {
     pub(super) steady_to: Usage,
     /// Processor time of the simulated nodes in the steady state.
     pub(super) agents_cpu: Duration,
+    /// Processor time of the whole machine in the steady state.
+    pub(super) machine_cpu: Duration,
     pub(super) enrolment: Duration,
     pub(super) flows_created: Duration,
     /// Policy changes that were asked for; each goes to two nodes.
     pub(super) changes: usize,
     pub(super) latencies: Arc<Latencies>,
+}
+
+impl Measured {
+    /// Processors that somebody else kept busy in the steady state.
+    pub(super) fn others_cores(&self) -> f64 {
+        let controller = self.steady_to.cpu - self.steady_from.cpu;
+        self.machine_cpu.saturating_sub(controller + self.agents_cpu).as_secs_f64() / self.seconds()
+    }
+
+    /// How long the steady state was measured.
+    pub(super) fn seconds(&self) -> f64 {
+        (self.steady_to.at - self.steady_from.at).as_secs_f64()
+    }
+
+    /// Why the latencies are not the controller's.
+    pub(super) fn invalid_because(&self) -> Vec<String> {
+        let lag_ms = quantile(&self.latencies.sorted_ms(Kind::Lag), 0.99);
+        if lag_ms <= LAG_LIMIT_MS {
+            return Vec::new();
+        }
+        let others = self.others_cores();
+        vec![format!(
+            "timers of the simulated nodes fired {lag_ms:.0} ms late: something else kept {others:.2} processors busy"
+        )]
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -184,6 +230,12 @@ mod tests {
         );
         assert_eq!(quantile(&[7.0], 0.99), 7.0);
         assert!(quantile(&[], 0.5).is_nan());
+    }
+
+    #[test]
+    fn waiting_is_not_work() {
+        let statistics = "cpu  100 20 30 90000 5000 4 6 40 7 8\ncpu0 1 2 3 4 5 6 7 8 9 10\n";
+        assert_eq!(busy(statistics), Some(Duration::from_secs(2)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ const URL: &str = "https://127.0.0.1:14750";
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The kernel counts processor time in hundredths of a second for user space (USER_HZ).
-const TICK: Duration = Duration::from_millis(10);
+pub(super) const TICK: Duration = Duration::from_millis(10);
 
 /// A running controller. It ends when this is dropped.
 pub(super) struct ControllerProcess {
