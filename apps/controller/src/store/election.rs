@@ -3,7 +3,7 @@
 //! The leader counts its time from before it asked for it, the store from after, so the leader stops before the store
 //! lets another one start. Whatever it was about to write then is refused by [`Leadership::fence`].
 
-use super::{Change, Error, Expect, Lease, LeaseId, Revision, Store, Write};
+use super::{Error, Expect, Lease, LeaseId, Revision, Store, Write};
 use futures_util::StreamExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -191,13 +191,30 @@ impl Candidate {
         }
     }
 
-    async fn wait_for_change(&self, after: Revision) -> Result<(), Error> {
+    /// Until the key no longer holds what this revision wrote.
+    async fn wait_for_change(&self, written: Revision) -> Result<(), Error> {
+        let mut after = written;
+        loop {
+            if self.is_changed_for_certain(after).await? {
+                return Ok(());
+            }
+            let (entries, revision) = self.store.list_all(&self.key).await?;
+            if !entries.iter().any(|entry| *entry.key == *self.key && entry.revision == written) {
+                return Ok(());
+            }
+            after = revision;
+        }
+    }
+
+    /// Waits until the key was changed; false when changes were forgotten, so that this one may be among them.
+    async fn is_changed_for_certain(&self, after: Revision) -> Result<bool, Error> {
         let mut watch = self.store.watch(&self.key, after);
         while let Some(change) = watch.next().await {
             match change {
-                Ok(change) if **change.key() == *self.key => return Ok(()),
-                Ok(Change::Put(_) | Change::Delete { .. }) => {}
-                Err(Error::Compacted(_)) => return Ok(()),
+                Ok(change) if **change.key() == *self.key => return Ok(true),
+                // Of a longer key.
+                Ok(_) => {}
+                Err(Error::Compacted(_)) => return Ok(false),
                 Err(e) => return Err(e),
             }
         }

@@ -102,7 +102,7 @@ fn spawn(directory: &TempDir, client: &str, peer: &str, extra: &[String]) -> Chi
 
 /// Nobody listens there; etcd cannot be told to take any port and say which. Below the range that the kernel gives to
 /// outgoing connections, one range for each process, so that nobody takes it before etcd does.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {
         let place = std::process::id() * 64 + NEXT.fetch_add(1, Ordering::Relaxed);
