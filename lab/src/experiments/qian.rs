@@ -8,7 +8,7 @@ mod trial;
 
 use crate::experiment::{Experiment, Run};
 use crate::summary::{Case, Metrics, Provenance, Summary};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use scene::Scene;
 use trial::Trial;
 
@@ -40,10 +40,14 @@ impl Experiment for Qian {
             for seed in (run.seed..).take(seeds as usize) {
                 println!("[{}/{}] {name}, seed {seed}", index + 1, chosen.len());
                 let run = Run { seed, ..run.clone() };
-                measure(&run, name, &mut summary, &mut trials, &mut faults)
-                    .with_context(|| format!("case {name}, seed {seed}"))?;
+                let measured = measure(&run, name, &mut summary, &mut trials, &mut faults);
                 if run.stop.requested() {
                     bail!("stopped");
+                }
+                // What the others found is not thrown away for one.
+                if let Err(error) = measured {
+                    println!("  failed: {error:#}");
+                    summary.invalidate(format!("{name}, seed {seed}: {error:#}"));
                 }
             }
         }

@@ -40,6 +40,9 @@ mptcp endpoint add {home} dev {device} subflow
 "
             );
         }
+        // A connection's buffer begins with the middle value and grows with what its reader takes. While data of a slow
+        // path is missing the reader takes nothing, and a small buffer full of data of the others stays small for ever.
+        self.viewer.sysctl("net.ipv4.tcp_rmem", "4096 16777216 67108864")?;
         self.source.ip(&limits)?;
         self.ingress.ip(&at_ingress)?;
         self.egress.ip(&at_egress)?;
