@@ -14,6 +14,8 @@ pkg-config                   pkg-config
 ip                           iproute2
 ethtool                      ethtool
 ffmpeg                       ffmpeg
+protoc                       protobuf-compiler
+/usr/include/google/protobuf/descriptor.proto  libprotobuf-dev
 '
 # For `make test`. Tests start an etcd of their own on free ports; the package may start its service besides.
 needed_by_checks='

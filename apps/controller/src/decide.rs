@@ -80,13 +80,28 @@ impl Controller {
                 else {
                     return Ok(Outcome::Gone);
                 };
-                let decision = match choose(view.situation(&record.value.flow), before) {
-                    Err(void) => return Ok(Outcome::Void(void)),
-                    Ok(None) => return Ok(Outcome::Stays(before.clone())),
-                    Ok(Some(decision)) => decision,
+                let chosen = match choose(view.situation(&record.value.flow), before) {
+                    Err(void) => Err(Outcome::Void(void)),
+                    Ok(None) => Err(Outcome::Stays(before.clone())),
+                    Ok(Some(decision)) => Ok(decision.following(Some(before), flow, unix_ms())),
                 };
                 let about = About::tenant(&record.value.flow.tenant).flow(flow);
-                (about, decision.following(Some(before), flow, unix_ms()), [record.revision, *revision])
+                (about, chosen, [record.revision, *revision])
+            };
+            let policy = match policy {
+                Ok(policy) => policy,
+                Err(outcome) => {
+                    // Another controller may have changed what this one still takes for granted.
+                    let checks = keys.iter().zip(read).map(|(key, read)| Write::check(key, Expect::Revision(read)));
+                    match self.store.commit(checks.collect()).await {
+                        Ok(_) => return Ok(outcome),
+                        Err(Error::Conflict { found, .. }) if attempt < ATTEMPTS => {
+                            self.caught_up(found).await;
+                            continue;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                }
             };
             let mut writes = with.clone();
             writes.push(Write::check(&keys[0], Expect::Revision(read[0])));
