@@ -92,7 +92,8 @@ impl Controller {
                 Ok(policy) => policy,
                 Err(outcome) => {
                     // Another controller may have changed what this one still takes for granted.
-                    let checks = keys.iter().zip(read).map(|(key, read)| Write::check(key, Expect::Revision(read)));
+                    let checks =
+                        keys.iter().zip(read).map(|(key, read)| Write::check(key, Expect::Revision(read)));
                     match self.store.commit(checks.collect()).await {
                         Ok(_) => return Ok(outcome),
                         Err(Error::Conflict { found, .. }) if attempt < ATTEMPTS => {
