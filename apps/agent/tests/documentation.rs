@@ -26,7 +26,11 @@ fn the_examples_are_two_ends_of_the_same_paths() {
     for (from, to) in [(&ingress, &egress), (&egress, &ingress)] {
         for sent in from.flows.send.values() {
             let (slot, key) = sent.key.as_ref().unwrap();
-            assert!(to.flows.receive[&sent.label].slots[slot.index()].as_ref() == Some(key), "{}", sent.label);
+            assert!(
+                to.flows.receive[&sent.label].slots[slot.index()].as_ref() == Some(key),
+                "{}",
+                sent.label
+            );
         }
     }
 }
