@@ -6,7 +6,6 @@ mod window;
 use crate::judged::JudgedPacket;
 use crate::judgement::JudgeEvent;
 use crate::proposal::Proposal;
-use crate::sets::Sets;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
 use standing::{Change, Standing, USELESS_AFTER, Wait};
 use std::collections::{BTreeMap, VecDeque};

@@ -3,7 +3,7 @@
 //! The kernel records every copy that arrives; a [`Tracker`] finds the copies of a packet among the records, waits for
 //! the ones that are still under way, counts what each path was good for, and hands the packet on to a judge:
 //! [`Successive`] or [`Evidence`], which says what paths the flow should take. A [`Trigger`] watches the viewer's requests
-//! and says when a flow needs help; [`redirect`] chooses one path by its round-trip time.
+//! and says when a flow needs help.
 //!
 //! ```
 //! use hawser_pathset::{Arrival, Tracker};
@@ -45,8 +45,6 @@ mod judgement;
 mod numbers;
 mod packet;
 mod proposal;
-pub mod redirect;
-mod sets;
 mod successive;
 mod totals;
 mod trigger;

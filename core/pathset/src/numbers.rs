@@ -1,5 +1,4 @@
 use crate::judged::JudgedPacket;
-use crate::sets::Sets;
 use hawser_units::{MAX_PATHS, PathSet};
 
 /// A jump of so many numbers is a new session of the sender, not a loss: 10 s of 13,000 packets a second.

@@ -58,7 +58,7 @@ impl Successive {
     /// Takes in the next packet. One that was not sent over all paths left, or of which no copy came by any, says nothing.
     /// Of one that does not say what it was sent over (`sent` empty) it is assumed.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
-        let sent_over_all = packet.sent.is_empty() || self.paths.bits() & !packet.sent.bits() == 0;
+        let sent_over_all = packet.sent.is_empty() || self.paths.difference(packet.sent).is_empty();
         let Some(earliest) = self.paths.iter().filter_map(|path| packet.skew(path)).min() else { return };
         if self.paths.len() < 2 || !sent_over_all {
             return;

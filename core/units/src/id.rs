@@ -132,6 +132,24 @@ impl PathSet {
         PathSet(self.0 & !(1 << path.0))
     }
 
+    /// What is in this set or in the other.
+    #[must_use]
+    pub const fn union(self, other: PathSet) -> Self {
+        PathSet(self.0 | other.0)
+    }
+
+    /// What is in both sets.
+    #[must_use]
+    pub const fn intersection(self, other: PathSet) -> Self {
+        PathSet(self.0 & other.0)
+    }
+
+    /// What is in this set and not in the other.
+    #[must_use]
+    pub const fn difference(self, other: PathSet) -> Self {
+        PathSet(self.0 & !other.0)
+    }
+
     /// How many paths are in the set.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize

@@ -5,7 +5,6 @@ use super::bound::{at_least, at_most};
 use super::standing::USELESS_AFTER;
 use super::window::{Damage, Damages};
 use crate::judgement::Judgement;
-use crate::sets::Sets;
 use hawser_units::{PathId, PathSet, PolicyCode};
 use std::cmp::Reverse;
 use std::time::Duration;

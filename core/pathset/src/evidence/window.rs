@@ -142,7 +142,7 @@ impl Damages {
     }
 
     fn sum(&self, damage: impl Fn(PathSet, &Counts) -> Option<Damage>, paths: PathSet) -> Damage {
-        let sent_over = self.sent.iter().filter(|(sent, _)| paths.bits() & !sent.bits() == 0);
+        let sent_over = self.sent.iter().filter(|(sent, _)| paths.difference(*sent).is_empty());
         sent_over.filter_map(|(sent, counts)| damage(*sent, counts)).fold(Damage::default(), |sum, more| {
             Damage { damaged: sum.damaged + more.damaged, packets: sum.packets + more.packets }
         })
