@@ -34,7 +34,7 @@ enum Command {
     ///
     /// Knows nodes, paths and flows; answers operators (`hawser ctl`, or curl) and agents over HTTPS.
     Controller(hawser_controller::Args),
-    Ctl(hawser_ctl::Args),
+    Ctl(Box<hawser_ctl::Args>),
     Publish(hawser_publish::Args),
     View(hawser_view::Args),
     Lab(lab::Args),
