@@ -166,7 +166,6 @@ impl Watched {
         let config = TriggerConfig {
             late_after: Duration::from_millis(asked.late_after_ms.into()),
             in_a_row: asked.in_a_row,
-            silent_after: Duration::from_millis(asked.silence_ms().into()),
             ..TriggerConfig::default()
         };
         Watched {
@@ -262,8 +261,7 @@ mod tests {
             source_ports: None,
             destination_ports: None,
         };
-        let asked =
-            resource::Trigger { late_after_ms: 100, in_a_row: 2, ..resource::Trigger::watching(select) };
+        let asked = resource::Trigger { select, request_bytes: (1, 200), late_after_ms: 100, in_a_row: 2 };
         let mut watched = Watched::new("stage".parse().unwrap(), &asked);
         watched.paths = PathSet::from_bits(0b11);
         watched.handle_policy(&policy(1, 0), at(0));

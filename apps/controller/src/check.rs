@@ -27,9 +27,6 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
         if trigger.late_after_ms == 0 || trigger.in_a_row == 0 {
             return Err("trigger.late_after_ms and trigger.in_a_row are at least 1".into());
         }
-        if trigger.silence_ms() < trigger.late_after_ms {
-            return Err("trigger.silent_after_ms is at least trigger.late_after_ms".into());
-        }
     }
     let elimination = &flow.elimination;
     let is_at_least =

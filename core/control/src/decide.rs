@@ -219,7 +219,12 @@ mod tests {
             source_ports: None,
             destination_ports: None,
         };
-        let trigger = trigger.then(|| Trigger::watching(select("198.51.100.0/24")));
+        let trigger = trigger.then(|| Trigger {
+            select: select("198.51.100.0/24"),
+            request_bytes: Trigger::request_bytes(),
+            late_after_ms: Trigger::late_after_ms(),
+            in_a_row: Trigger::in_a_row(),
+        });
         let name = |text: &str| text.parse().unwrap();
         Flow {
             name: name("stage"),

@@ -161,29 +161,9 @@ pub struct Trigger {
     /// So many late ones in a row.
     #[serde(default = "Trigger::in_a_row")]
     pub in_a_row: u32,
-    /// Without any request for so long the flow needs help too, milliseconds; not less than `late_after_ms`. When not given,
-    /// as long as `in_a_row` late requests take.
-    #[serde(default)]
-    pub silent_after_ms: Option<u32>,
 }
 
 impl Trigger {
-    /// With every default.
-    pub fn watching(select: Selector) -> Self {
-        Trigger {
-            select,
-            request_bytes: Trigger::request_bytes(),
-            late_after_ms: Trigger::late_after_ms(),
-            in_a_row: Trigger::in_a_row(),
-            silent_after_ms: None,
-        }
-    }
-
-    /// The silence that is too long, milliseconds.
-    pub fn silence_ms(&self) -> u32 {
-        self.silent_after_ms.unwrap_or(self.late_after_ms.saturating_mul(self.in_a_row))
-    }
-
     /// Anything with a payload of up to 200 bytes.
     pub const fn request_bytes() -> (u16, u16) {
         (1, 200)

@@ -6,19 +6,20 @@ use proptest::prelude::*;
 use std::time::Duration;
 
 const LATE_AFTER: u64 = 150;
-const SILENT_AFTER: u64 = 400;
 
-/// When the last of the late requests was due or the silence had lasted too long, by counting.
+/// When the last of the late requests was due, by counting.
 fn expected(requests: &[u64], in_a_row: u64, until: u64) -> Option<u64> {
     let mut late = 0;
     for (n, request) in requests.iter().enumerate() {
         let next = requests.get(n + 1).copied().unwrap_or(until);
-        late = if next > request + LATE_AFTER { late + 1 } else { 0 };
-        if late == in_a_row {
-            return Some(request + LATE_AFTER);
+        for due in (1..).map(|times| request + times * LATE_AFTER).take_while(|due| *due < next) {
+            late += 1;
+            if late == in_a_row {
+                return Some(due);
+            }
         }
-        if next > request + SILENT_AFTER {
-            return Some(request + SILENT_AFTER);
+        if next - request <= LATE_AFTER {
+            late = 0;
         }
     }
     None
@@ -33,12 +34,8 @@ proptest! {
     ) {
         let requests: Vec<u64> = gaps.iter().scan(0, |at, gap| { *at += gap; Some(*at) }).collect();
         let until = requests.last().unwrap() + 1;
-        let mut trigger = Trigger::new(TriggerConfig {
-            late_after: Duration::from_millis(LATE_AFTER),
-            in_a_row,
-            silent_after: Duration::from_millis(SILENT_AFTER),
-            hold_off: Duration::ZERO,
-        });
+        let late_after = Duration::from_millis(LATE_AFTER);
+        let mut trigger = Trigger::new(TriggerConfig { late_after, in_a_row, hold_off: Duration::ZERO });
 
         // Requests come ahead of a look at the same time.
         let mut steps: Vec<(u64, bool)> = requests.iter().map(|at| (*at, false)).collect();

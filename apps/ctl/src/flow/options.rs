@@ -52,11 +52,8 @@ struct TriggerOptions {
     /// So many late ones in a row [default: 3]
     #[arg(long, value_name = "REQUESTS")]
     in_a_row: Option<u32>,
-    /// Without any request for so long it needs help too [default: as long as the late ones in a row take]
-    #[arg(long, value_name = "MS")]
-    silent_after_ms: Option<u32>,
     /// The flow always needs help
-    #[arg(long, conflicts_with_all = ["trigger_destination", "trigger_protocol", "trigger_ports", "request_bytes", "late_after_ms", "in_a_row", "silent_after_ms"])]
+    #[arg(long, conflicts_with_all = ["trigger_destination", "trigger_protocol", "trigger_ports", "request_bytes", "late_after_ms", "in_a_row"])]
     no_trigger: bool,
 }
 
@@ -145,7 +142,6 @@ impl TriggerOptions {
         set(&mut trigger.request_bytes, self.request_bytes);
         set(&mut trigger.late_after_ms, self.late_after_ms);
         set(&mut trigger.in_a_row, self.in_a_row);
-        set(&mut trigger.silent_after_ms, self.silent_after_ms.map(Some));
         Ok(())
     }
 
@@ -156,17 +152,21 @@ impl TriggerOptions {
             || self.request_bytes.is_some()
             || self.late_after_ms.is_some()
             || self.in_a_row.is_some()
-            || self.silent_after_ms.is_some()
     }
 }
 
 fn new_trigger(destination: &str) -> Trigger {
-    Trigger::watching(Selector {
-        destination: destination.to_owned(),
-        protocol: None,
-        source_ports: None,
-        destination_ports: None,
-    })
+    Trigger {
+        select: Selector {
+            destination: destination.to_owned(),
+            protocol: None,
+            source_ports: None,
+            destination_ports: None,
+        },
+        request_bytes: Trigger::request_bytes(),
+        late_after_ms: Trigger::late_after_ms(),
+        in_a_row: Trigger::in_a_row(),
+    }
 }
 
 fn set<T>(place: &mut T, value: Option<T>) {

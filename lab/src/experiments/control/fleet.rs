@@ -237,7 +237,12 @@ fn flow(index: usize, agents: usize) -> Flow {
         select: to(&format!("10.{}.{}.{}/32", index >> 16 & 255, index >> 8 & 255, index & 255)),
         paths: Vec::new(),
         mode: Mode::Evidence,
-        trigger: Some(Trigger::watching(to("192.0.2.0/24"))),
+        trigger: Some(Trigger {
+            select: to("192.0.2.0/24"),
+            request_bytes: Trigger::request_bytes(),
+            late_after_ms: Trigger::late_after_ms(),
+            in_a_row: Trigger::in_a_row(),
+        }),
         elimination: Elimination::default(),
     }
 }

@@ -11,9 +11,6 @@ use std::path::Path;
 /// frames a second this is more than two frames that do not come.
 const LATE_AFTER_MS: u32 = 70;
 
-/// Silence that fires at once: longer than the pause of BBR's PROBE_RTT, which leaves 290 to 380 ms without a frame.
-const SILENT_AFTER_MS: u32 = 450;
-
 /// The paper's tolerance and window (section IV-A).
 const ALGORITHM_1: Elimination = Elimination {
     tolerance_ms: Some(5.0),
@@ -119,16 +116,16 @@ impl Scene {
     /// beginning: its viewer asks so far ahead that its requests say nothing.
     pub(super) fn flow(&self, lab: &Lab) -> Option<Flow> {
         let mode = self.mode()?;
-        let requests = Selector {
-            destination: lab.addressing().source.v4_prefix(),
-            protocol: Some(6),
-            source_ports: None,
-            destination_ports: Some((PORT, PORT)),
-        };
         let trigger = Trigger {
+            select: Selector {
+                destination: lab.addressing().source.v4_prefix(),
+                protocol: Some(6),
+                source_ports: None,
+                destination_ports: Some((PORT, PORT)),
+            },
+            request_bytes: Trigger::request_bytes(),
             late_after_ms: LATE_AFTER_MS,
-            silent_after_ms: Some(SILENT_AFTER_MS),
-            ..Trigger::watching(requests)
+            in_a_row: Trigger::in_a_row(),
         };
         let elimination = if mode == Mode::Successive { ALGORITHM_1 } else { Elimination::default() };
         let trigger = (!self.uncapped).then_some(trigger);
@@ -141,7 +138,6 @@ impl Scene {
         if self.mode().is_some() && !self.uncapped {
             params.insert("late_after_ms".into(), LATE_AFTER_MS.into());
             params.insert("in_a_row".into(), Trigger::in_a_row().into());
-            params.insert("silent_after_ms".into(), SILENT_AFTER_MS.into());
         }
         if self.uncapped {
             params.insert("source_fps".into(), UNCAPPED_FPS.into());

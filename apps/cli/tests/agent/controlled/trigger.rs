@@ -12,7 +12,12 @@ use std::time::{Duration, Instant};
 const REQUEST: [u8; 16] = [7; 16];
 
 fn trigger(lab: &Lab) -> Trigger {
-    Trigger { request_bytes: (16, 16), ..Trigger::watching(to(lab.addressing().source.v4_prefix())) }
+    Trigger {
+        select: to(lab.addressing().source.v4_prefix()),
+        request_bytes: (16, 16),
+        late_after_ms: Trigger::late_after_ms(),
+        in_a_row: Trigger::in_a_row(),
+    }
 }
 
 /// A viewer that asks thirty times a second, and a source that sends all the time.
