@@ -325,7 +325,7 @@ fn controlled_configuration(
         Edge::Egress => ("ingress", format!("watch = [{:?}]", addressing.viewer.near.device), false),
     };
     let mut text = format!(
-        "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{traffic}\ntrace = {trace:?}\n\n\
+        "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{traffic}\ntrace = {trace:?}\narrival_deadline_ms = 200\n\n\
          [[peer]]\nname = {peer:?}\nkeys = {{ slot0 = \"pair.key\" }}\n\n\
          [controller]\nurls = [{url:?}]\nstate = {identity:?}\n",
         name = edge.name(),

@@ -91,6 +91,19 @@ impl Judge {
         }
     }
 
+    /// Whether the packets from `since` on were damaged on the paths in use; none when that is not known, or not judged.
+    pub(crate) fn suffered_since(&self, since: Instant) -> Option<bool> {
+        match &self.algorithm {
+            Algorithm::Evidence(judge) => judge.suffered_since(since),
+            Algorithm::None | Algorithm::Successive(_) => None,
+        }
+    }
+
+    /// Whether it can say what packets of the paths in use went through.
+    pub(crate) fn knows_damage(&self) -> bool {
+        matches!(self.algorithm, Algorithm::Evidence(_))
+    }
+
     /// Packets so far.
     pub(crate) fn packets(&self) -> u64 {
         self.packets

@@ -127,7 +127,7 @@ impl Watch {
     }
 
     /// Takes in what was recorded up to `now`, and hands on which flows need help.
-    pub(crate) fn poll(&mut self, now: Instant, mut say: impl FnMut(Instant, Observation)) {
+    pub(crate) fn poll(&mut self, now: Instant, mut say: impl FnMut(FlowId, Instant, Observation)) {
         self.requests.clear();
         self.watcher.drain(&mut self.requests);
         for request in &self.requests {
@@ -138,10 +138,18 @@ impl Watch {
                 watched.trigger.handle_request(request.at);
             }
         }
-        for watched in self.flows.values_mut() {
+        for (flow, watched) in &mut self.flows {
             if let Some((at, degraded)) = watched.poll(now) {
-                say(at, degraded);
+                say(*flow, at, degraded);
             }
+        }
+    }
+
+    /// What was said of a flow turned out not to be the paths' doing: look again.
+    pub(crate) fn rearm(&mut self, flow: FlowId, now: Instant) {
+        if let Some(watched) = self.flows.get_mut(&flow) {
+            watched.fired = None;
+            watched.trigger.rearm(now);
         }
     }
 

@@ -205,6 +205,15 @@ impl Evidence {
         (damage.packets > 0).then(|| self.of_frames(damage.damaged as f64 / damage.packets as f64))
     }
 
+    /// Whether more packets from `since` on were damaged than is tolerated with the paths in use; none when none is known.
+    /// When the viewer suffers and they were not, other paths would not help: BBR pauses for 200 ms every ten seconds
+    /// (PROBE_RTT), and a source may be busy.
+    pub fn suffered_since(&self, since: Instant) -> Option<bool> {
+        let damages = self.window.damages_since(since);
+        let is_known = !self.code.is_empty() && damages.whole(self.code).packets > 0;
+        is_known.then(|| self.suffered(&damages).is_some())
+    }
+
     /// The experience degraded with the set in force, if `code` is more than that.
     fn blame(&mut self, code: PathSet) {
         let is_more = !self.code.is_empty() && self.code.difference(code).is_empty();

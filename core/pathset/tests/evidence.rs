@@ -349,3 +349,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn whether_the_flow_suffered_lately_is_told_from_its_packets() {
+    let mut flow = Flow::new(config(), 0b11);
+    flow.obedient = false;
+    assert_eq!(flow.judge.suffered_since(Instant::ZERO), None);
+    let mut after = |packets: u32, comes: fn(u64) -> bool| {
+        (0..packets).for_each(|_| flow.packet(|n, _| comes(n).then_some(0)));
+        flow.judge.suffered_since(flow.now() - INTERVAL * 5_000)
+    };
+    assert_eq!(after(10_000, |_| true), Some(false));
+    assert_eq!(after(5_000, |n| !n.is_multiple_of(10)), Some(true));
+    assert_eq!(after(15_000, |_| true), Some(false));
+}

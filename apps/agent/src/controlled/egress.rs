@@ -17,12 +17,20 @@ use std::time::Duration;
 /// Copies of a flow that has ended may still be on their way for so long.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// A doubt ends so long after the copies of its time are in, although nothing came since.
+const SETTLE_WITHIN: Duration = Duration::from_millis(50);
+
+/// What came so long before the requests were late is looked at as well: probes are few.
+const LOOK_BACK: Duration = Duration::from_millis(500);
+
 /// What the node that eliminates makes of the packets of flows and of their viewers' requests.
 pub(super) struct Egress {
     watch: Option<Watch>,
     received: BTreeMap<FlowId, Received>,
     /// Flows that have ended, until when their copies are still eliminated.
     lingering: BTreeMap<FlowId, (KeyRing, Instant)>,
+    /// When all copies of a packet are in.
+    arrival_deadline: Duration,
 }
 
 struct Received {
@@ -30,12 +38,25 @@ struct Received {
     /// In force at the ingress.
     policy: Policy,
     judge: Judge,
+    /// When the newest packet that was judged came.
+    judged_until: Instant,
+    doubt: Option<Doubt>,
+}
+
+/// The viewer's requests are late while the flow is on paths that are judged: it is told when the packets of that time have
+/// been judged too, unless the paths did what they should.
+struct Doubt {
+    at: Instant,
+    /// How long there had been no request.
+    silent: Duration,
+    degraded: Observation,
 }
 
 impl Egress {
     pub(super) fn start(config: &Config) -> Result<Self> {
         let watch = (!config.watch.is_empty()).then(Watch::start).transpose()?;
-        Ok(Egress { watch, received: BTreeMap::new(), lingering: BTreeMap::new() })
+        let arrival_deadline = config.arrival_deadline;
+        Ok(Egress { watch, received: BTreeMap::new(), lingering: BTreeMap::new(), arrival_deadline })
     }
 
     pub(super) fn follow(&mut self, interfaces: &[String], number_of: impl Fn(&str) -> Option<u32>) {
@@ -86,6 +107,7 @@ impl Egress {
     /// Takes in what became of a packet.
     pub(super) fn handle_packet(&mut self, packet: &JudgedPacket, trace: &mut Trace) {
         let Some(received) = self.received.get_mut(&packet.flow) else { return };
+        received.judged_until = received.judged_until.max(packet.at);
         if let Some(window) = received.judge.handle_packet(packet) {
             trace.window(packet.at, &received.asked.flow, received.policy.epoch, window);
         }
@@ -95,7 +117,17 @@ impl Egress {
     pub(super) fn poll(&mut self, now: Instant) -> Vec<(Instant, Observation)> {
         let mut said = Vec::new();
         if let Some(watch) = &mut self.watch {
-            watch.poll(now, |at, observation| said.push((at, observation)));
+            watch.poll(now, |flow, at, degraded| match self.received.get_mut(&flow) {
+                Some(received) if received.can_doubt() => received.doubt(at, degraded),
+                _ => said.push((at, degraded)),
+            });
+            for (flow, received) in &mut self.received {
+                match received.settle(now, self.arrival_deadline) {
+                    Some(Settled::Founded(at, degraded)) => said.push((at, degraded)),
+                    Some(Settled::Unfounded) => watch.rearm(*flow, now),
+                    None => {}
+                }
+            }
         }
         for received in self.received.values_mut() {
             received.judge.poll(now, |observation| said.push((now, observation)));
@@ -172,11 +204,48 @@ impl Egress {
 
 impl Received {
     fn new(asked: &Receive, now: Instant) -> Self {
-        Received { judge: Judge::new(asked, now), policy: asked.policy.clone(), asked: asked.clone() }
+        Received {
+            judge: Judge::new(asked, now),
+            policy: asked.policy.clone(),
+            asked: asked.clone(),
+            judged_until: now,
+            doubt: None,
+        }
+    }
+
+    /// Whether the packets will tell if the paths are to blame.
+    fn can_doubt(&self) -> bool {
+        self.judge.knows_damage() && !PolicyCode(self.policy.code).paths().is_empty()
+    }
+
+    fn doubt(&mut self, at: Instant, degraded: Observation) {
+        if let Observation::Degraded { silent_us, .. } = &degraded {
+            self.doubt = Some(Doubt { at, silent: Duration::from_micros(*silent_us), degraded });
+        }
+    }
+
+    /// Ends a doubt when the packets of its time have been judged, or when there were none.
+    fn settle(&mut self, now: Instant, arrival_deadline: Duration) -> Option<Settled> {
+        let doubt = self.doubt.take_if(|doubt| {
+            self.judged_until >= doubt.at || now > doubt.at + arrival_deadline + SETTLE_WITHIN
+        })?;
+        let since = doubt.at - (doubt.silent + LOOK_BACK);
+        Some(match self.judge.suffered_since(since) {
+            Some(false) => Settled::Unfounded,
+            Some(true) | None => Settled::Founded(doubt.at, doubt.degraded),
+        })
     }
 
     /// Whether a judgement that has begun can go on.
     fn is_asked_as(&self, other: &Receive) -> bool {
         Receive { policy: self.asked.policy.clone(), ..other.clone() } == self.asked
     }
+}
+
+/// What became of a doubt.
+enum Settled {
+    /// The paths are to blame, or nothing speaks for them.
+    Founded(Instant, Observation),
+    /// They did what they should.
+    Unfounded,
 }

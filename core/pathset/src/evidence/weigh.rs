@@ -89,10 +89,8 @@ impl Evidence {
 
     /// With paths whose probes say that they would have helped, when the flow suffers.
     fn with_help(&self, damages: &Damages) -> Option<(PathSet, String)> {
+        let damage = self.suffered(damages)?;
         let tolerated = self.tolerated(self.code);
-        let is_too_much = |damage: &Damage| at_least(damage.damaged) > tolerated * damage.packets as f64;
-        let seen = [damages.whole(self.code), damages.without_others(self.code)];
-        let damage = seen.iter().filter(|damage| is_too_much(damage)).map(Damage::rate).reduce(f64::max)?;
 
         let standing = |path: &PathId| &self.standing[path.index()];
         let mut candidates: Vec<PathId> = self
@@ -126,6 +124,14 @@ impl Evidence {
             names(helped.difference(self.code))
         );
         (helped != self.code).then_some((helped, reason))
+    }
+
+    /// The part of packets that was damaged with the paths in use, when it is more than is tolerated.
+    pub(super) fn suffered(&self, damages: &Damages) -> Option<f64> {
+        let tolerated = self.tolerated(self.code);
+        let is_too_much = |damage: &Damage| at_least(damage.damaged) > tolerated * damage.packets as f64;
+        let seen = [damages.whole(self.code), damages.without_others(self.code)];
+        seen.iter().filter(|damage| is_too_much(damage)).map(Damage::rate).reduce(f64::max)
     }
 
     /// The smallest set of paths without whose others the flow would not suffer more than is tolerated.

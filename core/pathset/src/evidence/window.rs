@@ -80,9 +80,17 @@ impl Window {
         (span >= SLOT).then(|| packets as f64 / span.as_secs_f64())
     }
 
+    /// Of all packets that are remembered.
     pub(super) fn damages(&self) -> Damages {
+        self.damages_since(Instant::ZERO)
+    }
+
+    /// Of the packets from `since` on, and of some before.
+    pub(super) fn damages_since(&self, since: Instant) -> Damages {
+        let ended_before = |next: Option<&Slot>| next.is_some_and(|next| next.began <= since);
+        let first = (0..self.slots.len()).find(|slot| !ended_before(self.slots.get(slot + 1))).unwrap_or(0);
         let mut sent: Vec<(PathSet, Counts)> = Vec::new();
-        for (paths, counts) in self.slots.iter().flat_map(|slot| &slot.sent) {
+        for (paths, counts) in self.slots.iter().skip(first).flat_map(|slot| &slot.sent) {
             let index = sent.iter().position(|(other, _)| other == paths).unwrap_or_else(|| {
                 sent.push((*paths, [0; 256]));
                 sent.len() - 1
