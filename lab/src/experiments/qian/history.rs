@@ -83,12 +83,17 @@ impl History {
         self.mean(from, to, |code| f64::from(u8::from(code & wanted == 0))) * (to - from).as_secs_f64()
     }
 
-    /// The first degradation in the variation, and when the first copy then took a new path.
-    pub(super) fn triggered(&self, variation: &Variation) -> Option<(Degradation, Option<f64>)> {
+    /// When the trigger first fired in the variation.
+    pub(super) fn triggered_in(&self, variation: &Variation) -> Option<f64> {
         let within = variation.from().as_secs_f64()..variation.to().as_secs_f64();
-        let degradation = *self.degradations.iter().find(|degradation| within.contains(&degradation.at))?;
-        let first_copy = self.first_copies.iter().copied().find(|at| *at >= degradation.due);
-        Some((degradation, first_copy))
+        self.degradations.iter().map(|degradation| degradation.at).find(|at| within.contains(at))
+    }
+
+    /// From when the late request was due that made the trigger fire for the first time to the first copy on a new path,
+    /// seconds.
+    pub(super) fn helped_after(&self) -> Option<f64> {
+        let Degradation { due, .. } = *self.degradations.first()?;
+        self.first_copies.iter().find(|at| **at >= due).map(|at| at - due)
     }
 
     /// When packets first take a number of paths as wanted, at or after a time.
@@ -181,8 +186,7 @@ mod tests {
         assert_eq!(history.policies[1], (1.0, 31));
         assert_eq!(history.windows, [Window { at: 1.1, path: 3, rewards: 42 }]);
         let variation = Variation { during: vec![(SECOND / 2, 5 * SECOND)], end: 6 * SECOND };
-        let (degradation, first_copy) = history.triggered(&variation).unwrap();
-        assert!((degradation.due - 0.988).abs() < 1e-9);
-        assert_eq!(first_copy, Some(1.003));
+        assert!((history.triggered_in(&variation).unwrap() - 0.99).abs() < 1e-9);
+        assert!((history.helped_after().unwrap() - 0.015).abs() < 1e-9);
     }
 }

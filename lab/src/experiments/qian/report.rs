@@ -293,7 +293,8 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
 fn everything(summary: &Summary) -> Section {
     let cases = summary.cases.iter().filter(|case| !case.name.starts_with(faults::FAULTS));
     let caption = "Medians; what each seed gave is in summary.json. fps_min: the worst second. trigger_to_first_replica: \
-                   from when the third late request was due to the first copy on a new path.";
+                   from when the third late request was due, the first time that the trigger fired, to the first copy on \
+                   a new path.";
     Section {
         title: "All figures".to_owned(),
         text: "While the network varies. The paper's figure below ours where its text has one.".to_owned(),

@@ -113,9 +113,8 @@ fn additional_bytes(status: &Status) -> f64 {
 fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &mut Metrics) {
     metrics.set("paths_mean", history.paths_mean(variation.from(), variation.to()));
     if !scene.uncapped {
-        let triggered = history.triggered(variation);
-        let after = triggered.map(|(degradation, _)| degradation.at - variation.from().as_secs_f64());
-        let first_copy = triggered.and_then(|(degradation, first)| Some((first? - degradation.due) * 1e3));
+        let after = history.triggered_in(variation).map(|at| at - variation.from().as_secs_f64());
+        let first_copy = history.helped_after().map(|seconds| seconds * 1e3);
         metrics.set("variation_to_trigger_s", after.unwrap_or(f64::NAN));
         metrics.set("trigger_to_first_replica_ms", first_copy.unwrap_or(f64::NAN));
     }
