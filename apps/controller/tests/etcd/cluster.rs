@@ -353,10 +353,13 @@ async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u
             break;
         }
         assert!(start.elapsed() < PATIENCE * 10);
-        let choice: Override = from_value(json!({ "code": 1 + round % 2 })).expect("an override");
+        let code = u8::try_from(1 + round % 2).expect("one or two");
+        let choice: Override = from_value(json!({ "code": code })).expect("an override");
         match operator.override_policy(&name("fixed"), choice).await {
             Ok(policy) => {
-                assert!(policy.epoch > acknowledged, "{policy:?} although {acknowledged} was acknowledged");
+                // It stays what it was when the choice between did not get through.
+                assert!(policy.epoch >= acknowledged, "{policy:?} although {acknowledged} was acknowledged");
+                assert_eq!(policy.code, code, "{policy:?}");
                 acknowledged = policy.epoch;
             }
             // Nobody answers, or says that the store does not.
