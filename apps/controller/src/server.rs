@@ -51,7 +51,9 @@ impl Server {
         share_authority(&*store, &authority, &state).await?;
 
         let name = config.name.clone().unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));
-        let election = Election::start(store.clone(), key::LEADER, &name, config.lease());
+        // The store takes a moment to notice that a leader's lease ran out, and the next one to look at everything: within
+        // the lease of nodes somebody decides again.
+        let election = Election::start(store.clone(), key::LEADER, &name, config.lease() * 2 / 3);
         let (controller, work) = Controller::new(name, config, store, authority, election.role());
         let mut background = vec![tokio::spawn(controller.clone().follow())];
         tokio::time::timeout(STORE_WITHIN, controller.filled())
