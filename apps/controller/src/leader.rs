@@ -6,9 +6,8 @@ use crate::record::{EnrolmentRecord, key, parse, unix_ms};
 use crate::store::{Error, Leadership, MAX_WRITES, Write};
 use crate::view::Touched;
 use hawser_control::Name;
-use hawser_control::decide::{Decision, Situation, Void, health_changed, observed};
-use hawser_control::node::Observation;
-use hawser_control::resource::{Cause, Mode, Policy};
+use hawser_control::decide::{Decision, Situation, Void, fitted, health_changed};
+use hawser_control::resource::{Mode, Policy};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -196,22 +195,4 @@ impl Leader {
             drop(permit);
         });
     }
-}
-
-/// What the flow is to take when its nodes' paths are others than before; nothing when the policy can stay.
-fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
-    let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
-    let decision = match policy.because {
-        Cause::Operator => return None,
-        Cause::Configured => Some(situation.initial()),
-        Cause::Judged | Cause::Redirected if !has_missing => None,
-        Cause::Degraded | Cause::Judged | Cause::Redirected => {
-            let again = Observation::Degraded { flow: policy.flow.clone(), since_due_us: 0, silent_us: 0 };
-            observed(situation, policy, &again).ok().flatten()
-        }
-    };
-    decision.filter(|decision| {
-        (decision.code, decision.probes, decision.probe_every)
-            != (policy.code, policy.probes, policy.probe_every)
-    })
 }

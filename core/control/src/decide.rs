@@ -200,6 +200,20 @@ pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decis
     Decision::without_probes(situation.help(policy.code), Cause::Redirected).unless_in_force(policy)
 }
 
+/// What follows when the nodes' paths are others than before; nothing when the policy can stay.
+pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
+    let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
+    let decision = match policy.because {
+        Cause::Operator => return None,
+        Cause::Configured => situation.initial(),
+        Cause::Judged | Cause::Redirected if !has_missing => return None,
+        Cause::Degraded | Cause::Judged | Cause::Redirected => {
+            Decision::without_probes(situation.help(policy.code), Cause::Degraded)
+        }
+    };
+    decision.unless_in_force(policy)
+}
+
 /// The bit of a path in a policy code; 0 for a number that no path has.
 fn bit(number: u8) -> u8 {
     number.checked_sub(1).and_then(|index| 1u8.checked_shl(index.into())).unwrap_or(0)
@@ -355,6 +369,21 @@ mod tests {
         assert_eq!(moved(&on_second, &[None, None]), None);
         // Until the trigger fires, the flow stays where routing puts it.
         assert_eq!(moved(&policy(0, 1, Cause::Configured), &[Some(1), None]), None);
+    }
+
+    #[test]
+    fn a_policy_is_fitted_to_the_paths_that_are_left() {
+        let flow = flow(Mode::Evidence, true);
+        let fit = |policy: &Policy| {
+            fitted(Situation { flow: &flow, paths: PathSet::from_bits(0b11), health: &[] }, policy)
+                .map(|decision| decision.code)
+        };
+        assert_eq!(fit(&policy(0b1_1111, 2, Cause::Degraded)), Some(0b11));
+        assert_eq!(fit(&policy(0b11, 2, Cause::Degraded)), None);
+        assert_eq!(fit(&policy(0b1, 3, Cause::Judged)), None);
+        assert_eq!(fit(&policy(0b100, 3, Cause::Judged)), Some(0b11));
+        assert_eq!(fit(&policy(0, 1, Cause::Configured)), None);
+        assert_eq!(fit(&policy(0b100, 4, Cause::Operator)), None);
     }
 
     #[test]

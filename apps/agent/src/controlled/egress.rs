@@ -47,8 +47,8 @@ struct Received {
 /// been judged too, unless the paths did what they should.
 struct Doubt {
     at: Instant,
-    /// How long there had been no request.
-    silent: Duration,
+    /// From when on packets count.
+    since: Instant,
     degraded: Observation,
 }
 
@@ -220,7 +220,8 @@ impl Received {
 
     fn doubt(&mut self, at: Instant, degraded: Observation) {
         if let Observation::Degraded { silent_us, .. } = &degraded {
-            self.doubt = Some(Doubt { at, silent: Duration::from_micros(*silent_us), degraded });
+            let since = at - (Duration::from_micros(*silent_us) + LOOK_BACK);
+            self.doubt = Some(Doubt { at, since, degraded });
         }
     }
 
@@ -229,8 +230,7 @@ impl Received {
         let doubt = self.doubt.take_if(|doubt| {
             self.judged_until >= doubt.at || now > doubt.at + arrival_deadline + SETTLE_WITHIN
         })?;
-        let since = doubt.at - (doubt.silent + LOOK_BACK);
-        Some(match self.judge.suffered_since(since) {
+        Some(match self.judge.suffered_since(doubt.since) {
             Some(false) => Settled::Unfounded,
             Some(true) | None => Settled::Founded(doubt.at, doubt.degraded),
         })
