@@ -128,10 +128,10 @@ fn vector(name: &'static str, text: &str) -> Vector {
     }
 }
 
-struct Fields<'a>(BTreeMap<&'a str, Vec<u8>>, &'a str);
+pub(crate) struct Fields<'a>(BTreeMap<&'a str, Vec<u8>>, &'a str);
 
 impl<'a> Fields<'a> {
-    fn parse(name: &'a str, text: &'a str) -> Self {
+    pub(crate) fn parse(name: &'a str, text: &'a str) -> Self {
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
         let fields = lines.map(|line| {
             let (key, value) =
@@ -141,7 +141,7 @@ impl<'a> Fields<'a> {
         Fields(fields.collect(), name)
     }
 
-    fn bytes(&self, key: &str) -> &[u8] {
+    pub(crate) fn bytes(&self, key: &str) -> &[u8] {
         self.0.get(key).unwrap_or_else(|| panic!("{}: {key} is missing", self.1))
     }
 
@@ -158,7 +158,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    fn array<const N: usize>(&self, key: &str) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&self, key: &str) -> [u8; N] {
         self.bytes(key).try_into().unwrap_or_else(|_| panic!("{}: {key} has not {N} bytes", self.1))
     }
 }

@@ -36,6 +36,7 @@ mod shim;
 mod signal;
 mod tag;
 pub mod transparent;
+pub mod xnc;
 
 pub use encapsulation::{
     Addresses, Encapsulation, EncapsulationError, FrameError, OVERHEAD_V4, OVERHEAD_V6, Replica,

@@ -1,0 +1,372 @@
+//! The frames of the coded tunnel: one frame is the payload of one QUIC datagram (RFC 9221).
+//!
+//! ```text
+//!  0                   1                   2                   3
+//!  0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 0 1
+//! +---------------+-------------------------------+---------------+
+//! |     count     |         transmission          |               |   0   a packet, followed by
+//! +---------------+---------------+---------------+               +       its bytes or its symbol
+//! |             start             |                                   4
+//! +-------------------------------+
+//!
+//! +---------------+---------------+-------------------------------+
+//! |       0       |    kind 1     |  blocks, each as below                acknowledgements
+//! +---------------+---------------+-------------------------------+
+//! |E|    path     |    ranges     |             delay             |   0
+//! +---------------+---------------+-------------------------------+
+//! |                            largest                            |   4
+//! |                                                               |   8
+//! +---------------------------------------------------------------+
+//! |                ECT(0), ECT(1), CE: 32 bits each               |  12   with E only
+//! +-------------------------------+-------------------------------+
+//! |         more in first         |   then per further range:             gap, more in it: 16 bits each
+//! +-------------------------------+
+//!
+//! +---------------+---------------+-------------------------------+
+//! |       0       |    kind 2     |                               |   0   a ping
+//! +---------------+---------------+                               +
+//! |                         transmission                          |   4
+//! +                               +-------------------------------+
+//! |                               |                                   8
+//! +-------------------------------+
+//! ```
+
+use hawser_units::PathId;
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+/// Original packets that a coded one covers at most.
+pub const MAX_COUNT: u8 = 63;
+
+/// Ranges that a block of an acknowledgement holds at most.
+pub const MAX_RANGES: usize = 32;
+
+const ACKS: u8 = 1;
+const PING: u8 = 2;
+const WITH_ECN: u8 = 0x80;
+
+/// What a datagram says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// An original packet, or a combination of several.
+    Packet(PacketHeader, &'a [u8]),
+    /// What arrived, one block for each path.
+    Acks(Vec<AckBlock>),
+    /// To be acknowledged; its number is that of the transmission.
+    Ping(u64),
+}
+
+/// What precedes the bytes of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PacketHeader {
+    /// How many original packets are combined, 1 to [`MAX_COUNT`]; 1 is the original itself.
+    pub count: u8,
+    /// The low 16 bits of the path's number of this transmission.
+    pub transmission: u16,
+    /// The low 24 bits of the number of the first original.
+    pub start: u32,
+}
+
+/// What arrived over one path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AckBlock {
+    /// The path.
+    pub path: PathId,
+    /// How long the receiver has had the largest number, up to 65.535 ms.
+    pub delay: Duration,
+    /// Numbers of transmissions that arrived, the highest range first, at most [`MAX_RANGES`]; never empty.
+    pub ranges: Vec<RangeInclusive<u64>>,
+    /// Packets by ECN mark since the path began, where the receiver can see them.
+    pub ecn: Option<EcnCounts>,
+}
+
+/// Packets that arrived with each mark; they wrap.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct EcnCounts {
+    /// Marked ECT(0).
+    pub ect0: u32,
+    /// Marked ECT(1).
+    pub ect1: u32,
+    /// Marked as having met congestion.
+    pub ce: u32,
+}
+
+/// Why a datagram is not a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameRefused {
+    /// It ends before what it announces.
+    #[error("the datagram ends early")]
+    Truncated,
+    /// A kind or count that is not defined.
+    #[error("unknown kind of frame")]
+    Unknown,
+    /// A field holds what it cannot hold, or something follows the end.
+    #[error("a field means nothing")]
+    Meaningless,
+}
+
+impl PacketHeader {
+    /// Bytes before the packet.
+    pub const LEN: usize = 6;
+
+    /// The bytes on the wire.
+    pub fn emit(&self) -> [u8; PacketHeader::LEN] {
+        let [transmission_high, transmission_low] = self.transmission.to_be_bytes();
+        let [_, start_high, start_middle, start_low] = self.start.to_be_bytes();
+        [self.count, transmission_high, transmission_low, start_high, start_middle, start_low]
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// What `datagram` says.
+    ///
+    /// # Errors
+    /// When it is not whole or means nothing.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, FrameRefused> {
+        let mut cursor = Cursor(datagram);
+        match cursor.byte()? {
+            0 => match cursor.byte()? {
+                ACKS => parse_acks(cursor),
+                PING => {
+                    let number = cursor.array().map(u64::from_be_bytes)?;
+                    if cursor.0.is_empty() { Ok(Frame::Ping(number)) } else { Err(FrameRefused::Meaningless) }
+                }
+                _ => Err(FrameRefused::Unknown),
+            },
+            count @ 1..=MAX_COUNT => {
+                let transmission = cursor.array().map(u16::from_be_bytes)?;
+                let [high, middle, low] = cursor.array()?;
+                let start = u32::from_be_bytes([0, high, middle, low]);
+                if cursor.0.is_empty() {
+                    return Err(FrameRefused::Truncated);
+                }
+                Ok(Frame::Packet(PacketHeader { count, transmission, start }, cursor.0))
+            }
+            _ => Err(FrameRefused::Unknown),
+        }
+    }
+}
+
+/// The datagram of a ping.
+pub fn emit_ping(transmission: u64) -> Vec<u8> {
+    [&[0, PING][..], &transmission.to_be_bytes()].concat()
+}
+
+/// The datagram of as many of the blocks, from the first on, as `limit` bytes hold, and how many these are.
+pub fn emit_acks(blocks: &[AckBlock], limit: usize) -> (Vec<u8>, usize) {
+    let mut datagram = vec![0, ACKS];
+    for (number, block) in blocks.iter().enumerate() {
+        let before = datagram.len();
+        emit_block(block, &mut datagram);
+        if datagram.len() > limit {
+            datagram.truncate(before);
+            return (datagram, number);
+        }
+    }
+    (datagram, blocks.len())
+}
+
+/// Ranges behind the first that are further away, or longer, than 16 bits say are left out with all below them.
+fn emit_block(block: &AckBlock, datagram: &mut Vec<u8>) {
+    let Some(first) = block.ranges.first() else { return };
+    let head = datagram.len();
+    let path = u8::from(block.path) | if block.ecn.is_some() { WITH_ECN } else { 0 };
+    datagram.extend([path, 0]);
+    let delay = u16::try_from(block.delay.as_micros()).unwrap_or(u16::MAX);
+    datagram.extend(delay.to_be_bytes());
+    datagram.extend(first.end().to_be_bytes());
+    if let Some(ecn) = block.ecn {
+        for count in [ecn.ect0, ecn.ect1, ecn.ce] {
+            datagram.extend(count.to_be_bytes());
+        }
+    }
+    let more = (first.end() - first.start()).min(u16::MAX.into());
+    datagram.extend((more as u16).to_be_bytes());
+    let mut emitted = 1;
+    let mut below = first.end() - more;
+    for range in block.ranges[1..].iter().take(MAX_RANGES - 1) {
+        let gap = below.checked_sub(range.end() + 2).and_then(|gap| u16::try_from(gap).ok());
+        let (Some(gap), Ok(more)) = (gap, u16::try_from(range.end() - range.start())) else { break };
+        datagram.extend(gap.to_be_bytes());
+        datagram.extend(more.to_be_bytes());
+        below = *range.start();
+        emitted += 1;
+    }
+    datagram[head + 1] = emitted;
+}
+
+fn parse_acks(mut cursor: Cursor<'_>) -> Result<Frame<'_>, FrameRefused> {
+    let mut blocks = Vec::new();
+    while !cursor.0.is_empty() {
+        blocks.push(parse_block(&mut cursor)?);
+    }
+    if blocks.is_empty() { Err(FrameRefused::Truncated) } else { Ok(Frame::Acks(blocks)) }
+}
+
+fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
+    let path = cursor.byte()?;
+    let count = usize::from(cursor.byte()?);
+    if !(1..=MAX_RANGES).contains(&count) {
+        return Err(FrameRefused::Meaningless);
+    }
+    let delay = Duration::from_micros(cursor.array().map(u16::from_be_bytes)?.into());
+    let largest = cursor.array().map(u64::from_be_bytes)?;
+    let ecn = if path & WITH_ECN == 0 {
+        None
+    } else {
+        let [ect0, ect1, ce] = [cursor.word()?, cursor.word()?, cursor.word()?];
+        Some(EcnCounts { ect0, ect1, ce })
+    };
+    let path = PathId::try_from(path & !WITH_ECN).map_err(|_| FrameRefused::Meaningless)?;
+    let mut ranges = Vec::with_capacity(count);
+    let mut end = largest;
+    for number in 0..count {
+        if number > 0 {
+            let gap = cursor.array().map(u16::from_be_bytes)?;
+            end = end.checked_sub(u64::from(gap) + 2).ok_or(FrameRefused::Meaningless)?;
+        }
+        let more = cursor.array().map(u16::from_be_bytes)?;
+        let start = end.checked_sub(more.into()).ok_or(FrameRefused::Meaningless)?;
+        ranges.push(start..=end);
+        end = start;
+    }
+    Ok(AckBlock { path, delay, ranges, ecn })
+}
+
+/// What is left to read.
+struct Cursor<'a>(&'a [u8]);
+
+impl Cursor<'_> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameRefused> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(FrameRefused::Truncated)?;
+        self.0 = rest;
+        Ok(*array)
+    }
+
+    fn byte(&mut self) -> Result<u8, FrameRefused> {
+        self.array().map(|[byte]| byte)
+    }
+
+    fn word(&mut self) -> Result<u32, FrameRefused> {
+        self.array().map(u32::from_be_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::golden::Fields;
+    use proptest::prelude::*;
+
+    const PACKETS: [(&str, &str); 2] = [
+        ("xnc-original", include_str!("../testdata/xnc-original.txt")),
+        ("xnc-coded", include_str!("../testdata/xnc-coded.txt")),
+    ];
+    const ACKNOWLEDGEMENTS: &str = include_str!("../testdata/xnc-acks.txt");
+    const PINGED: &str = include_str!("../testdata/xnc-ping.txt");
+
+    #[test]
+    fn packets_are_those_of_the_other_implementation() {
+        for (name, text) in PACKETS {
+            let fields = Fields::parse(name, text);
+            let [count] = fields.array("count");
+            let [high, middle, low] = fields.array("start");
+            let header = PacketHeader {
+                count,
+                transmission: u16::from_be_bytes(fields.array("transmission")),
+                start: u32::from_be_bytes([0, high, middle, low]),
+            };
+            let datagram = fields.bytes("datagram");
+            assert_eq!(Frame::parse(datagram), Ok(Frame::Packet(header, fields.bytes("payload"))), "{name}");
+            assert_eq!([&header.emit(), fields.bytes("payload")].concat(), datagram, "{name}");
+        }
+    }
+
+    #[test]
+    fn acknowledgements_are_those_of_the_other_implementation() {
+        let fields = Fields::parse("xnc-acks", ACKNOWLEDGEMENTS);
+        let blocks = vec![
+            AckBlock {
+                path: PathId::try_from(2).unwrap(),
+                delay: Duration::from_micros(1500),
+                ranges: vec![70_000..=70_010, 69_990..=69_990, 5_000..=5_001],
+                ecn: None,
+            },
+            AckBlock {
+                path: PathId::try_from(7).unwrap(),
+                delay: Duration::ZERO,
+                ranges: vec![0..=0],
+                ecn: Some(EcnCounts { ect0: 1, ect1: 0x0102_0304, ce: u32::MAX }),
+            },
+        ];
+        let datagram = fields.bytes("datagram");
+        assert_eq!(Frame::parse(datagram), Ok(Frame::Acks(blocks.clone())));
+        assert_eq!(emit_acks(&blocks, datagram.len()), (datagram.to_vec(), 2));
+        assert_eq!(emit_acks(&blocks, datagram.len() - 1).1, 1, "the second block does not fit");
+    }
+
+    #[test]
+    fn a_ping_is_that_of_the_other_implementation() {
+        let fields = Fields::parse("xnc-ping", PINGED);
+        let number = u64::from_be_bytes(fields.array("transmission"));
+        assert_eq!(emit_ping(number), fields.bytes("datagram"));
+        assert_eq!(Frame::parse(fields.bytes("datagram")), Ok(Frame::Ping(number)));
+    }
+
+    #[test]
+    fn what_is_not_whole_is_refused() {
+        let packet = PacketHeader { count: 1, transmission: 1, start: 1 }.emit();
+        let ping = emit_ping(1);
+        let fields = Fields::parse("xnc-acks", ACKNOWLEDGEMENTS);
+        for whole in [&packet[..], &ping[..9], &fields.bytes("datagram")[..20]] {
+            for length in 0..=whole.len() {
+                assert_eq!(Frame::parse(&whole[..length]), Err(FrameRefused::Truncated), "{length} bytes");
+            }
+        }
+        assert_eq!(Frame::parse(&[64; 20]), Err(FrameRefused::Unknown));
+        assert_eq!(Frame::parse(&[0, 3]), Err(FrameRefused::Unknown));
+        assert_eq!(Frame::parse(&[&ping[..], &[0]].concat()), Err(FrameRefused::Meaningless));
+    }
+
+    #[test]
+    fn a_range_below_zero_is_refused() {
+        let block = [0, ACKS, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 6];
+        assert_eq!(Frame::parse(&block), Err(FrameRefused::Meaningless));
+    }
+
+    fn descending(steps: Vec<(u64, u64)>) -> Vec<RangeInclusive<u64>> {
+        let mut end = 1 << 40;
+        let range = |(gap, more): (u64, u64)| {
+            end -= gap + 2;
+            let range = end - more..=end;
+            end -= more;
+            range
+        };
+        steps.into_iter().map(range).collect()
+    }
+
+    proptest! {
+        #[test]
+        fn what_was_emitted_is_parsed(
+            path in 0u8..8,
+            micros in 0u64..=65_535,
+            steps in proptest::collection::vec((0u64..=65_535, 0u64..=65_535), 1..=MAX_RANGES),
+            counts in proptest::option::of(any::<(u32, u32, u32)>()),
+        ) {
+            let block = AckBlock {
+                path: PathId::try_from(path).unwrap(),
+                delay: Duration::from_micros(micros),
+                ranges: descending(steps),
+                ecn: counts.map(|(ect0, ect1, ce)| EcnCounts { ect0, ect1, ce }),
+            };
+            let (datagram, emitted) = emit_acks(std::slice::from_ref(&block), usize::MAX);
+            prop_assert_eq!(emitted, 1);
+            prop_assert_eq!(Frame::parse(&datagram), Ok(Frame::Acks(vec![block])));
+        }
+
+        #[test]
+        fn no_datagram_panics(datagram in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = Frame::parse(&datagram);
+        }
+    }
+}
