@@ -1,4 +1,4 @@
-//! The direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io, client} <- apps <- lab <- cli`.
+//! The direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io, client, quic} <- apps <- lab <- cli`.
 
 use anyhow::{Result, bail};
 use cargo_metadata::camino::Utf8Path;
@@ -14,6 +14,7 @@ const LAYERS: &[(&str, u8)] = &[
     ("bpf", 3),
     ("io", 3),
     ("client", 3),
+    ("quic", 3),
     ("apps/cli", 6),
     ("apps", 4),
     ("lab", 5),

@@ -1,0 +1,23 @@
+//! How Hawser uses QUIC, one connection for each uplink, for whoever drives it: the tunnel through `noq`, the simulator
+//! through `noq-proto` in virtual time.
+//!
+//! ```
+//! use hawser_quic::{Congestion, Live, Transport};
+//! use std::sync::Arc;
+//!
+//! // Each connection has figures of its own, and so a configuration of its own.
+//! let live = Arc::new(Live::new(|| {}));
+//! let transport = Transport::default().config(Congestion::bbr3(Arc::clone(&live)))?;
+//! # let _ = transport;
+//! assert_eq!(live.figures(std::time::Instant::now()).in_flight.0, 0);
+//! # Ok::<(), hawser_quic::InvalidTransport>(())
+//! ```
+
+mod congestion;
+mod live;
+pub mod tls;
+mod transport;
+
+pub use congestion::Congestion;
+pub use live::{Figures, Live, RoundTrip};
+pub use transport::{InvalidTransport, Transport};

@@ -1,0 +1,206 @@
+use hawser_units::{Bitrate, ByteSize};
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// For how long nothing is acknowledged before a path counts as silent, unless its round trips take longer.
+const SILENCE: Duration = Duration::from_millis(150);
+
+/// How often a silent path may send a fresh packet, whatever its window.
+const PROBE_INTERVAL: Duration = Duration::from_millis(50);
+
+/// What a connection's congestion control knows, readable at any time without its lock.
+///
+/// One thread writes, the one that drives the connection; figures read at the same time may be of two neighbouring
+/// packets.
+pub struct Live {
+    origin: Instant,
+    acknowledged: Box<dyn Fn() + Send + Sync>,
+    window: AtomicU64,
+    in_flight: AtomicU64,
+    packet: AtomicU64,
+    smoothed_ns: AtomicU64,
+    variation_ns: AtomicU64,
+    latest_ns: AtomicU64,
+    min_ns: AtomicU64,
+    rate_bps: AtomicU64,
+    waiting_since_ns: AtomicU64,
+    sent_at_ns: AtomicU64,
+    lost: AtomicU64,
+}
+
+/// The figures of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// Bytes that may be in flight, with the packet that a silent path may send.
+    pub congestion_window: ByteSize,
+    /// Bytes of QUIC packets that are neither acknowledged nor declared lost.
+    pub in_flight: ByteSize,
+    /// Round trips; none before the first acknowledgement.
+    pub rtt: Option<RoundTrip>,
+    /// The controller's estimate of what the path can deliver.
+    pub delivery_rate: Option<Bitrate>,
+    /// For how long nothing has been acknowledged while something was in flight.
+    pub unanswered: Duration,
+    /// Packets that QUIC has declared lost.
+    pub lost_packets: u64,
+}
+
+/// Round-trip times, the peer's acknowledgement delay included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RoundTrip {
+    /// Smoothed as in RFC 9002.
+    pub smoothed: Duration,
+    /// Mean deviation as in RFC 9002.
+    pub variation: Duration,
+    /// Of the packet acknowledged last.
+    pub latest: Duration,
+    /// The least of the connection.
+    pub min: Duration,
+}
+
+impl Live {
+    /// Figures of a connection that has not sent anything. `acknowledged` is called after each acknowledgement, from
+    /// within the connection: it may wake somebody, but neither wait nor touch the connection.
+    pub fn new(acknowledged: impl Fn() + Send + Sync + 'static) -> Self {
+        Live::starting(Instant::now(), acknowledged)
+    }
+
+    /// The same for virtual time that begins at `origin`.
+    pub fn starting(origin: Instant, acknowledged: impl Fn() + Send + Sync + 'static) -> Self {
+        let zero = || AtomicU64::new(0);
+        Live {
+            origin,
+            acknowledged: Box::new(acknowledged),
+            window: zero(),
+            in_flight: zero(),
+            packet: zero(),
+            smoothed_ns: zero(),
+            variation_ns: zero(),
+            latest_ns: zero(),
+            min_ns: zero(),
+            rate_bps: zero(),
+            waiting_since_ns: zero(),
+            sent_at_ns: zero(),
+            lost: zero(),
+        }
+    }
+
+    /// The figures as of `now`.
+    pub fn figures(&self, now: Instant) -> Figures {
+        let read = |figure: &AtomicU64| figure.load(Relaxed);
+        let time = |figure: &AtomicU64| Duration::from_nanos(figure.load(Relaxed));
+        let latest = time(&self.latest_ns);
+        let rate = read(&self.rate_bps);
+        Figures {
+            congestion_window: ByteSize(self.window_at(now)),
+            in_flight: ByteSize(read(&self.in_flight)),
+            rtt: (!latest.is_zero()).then(|| RoundTrip {
+                smoothed: time(&self.smoothed_ns),
+                variation: time(&self.variation_ns),
+                latest,
+                min: time(&self.min_ns),
+            }),
+            delivery_rate: (rate > 0).then(|| Bitrate::from_bps(rate)),
+            unanswered: self.unanswered(now),
+            lost_packets: read(&self.lost),
+        }
+    }
+
+    /// The controller's window, or what is in flight and one packet when the path is silent and none was sent lately.
+    ///
+    /// Without that a controller whose window is full when a path dies waits for ever longer probe timeouts, and
+    /// notices that the path is back seconds late.
+    pub(crate) fn window_at(&self, now: Instant) -> u64 {
+        let window = self.window.load(Relaxed);
+        let full = self.in_flight.load(Relaxed) + self.packet.load(Relaxed);
+        if full > window && self.is_silent(now) && self.elapsed(now, &self.sent_at_ns) >= PROBE_INTERVAL {
+            return full;
+        }
+        window
+    }
+
+    /// What the controller decided.
+    pub(crate) fn decided(&self, window: u64, rate: Option<u64>) {
+        self.window.store(window, Relaxed);
+        self.rate_bps.store(rate.unwrap_or(0), Relaxed);
+    }
+
+    /// The size of a full packet.
+    pub(crate) fn sized(&self, packet: u16) {
+        self.packet.store(packet.into(), Relaxed);
+    }
+
+    pub(crate) fn sent(&self, now: Instant, bytes: u16) {
+        let now = self.ns(now);
+        if self.in_flight.fetch_add(bytes.into(), Relaxed) == 0 {
+            self.waiting_since_ns.store(now, Relaxed);
+        }
+        self.sent_at_ns.store(now, Relaxed);
+    }
+
+    /// A packet was declared lost. What is in flight is right again with the acknowledgement that follows.
+    pub(crate) fn lost(&self, bytes: u16) {
+        let in_flight = self.in_flight.load(Relaxed);
+        self.in_flight.store(in_flight.saturating_sub(bytes.into()), Relaxed);
+        self.lost.fetch_add(1, Relaxed);
+    }
+
+    /// An acknowledgement of several packets, of which `sent` is when the last one was sent, has been processed.
+    pub(crate) fn acknowledged(&self, now: Instant, sent: Option<Instant>, in_flight: u64) {
+        self.in_flight.store(in_flight, Relaxed);
+        self.waiting_since_ns.store(self.ns(now), Relaxed);
+        if let Some(sent) = sent {
+            self.sample(now.saturating_duration_since(sent));
+        }
+        (self.acknowledged)();
+    }
+
+    /// RFC 9002, section 5.3, without the subtraction of the peer's delay.
+    fn sample(&self, rtt: Duration) {
+        let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let (smoothed, variation, min) = match self.latest_ns.swap(rtt, Relaxed) {
+            0 => (rtt, rtt / 2, rtt),
+            _ => {
+                let (smoothed, variation) =
+                    (self.smoothed_ns.load(Relaxed), self.variation_ns.load(Relaxed));
+                let deviation = smoothed.abs_diff(rtt);
+                let min = self.min_ns.load(Relaxed).min(rtt);
+                ((7 * smoothed + rtt) / 8, (3 * variation + deviation) / 4, min)
+            }
+        };
+        self.smoothed_ns.store(smoothed, Relaxed);
+        self.variation_ns.store(variation, Relaxed);
+        self.min_ns.store(min, Relaxed);
+    }
+
+    fn is_silent(&self, now: Instant) -> bool {
+        let expected = self.smoothed_ns.load(Relaxed) + 4 * self.variation_ns.load(Relaxed);
+        self.unanswered(now) >= SILENCE.max(Duration::from_nanos(expected))
+    }
+
+    fn unanswered(&self, now: Instant) -> Duration {
+        match self.in_flight.load(Relaxed) {
+            0 => Duration::ZERO,
+            _ => self.elapsed(now, &self.waiting_since_ns),
+        }
+    }
+
+    fn elapsed(&self, now: Instant, figure: &AtomicU64) -> Duration {
+        now.saturating_duration_since(self.origin).saturating_sub(Duration::from_nanos(figure.load(Relaxed)))
+    }
+
+    fn ns(&self, at: Instant) -> u64 {
+        u64::try_from(at.saturating_duration_since(self.origin).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl fmt::Debug for Live {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Live")
+            .field("window", &self.window)
+            .field("in_flight", &self.in_flight)
+            .field("smoothed_ns", &self.smoothed_ns)
+            .finish_non_exhaustive()
+    }
+}
