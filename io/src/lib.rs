@@ -1,4 +1,4 @@
-//! Sockets, network namespaces, packet rings and media files.
+//! Sockets, TUN devices, network namespaces, packet rings and media files.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
@@ -10,3 +10,4 @@ pub mod ring;
 pub mod segmenter;
 pub mod sockopt;
 pub mod stamped;
+pub mod tun;

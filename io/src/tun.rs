@@ -1,0 +1,362 @@
+//! A TUN device with segmentation and checksum offload: the kernel hands over and takes whole trains of segments.
+
+mod checksum;
+mod coalesce;
+mod offload;
+mod split;
+
+pub use split::Malformed;
+
+use nix::fcntl::OFlag;
+use nix::sys::stat::Mode;
+use nix::sys::uio::writev;
+use offload::Offload;
+use std::ffi::CStr;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// Why there is no device.
+#[derive(Debug, thiserror::Error)]
+pub enum TunError {
+    /// The kernel was built without TUN, or this is a container that does not have it.
+    #[error("cannot open /dev/net/tun: the kernel needs TUN, and this needs root or CAP_NET_ADMIN")]
+    Open(#[source] io::Error),
+    /// Interface names have at most 15 bytes.
+    #[error("{0:?} cannot be the name of an interface: it has 1 to 15 bytes")]
+    Name(String),
+    /// Somebody else has a device of that name, or it is not a TUN device.
+    #[error("cannot make the device {name}: is there another of that name?")]
+    Create {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The kernel knows none of the offloads.
+    #[error("the kernel refuses checksum offload on {name}")]
+    Offload {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+}
+
+/// A TUN device. It is there as long as this value.
+///
+/// Reading and writing never block; both may be done from several threads at once.
+#[derive(Debug)]
+pub struct Tun {
+    file: OwnedFd,
+    name: String,
+    udp_trains: bool,
+}
+
+/// Room for what is read at once.
+#[derive(Debug)]
+pub struct Buffer(Box<[u8]>);
+
+/// What became of packets that were written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Written {
+    /// Packets that the kernel took.
+    pub packets: u64,
+    /// System calls that it took: what was put together counts once.
+    pub calls: u64,
+    /// Packets that the kernel refused, being no IP packets, or the device down.
+    pub refused: u64,
+}
+
+impl Default for Buffer {
+    fn default() -> Self {
+        Buffer(vec![0; Offload::LEN + 65_535 + 1].into())
+    }
+}
+
+impl Tun {
+    /// Makes a device called `name`, down and without addresses.
+    pub fn create(name: &str) -> Result<Tun, TunError> {
+        let path: &CStr = c"/dev/net/tun";
+        let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+        let file =
+            nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| TunError::Open(errno.into()))?;
+        attach(&file, name)?;
+        let udp_trains =
+            set_offloads(&file).map_err(|source| TunError::Offload { name: name.to_owned(), source })?;
+        Ok(Tun { file, name: name.to_owned(), udp_trains })
+    }
+
+    /// The name of the interface.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the kernel hands over and takes trains of UDP datagrams too (Linux 6.2).
+    pub fn has_udp_trains(&self) -> bool {
+        self.udp_trains
+    }
+
+    /// Reads what the kernel hands over at once, and appends its packets, each whole and with its checksums, to
+    /// `packets`; all of them belong to one flow.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::WouldBlock`] when there is nothing to read.
+    pub fn read(&self, buffer: &mut Buffer, packets: &mut Vec<Vec<u8>>) -> io::Result<Result<(), Malformed>> {
+        let length = nix::unistd::read(&self.file, &mut buffer.0)?;
+        let Some((header, packet)) = buffer.0[..length].split_first_chunk() else {
+            return Ok(Err(Malformed));
+        };
+        let kept = packets.len();
+        let split = Offload::parse(*header)
+            .ok_or(Malformed)
+            .and_then(|offload| split::split(offload, packet, packets));
+        if split.is_err() {
+            packets.truncate(kept);
+        }
+        Ok(split)
+    }
+
+    /// Writes packets, those of one flow that belong together as one train.
+    ///
+    /// # Errors
+    /// When the device is gone. A packet that the kernel does not take is counted.
+    pub fn write<P: AsRef<[u8]>>(&self, packets: &[P]) -> io::Result<Written> {
+        let mut written = Written::default();
+        for group in coalesce::group(packets, self.udp_trains) {
+            let count = group.members().count() as u64;
+            let outcome = match group.headers(packets) {
+                None => {
+                    let header = Offload::default().emit();
+                    writev(&self.file, &[IoSlice::new(&header), IoSlice::new(packets[group.first].as_ref())])
+                }
+                Some((offload, headers)) => {
+                    let header = offload.emit();
+                    let payload = |index: usize| IoSlice::new(&packets[index].as_ref()[headers.len()..]);
+                    let slices = [IoSlice::new(&header), IoSlice::new(&headers)].into_iter();
+                    let slices: Vec<_> = slices.chain(group.members().map(payload)).collect();
+                    writev(&self.file, &slices)
+                }
+            };
+            written.calls += 1;
+            match outcome {
+                Ok(_) => written.packets += count,
+                Err(nix::Error::EBADFD) => return Err(nix::Error::EBADFD.into()),
+                Err(_) => written.refused += count,
+            }
+        }
+        Ok(written)
+    }
+}
+
+impl AsFd for Tun {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl AsRawFd for Tun {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.file.as_raw_fd()
+    }
+}
+
+fn attach(file: &OwnedFd, name: &str) -> Result<(), TunError> {
+    let bytes = name.as_bytes();
+    if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
+        return Err(TunError::Name(name.to_owned()));
+    }
+    let mut ifr_name = [0; libc::IFNAMSIZ];
+    for (to, from) in ifr_name.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    let ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    let request = libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags } };
+    // SAFETY: the descriptor is open, and the request lives until the call returns.
+    let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
+    if result == 0 {
+        return Ok(());
+    }
+    Err(TunError::Create { name: name.to_owned(), source: io::Error::last_os_error() })
+}
+
+/// Tells the kernel what it may leave to us; returns whether trains of UDP are among it.
+fn set_offloads(file: &OwnedFd) -> io::Result<bool> {
+    let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
+    let set = |offloads: libc::c_uint| {
+        // SAFETY: the descriptor is open, and the argument is a number.
+        let result =
+            unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) };
+        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    if set(tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).is_ok() {
+        return Ok(true);
+    }
+    set(tcp).map(|()| false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_wire::ip::{self, Ipv4Header, Ipv6Header, transport_checksum};
+    use std::net::IpAddr;
+
+    const V4: [&str; 2] = ["192.0.2.1", "198.51.100.2"];
+    const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
+
+    /// A TCP segment with a time-stamp option's worth of options.
+    fn tcp(addresses: [&str; 2], number: u16, sequence: u32, flags: u8, payload: usize) -> Vec<u8> {
+        let [source, destination]: [IpAddr; 2] = addresses.map(|address| address.parse().unwrap());
+        let mut segment = vec![0u8; 32];
+        segment[..4].copy_from_slice(&[0x10, 0x00, 0x20, 0x00]);
+        segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+        segment[8..12].copy_from_slice(&77u32.to_be_bytes());
+        segment[12] = 8 << 4;
+        segment[13] = flags;
+        segment[14..16].copy_from_slice(&500u16.to_be_bytes());
+        segment[20..24].copy_from_slice(&[1, 1, 8, 10]);
+        segment.extend((0..payload).map(|i| (i as u32).wrapping_add(sequence) as u8));
+        let checksum = transport_checksum(source, destination, 6, &segment);
+        segment[16..18].copy_from_slice(&checksum.to_be_bytes());
+        let header = match (source, destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => Ipv4Header {
+                tos: 2,
+                total_length: 20 + segment.len() as u16,
+                identification: number,
+                dont_fragment: true,
+                ttl: 64,
+                protocol: 6,
+                source,
+                destination,
+            }
+            .emit()
+            .to_vec(),
+            (IpAddr::V6(source), IpAddr::V6(destination)) => Ipv6Header {
+                traffic_class: 2,
+                flow_label: 7,
+                payload_length: segment.len() as u16,
+                next_header: 6,
+                hop_limit: 64,
+                source,
+                destination,
+            }
+            .emit()
+            .to_vec(),
+            _ => unreachable!(),
+        };
+        [header, segment].concat()
+    }
+
+    fn udp(addresses: [&str; 2], payload: usize) -> Vec<u8> {
+        let [source, destination] =
+            addresses.map(|address| (address.parse::<IpAddr>().unwrap(), 4000).into());
+        ip::udp_packet(source, destination, 0, &vec![0x5a; payload])
+    }
+
+    const ACK: u8 = 0x10;
+    const PSH: u8 = 0x18;
+    const FIN: u8 = 0x11;
+
+    /// What the kernel gets is cut again; returns how many writes it was, and the packets of all in their order.
+    fn there_and_back(packets: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>) {
+        let groups = coalesce::group(packets, true);
+        let mut back = Vec::new();
+        for group in &groups {
+            match group.headers(packets) {
+                None => back.push(packets[group.first].clone()),
+                Some((offload, mut train)) => {
+                    let headers = train.len();
+                    group.members().for_each(|index| train.extend_from_slice(&packets[index][headers..]));
+                    let offload = Offload::parse(offload.emit()).unwrap();
+                    split::split(offload, &train, &mut back).unwrap();
+                }
+            }
+        }
+        (groups.len(), back)
+    }
+
+    #[test]
+    fn segments_of_a_connection_become_one_train() {
+        for addresses in [V4, V6] {
+            let flags = [ACK, ACK, ACK, PSH];
+            let sizes = [1000, 1000, 1000, 300];
+            let packets: Vec<_> = (0..4usize)
+                .map(|i| {
+                    tcp(addresses, 9 + i as u16, (i as u32 * 1000).wrapping_sub(1500), flags[i], sizes[i])
+                })
+                .collect();
+            assert_eq!(there_and_back(&packets), (1, packets));
+        }
+    }
+
+    #[test]
+    fn datagrams_of_one_size_become_one_train_and_keep_their_borders() {
+        for addresses in [V4, V6] {
+            let mut packets: Vec<_> = [700, 700, 700, 20, 700].map(|size| udp(addresses, size)).into();
+            if addresses == V4 {
+                for (i, packet) in packets[..4].iter_mut().enumerate() {
+                    packet[5] = i as u8;
+                    packet[10..12].fill(0);
+                    let checksum = ip::checksum(&packet[..20]);
+                    packet[10..12].copy_from_slice(&checksum.to_be_bytes());
+                }
+            }
+            assert_eq!(there_and_back(&packets), (2, packets));
+        }
+    }
+
+    #[test]
+    fn flows_do_not_mix_and_keep_their_order() {
+        let other = ["192.0.2.9", "198.51.100.2"];
+        let packets = [
+            tcp(V4, 1, 0, ACK, 100),
+            tcp(other, 1, 0, ACK, 100),
+            tcp(V4, 2, 100, ACK, 100),
+            udp(V4, 100),
+            tcp(other, 2, 100, ACK, 100),
+        ];
+        let (writes, back) = there_and_back(&packets);
+        assert_eq!(writes, 3);
+        assert_eq!(back, [0, 2, 1, 4, 3].map(|i: usize| packets[i].clone()));
+    }
+
+    #[test]
+    fn what_a_receiver_could_tell_apart_is_left_alone() {
+        let first = tcp(V4, 1, 0, ACK, 100);
+        let gap = tcp(V4, 2, 101, ACK, 100);
+        let fin = tcp(V4, 2, 100, FIN, 100);
+        let longer = tcp(V4, 2, 100, ACK, 101);
+        let mut other_ttl = tcp(V4, 2, 100, ACK, 100);
+        other_ttl[8] = 63;
+        let mut wrong = tcp(V4, 2, 100, ACK, 100);
+        *wrong.last_mut().unwrap() ^= 1;
+        let acknowledgement = tcp(V4, 2, 100, ACK, 0);
+        for second in [gap, fin, longer, other_ttl, wrong, acknowledgement, vec![0x45], vec![]] {
+            let packets = [first.clone(), second];
+            assert_eq!(there_and_back(&packets), (2, packets.to_vec()));
+        }
+        let mut wrong_first = first.clone();
+        *wrong_first.last_mut().unwrap() ^= 1;
+        let packets = [wrong_first, tcp(V4, 2, 100, ACK, 100)];
+        assert_eq!(there_and_back(&packets), (2, packets.to_vec()));
+    }
+
+    #[test]
+    fn trains_are_limited() {
+        let packets: Vec<_> = (0..200).map(|i| tcp(V6, 0, i * 1400, ACK, 1400)).collect();
+        let (writes, back) = there_and_back(&packets);
+        assert_eq!(writes, 200usize.div_ceil(46));
+        assert_eq!(back, packets);
+    }
+
+    #[test]
+    fn whatever_the_header_says_nothing_panics() {
+        let packet = tcp(V4, 1, 0, ACK, 300);
+        for length in 0..packet.len() {
+            for header in [[1, 1, 0, 0, 100, 0, 20, 0, 16, 0], [1, 5, 0, 0, 1, 0, 255, 255, 6, 0], [1; 10]] {
+                if let Some(offload) = Offload::parse(header) {
+                    let _ = split::split(offload, &packet[..length], &mut Vec::new());
+                }
+            }
+        }
+    }
+}

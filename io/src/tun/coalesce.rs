@@ -1,0 +1,237 @@
+//! Packets of one flow into trains, so that the kernel handles them at once; the inverse of splitting.
+//!
+//! Only what the receiver could not tell apart is put together: consecutive segments of a TCP connection that differ in
+//! nothing but their payload, and datagrams of one flow and one size. Each keeps its borders. A packet whose checksum is
+//! wrong stays alone, because the kernel takes the checksum of a train for right.
+
+use super::checksum::{finish, fold, sum, sum_of};
+use super::offload::{Kind, Offload, Train};
+
+/// Most packets of a train: the kernel's limit for UDP before 6.9.
+const MOST_PACKETS: usize = 64;
+
+/// Largest train, IP header included.
+const MOST_BYTES: usize = 65_535;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const TCP_ACK: u8 = 0x10;
+const TCP_PSH: u8 = 0x08;
+
+/// Packets that are written at once.
+pub(super) struct Group {
+    /// Number of the first packet, which is the only one when there is nothing to put together.
+    pub(super) first: usize,
+    /// Numbers of the others, in order.
+    rest: Vec<usize>,
+    /// As far as the packets can be put together with others.
+    joinable: Option<Joinable>,
+}
+
+/// What decides whether the next packet fits.
+struct Joinable {
+    shape: Shape,
+    /// Payload bytes of every packet but the last.
+    payload: usize,
+    bytes: usize,
+    next_sequence: u32,
+    /// The last packet was short or pushed.
+    ended: bool,
+    /// Whether the first packet's checksum was looked at.
+    first_verified: bool,
+}
+
+/// Where things are in a packet that can be put together with others.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Shape {
+    is_ipv4: bool,
+    protocol: u8,
+    transport: usize,
+    headers: usize,
+}
+
+impl Shape {
+    fn of(packet: &[u8]) -> Option<Shape> {
+        let (is_ipv4, transport, protocol, length) = match packet.first()? >> 4 {
+            // No options, no fragments.
+            4 if packet.len() >= 20 && packet[0] == 0x45 && packet[6] & 0x3f == 0 && packet[7] == 0 => {
+                (true, 20, packet[9], usize::from(u16::from_be_bytes([packet[2], packet[3]])))
+            }
+            6 if packet.len() >= 40 => {
+                (false, 40, packet[6], 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])))
+            }
+            _ => return None,
+        };
+        let headers = transport
+            + match protocol {
+                TCP => {
+                    let segment = packet[transport..].first_chunk::<20>()?;
+                    let only_data = segment[13] & !TCP_PSH == TCP_ACK;
+                    only_data.then_some(usize::from(segment[12] >> 4) * 4).filter(|length| *length >= 20)?
+                }
+                UDP => {
+                    let header = packet[transport..].first_chunk::<8>()?;
+                    let has_checksum = header[6..8] != [0; 2];
+                    let whole = usize::from(u16::from_be_bytes([header[4], header[5]]));
+                    (has_checksum && whole == packet.len() - transport).then_some(8)?
+                }
+                _ => return None,
+            };
+        let whole = length == packet.len() && headers < packet.len();
+        whole.then_some(Shape { is_ipv4, protocol, transport, headers })
+    }
+
+    fn payload(self, packet: &[u8]) -> usize {
+        packet.len() - self.headers
+    }
+
+    fn sequence(self, packet: &[u8]) -> u32 {
+        let at = self.transport + 4;
+        u32::from_be_bytes([packet[at], packet[at + 1], packet[at + 2], packet[at + 3]])
+    }
+
+    fn pushes(self, packet: &[u8]) -> bool {
+        self.protocol == TCP && packet[self.transport + 13] & TCP_PSH != 0
+    }
+
+    /// Whether two packets of this shape belong to one flow.
+    fn same_flow(self, one: &[u8], other: &[u8]) -> bool {
+        let addresses = if self.is_ipv4 { 12..20 } else { 8..40 };
+        let ports = self.transport..self.transport + 4;
+        one[addresses.clone()] == other[addresses] && one[ports.clone()] == other[ports]
+    }
+
+    /// Whether two packets of one flow differ only in what splitting makes differ.
+    fn same_headers(self, one: &[u8], other: &[u8]) -> bool {
+        let same = |range: std::ops::Range<usize>| one[range.clone()] == other[range];
+        // ToS, fragment flags, time to live; or traffic class, flow label, hop limit.
+        let network = if self.is_ipv4 { same(1..2) && same(6..9) } else { same(0..4) && same(7..8) };
+        let at = self.transport;
+        // Acknowledgement, data offset, window, options.
+        let transport = self.protocol == UDP || (same(at + 8..at + 13) && same(at + 14..at + 16));
+        network && transport && (self.protocol == UDP || same(at + 18..self.headers))
+    }
+
+    fn pseudo_header(self, packet: &[u8]) -> u64 {
+        let addresses = if self.is_ipv4 { &packet[12..20] } else { &packet[8..40] };
+        sum(addresses) + sum_of(self.protocol.into())
+    }
+
+    fn checksum_is_right(self, packet: &[u8]) -> bool {
+        let segment = &packet[self.transport..];
+        let sum = self.pseudo_header(packet) + sum_of(segment.len() as u16) + sum(segment);
+        finish(sum) == [0; 2] && (!self.is_ipv4 || finish(super::checksum::sum(&packet[..20])) == [0; 2])
+    }
+}
+
+/// Groups `packets`; the order within a flow stays. `with_udp`: the kernel takes trains of datagrams.
+pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    for (index, packet) in packets.iter().enumerate() {
+        let packet = packet.as_ref();
+        let shape = Shape::of(packet).filter(|shape| with_udp || shape.protocol == TCP);
+        let Some(shape) = shape else {
+            if with_udp && is_udp(packet) {
+                // It must not be overtaken by what would join a train before it.
+                groups
+                    .iter_mut()
+                    .filter_map(|group| group.joinable.as_mut())
+                    .for_each(|joinable| joinable.ended = true);
+            }
+            groups.push(Group { first: index, rest: Vec::new(), joinable: None });
+            continue;
+        };
+        let latest = groups.iter_mut().rev().find(|group| {
+            let same_shape = group.joinable.as_ref().is_some_and(|joinable| joinable.shape == shape);
+            same_shape && shape.same_flow(packets[group.first].as_ref(), packet)
+        });
+        if let Some(group) = latest
+            && group.takes(packets[group.first].as_ref(), packet)
+        {
+            group.rest.push(index);
+            continue;
+        }
+        let joinable = Joinable {
+            shape,
+            payload: shape.payload(packet),
+            bytes: packet.len(),
+            next_sequence: shape.sequence(packet).wrapping_add(shape.payload(packet) as u32),
+            ended: shape.pushes(packet),
+            first_verified: false,
+        };
+        groups.push(Group { first: index, rest: Vec::new(), joinable: Some(joinable) });
+    }
+    groups
+}
+
+fn is_udp(packet: &[u8]) -> bool {
+    let protocol =
+        if packet.first().is_some_and(|first| first >> 4 == 4) { packet.get(9) } else { packet.get(6) };
+    protocol == Some(&UDP)
+}
+
+impl Group {
+    /// The numbers of all its packets.
+    pub(super) fn members(&self) -> impl Iterator<Item = usize> {
+        std::iter::once(self.first).chain(self.rest.iter().copied())
+    }
+
+    /// Makes room for `packet` after the others, if it fits.
+    fn takes(&mut self, first: &[u8], packet: &[u8]) -> bool {
+        let Some(joinable) = &mut self.joinable else { return false };
+        let shape = joinable.shape;
+        let payload = shape.payload(packet);
+        let fits = !joinable.ended
+            && payload <= joinable.payload
+            && self.rest.len() + 1 < MOST_PACKETS
+            && joinable.bytes + payload <= MOST_BYTES
+            && (shape.protocol == UDP || shape.sequence(packet) == joinable.next_sequence)
+            && shape.same_headers(first, packet)
+            && shape.checksum_is_right(packet);
+        if !fits {
+            return false;
+        }
+        if !joinable.first_verified && !shape.checksum_is_right(first) {
+            joinable.ended = true;
+            return false;
+        }
+        joinable.first_verified = true;
+        joinable.bytes += payload;
+        joinable.next_sequence = joinable.next_sequence.wrapping_add(payload as u32);
+        joinable.ended = payload < joinable.payload || shape.pushes(packet);
+        true
+    }
+
+    /// The header for the kernel and the train's own headers; `None` for a packet that goes as it is.
+    pub(super) fn headers<P: AsRef<[u8]>>(&self, packets: &[P]) -> Option<(Offload, Vec<u8>)> {
+        let joinable = self.joinable.as_ref()?;
+        let last = packets[*self.rest.last()?].as_ref();
+        let Shape { is_ipv4, protocol, transport, headers } = joinable.shape;
+        let first = packets[self.first].as_ref();
+        let mut bytes = first[..headers].to_vec();
+        let length = |bytes: usize| u16::try_from(bytes).expect("a train is limited").to_be_bytes();
+        if is_ipv4 {
+            bytes[2..4].copy_from_slice(&length(joinable.bytes));
+            bytes[10..12].fill(0);
+            let checksum = finish(sum(&bytes[..transport]));
+            bytes[10..12].copy_from_slice(&checksum);
+        } else {
+            bytes[4..6].copy_from_slice(&length(joinable.bytes - 40));
+        }
+        let segment = joinable.bytes - transport;
+        let (kind, checksum_at) = match (protocol, is_ipv4) {
+            (UDP, _) => {
+                bytes[transport + 4..transport + 6].copy_from_slice(&length(segment));
+                (Kind::Udp, 6)
+            }
+            (_, is_ipv4) => {
+                bytes[transport + 13] |= last[transport + 13] & TCP_PSH;
+                (if is_ipv4 { Kind::Tcp4 } else { Kind::Tcp6 }, 16)
+            }
+        };
+        let pseudo_header = fold(joinable.shape.pseudo_header(first) + sum_of(segment as u16));
+        bytes[transport + checksum_at..transport + checksum_at + 2].copy_from_slice(&pseudo_header);
+        let train = Train { kind, headers, payload: joinable.payload };
+        Some((Offload { train: Some(train), checksum: Some((transport, checksum_at)) }, bytes))
+    }
+}

@@ -1,0 +1,148 @@
+//! A train of segments, as the kernel hands it to a device with segmentation offload, into packets.
+
+use super::checksum::{finish, sum, sum_of};
+use super::offload::{Kind, Offload, Train};
+
+/// A packet from the kernel that does not agree with its header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the kernel handed over a packet that does not agree with its header")]
+pub struct Malformed;
+
+const TCP_FIN_PSH: u8 = 0x09;
+const TCP_CWR: u8 = 0x80;
+
+/// Appends the packets that `packet` stands for to `packets`, with their checksums.
+pub(super) fn split(offload: Offload, packet: &[u8], packets: &mut Vec<Vec<u8>>) -> Result<(), Malformed> {
+    let Some(train) = offload.train else {
+        let mut packet = packet.to_vec();
+        if let Some((start, offset)) = offload.checksum {
+            complete(&mut packet, start, offset)?;
+        }
+        packets.push(packet);
+        return Ok(());
+    };
+    let (start, _) = offload.checksum.ok_or(Malformed)?;
+    let template = Template::of(train, packet, start)?;
+    let (headers, payload) = packet.split_at_checked(template.headers).ok_or(Malformed)?;
+    if train.payload == 0 {
+        return Err(Malformed);
+    }
+    let mut pieces = payload.chunks(train.payload).enumerate().peekable();
+    while let Some((index, piece)) = pieces.next() {
+        let place = Place { index, offset: index * train.payload, last: pieces.peek().is_none() };
+        let mut packet = Vec::with_capacity(headers.len() + piece.len());
+        packet.extend_from_slice(headers);
+        packet.extend_from_slice(piece);
+        template.finish(&mut packet, place)?;
+        packets.push(packet);
+    }
+    Ok(())
+}
+
+/// Adds the checksum of the bytes from `start` on; where it goes, the sum of the pseudo header is already.
+fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malformed> {
+    let segment = packet.get_mut(start..).ok_or(Malformed)?;
+    let checksum = never_zero(finish(sum(segment)));
+    segment.get_mut(offset..offset + 2).ok_or(Malformed)?.copy_from_slice(&checksum);
+    Ok(())
+}
+
+/// Zero would mean that UDP has no checksum; to TCP the two zeros of this arithmetic are the same.
+fn never_zero(checksum: [u8; 2]) -> [u8; 2] {
+    if checksum == [0; 2] { [0xff; 2] } else { checksum }
+}
+
+/// What all packets of a train share.
+struct Template {
+    kind: Kind,
+    is_ipv4: bool,
+    /// Where the header of TCP or UDP starts.
+    transport: usize,
+    headers: usize,
+    /// Of addresses and protocol.
+    pseudo_header: u64,
+    identification: u16,
+    sequence: u32,
+    flags: u8,
+}
+
+#[derive(Clone, Copy)]
+struct Place {
+    index: usize,
+    /// Payload bytes before it.
+    offset: usize,
+    last: bool,
+}
+
+impl Template {
+    fn of(train: Train, packet: &[u8], transport: usize) -> Result<Template, Malformed> {
+        let is_ipv4 = match packet.first().ok_or(Malformed)? >> 4 {
+            4 => true,
+            6 => false,
+            _ => return Err(Malformed),
+        };
+        let (smallest, addresses) = if is_ipv4 { (20, 12..20) } else { (40, 8..40) };
+        if transport < smallest {
+            return Err(Malformed);
+        }
+        let segment = packet.get(transport..).ok_or(Malformed)?;
+        let (protocol, length, sequence, flags) = match train.kind {
+            Kind::Udp => (17, 8, 0, 0),
+            Kind::Tcp4 | Kind::Tcp6 => {
+                let fixed = segment.first_chunk::<20>().ok_or(Malformed)?;
+                let sequence = u32::from_be_bytes([fixed[4], fixed[5], fixed[6], fixed[7]]);
+                (6, usize::from(fixed[12] >> 4) * 4, sequence, fixed[13])
+            }
+        };
+        if segment.len() < length || length < 8 {
+            return Err(Malformed);
+        }
+        Ok(Template {
+            kind: train.kind,
+            is_ipv4,
+            transport,
+            headers: transport + length,
+            pseudo_header: sum(packet.get(addresses).ok_or(Malformed)?) + sum_of(protocol),
+            identification: u16::from_be_bytes([packet[4], packet[5]]),
+            sequence,
+            flags,
+        })
+    }
+
+    /// Puts into the headers what is different in each packet.
+    fn finish(&self, packet: &mut [u8], place: Place) -> Result<(), Malformed> {
+        let length = |bytes: usize| u16::try_from(bytes).map_err(|_| Malformed);
+        let whole = packet.len();
+        let (network, segment) = packet.split_at_mut(self.transport);
+        if self.is_ipv4 {
+            // The kernel's own segmentation counts identifications up, too.
+            let identification = self.identification.wrapping_add(place.index as u16);
+            network[2..4].copy_from_slice(&length(whole)?.to_be_bytes());
+            network[4..6].copy_from_slice(&identification.to_be_bytes());
+            network[10..12].fill(0);
+            let checksum = finish(sum(network));
+            network[10..12].copy_from_slice(&checksum);
+        } else {
+            network[4..6].copy_from_slice(&length(whole - 40)?.to_be_bytes());
+        }
+        let segment_length = length(segment.len())?;
+        let checksum_at = match self.kind {
+            Kind::Udp => {
+                segment[4..6].copy_from_slice(&segment_length.to_be_bytes());
+                6
+            }
+            Kind::Tcp4 | Kind::Tcp6 => {
+                let sequence = self.sequence.wrapping_add(place.offset as u32);
+                segment[4..8].copy_from_slice(&sequence.to_be_bytes());
+                let only_last = if place.last { 0 } else { TCP_FIN_PSH };
+                let only_first = if place.index == 0 { 0 } else { TCP_CWR };
+                segment[13] = self.flags & !only_last & !only_first;
+                16
+            }
+        };
+        segment[checksum_at..checksum_at + 2].fill(0);
+        let checksum = never_zero(finish(self.pseudo_header + sum_of(segment_length) + sum(segment)));
+        segment[checksum_at..checksum_at + 2].copy_from_slice(&checksum);
+        Ok(())
+    }
+}
