@@ -1,0 +1,114 @@
+//! What all vector kernels share.
+
+/// Defines `combine` (see [`super::Kernel`]) over vectors, for a module that has
+///
+/// - `Vector`, of `BYTES` bytes, `zero()` and `load(&[u8; BYTES])`;
+/// - `store(&mut [u8; BYTES], Vector)`;
+/// - `load_part(&[u8])` and `store_part(&mut [u8], Vector)`, for fewer bytes; the others are zero, or kept;
+/// - `Factor`, `factor(coefficient)`: a coefficient in the form in which it multiplies;
+/// - `add_product(sum, Factor, Vector)`.
+///
+/// It is a macro because what is generic cannot ask for instructions, and what asks for none is not inlined into them.
+macro_rules! define_combine {
+    ($features:literal) => {
+        /// Vectors that are summed side by side: as many as hide that a sum waits for the one before.
+        const WIDE: usize = 4;
+
+        #[target_feature(enable = $features)]
+        pub(super) fn combine(
+            destination: &mut [u8],
+            coefficients: &[u8],
+            sources: &[&[u8]],
+            start: crate::kernel::Start,
+        ) {
+            let mut at = 0;
+            while destination.len() - at >= WIDE * BYTES {
+                sum::<WIDE>(&mut destination[at..], at, coefficients, sources, start);
+                at += WIDE * BYTES;
+            }
+            while at < destination.len() {
+                sum::<1>(&mut destination[at..], at, coefficients, sources, start);
+                at += BYTES;
+            }
+        }
+
+        /// The first `N` vectors of `destination`, which belong to the sources' bytes from `at`.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn sum<const N: usize>(
+            destination: &mut [u8],
+            at: usize,
+            coefficients: &[u8],
+            sources: &[&[u8]],
+            start: crate::kernel::Start,
+        ) {
+            let mut sums = [zero(); N];
+            if start == crate::kernel::Start::Destination {
+                for i in 0..N {
+                    sums[i] = load_up_to(destination, i);
+                }
+            }
+            for (coefficient, source) in coefficients.iter().zip(sources) {
+                let Some(source) = source.get(at..) else { continue };
+                let factor = factor(*coefficient);
+                if let Some((vectors, _)) = source.split_at_checked(N * BYTES) {
+                    let (vectors, _) = vectors.as_chunks();
+                    for i in 0..N {
+                        sums[i] = add_product(sums[i], factor, load(&vectors[i]));
+                    }
+                } else {
+                    for i in 0..N {
+                        sums[i] = add_product(sums[i], factor, load_up_to(source, i));
+                    }
+                }
+            }
+            for i in 0..N {
+                store_up_to(destination, i, sums[i]);
+            }
+        }
+
+        /// The vector with number `i` of `bytes`, zeros where they end.
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_up_to(bytes: &[u8], i: usize) -> Vector {
+            let bytes = bytes.get(i * BYTES..).unwrap_or_default();
+            match bytes.first_chunk() {
+                Some(whole) => load(whole),
+                None => load_part(bytes),
+            }
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn store_up_to(bytes: &mut [u8], i: usize, vector: Vector) {
+            let bytes = bytes.get_mut(i * BYTES..).unwrap_or_default();
+            match bytes.first_chunk_mut() {
+                Some(whole) => store(whole, vector),
+                None => store_part(bytes, vector),
+            }
+        }
+    };
+}
+
+/// Defines `load_part` and `store_part` for instructions that know whole vectors only.
+macro_rules! define_parts {
+    ($features:literal) => {
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn load_part(bytes: &[u8]) -> Vector {
+            let mut whole = [0; BYTES];
+            whole[..bytes.len()].copy_from_slice(bytes);
+            load(&whole)
+        }
+
+        #[inline]
+        #[target_feature(enable = $features)]
+        fn store_part(bytes: &mut [u8], vector: Vector) {
+            let mut whole = [0; BYTES];
+            store(&mut whole, vector);
+            bytes.copy_from_slice(&whole[..bytes.len()]);
+        }
+    };
+}
+
+pub(super) use {define_combine, define_parts};

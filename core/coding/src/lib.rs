@@ -1,0 +1,29 @@
+//! Random linear network coding over contiguous ranges of packets, after section 4.3 of CellFusion (Ni et al., SIGCOMM
+//! 2023): a coded packet is a sum of the packets of a range, each times a coefficient of GF(2^8) that follows from a
+//! seed. Any n of them that are linearly independent give back n lost packets, whichever those are.
+//!
+//! ```
+//! use hawser_coding::{Config, Decoder, encode};
+//!
+//! let packets: [&[u8]; 3] = [b"never", b"gonna", b"give you up"];
+//! let mut decoder = Decoder::new(Config::default());
+//! decoder.handle_original(7, packets[0])?;
+//! for seed in 0..2 {
+//!     let mut symbol = Vec::new();
+//!     encode(&packets, seed, &mut symbol);
+//!     decoder.handle_coded(7, packets.len(), seed, &symbol)?;
+//! }
+//! assert_eq!(decoder.poll_packet(), Some((8, packets[1].to_vec())));
+//! assert_eq!(decoder.poll_packet(), Some((9, packets[2].to_vec())));
+//! # Ok::<(), hawser_coding::Refused>(())
+//! ```
+
+mod code;
+mod decoder;
+mod equation;
+pub mod field;
+pub mod kernel;
+
+pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, coefficients, encode, encode_with};
+pub use decoder::{Config, Counts, Decoder, Refused};
+pub use kernel::{dot, dot_add, mul_add};
