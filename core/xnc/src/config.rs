@@ -1,0 +1,154 @@
+use hawser_units::ByteSize;
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How packets are sent and recovered. Both ends of a session are configured alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// Which packets take which path, and what is done about those that are lost.
+    pub scheme: Scheme,
+    /// A packet that is not acknowledged after this time counts as lost, or after the path's probe timeout if that is
+    /// shorter (Ni, section 4.4.1). The schemes with QUIC's own loss detection do without.
+    pub loss_threshold: Duration,
+    /// Packets of an encoding range at most, 1 to 63 (r of Ni, section 4.4.2).
+    pub range_packets: usize,
+    /// The time from the first packet of an encoding range to its last at most (t of Ni, section 4.4.2).
+    pub range_span: Duration,
+    /// A packet this long after it was handed in is of no use any more: it is not sent, and not recovered
+    /// (t_expire of Ni, section 4.4.3). Schemes that are fully reliable recover it nevertheless.
+    pub expiry: Duration,
+    /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
+    pub extra_packets: usize,
+    /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
+    pub path_share: f64,
+    /// How long a receiver waits before it acknowledges.
+    pub ack_delay: Duration,
+    /// A path on which nothing was sent for this long is probed.
+    pub probe_idle: Duration,
+    /// The time between the single packets by which a silent path is tried.
+    pub probe_silent: Duration,
+    /// Packets are handed out in the order in which they were handed in; one that is missing holds the others back for
+    /// this long at most, [`Duration::MAX`] until it comes. None: as they arrive.
+    pub reorder: Option<Duration>,
+    /// What may wait for a path with window; what is more is refused.
+    pub queue_limit: ByteSize,
+    /// Packets kept for recovery, and at the receiver for decoding and for order.
+    pub pool_limit: ByteSize,
+}
+
+impl Config {
+    /// The settings of the paper that published the scheme: XNC's are Ni's (30 Mb/s, section 4), and schemes built as
+    /// reliable transports keep order and wait for what is missing, as their streams do.
+    pub fn of(scheme: Scheme) -> Self {
+        Config {
+            scheme,
+            loss_threshold: Duration::from_millis(100),
+            range_packets: 10,
+            range_span: Duration::from_millis(60),
+            expiry: Duration::from_millis(700),
+            extra_packets: 3,
+            path_share: 1.1,
+            ack_delay: Duration::from_millis(5),
+            probe_idle: Duration::from_millis(100),
+            probe_silent: Duration::from_millis(20),
+            reorder: scheme.is_reliable().then_some(Duration::MAX),
+            queue_limit: ByteSize(32 << 20),
+            pool_limit: ByteSize(64 << 20),
+        }
+    }
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config::of(Scheme::Xnc)
+    }
+}
+
+/// Which packets take which path, and what is done about those that are lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Scheme {
+    /// CellFusion's (Ni, section 4): at once on the path that delivers soonest, lost packets recovered in one shot by
+    /// random linear combinations over all paths.
+    Xnc,
+    /// Multipath QUIC's: the path of the lowest smoothed round-trip time that has window (Raiciu, NSDI 2012; De Coninck,
+    /// CoNEXT 2017), fully reliable.
+    MinRtt,
+    /// Every packet on every path that has window (Froemmgen, Networking 2016), fully reliable.
+    Redundant,
+    /// Multipath QUIC with unacknowledged packets sent again, on another path, when what is left of the play-out buffer
+    /// is short (Zheng, SIGCOMM 2021), fully reliable.
+    Xlink,
+    /// Earliest completion first (Lim, CoNEXT 2017), fully reliable.
+    Ecf,
+    /// Blocking estimation (Ferlin, Networking 2016), fully reliable.
+    Blest,
+    /// A flow is hashed onto a path; what is lost is lost.
+    Bonding,
+    /// Sliding-window coding ahead of losses, as much as the measured loss asks for (after Pluribus: Mahajan, ATC 2012).
+    Fec,
+    /// [`Scheme::Xnc`] that recovers by sending the lost packets themselves (Ni, figure 13a).
+    XncUncoded,
+    /// [`Scheme::Xnc`] with QUIC's own loss detection (Ni, figure 13b).
+    XncSlowLoss,
+    /// Everything on the path of the lowest index; what is lost is lost.
+    Single,
+}
+
+impl Scheme {
+    /// Every scheme.
+    pub const ALL: [Scheme; 11] = [
+        Scheme::Xnc,
+        Scheme::MinRtt,
+        Scheme::Redundant,
+        Scheme::Xlink,
+        Scheme::Ecf,
+        Scheme::Blest,
+        Scheme::Bonding,
+        Scheme::Fec,
+        Scheme::XncUncoded,
+        Scheme::XncSlowLoss,
+        Scheme::Single,
+    ];
+
+    /// The name in configurations and reports, such as `xnc-uncoded`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Scheme::Xnc => "xnc",
+            Scheme::MinRtt => "minrtt",
+            Scheme::Redundant => "redundant",
+            Scheme::Xlink => "xlink",
+            Scheme::Ecf => "ecf",
+            Scheme::Blest => "blest",
+            Scheme::Bonding => "bonding",
+            Scheme::Fec => "fec",
+            Scheme::XncUncoded => "xnc-uncoded",
+            Scheme::XncSlowLoss => "xnc-slow-loss",
+            Scheme::Single => "single",
+        }
+    }
+
+    /// Whether a packet that was sent is sent again until it arrived.
+    pub const fn is_reliable(self) -> bool {
+        matches!(self, Scheme::MinRtt | Scheme::Redundant | Scheme::Xlink | Scheme::Ecf | Scheme::Blest)
+    }
+}
+
+impl fmt::Display for Scheme {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A scheme that does not exist.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("there is no scheme `{0}`")]
+pub struct NoScheme(String);
+
+impl FromStr for Scheme {
+    type Err = NoScheme;
+
+    fn from_str(name: &str) -> Result<Self, NoScheme> {
+        Scheme::ALL.into_iter().find(|scheme| scheme.name() == name).ok_or_else(|| NoScheme(name.into()))
+    }
+}

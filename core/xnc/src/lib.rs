@@ -1,0 +1,53 @@
+//! Packets over several paths at once, with the losses of one recovered through the others: CellFusion's XNC (Ni et al.,
+//! SIGCOMM 2023), and the schemes that it is compared with.
+//!
+//! An [`Endpoint`] is one end of a session. It has no clock and no socket: a path is a QUIC connection that its driver
+//! holds, frames are the datagrams of that connection, and congestion control and encryption are QUIC's.
+//! `docs/design/xnc.md` says how it decides.
+//!
+//! ```
+//! use hawser_units::{ByteSize, Instant, PathId};
+//! use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt};
+//!
+//! let (mut car, mut server) = (Endpoint::new(Config::default()), Endpoint::new(Config::default()));
+//! let now = Instant::ZERO;
+//! for path in PathId::all().take(2) {
+//!     car.add_path(now, path);
+//!     server.add_path(now, path);
+//!     car.update_path(now, path, PathState {
+//!         congestion_window: ByteSize(14_000),
+//!         in_flight: ByteSize(0),
+//!         queued: ByteSize(0),
+//!         rtt: Rtt::default(),
+//!         datagram_size: 1_400,
+//!     });
+//! }
+//!
+//! car.handle_packet(now, b"an IP packet".to_vec(), Hint::default())?;
+//! while let Some(transmit) = car.poll_transmit(now) {
+//!     server.handle_datagram(now, transmit.path, &transmit.datagram, Ecn::Unknown)?;
+//! }
+//! assert_eq!(server.poll_packet().unwrap().bytes, b"an IP packet");
+//! # Ok::<(), hawser_xnc::Refused>(())
+//! ```
+
+mod config;
+mod endpoint;
+mod numbers;
+mod outstanding;
+mod path;
+mod pool;
+mod receiver;
+mod release;
+mod scheme;
+mod sender;
+mod stats;
+
+pub use config::{Config, NoScheme, Scheme};
+pub use endpoint::Endpoint;
+pub use path::{PathState, Rtt};
+pub use pool::Hint;
+pub use receiver::Ecn;
+pub use release::Packet;
+pub use sender::{Event, Transmit};
+pub use stats::{PathStats, ReceiverStats, Refused, SenderStats, Stats};

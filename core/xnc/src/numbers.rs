@@ -1,0 +1,165 @@
+//! Numbers: those cut short on the wire, those that arrived, those that were delivered.
+
+use hawser_wire::xnc::MAX_RANGES;
+use std::collections::VecDeque;
+use std::ops::RangeInclusive;
+
+/// The number whose low `bits` bits are `truncated` and that is nearest to the one after `largest`
+/// (RFC 9000, appendix A.3).
+pub(crate) fn expand(truncated: u64, bits: u32, largest: Option<u64>) -> u64 {
+    let expected = largest.map_or(0, |largest| largest.saturating_add(1));
+    let window = 1u64 << bits;
+    let half = window / 2;
+    let candidate = expected & !(window - 1) | truncated;
+    if candidate.saturating_add(half) <= expected {
+        candidate.saturating_add(window)
+    } else if candidate > expected.saturating_add(half) && candidate >= window {
+        candidate - window
+    } else {
+        candidate
+    }
+}
+
+/// The highest ranges of the numbers that arrived, as an acknowledgement names them.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Arrived {
+    /// Highest first, never touching each other.
+    ranges: VecDeque<RangeInclusive<u64>>,
+}
+
+impl Arrived {
+    /// Takes a number; false when it was there, or lies below all ranges that are remembered.
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
+        let place = self.ranges.iter().position(|range| *range.start() <= number.saturating_add(1));
+        let Some(place) = place else {
+            if self.ranges.len() >= MAX_RANGES {
+                return false;
+            }
+            self.ranges.push_back(number..=number);
+            return true;
+        };
+        let (start, end) = self.ranges[place].clone().into_inner();
+        if (start..=end).contains(&number) {
+            return false;
+        }
+        if number + 1 == start {
+            self.ranges[place] = number..=end;
+            self.join_below(place);
+        } else if end + 1 == number {
+            self.ranges[place] = start..=number;
+        } else {
+            self.ranges.insert(place, number..=number);
+            self.ranges.truncate(MAX_RANGES);
+        }
+        true
+    }
+
+    fn join_below(&mut self, place: usize) {
+        let Some(below) = self.ranges.get(place + 1).cloned() else { return };
+        if below.end() + 1 == *self.ranges[place].start() {
+            self.ranges[place] = *below.start()..=*self.ranges[place].end();
+            self.ranges.remove(place + 1);
+        }
+    }
+
+    pub(crate) fn largest(&self) -> Option<u64> {
+        self.ranges.front().map(|range| *range.end())
+    }
+
+    pub(crate) fn ranges(&self) -> Vec<RangeInclusive<u64>> {
+        self.ranges.iter().cloned().collect()
+    }
+}
+
+/// Which packets were delivered: the last [`Delivered::SPAN`] numbers, one bit each.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Delivered {
+    words: VecDeque<u64>,
+    /// The number of the lowest bit; a multiple of 64.
+    base: u64,
+}
+
+impl Delivered {
+    /// 0.7 s of 1400-byte packets at 1.5 Gbit/s, rounded up to a power of two.
+    pub(crate) const SPAN: u64 = 1 << 17;
+
+    /// Takes a number: true when the packet is to be delivered, false when it was, or is too old to tell.
+    pub(crate) fn insert(&mut self, number: u64) -> bool {
+        let Some(offset) = number.checked_sub(self.base) else { return false };
+        let mut word = offset / 64;
+        let span = Delivered::SPAN / 64;
+        if word >= span {
+            let surplus = word + 1 - span;
+            let gone = self.words.len().min(usize::try_from(surplus).unwrap_or(usize::MAX));
+            self.words.drain(..gone);
+            self.base += surplus * 64;
+            word -= surplus;
+        }
+        let word = word as usize;
+        if self.words.len() <= word {
+            self.words.resize(word + 1, 0);
+        }
+        let bit = 1 << (number % 64);
+        let first = self.words[word] & bit == 0;
+        self.words[word] |= bit;
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn the_example_of_the_rfc() {
+        assert_eq!(expand(0x9b32, 16, Some(0xa82f_30ea)), 0xa82f_9b32);
+    }
+
+    proptest! {
+        #[test]
+        fn a_number_near_the_largest_is_found(largest in any::<u32>(), ahead in -32_000i64..32_000) {
+            let number = i64::from(largest) + ahead;
+            prop_assume!(number >= 0);
+            let number = number as u64;
+            prop_assert_eq!(expand(number & 0xffff, 16, Some(largest.into())), number);
+        }
+
+        #[test]
+        fn expanding_never_overflows(truncated in 0u64..1 << 24, largest in any::<Option<u64>>()) {
+            expand(truncated, 24, largest);
+        }
+
+        #[test]
+        fn ranges_hold_what_arrived(numbers in proptest::collection::vec(0u64..60, 0..80)) {
+            let mut arrived = Arrived::default();
+            let mut seen = BTreeSet::new();
+            for number in numbers {
+                prop_assert_eq!(arrived.insert(number), seen.insert(number));
+                let ranges = arrived.ranges();
+                prop_assert!(ranges.windows(2).all(|pair| pair[1].end() + 1 < *pair[0].start()));
+                let held: BTreeSet<u64> = ranges.into_iter().flatten().collect();
+                prop_assert_eq!(&held, &seen);
+                prop_assert_eq!(arrived.largest(), seen.last().copied());
+            }
+        }
+
+        #[test]
+        fn a_packet_is_delivered_once(numbers in proptest::collection::vec(0u64..400_000, 0..300)) {
+            let mut delivered = Delivered::default();
+            let mut seen = BTreeSet::new();
+            let mut largest = 0;
+            for number in numbers {
+                largest = largest.max(number);
+                let first = delivered.insert(number);
+                prop_assert!(!first || !seen.contains(&number));
+                if number + Delivered::SPAN > largest + 64 {
+                    prop_assert_eq!(first, !seen.contains(&number));
+                }
+                seen.insert(number);
+                prop_assert!(delivered.words.len() as u64 <= Delivered::SPAN / 64);
+            }
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! What was sent over one path and what became of it. Every transmission has a number of its own, so that it can be told
+//! which of them was lost, whatever it carried.
+
+use crate::Refused;
+use hawser_units::Instant;
+use hawser_wire::xnc::AckBlock;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Transmissions that may be unacknowledged: fewer than half of what 16 bits tell apart, so that the receiver always
+/// finds the number that was cut short.
+const MAX_UNACKNOWLEDGED: u64 = (1 << 15) - 1;
+
+/// RFC 9002, section 6.1.1.
+const PACKET_THRESHOLD: u64 = 3;
+
+/// RFC 9002, section 6.1.2.
+const GRANULARITY: Duration = Duration::from_millis(1);
+
+/// Until something was acknowledged (RFC 9002, section 6.2.2, for an RTT of 333 ms).
+const INITIAL_TIMEOUT: Duration = Duration::from_millis(999);
+
+/// How long what counts as lost is remembered, to tell whether it arrived after all.
+const MEMORY: Duration = Duration::from_secs(2);
+
+/// When a transmission counts as lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LossRule {
+    /// As soon as a later one shows it, or unacknowledged after this time or the probe timeout, whichever is shorter
+    /// (Ni, section 4.4.1).
+    Quality(Duration),
+    /// When a later one shows it, as QUIC does it (RFC 9002, section 6); the probe timeout only repeats.
+    Quic,
+}
+
+/// What a transmission carried.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Content {
+    Original(u64),
+    Coded { start: u64, count: u8 },
+    Ping,
+}
+
+/// What became known of a transmission.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Arrived(Content),
+    /// It counted as lost, and arrived.
+    ArrivedLate(Content),
+    Lost(Content),
+    /// Nothing is known, and it is time to send it once more.
+    Repeat(Content),
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    at: Instant,
+    content: Content,
+    fate: Fate,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Unknown,
+    Arrived,
+    Lost,
+}
+
+/// The transmissions of one path.
+#[derive(Debug, Default)]
+pub(crate) struct Outstanding {
+    sent: VecDeque<Sent>,
+    /// The number of the first in `sent`.
+    base: u64,
+    /// Everything below is known to have arrived or counts as lost.
+    decided: u64,
+    largest_acked: Option<u64>,
+    timing: Timing,
+    repeats: u32,
+    last_sent: Instant,
+    /// The share of transmissions that were lost, over the last hundred or so.
+    loss: f64,
+}
+
+impl Outstanding {
+    /// The number that the next transmission has.
+    pub(crate) fn next(&self) -> u64 {
+        self.base + self.sent.len() as u64
+    }
+
+    pub(crate) fn may_send(&self) -> bool {
+        self.next() - self.largest_acked.map_or(0, |largest| largest + 1) < MAX_UNACKNOWLEDGED
+    }
+
+    pub(crate) fn push(&mut self, now: Instant, content: Content) {
+        self.sent.push_back(Sent { at: now, content, fate: Fate::Unknown });
+        self.last_sent = now;
+    }
+
+    /// The time from a transmission to its acknowledgement.
+    pub(crate) fn timing(&self) -> &Timing {
+        &self.timing
+    }
+
+    pub(crate) fn loss(&self) -> f64 {
+        self.loss
+    }
+
+    /// When the first transmission was sent that no acknowledgement has reached or passed.
+    pub(crate) fn waiting_since(&self) -> Option<Instant> {
+        let first = self.largest_acked.map_or(0, |largest| largest + 1).max(self.base);
+        self.sent.get((first - self.base) as usize).map(|sent| sent.at)
+    }
+
+    /// Takes what the receiver says of this path.
+    pub(crate) fn acknowledge(
+        &mut self,
+        now: Instant,
+        block: &AckBlock,
+        outcomes: &mut Vec<Outcome>,
+    ) -> Result<(), Refused> {
+        let largest = block.ranges.first().map_or(0, |range| *range.end());
+        if largest >= self.next() {
+            return Err(Refused::NeverSent);
+        }
+        let is_new = self.largest_acked.is_none_or(|before| largest > before);
+        for range in &block.ranges {
+            let start = (*range.start()).max(self.base);
+            for number in start..=*range.end() {
+                self.arrived((number - self.base) as usize, outcomes);
+            }
+            if *range.start() < self.base {
+                break;
+            }
+        }
+        if is_new {
+            self.largest_acked = Some(largest);
+            self.repeats = 0;
+            if let Some(sent) = largest.checked_sub(self.base).and_then(|index| self.sent.get(index as usize))
+            {
+                self.timing.sample(now.saturating_since(sent.at));
+            }
+        }
+        Ok(())
+    }
+
+    fn arrived(&mut self, index: usize, outcomes: &mut Vec<Outcome>) {
+        let Some(sent) = self.sent.get_mut(index) else { return };
+        match sent.fate {
+            Fate::Unknown => {
+                outcomes.push(Outcome::Arrived(sent.content));
+                self.loss -= self.loss / LOSS_MEMORY;
+            }
+            Fate::Lost => {
+                outcomes.push(Outcome::ArrivedLate(sent.content));
+                self.loss = (self.loss - 1.0 / LOSS_MEMORY).max(0.0);
+            }
+            Fate::Arrived => return,
+        }
+        sent.fate = Fate::Arrived;
+    }
+
+    /// Decides which transmissions count as lost.
+    pub(crate) fn detect(
+        &mut self,
+        now: Instant,
+        rule: LossRule,
+        slack: Duration,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        while let Some((sent, due)) = self.next_loss(rule, slack) {
+            if due > now {
+                break;
+            }
+            outcomes.push(Outcome::Lost(sent.content));
+            let index = (self.decided - self.base) as usize;
+            self.sent[index].fate = Fate::Lost;
+            self.loss += (1.0 - self.loss) / LOSS_MEMORY;
+        }
+        if rule == LossRule::Quic && self.repeat_due(slack).is_some_and(|due| due <= now) {
+            self.repeats += 1;
+            self.last_sent = now;
+            let undecided = self.sent.range((self.decided - self.base) as usize..);
+            let repeated = undecided.filter(|sent| sent.fate == Fate::Unknown).take(PROBES);
+            outcomes.extend(repeated.map(|sent| Outcome::Repeat(sent.content)));
+        }
+        self.forget(now);
+    }
+
+    /// When [`Outstanding::detect`] has something to say.
+    pub(crate) fn deadline(&mut self, rule: LossRule, slack: Duration) -> Option<Instant> {
+        let loss = self.next_loss(rule, slack).map(|(_, due)| due).filter(|due| *due < Instant::MAX);
+        loss.or_else(|| self.repeat_due(slack).filter(|_| rule == LossRule::Quic))
+    }
+
+    /// The first transmission of unknown fate, and when it counts as lost if it stays unknown.
+    fn next_loss(&mut self, rule: LossRule, slack: Duration) -> Option<(Sent, Instant)> {
+        let sent = loop {
+            let sent = *self.sent.get((self.decided - self.base) as usize)?;
+            if sent.fate == Fate::Unknown {
+                break sent;
+            }
+            self.decided += 1;
+        };
+        let shown = match self.largest_acked {
+            Some(largest) if largest >= self.decided + PACKET_THRESHOLD => sent.at,
+            Some(largest) if largest > self.decided => sent.at + self.timing.loss_delay(),
+            _ => Instant::MAX,
+        };
+        let late = match rule {
+            LossRule::Quality(threshold) => sent.at + threshold.min(self.timing.timeout(slack)),
+            LossRule::Quic => Instant::MAX,
+        };
+        Some((sent, shown.min(late)))
+    }
+
+    fn repeat_due(&self, slack: Duration) -> Option<Instant> {
+        let unknown = self.decided < self.next();
+        unknown.then(|| self.last_sent + self.timing.timeout(slack) * 2u32.pow(self.repeats.min(6)))
+    }
+
+    fn forget(&mut self, now: Instant) {
+        while let Some(sent) = self.sent.front() {
+            let done = match sent.fate {
+                Fate::Unknown => false,
+                Fate::Arrived => true,
+                Fate::Lost => sent.at + MEMORY <= now,
+            };
+            if !done {
+                break;
+            }
+            self.sent.pop_front();
+            self.base += 1;
+        }
+        self.decided = self.decided.max(self.base);
+    }
+
+    /// Everything whose fate is unknown, when the path vanishes.
+    pub(crate) fn abandon(self) -> impl Iterator<Item = Content> {
+        self.sent.into_iter().filter(|sent| sent.fate == Fate::Unknown).map(|sent| sent.content)
+    }
+}
+
+/// Transmissions over which the loss is averaged.
+const LOSS_MEMORY: f64 = 100.0;
+
+/// RFC 9002, section 6.2.4.
+const PROBES: usize = 2;
+
+/// The time from a transmission to its acknowledgement, estimated as RFC 9002 does in section 5.3. It differs from QUIC's
+/// round-trip time: acknowledgements come back over the best paths, and it holds the receiver's delay.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Timing {
+    estimate: Option<(Duration, Duration)>,
+    pub(crate) latest: Duration,
+}
+
+impl Timing {
+    fn sample(&mut self, time: Duration) {
+        self.latest = time;
+        self.estimate = Some(match self.estimate {
+            None => (time, time / 2),
+            Some((smoothed, variation)) => {
+                ((smoothed * 7 + time) / 8, (variation * 3 + smoothed.abs_diff(time)) / 4)
+            }
+        });
+    }
+
+    pub(crate) fn smoothed(&self) -> Option<Duration> {
+        self.estimate.map(|(smoothed, _)| smoothed)
+    }
+
+    /// The probe timeout; `slack` is what the receiver may delay.
+    pub(crate) fn timeout(&self, slack: Duration) -> Duration {
+        self.estimate.map_or(INITIAL_TIMEOUT, |(smoothed, variation)| {
+            smoothed + (variation * 4).max(GRANULARITY) + slack
+        })
+    }
+
+    fn loss_delay(&self) -> Duration {
+        let smoothed = self.smoothed().unwrap_or(INITIAL_TIMEOUT);
+        (smoothed.max(self.latest) * 9 / 8).max(GRANULARITY)
+    }
+}

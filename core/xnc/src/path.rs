@@ -1,0 +1,142 @@
+use crate::config::Config;
+use crate::outstanding::Outstanding;
+use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
+use std::time::Duration;
+
+/// What QUIC puts around a frame: a short header with an 8-byte connection ID, a packet number, the datagram frame's
+/// type and length, the AEAD's tag.
+pub(crate) const QUIC_OVERHEAD: u64 = 32;
+
+/// What the QUIC connection of a path says about it, before a sender is polled.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PathState {
+    /// The congestion window.
+    pub congestion_window: ByteSize,
+    /// Sent and neither acknowledged nor lost.
+    pub in_flight: ByteSize,
+    /// Handed to the connection and not yet sent.
+    pub queued: ByteSize,
+    /// Round-trip times that QUIC measured.
+    pub rtt: Rtt,
+    /// Bytes that a datagram may have.
+    pub datagram_size: usize,
+}
+
+/// Round-trip times.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Rtt {
+    /// Smoothed (RFC 9002, section 5.3).
+    pub smoothed: Duration,
+    /// The mean deviation.
+    pub variation: Duration,
+    /// Of the packet acknowledged last.
+    pub latest: Duration,
+    /// The least seen.
+    pub min: Duration,
+}
+
+/// A path as the sender sees it.
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) id: PathId,
+    pub(crate) state: PathState,
+    /// Bytes handed out since `state` was told, and not in it.
+    handed_out: u64,
+    pub(crate) outstanding: Outstanding,
+    /// When the next ping is due, should nothing else be sent before.
+    pub(crate) next_probe: Instant,
+    /// Whether the path was silent when it was last looked at.
+    pub(crate) silent: bool,
+}
+
+impl Path {
+    fn new(now: Instant, id: PathId) -> Self {
+        let state = PathState {
+            congestion_window: ByteSize(0),
+            in_flight: ByteSize(0),
+            queued: ByteSize(0),
+            rtt: Rtt::default(),
+            datagram_size: 0,
+        };
+        let outstanding = Outstanding::default();
+        Path { id, state, handed_out: 0, outstanding, next_probe: now, silent: false }
+    }
+
+    pub(crate) fn update(&mut self, state: PathState) {
+        self.state = state;
+        self.handed_out = 0;
+    }
+
+    pub(crate) fn hand_out(&mut self, bytes: usize) {
+        self.handed_out += bytes as u64 + QUIC_OVERHEAD;
+    }
+
+    /// Bytes that the congestion window still takes.
+    pub(crate) fn window(&self) -> u64 {
+        self.state.congestion_window.0.saturating_sub(self.outstanding_bytes())
+    }
+
+    /// Bytes that are on the path or wait in its connection.
+    pub(crate) fn outstanding_bytes(&self) -> u64 {
+        let PathState { in_flight, queued, .. } = self.state;
+        in_flight.0.saturating_add(queued.0).saturating_add(self.handed_out)
+    }
+
+    /// How many frames of `bytes` the window takes; none when one is too large for the path.
+    pub(crate) fn room(&self, bytes: usize) -> usize {
+        if bytes > self.state.datagram_size || !self.outstanding.may_send() {
+            return 0;
+        }
+        usize::try_from(self.window() / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX)
+    }
+
+    pub(crate) fn fits(&self, bytes: usize) -> bool {
+        self.room(bytes) > 0
+    }
+
+    /// From when on the path counts as silent, if nothing is acknowledged until then.
+    pub(crate) fn silent_from(&self, config: &Config) -> Option<Instant> {
+        let patience = self.outstanding.timing().timeout(config.ack_delay).min(config.loss_threshold);
+        self.outstanding.waiting_since().map(|since| since + patience)
+    }
+
+    /// The time from a transmission to the ping after it.
+    pub(crate) fn probe_interval(&self, config: &Config) -> Duration {
+        if self.silent { config.probe_silent } else { config.probe_idle }
+    }
+}
+
+/// The paths of a session.
+#[derive(Debug, Default)]
+pub(crate) struct Paths([Option<Path>; MAX_PATHS]);
+
+impl Paths {
+    pub(crate) fn add(&mut self, now: Instant, id: PathId) -> Option<Path> {
+        self.0[id.index()].replace(Path::new(now, id))
+    }
+
+    pub(crate) fn remove(&mut self, id: PathId) -> Option<Path> {
+        self.0[id.index()].take()
+    }
+
+    pub(crate) fn get(&self, id: PathId) -> Option<&Path> {
+        self.0[id.index()].as_ref()
+    }
+
+    pub(crate) fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
+        self.0[id.index()].as_mut()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().flatten()
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
+        self.0.iter_mut().flatten()
+    }
+
+    /// The paths that take a frame of `bytes` now.
+    pub(crate) fn fitting(&self, bytes: usize) -> PathSet {
+        self.iter().filter(|path| path.fits(bytes)).map(|path| path.id).collect()
+    }
+}

@@ -1,0 +1,216 @@
+//! The packets that were sent and may have to be recovered, in encoding ranges (Ni, section 4.4.2).
+
+use crate::Config;
+use hawser_units::Instant;
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+/// What the application knows of a packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Hint {
+    /// It is the last of a video frame: lost packets of different frames are recovered apart.
+    pub border: bool,
+    /// Tells flows apart; only bonding looks at it.
+    pub flow_hash: u64,
+}
+
+/// A packet that was sent at least once.
+#[derive(Debug)]
+pub(crate) struct Original {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) hint: Hint,
+    /// When it was handed in.
+    pub(crate) since: Instant,
+    /// Transmissions of unknown fate.
+    pub(crate) in_flight: u32,
+    pub(crate) fate: Fate,
+    range: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fate {
+    /// Under way.
+    Sent,
+    /// Lost, and to be recovered.
+    Lost,
+    /// Lost, and combinations of it are under way.
+    Recovering,
+    /// Acknowledged, or certain to have been recovered.
+    Delivered,
+    /// Nothing more is done for it.
+    GivenUp,
+}
+
+impl Fate {
+    pub(crate) fn is_settled(self) -> bool {
+        matches!(self, Fate::Delivered | Fate::GivenUp)
+    }
+}
+
+/// A contiguous range of originals that are encoded together.
+#[derive(Debug)]
+pub(crate) struct EncodingRange {
+    pub(crate) start: u64,
+    pub(crate) count: u64,
+    opened: Instant,
+    closed: bool,
+    unsettled: u64,
+    /// Combinations that are under way, and that arrived since the last shot.
+    pub(crate) coded_in_flight: u32,
+    pub(crate) coded_arrived: u32,
+    pub(crate) shots: u32,
+}
+
+impl EncodingRange {
+    pub(crate) fn ids(&self) -> Range<u64> {
+        self.start..self.start + self.count
+    }
+}
+
+/// The packets that were sent and may have to be recovered.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    originals: VecDeque<Original>,
+    first: u64,
+    ranges: VecDeque<EncodingRange>,
+    first_range: u64,
+    bytes: u64,
+    range_packets: u64,
+    range_span: Duration,
+    /// Packets that are kept though they are settled, because later combinations reach back to them.
+    reach: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(config: &Config, reach: usize) -> Self {
+        Pool {
+            originals: VecDeque::new(),
+            first: 0,
+            ranges: VecDeque::new(),
+            first_range: 0,
+            bytes: 0,
+            range_packets: config.range_packets.clamp(1, 63) as u64,
+            range_span: config.range_span,
+            reach,
+        }
+    }
+
+    /// The number that the next packet has.
+    pub(crate) fn next(&self) -> u64 {
+        self.first + self.originals.len() as u64
+    }
+
+    /// The number of the first packet that is kept.
+    pub(crate) fn first(&self) -> u64 {
+        self.first
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(crate) fn get(&self, id: u64) -> Option<&Original> {
+        self.originals.get(usize::try_from(id.checked_sub(self.first)?).ok()?)
+    }
+
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Original> {
+        self.originals.get_mut(usize::try_from(id.checked_sub(self.first)?).ok()?)
+    }
+
+    /// The packets from the oldest on.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Original)> {
+        (self.first..).zip(&self.originals)
+    }
+
+    /// The range that `id` is in, and its number.
+    pub(crate) fn range_of(&mut self, id: u64) -> Option<(u64, &mut EncodingRange)> {
+        let range = self.get(id)?.range;
+        Some((range, self.range_mut(range)?))
+    }
+
+    pub(crate) fn range(&self, number: u64) -> Option<&EncodingRange> {
+        self.ranges.get(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
+    }
+
+    pub(crate) fn range_mut(&mut self, number: u64) -> Option<&mut EncodingRange> {
+        self.ranges.get_mut(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
+    }
+
+    /// The packets of a range, with their numbers.
+    pub(crate) fn members(&self, range: &EncodingRange) -> impl Iterator<Item = (u64, &Original)> {
+        range.ids().filter_map(|id| Some((id, self.get(id)?)))
+    }
+
+    /// Takes a packet that is sent for the first time.
+    pub(crate) fn push(&mut self, now: Instant, since: Instant, bytes: Vec<u8>, hint: Hint) -> u64 {
+        let id = self.next();
+        let full = self.ranges.back().is_none_or(|range| {
+            range.closed
+                || range.count >= self.range_packets
+                || now.saturating_since(range.opened) >= self.range_span
+        });
+        if full {
+            self.ranges.push_back(EncodingRange {
+                start: id,
+                count: 0,
+                opened: now,
+                closed: false,
+                unsettled: 0,
+                coded_in_flight: 0,
+                coded_arrived: 0,
+                shots: 0,
+            });
+        }
+        let number = self.first_range + self.ranges.len() as u64 - 1;
+        if let Some(range) = self.ranges.back_mut() {
+            range.count += 1;
+            range.unsettled += 1;
+            range.closed = hint.border;
+        }
+        self.bytes += bytes.len() as u64;
+        self.originals.push_back(Original {
+            bytes,
+            hint,
+            since,
+            in_flight: 0,
+            fate: Fate::Sent,
+            range: number,
+        });
+        id
+    }
+
+    /// Puts a packet into its last state, unless it is in one; true when it was not.
+    pub(crate) fn settle(&mut self, id: u64, fate: Fate) -> bool {
+        let Some(original) = self.get_mut(id).filter(|original| !original.fate.is_settled()) else {
+            return false;
+        };
+        original.fate = fate;
+        let range = original.range;
+        if let Some(range) = self.range_mut(range) {
+            range.unsettled -= 1;
+        }
+        true
+    }
+
+    /// Drops the ranges for which nothing remains to be done, from the oldest on.
+    pub(crate) fn trim(&mut self) {
+        while let Some(range) = self.ranges.front() {
+            let count = range.count as usize;
+            if range.unsettled > 0 || self.ranges.len() == 1 || self.originals.len() < count + self.reach {
+                break;
+            }
+            self.drop_first_range();
+        }
+    }
+
+    /// Drops the oldest range whatever its state, and says which of its packets were not settled.
+    pub(crate) fn drop_first_range(&mut self) -> u64 {
+        let Some(range) = self.ranges.pop_front() else { return 0 };
+        self.first_range += 1;
+        self.first += range.count;
+        let gone = self.originals.drain(..range.count as usize);
+        self.bytes -= gone.map(|original| original.bytes.len() as u64).sum::<u64>();
+        range.unsettled
+    }
+}

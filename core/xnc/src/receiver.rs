@@ -1,0 +1,222 @@
+use crate::config::Config;
+use crate::numbers::{Arrived, Delivered, expand};
+use crate::release::{Packet, Release};
+use crate::sender::Transmit;
+use crate::stats::{ReceiverStats, Refused};
+use hawser_units::{Instant, MAX_PATHS, PathId};
+use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
+use std::time::Duration;
+
+/// How far beyond the largest number seen a packet's may be.
+const MAX_JUMP: u64 = 1 << 20;
+
+/// Paths that carry acknowledgements.
+const ACK_PATHS: usize = 2;
+
+/// The ECN field of the IP packet that brought a datagram.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Ecn {
+    /// The receiver cannot see it.
+    #[default]
+    Unknown,
+    /// Not capable of ECN.
+    NotEct,
+    /// Capable, ECT(0).
+    Ect0,
+    /// Capable, ECT(1).
+    Ect1,
+    /// Congestion experienced.
+    Ce,
+}
+
+/// The receiving side of a session.
+#[derive(Debug)]
+pub(crate) struct Receiver {
+    ack_delay: Duration,
+    paths: [Option<Incoming>; MAX_PATHS],
+    largest: Option<u64>,
+    delivered: Delivered,
+    release: Release,
+    ack_due: Option<Instant>,
+    /// Acknowledgements that are still to go over these paths.
+    acks: Vec<Transmit>,
+    stats: ReceiverStats,
+}
+
+/// What arrived over a path.
+#[derive(Debug, Default)]
+struct Incoming {
+    arrived: Arrived,
+    largest_at: Instant,
+    last_at: Instant,
+    ecn: Option<EcnCounts>,
+    unacknowledged: bool,
+}
+
+impl Receiver {
+    pub(crate) fn new(config: &Config) -> Self {
+        Receiver {
+            ack_delay: config.ack_delay,
+            paths: Default::default(),
+            largest: None,
+            delivered: Delivered::default(),
+            release: Release::new(config),
+            ack_due: None,
+            acks: Vec::new(),
+            stats: ReceiverStats::default(),
+        }
+    }
+
+    pub(crate) fn add_path(&mut self, path: PathId) {
+        self.paths[path.index()] = Some(Incoming::default());
+    }
+
+    pub(crate) fn remove_path(&mut self, path: PathId) {
+        self.paths[path.index()] = None;
+        self.acks.retain(|ack| ack.path != path);
+    }
+
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        header: PacketHeader,
+        bytes: &[u8],
+        ecn: Ecn,
+    ) -> Result<(), Refused> {
+        let incoming = self.paths[path.index()].as_ref().ok_or(Refused::NoPath)?;
+        let number = expand(header.transmission.into(), 16, incoming.arrived.largest());
+        let start = expand(header.start.into(), 24, self.largest);
+        let last = start + u64::from(header.count) - 1;
+        if last > self.largest.map_or(0, |largest| largest + 1) + MAX_JUMP {
+            return Err(Refused::TooFarAhead);
+        }
+        self.note(now, path, number, ecn)?;
+        self.largest = self.largest.max(Some(last));
+        if header.count > 1 {
+            self.stats.coded += 1;
+            return Err(Refused::Undecodable);
+        }
+        self.deliver(now, start, bytes.to_vec(), false);
+        Ok(())
+    }
+
+    pub(crate) fn handle_ping(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        number: u64,
+        ecn: Ecn,
+    ) -> Result<(), Refused> {
+        self.note(now, path, number, ecn)
+    }
+
+    fn note(&mut self, now: Instant, path: PathId, number: u64, ecn: Ecn) -> Result<(), Refused> {
+        let incoming = self.paths[path.index()].as_mut().ok_or(Refused::NoPath)?;
+        let is_largest = incoming.arrived.largest().is_none_or(|largest| number > largest);
+        if !incoming.arrived.insert(number) {
+            return Err(Refused::Repeated);
+        }
+        if is_largest {
+            incoming.largest_at = now;
+        }
+        incoming.last_at = now;
+        incoming.unacknowledged = true;
+        incoming.count(ecn);
+        self.ack_due.get_or_insert(now + self.ack_delay);
+        Ok(())
+    }
+
+    fn deliver(&mut self, now: Instant, id: u64, bytes: Vec<u8>, recovered: bool) {
+        if !self.delivered.insert(id) {
+            self.stats.duplicates += 1;
+            return;
+        }
+        self.stats.delivered += 1;
+        self.stats.recovered += u64::from(recovered);
+        self.release.push(now, Packet { id, bytes, recovered });
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.release.handle_timeout(now);
+    }
+
+    pub(crate) fn poll_timeout(&self) -> Option<Instant> {
+        self.ack_due.into_iter().chain(self.release.poll_timeout()).min()
+    }
+
+    pub(crate) fn poll_packet(&mut self) -> Option<Packet> {
+        self.release.pop()
+    }
+
+    pub(crate) fn stats(&self) -> ReceiverStats {
+        ReceiverStats { skipped: self.release.skipped(), ..self.stats }
+    }
+
+    /// An acknowledgement, when one is due. `rank` orders the paths, the best first, and `limit` says what a datagram
+    /// holds on each; a path that has no rank is not used.
+    pub(crate) fn poll_transmit<R: Ord>(
+        &mut self,
+        now: Instant,
+        rank: impl Fn(PathId) -> Option<(R, usize)>,
+    ) -> Option<Transmit> {
+        if self.acks.is_empty() && self.ack_due.is_some_and(|due| due <= now) {
+            self.ack_due = None;
+            self.acknowledge(now, rank);
+        }
+        self.acks.pop()
+    }
+
+    fn acknowledge<R: Ord>(&mut self, now: Instant, rank: impl Fn(PathId) -> Option<(R, usize)>) {
+        let mut best: Vec<_> = PathId::all()
+            .filter(|path| self.paths[path.index()].is_some())
+            .filter_map(|path| rank(path).map(|(rank, limit)| (rank, path, limit)))
+            .collect();
+        best.sort();
+        best.truncate(ACK_PATHS);
+        let mut blocks = Vec::new();
+        for path in PathId::all() {
+            if let Some(incoming) = &mut self.paths[path.index()]
+                && std::mem::take(&mut incoming.unacknowledged)
+            {
+                blocks.push(incoming.block(now, path));
+            }
+        }
+        for (_, path, limit) in best {
+            let mut rest = &blocks[..];
+            while !rest.is_empty() {
+                let (datagram, taken) = emit_acks(rest, limit);
+                if taken == 0 {
+                    break;
+                }
+                self.acks.push(Transmit { path, datagram });
+                rest = &rest[taken..];
+            }
+        }
+    }
+}
+
+impl Incoming {
+    fn block(&self, now: Instant, path: PathId) -> AckBlock {
+        AckBlock {
+            path,
+            delay: now.saturating_since(self.largest_at),
+            ranges: self.arrived.ranges(),
+            ecn: self.ecn,
+        }
+    }
+
+    fn count(&mut self, ecn: Ecn) {
+        if ecn == Ecn::Unknown {
+            return;
+        }
+        let counts = self.ecn.get_or_insert_default();
+        let count = match ecn {
+            Ecn::Unknown | Ecn::NotEct => return,
+            Ecn::Ect0 => &mut counts.ect0,
+            Ecn::Ect1 => &mut counts.ect1,
+            Ecn::Ce => &mut counts.ce,
+        };
+        *count = count.wrapping_add(1);
+    }
+}

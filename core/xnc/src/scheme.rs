@@ -1,0 +1,105 @@
+//! What makes one scheme differ from another: where a packet goes, when it counts as lost, what is done then.
+
+use crate::config::{Config, Scheme};
+use crate::outstanding::LossRule;
+use crate::path::Paths;
+use crate::pool::Pool;
+use hawser_units::{Instant, PathId, PathSet};
+
+mod min_rtt;
+
+/// Where a packet is to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Nowhere yet.
+    Wait,
+    /// On one path.
+    On(PathId),
+    /// On each of several.
+    OnAll(PathSet),
+}
+
+impl From<Option<PathId>> for Place {
+    fn from(path: Option<PathId>) -> Place {
+        path.map_or(Place::Wait, Place::On)
+    }
+}
+
+/// A packet that is about to be sent.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Candidate {
+    /// Bytes of its frame.
+    pub(crate) size: usize,
+    /// Tells flows apart.
+    pub(crate) flow_hash: u64,
+}
+
+/// What is sent besides new packets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Extra {
+    /// A packet that is already under way, over another path.
+    Copy { id: u64, path: PathId },
+    /// A combination of `count` packets.
+    Coded { start: u64, count: u8, path: PathId },
+}
+
+/// What a scheme decides upon.
+pub(crate) struct View<'a> {
+    pub(crate) now: Instant,
+    pub(crate) config: &'a Config,
+    pub(crate) paths: &'a Paths,
+    pub(crate) pool: &'a Pool,
+    /// Packets that were not sent yet.
+    pub(crate) waiting: usize,
+    /// Their bytes.
+    pub(crate) waiting_bytes: u64,
+}
+
+/// What is done about a lost packet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Recovery {
+    /// Nothing.
+    None,
+    /// It is sent again until it arrived.
+    Resend,
+    /// All that was lost of a range is sent once more, as much and as early as the windows allow: as combinations, or
+    /// as it is.
+    OneShot { coded: bool },
+}
+
+/// A scheme at work.
+pub(crate) trait Behaviour: std::fmt::Debug + Send {
+    /// Where a packet goes.
+    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place;
+
+    /// What is to be sent before the next new packet.
+    fn extra(&mut self, _view: &View<'_>) -> Option<Extra> {
+        None
+    }
+}
+
+/// The parts of which a scheme is made.
+#[derive(Debug)]
+pub(crate) struct Parts {
+    pub(crate) behaviour: Box<dyn Behaviour>,
+    pub(crate) loss: LossRule,
+    pub(crate) recovery: Recovery,
+    /// Packets before the newest that a combination may reach back to.
+    pub(crate) reach: usize,
+}
+
+impl Parts {
+    pub(crate) fn of(_config: &Config) -> Parts {
+        Parts {
+            behaviour: Box::new(min_rtt::MinRtt),
+            loss: LossRule::Quic,
+            recovery: Recovery::Resend,
+            reach: 0,
+        }
+    }
+
+    /// Whether receivers keep what arrived, to decode.
+    pub(crate) fn is_coded(scheme: Scheme) -> bool {
+        matches!(scheme, Scheme::Xnc | Scheme::XncSlowLoss | Scheme::Fec)
+    }
+}

@@ -1,0 +1,404 @@
+use crate::config::Config;
+use crate::outstanding::{Content, Outcome};
+use crate::path::{PathState, Paths};
+use crate::pool::{Fate, Hint, Pool};
+use crate::scheme::{Candidate, Extra, Parts, Place, Recovery, View};
+use crate::stats::{Refused, SenderStats};
+use hawser_units::{Instant, PathId};
+use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
+use std::collections::VecDeque;
+
+/// Bytes that a combination has more than the longest packet in it: the header, and the length of a packet.
+const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
+
+/// A datagram to be sent over the QUIC connection of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Transmit {
+    /// The path.
+    pub path: PathId,
+    /// The datagram.
+    pub datagram: Vec<u8>,
+}
+
+/// Something that people may want to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    /// Nothing sent over the path is acknowledged any more: it is tried with single packets.
+    Silent(PathId),
+    /// The path delivers again.
+    Resumed(PathId),
+}
+
+/// The sending side of a session.
+#[derive(Debug)]
+pub(crate) struct Sender {
+    config: Config,
+    parts: Parts,
+    paths: Paths,
+    waiting: VecDeque<Waiting>,
+    waiting_bytes: u64,
+    pool: Pool,
+    /// Decided, and not yet handed out.
+    planned: VecDeque<(PathId, Content)>,
+    /// Lost packets to be sent again, in the order in which they were found lost.
+    again: VecDeque<u64>,
+    events: VecDeque<Event>,
+    outcomes: Vec<Outcome>,
+    stats: SenderStats,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    bytes: Vec<u8>,
+    hint: Hint,
+    since: Instant,
+}
+
+impl Sender {
+    pub(crate) fn new(config: Config) -> Self {
+        let parts = Parts::of(&config);
+        Sender {
+            paths: Paths::default(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            pool: Pool::new(&config, parts.reach),
+            planned: VecDeque::new(),
+            again: VecDeque::new(),
+            events: VecDeque::new(),
+            outcomes: Vec::new(),
+            stats: SenderStats::default(),
+            parts,
+            config,
+        }
+    }
+
+    pub(crate) fn add_path(&mut self, now: Instant, path: PathId) {
+        self.remove_path(now, path);
+        self.paths.add(now, path);
+    }
+
+    /// What is under way over the path counts as lost.
+    pub(crate) fn remove_path(&mut self, now: Instant, path: PathId) {
+        let Some(gone) = self.paths.remove(path) else { return };
+        self.planned.retain(|(planned, _)| *planned != path);
+        self.outcomes.extend(gone.outstanding.abandon().map(Outcome::Lost));
+        self.settle_outcomes(now, path);
+    }
+
+    pub(crate) fn update_path(&mut self, path: PathId, state: PathState) {
+        if let Some(path) = self.paths.get_mut(path) {
+            path.update(state);
+        }
+    }
+
+    pub(crate) fn paths(&self) -> &Paths {
+        &self.paths
+    }
+
+    /// The largest packet that every path can carry and recover; 0 without paths.
+    pub(crate) fn max_packet(&self) -> usize {
+        let sizes = self.paths.iter().map(|path| path.state.datagram_size.saturating_sub(CODED_OVERHEAD));
+        sizes.min().unwrap_or(0)
+    }
+
+    pub(crate) fn handle_packet(&mut self, now: Instant, bytes: Vec<u8>, hint: Hint) -> Result<(), Refused> {
+        let largest = self.paths.iter().map(|path| path.state.datagram_size).max().unwrap_or(0);
+        if bytes.is_empty() || bytes.len() + CODED_OVERHEAD > largest {
+            return Err(Refused::Size);
+        }
+        if self.waiting_bytes + bytes.len() as u64 > self.config.queue_limit.0 {
+            return Err(Refused::QueueFull);
+        }
+        self.stats.packets += 1;
+        self.waiting_bytes += bytes.len() as u64;
+        self.waiting.push_back(Waiting { bytes, hint, since: now });
+        Ok(())
+    }
+
+    /// Takes an acknowledgement for one path.
+    pub(crate) fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
+        let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
+        path.outstanding.acknowledge(now, block, &mut self.outcomes)?;
+        self.settle_outcomes(now, block.path);
+        self.handle_timeout(now);
+        Ok(())
+    }
+
+    pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        for path in PathId::all() {
+            let Some(known) = self.paths.get_mut(path) else { continue };
+            known.outstanding.detect(now, self.parts.loss, self.config.ack_delay, &mut self.outcomes);
+            self.settle_outcomes(now, path);
+        }
+        self.watch_paths(now);
+        self.drop_expired(now);
+        self.pool.trim();
+    }
+
+    pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
+        let expiry = self.waiting.front().map(|waiting| waiting.since + self.config.expiry);
+        let paths = self.paths.iter_mut().filter_map(|path| {
+            let loss = path.outstanding.deadline(self.parts.loss, self.config.ack_delay);
+            let silence = path.silent_from(&self.config).filter(|_| !path.silent);
+            [loss, Some(path.next_probe), silence].into_iter().flatten().min()
+        });
+        paths.chain(expiry).min()
+    }
+
+    pub(crate) fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    pub(crate) fn stats(&self) -> &SenderStats {
+        &self.stats
+    }
+
+    /// An acknowledgement goes over a path, whose window it is a part of.
+    pub(crate) fn count_ack(&mut self, ack: &Transmit) {
+        let stats = &mut self.stats.paths[ack.path.index()];
+        stats.acks += 1;
+        stats.ack_bytes += ack.datagram.len() as u64;
+        if let Some(path) = self.paths.get_mut(ack.path) {
+            path.hand_out(ack.datagram.len());
+        }
+    }
+
+    /// The next datagram that a path has window for.
+    pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some((path, content)) = self.planned.pop_front() {
+            if let Some(transmit) = self.transmit(now, path, content) {
+                return Some(transmit);
+            }
+        }
+        self.poll_probe(now)
+            .or_else(|| self.poll_again(now))
+            .or_else(|| self.poll_extra(now))
+            .or_else(|| self.poll_waiting(now))
+    }
+
+    fn poll_probe(&mut self, now: Instant) -> Option<Transmit> {
+        let path = self.paths.iter().find(|path| path.next_probe <= now && path.fits(PING_BYTES))?.id;
+        self.transmit(now, path, Content::Ping)
+    }
+
+    fn poll_again(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some(&id) = self.again.front() {
+            let Some(original) = self.pool.get(id).filter(|original| original.fate == Fate::Lost) else {
+                self.again.pop_front();
+                continue;
+            };
+            let candidate = candidate(&original.bytes, original.hint);
+            let place = self.place(now, candidate);
+            let path = self.first_of(place, Content::Original(id))?;
+            self.again.pop_front();
+            if let Some(original) = self.pool.get_mut(id) {
+                original.fate = Fate::Sent;
+            }
+            return self.transmit(now, path, Content::Original(id));
+        }
+        None
+    }
+
+    fn poll_extra(&mut self, now: Instant) -> Option<Transmit> {
+        let view = View {
+            now,
+            config: &self.config,
+            paths: &self.paths,
+            pool: &self.pool,
+            waiting: self.waiting.len(),
+            waiting_bytes: self.waiting_bytes,
+        };
+        let (path, content) = match self.parts.behaviour.extra(&view)? {
+            Extra::Copy { id, path } => (path, Content::Original(id)),
+            Extra::Coded { start, count, path } => (path, Content::Coded { start, count }),
+        };
+        self.transmit(now, path, content)
+    }
+
+    fn poll_waiting(&mut self, now: Instant) -> Option<Transmit> {
+        self.drop_expired(now);
+        let front = self.waiting.front()?;
+        if self.pool.bytes() + front.bytes.len() as u64 > self.config.pool_limit.0 {
+            self.stats.given_up += self.pool.drop_first_range();
+        }
+        let front = self.waiting.front()?;
+        let place = self.place(now, candidate(&front.bytes, front.hint));
+        let path = self.first_of(place, Content::Original(self.pool.next()))?;
+        let Waiting { bytes, hint, since } = self.waiting.pop_front()?;
+        self.waiting_bytes -= bytes.len() as u64;
+        let stats = &mut self.stats.paths[path.index()];
+        stats.first += 1;
+        stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
+        let id = self.pool.push(now, since, bytes, hint);
+        self.emit(now, path, Content::Original(id))
+    }
+
+    fn place(&mut self, now: Instant, candidate: Candidate) -> Place {
+        let view = View {
+            now,
+            config: &self.config,
+            paths: &self.paths,
+            pool: &self.pool,
+            waiting: self.waiting.len(),
+            waiting_bytes: self.waiting_bytes,
+        };
+        self.parts.behaviour.place(&view, candidate)
+    }
+
+    /// The first path of a place; what is to go on others is planned.
+    fn first_of(&mut self, place: Place, content: Content) -> Option<PathId> {
+        match place {
+            Place::Wait => None,
+            Place::On(path) => Some(path),
+            Place::OnAll(paths) => {
+                let mut paths = paths.iter();
+                let first = paths.next()?;
+                self.planned.extend(paths.map(|path| (path, content)));
+                Some(first)
+            }
+        }
+    }
+
+    /// A datagram besides the first transmission of a packet; none when there is nothing to send any more.
+    fn transmit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
+        let transmit = self.emit(now, path, content)?;
+        let bytes = transmit.datagram.len() as u64;
+        let stats = &mut self.stats.paths[path.index()];
+        if content == Content::Ping {
+            stats.pings += 1;
+            stats.ping_bytes += bytes;
+        } else {
+            stats.recovery += 1;
+            stats.recovery_bytes += bytes;
+        }
+        Some(transmit)
+    }
+
+    fn emit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
+        let known = self.paths.get_mut(path)?;
+        let number = known.outstanding.next();
+        let datagram = match content {
+            Content::Ping => emit_ping(number),
+            Content::Original(id) => {
+                let original = self.pool.get_mut(id)?;
+                original.in_flight += 1;
+                let mut datagram = Vec::with_capacity(PacketHeader::LEN + original.bytes.len());
+                datagram.extend(header(1, number, id).emit());
+                datagram.extend_from_slice(&original.bytes);
+                datagram
+            }
+            Content::Coded { .. } => return None,
+        };
+        known.outstanding.push(now, content);
+        known.hand_out(datagram.len());
+        known.next_probe = now + known.probe_interval(&self.config);
+        Some(Transmit { path, datagram })
+    }
+
+    /// Draws the consequences of what became known of transmissions over `path`.
+    fn settle_outcomes(&mut self, now: Instant, path: PathId) {
+        let mut outcomes = std::mem::take(&mut self.outcomes);
+        for outcome in outcomes.drain(..) {
+            let stats = &mut self.stats.paths[path.index()];
+            match outcome {
+                Outcome::Arrived(content) => {
+                    stats.arrived += 1;
+                    self.arrived(content, true);
+                }
+                Outcome::ArrivedLate(content) => {
+                    stats.arrived += 1;
+                    stats.lost -= 1;
+                    self.stats.spurious += 1;
+                    self.arrived(content, false);
+                }
+                Outcome::Lost(content) => {
+                    stats.lost += 1;
+                    self.lost(now, content);
+                }
+                Outcome::Repeat(Content::Original(id)) => self.send_again(id),
+                Outcome::Repeat(_) => {}
+            }
+        }
+        self.outcomes = outcomes;
+    }
+
+    fn arrived(&mut self, content: Content, was_under_way: bool) {
+        if let Content::Original(id) = content {
+            if let Some(original) = self.pool.get_mut(id).filter(|_| was_under_way) {
+                original.in_flight -= 1;
+            }
+            if self.pool.settle(id, Fate::Delivered) {
+                self.stats.delivered += 1;
+            }
+        }
+    }
+
+    fn lost(&mut self, _now: Instant, content: Content) {
+        let Content::Original(id) = content else { return };
+        let Some(original) = self.pool.get_mut(id) else { return };
+        original.in_flight -= 1;
+        if original.in_flight > 0 || original.fate != Fate::Sent {
+            return;
+        }
+        self.stats.lost += 1;
+        match self.parts.recovery {
+            Recovery::None => self.give_up(id),
+            Recovery::Resend | Recovery::OneShot { .. } => self.send_again(id),
+        }
+    }
+
+    fn send_again(&mut self, id: u64) {
+        if let Some(original) = self.pool.get_mut(id).filter(|original| original.fate == Fate::Sent) {
+            original.fate = Fate::Lost;
+            self.again.push_back(id);
+        }
+    }
+
+    fn give_up(&mut self, id: u64) {
+        if self.pool.settle(id, Fate::GivenUp) {
+            self.stats.given_up += 1;
+        }
+    }
+
+    fn drop_expired(&mut self, now: Instant) {
+        while self.waiting.front().is_some_and(|front| front.since + self.config.expiry <= now) {
+            if let Some(expired) = self.waiting.pop_front() {
+                self.waiting_bytes -= expired.bytes.len() as u64;
+                self.stats.expired += 1;
+            }
+        }
+    }
+
+    fn watch_paths(&mut self, now: Instant) {
+        for path in self.paths.iter_mut() {
+            let silent = path.silent_from(&self.config).is_some_and(|from| from <= now);
+            if path.next_probe <= now && !path.fits(PING_BYTES) {
+                path.next_probe = now + self.config.probe_silent;
+            }
+            if silent != path.silent {
+                path.silent = silent;
+                path.next_probe = path.next_probe.min(now + path.probe_interval(&self.config));
+                if silent {
+                    self.stats.paths[path.id.index()].silences += 1;
+                }
+                if self.events.len() < MAX_EVENTS {
+                    let event = if silent { Event::Silent } else { Event::Resumed };
+                    self.events.push_back(event(path.id));
+                }
+            }
+        }
+    }
+}
+
+/// Events that wait to be polled; more are not kept.
+const MAX_EVENTS: usize = 64;
+
+const PING_BYTES: usize = 10;
+
+fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
+    Candidate { size: PacketHeader::LEN + bytes.len(), flow_hash: hint.flow_hash }
+}
+
+fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
+    PacketHeader { count, transmission: transmission as u16, start: (start & 0x00ff_ffff) as u32 }
+}
