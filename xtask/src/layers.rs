@@ -24,7 +24,7 @@ const LAYERS: &[(&str, u8)] = &[
 const FIRST_IMPURE: u8 = 3;
 
 /// Crates of one layer where the first is made of the second.
-const MADE_OF: &[(&str, &str)] = &[];
+const MADE_OF: &[(&str, &str)] = &[("hawser-xnc", "hawser-coding")];
 
 struct Crate {
     name: String,

@@ -22,6 +22,16 @@ pub struct Config {
     pub extra_packets: usize,
     /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
     pub path_share: f64,
+    /// The share of the coded packets that all paths get together at most: beyond the paper, which lets each path have
+    /// its full share.
+    pub total_share: f64,
+    /// Paths that get a copy where one packet was lost alone; all of them in the paper.
+    pub copies: usize,
+    /// Shots for the same packets at most; one in the paper. The next one is fired when acknowledgements say that the
+    /// one before did not suffice.
+    pub shots: u32,
+    /// How long the losses of a range are gathered before the shot.
+    pub gather: Duration,
     /// How long a receiver waits before it acknowledges.
     pub ack_delay: Duration,
     /// A path on which nothing was sent for this long is probed.
@@ -49,6 +59,10 @@ impl Config {
             expiry: Duration::from_millis(700),
             extra_packets: 3,
             path_share: 1.1,
+            total_share: 2.0,
+            copies: 2,
+            shots: 3,
+            gather: Duration::from_millis(3),
             ack_delay: Duration::from_millis(5),
             probe_idle: Duration::from_millis(100),
             probe_silent: Duration::from_millis(20),

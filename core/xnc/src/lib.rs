@@ -38,6 +38,7 @@ mod outstanding;
 mod path;
 mod pool;
 mod receiver;
+mod recovery;
 mod release;
 mod scheme;
 mod sender;

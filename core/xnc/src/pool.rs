@@ -56,10 +56,13 @@ pub(crate) struct EncodingRange {
     opened: Instant,
     closed: bool,
     unsettled: u64,
-    /// Combinations that are under way, and that arrived since the last shot.
+    /// Shots for packets of this range.
+    pub(crate) shots: u32,
+    /// Combinations of these that are under way, and that arrived.
     pub(crate) coded_in_flight: u32,
     pub(crate) coded_arrived: u32,
-    pub(crate) shots: u32,
+    /// When the losses in it are to be recovered, should there be any.
+    pub(crate) recover_at: Option<Instant>,
 }
 
 impl EncodingRange {
@@ -157,9 +160,10 @@ impl Pool {
                 opened: now,
                 closed: false,
                 unsettled: 0,
+                shots: 0,
                 coded_in_flight: 0,
                 coded_arrived: 0,
-                shots: 0,
+                recover_at: None,
             });
         }
         let number = self.first_range + self.ranges.len() as u64 - 1;

@@ -1,10 +1,12 @@
 use crate::config::Config;
 use crate::numbers::{Arrived, Delivered, expand};
 use crate::release::{Packet, Release};
-use crate::sender::Transmit;
+use crate::sender::{Transmit, seed};
 use crate::stats::{ReceiverStats, Refused};
+use hawser_coding::Decoder;
 use hawser_units::{Instant, MAX_PATHS, PathId};
 use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 /// How far beyond the largest number seen a packet's may be.
@@ -12,6 +14,9 @@ const MAX_JUMP: u64 = 1 << 20;
 
 /// Paths that carry acknowledgements.
 const ACK_PATHS: usize = 2;
+
+/// How often it is noted which packets are the newest.
+const HORIZONS: Duration = Duration::from_millis(100);
 
 /// The ECN field of the IP packet that brought a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,6 +42,11 @@ pub(crate) struct Receiver {
     largest: Option<u64>,
     delivered: Delivered,
     release: Release,
+    decoder: Option<Decoder>,
+    /// How long packets may be of use for decoding.
+    memory: Duration,
+    /// When which packets are of no use any more.
+    horizons: VecDeque<(Instant, u64)>,
     ack_due: Option<Instant>,
     /// Acknowledgements that are still to go over these paths.
     acks: Vec<Transmit>,
@@ -61,6 +71,9 @@ impl Receiver {
             largest: None,
             delivered: Delivered::default(),
             release: Release::new(config),
+            decoder: config.scheme.is_coded().then(|| Decoder::new(decoder_config(config))),
+            memory: config.expiry * 2,
+            horizons: VecDeque::new(),
             ack_due: None,
             acks: Vec::new(),
             stats: ReceiverStats::default(),
@@ -93,12 +106,28 @@ impl Receiver {
         }
         self.note(now, path, number, ecn)?;
         self.largest = self.largest.max(Some(last));
+        self.note_horizon(now, last);
         if header.count > 1 {
             self.stats.coded += 1;
-            return Err(Refused::Undecodable);
+            let decoder = self.decoder.as_mut().ok_or(Refused::Undecodable)?;
+            let seed = seed(path, number, start);
+            decoder
+                .handle_coded(start, header.count.into(), seed, bytes)
+                .map_err(|_| Refused::Undecodable)?;
+        } else if self.deliver(now, start, || bytes.to_vec(), false)
+            && let Some(decoder) = &mut self.decoder
+        {
+            // What it refuses is known, or too old to help.
+            let _ = decoder.handle_original(start, bytes);
         }
-        self.deliver(now, start, bytes.to_vec(), false);
+        self.deliver_decoded(now);
         Ok(())
+    }
+
+    fn deliver_decoded(&mut self, now: Instant) {
+        while let Some((id, bytes)) = self.decoder.as_mut().and_then(Decoder::poll_packet) {
+            self.deliver(now, id, || bytes, true);
+        }
     }
 
     pub(crate) fn handle_ping(
@@ -127,22 +156,41 @@ impl Receiver {
         Ok(())
     }
 
-    fn deliver(&mut self, now: Instant, id: u64, bytes: Vec<u8>, recovered: bool) {
+    /// Hands a packet out, unless it was; true when it is.
+    fn deliver(&mut self, now: Instant, id: u64, bytes: impl FnOnce() -> Vec<u8>, recovered: bool) -> bool {
         if !self.delivered.insert(id) {
             self.stats.duplicates += 1;
-            return;
+            return false;
         }
         self.stats.delivered += 1;
         self.stats.recovered += u64::from(recovered);
-        self.release.push(now, Packet { id, bytes, recovered });
+        self.release.push(now, Packet { id, bytes: bytes(), recovered });
+        true
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.release.handle_timeout(now);
+        while let Some((_, id)) = self.horizons.front().filter(|(until, _)| *until <= now) {
+            if let Some(decoder) = &mut self.decoder {
+                decoder.forget_before(*id);
+            }
+            self.horizons.pop_front();
+        }
+    }
+
+    /// Notes what was the newest packet, so that all up to it can be forgotten once they are of no use.
+    fn note_horizon(&mut self, now: Instant, last: u64) {
+        let until = now + self.memory;
+        if self.decoder.is_some()
+            && self.horizons.back().is_none_or(|(newest, _)| until >= *newest + HORIZONS)
+        {
+            self.horizons.push_back((until, last + 1));
+        }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        self.ack_due.into_iter().chain(self.release.poll_timeout()).min()
+        let horizon = self.horizons.front().map(|(until, _)| *until);
+        self.ack_due.into_iter().chain(self.release.poll_timeout()).chain(horizon).min()
     }
 
     pub(crate) fn poll_packet(&mut self) -> Option<Packet> {
@@ -193,6 +241,14 @@ impl Receiver {
                 rest = &rest[taken..];
             }
         }
+    }
+}
+
+fn decoder_config(config: &Config) -> hawser_coding::Config {
+    hawser_coding::Config {
+        window_packets: Delivered::SPAN as usize,
+        memory: config.pool_limit,
+        ..hawser_coding::Config::default()
     }
 }
 

@@ -7,6 +7,9 @@ use crate::pool::Pool;
 use hawser_units::{Instant, PathId, PathSet};
 
 mod min_rtt;
+mod xnc;
+
+pub(crate) use xnc::expected;
 
 /// Where a packet is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -89,17 +92,22 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(crate) fn of(_config: &Config) -> Parts {
-        Parts {
-            behaviour: Box::new(min_rtt::MinRtt),
-            loss: LossRule::Quic,
-            recovery: Recovery::Resend,
-            reach: 0,
-        }
+    pub(crate) fn of(config: &Config) -> Parts {
+        let quality = LossRule::Quality(config.loss_threshold);
+        let one_shot = |coded| Recovery::OneShot { coded };
+        let (behaviour, loss, recovery): (Box<dyn Behaviour>, _, _) = match config.scheme {
+            Scheme::Xnc => (Box::new(xnc::Soonest), quality, one_shot(true)),
+            Scheme::XncUncoded => (Box::new(xnc::Soonest), quality, one_shot(false)),
+            Scheme::XncSlowLoss => (Box::new(xnc::Soonest), LossRule::Quic, one_shot(true)),
+            _ => (Box::new(min_rtt::MinRtt), LossRule::Quic, Recovery::Resend),
+        };
+        Parts { behaviour, loss, recovery, reach: 0 }
     }
+}
 
-    /// Whether receivers keep what arrived, to decode.
-    pub(crate) fn is_coded(scheme: Scheme) -> bool {
-        matches!(scheme, Scheme::Xnc | Scheme::XncSlowLoss | Scheme::Fec)
+impl Scheme {
+    /// Whether packets may be coded, so that receivers have to keep what arrived.
+    pub(crate) fn is_coded(self) -> bool {
+        matches!(self, Scheme::Xnc | Scheme::XncSlowLoss | Scheme::Fec)
     }
 }

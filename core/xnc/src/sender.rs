@@ -2,11 +2,14 @@ use crate::config::Config;
 use crate::outstanding::{Content, Outcome};
 use crate::path::{PathState, Paths};
 use crate::pool::{Fate, Hint, Pool};
+use crate::recovery::ShotRule;
 use crate::scheme::{Candidate, Extra, Parts, Place, Recovery, View};
 use crate::stats::{Refused, SenderStats};
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+
+mod shots;
 
 /// Bytes that a combination has more than the longest packet in it: the header, and the length of a packet.
 const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
@@ -42,8 +45,13 @@ pub(crate) struct Sender {
     planned: VecDeque<(PathId, Content)>,
     /// Lost packets to be sent again, in the order in which they were found lost.
     again: VecDeque<u64>,
+    /// Ranges with losses that are to be recovered.
+    shots: BTreeSet<u64>,
+    rule: ShotRule,
     events: VecDeque<Event>,
     outcomes: Vec<Outcome>,
+    /// When time was handled last.
+    handled_at: Instant,
     stats: SenderStats,
 }
 
@@ -64,8 +72,16 @@ impl Sender {
             pool: Pool::new(&config, parts.reach),
             planned: VecDeque::new(),
             again: VecDeque::new(),
+            shots: BTreeSet::new(),
+            rule: ShotRule {
+                extra: config.extra_packets,
+                path_share: config.path_share,
+                total_share: config.total_share,
+                copies: config.copies,
+            },
             events: VecDeque::new(),
             outcomes: Vec::new(),
+            handled_at: Instant::ZERO,
             stats: SenderStats::default(),
             parts,
             config,
@@ -125,6 +141,7 @@ impl Sender {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
+        self.handled_at = now;
         for path in PathId::all() {
             let Some(known) = self.paths.get_mut(path) else { continue };
             known.outstanding.detect(now, self.parts.loss, self.config.ack_delay, &mut self.outcomes);
@@ -142,7 +159,9 @@ impl Sender {
             let silence = path.silent_from(&self.config).filter(|_| !path.silent);
             [loss, Some(path.next_probe), silence].into_iter().flatten().min()
         });
-        paths.chain(expiry).min()
+        let shots = self.shots.iter().filter_map(|number| self.pool.range(*number)?.recover_at);
+        let shot = shots.min().filter(|at| *at > self.handled_at);
+        paths.chain(expiry).chain(shot).min()
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {
@@ -165,15 +184,21 @@ impl Sender {
 
     /// The next datagram that a path has window for.
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
+        self.poll_planned(now)
+            .or_else(|| self.poll_probe(now))
+            .or_else(|| self.poll_shot(now))
+            .or_else(|| self.poll_again(now))
+            .or_else(|| self.poll_extra(now))
+            .or_else(|| self.poll_waiting(now))
+    }
+
+    fn poll_planned(&mut self, now: Instant) -> Option<Transmit> {
         while let Some((path, content)) = self.planned.pop_front() {
             if let Some(transmit) = self.transmit(now, path, content) {
                 return Some(transmit);
             }
         }
-        self.poll_probe(now)
-            .or_else(|| self.poll_again(now))
-            .or_else(|| self.poll_extra(now))
-            .or_else(|| self.poll_waiting(now))
+        None
     }
 
     fn poll_probe(&mut self, now: Instant) -> Option<Transmit> {
@@ -287,7 +312,16 @@ impl Sender {
                 datagram.extend_from_slice(&original.bytes);
                 datagram
             }
-            Content::Coded { .. } => return None,
+            Content::Coded { start, count } => {
+                let ids = start..start + u64::from(count);
+                let originals = ids.map(|id| self.pool.get(id).map(|original| &original.bytes[..]));
+                let originals: Vec<&[u8]> = originals.collect::<Option<_>>()?;
+                let longest = originals.iter().map(|bytes| bytes.len()).max()?;
+                let mut datagram = Vec::with_capacity(CODED_OVERHEAD + longest);
+                datagram.extend(header(count, number, start).emit());
+                hawser_coding::encode(&originals, seed(path, number, start), &mut datagram);
+                datagram
+            }
         };
         known.outstanding.push(now, content);
         known.hand_out(datagram.len());
@@ -303,13 +337,13 @@ impl Sender {
             match outcome {
                 Outcome::Arrived(content) => {
                     stats.arrived += 1;
-                    self.arrived(content, true);
+                    self.arrived(now, content, true);
                 }
                 Outcome::ArrivedLate(content) => {
                     stats.arrived += 1;
                     stats.lost -= 1;
                     self.stats.spurious += 1;
-                    self.arrived(content, false);
+                    self.arrived(now, content, false);
                 }
                 Outcome::Lost(content) => {
                     stats.lost += 1;
@@ -322,28 +356,56 @@ impl Sender {
         self.outcomes = outcomes;
     }
 
-    fn arrived(&mut self, content: Content, was_under_way: bool) {
-        if let Content::Original(id) = content {
-            if let Some(original) = self.pool.get_mut(id).filter(|_| was_under_way) {
-                original.in_flight -= 1;
+    fn arrived(&mut self, now: Instant, content: Content, was_under_way: bool) {
+        match content {
+            Content::Original(id) => {
+                if let Some(original) = self.pool.get_mut(id).filter(|_| was_under_way) {
+                    original.in_flight -= 1;
+                }
+                self.settle_delivered(id);
+                if let Some((number, range)) = self.pool.range_of(id)
+                    && range.shots > 0
+                {
+                    self.judge(now, number);
+                }
             }
-            if self.pool.settle(id, Fate::Delivered) {
-                self.stats.delivered += 1;
-            }
+            Content::Coded { start, .. } => self.coded_decided(now, start, true),
+            Content::Ping => {}
         }
     }
 
-    fn lost(&mut self, _now: Instant, content: Content) {
-        let Content::Original(id) = content else { return };
+    fn lost(&mut self, now: Instant, content: Content) {
+        let id = match content {
+            Content::Original(id) => id,
+            Content::Coded { start, .. } => return self.coded_decided(now, start, false),
+            Content::Ping => return,
+        };
         let Some(original) = self.pool.get_mut(id) else { return };
         original.in_flight -= 1;
-        if original.in_flight > 0 || original.fate != Fate::Sent {
+        if original.in_flight > 0 {
             return;
         }
-        self.stats.lost += 1;
-        match self.parts.recovery {
-            Recovery::None => self.give_up(id),
-            Recovery::Resend | Recovery::OneShot { .. } => self.send_again(id),
+        match (original.fate, self.parts.recovery) {
+            (Fate::Recovering, _) => {
+                if let Some((number, _)) = self.pool.range_of(id) {
+                    self.judge(now, number);
+                }
+            }
+            (Fate::Sent, recovery) => {
+                self.stats.lost += 1;
+                match recovery {
+                    Recovery::None => self.give_up(id),
+                    Recovery::Resend => self.send_again(id),
+                    Recovery::OneShot { .. } => self.mark_lost(now, id),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn settle_delivered(&mut self, id: u64) {
+        if self.pool.settle(id, Fate::Delivered) {
+            self.stats.delivered += 1;
         }
     }
 
@@ -397,6 +459,11 @@ const PING_BYTES: usize = 10;
 
 fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
     Candidate { size: PacketHeader::LEN + bytes.len(), flow_hash: hint.flow_hash }
+}
+
+/// The seed of a combination, which both ends know.
+pub(crate) fn seed(path: PathId, transmission: u64, start: u64) -> u64 {
+    (u64::from(u8::from(path)) << 56) ^ (start << 24) ^ transmission
 }
 
 fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {

@@ -1,0 +1,126 @@
+//! Opportunistic one-shot recovery (Ni, section 4.5): how many packets go over which path.
+
+use hawser_units::PathId;
+
+/// What one shot may be.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct ShotRule {
+    /// Packets beyond the number of lost ones, where there are several (k of theorem 4.1).
+    pub(crate) extra: usize,
+    /// The share of the needed packets that one path gets at most (rho).
+    pub(crate) path_share: f64,
+    /// The share of the needed packets that all paths get together at most.
+    pub(crate) total_share: f64,
+    /// Paths that get a copy where a single packet was lost.
+    pub(crate) copies: usize,
+}
+
+impl ShotRule {
+    /// Packets that have to arrive for `lost` of them to be recovered almost certainly.
+    pub(crate) fn needed(&self, lost: usize) -> usize {
+        if lost > 1 { lost + self.extra } else { lost }
+    }
+
+    /// How many packets each path gets, for `lost` of them; none when the windows do not take what is needed.
+    /// `rooms` says how many packets each path's window takes, the best path first.
+    pub(crate) fn shares(&self, lost: usize, rooms: &[(PathId, usize)]) -> Option<Vec<(PathId, usize)>> {
+        let needed = self.needed(lost);
+        let available = rooms.iter().map(|(_, room)| *room).fold(0, usize::saturating_add);
+        if needed == 0 || available < needed {
+            return None;
+        }
+        if needed == 1 {
+            let open = rooms.iter().filter(|(_, room)| *room > 0);
+            return Some(open.take(self.copies.max(1)).map(|(path, _)| (*path, 1)).collect());
+        }
+        let most = ((needed as f64 * self.path_share) as usize).max(1);
+        let total = ((needed as f64 * self.total_share) as usize).max(needed);
+        Some(proportionally(total, most, rooms))
+    }
+}
+
+/// Divides `total` in proportion to the rooms, where none gets more than its room and `most`.
+fn proportionally(total: usize, most: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, usize)> {
+    let mut shares: Vec<(PathId, usize)> = Vec::with_capacity(rooms.len());
+    let mut left = total;
+    let mut room_left: u128 = rooms.iter().map(|(_, room)| *room as u128).sum();
+    // The narrowest first, so that what does not fit there is divided among the wider ones.
+    let mut narrowest_first: Vec<_> = rooms.to_vec();
+    narrowest_first.sort_by_key(|(_, room)| *room);
+    for (path, room) in narrowest_first {
+        if room_left == 0 {
+            break;
+        }
+        let fair = (left as u128 * room as u128).div_ceil(room_left) as usize;
+        let share = fair.min(room).min(most).min(left);
+        shares.push((path, share));
+        left -= share;
+        room_left -= room as u128;
+    }
+    shares.retain(|(_, share)| *share > 0);
+    shares
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const PAPER: ShotRule = ShotRule { extra: 3, path_share: 1.1, total_share: f64::INFINITY, copies: 8 };
+
+    fn rooms(rooms: &[usize]) -> Vec<(PathId, usize)> {
+        PathId::all().zip(rooms.iter().copied()).collect()
+    }
+
+    #[test]
+    fn nothing_is_sent_that_cannot_suffice() {
+        assert_eq!(PAPER.shares(10, &rooms(&[6, 6])), None);
+        assert!(PAPER.shares(10, &rooms(&[7, 6])).is_some());
+        assert_eq!(PAPER.shares(0, &rooms(&[7, 6])), None);
+    }
+
+    #[test]
+    fn a_single_packet_goes_over_each_path_that_takes_it() {
+        let shares = PAPER.shares(1, &rooms(&[3, 0, 1])).unwrap();
+        assert_eq!(
+            shares.iter().map(|(path, share)| (path.index(), *share)).collect::<Vec<_>>(),
+            [(0, 1), (2, 1)]
+        );
+        let one = ShotRule { copies: 1, ..PAPER }.shares(1, &rooms(&[3, 0, 1])).unwrap();
+        assert_eq!(one.len(), 1, "the best path only");
+    }
+
+    #[test]
+    fn shares_follow_the_windows() {
+        let rule = ShotRule { total_share: 1.0, ..PAPER };
+        let shares = rule.shares(9, &rooms(&[10, 20, 30])).unwrap();
+        assert_eq!(shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [2, 4, 6]);
+    }
+
+    #[test]
+    fn no_path_gets_more_than_its_share() {
+        let shares = PAPER.shares(7, &rooms(&[1000, 1000])).unwrap();
+        assert!(shares.iter().all(|(_, share)| *share == 11), "{shares:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_sent_suffices_and_fits(
+            lost in 1usize..64,
+            room in proptest::collection::vec(0usize..200, 1..8),
+            total_share in 1.0f64..4.0,
+        ) {
+            let rule = ShotRule { total_share, ..PAPER };
+            let Some(shares) = rule.shares(lost, &rooms(&room)) else {
+                prop_assert!(room.iter().sum::<usize>() < rule.needed(lost));
+                return Ok(());
+            };
+            let sum: usize = shares.iter().map(|(_, share)| share).sum();
+            prop_assert!(lost == 1 || sum >= rule.needed(lost), "{} of {}", sum, rule.needed(lost));
+            for (path, share) in shares {
+                prop_assert!(share <= room[path.index()]);
+                prop_assert!(lost == 1 || share as f64 <= rule.needed(lost) as f64 * 1.1);
+            }
+        }
+    }
+}

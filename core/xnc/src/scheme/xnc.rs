@@ -1,0 +1,33 @@
+use super::{Behaviour, Candidate, Place, View};
+use crate::path::Path;
+use hawser_units::Instant;
+use std::time::Duration;
+
+/// The path that is expected to deliver soonest. The paper takes the one of the lowest round-trip time that has window
+/// (Ni, section 4.2); here the time is what acknowledgements say now and not what they said on average, a path that
+/// falls behind counts as that late at once, and a silent one is left alone.
+#[derive(Debug)]
+pub(crate) struct Soonest;
+
+impl Behaviour for Soonest {
+    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
+        let soonest = |silent: bool| {
+            let paths = view.paths.iter().filter(|path| path.silent == silent && path.fits(candidate.size));
+            paths.min_by_key(|path| expected(path, view.now)).map(|path| path.id)
+        };
+        if view.paths.iter().all(|path| path.silent) { soonest(true).into() } else { soonest(false).into() }
+    }
+}
+
+/// How long a packet sent now is expected to take until it is acknowledged.
+pub(crate) fn expected(path: &Path, now: Instant) -> Duration {
+    let timing = path.outstanding.timing();
+    let usual = timing.smoothed().map_or(path.state.rtt.smoothed, |smoothed| smoothed.max(timing.latest));
+    let waiting =
+        path.outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
+    let penalty = Duration::from_secs_f64(path.outstanding.loss() * LOSS_PENALTY.as_secs_f64());
+    usual.max(waiting) + penalty
+}
+
+/// What a lost packet costs: until it counts as lost, and until its recovery arrives.
+const LOSS_PENALTY: Duration = Duration::from_millis(200);
