@@ -43,7 +43,8 @@ pub struct Config {
     pub reorder: Option<Duration>,
     /// What may wait for a path with window; what is more is refused.
     pub queue_limit: ByteSize,
-    /// Packets kept for recovery, and at the receiver for decoding and for order.
+    /// Packets kept for recovery, and at the receiver for decoding and for order. When a fully reliable scheme has sent
+    /// so much that is not acknowledged, it waits, as for a stream's flow control; the others give the oldest up.
     pub pool_limit: ByteSize,
 }
 
@@ -68,7 +69,7 @@ impl Config {
             probe_silent: Duration::from_millis(20),
             reorder: scheme.is_reliable().then_some(Duration::MAX),
             queue_limit: ByteSize(32 << 20),
-            pool_limit: ByteSize(64 << 20),
+            pool_limit: ByteSize(if scheme.is_reliable() { 4 << 20 } else { 64 << 20 }),
         }
     }
 }
@@ -88,7 +89,7 @@ pub enum Scheme {
     /// Multipath QUIC's: the path of the lowest smoothed round-trip time that has window (Raiciu, NSDI 2012; De Coninck,
     /// CoNEXT 2017), fully reliable.
     MinRtt,
-    /// Every packet on every path that has window (Froemmgen, Networking 2016), fully reliable.
+    /// Every packet on every path that has window (Froemmgen, ICC 2016), fully reliable.
     Redundant,
     /// Multipath QUIC with unacknowledged packets sent again, on another path, when what is left of the play-out buffer
     /// is short (Zheng, SIGCOMM 2021), fully reliable.

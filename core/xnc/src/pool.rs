@@ -1,7 +1,7 @@
 //! The packets that were sent and may have to be recovered, in encoding ranges (Ni, section 4.4.2).
 
 use crate::Config;
-use hawser_units::Instant;
+use hawser_units::{Instant, PathId};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -25,6 +25,8 @@ pub(crate) struct Original {
     /// Transmissions of unknown fate.
     pub(crate) in_flight: u32,
     pub(crate) fate: Fate,
+    /// The path of the last transmission.
+    pub(crate) path: Option<PathId>,
     range: u64,
 }
 
@@ -179,6 +181,7 @@ impl Pool {
             since,
             in_flight: 0,
             fate: Fate::Sent,
+            path: None,
             range: number,
         });
         id

@@ -2,11 +2,18 @@
 
 use crate::config::{Config, Scheme};
 use crate::outstanding::LossRule;
-use crate::path::Paths;
+use crate::path::{Path, Paths};
 use crate::pool::Pool;
 use hawser_units::{Instant, PathId, PathSet};
+use hawser_wire::xnc::PacketHeader;
 
+mod blest;
+mod ecf;
+mod fec;
+mod fixed;
 mod min_rtt;
+mod redundant;
+mod xlink;
 mod xnc;
 
 pub(crate) use xnc::expected;
@@ -54,8 +61,6 @@ pub(crate) struct View<'a> {
     pub(crate) pool: &'a Pool,
     /// Packets that were not sent yet.
     pub(crate) waiting: usize,
-    /// Their bytes.
-    pub(crate) waiting_bytes: u64,
 }
 
 /// What is done about a lost packet.
@@ -99,10 +104,28 @@ impl Parts {
             Scheme::Xnc => (Box::new(xnc::Soonest), quality, one_shot(true)),
             Scheme::XncUncoded => (Box::new(xnc::Soonest), quality, one_shot(false)),
             Scheme::XncSlowLoss => (Box::new(xnc::Soonest), LossRule::Quic, one_shot(true)),
-            _ => (Box::new(min_rtt::MinRtt), LossRule::Quic, Recovery::Resend),
+            Scheme::MinRtt => (Box::new(min_rtt::MinRtt), LossRule::Quic, Recovery::Resend),
+            Scheme::Redundant => (Box::new(redundant::Redundant), LossRule::Quic, Recovery::Resend),
+            Scheme::Xlink => (Box::new(xlink::Xlink::default()), LossRule::Quic, Recovery::Resend),
+            Scheme::Ecf => (Box::new(ecf::Ecf::default()), LossRule::Quic, Recovery::Resend),
+            Scheme::Blest => (Box::new(blest::Blest::default()), LossRule::Quic, Recovery::Resend),
+            Scheme::Fec => (Box::new(fec::Fec::default()), LossRule::Quic, Recovery::None),
+            Scheme::Bonding => (Box::new(fixed::Fixed::ByHash), LossRule::Quic, Recovery::None),
+            Scheme::Single => (Box::new(fixed::Fixed::First), LossRule::Quic, Recovery::None),
         };
-        Parts { behaviour, loss, recovery, reach: 0 }
+        let reach = if config.scheme == Scheme::Fec { fec::WINDOW as usize } else { 0 };
+        Parts { behaviour, loss, recovery, reach }
     }
+}
+
+/// The path of the lowest smoothed round-trip time.
+fn fastest<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<&'a Path> {
+    paths.min_by_key(|path| path.state.rtt.smoothed)
+}
+
+/// Bytes of the frame of an original.
+pub(crate) fn frame_size(bytes: &[u8]) -> usize {
+    PacketHeader::LEN + bytes.len()
 }
 
 impl Scheme {

@@ -3,7 +3,7 @@ use crate::outstanding::{Content, Outcome};
 use crate::path::{PathState, Paths};
 use crate::pool::{Fate, Hint, Pool};
 use crate::recovery::ShotRule;
-use crate::scheme::{Candidate, Extra, Parts, Place, Recovery, View};
+use crate::scheme::{Candidate, Extra, Parts, Place, Recovery, View, frame_size};
 use crate::stats::{Refused, SenderStats};
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
@@ -231,7 +231,6 @@ impl Sender {
             paths: &self.paths,
             pool: &self.pool,
             waiting: self.waiting.len(),
-            waiting_bytes: self.waiting_bytes,
         };
         let (path, content) = match self.parts.behaviour.extra(&view)? {
             Extra::Copy { id, path } => (path, Content::Original(id)),
@@ -244,6 +243,9 @@ impl Sender {
         self.drop_expired(now);
         let front = self.waiting.front()?;
         if self.pool.bytes() + front.bytes.len() as u64 > self.config.pool_limit.0 {
+            if self.parts.recovery == Recovery::Resend {
+                return None;
+            }
             self.stats.given_up += self.pool.drop_first_range();
         }
         let front = self.waiting.front()?;
@@ -265,7 +267,6 @@ impl Sender {
             paths: &self.paths,
             pool: &self.pool,
             waiting: self.waiting.len(),
-            waiting_bytes: self.waiting_bytes,
         };
         self.parts.behaviour.place(&view, candidate)
     }
@@ -307,6 +308,7 @@ impl Sender {
             Content::Original(id) => {
                 let original = self.pool.get_mut(id)?;
                 original.in_flight += 1;
+                original.path = Some(path);
                 let mut datagram = Vec::with_capacity(PacketHeader::LEN + original.bytes.len());
                 datagram.extend(header(1, number, id).emit());
                 datagram.extend_from_slice(&original.bytes);
@@ -458,7 +460,7 @@ const MAX_EVENTS: usize = 64;
 const PING_BYTES: usize = 10;
 
 fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
-    Candidate { size: PacketHeader::LEN + bytes.len(), flow_hash: hint.flow_hash }
+    Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }
 }
 
 /// The seed of a combination, which both ends know.
