@@ -48,8 +48,10 @@ pub fn encode_with(kernel: Kernel, range: &[&[u8]], seed: u64, out: &mut Vec<u8>
     }
     out.extend_from_slice(&length);
     let payload = out.len();
+    // The first coefficient is 1: one product less (appendix A).
+    out.extend_from_slice(range[0]);
     out.resize(payload + longest, 0);
-    kernel.dot(&mut out[payload..], factors, range);
+    kernel.dot_add(&mut out[payload..], &factors[1..], &range[1..]);
 }
 
 /// The length of a packet as its symbol has it.

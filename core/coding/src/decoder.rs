@@ -1,5 +1,6 @@
-use crate::equation::Equation;
-use crate::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, code};
+use crate::cells::{Cells, MAX_SPARE};
+use crate::equation::{Equation, MAX_SPAN};
+use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, Refused, code};
 use hawser_units::ByteSize;
 use std::collections::VecDeque;
 
@@ -17,7 +18,7 @@ pub struct Config {
     /// The longest packet, bytes, at most [`MAX_PACKET_BYTES`].
     pub packet_bytes: usize,
     /// For packets and equations, each of which takes the room of the longest packet. When it is used up, the oldest packets
-    /// are forgotten. See [`Decoder::memory`] for what comes on top.
+    /// are forgotten.
     pub memory: ByteSize,
 }
 
@@ -27,58 +28,19 @@ impl Default for Config {
     }
 }
 
-/// Why something was not taken.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// A range of no packets, of more than [`MAX_RANGE`], or with numbers of 2^62 and more.
-    #[error("no such range of packets")]
-    Range,
-    /// A packet or a symbol longer than the configuration allows, or a symbol too short for its length field.
-    #[error("a length that no packet has")]
-    Length,
-    /// A packet that the decoder has given up, or a range that begins with one.
-    #[error("a packet from before the window")]
-    Forgotten,
-    /// An original that is known already, from itself or from coded packets.
-    #[error("a packet that is known")]
-    Known,
-    /// It cannot be true together with what came before.
-    #[error("a contradiction to what is known")]
-    Contradiction,
-    /// Too many ranges overlap.
-    #[error("an equation over too many packets")]
-    TooLong,
-}
-
-/// What has become of what came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Originals that were new.
-    pub originals: u64,
-    /// Coded packets that were taken.
-    pub coded: u64,
-    /// Those of them that said nothing new.
-    pub redundant: u64,
-    /// Packets that became determined.
-    pub determined: u64,
-    /// Equations that were given up: a packet of them left the window, or there were too many or too long ones.
-    pub abandoned: u64,
-    /// Solutions that are no packet, which coded packets of an honest sender do not have.
-    pub malformed: u64,
-    /// Determined packets that were given up because nobody polled.
-    pub unclaimed: u64,
-    /// Refused as [`Refused::Range`].
-    pub refused_range: u64,
-    /// Refused as [`Refused::Length`].
-    pub refused_length: u64,
-    /// Refused as [`Refused::Forgotten`].
-    pub refused_forgotten: u64,
-    /// Refused as [`Refused::Known`].
-    pub refused_known: u64,
-    /// Refused as [`Refused::Contradiction`].
-    pub refused_contradiction: u64,
-    /// Refused as [`Refused::TooLong`].
-    pub refused_too_long: u64,
+impl Config {
+    /// What [`Decoder::memory`] does not exceed, whatever comes in: the memory for packets and equations, spare room for a few
+    /// of them, and tables, for which at the default a third of a megabyte is a lot.
+    pub fn most_memory(&self) -> ByteSize {
+        let cells = Cells::new(self);
+        let room = (cells.limit + MAX_SPARE) * cells.bytes;
+        // What grows step by step may have grown to twice what is needed.
+        let window = 2 * self.window_packets * size_of::<Option<Vec<u8>>>();
+        let equations = 2 * MAX_EQUATIONS * (size_of::<Equation>() + MAX_SPAN);
+        let determined = 2 * (cells.limit + MAX_EQUATIONS) * size_of::<(u64, Vec<u8>)>();
+        let spare = 2 * MAX_SPARE * size_of::<Vec<u8>>();
+        ByteSize((room + window + equations + determined + spare) as u64)
+    }
 }
 
 /// Finds lost packets from coded ones, each as soon as it is determined.
@@ -127,7 +89,7 @@ impl Decoder {
     /// not a packet.
     pub fn handle_original(&mut self, id: u64, packet: &[u8]) -> Result<(), Refused> {
         let taken = self.take_original(id, packet);
-        self.count(taken)
+        self.counts.count(taken)
     }
 
     /// Takes a coded packet: the sum of `count` packets from `start` on, with the coefficients of `seed`.
@@ -142,7 +104,7 @@ impl Decoder {
         symbol: &[u8],
     ) -> Result<(), Refused> {
         let taken = self.take_coded(start, count, seed, symbol);
-        self.count(taken)
+        self.counts.count(taken)
     }
 
     /// The next packet that coded packets have determined, with its number. In the order in which they became determined.
@@ -172,8 +134,7 @@ impl Decoder {
         self.counts
     }
 
-    /// What the decoder holds in memory: at most what the configuration says, 24 bytes for each packet of the window, twice
-    /// that when it grows, 50 kB of spare room and 350 bytes for each of 256 equations.
+    /// What the decoder holds in memory, counted one by one.
     pub fn memory(&self) -> ByteSize {
         let symbols = self.window.iter().flatten().chain(&self.cells.spare);
         let packets = self.determined.iter().map(|(_, packet)| packet);
@@ -350,54 +311,6 @@ impl Decoder {
             } else {
                 self.forget_before(self.first + 1);
             }
-        }
-    }
-
-    fn count(&mut self, taken: Result<(), Refused>) -> Result<(), Refused> {
-        let count = match taken {
-            Ok(()) => return taken,
-            Err(Refused::Range) => &mut self.counts.refused_range,
-            Err(Refused::Length) => &mut self.counts.refused_length,
-            Err(Refused::Forgotten) => &mut self.counts.refused_forgotten,
-            Err(Refused::Known) => &mut self.counts.refused_known,
-            Err(Refused::Contradiction) => &mut self.counts.refused_contradiction,
-            Err(Refused::TooLong) => &mut self.counts.refused_too_long,
-        };
-        *count += 1;
-        taken
-    }
-}
-
-/// Room for one symbol each, used again and again.
-#[derive(Debug)]
-struct Cells {
-    bytes: usize,
-    limit: usize,
-    used: usize,
-    spare: Vec<Vec<u8>>,
-}
-
-/// Cells that are kept although nothing is in them.
-const MAX_SPARE: usize = 32;
-
-impl Cells {
-    fn new(config: &Config) -> Self {
-        let bytes = LENGTH_BYTES + config.packet_bytes;
-        let limit = (config.memory.0 / bytes as u64).try_into().unwrap_or(usize::MAX);
-        Cells { bytes, limit, used: 0, spare: Vec::new() }
-    }
-
-    /// An empty one.
-    fn take(&mut self) -> Vec<u8> {
-        self.used += 1;
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.bytes))
-    }
-
-    fn give(&mut self, mut cell: Vec<u8>) {
-        self.used -= 1;
-        if self.spare.len() < MAX_SPARE {
-            cell.clear();
-            self.spare.push(cell);
         }
     }
 }

@@ -18,12 +18,15 @@
 //! # Ok::<(), hawser_coding::Refused>(())
 //! ```
 
+mod cells;
 mod code;
+mod counts;
 mod decoder;
 mod equation;
 pub mod field;
 pub mod kernel;
 
 pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, coefficients, encode, encode_with};
-pub use decoder::{Config, Counts, Decoder, Refused};
+pub use counts::{Counts, Refused};
+pub use decoder::{Config, Decoder};
 pub use kernel::{dot, dot_add, mul_add};
