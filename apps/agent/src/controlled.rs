@@ -63,6 +63,8 @@ pub(crate) struct Controlled {
     /// Whether the assignment differs from what is kept.
     unkept: bool,
     assignment: Assignment,
+    /// Of the last assignment that could be carried out.
+    in_force: u64,
     plan: Plan,
     outbox: Outbox,
     health: Health,
@@ -123,6 +125,7 @@ impl Restored {
             egress: Egress::start(config)?,
             trace: Trace::to(config.trace.as_deref())?,
             settings,
+            in_force: assignment.revision,
             assignment,
             plan,
         };
@@ -295,7 +298,11 @@ impl Controlled {
         for effect in self.ingress.set_flows(node, flows, anew, now)? {
             self.took_effect(&effect);
         }
-        self.begin(node, now)
+        self.begin(node, now)?;
+        self.in_force = self.assignment.revision;
+        // Flows may wait for word that their copies are eliminated.
+        self.next_report = now;
+        Ok(())
     }
 
     /// Watches, judges and obeys signals as the assignment says.
@@ -373,7 +380,7 @@ impl Controlled {
             return;
         }
         let report = report::Source { node, observer, plan: &self.plan };
-        let mut report = report.describe(self.assignment.revision);
+        let mut report = report.describe(self.in_force);
         report.paths = self.health.take(node, &self.echoes, now);
         report.observations = self.outbox.take(now);
         self.link.report(report);

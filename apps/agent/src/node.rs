@@ -13,6 +13,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use surroundings::{load_receiver, pins, refuse_reverse_path_filter, resolve, warn_of_large_packets};
 use tracing::{info, warn};
 
+/// The number of an interface that is not there: those of the kernel begin at 1.
+const NO_INTERFACE: u32 = 0;
+
 /// The programs of a node.
 pub(crate) struct Node {
     config: Config,
@@ -273,7 +276,15 @@ impl Node {
         let interfaces: BTreeSet<_> = self.config.paths.values().map(|path| path.interface.clone()).collect();
         let is_new = |name: &&String| !self.attached.contains_key(&(Hook::Eliminate, (*name).clone()));
         let new: Vec<_> = interfaces.iter().filter(is_new).collect();
-        new.into_iter().try_for_each(|name| self.attach(Hook::Eliminate, name))
+        for name in new {
+            if self.config.controller.is_some() && interface::index(name).is_none() {
+                warn!(interface = name, "copies will be eliminated on it when it is there");
+                self.attached.insert((Hook::Eliminate, name.clone()), NO_INTERFACE);
+            } else {
+                self.attach(Hook::Eliminate, name)?;
+            }
+        }
+        Ok(())
     }
 
     fn start_sender(&mut self) -> Result<()> {

@@ -238,6 +238,7 @@ impl Controller {
             Touched::Node(name) => self.streams.renew(name),
             Touched::Registration(name) => self.peers(name).iter().for_each(|node| self.streams.renew(node)),
             Touched::Lost(_)
+            | Touched::Received(_)
             | Touched::Health(_)
             | Touched::Observation(_)
             | Touched::Event
@@ -245,7 +246,11 @@ impl Controller {
         }
         let is_work = matches!(
             touched,
-            Touched::Registration(_) | Touched::Lost(_) | Touched::Health(_) | Touched::Observation(_)
+            Touched::Registration(_)
+                | Touched::Lost(_)
+                | Touched::Received(_)
+                | Touched::Health(_)
+                | Touched::Observation(_)
         );
         if is_work {
             // The receiver ends with the controller.

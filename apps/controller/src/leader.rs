@@ -70,7 +70,7 @@ impl Leader {
             self.act_upon_waiting(key).await;
         }
         for flow in flows {
-            self.fit(flow).await;
+            self.fit(flow, "policy_fitted").await;
         }
     }
 
@@ -80,7 +80,7 @@ impl Leader {
             Touched::Observation(key) => self.act_upon_waiting(key).await,
             Touched::Registration(node) => {
                 for flow in self.flows_of(&node) {
-                    self.fit(flow).await;
+                    self.fit(flow, "policy_fitted").await;
                 }
             }
             Touched::Health(node) => {
@@ -88,6 +88,7 @@ impl Leader {
                     self.follow_health(flow).await;
                 }
             }
+            Touched::Received(flow) => self.fit(flow, "flow_received").await,
             Touched::Lost(node) => self.lost(node).await,
             Touched::Node(_) | Touched::Flow { .. } | Touched::Policy { .. } | Touched::Event => {}
         }
@@ -111,9 +112,9 @@ impl Leader {
         self.spawn(async move { controller.act_upon_waiting(&key, &leadership).await }).await;
     }
 
-    /// Decides anew if the flow's policy does not fit the paths that its nodes have.
-    async fn fit(&self, flow: Name) {
-        self.decide(flow, "policy_fitted", |situation, policy| Ok(fitted(situation, policy))).await;
+    /// Decides anew if the flow's policy does not fit what its nodes have and do.
+    async fn fit(&self, flow: Name, kind: &'static str) {
+        self.decide(flow, kind, |situation, policy| Ok(fitted(situation, policy))).await;
     }
 
     async fn follow_health(&self, flow: Name) {

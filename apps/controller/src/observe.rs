@@ -4,11 +4,13 @@
 
 use crate::controller::{About, Controller};
 use crate::decide::{Outcome, described};
-use crate::record::{emit, key, parse, random_hex, unix_ms};
+use crate::record::{FlowRecord, emit, key, parse, random_hex, unix_ms};
 use crate::store::{Error, Expect, Leadership, Write};
+use crate::view::At;
+use futures_util::future::try_join_all;
 use hawser_control::Name;
 use hawser_control::decide::{Void, observed};
-use hawser_control::node::Observation;
+use hawser_control::node::{Observation, Report};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -111,6 +113,26 @@ impl Controller {
         let key = format!("{}{:013}-{}", key::OBSERVATION, unix_ms(), random_hex::<6>());
         let record = ObservationRecord { node: node.clone(), observation };
         self.store.commit(vec![Write::put(key, emit(&record)).when(Expect::Absent)]).await.map(drop)
+    }
+
+    /// A node has said which copies it eliminates. Flows that waited for that are the leader's to begin.
+    pub(crate) async fn heard_received(&self, report: &Report) -> Result<(), Error> {
+        let writes: Vec<Write> = {
+            let view = self.view();
+            let awaited = report.receives.iter().filter_map(|part| view.awaited(&part.flow, report.revision));
+            let write = |record: &At<FlowRecord>| {
+                let received = FlowRecord { received: true, ..record.value.clone() };
+                let key = key::of(key::FLOW, &received.flow.name);
+                Write::put(key, emit(&received)).when(Expect::Revision(record.revision))
+            };
+            awaited.map(write).collect()
+        };
+        let commits = writes.into_iter().map(async |write| match self.store.commit(vec![write]).await {
+            // Somebody changes it. The next report says it again.
+            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error),
+        });
+        try_join_all(commits).await.map(drop)
     }
 
     /// Decides what waits in the store, and takes it out.

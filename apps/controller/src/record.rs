@@ -38,6 +38,9 @@ pub(crate) struct EnrolmentRecord {
 pub(crate) struct FlowRecord {
     pub(crate) flow: Flow,
     pub(crate) number: u16,
+    /// Whether its egress has said that it eliminates the flow's copies. Kept only for flows that wait for it.
+    #[serde(default)]
+    pub(crate) received: bool,
 }
 
 /// A number of a node and whose it is. It stays when the flow goes, so that no epoch comes twice under one number: an

@@ -79,6 +79,8 @@ pub(crate) enum Touched {
         name: Name,
         nodes: [Name; 2],
     },
+    /// The egress of a flow eliminates its copies.
+    Received(Name),
     Policy {
         flow: Name,
         nodes: [Name; 2],
@@ -214,6 +216,11 @@ impl View {
     fn apply_flow(&mut self, name: Name, record: Option<At<FlowRecord>>) -> Touched {
         let flow = self.flows.entry(name.clone()).or_default();
         let before = std::mem::replace(&mut flow.record, record);
+        if let (Some(before), Some(now)) = (&before, &flow.record)
+            && now.value == (FlowRecord { received: true, ..before.value.clone() })
+        {
+            return Touched::Received(name);
+        }
         let now = flow.record.as_ref().map(nodes_of);
         let before = before.as_ref().map(nodes_of);
         self.forget_if_empty(&name);
@@ -283,7 +290,16 @@ impl View {
             flow,
             paths: self.paths_of(flow),
             health: health.map_or(&[], |health| &health.value.paths),
+            received: self.flow(&flow.name).is_some_and(|record| record.value.received),
         }
+    }
+
+    /// The flow, if it waits for its egress and a report by an assignment of this revision is what it waits for.
+    pub(crate) fn awaited(&self, flow: &Name, revision: u64) -> Option<&At<FlowRecord>> {
+        let record = self.flow(flow)?;
+        let FlowRecord { flow, received, .. } = &record.value;
+        // An assignment before may have had another flow of this name.
+        (flow.needs_help_always() && !received && record.revision <= revision).then_some(record)
     }
 
     /// The paths that both nodes have and that the flow may use.
@@ -309,7 +325,7 @@ impl View {
         let Some((node, record)) = self.node(name) else { return assignment };
         assignment.signal_key.clone_from(&record.value.signal_key);
         let known = |flow: &Name| Some((&self.flow(flow)?.value, self.policy(flow)?.value.clone()));
-        for (FlowRecord { flow, number }, policy) in node.sends.iter().filter_map(known) {
+        for (FlowRecord { flow, number, .. }, policy) in node.sends.iter().filter_map(known) {
             assignment.sends.push(Send {
                 flow: flow.name.clone(),
                 number: *number,
@@ -318,7 +334,7 @@ impl View {
                 policy,
             });
         }
-        for (FlowRecord { flow, number }, policy) in node.receives.iter().filter_map(known) {
+        for (FlowRecord { flow, number, .. }, policy) in node.receives.iter().filter_map(known) {
             assignment.receives.push(Receive {
                 flow: flow.name.clone(),
                 number: *number,

@@ -14,7 +14,7 @@
 //!          "select": { "destination": "203.0.113.0/24" },
 //!          "trigger": { "select": { "destination": "198.51.100.0/24" } } }"#,
 //! )?;
-//! let situation = Situation { flow: &flow, paths: PathSet::from_bits(0b11), health: &[] };
+//! let situation = Situation { flow: &flow, paths: PathSet::from_bits(0b11), health: &[], received: true };
 //! let policy = situation.initial().following(None, &flow.name, 0);
 //! assert_eq!(policy.code, 0);
 //!
@@ -42,6 +42,8 @@ pub struct Situation<'a> {
     pub paths: PathSet,
     /// How they are, as the ingress last said.
     pub health: &'a [PathHealth],
+    /// Whether the egress has said that it eliminates the flow's copies. A copy that it does not know is lost.
+    pub received: bool,
 }
 
 /// The paths that a flow is to take from now on.
@@ -78,10 +80,10 @@ pub enum Void {
 }
 
 impl Situation<'_> {
-    /// The decision when a flow is created or changed, or when an operator no longer fixes its policy.
+    /// The decision when a flow is created or changed, or when an operator no longer fixes its policy. One that needs help
+    /// always has it when its egress is ready.
     pub fn initial(self) -> Decision {
-        let needs_help_always = self.flow.trigger.is_none();
-        let code = if needs_help_always { self.help(0) } else { 0 };
+        let code = if self.flow.needs_help_always() && self.received { self.help(0) } else { 0 };
         Decision::without_probes(code, Cause::Configured)
     }
 
@@ -193,14 +195,14 @@ fn judged(
 
 /// What follows from a change in the health of paths: a redirected flow moves when its path is down or no longer the nearest.
 pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
-    let is_redirected = situation.flow.mode == Mode::Redirect && policy.code != 0;
-    if !is_redirected || policy.because == Cause::Operator {
+    let is_helped = policy.code != 0 || situation.initial().code != 0;
+    if situation.flow.mode != Mode::Redirect || !is_helped || policy.because == Cause::Operator {
         return None;
     }
     Decision::without_probes(situation.help(policy.code), Cause::Redirected).unless_in_force(policy)
 }
 
-/// What follows when the nodes' paths are others than before; nothing when the policy can stay.
+/// What follows when the nodes' paths are others than before or the egress has become ready; nothing when the policy can stay.
 pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
     let decision = match policy.because {
@@ -288,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_with_a_trigger_waits_for_it_and_one_without_is_helped_at_once() {
+    fn a_flow_with_a_trigger_waits_for_it() {
         let health = health(&[Some(40_000), Some(30_000), None]);
         for (mode, helped) in [
             (Mode::Single, 0),
@@ -297,21 +299,44 @@ mod tests {
             (Mode::Successive, 0b1_1111),
             (Mode::Evidence, 0b1_1111),
         ] {
-            let (waiting, always) = (flow(mode, true), flow(mode, false));
-            let waiting = Situation { flow: &waiting, paths: PATHS, health: &health };
-            let always = Situation { flow: &always, paths: PATHS, health: &health };
+            let flow = flow(mode, true);
+            let waiting = Situation { flow: &flow, paths: PATHS, health: &health, received: true };
             assert_eq!(waiting.initial().code, 0, "{mode:?}");
-            assert_eq!(always.initial().code, helped, "{mode:?}");
-
             let decision = observed(waiting, &policy(0, 1, Cause::Configured), &degraded()).unwrap();
             assert_eq!(decision.map_or(0, |decision| decision.code), helped, "{mode:?}");
         }
     }
 
     #[test]
+    fn a_flow_without_trigger_is_helped_when_its_egress_is_ready() {
+        const ALL: u8 = PATHS.bits();
+        let health = health(&[Some(40_000), Some(30_000)]);
+        for (mode, trigger, received, helped) in [
+            (Mode::Single, false, true, 0),
+            (Mode::Redirect, false, false, 0),
+            (Mode::Redirect, false, true, 0b10),
+            (Mode::Replicate, false, false, 0),
+            (Mode::Replicate, false, true, ALL),
+            (Mode::Replicate, true, true, 0),
+            (Mode::Evidence, false, false, 0),
+            (Mode::Evidence, false, true, ALL),
+            (Mode::Evidence, true, true, 0),
+        ] {
+            let row = format!("{mode:?}, {trigger}, {received}");
+            let flow = flow(mode, trigger);
+            let situation = Situation { flow: &flow, paths: PATHS, health: &health, received };
+            let fit = |code, because| fitted(situation, &policy(code, 1, because)).map(|next| next.code);
+            assert_eq!(situation.initial().code, helped, "{row}");
+            assert_eq!(fit(0, Cause::Configured), (helped != 0).then_some(helped), "{row}");
+            assert_eq!(fit(helped, Cause::Configured), None, "{row}");
+            assert_eq!((fit(0b1, Cause::Operator), fit(0b1, Cause::Judged)), (None, None), "{row}");
+        }
+    }
+
+    #[test]
     fn degradation_brings_back_every_path_that_was_removed() {
         let flow = flow(Mode::Evidence, true);
-        let situation = Situation { flow: &flow, paths: PATHS, health: &[] };
+        let situation = Situation { flow: &flow, paths: PATHS, health: &[], received: true };
         let reduced = Policy { probes: 0b1_1110, probe_every: 64, ..policy(0b1, 9, Cause::Judged) };
         let decision = observed(situation, &reduced, &degraded()).unwrap().unwrap();
         assert_eq!((decision.code, decision.probes), (0b1_1111, 0));
@@ -323,7 +348,8 @@ mod tests {
     fn judgements_are_taken_from_the_policy_in_force_only_and_within_the_flows_paths() {
         let evidence = flow(Mode::Evidence, true);
         let replicate = flow(Mode::Replicate, true);
-        let situation = |flow| Situation { flow, paths: PathSet::from_bits(0b111), health: &[] };
+        let situation =
+            |flow| Situation { flow, paths: PathSet::from_bits(0b111), health: &[], received: true };
         let in_force = policy(0b111, 7, Cause::Degraded);
         let judge = |observation| observed(situation(&evidence), &in_force, &observation);
 
@@ -348,7 +374,7 @@ mod tests {
         let redirect = flow(Mode::Redirect, true);
         let health = health(&[Some(90_000), Some(10_000)]);
         let fixed = policy(0b1, 3, Cause::Operator);
-        let situation = Situation { flow: &evidence, paths: PATHS, health: &health };
+        let situation = Situation { flow: &evidence, paths: PATHS, health: &health, received: true };
         assert_eq!(observed(situation, &fixed, &degraded()), Err(Void::Fixed));
         assert_eq!(observed(situation, &fixed, &judged(3, 0b10, 0, 0)), Err(Void::Fixed));
         assert_eq!(health_changed(Situation { flow: &redirect, ..situation }, &fixed), None);
@@ -359,7 +385,7 @@ mod tests {
         let flow = flow(Mode::Redirect, true);
         let moved = |policy: &Policy, rtts: &[Option<u32>]| {
             let health = health(rtts);
-            let situation = Situation { flow: &flow, paths: PATHS, health: &health };
+            let situation = Situation { flow: &flow, paths: PATHS, health: &health, received: true };
             health_changed(situation, policy).map(|decision| decision.code)
         };
         let on_second = policy(0b10, 2, Cause::Degraded);
@@ -368,15 +394,22 @@ mod tests {
         assert_eq!(moved(&on_second, &[Some(50_000), None]), Some(0b1));
         assert_eq!(moved(&on_second, &[None, None]), None);
         // Until the trigger fires, the flow stays where routing puts it.
-        assert_eq!(moved(&policy(0, 1, Cause::Configured), &[Some(1), None]), None);
+        let on_none = policy(0, 1, Cause::Configured);
+        assert_eq!(moved(&on_none, &[Some(1), None]), None);
+        // Without one it leaves as soon as a round-trip time is known.
+        let always = self::flow(Mode::Redirect, false);
+        let health = self::health(&[Some(1), None]);
+        let situation = Situation { flow: &always, paths: PATHS, health: &health, received: true };
+        assert_eq!(health_changed(situation, &on_none).map(|decision| decision.code), Some(0b1));
     }
 
     #[test]
     fn a_policy_is_fitted_to_the_paths_that_are_left() {
         let flow = flow(Mode::Evidence, true);
         let fit = |policy: &Policy| {
-            fitted(Situation { flow: &flow, paths: PathSet::from_bits(0b11), health: &[] }, policy)
-                .map(|decision| decision.code)
+            let paths = PathSet::from_bits(0b11);
+            let situation = Situation { flow: &flow, paths, health: &[], received: true };
+            fitted(situation, policy).map(|decision| decision.code)
         };
         assert_eq!(fit(&policy(0b1_1111, 2, Cause::Degraded)), Some(0b11));
         assert_eq!(fit(&policy(0b11, 2, Cause::Degraded)), None);
@@ -389,7 +422,7 @@ mod tests {
     #[test]
     fn epochs_rise_by_one_from_one() {
         let flow = flow(Mode::Evidence, true);
-        let situation = Situation { flow: &flow, paths: PATHS, health: &[] };
+        let situation = Situation { flow: &flow, paths: PATHS, health: &[], received: true };
         let first = situation.initial().following(None, &flow.name, 5);
         assert_eq!((first.epoch, first.decided_unix_ms), (1, 5));
         assert_eq!(Decision::fixed(0).following(Some(&first), &flow.name, 6).epoch, 2);

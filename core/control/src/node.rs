@@ -80,7 +80,8 @@ pub struct Receive {
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// The assignment in force; 0 before the first.
+    /// The assignment in force, to which the rest belongs; 0 before the first. One that could not be carried out is not in
+    /// force.
     pub revision: u64,
     /// All paths, or none when nothing changed since the last report.
     #[serde(default)]
@@ -88,7 +89,8 @@ pub struct Report {
     /// Flows that the node replicates; counters since the agent started.
     #[serde(default)]
     pub sends: Vec<SendReport>,
-    /// Flows whose copies it eliminates; counters since the agent started.
+    /// Flows whose copies it eliminates; counters since the agent started. From the first report that names it, a flow may
+    /// be replicated.
     #[serde(default)]
     pub receives: Vec<ReceiveReport>,
     /// What happened since the last report, in order.

@@ -109,6 +109,13 @@ pub struct Flow {
     pub elimination: Elimination,
 }
 
+impl Flow {
+    /// Whether something is to be done for it without anybody observing that it needs help.
+    pub fn needs_help_always(&self) -> bool {
+        self.trigger.is_none() && self.mode != Mode::Single
+    }
+}
+
 /// Which packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

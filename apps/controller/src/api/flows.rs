@@ -114,7 +114,8 @@ pub(super) async fn delete(
     let (controller, operator, name) = (&*controller, &operator, &name);
     controller
         .retrying(|| async move {
-            let At { value: FlowRecord { flow, number }, revision } = controller.flow_of(operator, name)?;
+            let At { value: FlowRecord { flow, number, .. }, revision } =
+                controller.flow_of(operator, name)?;
             let mut writes = vec![Write::delete(key::of(key::FLOW, name)).when(Expect::Revision(revision))];
             if let Some(policy) = controller.view().policy(name) {
                 let read = Expect::Revision(policy.revision);
@@ -156,7 +157,7 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     let first = Policy { epoch: epoch + 1, ..first };
     // Before the flow, so that nobody sees a flow without policy.
     writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
-    let record = FlowRecord { flow: flow.clone(), number };
+    let record = FlowRecord { flow: flow.clone(), number, received: false };
     writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
     Ok(writes)
 }
@@ -170,7 +171,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Wri
         let read = Expect::Revision(policy.revision);
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
-    let record = FlowRecord { flow: new.clone(), number: before.value.number };
+    let record = FlowRecord { flow: new.clone(), ..before.value.clone() };
     writes.push(
         Write::put(key::of(key::FLOW, &new.name), emit(&record)).when(Expect::Revision(before.revision)),
     );

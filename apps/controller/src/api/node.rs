@@ -73,6 +73,7 @@ pub(super) async fn report(
     check::report(&report).map_err(Refusal::meaningless)?;
     controller.is_own(&node, &report)?;
     controller.heard_of(&node, &caller.tenant).await?;
+    controller.heard_received(&report).await?;
     let observations = std::mem::take(&mut report.observations);
     if report.paths.is_empty() {
         // Nothing changed, so what was said last still holds.

@@ -109,12 +109,51 @@ async fn epochs_go_on_when_a_flow_is_made_again() {
 async fn a_policy_follows_the_paths_that_both_nodes_have() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(0, flow("replicate", false)).await;
+    rig.receive(&egress).await;
     assert_eq!(rig.policy("stage").await["code"], 0);
     rig.register(&ingress, 3).await;
     rig.register(&egress, 2).await;
     rig.until(async || rig.policy("stage").await["code"] == 0b11).await;
     rig.register(&ingress, 1).await;
     rig.until(async || rig.policy("stage").await["code"] == 0b1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_eliminates() {
+    let rig = Rig::new().await;
+    let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
+    let code = async || rig.policy("stage").await["code"].clone();
+    let assigned = rig.stream(&egress).await.next_of("assignment").await["revision"].as_u64().unwrap();
+    assert_eq!(code().await, 0);
+    // What an operator wants is done at once, also before.
+    for wanted in [0b1, 0b10] {
+        rig.put("/v1/policies/stage", json!({ "code": wanted })).await;
+        assert_eq!(code().await, wanted);
+    }
+    rig.delete("/v1/policies/stage").await;
+    assert_eq!(code().await, 0);
+    let mut at_ingress = rig.stream(&ingress).await;
+    at_ingress.next_of("assignment").await;
+    rig.receive_by(&egress, assigned).await;
+    assert_eq!(at_ingress.next_of("policy").await["code"], 0b11);
+    let events = rig.get("/v1/events?limit=1000").await.body;
+    let told = |event: &&Value| event["kind"] == "flow_received";
+    assert_eq!(events["items"].as_array().unwrap().iter().filter(told).count(), 1);
+    // The egress goes on eliminating whatever the policy is.
+    rig.put("/v1/policies/stage", json!({ "code": 0b1 })).await;
+    rig.delete("/v1/policies/stage").await;
+    assert_eq!(code().await, 0b11);
+    assert_eq!(rig.put("/v1/flows/stage", flow("evidence", false)).await.status, StatusCode::OK);
+    assert_eq!(code().await, 0b11);
+
+    // Another flow of this name waits for its own assignment.
+    rig.delete("/v1/flows/stage").await;
+    rig.post("/v1/flows", flow("replicate", false)).await;
+    rig.receive_by(&egress, assigned).await;
+    rig.receive_by(&egress, assigned).await;
+    assert_eq!(code().await, 0);
+    rig.receive(&egress).await;
+    rig.until(async || code().await == 0b11).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

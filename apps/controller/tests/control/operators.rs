@@ -194,7 +194,9 @@ async fn the_document_describes_the_routes_that_there_are() {
 #[tokio::test(flavor = "multi_thread")]
 async fn health_and_metrics_tell_how_it_is() {
     let rig = Rig::new().await;
-    rig.two_nodes(2, flow("replicate", false)).await;
+    let [_, egress] = rig.two_nodes(2, flow("replicate", false)).await;
+    rig.receive(&egress).await;
+    rig.until(async || rig.policy("stage").await["code"] == 0b11).await;
     assert_eq!(rig.call(Caller::Nobody, "GET", "/healthz", None).await.status, StatusCode::OK);
     rig.call(Caller::Nobody, "GET", "/metrics", None).await.is_problem(401);
     let metrics = rig.get("/metrics").await.body.as_str().unwrap().to_owned();

@@ -197,6 +197,20 @@ impl Rig {
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     }
 
+    /// The egress of `stage` says that it eliminates the flow's copies by the assignment of that revision.
+    pub(crate) async fn receive_by(&self, egress: &Identity, revision: u64) {
+        let stage = json!({ "flow": "stage", "packets": 0, "paths": [] });
+        let answer = self.report(egress, json!({ "revision": revision, "receives": [stage] })).await;
+        assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    }
+
+    /// The egress of `stage` does what it is assigned, and says so.
+    pub(crate) async fn receive(&self, egress: &Identity) {
+        let assignment = self.stream(egress).await.next_of("assignment").await;
+        assert_eq!(assignment["receives"][0]["flow"], "stage", "{assignment}");
+        self.receive_by(egress, assignment["revision"].as_u64().unwrap()).await;
+    }
+
     pub(crate) async fn stream(&self, node: &Identity) -> Events {
         let request = Request::get(format!("/v1/nodes/{}/stream", node.name)).body(Body::empty()).unwrap();
         let response = self.request(Caller::Node(node), request).await;

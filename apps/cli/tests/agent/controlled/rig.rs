@@ -21,7 +21,7 @@ pub(super) struct Controlled {
 }
 
 impl Controlled {
-    /// Both edges run and are connected.
+    /// Both edges run.
     pub(super) fn new() -> Self {
         let lab = Topology { paths: 2, control: true, ..Topology::default() }.build().unwrap();
         lab.paths().for_each(|path| connect(&lab, path));
@@ -29,6 +29,13 @@ impl Controlled {
         let control = Control::start(&lab, &hawser(), directory.path()).unwrap();
         let edges = Edges::start_controlled(&lab, &hawser(), directory.path(), &control).unwrap();
         Controlled { rig: Rig { edges, lab, directory }, control, again: None }
+    }
+
+    /// Waits until both agents are connected.
+    pub(super) fn await_connection(&mut self) {
+        for agent in [&mut self.rig.edges.ingress_agent, &mut self.rig.edges.egress_agent] {
+            agent.wait_until("connected", |status| state(status) == "connected").unwrap();
+        }
     }
 
     /// The flow of everything to the viewer over IPv4, in force at both edges with the code that the mode begins with.
@@ -92,9 +99,7 @@ impl Controlled {
         command.args(["controller", "--config"]).arg(directory.join("controller.toml"));
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.again = Some(Process::spawn(self.rig.lab.control().unwrap(), command).unwrap());
-        for agent in [&mut self.rig.edges.ingress_agent, &mut self.rig.edges.egress_agent] {
-            agent.wait_until("connected", |status| state(status) == "connected").unwrap();
-        }
+        self.await_connection();
     }
 }
 

@@ -1,10 +1,12 @@
 //! Traffic goes on whatever becomes of the controller and of agents under it.
 
-use super::rig::{Controlled, sent_code, stage, state};
+use super::rig::{Controlled, received_code, sent_code, stage, state};
 use crate::rig::{IN_FLIGHT, assert_losses, wait};
 use hawser_control::resource::Mode;
 use hawser_lab::edges::Edges;
 use hawser_lab::traffic::{Family, StreamReport};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 /// The reports of the stream that the flow is.
 fn of_the_flow(reports: &[StreamReport]) -> Vec<StreamReport> {
@@ -23,6 +25,26 @@ fn await_copies(edges: &mut Edges) {
         let now = copies(edges);
         (0..2).all(|path| now[path] > before[path] + 100).then_some(())
     });
+}
+
+#[test]
+fn a_flow_is_replicated_when_its_egress_is_ready_and_loses_nothing() {
+    let mut controlled = Controlled::new();
+    controlled.await_connection();
+    let flow = controlled.flow(Mode::Replicate, None);
+    let Controlled { mut rig, control, .. } = controlled;
+    let reports = rig.under_traffic(|edges, _| {
+        let egress = Pid::from_raw(edges.egress().unwrap().pid.try_into().unwrap());
+        kill(egress, Signal::SIGSTOP).unwrap();
+        control.ask(async |client| client.create_flow(&flow).await).unwrap();
+        let has_it = |status: &hawser_agent::Status| sent_code(status) == Some(0);
+        edges.ingress_agent.wait_until("took the default route", has_it).unwrap();
+        kill(egress, Signal::SIGCONT).unwrap();
+        let is_replicated = |status: &hawser_agent::Status| received_code(status) == Some(0b11);
+        edges.egress_agent.wait_until("heard that it is replicated", is_replicated).unwrap();
+        await_copies(edges);
+    });
+    assert_losses(&reports, 0, 0);
 }
 
 #[test]
