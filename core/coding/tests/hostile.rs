@@ -49,7 +49,7 @@ fn total_refused(counts: &Counts) -> u64 {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn a_decoder_survives_anything_within_its_memory(
@@ -154,18 +154,18 @@ fn packets_that_leave_the_window_take_their_equations_along() {
 fn a_chain_of_ranges_does_not_grow_for_ever() {
     let packet = |id: u64| id.to_be_bytes();
     let mut decoder = decoder();
-    for start in (0..800).step_by(2) {
+    for start in (0..500).step_by(25) {
         let packets: Vec<[u8; 8]> = (start..start + 50).map(packet).collect();
         let range: Vec<&[u8]> = packets.iter().map(|packet| &packet[..]).collect();
-        let _ = decoder.handle_coded(start, 50, start, &coded(&range, start));
+        decoder.handle_coded(start, 50, start, &coded(&range, start)).unwrap();
     }
-    let counts = decoder.counts();
-    assert!(counts.abandoned + counts.refused_too_long > 0, "{counts:?}");
-    for id in (1..800).step_by(2).chain(800..850) {
+    let abandoned = decoder.counts().abandoned;
+    assert!((1..20).contains(&abandoned), "{abandoned} of 20");
+    for id in (0..525).filter(|id| id % 25 != 0 || *id == 500) {
         decoder.handle_original(id, &packet(id)).unwrap();
     }
     let found: Vec<_> = std::iter::from_fn(|| decoder.poll_packet()).collect();
-    assert!(found.len() > 100, "what is left of the chain is of use: {}", found.len());
+    assert_eq!(found.len() as u64, 20 - abandoned, "what is left of the chain is of use");
     assert!(found.iter().all(|(id, bytes)| *bytes == packet(*id)));
 }
 
