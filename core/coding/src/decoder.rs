@@ -29,12 +29,11 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What [`Decoder::memory`] does not exceed, whatever comes in: the memory for packets and equations, spare room for a few
-    /// of them, and tables, for which at the default a third of a megabyte is a lot.
+    /// What [`Decoder::memory`] does not exceed, whatever comes in: the memory for packets and equations, room for a few more
+    /// that is kept to be used again, and tables that may have grown to twice what they hold. 9.4 MB at the default.
     pub fn most_memory(&self) -> ByteSize {
         let cells = Cells::new(self);
         let room = (cells.limit + MAX_SPARE) * cells.bytes;
-        // What grows step by step may have grown to twice what is needed.
         let window = 2 * self.window_packets * size_of::<Option<Vec<u8>>>();
         let equations = 2 * MAX_EQUATIONS * (size_of::<Equation>() + MAX_SPAN);
         let determined = 2 * (cells.limit + MAX_EQUATIONS) * size_of::<(u64, Vec<u8>)>();
