@@ -74,6 +74,7 @@ macro_rules! define_combine {
             let bytes = bytes.get(i * BYTES..).unwrap_or_default();
             match bytes.first_chunk() {
                 Some(whole) => load(whole),
+                // Where nothing can be read, even a load of nothing is slow.
                 None if bytes.is_empty() => zero(),
                 None => load_part(bytes),
             }
