@@ -15,9 +15,14 @@ pub struct Config {
     pub range_packets: usize,
     /// The time from the first packet of an encoding range to its last at most (t of Ni, section 4.4.2).
     pub range_span: Duration,
-    /// A packet this long after it was handed in is of no use any more: it is not sent, and not recovered
+    /// A packet this long after it was handed in is of no use any more, and not recovered
     /// (t_expire of Ni, section 4.4.3). Schemes that are fully reliable recover it nevertheless.
     pub expiry: Duration,
+    /// A packet that waited this long for a window is not sent any more, and where a frame ends is known, nor is the rest
+    /// of its frame.
+    pub patience: Duration,
+    /// The share of a path's congestion window that may wait in its connection, which paces it.
+    pub connection_share: f64,
     /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
     pub extra_packets: usize,
     /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
@@ -58,10 +63,12 @@ impl Config {
             range_packets: 10,
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
+            patience: Duration::from_millis(700),
+            connection_share: 0.1,
             extra_packets: 3,
             path_share: 1.1,
-            total_share: 2.0,
-            copies: 2,
+            total_share: 1.0,
+            copies: 1,
             shots: 3,
             gather: Duration::from_millis(3),
             ack_delay: Duration::from_millis(5),

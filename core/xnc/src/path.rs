@@ -7,6 +7,9 @@ use std::time::Duration;
 /// type and length, the AEAD's tag.
 pub(crate) const QUIC_OVERHEAD: u64 = 32;
 
+/// Bytes that may wait in a connection whatever its window is.
+const LEAST_QUEUE: u64 = 10_000;
+
 /// What the QUIC connection of a path says about it, before a sender is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathState {
@@ -42,6 +45,8 @@ pub(crate) struct Path {
     pub(crate) state: PathState,
     /// Bytes handed out since `state` was told, and not in it.
     handed_out: u64,
+    /// The share of the congestion window that may wait in the connection.
+    queue_share: f64,
     pub(crate) outstanding: Outstanding,
     /// When the next ping is due, should nothing else be sent before.
     pub(crate) next_probe: Instant,
@@ -50,7 +55,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    fn new(now: Instant, id: PathId) -> Self {
+    fn new(now: Instant, id: PathId, queue_share: f64) -> Self {
         let state = PathState {
             congestion_window: ByteSize(0),
             in_flight: ByteSize(0),
@@ -59,7 +64,7 @@ impl Path {
             datagram_size: 0,
         };
         let outstanding = Outstanding::default();
-        Path { id, state, handed_out: 0, outstanding, next_probe: now, silent: false }
+        Path { id, state, handed_out: 0, queue_share, outstanding, next_probe: now, silent: false }
     }
 
     pub(crate) fn update(&mut self, state: PathState) {
@@ -71,9 +76,12 @@ impl Path {
         self.handed_out += bytes as u64 + QUIC_OVERHEAD;
     }
 
-    /// Bytes that the congestion window still takes.
+    /// Bytes that the congestion window still takes. What a connection paces waits here rather than there: here it can
+    /// still take another path.
     pub(crate) fn window(&self) -> u64 {
-        self.state.congestion_window.0.saturating_sub(self.outstanding_bytes())
+        let window = self.state.congestion_window.0.saturating_sub(self.outstanding_bytes());
+        let queue = (self.state.congestion_window.0 as f64 * self.queue_share) as u64;
+        window.min(queue.max(LEAST_QUEUE).saturating_sub(self.state.queued.0.saturating_add(self.handed_out)))
     }
 
     /// Bytes that are on the path or wait in its connection.
@@ -111,8 +119,8 @@ impl Path {
 pub(crate) struct Paths([Option<Path>; MAX_PATHS]);
 
 impl Paths {
-    pub(crate) fn add(&mut self, now: Instant, id: PathId) -> Option<Path> {
-        self.0[id.index()].replace(Path::new(now, id))
+    pub(crate) fn add(&mut self, now: Instant, id: PathId, config: &Config) {
+        self.0[id.index()] = Some(Path::new(now, id, config.connection_share))
     }
 
     pub(crate) fn remove(&mut self, id: PathId) -> Option<Path> {

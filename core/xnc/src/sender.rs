@@ -40,6 +40,10 @@ pub(crate) struct Sender {
     paths: Paths,
     waiting: VecDeque<Waiting>,
     waiting_bytes: u64,
+    /// The flow that told last where a frame ends.
+    framed: Option<u64>,
+    /// The flow of which the frame at the head of the queue lost packets.
+    doomed: Option<u64>,
     pool: Pool,
     /// Decided, and not yet handed out.
     planned: VecDeque<(PathId, Content)>,
@@ -69,6 +73,8 @@ impl Sender {
             paths: Paths::default(),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
+            framed: None,
+            doomed: None,
             pool: Pool::new(&config, parts.reach),
             planned: VecDeque::new(),
             again: VecDeque::new(),
@@ -90,7 +96,7 @@ impl Sender {
 
     pub(crate) fn add_path(&mut self, now: Instant, path: PathId) {
         self.remove_path(now, path);
-        self.paths.add(now, path);
+        self.paths.add(now, path, &self.config);
     }
 
     /// What is under way over the path counts as lost.
@@ -126,6 +132,9 @@ impl Sender {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
+        if hint.border && matches!(self.parts.recovery, Recovery::OneShot { .. }) {
+            self.framed = Some(hint.flow_hash);
+        }
         self.waiting_bytes += bytes.len() as u64;
         self.waiting.push_back(Waiting { bytes, hint, since: now });
         Ok(())
@@ -153,14 +162,17 @@ impl Sender {
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let expiry = self.waiting.front().map(|waiting| waiting.since + self.config.expiry);
+        let expiry = self.waiting.front().map(|waiting| waiting.since + self.config.patience);
         let paths = self.paths.iter_mut().filter_map(|path| {
             let loss = path.outstanding.deadline(self.parts.loss, self.config.ack_delay);
+            // One that is due and was not sent found no window: it is tried again.
+            let retry = self.handled_at + self.config.probe_silent;
+            let probe = if path.next_probe <= self.handled_at { retry } else { path.next_probe };
             let silence = path.silent_from(&self.config).filter(|_| !path.silent);
-            [loss, Some(path.next_probe), silence].into_iter().flatten().min()
+            [loss, Some(probe), silence].into_iter().flatten().min()
         });
         let shots = self.shots.iter().filter_map(|number| self.pool.range(*number)?.recover_at);
-        let shot = shots.min().filter(|at| *at > self.handled_at);
+        let shot = shots.filter(|at| *at > self.handled_at).min();
         paths.chain(expiry).chain(shot).min()
     }
 
@@ -424,10 +436,18 @@ impl Sender {
         }
     }
 
+    /// Drops what waited too long. A frame of which a packet is dropped cannot be shown: the rest of it goes too.
     fn drop_expired(&mut self, now: Instant) {
-        while self.waiting.front().is_some_and(|front| front.since + self.config.expiry <= now) {
-            if let Some(expired) = self.waiting.pop_front() {
-                self.waiting_bytes -= expired.bytes.len() as u64;
+        while let Some(front) = self.waiting.front() {
+            let Hint { border, flow_hash } = front.hint;
+            let is_late = front.since + self.config.patience <= now;
+            let is_doomed = self.doomed == Some(flow_hash);
+            if !is_late && !is_doomed {
+                break;
+            }
+            self.doomed = (self.framed == Some(flow_hash) && !border).then_some(flow_hash);
+            if let Some(dropped) = self.waiting.pop_front() {
+                self.waiting_bytes -= dropped.bytes.len() as u64;
                 self.stats.expired += 1;
             }
         }
@@ -436,9 +456,6 @@ impl Sender {
     fn watch_paths(&mut self, now: Instant) {
         for path in self.paths.iter_mut() {
             let silent = path.silent_from(&self.config).is_some_and(|from| from <= now);
-            if path.next_probe <= now && !path.fits(PING_BYTES) {
-                path.next_probe = now + self.config.probe_silent;
-            }
             if silent != path.silent {
                 path.silent = silent;
                 path.next_probe = path.next_probe.min(now + path.probe_interval(&self.config));
