@@ -35,6 +35,8 @@ enum Command {
     /// Knows nodes, paths and flows; answers operators (`hawser ctl`, or curl) and agents over HTTPS.
     Controller(hawser_controller::Args),
     Ctl(Box<hawser_ctl::Args>),
+    /// Carry IP packets over several uplinks at once
+    Tunnel(hawser_tunnel::Args),
     Publish(hawser_publish::Args),
     View(hawser_view::Args),
     Lab(lab::Args),
@@ -66,6 +68,7 @@ fn run(command: Command) -> anyhow::Result<()> {
         Command::Keygen(args) => keygen(&args.file),
         Command::Controller(args) => hawser_controller::run(&args),
         Command::Ctl(args) => hawser_ctl::run(&args, Cli::command()),
+        Command::Tunnel(args) => hawser_tunnel::run(&args),
         Command::Publish(args) => hawser_publish::run(args),
         Command::View(args) => hawser_view::run(args),
         Command::Lab(args) => lab::run(args),

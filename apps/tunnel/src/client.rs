@@ -1,0 +1,475 @@
+//! The client: one session at a time, at the nearest server that answers, over every uplink.
+
+mod attach;
+mod cost;
+mod dial;
+mod uplinks;
+mod usage;
+
+use crate::config::{ClientConfig, ServerEntry};
+use crate::device::Device;
+use crate::join::{CloseCode, Opened, PathNumber};
+use crate::metrics;
+use crate::nat::Nat;
+use crate::session::{self, Admission, Batch, Command, Handle, Settings};
+use crate::status::{SessionStatus, Status, StatusFile, UplinkStatus};
+use crate::time;
+use anyhow::{Context, Result};
+use attach::{Membership, Trouble};
+use cost::{Candidate, CostLevel};
+use dial::{Attached, Dialed, Dialer};
+use hawser_io::tun::Buffer;
+use hawser_units::PathId;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinSet;
+use tokio::time::{interval, sleep, timeout};
+use tracing::{error, info, warn};
+use uplinks::Uplink;
+use usage::Usage;
+
+/// How often the session is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// How often the status is written, in looks.
+const STATUS_EVERY: u32 = 4;
+
+/// For how long nothing may be heard over any path before other servers are tried as well.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// A path that has been silent for this long does not count as one that works.
+const HICCUP: Duration = Duration::from_millis(500);
+
+/// How long servers that may be nearer get after the first one has answered.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// The pause before all servers are tried again.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// How long a session that has no path is kept; the client looks for another server long before.
+const KEEP: Duration = Duration::from_secs(600);
+
+/// Keeps a tunnel up until SIGINT or SIGTERM.
+pub(crate) async fn run(config: ClientConfig) -> Result<()> {
+    let mut client = Client::start(config).await?;
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    tokio::select! {
+        never = client.stay_connected() => match never {},
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+    client.leave().await;
+    Ok(())
+}
+
+struct Client {
+    config: ClientConfig,
+    dialer: Arc<Dialer>,
+    device: Arc<Device>,
+    uplinks: watch::Receiver<Vec<Uplink>>,
+    /// Where the device's packets go.
+    to_session: watch::Sender<Option<mpsc::Sender<Batch>>>,
+    /// What the device's MTU is to be.
+    mtu: std::sync::mpsc::Sender<u16>,
+    /// The inner addresses that the device has.
+    addresses: Vec<(IpAddr, u8)>,
+    current: Option<Current>,
+    usage: Usage,
+    status_file: StatusFile,
+    /// What was written last, for metrics.
+    shown: Arc<Mutex<Status>>,
+    _nat: Option<Nat>,
+}
+
+/// The session, and what belongs to it.
+struct Current {
+    membership: Arc<Membership>,
+    addresses: Vec<IpAddr>,
+    since: SystemTime,
+    trouble: mpsc::UnboundedReceiver<Trouble>,
+    /// What each interface is told of itself; who is not told any more leaves.
+    members: BTreeMap<String, watch::Sender<Uplink>>,
+    tasks: JoinSet<()>,
+    cost: CostLevel,
+    silent_since: Option<std::time::Instant>,
+}
+
+impl Current {
+    /// Lets the session have an uplink, which may have a connection already.
+    fn add(&mut self, dialer: &Arc<Dialer>, uplink: Uplink, attached: Option<Attached>) {
+        let (sender, receiver) = watch::channel(uplink.clone());
+        self.members.insert(uplink.interface, sender);
+        let membership = Arc::clone(&self.membership);
+        self.tasks.spawn(attach::keep(Arc::clone(dialer), membership, receiver, attached));
+    }
+}
+
+/// What follows a session.
+type Next = Option<(Dialed, ServerEntry)>;
+
+impl Client {
+    async fn start(config: ClientConfig) -> Result<Client> {
+        let common = &config.common;
+        let dialer = Arc::new(Dialer::new(&config)?);
+        let usage = Usage::read(config.usage_file.clone())?;
+        let uplinks = uplinks::watch(config.uplinks.clone())?;
+        let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
+        let nat = config.masquerade.then(|| Nat::set_up(&common.interface, &[])).transpose()?;
+        let to_session = watch::Sender::new(None);
+        tokio::spawn(feed(Arc::clone(&device), to_session.subscribe()));
+        let (mtu, mtus) = std::sync::mpsc::channel();
+        std::thread::spawn({
+            let device = Arc::clone(&device);
+            move || {
+                for mtu in mtus {
+                    info!(mtu, "largest packet that fits all uplinks");
+                    device.set_mtu(mtu).unwrap_or_else(|error| warn!("{error:#}"));
+                }
+            }
+        });
+        let shown = Arc::new(Mutex::new(Status::new(common, "client")));
+        if let Some(address) = common.metrics {
+            let shown = Arc::clone(&shown);
+            metrics::serve(address, move || {
+                let status = shown.lock().expect("nobody panics with it").clone();
+                async move { status }
+            })
+            .await?;
+        }
+        let status_file = StatusFile::at(common.status_file());
+        Ok(Client {
+            dialer,
+            device,
+            uplinks,
+            to_session,
+            mtu,
+            addresses: Vec::new(),
+            current: None,
+            usage,
+            status_file,
+            shown,
+            _nat: nat,
+            config,
+        })
+    }
+
+    async fn stay_connected(&mut self) -> std::convert::Infallible {
+        let mut next: Next = None;
+        loop {
+            let (dialed, server) = match next.take() {
+                Some(found) => found,
+                None => {
+                    self.show().await;
+                    self.find().await
+                }
+            };
+            match self.open(dialed, server).await {
+                Ok(()) => next = self.hold().await,
+                Err(error) => {
+                    warn!("{error:#}");
+                    sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Ends the session, so that the server need not wait for it.
+    async fn leave(&mut self) {
+        self.end();
+        self.usage.write();
+        self.show().await;
+        // Lets the connections say so; whoever does not hear it notices later.
+        sleep(Duration::from_millis(50)).await;
+    }
+
+    fn end(&mut self) {
+        if let Some(current) = self.current.take() {
+            current.membership.handle.tell(Command::Stop(CloseCode::Done));
+        }
+    }
+
+    /// Uplinks whose cap is not used up.
+    fn usable(&self) -> Vec<Uplink> {
+        let uplinks = self.uplinks.borrow();
+        let left = |uplink: &&Uplink| uplink.monthly_cap.is_none_or(|cap| self.usage.of(&uplink.interface) < cap);
+        uplinks.iter().filter(left).cloned().collect()
+    }
+
+    /// The nearest server that answers, over any uplink.
+    async fn find(&mut self) -> (Dialed, ServerEntry) {
+        loop {
+            let servers = self.config.servers.clone();
+            let search = search(Arc::clone(&self.dialer), self.usable(), servers);
+            tokio::select! {
+                found = search => if let Some(found) = found { return found },
+                // With other uplinks the search begins anew.
+                Ok(()) = self.uplinks.changed() => continue,
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Opens a session over `dialed`, in place of the one that there may be.
+    async fn open(&mut self, dialed: Dialed, server: ServerEntry) -> Result<()> {
+        let wanted: Vec<_> = self.addresses.iter().map(|(address, _)| *address).collect();
+        let first = PathNumber { index: PathId::all().next().expect("there are paths"), standby: false };
+        let (opened, secret, attached) =
+            dialed.open(&wanted, first).await.with_context(|| format!("no session at {}", server.name))?;
+        let addresses: Vec<_> = opened.addresses.iter().map(|(address, _)| *address).collect();
+        info!(server = server.name, ?addresses, "session opened");
+        let handle = self.start_session(&opened)?;
+        let (trouble, troubles) = mpsc::unbounded_channel();
+        self.configure(&opened)?;
+        self.end();
+        self.to_session.send_replace(Some(handle.packets.clone()));
+        let mut current = Current {
+            membership: Arc::new(Membership::new(server, opened.session, secret, handle, trouble)),
+            addresses,
+            since: SystemTime::now(),
+            trouble: troubles,
+            members: BTreeMap::new(),
+            tasks: JoinSet::new(),
+            cost: CostLevel::new(time::now()),
+            silent_since: None,
+        };
+        current.add(&self.dialer, attached.uplink.clone(), Some(attached));
+        self.current = Some(current);
+        self.follow_uplinks();
+        Ok(())
+    }
+
+    fn start_session(&self, opened: &Opened) -> Result<Handle> {
+        let mtu = self.mtu.clone();
+        let (handle, _) = session::start(Settings {
+            coding: opened.coding.config().context("what the server says of coding makes no sense")?,
+            borders: opened.coding.borders,
+            device: Arc::clone(&self.device),
+            admission: Admission::Everything,
+            keep: KEEP,
+            // The one who sets it lives as long as the client.
+            mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),
+            mtu: opened.mtu.min(self.config.common.mtu),
+        });
+        Ok(handle)
+    }
+
+    /// Gives the device the addresses of the session; connections survive when these are the ones that it has.
+    fn configure(&mut self, opened: &Opened) -> Result<()> {
+        if self.addresses == opened.addresses {
+            return Ok(());
+        }
+        if !self.addresses.is_empty() {
+            warn!("the inner addresses have changed: connections inside will break");
+        }
+        self.device.set_addresses(&opened.addresses)?;
+        for route in &self.config.routes {
+            self.device.route(&route.to_string(), None)?;
+        }
+        self.addresses = opened.addresses.clone();
+        Ok(())
+    }
+
+    /// Stays with the session until there is another server to go to, or none at all.
+    async fn hold(&mut self) -> Next {
+        let mut look = interval(LOOK_EVERY);
+        let mut looks = 0;
+        let mut forgotten = false;
+        let mut search: Option<tokio::task::JoinHandle<Next>> = None;
+        loop {
+            let Some(current) = &mut self.current else { return None };
+            tokio::select! {
+                Ok(()) = self.uplinks.changed() => self.follow_uplinks(),
+                Some(trouble) = current.trouble.recv() => {
+                    let own = current.membership.server.clone();
+                    warn!(server = own.name, "{trouble}");
+                    forgotten |= trouble == Trouble::Forgotten;
+                    let elsewhere = |server: &&ServerEntry| trouble != Trouble::Draining || **server != own;
+                    if search.is_none() {
+                        let servers = self.config.servers.iter().filter(elsewhere).cloned().collect();
+                        search = Some(self.begin_search(servers));
+                    }
+                }
+                found = finished(&mut search) => {
+                    search = None;
+                    match found {
+                        Some((_, server)) if server == current.membership.server && !forgotten => self.reconnect(),
+                        Some(found) => return Some(found),
+                        None if forgotten => return None,
+                        None => {}
+                    }
+                }
+                _ = look.tick() => {
+                    looks += 1;
+                    let silent = self.look(looks % STATUS_EVERY == 0).await;
+                    if silent && search.is_none() {
+                        info!("nothing is heard over any uplink: trying all servers");
+                        search = Some(self.begin_search(self.config.servers.clone()));
+                    }
+                }
+            }
+        }
+    }
+
+    fn begin_search(&self, servers: Vec<ServerEntry>) -> tokio::task::JoinHandle<Next> {
+        tokio::spawn(search(Arc::clone(&self.dialer), self.usable(), servers))
+    }
+
+    /// Looks at the session; whether nothing has been heard over any of its paths for too long.
+    async fn look(&mut self, write: bool) -> bool {
+        let Some(current) = &mut self.current else { return false };
+        let Some(report) = current.membership.handle.report().await else { return true };
+        let works = |path: &session::PathReport| path.figures.unanswered < HICCUP;
+        let paths: Vec<_> =
+            report.paths.iter().map(|path| Candidate { cost: path.cost, works: works(path) }).collect();
+        let level = current.cost.update(time::now(), &paths, report.waiting() > 0);
+        for path in &report.paths {
+            let waits = path.cost > level;
+            if waits != path.standby {
+                info!(interface = path.name, waits, "uplink of a higher cost");
+                let id = PathId::all().nth(path.index).expect("a path's index");
+                current.membership.handle.tell(Command::Standby(id, waits));
+            }
+        }
+        let heard = report.paths.iter().any(|path| path.figures.unanswered < SILENCE);
+        let now = std::time::Instant::now();
+        let silent_since = if heard { None } else { Some(current.silent_since.unwrap_or(now)) };
+        current.silent_since = silent_since;
+        let lost = silent_since.is_some_and(|since| !report.paths.is_empty() || now - since >= SILENCE);
+        if write {
+            self.usage.add(&report.paths, SystemTime::now());
+            self.usage.write();
+            self.follow_uplinks();
+            self.show().await;
+        }
+        lost
+    }
+
+    /// Lets the session have the uplinks that there are now.
+    fn follow_uplinks(&mut self) {
+        let usable = self.usable();
+        let Some(current) = &mut self.current else { return };
+        current.members.retain(|interface, _| usable.iter().any(|uplink| uplink.interface == *interface));
+        for uplink in usable {
+            match current.members.get(&uplink.interface) {
+                Some(member) => {
+                    member.send_if_modified(|known| std::mem::replace(known, uplink.clone()) != uplink);
+                }
+                None => current.add(&self.dialer, uplink, None),
+            }
+        }
+    }
+
+    /// Makes all connections of the session anew.
+    fn reconnect(&mut self) {
+        if let Some(current) = &mut self.current {
+            current.members.clear();
+            self.follow_uplinks();
+        }
+    }
+
+    /// Writes the status.
+    async fn show(&mut self) {
+        let mut status = Status::new(&self.config.common, "client");
+        status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
+        status.not_passed_on = self.device.counted();
+        if let Some(current) = &self.current
+            && let Some(report) = current.membership.handle.report().await
+        {
+            let peer = &current.membership.server.name;
+            status.sessions.push(SessionStatus::new(peer, &current.addresses, current.since, report));
+        }
+        let connected = |name: &str| {
+            status.sessions.iter().flat_map(|session| &session.paths).any(|path| path.name == name)
+        };
+        let uplinks = self.uplinks.borrow().clone();
+        let uplinks = uplinks.iter().map(|uplink| {
+            let used = self.usage.of(&uplink.interface);
+            let state = match uplink.monthly_cap {
+                Some(cap) if used >= cap => "its monthly cap is used up",
+                _ if connected(&uplink.interface) => "connected",
+                _ => "connecting",
+            };
+            UplinkStatus {
+                name: uplink.interface.clone(),
+                state: state.to_owned(),
+                month_bytes: uplink.monthly_cap.map(|_| used),
+            }
+        });
+        status.uplinks = uplinks.collect();
+        *self.shown.lock().expect("nobody panics with it") = self.status_file.write(status);
+    }
+}
+
+/// Brings the device's packets to the session, and waits when that has enough of them.
+async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<Batch>>>) {
+    let mut buffer = Buffer::default();
+    loop {
+        match device.read(&mut buffer).await {
+            Ok(packets) => {
+                let session = session.borrow().clone();
+                match session {
+                    // When the session ends while this waits, they are lost with those that it has.
+                    Some(session) => drop(session.send(packets).await),
+                    None => device.lose(packets.len()),
+                }
+            }
+            Err(error) => {
+                error!("{error:#}");
+                return;
+            }
+        }
+    }
+}
+
+/// What a search came to; waits as long as there is none.
+async fn finished(search: &mut Option<tokio::task::JoinHandle<Next>>) -> Next {
+    match search {
+        Some(search) => search.await.unwrap_or(None),
+        None => std::future::pending().await,
+    }
+}
+
+/// Tries all servers over all uplinks at once. Of those that answer about as soon as the first one, the one with the
+/// lowest round-trip time is taken.
+async fn search(dialer: Arc<Dialer>, uplinks: Vec<Uplink>, servers: Vec<ServerEntry>) -> Next {
+    let mut attempts = JoinSet::new();
+    for server in servers {
+        for uplink in &uplinks {
+            let (dialer, uplink, server) = (Arc::clone(&dialer), uplink.clone(), server.clone());
+            attempts.spawn(async move {
+                let dialed = dialer.dial(&uplink, &server).await;
+                dialed.map(|dialed| (dialed, server.clone())).map_err(|error| {
+                    info!(server = server.name, interface = uplink.interface, "{error:#}");
+                })
+            });
+        }
+    }
+    let rtt = |dialed: &Dialed| dialed.connection.rtt(noq::PathId::ZERO).unwrap_or(Duration::MAX);
+    let mut best: Next = None;
+    loop {
+        let answer = match &best {
+            None => attempts.join_next().await,
+            Some(_) => timeout(GRACE, attempts.join_next()).await.unwrap_or(None),
+        };
+        let Some(answer) = answer else { return best };
+        let Ok(Ok(found)) = answer else { continue };
+        let other = match best {
+            Some(known) if rtt(&known.0) <= rtt(&found.0) => {
+                best = Some(known);
+                Some(found)
+            }
+            known => {
+                best = Some(found);
+                known
+            }
+        };
+        if let Some((dialed, _)) = other {
+            CloseCode::Left.close(&dialed.connection);
+        }
+    }
+}

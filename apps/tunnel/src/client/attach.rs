@@ -1,0 +1,209 @@
+//! An uplink's part in a session: a connection that is a path of it, made anew when it ends or falls silent.
+
+use super::dial::{Attached, Dialer, Refused, pair};
+use super::uplinks::Uplink;
+use crate::config::ServerEntry;
+use crate::join::{self, CloseCode, Notice, PathNumber, Refusal, Secret, SessionId};
+use crate::quic::socket;
+use crate::session::{Command, Handle};
+use anyhow::Result;
+use hawser_client::Backoff;
+use hawser_units::{MAX_PATHS, PathId};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{interval, timeout};
+use tracing::{debug, info, warn};
+
+/// For how long a path may be silent before another connection is tried beside it: a NAT may have forgotten it.
+const REDIAL: Duration = Duration::from_secs(3);
+
+/// How often that is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
+/// The pauses between attempts.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+
+/// A session, as its uplinks need to know it.
+pub(crate) struct Membership {
+    pub(crate) server: ServerEntry,
+    pub(crate) session: SessionId,
+    pub(crate) secret: Secret,
+    pub(crate) handle: Handle,
+    /// Where it is heard that the session cannot go on.
+    pub(crate) trouble: mpsc::UnboundedSender<Trouble>,
+    next_path: AtomicUsize,
+}
+
+/// Why a session cannot go on at its server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Trouble {
+    /// The server does not know it any more.
+    Forgotten,
+    /// The server is about to end.
+    Draining,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Trouble::Forgotten => "the server does not know the session any more",
+            Trouble::Draining => "the server is about to end",
+        })
+    }
+}
+
+impl Membership {
+    pub(crate) fn new(
+        server: ServerEntry,
+        session: SessionId,
+        secret: Secret,
+        handle: Handle,
+        trouble: mpsc::UnboundedSender<Trouble>,
+    ) -> Membership {
+        Membership { server, session, secret, handle, trouble, next_path: AtomicUsize::new(1) }
+    }
+
+    /// The path that was not used for the longest time: what is under way for another one's end is not taken for it.
+    fn next_path(&self) -> PathId {
+        let index = self.next_path.fetch_add(1, Relaxed) % MAX_PATHS;
+        PathId::all().nth(index).expect("an index below the number of paths")
+    }
+}
+
+/// Keeps `uplink` in the session as long as it is told to; `first` is a connection that it is in by already.
+pub(crate) async fn keep(
+    dialer: Arc<Dialer>,
+    membership: Arc<Membership>,
+    mut uplink: watch::Receiver<Uplink>,
+    first: Option<Attached>,
+) {
+    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    let mut attached = first;
+    // The uplink has gone when nobody can tell of it any more.
+    while uplink.has_changed().is_ok() {
+        let now = uplink.borrow_and_update().clone();
+        let path = match attached.take() {
+            Some(path) => path,
+            None => match join(&dialer, &membership, &now).await {
+                Ok(path) => path,
+                Err(error) => {
+                    if complain(&membership, &now, &error) {
+                        return;
+                    }
+                    tokio::select! {
+                        () = backoff.pause() => {}
+                        changed = uplink.changed() => if changed.is_err() { return },
+                    }
+                    continue;
+                }
+            },
+        };
+        backoff.reset();
+        attached = hold(&dialer, &membership, &mut uplink, path).await;
+    }
+}
+
+/// Whether there is no sense in going on.
+fn complain(membership: &Membership, uplink: &Uplink, error: &anyhow::Error) -> bool {
+    let reason = error.downcast_ref::<Refused>().map(|refused| refused.reason);
+    if reason == Some(Refusal::UnknownSession) {
+        // Whoever is told has gone when the session has.
+        let _ = membership.trouble.send(Trouble::Forgotten);
+        return true;
+    }
+    let (server, interface) = (&membership.server.name, &uplink.interface);
+    match reason {
+        Some(_) => warn!(server, interface, "{error:#}"),
+        None => debug!(server, interface, "{error:#}"),
+    }
+    false
+}
+
+async fn join(dialer: &Dialer, membership: &Membership, uplink: &Uplink) -> Result<Attached> {
+    let dialed = dialer.dial(uplink, &membership.server).await?;
+    let number = PathNumber { index: membership.next_path(), standby: false };
+    dialed.join(membership.session, &membership.secret, number).await
+}
+
+/// Stays with a path until it ends; returns the one that has taken its place, if there is one.
+async fn hold(
+    dialer: &Dialer,
+    membership: &Membership,
+    uplink: &mut watch::Receiver<Uplink>,
+    path: Attached,
+) -> Option<Attached> {
+    let (standby, mut standby_changes) = watch::channel(false);
+    membership.handle.tell(Command::Add(path.number, path.link(standby)));
+    let Attached { uplink: mut known, endpoint, connection, live, mut send, mut receive, number, .. } = path;
+    info!(interface = known.interface, server = membership.server.name, "uplink connected");
+    let mut look = interval(LOOK_EVERY);
+    let mut redial_after = REDIAL;
+    let hear = async {
+        if let Ok(Notice::Draining) = join::receive(&mut receive).await {
+            let _ = membership.trouble.send(Trouble::Draining);
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::pin!(hear);
+    let successor = loop {
+        tokio::select! {
+            reason = connection.closed() => {
+                info!(interface = known.interface, "uplink disconnected: {reason}");
+                break None;
+            }
+            () = &mut hear => {}
+            Ok(()) = standby_changes.changed() => {
+                let waits = *standby_changes.borrow_and_update();
+                // A connection that has just ended need not be told.
+                let _ = join::send(&mut send, &Notice::Standby(waits)).await;
+            }
+            changed = uplink.changed() => {
+                if changed.is_err() {
+                    CloseCode::Left.close(&connection);
+                    break None;
+                }
+                let now = uplink.borrow_and_update().clone();
+                if let Err(error) = follow(&endpoint, &membership.server, &known, &now) {
+                    info!(interface = now.interface, "connecting anew: {error:#}");
+                    CloseCode::Replaced.close(&connection);
+                    break None;
+                }
+                known = now;
+            }
+            _ = look.tick() => {
+                let unanswered = live.figures(Instant::now()).unanswered;
+                if unanswered < REDIAL {
+                    redial_after = REDIAL;
+                } else if unanswered >= redial_after {
+                    redial_after *= 2;
+                    debug!(interface = known.interface, "silent: trying another connection");
+                    match timeout(REDIAL, join(dialer, membership, &known)).await {
+                        Ok(Ok(path)) => {
+                            CloseCode::Replaced.close(&connection);
+                            break Some(path);
+                        }
+                        Ok(Err(error)) if complain(membership, &known, &error) => break None,
+                        _ => {}
+                    }
+                }
+            }
+        }
+    };
+    membership.handle.tell(Command::Remove(number.index, connection.stable_id()));
+    successor
+}
+
+/// Brings the connection to the address that the uplink has now; an error when that cannot be.
+fn follow(endpoint: &noq::Endpoint, server: &ServerEntry, before: &Uplink, now: &Uplink) -> Result<()> {
+    let ((old, old_remote), (own, remote)) = (pair(before, server)?, pair(now, server)?);
+    anyhow::ensure!(old_remote == remote, "it has addresses of another family");
+    if old != own {
+        info!(interface = now.interface, %own, "uplink has another address");
+        endpoint.rebind(socket(SocketAddr::new(own, 0), Some(&now.interface))?)?;
+    }
+    Ok(())
+}

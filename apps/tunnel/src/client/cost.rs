@@ -1,0 +1,120 @@
+use hawser_units::Instant;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Which classes of cost are in use: the lowest one with a path that works, and more of them while packets wait.
+#[derive(Debug)]
+pub(crate) struct CostLevel {
+    level: u8,
+    waiting_since: Option<Instant>,
+    /// Since when nothing has waited.
+    eased_since: Instant,
+    raised_at: Instant,
+    /// How long a higher level stays without need.
+    hold: Duration,
+}
+
+/// How long packets wait before a class is added.
+const SUFFICES_NOT: Duration = Duration::from_millis(500);
+
+/// How long an added class stays without need, at first and at most.
+const HOLD: Duration = Duration::from_secs(10);
+const MOST_HOLD: Duration = Duration::from_secs(300);
+
+/// A path of a class, and whether it works.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Candidate {
+    pub(crate) cost: u8,
+    pub(crate) works: bool,
+}
+
+impl CostLevel {
+    pub(crate) fn new(now: Instant) -> CostLevel {
+        CostLevel { level: 0, waiting_since: None, eased_since: now, raised_at: now, hold: HOLD }
+    }
+
+    /// The highest class that is to be used, given the paths and whether packets wait.
+    pub(crate) fn update(&mut self, now: Instant, paths: &[Candidate], waits: bool) -> u8 {
+        let mut classes: BTreeMap<u8, bool> = BTreeMap::new();
+        for path in paths {
+            *classes.entry(path.cost).or_default() |= path.works;
+        }
+        let lowest = classes.iter().find(|(_, works)| **works).or(classes.iter().next());
+        let Some(lowest) = lowest.map(|(class, _)| *class) else { return self.level };
+        if self.level < lowest {
+            self.level = lowest;
+            self.eased_since = now;
+        }
+        if waits {
+            self.eased_since = now;
+            let since = *self.waiting_since.get_or_insert(now);
+            let above = classes.range(self.level.saturating_add(1)..).find(|(_, works)| **works);
+            if let Some((above, _)) = above
+                && now.saturating_since(since) >= SUFFICES_NOT
+            {
+                // It was tried lately to do without: next time later.
+                let soon = now.saturating_since(self.raised_at) < self.hold * 2;
+                self.hold = if soon { (self.hold * 2).min(MOST_HOLD) } else { HOLD };
+                self.raised_at = now;
+                self.level = *above;
+                self.waiting_since = None;
+            }
+        } else {
+            self.waiting_since = None;
+            if self.level > lowest && now.saturating_since(self.eased_since) >= self.hold {
+                self.level = lowest;
+            }
+        }
+        self.level
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn paths(free_works: bool) -> [Candidate; 2] {
+        [Candidate { cost: 0, works: free_works }, Candidate { cost: 3, works: true }]
+    }
+
+    fn at(ms: u32) -> Instant {
+        Instant::ZERO + ms * MS
+    }
+
+    #[test]
+    fn the_cheapest_that_works_is_used() {
+        let mut level = CostLevel::new(at(0));
+        assert_eq!(level.update(at(0), &paths(true), false), 0);
+        assert_eq!(level.update(at(100), &paths(false), false), 3);
+        assert_eq!(level.update(at(200), &paths(true), false), 3, "not for every hiccup");
+        assert_eq!(level.update(at(11_000), &paths(true), false), 0);
+    }
+
+    #[test]
+    fn what_does_not_suffice_gets_help_for_a_while() {
+        let mut level = CostLevel::new(at(0));
+        assert_eq!(level.update(at(0), &paths(true), true), 0);
+        assert_eq!(level.update(at(600), &paths(true), true), 3);
+        assert_eq!(level.update(at(700), &paths(true), false), 3);
+        assert_eq!(level.update(at(10_700), &paths(true), false), 0);
+    }
+
+    #[test]
+    fn need_that_comes_back_is_helped_longer() {
+        let mut level = CostLevel::new(at(0));
+        level.update(at(0), &paths(true), true);
+        assert_eq!(level.update(at(600), &paths(true), true), 3);
+        assert_eq!(level.update(at(10_700), &paths(true), false), 0);
+        level.update(at(10_800), &paths(true), true);
+        assert_eq!(level.update(at(11_400), &paths(true), true), 3);
+        assert_eq!(level.update(at(22_000), &paths(true), false), 3);
+        assert_eq!(level.update(at(31_500), &paths(true), false), 0);
+    }
+
+    #[test]
+    fn without_paths_nothing_changes() {
+        assert_eq!(CostLevel::new(at(0)).update(at(0), &[], true), 0);
+    }
+}

@@ -1,0 +1,163 @@
+use super::uplinks::Uplink;
+use crate::config::{ClientConfig, ServerEntry};
+use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
+use crate::quic::{CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, socket, transport, udp_payload};
+use crate::session::{Link, WakeCell};
+use crate::tls;
+use anyhow::{Context, Result, bail};
+use hawser_quic::Live;
+use noq::crypto::rustls::QuicClientConfig;
+use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
+use std::net::{IpAddr, SocketAddr};
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long a handshake, or an answer, may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is assumed of an interface that does not say: the least that QUIC and IPv6 need.
+const LEAST_MTU: u16 = 1280;
+
+/// Makes connections to servers.
+pub(crate) struct Dialer {
+    tls: Arc<QuicClientConfig>,
+    inner_mtu: u16,
+}
+
+/// A connection to a server, over one uplink, that has not said yet what it is for.
+pub(crate) struct Dialed {
+    pub(crate) uplink: Uplink,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) connection: Connection,
+    live: Arc<Live>,
+    wake: WakeCell,
+    send: SendStream,
+    receive: RecvStream,
+}
+
+/// A connection that the server has taken for a path.
+pub(crate) struct Attached {
+    pub(crate) uplink: Uplink,
+    pub(crate) endpoint: Endpoint,
+    pub(crate) connection: Connection,
+    pub(crate) live: Arc<Live>,
+    pub(crate) send: SendStream,
+    pub(crate) receive: RecvStream,
+    pub(crate) number: PathNumber,
+    wake: WakeCell,
+}
+
+/// The server does not want the connection.
+#[derive(Debug, Clone, thiserror::Error)]
+#[error("the server refuses: {explanation}")]
+pub(crate) struct Refused {
+    pub(crate) reason: Refusal,
+    explanation: String,
+}
+
+impl Dialer {
+    pub(crate) fn new(config: &ClientConfig) -> Result<Dialer> {
+        Ok(Dialer { tls: tls::client(&config.common.credentials)?, inner_mtu: config.common.mtu })
+    }
+
+    /// Connects to the server over the uplink, whose device and address it keeps to.
+    pub(crate) async fn dial(&self, uplink: &Uplink, server: &ServerEntry) -> Result<Dialed> {
+        let (own, remote) = pair(uplink, server)?;
+        let mtu = match uplink.mtu {
+            Some(mtu) => mtu,
+            None => interface_mtu(&uplink.interface)?,
+        };
+        let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
+        let socket = socket(SocketAddr::new(own, 0), Some(&uplink.interface))?;
+        let endpoint = Endpoint::new(endpoint(CLIENT_ID_BYTES, payload)?, None, socket, Arc::new(TokioRuntime))?;
+        let (live, wake) = Link::live();
+        let mut config = noq::ClientConfig::new(self.tls.clone());
+        config.transport_config(transport(payload, &live)?);
+        let connecting = endpoint.connect_with(config, remote, &server.name)?;
+        let connection = timeout(PATIENCE, connecting).await.context("no answer")??;
+        if connection.max_datagram_size().is_none() {
+            bail!("the server takes no datagrams");
+        }
+        let (send, receive) = connection.open_bi().await?;
+        Ok(Dialed { uplink: uplink.clone(), endpoint, connection, live, wake, send, receive })
+    }
+}
+
+impl Dialed {
+    /// Opens a session, if possible with the inner addresses that the client had.
+    pub(crate) async fn open(
+        mut self,
+        wanted: &[IpAddr],
+        path: PathNumber,
+    ) -> Result<(Opened, Secret, Attached)> {
+        let hello = Hello::Open { addresses: wanted.to_vec(), path };
+        match self.ask(&hello).await? {
+            Answer::Opened(opened) => {
+                let secret = Secret::of(&self.connection, opened.session)?;
+                Ok((*opened, secret, self.attached(path)))
+            }
+            answer => Err(self.refused(answer)),
+        }
+    }
+
+    /// Becomes one more path of a session.
+    pub(crate) async fn join(mut self, session: SessionId, secret: &Secret, path: PathNumber) -> Result<Attached> {
+        let proof = secret.proof(&self.connection, path)?;
+        match self.ask(&Hello::Join { session, path, proof }).await? {
+            Answer::Joined => Ok(self.attached(path)),
+            answer => Err(self.refused(answer)),
+        }
+    }
+
+    async fn ask(&mut self, hello: &Hello) -> Result<Answer> {
+        join::send(&mut self.send, hello).await?;
+        timeout(PATIENCE, join::receive(&mut self.receive)).await.context("no answer")?
+    }
+
+    fn refused(self, answer: Answer) -> anyhow::Error {
+        CloseCode::Refused.close(&self.connection);
+        match answer {
+            Answer::Refused { reason, explanation } => Refused { reason, explanation }.into(),
+            _ => anyhow::anyhow!("the server answers something else than it was asked"),
+        }
+    }
+
+    fn attached(self, number: PathNumber) -> Attached {
+        let Dialed { uplink, endpoint, connection, live, wake, send, receive } = self;
+        Attached { uplink, endpoint, connection, live, send, receive, number, wake }
+    }
+}
+
+impl Attached {
+    /// What the session needs; that the path waits is said at `standby`.
+    pub(crate) fn link(&self, standby: watch::Sender<bool>) -> Link {
+        Link {
+            connection: self.connection.clone(),
+            live: Arc::clone(&self.live),
+            wake: Arc::clone(&self.wake),
+            name: self.uplink.interface.clone(),
+            cost: self.uplink.cost,
+            standby: Some(standby),
+            buffer: DATAGRAM_BUFFER,
+        }
+    }
+}
+
+/// The first of the server's addresses whose family the uplink has, with the uplink's own.
+pub(crate) fn pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpAddr, SocketAddr)> {
+    let own = |remote: &SocketAddr| if remote.is_ipv4() { uplink.ipv4 } else { uplink.ipv6 };
+    let pair = server.addresses.iter().find_map(|remote| Some((own(remote)?, *remote)));
+    pair.with_context(|| format!("{} has no address of a family of {}'s", uplink.interface, server.name))
+}
+
+fn interface_mtu(interface: &str) -> Result<u16> {
+    let output = Command::new("ip").args(["-json", "link", "show", "dev", interface]).output();
+    let output = output.context("cannot run `ip`: is iproute2 installed?")?;
+    let links: serde_json::Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("cannot ask for the MTU of {interface}"))?;
+    let mtu = links[0]["mtu"].as_u64().with_context(|| format!("{interface} has no MTU"))?;
+    Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(LEAST_MTU))
+}

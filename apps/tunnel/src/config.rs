@@ -1,0 +1,243 @@
+//! The configuration of a tunnel's client and server: valid descriptions, parsed once from their files.
+
+mod client;
+mod coding;
+mod prefix;
+mod server;
+
+pub use client::{ClientConfig, ServerEntry, UplinkRule};
+pub use coding::{Borders, Coding, InvalidCoding};
+pub use prefix::Prefix;
+pub use server::{Client, ServerConfig};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use std::net::SocketAddr;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// The UDP port of a server unless it is configured otherwise.
+pub const DEFAULT_PORT: u16 = 14752;
+
+/// Where state is kept that ends with the machine.
+const STATE: &str = "/run/hawser/tunnel";
+
+/// Where state is kept that outlives it.
+const LASTING_STATE: &str = "/var/lib/hawser/tunnel";
+
+/// The name of the device unless it is configured otherwise.
+const INTERFACE: &str = "hawser-tun";
+
+/// Largest inner packet by default (Ni, appendix E), bytes.
+const INNER_MTU: u16 = 1440;
+
+/// What a network between client and server may take, bytes: QUIC needs the least.
+const OUTER_MTU: RangeInclusive<u16> = 1280..=9000;
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read {}: {source}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The text is not what is expected; the message shows line, key and what would be right.
+    #[error("{}: {source}", path.display())]
+    Syntax {
+        /// Which file.
+        path: PathBuf,
+        /// Where and what.
+        source: Box<toml::de::Error>,
+    },
+    /// The text is well-formed and does not make sense.
+    #[error("{}, line {line}: {message}", path.display())]
+    Meaning {
+        /// Which file.
+        path: PathBuf,
+        /// Where, counted from one.
+        line: usize,
+        /// What is wrong and what would be right.
+        message: String,
+    },
+}
+
+/// Who a node is and whom it trusts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Credentials {
+    /// PEM files.
+    Files {
+        /// Certificates of the authorities that are trusted.
+        authority: PathBuf,
+        /// The node's certificate, with those between it and the authority.
+        certificate: PathBuf,
+        /// Its key.
+        key: PathBuf,
+    },
+    /// The folder of a node that a controller enrolled: its certificate proves its name to servers and to clients.
+    Node(PathBuf),
+}
+
+/// What client and server have in common.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Common {
+    /// Of this end of the tunnel; the status is kept under it.
+    pub name: String,
+    /// The TUN device.
+    pub interface: String,
+    /// Largest inner packet where the uplinks have room for it, bytes.
+    pub mtu: u16,
+    /// Where the status is written.
+    pub state: PathBuf,
+    /// Where metrics are served; a loopback address.
+    pub metrics: Option<SocketAddr>,
+    /// Who this is.
+    pub credentials: Credentials,
+}
+
+impl Common {
+    /// Where the status of this end is.
+    pub fn status_file(&self) -> PathBuf {
+        self.state.join(&self.name).join("status.json")
+    }
+}
+
+/// Reads what client and server have in common, from either's file.
+pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
+    /// Other keys are the business of client and server.
+    #[derive(Deserialize)]
+    struct File {
+        tunnel: Spanned<Lenient>,
+        tls: Spanned<Tls>,
+    }
+    #[derive(Deserialize)]
+    struct Lenient {
+        name: String,
+        interface: Option<String>,
+        mtu_bytes: Option<u16>,
+        state: Option<PathBuf>,
+        metrics: Option<SocketAddr>,
+    }
+    let source = Source::read(path)?;
+    let File { tunnel, tls } = source.parse()?;
+    let Lenient { name, interface, mtu_bytes, state, metrics } = tunnel.get_ref();
+    let shared = Shared {
+        name: name.clone(),
+        interface: interface.clone().unwrap_or_else(default_interface),
+        mtu_bytes: mtu_bytes.unwrap_or_else(default_mtu),
+        state: state.clone().unwrap_or_else(default_state),
+        metrics: *metrics,
+    };
+    source.common(&shared, &tunnel, &tls)
+}
+
+/// The keys of `[tunnel]` that client and server have in common.
+struct Shared {
+    name: String,
+    interface: String,
+    mtu_bytes: u16,
+    state: PathBuf,
+    metrics: Option<SocketAddr>,
+}
+
+/// Either the three files or `node`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tls {
+    authority: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+    node: Option<PathBuf>,
+}
+
+fn default_interface() -> String {
+    INTERFACE.to_owned()
+}
+
+fn default_mtu() -> u16 {
+    INNER_MTU
+}
+
+fn default_state() -> PathBuf {
+    STATE.into()
+}
+
+/// The text of a file, and how its errors are told.
+struct Source<'a> {
+    path: &'a Path,
+    text: String,
+}
+
+impl<'a> Source<'a> {
+    fn read(path: &'a Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        Ok(Source { path, text })
+    }
+
+    fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
+        toml::from_str(&self.text)
+            .map_err(|source| ConfigError::Syntax { path: self.path.to_owned(), source: Box::new(source) })
+    }
+
+    /// An error in the entry that `at` is.
+    fn wrong<T>(&self, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
+        let before = self.text.get(..at.span().start).unwrap_or_default();
+        let line = 1 + before.matches('\n').count();
+        ConfigError::Meaning { path: self.path.to_owned(), line, message: message.into() }
+    }
+
+    fn common<T>(
+        &self,
+        shared: &Shared,
+        at: &Spanned<T>,
+        tls: &Spanned<Tls>,
+    ) -> Result<Common, ConfigError> {
+        let letters = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+        if shared.name.is_empty() || !letters(&shared.name) {
+            return Err(self.wrong(at, "name is made of letters, digits and dashes"));
+        }
+        if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/') {
+            return Err(self.wrong(at, "interface has 1 to 15 bytes and no slash"));
+        }
+        if !(1280..=9000).contains(&shared.mtu_bytes) {
+            return Err(self.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 9000"));
+        }
+        if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {
+            return Err(self.wrong(at, "metrics is a loopback address such as 127.0.0.1:9478: they are not protected"));
+        }
+        Ok(Common {
+            name: shared.name.clone(),
+            interface: shared.interface.clone(),
+            mtu: shared.mtu_bytes,
+            state: shared.state.clone(),
+            metrics: shared.metrics,
+            credentials: self.credentials(tls)?,
+        })
+    }
+
+    /// Paths are relative to the file.
+    fn credentials(&self, tls: &Spanned<Tls>) -> Result<Credentials, ConfigError> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        match tls.get_ref() {
+            Tls { authority: Some(authority), certificate: Some(certificate), key: Some(key), node: None } => {
+                Ok(Credentials::Files {
+                    authority: folder.join(authority),
+                    certificate: folder.join(certificate),
+                    key: folder.join(key),
+                })
+            }
+            Tls { authority: None, certificate: None, key: None, node: Some(node) } => {
+                Ok(Credentials::Node(folder.join(node)))
+            }
+            _ => Err(self.wrong(
+                tls,
+                "[tls] has either authority, certificate and key, or node, the folder of an enrolled node",
+            )),
+        }
+    }
+}

@@ -1,0 +1,122 @@
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
+
+/// Addresses that begin alike, such as `10.77.0.0/16`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Prefix {
+    /// The first of them.
+    network: IpAddr,
+    /// How many bits they have in common.
+    length: u8,
+}
+
+/// Not an address, a slash and a length, or bits beyond the length.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a prefix such as 10.77.0.0/16 or fd77::/64")]
+pub struct InvalidPrefix(String);
+
+impl Prefix {
+    /// How many bits its addresses have in common.
+    pub fn length(self) -> u8 {
+        self.length
+    }
+
+    /// Whether it is of IPv4.
+    pub fn is_ipv4(self) -> bool {
+        self.network.is_ipv4()
+    }
+
+    /// Whether `address` is one of them.
+    pub fn contains(self, address: IpAddr) -> bool {
+        address.is_ipv4() == self.is_ipv4() && self.masked(bits(address)) == bits(self.network)
+    }
+
+    /// The address with that number, from 0 on, if there is one.
+    pub fn address(self, number: u64) -> Option<IpAddr> {
+        let address = bits(self.network).checked_add(number.into())?;
+        let address = match self.network {
+            IpAddr::V4(_) => Ipv4Addr::from(u32::try_from(address).ok()?).into(),
+            IpAddr::V6(_) => Ipv6Addr::from(address).into(),
+        };
+        self.contains(address).then_some(address)
+    }
+
+    /// The number of an address, if it is one of them and the number is not beyond all use.
+    pub fn number(self, address: IpAddr) -> Option<u64> {
+        let number = self.contains(address).then(|| bits(address) - bits(self.network))?;
+        u64::try_from(number).ok()
+    }
+
+    fn masked(self, bits: u128) -> u128 {
+        let width = if self.is_ipv4() { 32 } else { 128 };
+        match width - u32::from(self.length) {
+            128 => 0,
+            host => bits >> host << host,
+        }
+    }
+}
+
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => u32::from(address).into(),
+        IpAddr::V6(address) => address.into(),
+    }
+}
+
+impl FromStr for Prefix {
+    type Err = InvalidPrefix;
+
+    fn from_str(text: &str) -> Result<Self, InvalidPrefix> {
+        let invalid = || InvalidPrefix(text.to_owned());
+        let (network, length) = text.split_once('/').ok_or_else(invalid)?;
+        let prefix = Prefix {
+            network: network.parse().map_err(|_| invalid())?,
+            length: length.parse().map_err(|_| invalid())?,
+        };
+        let fits = prefix.length <= if prefix.is_ipv4() { 32 } else { 128 };
+        if fits && prefix.contains(prefix.network) { Ok(prefix) } else { Err(invalid()) }
+    }
+}
+
+impl fmt::Display for Prefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.network, self.length)
+    }
+}
+
+impl<'de> Deserialize<'de> for Prefix {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn addresses_are_numbered_within_a_prefix() {
+        assert_eq!(prefix("10.77.0.0/30").address(3), Some([10, 77, 0, 3].into()));
+        assert_eq!(prefix("10.77.0.0/30").address(4), None);
+        assert_eq!(prefix("0.0.0.0/0").address(1 << 32), None);
+        assert_eq!(prefix("fd77::/64").address(2), Some("fd77::2".parse().unwrap()));
+        assert_eq!(prefix("fd77::/64").number("fd77::2".parse().unwrap()), Some(2));
+        assert_eq!(prefix("fd77::/64").number("fd78::2".parse().unwrap()), None);
+        assert_eq!(prefix("fd77::/16").number("fd77:8::".parse().unwrap()), None);
+        assert!(prefix("::/0").contains("fd77::2".parse().unwrap()));
+        assert!(!prefix("::/0").contains([10, 0, 0, 1].into()));
+    }
+
+    #[test]
+    fn what_is_no_prefix_is_refused() {
+        for text in ["10.77.0.0", "10.77.0.1/16", "10.77.0.0/33", "fd77::1/64", "fd77::/129", "/8", "a/8"] {
+            assert!(text.parse::<Prefix>().is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,204 @@
+use super::{
+    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
+    default_state,
+};
+use serde::Deserialize;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// The server's end of tunnels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ServerConfig {
+    /// What it has in common with a client.
+    pub common: Common,
+    /// Where it waits for clients.
+    pub listen: Vec<SocketAddr>,
+    /// Inner addresses: one prefix of IPv4, one of IPv6, or both. The first address of each is the server's own.
+    pub prefixes: Vec<Prefix>,
+    /// Whether what leaves by another device than the tunnel's takes that device's address as its source.
+    pub nat: bool,
+    /// Largest packet of the network between here and the clients, bytes.
+    pub outer_mtu: u16,
+    /// How long a session without any path is kept.
+    pub keep: Duration,
+    /// How long clients have to go elsewhere when the server ends.
+    pub drain: Duration,
+    /// Sessions at once.
+    pub most_clients: usize,
+    /// Whether clients that are not listed are let in.
+    pub open: bool,
+    /// What is said of single clients, by the name in their certificate.
+    pub clients: BTreeMap<String, Client>,
+    /// How packets are sent and recovered, here and at the clients.
+    pub coding: Coding,
+}
+
+/// A client that is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Client {
+    /// The inner addresses that it always has, at most one of each family.
+    pub addresses: Vec<IpAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    tunnel: Spanned<Tunnel>,
+    tls: Spanned<Tls>,
+    #[serde(default)]
+    client: Vec<Spanned<ClientEntry>>,
+    #[serde(default)]
+    coding: Coding,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tunnel {
+    /// Letters, digits and dashes.
+    name: String,
+    /// The TUN device.
+    #[serde(default = "default_interface")]
+    interface: String,
+    /// Largest inner packet where the uplinks have room for it.
+    #[serde(default = "default_mtu")]
+    mtu_bytes: u16,
+    /// Where the server waits for clients.
+    #[serde(default = "default_listen")]
+    listen: Vec<SocketAddr>,
+    /// Inner addresses.
+    addresses: Vec<Prefix>,
+    /// Source NAT for what goes on from here.
+    #[serde(default = "yes")]
+    nat: bool,
+    /// Largest packet of the network between here and the clients.
+    #[serde(default = "default_outer_mtu")]
+    outer_mtu_bytes: u16,
+    /// How long a session without any path is kept, seconds.
+    #[serde(default = "default_keep_s")]
+    keep_s: u64,
+    /// How long clients have to go elsewhere, seconds.
+    #[serde(default = "default_drain_s")]
+    drain_s: u64,
+    /// Sessions at once.
+    #[serde(default = "default_most_clients")]
+    most_clients: usize,
+    /// Whether clients that are not listed are let in.
+    #[serde(default = "yes")]
+    open: bool,
+    /// Where the status is written.
+    #[serde(default = "default_state")]
+    state: PathBuf,
+    /// A loopback address where metrics are served.
+    metrics: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ClientEntry {
+    /// As in its certificate.
+    name: String,
+    /// The inner addresses that it always has.
+    #[serde(default)]
+    addresses: Vec<IpAddr>,
+}
+
+fn default_listen() -> Vec<SocketAddr> {
+    vec![(Ipv6Addr::UNSPECIFIED, DEFAULT_PORT).into()]
+}
+
+fn default_outer_mtu() -> u16 {
+    1500
+}
+
+fn default_keep_s() -> u64 {
+    120
+}
+
+fn default_drain_s() -> u64 {
+    10
+}
+
+fn default_most_clients() -> usize {
+    4096
+}
+
+fn yes() -> bool {
+    true
+}
+
+impl ServerConfig {
+    /// Reads and checks a file. Paths in it are relative to it.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let source = Source::read(path)?;
+        let file: File = source.parse()?;
+        let tunnel = file.tunnel.get_ref();
+        let shared = Shared {
+            name: tunnel.name.clone(),
+            interface: tunnel.interface.clone(),
+            mtu_bytes: tunnel.mtu_bytes,
+            state: tunnel.state.clone(),
+            metrics: tunnel.metrics,
+        };
+        let of_family = |ipv4| tunnel.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4).count();
+        if tunnel.addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
+            return Err(source.wrong(&file.tunnel, "addresses has a prefix of IPv4, one of IPv6, or one of each"));
+        }
+        if tunnel.addresses.iter().any(|prefix| prefix.address(2).is_none()) {
+            return Err(source.wrong(&file.tunnel, "a prefix in addresses has no room for a client"));
+        }
+        if tunnel.listen.is_empty() {
+            return Err(source.wrong(&file.tunnel, "listen names no address"));
+        }
+        if !OUTER_MTU.contains(&tunnel.outer_mtu_bytes) {
+            return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
+        }
+        file.coding.config().map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
+        Ok(ServerConfig {
+            common: source.common(&shared, &file.tunnel, &file.tls)?,
+            listen: tunnel.listen.clone(),
+            prefixes: tunnel.addresses.clone(),
+            nat: tunnel.nat,
+            outer_mtu: tunnel.outer_mtu_bytes,
+            keep: Duration::from_secs(tunnel.keep_s),
+            drain: Duration::from_secs(tunnel.drain_s),
+            most_clients: tunnel.most_clients,
+            open: tunnel.open,
+            clients: clients(&source, &file.client, &tunnel.addresses)?,
+            coding: file.coding,
+        })
+    }
+}
+
+fn clients(
+    source: &Source<'_>,
+    entries: &[Spanned<ClientEntry>],
+    prefixes: &[Prefix],
+) -> Result<BTreeMap<String, Client>, ConfigError> {
+    let mut clients = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    for entry in entries {
+        let ClientEntry { name, addresses } = entry.get_ref();
+        for address in addresses {
+            let prefix = prefixes.iter().find(|prefix| prefix.contains(*address));
+            // The first two are the network's and the server's.
+            if prefix.and_then(|prefix| prefix.number(*address)).is_none_or(|number| number < 2) {
+                let message = format!("{address} is none that a client can have within the prefixes of `addresses`");
+                return Err(source.wrong(entry, message));
+            }
+            if !taken.insert(*address) {
+                return Err(source.wrong(entry, format!("{address} is another client's")));
+            }
+        }
+        let of_family = |ipv4| addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
+        if of_family(true) > 1 || of_family(false) > 1 {
+            return Err(source.wrong(entry, "a client has one address of each family at most"));
+        }
+        if clients.insert(name.clone(), Client { addresses: addresses.clone() }).is_some() {
+            return Err(source.wrong(entry, format!("there is another client called {name:?}")));
+        }
+    }
+    Ok(clients)
+}

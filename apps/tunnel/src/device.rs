@@ -1,0 +1,148 @@
+//! The TUN device: its address, its MTU, its routes, and the packets that go in and out.
+
+use anyhow::{Context, Result, ensure};
+use hawser_io::tun::{Buffer, Tun};
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Write};
+use std::net::IpAddr;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use tokio::io::unix::AsyncFd;
+
+/// Packets that are taken from the device before somebody else gets a turn.
+const BATCH: usize = 128;
+
+/// A TUN device that is up.
+pub(crate) struct Device {
+    tun: AsyncFd<Tun>,
+    /// Packets that the kernel handed over and that did not agree with their headers.
+    malformed: AtomicU64,
+    /// Packets that the kernel did not take.
+    refused: AtomicU64,
+    without_session: AtomicU64,
+}
+
+impl Device {
+    /// Makes the device, with `addresses` and the lengths of their prefixes. Needs a runtime.
+    pub(crate) fn create(name: &str, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<Device> {
+        let tun = Tun::create(name)?;
+        if !tun.has_udp_trains() {
+            tracing::info!("the kernel has no segmentation offload for UDP on TUN devices: it has since Linux 6.2");
+        }
+        #[expect(deprecated, reason = "what replaces it is unsafe; this descriptor is open for as long as the registration")]
+        let tun = AsyncFd::new(tun).context("cannot watch the device")?;
+        let device = Device {
+            tun,
+            malformed: AtomicU64::new(0),
+            refused: AtomicU64::new(0),
+            without_session: AtomicU64::new(0),
+        };
+        let mut batch = format!("link set {name} addrgenmode none mtu {mtu} up\n");
+        for address in addresses {
+            batch += &device.address(*address);
+        }
+        ip(&batch)?;
+        Ok(device)
+    }
+
+    fn name(&self) -> &str {
+        self.tun.get_ref().name()
+    }
+
+    fn address(&self, (address, length): (IpAddr, u8)) -> String {
+        // Duplicates of an address on a device without neighbours need not be looked for.
+        let no_detection = if address.is_ipv6() { " nodad" } else { "" };
+        format!("address replace {address}/{length} dev {}{no_detection}\n", self.name())
+    }
+
+    /// Gives the device these addresses in place of those that it has.
+    pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
+        let flush = format!("address flush dev {}\n", self.name());
+        ip(&addresses.iter().fold(flush, |batch, address| batch + &self.address(*address)))
+    }
+
+    /// Limits the packets that the kernel hands over, which it tells senders of larger ones.
+    pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
+        ip(&format!("link set {} mtu {mtu}\n", self.name()))
+    }
+
+    /// Routes `destination` into the device, for packets of so many bytes if that is less than the device takes.
+    pub(crate) fn route(&self, destination: &str, mtu: Option<u16>) -> Result<()> {
+        let mtu = mtu.map_or(String::new(), |mtu| format!(" mtu lock {mtu}"));
+        ip(&format!("route replace {destination} dev {}{mtu}\n", self.name()))
+    }
+
+    /// Takes a route away, if it is there.
+    pub(crate) fn unroute(&self, destination: &str) {
+        // It may have gone with the device's addresses.
+        let _ = ip(&format!("route delete {destination} dev {}\n", self.name()));
+    }
+
+    /// Waits for packets that the kernel hands over.
+    pub(crate) async fn read(&self, buffer: &mut Buffer) -> Result<Vec<Vec<u8>>> {
+        let mut packets = Vec::new();
+        loop {
+            let mut ready = self.tun.readable().await?;
+            while packets.len() < BATCH {
+                match self.tun.get_ref().read(buffer, &mut packets) {
+                    Ok(Ok(())) => {}
+                    Ok(Err(_)) => {
+                        self.malformed.fetch_add(1, Relaxed);
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                        ready.clear_ready();
+                        break;
+                    }
+                    Err(error) => return Err(error).context("cannot read from the device"),
+                }
+            }
+            if !packets.is_empty() {
+                return Ok(packets);
+            }
+        }
+    }
+
+    /// Hands packets to the kernel.
+    pub(crate) fn write<P: AsRef<[u8]>>(&self, packets: &[P]) {
+        let refused = match self.tun.get_ref().write(packets) {
+            Ok(written) => written.refused,
+            Err(_) => packets.len() as u64,
+        };
+        self.refused.fetch_add(refused, Relaxed);
+    }
+
+    /// Counts packets that were read while there was no session.
+    pub(crate) fn lose(&self, packets: usize) {
+        self.without_session.fetch_add(packets as u64, Relaxed);
+    }
+
+    /// Packets that got lost here, by reason; only reasons that occurred.
+    pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
+        let counts = [
+            ("device_malformed", &self.malformed),
+            ("device_refused", &self.refused),
+            ("no_session", &self.without_session),
+        ];
+        let counts = counts.map(|(reason, count)| (reason.to_owned(), count.load(Relaxed)));
+        counts.into_iter().filter(|(_, count)| *count > 0).collect()
+    }
+}
+
+/// Hands a batch, one command a line without the leading `ip`, to iproute2.
+fn ip(batch: &str) -> Result<()> {
+    run_with_input("ip", &["-batch", "-"], "iproute2", batch)
+}
+
+/// Runs a tool of the distribution to its end; what it complains about becomes the error.
+pub(crate) fn run_with_input(program: &str, arguments: &[&str], package: &str, input: &str) -> Result<()> {
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let child = command.spawn();
+    let mut child = child.with_context(|| format!("cannot run `{program}`: is {package} installed?"))?;
+    // When the tool ends before it has read everything, it says itself why.
+    let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+    let output = child.wait_with_output()?;
+    let message = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "`{program}`: {}; it was told:\n{input}", message.trim());
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The coded tunnel: IP packets over several uplinks at once, with the losses of one recovered through the others.
+//!
+//! A client has a TUN device and one QUIC connection for each uplink; a server has many clients behind one device. The
+//! connections of a client make a session, over which `hawser_xnc` sends, recovers and receives packets.
+//! `docs/design/tunnel.md` says how the parts work together.
+
+mod client;
+pub mod config;
+mod device;
+mod join;
+mod metrics;
+mod nat;
+mod packet;
+mod quic;
+mod server;
+mod session;
+pub mod status;
+mod time;
+mod tls;
+
+use anyhow::Result;
+use config::{ClientConfig, ServerConfig};
+use std::path::PathBuf;
+
+/// The command line of `hawser tunnel`.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Clone, clap::Subcommand)]
+enum Command {
+    /// Carry this node's packets over all of its uplinks to a server
+    Client(RunArgs),
+    /// Carry clients' packets on
+    Server(RunArgs),
+    Status(status::Args),
+}
+
+#[derive(Debug, Clone, clap::Args)]
+struct RunArgs {
+    /// The configuration (docs/tunnel.md explains every key)
+    #[arg(long, value_name = "FILE")]
+    config: PathBuf,
+    /// Check the configuration and end
+    #[arg(long)]
+    check: bool,
+}
+
+/// Runs a client or a server until SIGINT or SIGTERM, or shows the status of one.
+pub fn run(args: &Args) -> Result<()> {
+    match &args.command {
+        Command::Client(args) => {
+            let config = ClientConfig::read(&args.config)?;
+            run_unless(args.check, client::run(config))
+        }
+        Command::Server(args) => {
+            let config = ServerConfig::read(&args.config)?;
+            run_unless(args.check, server::run(config))
+        }
+        Command::Status(args) => status::run(args),
+    }
+}
+
+fn run_unless(only_check: bool, work: impl Future<Output = Result<()>>) -> Result<()> {
+    if only_check {
+        return Ok(());
+    }
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+}

@@ -1,0 +1,152 @@
+//! The status as metrics, for Prometheus: a page of text at a loopback address.
+
+use crate::status::Status;
+use anyhow::{Context, Result};
+use std::fmt::{Display, Write};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+
+/// Pages at once.
+const READERS: usize = 8;
+
+/// How long a page may take.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Serves what `status` answers at `address`, whatever path is asked for.
+pub(crate) async fn serve<F, S>(address: SocketAddr, status: F) -> Result<()>
+where
+    F: Fn() -> S + Send + Sync + 'static,
+    S: Future<Output = Status> + Send,
+{
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot serve metrics at {address}"))?;
+    let (status, readers) = (Arc::new(status), Arc::new(Semaphore::new(READERS)));
+    tokio::spawn(async move {
+        loop {
+            let Ok(permit) = Arc::clone(&readers).acquire_owned().await else { return };
+            // A connection that is gone before it is accepted, or no descriptor left: neither ends the metrics.
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                continue;
+            };
+            let status = Arc::clone(&status);
+            tokio::spawn(async move {
+                // A reader that is slow or goes away gets nothing.
+                let _ = timeout(PATIENCE, answer(stream, &*status)).await;
+                drop(permit);
+            });
+        }
+    });
+    Ok(())
+}
+
+/// Enough of HTTP/1.0 for a scraper.
+async fn answer<F, S>(mut stream: TcpStream, status: &F) -> Result<()>
+where
+    F: Fn() -> S,
+    S: Future<Output = Status>,
+{
+    let mut request = [0; 4096];
+    let mut length = 0;
+    while length < request.len() && !request[..length].windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut request[length..]).await? {
+            0 => break,
+            more => length += more,
+        }
+    }
+    let page = text(&status().await);
+    let header = format!(
+        "HTTP/1.0 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\n\r\n",
+        page.len()
+    );
+    stream.write_all(header.as_bytes()).await?;
+    stream.write_all(page.as_bytes()).await?;
+    stream.shutdown().await?;
+    Ok(())
+}
+
+struct Page(String);
+
+impl Page {
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP hawser_tunnel_{name} {help}\n# TYPE hawser_tunnel_{name} {kind}");
+    }
+
+    fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
+        let labels = labels.iter().map(|(label, text)| {
+            format!("{label}=\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+        });
+        let labels: Vec<_> = labels.collect();
+        let _ = writeln!(self.0, "hawser_tunnel_{name}{{{}}} {value}", labels.join(","));
+    }
+}
+
+/// The text format of Prometheus.
+fn text(status: &Status) -> String {
+    let mut page = Page(String::new());
+    page.family("sessions", "gauge", "Sessions");
+    page.value("sessions", &[], status.sessions.len());
+    session_metrics(&mut page, status);
+    path_metrics(&mut page, status);
+    page.family("not_passed_on_total", "counter", "Packets not passed on and connections not let in, by reason");
+    for (reason, count) in &status.not_passed_on {
+        page.value("not_passed_on_total", &[("peer", ""), ("reason", reason)], count);
+    }
+    for session in &status.sessions {
+        for (reason, count) in &session.not_passed_on {
+            page.value("not_passed_on_total", &[("peer", &session.peer), ("reason", reason)], count);
+        }
+    }
+    page.0
+}
+
+fn session_metrics(page: &mut Page, status: &Status) {
+    type Figure = fn(&crate::status::SessionStatus) -> f64;
+    let families: [(&str, &str, &str, Figure); 7] = [
+        ("sent_bytes_total", "counter", "Bytes of packets taken for the other end", |s| s.sent_bytes as f64),
+        ("received_bytes_total", "counter", "Bytes of packets passed on", |s| s.received_bytes as f64),
+        ("sent_packets_total", "counter", "Packets taken for the other end", |s| s.sent_packets as f64),
+        ("received_packets_total", "counter", "Packets from the other end", |s| s.received_packets as f64),
+        ("recovered_packets_total", "counter", "Lost packets recovered from combinations", |s| {
+            s.recovered_packets as f64
+        }),
+        ("redundancy_ratio", "gauge", "Sent besides first transmissions, as a share of these", |s| {
+            s.redundancy_ratio
+        }),
+        ("mtu_bytes", "gauge", "The largest packet that all paths carry", |s| s.mtu_bytes.into()),
+    ];
+    for (name, kind, help, figure) in families {
+        page.family(name, kind, help);
+        for session in &status.sessions {
+            page.value(name, &[("peer", &session.peer)], figure(session));
+        }
+    }
+}
+
+fn path_metrics(page: &mut Page, status: &Status) {
+    type Figure = fn(&crate::status::PathStatus) -> f64;
+    let families: [(&str, &str, &str, Figure); 6] = [
+        ("path_sent_bytes_total", "counter", "Bytes of datagrams sent over a path", |p| p.sent_bytes as f64),
+        ("path_received_bytes_total", "counter", "Bytes of datagrams received over a path", |p| {
+            p.received_bytes as f64
+        }),
+        ("path_lost_total", "counter", "Transmissions over a path that counted as lost", |p| p.lost as f64),
+        ("path_rtt_seconds", "gauge", "Smoothed round-trip time", |p| p.rtt_ms.unwrap_or(f64::NAN) / 1e3),
+        ("path_window_bytes", "gauge", "Congestion window", |p| p.window_bytes as f64),
+        ("path_unanswered_seconds", "gauge", "For how long nothing has been acknowledged", |p| {
+            p.unanswered_ms as f64 / 1e3
+        }),
+    ];
+    for (name, kind, help, figure) in families {
+        page.family(name, kind, help);
+        for session in &status.sessions {
+            for path in &session.paths {
+                page.value(name, &[("peer", &session.peer), ("path", &path.name)], figure(path));
+            }
+        }
+    }
+}

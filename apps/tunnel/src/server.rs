@@ -1,0 +1,163 @@
+//! The server: many clients' sessions behind one device.
+
+mod addresses;
+mod connection;
+mod registry;
+
+use crate::config::ServerConfig;
+use crate::device::Device;
+use crate::metrics;
+use crate::nat::{Nat, check_forwarding};
+use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
+use crate::status::{Status, StatusFile};
+use crate::tls;
+use anyhow::Result;
+use hawser_io::tun::Buffer;
+use noq::{Endpoint, TokioRuntime};
+use registry::Registry;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, interval, sleep};
+use tracing::{error, info};
+
+/// How often the status is written.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long connections may take to say that they are closed.
+const CLOSING: Duration = Duration::from_secs(1);
+
+/// What all connections share.
+pub(crate) struct Server {
+    pub(crate) config: ServerConfig,
+    pub(crate) device: Arc<Device>,
+    pub(crate) registry: Registry,
+    /// Whether the server is about to end.
+    pub(crate) draining: watch::Sender<bool>,
+    /// Which clients' routes are to change: to what MTU, or to nothing.
+    pub(crate) routes: mpsc::UnboundedSender<(Vec<IpAddr>, Option<u16>)>,
+}
+
+/// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
+pub(crate) async fn run(config: ServerConfig) -> Result<()> {
+    if config.nat {
+        check_forwarding(&config.prefixes)?;
+    }
+    let tls = tls::server(&config.common.credentials)?;
+    let registry = Registry::new(&config);
+    let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
+    let _nat = config.nat.then(|| Nat::set_up(&config.common.interface, &config.prefixes)).transpose()?;
+    let mut endpoints = Vec::new();
+    for address in &config.listen {
+        let payload = udp_payload(config.outer_mtu, Ipv4Addr::UNSPECIFIED.into(), config.common.mtu);
+        let quic = endpoint(SERVER_ID_BYTES, payload)?;
+        let server = noq::ServerConfig::with_crypto(tls.clone());
+        let socket = socket(*address, None)?;
+        let endpoint = Endpoint::new(quic, Some(server.clone()), socket, Arc::new(TokioRuntime))?;
+        endpoints.push((endpoint, server));
+    }
+    let status_file = StatusFile::at(config.common.status_file());
+    let metrics_address = config.common.metrics;
+    let (routes, changes) = mpsc::unbounded_channel();
+    let device = Arc::new(device);
+    std::thread::spawn({
+        let device = Arc::clone(&device);
+        move || route(&device, changes)
+    });
+    let server = Arc::new(Server { config, device, registry, draining: watch::Sender::new(false), routes });
+    for (endpoint, quic) in &endpoints {
+        info!(address = %endpoint.local_addr()?, "waiting for clients");
+        tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.clone()));
+    }
+    tokio::spawn(dispatch(Arc::clone(&server)));
+    if let Some(address) = metrics_address {
+        let server = Arc::clone(&server);
+        metrics::serve(address, move || {
+            let server = Arc::clone(&server);
+            async move { server.status().await }
+        })
+        .await?;
+    }
+    serve(&server, status_file).await?;
+    for (endpoint, _) in &endpoints {
+        endpoint.close(0u8.into(), b"the server has ended");
+        // Whoever does not hear it notices soon.
+        let _ = tokio::time::timeout(CLOSING, endpoint.wait_all_draining()).await;
+    }
+    Ok(())
+}
+
+/// Writes the status until a signal comes, then drains.
+async fn serve(server: &Server, mut status_file: StatusFile) -> Result<()> {
+    let (mut interrupt, mut terminate) =
+        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut tick = interval(STATUS_EVERY);
+    loop {
+        tokio::select! {
+            _ = tick.tick() => { status_file.write(server.status().await); }
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+        }
+    }
+    server.draining.send_replace(true);
+    let sessions = server.registry.count();
+    info!(sessions, seconds = server.config.drain.as_secs(), "ending: clients may go to other servers; again to end at once");
+    let until = Instant::now() + server.config.drain;
+    while server.registry.count() > 0 && Instant::now() < until {
+        tokio::select! {
+            () = sleep(Duration::from_millis(50)) => {}
+            _ = interrupt.recv() => break,
+            _ = terminate.recv() => break,
+        }
+    }
+    server.registry.stop_all();
+    status_file.write(server.status().await);
+    Ok(())
+}
+
+/// Brings what the kernel hands over to the session whose client it is for.
+async fn dispatch(server: Arc<Server>) {
+    let mut buffer = Buffer::default();
+    loop {
+        match server.device.read(&mut buffer).await {
+            Ok(packets) => server.registry.dispatch(packets),
+            Err(error) => {
+                error!("{error:#}");
+                return;
+            }
+        }
+    }
+}
+
+/// Sets the MTU of the routes to clients, so that the kernel tells senders of larger packets (RFC 1191, RFC 8201).
+fn route(device: &Device, mut changes: mpsc::UnboundedReceiver<(Vec<IpAddr>, Option<u16>)>) {
+    while let Some((addresses, mtu)) = changes.blocking_recv() {
+        for address in addresses {
+            let destination = format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
+            match mtu {
+                Some(mtu) => {
+                    device.route(&destination, Some(mtu)).unwrap_or_else(|error| tracing::warn!("{error:#}"))
+                }
+                None => device.unroute(&destination),
+            }
+        }
+    }
+}
+
+impl Server {
+    async fn status(&self) -> Status {
+        let mut status = Status::new(&self.config.common, "server");
+        status.draining = *self.draining.borrow();
+        status.addresses = self.registry.own_addresses().into_iter().map(|(address, _)| address).collect();
+        status.not_passed_on = self.registry.counted();
+        status.not_passed_on.extend(self.device.counted());
+        for open in self.registry.sessions() {
+            if let Some(report) = open.handle.report().await {
+                status.sessions.push(open.status(report));
+            }
+        }
+        status
+    }
+}

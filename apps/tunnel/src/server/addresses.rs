@@ -1,0 +1,150 @@
+use crate::config::{Client, Prefix};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+/// The inner addresses of a server's clients. Who comes back gets what it had, as long as nobody else needed it.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    prefixes: Vec<Prefix>,
+    fixed: BTreeMap<String, Vec<IpAddr>>,
+    taken: BTreeSet<IpAddr>,
+    had: HashMap<String, Vec<IpAddr>>,
+    /// By prefix, the number to try next: an address rests for as long as possible.
+    next: Vec<u64>,
+}
+
+/// Numbers of a prefix that are not clients': the network's own, and the server's.
+const FIRST: u64 = 2;
+
+/// Clients whose last addresses are remembered.
+const REMEMBERED: usize = 65_536;
+
+impl Addresses {
+    pub(crate) fn new(prefixes: Vec<Prefix>, clients: &BTreeMap<String, Client>) -> Addresses {
+        let fixed = clients.iter().filter(|(_, client)| !client.addresses.is_empty());
+        Addresses {
+            fixed: fixed.map(|(name, client)| (name.clone(), client.addresses.clone())).collect(),
+            next: vec![FIRST; prefixes.len()],
+            prefixes,
+            taken: BTreeSet::new(),
+            had: HashMap::new(),
+        }
+    }
+
+    /// The server's own addresses, with the lengths of their prefixes.
+    pub(crate) fn of_server(&self) -> Vec<(IpAddr, u8)> {
+        let own = |prefix: &Prefix| Some((prefix.address(1)?, prefix.length()));
+        self.prefixes.iter().filter_map(own).collect()
+    }
+
+    /// One address of each prefix for a client: those that it always has, those that it wants or had if they are free,
+    /// others otherwise. None when a prefix is used up.
+    pub(crate) fn take(&mut self, client: &str, wanted: &[IpAddr]) -> Option<Vec<IpAddr>> {
+        let fixed = self.fixed.get(client).cloned().unwrap_or_default();
+        let had = self.had.get(client).cloned().unwrap_or_default();
+        let mut addresses = Vec::new();
+        for number in 0..self.prefixes.len() {
+            let prefix = self.prefixes[number];
+            let fixed = fixed.iter().copied().find(|address| prefix.contains(*address));
+            let usable = |address: &IpAddr| {
+                prefix.number(*address).is_some_and(|number| number >= FIRST) && self.is_free(*address)
+            };
+            let chosen = fixed.or_else(|| had.iter().chain(wanted).copied().find(usable));
+            addresses.push(chosen.or_else(|| self.search(number))?);
+        }
+        self.taken.extend(addresses.iter().copied());
+        Some(addresses)
+    }
+
+    /// The client has gone; it is remembered what it had.
+    pub(crate) fn give_back(&mut self, client: &str, addresses: Vec<IpAddr>) {
+        for address in &addresses {
+            self.taken.remove(address);
+        }
+        if self.had.len() < REMEMBERED || self.had.contains_key(client) {
+            self.had.insert(client.to_owned(), addresses);
+        }
+    }
+
+    /// Neither in use nor promised.
+    fn is_free(&self, address: IpAddr) -> bool {
+        !self.taken.contains(&address) && !self.fixed.values().flatten().any(|fixed| *fixed == address)
+    }
+
+    fn search(&mut self, prefix: usize) -> Option<IpAddr> {
+        let start = self.next[prefix];
+        let mut number = start;
+        loop {
+            let address = self.prefixes[prefix].address(number);
+            // The last IPv4 address of a prefix is everybody's.
+            let usable = self.prefixes[prefix].address(number + 1).is_some() || !self.prefixes[prefix].is_ipv4();
+            number = match address {
+                Some(address) if usable && self.is_free(address) => {
+                    self.next[prefix] = number + 1;
+                    return Some(address);
+                }
+                Some(_) => number + 1,
+                None => FIRST,
+            };
+            if number == start {
+                return None;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    fn pool(fixed: &[(&str, &str)]) -> Addresses {
+        let prefixes = vec!["10.77.0.0/29".parse().unwrap(), "fd77::/64".parse().unwrap()];
+        let clients = fixed.iter().map(|(name, address)| (name.to_string(), Client { addresses: vec![ip(address)] }));
+        Addresses::new(prefixes, &clients.collect())
+    }
+
+    #[test]
+    fn everybody_has_one_of_each_family() {
+        let mut pool = pool(&[]);
+        assert_eq!(pool.of_server(), [(ip("10.77.0.1"), 29), (ip("fd77::1"), 64)]);
+        assert_eq!(pool.take("a", &[]), Some(vec![ip("10.77.0.2"), ip("fd77::2")]));
+        assert_eq!(pool.take("b", &[]), Some(vec![ip("10.77.0.3"), ip("fd77::3")]));
+    }
+
+    #[test]
+    fn who_comes_back_has_what_it_had() {
+        let mut pool = pool(&[]);
+        let had = pool.take("a", &[]).unwrap();
+        pool.give_back("a", had.clone());
+        assert_ne!(pool.take("b", &[]), Some(had.clone()));
+        assert_eq!(pool.take("a", &[]), Some(had));
+    }
+
+    #[test]
+    fn what_a_client_had_elsewhere_it_gets_if_it_is_free() {
+        let mut pool = pool(&[("fixed", "10.77.0.4")]);
+        let wanted = [ip("10.77.0.5"), ip("fd77::5")];
+        assert_eq!(pool.take("a", &wanted), Some(wanted.to_vec()));
+        assert_ne!(pool.take("b", &wanted).unwrap()[0], wanted[0]);
+        for not_for_clients in ["10.77.0.0", "10.77.0.1", "10.77.0.4", "192.0.2.1"] {
+            let got = pool.take("c", &[ip(not_for_clients)]).unwrap();
+            assert_ne!(got[0], ip(not_for_clients));
+            pool.give_back("c", got);
+        }
+        assert_eq!(pool.take("fixed", &[]).unwrap()[0], ip("10.77.0.4"));
+    }
+
+    #[test]
+    fn a_prefix_is_used_up_at_some_point_and_an_address_rests() {
+        let mut pool = pool(&[]);
+        let taken: Vec<_> = (2..=6).map(|i| (i, pool.take(&i.to_string(), &[]).unwrap())).collect();
+        assert_eq!(pool.take("more", &[]), None, "10.77.0.7 is the broadcast address");
+        let (name, addresses) = taken[3].clone();
+        pool.give_back(&name.to_string(), addresses.clone());
+        assert_eq!(pool.take("more", &[]).unwrap()[0], addresses[0]);
+    }
+}

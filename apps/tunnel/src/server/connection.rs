@@ -1,0 +1,240 @@
+use super::Server;
+use super::registry::Open;
+use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret};
+use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
+use crate::session::{self, Admission, Command, Handle, Link, Settings};
+use crate::tls::peer_name;
+use anyhow::Result;
+use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tracing::{debug, info, warn};
+
+/// How long a client may take from its first packet to what it wants.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// Handshakes at once before clients have to show that their address is theirs, and altogether.
+const UNVALIDATED: usize = 32;
+const HANDSHAKES: usize = 512;
+
+/// Lets clients in until the endpoint closes.
+pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: ServerConfig) {
+    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    while let Some(incoming) = endpoint.accept().await {
+        let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES;
+        if crowded && !incoming.remote_address_validated() {
+            server.registry.refuse("retry");
+            // It may not be asked to try again twice; then it is dropped.
+            let _ = incoming.retry();
+            continue;
+        }
+        let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else {
+            server.registry.refuse("too_many_handshakes");
+            incoming.ignore();
+            continue;
+        };
+        let (server, quic) = (Arc::clone(&server), quic.clone());
+        tokio::spawn(async move {
+            let remote = session::canonical(incoming.remote_address());
+            match timeout(HANDSHAKE, welcome(&server, incoming, quic)).await {
+                Ok(Ok(Some(path))) => {
+                    drop(permit);
+                    attend(&server, path).await;
+                }
+                Ok(Ok(None)) => {}
+                Ok(Err(error)) => {
+                    server.registry.refuse("handshake");
+                    debug!(%remote, "refused: {error:#}");
+                }
+                Err(_) => {
+                    server.registry.refuse("timeout");
+                    debug!(%remote, "took too long to say what it wants");
+                }
+            }
+        });
+    }
+}
+
+/// A connection that has become a path.
+struct Attached {
+    connection: Connection,
+    send: SendStream,
+    receive: RecvStream,
+    number: PathNumber,
+    open: Arc<Open>,
+}
+
+/// Hears what a client wants and does it; none when it was refused or wanted nothing more.
+async fn welcome(server: &Arc<Server>, incoming: Incoming, mut quic: ServerConfig) -> Result<Option<Attached>> {
+    let (live, wake) = Link::live();
+    let remote = session::canonical(incoming.remote_address());
+    let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
+    quic.transport_config(transport(payload, &live)?);
+    let connection = incoming.accept_with(Arc::new(quic))?.await?;
+    let client = peer_name(&connection)?;
+    let (mut send, mut receive) = connection.accept_bi().await?;
+    let hello: Hello = match join::receive(&mut receive).await {
+        Ok(hello) => hello,
+        Err(error) => return refuse(server, &connection, &mut send, Refusal::Malformed, format!("{error:#}")).await,
+    };
+    let link = || Link {
+        connection: connection.clone(),
+        live: live.clone(),
+        wake: wake.clone(),
+        name: remote.to_string(),
+        cost: 0,
+        standby: None,
+        buffer: DATAGRAM_BUFFER,
+    };
+    let outcome = match hello {
+        Hello::Open { addresses, path } => open(server, &connection, &client, &addresses).map(|(open, answer)| {
+            info!(client, addresses = ?open.addresses, %remote, "session opened");
+            (open, path, answer)
+        }),
+        Hello::Join { session, path, proof } => match server.registry.find(session, &client) {
+            None => Err((Refusal::UnknownSession, "this session is over".to_owned())),
+            Some(open) if !open.secret.accepts(&connection, path, &proof) => {
+                Err((Refusal::Proof, "the proof is of another session or connection".to_owned()))
+            }
+            Some(open) => {
+                debug!(client, %remote, "path joined");
+                Ok((open, path, Answer::Joined))
+            }
+        },
+    };
+    match outcome {
+        Ok((open, number, answer)) => {
+            open.handle.tell(Command::Add(number, link()));
+            join::send(&mut send, &answer).await?;
+            Ok(Some(Attached { connection, send, receive, number, open }))
+        }
+        Err((reason, explanation)) => refuse(server, &connection, &mut send, reason, explanation).await,
+    }
+}
+
+async fn refuse(
+    server: &Server,
+    connection: &Connection,
+    send: &mut SendStream,
+    reason: Refusal,
+    explanation: String,
+) -> Result<Option<Attached>> {
+    server.registry.refuse(match reason {
+        Refusal::Busy => "busy",
+        Refusal::UnknownSession => "unknown_session",
+        Refusal::Proof => "proof",
+        Refusal::NotAdmitted => "not_admitted",
+        Refusal::Malformed => "malformed",
+    });
+    join::send(send, &Answer::Refused { reason, explanation }).await?;
+    // The client closes when it has the answer; what it says cannot be a path's any more.
+    let _ = send.finish();
+    let _ = timeout(Duration::from_secs(1), connection.closed()).await;
+    CloseCode::Refused.close(connection);
+    Ok(None)
+}
+
+type Outcome<T> = Result<T, (Refusal, String)>;
+
+fn open(
+    server: &Arc<Server>,
+    connection: &Connection,
+    client: &str,
+    wanted: &[IpAddr],
+) -> Outcome<(Arc<Open>, Answer)> {
+    let config = &server.config;
+    if !config.open && !config.clients.contains_key(client) {
+        return Err((Refusal::NotAdmitted, format!("{client} is not among the clients of this server")));
+    }
+    if *server.draining.borrow() {
+        return Err((Refusal::Busy, "the server is ending".to_owned()));
+    }
+    let secret = |id| Secret::of(connection, id).ok();
+    let mut task = None;
+    let start = |addresses: &[IpAddr]| {
+        let (handle, session) = start_session(server, addresses);
+        task = Some(session);
+        handle
+    };
+    let full = || (Refusal::Busy, "the server has no room for another client".to_owned());
+    let open = server.registry.open(client, wanted, secret, start).ok_or_else(full)?;
+    if let Some(task) = task {
+        tokio::spawn(clean_up(Arc::clone(server), Arc::clone(&open), task));
+    }
+    let length = |address: &IpAddr| config.prefixes.iter().find(|prefix| prefix.contains(*address));
+    let addresses = open.addresses.iter();
+    let addresses = addresses.map(|address| (*address, length(address).map_or(0, |prefix| prefix.length())));
+    let answer = Opened {
+        session: open.id,
+        addresses: addresses.collect(),
+        server_addresses: server.registry.own_addresses().into_iter().map(|(address, _)| address).collect(),
+        mtu: config.common.mtu,
+        coding: config.coding.clone(),
+    };
+    Ok((open, Answer::Opened(Box::new(answer))))
+}
+
+fn start_session(server: &Arc<Server>, addresses: &[IpAddr]) -> (Handle, tokio::task::JoinHandle<()>) {
+    let config = &server.config;
+    let own = server.registry.own_addresses().into_iter().map(|(address, _)| address);
+    let (routed, routes) = (addresses.to_vec(), server.routes.clone());
+    session::start(Settings {
+        coding: config.coding.config().expect("the configuration was checked"),
+        borders: config.coding.borders,
+        device: Arc::clone(&server.device),
+        admission: Admission::Client {
+            sources: addresses.to_vec(),
+            clients: config.prefixes.clone(),
+            open: own.collect(),
+        },
+        keep: config.keep,
+        // The one who routes lives as long as the server.
+        mtu_changed: Box::new(move |mtu| _ = routes.send((routed.clone(), Some(mtu)))),
+        mtu: config.common.mtu,
+    })
+}
+
+/// When the session has ended, its addresses are free.
+async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::JoinHandle<()>) {
+    if let Err(error) = session.await {
+        warn!(client = open.client, "the session ended badly: {error}");
+    }
+    server.registry.close(open.id);
+    // The one who routes lives as long as the server.
+    let _ = server.routes.send((open.addresses.clone(), None));
+    info!(client = open.client, "session closed");
+}
+
+/// Stays with a path until its connection ends.
+async fn attend(server: &Server, path: Attached) {
+    let Attached { connection, mut send, mut receive, number, open } = path;
+    let mut draining = server.draining.subscribe();
+    let listen = async {
+        while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
+            open.handle.tell(Command::Standby(number.index, standby));
+        }
+        // A client that closes its stream or talks nonsense has nothing more to say.
+        std::future::pending::<()>().await;
+    };
+    let warn_client = async {
+        if draining.wait_for(|draining| *draining).await.is_ok() {
+            // A connection that has just ended needs no warning.
+            let _ = join::send(&mut send, &Notice::Draining).await;
+        }
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        reason = connection.closed() => {
+            debug!(client = open.client, path = %number.index, "path lost: {reason}");
+            if CloseCode::Done.is_of(&reason) {
+                open.handle.tell(Command::Stop(CloseCode::Done));
+            }
+        }
+        () = listen => {}
+        () = warn_client => {}
+    }
+    open.handle.tell(Command::Remove(number.index, connection.stable_id()));
+}

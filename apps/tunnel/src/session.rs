@@ -1,0 +1,357 @@
+//! One session: packets of the device on one side, QUIC connections on the other, the coded transport between.
+//!
+//! One task owns all of it. What wakes it comes in batches: packets from the device, datagrams from the connections,
+//! acknowledgements that open a window, timers. Both ends run the same task.
+
+mod path;
+mod report;
+
+pub(crate) use path::{Link, WakeCell, canonical};
+pub(crate) use report::{PathReport, Report};
+
+use crate::config::{Borders, Prefix};
+use crate::device::Device;
+use crate::join::{CloseCode, PathNumber};
+use crate::{packet, time};
+use bytes::Bytes;
+use hawser_units::{Instant, MAX_PATHS, PathId};
+use hawser_xnc::{Config, Ecn, Endpoint};
+use path::{Datagrams, Path, Wake};
+use std::future::pending;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::sleep_until;
+
+/// Packets that the kernel handed over at once.
+pub(crate) type Batch = Vec<Vec<u8>>;
+
+/// Batches that wait for a session: a few trains.
+const BATCHES: usize = 16;
+
+/// Batches of datagrams that wait for a session.
+const DATAGRAM_BATCHES: usize = 16;
+
+/// Datagrams handed to the connections before received ones get a turn.
+const MOST_TRANSMITS: usize = 512;
+
+/// What a session is told.
+pub(crate) enum Command {
+    /// A path; it replaces the one that has its index.
+    Add(PathNumber, Link),
+    /// The path's connection has ended.
+    Remove(PathId, usize),
+    /// The path waits, or does so no longer.
+    Standby(PathId, bool),
+    /// How things are.
+    Report(oneshot::Sender<Report>),
+    /// The end, said to the other one.
+    Stop(CloseCode),
+}
+
+/// What reaches a session.
+#[derive(Clone)]
+pub(crate) struct Handle {
+    pub(crate) packets: mpsc::Sender<Batch>,
+    pub(crate) commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Handle {
+    /// How things are; none when the session has ended.
+    pub(crate) async fn report(&self) -> Option<Report> {
+        let (answer, report) = oneshot::channel();
+        self.commands.send(Command::Report(answer)).ok()?;
+        report.await.ok()
+    }
+
+    /// Tells the session; one that has ended need not be told.
+    pub(crate) fn tell(&self, command: Command) {
+        let _ = self.commands.send(command);
+    }
+}
+
+/// What a session needs to know.
+pub(crate) struct Settings {
+    pub(crate) coding: Config,
+    pub(crate) borders: Borders,
+    pub(crate) device: Arc<Device>,
+    pub(crate) admission: Admission,
+    /// How long it waits for a path when it has none.
+    pub(crate) keep: Duration,
+    /// Called with the largest packet when that has changed.
+    pub(crate) mtu_changed: Box<dyn Fn(u16) + Send>,
+    pub(crate) mtu: u16,
+}
+
+/// Which packets of the other end are passed on.
+#[derive(Debug, Clone)]
+pub(crate) enum Admission {
+    /// All.
+    Everything,
+    /// Those from these addresses, and not to other clients.
+    Client {
+        sources: Vec<IpAddr>,
+        /// Where clients are.
+        clients: Vec<Prefix>,
+        /// Addresses of these that are not clients.
+        open: Vec<IpAddr>,
+    },
+}
+
+/// Packets of the other end that were not passed on.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Dropped {
+    /// Their source is not the client's.
+    pub(crate) spoofed: u64,
+    /// They were for another client.
+    pub(crate) to_other_client: u64,
+    /// They are no IP packets.
+    pub(crate) malformed: u64,
+}
+
+struct Session {
+    settings: Settings,
+    endpoint: Endpoint,
+    paths: [Option<Path>; MAX_PATHS],
+    wake: Arc<Wake>,
+    datagrams: mpsc::Sender<Datagrams>,
+    dropped: Dropped,
+    /// Bytes passed on, and taken from the device.
+    received_bytes: u64,
+    sent_bytes: u64,
+    mtu: u16,
+    without_path_since: Option<Instant>,
+    outgoing: Vec<Vec<u8>>,
+}
+
+/// Starts a session without paths. The task ends when it is told to or has had no path for too long.
+pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>) {
+    let (packets, packet_batches) = mpsc::channel(BATCHES);
+    let (commands, orders) = mpsc::unbounded_channel();
+    let (datagrams, datagram_batches) = mpsc::channel(DATAGRAM_BATCHES);
+    let session = Session {
+        endpoint: Endpoint::new(settings.coding.clone()),
+        paths: Default::default(),
+        wake: Arc::default(),
+        datagrams,
+        dropped: Dropped::default(),
+        received_bytes: 0,
+        sent_bytes: 0,
+        mtu: 0,
+        without_path_since: Some(time::now()),
+        outgoing: Vec::new(),
+        settings,
+    };
+    let task = tokio::spawn(session.run(packet_batches, datagram_batches, orders));
+    (Handle { packets, commands }, task)
+}
+
+impl Session {
+    async fn run(
+        mut self,
+        mut packets: mpsc::Receiver<Batch>,
+        mut datagrams: mpsc::Receiver<Datagrams>,
+        mut commands: mpsc::UnboundedReceiver<Command>,
+    ) {
+        let mut received = Vec::new();
+        loop {
+            let deadline = self.deadline();
+            let has_room = self.has_room();
+            let wake = Arc::clone(&self.wake);
+            tokio::select! {
+                biased;
+                command = commands.recv() => match command {
+                    Some(Command::Stop(code)) => return self.stop(code),
+                    Some(command) => self.obey(command),
+                    None => return self.stop(CloseCode::Done),
+                },
+                _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {
+                    let now = time::now();
+                    received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
+                    self.pass_on();
+                }
+                batch = packets.recv(), if has_room => {
+                    let now = time::now();
+                    let mut batch = batch;
+                    while let Some(more) = batch {
+                        self.take_packets(now, more);
+                        batch = packets.try_recv().ok().filter(|_| self.has_room());
+                    }
+                }
+                () = wake.wanted() => {}
+                () = at(deadline) => {}
+            }
+            let now = time::now();
+            self.drive(now);
+            if self.is_abandoned(now) {
+                return self.stop(CloseCode::Done);
+            }
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        let now = time::now();
+        match command {
+            Command::Add(number, link) => self.add(now, number, link),
+            Command::Remove(id, connection) => {
+                if self.paths[id.index()].as_ref().is_some_and(|path| path.is(connection)) {
+                    self.remove(now, id, None);
+                }
+            }
+            Command::Standby(id, standby) => self.set_standby(now, id, standby),
+            // Whoever asked may have gone.
+            Command::Report(answer) => drop(answer.send(self.report())),
+            Command::Stop(_) => {}
+        }
+    }
+
+    fn add(&mut self, now: Instant, number: PathNumber, link: Link) {
+        self.remove(now, number.index, Some(CloseCode::Replaced));
+        link.wake_up(Arc::clone(&self.wake));
+        let path = Path::start(number, link, self.datagrams.clone());
+        if !number.standby {
+            self.endpoint.add_path(now, number.index);
+        }
+        self.paths[number.index.index()] = Some(path);
+        self.without_path_since = None;
+        self.update_mtu();
+    }
+
+    fn remove(&mut self, now: Instant, id: PathId, code: Option<CloseCode>) {
+        let Some(path) = self.paths[id.index()].take() else { return };
+        path.end(code);
+        self.endpoint.remove_path(now, id);
+        if self.paths.iter().all(Option::is_none) {
+            self.without_path_since = Some(now);
+        }
+        self.update_mtu();
+    }
+
+    fn set_standby(&mut self, now: Instant, id: PathId, standby: bool) {
+        let Some(path) = &mut self.paths[id.index()] else { return };
+        if std::mem::replace(&mut path.standby, standby) != standby {
+            if let Some(tell) = &path.link.standby {
+                tell.send_replace(standby);
+            }
+            match standby {
+                true => self.endpoint.remove_path(now, id),
+                false => self.endpoint.add_path(now, id),
+            }
+        }
+    }
+
+    /// Tells whoever sets the device's or the route's MTU what fits all paths.
+    fn update_mtu(&mut self) {
+        let Some(fits) = self.paths.iter().flatten().map(Path::largest_packet).min() else { return };
+        let mtu = fits.min(self.settings.mtu);
+        if std::mem::replace(&mut self.mtu, mtu) != mtu {
+            (self.settings.mtu_changed)(mtu);
+        }
+    }
+
+    fn stop(self, code: CloseCode) {
+        for path in self.paths.into_iter().flatten() {
+            path.end(Some(code));
+        }
+    }
+
+    fn is_abandoned(&self, now: Instant) -> bool {
+        self.without_path_since.is_some_and(|since| now.saturating_since(since) >= self.settings.keep)
+    }
+
+    fn deadline(&mut self) -> Option<Instant> {
+        let abandoned = self.without_path_since.map(|since| since + self.settings.keep);
+        [self.endpoint.poll_timeout(), abandoned].into_iter().flatten().min()
+    }
+
+    /// Whether more packets should wait here. Those that should not wait in the device's queue, so that who sends them
+    /// notices, as with any interface that is slower than its users.
+    fn has_room(&self) -> bool {
+        let waiting = report::waiting(&self.endpoint.stats().sender);
+        waiting * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
+    }
+
+    fn take_packets(&mut self, now: Instant, packets: Batch) {
+        for packet in packets {
+            let hint = packet::hint(&packet, self.settings.borders);
+            let bytes = packet.len() as u64;
+            // What is refused is counted by the endpoint.
+            if self.endpoint.handle_packet(now, packet, hint).is_ok() {
+                self.sent_bytes += bytes;
+            }
+        }
+    }
+
+    fn take_datagrams(&mut self, now: Instant, batch: Datagrams) {
+        let Some(path) = &mut self.paths[batch.path.index()] else { return };
+        if !path.is(batch.connection) {
+            return;
+        }
+        path.received(&batch.datagrams);
+        for datagram in &batch.datagrams {
+            // What is refused is counted by the endpoint.
+            let _ = self.endpoint.handle_datagram(now, batch.path, datagram, Ecn::Unknown);
+        }
+    }
+
+    fn pass_on(&mut self) {
+        let mut packets = std::mem::take(&mut self.outgoing);
+        while let Some(packet) = self.endpoint.poll_packet() {
+            if self.admits(&packet.bytes) {
+                self.received_bytes += packet.bytes.len() as u64;
+                packets.push(packet.bytes);
+            }
+        }
+        if !packets.is_empty() {
+            self.settings.device.write(&packets);
+        }
+        packets.clear();
+        self.outgoing = packets;
+    }
+
+    fn admits(&mut self, packet: &[u8]) -> bool {
+        let (Some(source), Some(destination)) = (packet::source(packet), packet::destination(packet)) else {
+            self.dropped.malformed += 1;
+            return false;
+        };
+        let Admission::Client { sources, clients, open } = &self.settings.admission else { return true };
+        if !sources.contains(&source) {
+            self.dropped.spoofed += 1;
+            return false;
+        }
+        if clients.iter().any(|prefix| prefix.contains(destination)) && !open.contains(&destination) {
+            self.dropped.to_other_client += 1;
+            return false;
+        }
+        true
+    }
+
+    /// Does what is due, and hands the connections what their windows take.
+    fn drive(&mut self, now: Instant) {
+        self.endpoint.handle_timeout(now);
+        self.pass_on();
+        self.wake.rest();
+        let clock = std::time::Instant::now();
+        for path in self.paths.iter().flatten().filter(|path| !path.standby) {
+            self.endpoint.update_path(now, path.id, path.state(clock));
+        }
+        for _ in 0..MOST_TRANSMITS {
+            let Some(transmit) = self.endpoint.poll_transmit(now) else { break };
+            if let Some(path) = &mut self.paths[transmit.path.index()] {
+                path.outgoing.push(Bytes::from(transmit.datagram));
+            }
+        }
+        for path in self.paths.iter_mut().flatten() {
+            path.flush();
+        }
+        while self.endpoint.poll_event().is_some() {}
+    }
+}
+
+async fn at(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(time::timer(deadline)).await,
+        None => pending().await,
+    }
+}

@@ -1,0 +1,127 @@
+use super::{PathStatus, SessionStatus, Status, unix_ms};
+use crate::config::read_common;
+use anyhow::Result;
+use comfy_table::presets::NOTHING;
+use comfy_table::{CellAlignment, Table};
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, SystemTime};
+
+/// Show what a tunnel's client or server is doing
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// The client's or server's configuration
+    #[arg(long, value_name = "FILE")]
+    pub config: PathBuf,
+    /// Show it anew every second until interrupted
+    #[arg(long)]
+    pub watch: bool,
+    /// As JSON, once
+    #[arg(long, conflicts_with = "watch")]
+    pub json: bool,
+}
+
+/// A status that is older than this comes from a process that has ended or hangs.
+const STALE: Duration = Duration::from_secs(5);
+
+/// Prints the status.
+pub fn run(args: &Args) -> Result<()> {
+    let file = read_common(&args.config)?.status_file();
+    loop {
+        let status = Status::read(&file)?;
+        if args.json {
+            println!("{}", serde_json::to_string_pretty(&status)?);
+            return Ok(());
+        }
+        if args.watch {
+            // Clears the terminal.
+            print!("\x1b[2J\x1b[H");
+        }
+        print!("{}", text(&status, unix_ms(SystemTime::now())));
+        if !args.watch {
+            return Ok(());
+        }
+        sleep(Duration::from_secs(1));
+    }
+}
+
+fn text(status: &Status, now_unix_ms: u64) -> String {
+    let mut text = format!("{} {} (process {})", status.role, status.name, status.pid);
+    let age = Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms));
+    if age > STALE {
+        text += &format!(", as of {} s ago: it has ended or hangs", age.as_secs());
+    }
+    if status.draining {
+        text += ", ending";
+    }
+    text.push('\n');
+    if status.sessions.is_empty() {
+        text += "no session\n";
+    }
+    for session in &status.sessions {
+        text += &session_text(session);
+    }
+    for uplink in &status.uplinks {
+        let month = uplink.month_bytes.map(|bytes| format!(", {:.1} MB this month", bytes as f64 / 1e6));
+        text += &format!("uplink {}: {}{}\n", uplink.name, uplink.state, month.unwrap_or_default());
+    }
+    for (reason, count) in &status.not_passed_on {
+        text += &format!("not passed on, {reason}: {count}\n");
+    }
+    text
+}
+
+fn session_text(session: &SessionStatus) -> String {
+    let addresses: Vec<_> = session.addresses.iter().map(ToString::to_string).collect();
+    let mut text = format!(
+        "\n{} ({}), MTU {}: {:.1} Mb/s out, {:.1} Mb/s in, {} recovered, redundancy {:.2} %\n",
+        session.peer,
+        addresses.join(", "),
+        session.mtu_bytes,
+        session.sent_mbps,
+        session.received_mbps,
+        session.recovered_packets,
+        session.redundancy_ratio * 100.0
+    );
+    let mut table = Table::new();
+    table.load_style(NOTHING);
+    let headings =
+        ["path", "out Mb/s", "in Mb/s", "RTT ms", "least", "loss %", "window kB", "in flight", "again", "state"];
+    table.set_header(headings);
+    for path in &session.paths {
+        table.add_row(row(path));
+    }
+    for column in 1..headings.len() - 1 {
+        if let Some(column) = table.column_mut(column) {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let _ = writeln!(text, "{table}");
+    for (reason, count) in &session.not_passed_on {
+        let _ = writeln!(text, "not passed on, {reason}: {count}");
+    }
+    text
+}
+
+fn row(path: &PathStatus) -> Vec<String> {
+    let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
+    let kb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e3);
+    let state = match path {
+        PathStatus { standby: true, .. } => "waits".to_owned(),
+        PathStatus { unanswered_ms: 500.., .. } => format!("silent for {} ms", path.unanswered_ms),
+        _ => "in use".to_owned(),
+    };
+    vec![
+        path.name.clone(),
+        format!("{:.1}", path.sent_mbps),
+        format!("{:.1}", path.received_mbps),
+        ms(path.rtt_ms),
+        ms(path.rtt_min_ms),
+        format!("{:.2}", path.loss_ratio * 100.0),
+        kb(path.window_bytes),
+        kb(path.in_flight_bytes),
+        path.recovery.to_string(),
+        state,
+    ]
+}
