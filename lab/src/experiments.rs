@@ -1,5 +1,6 @@
 //! The experiments: for each its scenario, the paper's figures, and ours.
 
+pub mod cellfusion;
 pub mod control;
 pub mod faults;
 mod figures;
@@ -12,5 +13,11 @@ use crate::experiment::Experiment;
 
 /// Every experiment.
 pub fn all() -> Vec<Box<dyn Experiment>> {
-    vec![Box::new(table1::Table1), Box::new(qian::Qian), Box::new(faults::Faults), Box::new(control::Control)]
+    vec![
+        Box::new(table1::Table1),
+        Box::new(qian::Qian),
+        Box::new(faults::Faults),
+        Box::new(control::Control),
+        Box::new(cellfusion::CellFusion),
+    ]
 }

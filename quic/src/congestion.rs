@@ -179,6 +179,9 @@ impl Controller for Probing {
 
 impl fmt::Debug for Probing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Probing").field("inner", &self.inner).field("live", &self.live).finish_non_exhaustive()
+        f.debug_struct("Probing")
+            .field("inner", &self.inner)
+            .field("live", &self.live)
+            .finish_non_exhaustive()
     }
 }

@@ -13,11 +13,13 @@
 //! # Ok::<(), hawser_quic::InvalidTransport>(())
 //! ```
 
+mod bbr;
 mod congestion;
 mod live;
 pub mod tls;
 mod transport;
 
+pub use bbr::{Bbr, BbrConfig};
 pub use congestion::Congestion;
 pub use live::{Figures, Live, RoundTrip};
 pub use transport::{InvalidTransport, Transport};

@@ -162,8 +162,7 @@ impl Live {
         let (smoothed, variation, min) = match self.latest_ns.swap(rtt, Relaxed) {
             0 => (rtt, rtt / 2, rtt),
             _ => {
-                let (smoothed, variation) =
-                    (self.smoothed_ns.load(Relaxed), self.variation_ns.load(Relaxed));
+                let (smoothed, variation) = (self.smoothed_ns.load(Relaxed), self.variation_ns.load(Relaxed));
                 let deviation = smoothed.abs_diff(rtt);
                 let min = self.min_ns.load(Relaxed).min(rtt);
                 ((7 * smoothed + rtt) / 8, (3 * variation + deviation) / 4, min)

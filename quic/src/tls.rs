@@ -80,7 +80,8 @@ pub fn client(
         .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
     config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = rustls::client::Resumption::disabled();
-    let config = QuicClientConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
+    let config =
+        QuicClientConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
     Ok(Arc::new(config))
 }
 
@@ -103,7 +104,8 @@ pub fn server(
         .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
     config.alpn_protocols = vec![protocol.to_vec()];
     config.send_tls13_tickets = 0;
-    let config = QuicServerConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
+    let config =
+        QuicServerConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
     Ok(Arc::new(config))
 }
 

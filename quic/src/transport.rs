@@ -18,7 +18,8 @@ pub struct Transport {
     /// The round trip assumed before the first is measured. Default: 100 ms, so that a lost first packet is sent again
     /// soon.
     pub initial_rtt: Duration,
-    /// How many bytes of datagrams wait in the connection at most, in each direction. Default: 1 MiB.
+    /// How many bytes of datagrams wait in the connection at most, in each direction. Default: 4 MiB,
+    /// more than the window of any uplink.
     pub datagram_buffer: ByteSize,
 }
 
@@ -40,7 +41,7 @@ impl Default for Transport {
             idle_timeout: Duration::from_secs(30),
             keep_alive: Some(Duration::from_secs(10)),
             initial_rtt: Duration::from_millis(100),
-            datagram_buffer: ByteSize(1 << 20),
+            datagram_buffer: ByteSize(4 << 20),
         }
     }
 }

@@ -1,0 +1,169 @@
+//! CellFusion in virtual time: four cellular uplinks of a moving car carry one video, by every scheme.
+
+mod clock;
+mod connection;
+mod cost;
+mod drive;
+mod histogram;
+mod oracle;
+mod paper;
+mod report;
+mod score;
+mod simulation;
+mod video;
+
+use crate::experiment::{Experiment, Run};
+use crate::summary::{Provenance, Summary};
+use anyhow::{Context, Result, bail, ensure};
+use connection::Identities;
+use drive::Drive;
+use hawser_xnc::{Config, Scheme};
+use score::Trip;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+use std::time::Duration;
+use wildmatch::WildMatch;
+
+/// The sender that knows the future.
+const ORACLE: &str = "oracle";
+
+/// The best path by itself, in hindsight.
+const SINGLE: &str = "single";
+
+/// Every scheme that is compared, XNC first.
+const CASES: [&str; 12] = [
+    "xnc",
+    "minrtt",
+    "redundant",
+    "xlink",
+    "ecf",
+    "blest",
+    "bonding",
+    "fec",
+    "xnc-uncoded",
+    "xnc-slow-loss",
+    SINGLE,
+    ORACLE,
+];
+
+/// See [`about`](Experiment::about).
+pub struct CellFusion;
+
+impl Experiment for CellFusion {
+    fn name(&self) -> &'static str {
+        "cellfusion"
+    }
+
+    fn about(&self) -> &'static str {
+        "a car's video over four cellular uplinks in virtual time, 60 drives by every scheme; needs no root; \
+         --case 'xnc/drive-00*,oracle/drive-00*' takes some of the drives"
+    }
+
+    fn cases(&self) -> Vec<String> {
+        CASES.map(String::from).to_vec()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let length = run.seconds.map_or(drive::LENGTH, Duration::from_secs_f64);
+        ensure!(length <= drive::LENGTH, "a drive lasts {} s", drive::LENGTH.as_secs());
+        let drives = drive::all()?;
+        let jobs = chosen(run.pattern.as_deref(), &drives)?;
+        let scores = score::collect(run_all(run, &drives, &jobs, length)?);
+        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        summary.cases = score::cases(&scores, length);
+        cost::write(&scores, &run.out)?;
+        report::write(&summary, &scores, &run.out)?;
+        Ok(summary)
+    }
+}
+
+/// A scheme on a drive, or on one path of it.
+#[derive(Debug, Clone, Copy)]
+struct Job {
+    case: &'static str,
+    path: Option<usize>,
+    drive: usize,
+}
+
+/// What a pattern chooses: cases by name, each on all drives or on those whose name matches behind a slash.
+fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
+    let mut jobs = Vec::new();
+    for case in CASES {
+        for (drive, Drive { name, .. }) in drives.iter().enumerate() {
+            let matches = |alternative: &str| {
+                let (cases, names) = alternative.split_once('/').unwrap_or((alternative, "*"));
+                WildMatch::new(cases).matches(case) && WildMatch::new(names).matches(name)
+            };
+            if !pattern.is_none_or(|pattern| pattern.split(',').any(matches)) {
+                continue;
+            }
+            let paths = if case == SINGLE { drives[drive].paths() } else { 0 };
+            match paths {
+                0 => jobs.push(Job { case, path: None, drive }),
+                _ => jobs.extend((0..paths).map(|path| Job { case, path: Some(path), drive })),
+            }
+        }
+    }
+    ensure!(
+        !jobs.is_empty(),
+        "nothing matches {:?}; there are: {}",
+        pattern.unwrap_or("*"),
+        CASES.join(", ")
+    );
+    Ok(jobs)
+}
+
+/// Runs every job, as many at a time as there are processors. What comes of them does not depend on that.
+fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Result<Vec<Trip>> {
+    let identities = Identities::sign()?;
+    let next = AtomicUsize::new(0);
+    let failed = AtomicBool::new(false);
+    let trips = Mutex::new(Vec::new());
+    let work = || -> Result<()> {
+        while let Some((index, job)) = jobs.iter().enumerate().nth(next.fetch_add(1, Relaxed)) {
+            if failed.load(Relaxed) || run.stop.requested() {
+                bail!("stopped");
+            }
+            let drive = &drives[job.drive];
+            let trip = travel(job, drive, length, run.seed, &identities);
+            let trip = trip.with_context(|| format!("{} on {}", job.case, drive.name)).inspect_err(|_| {
+                failed.store(true, Relaxed);
+            })?;
+            trip.write(&run.out)?;
+            trips.lock().expect("no worker panics").push((index, trip));
+        }
+        Ok(())
+    };
+    let workers = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        let outcomes = workers.into_iter().map(|worker| worker.join().expect("a simulation does not panic"));
+        // The one that failed first says why, the others only that they stopped.
+        let failures: Vec<_> = outcomes.filter_map(Result::err).collect();
+        let stopped = |error: &anyhow::Error| error.to_string() == "stopped";
+        match failures.into_iter().min_by_key(stopped) {
+            Some(failure) => Err(failure),
+            None => Ok(()),
+        }
+    })?;
+    let mut trips = trips.into_inner().expect("no worker panics");
+    trips.sort_by_key(|(index, _)| *index);
+    Ok(trips.into_iter().map(|(_, trip)| trip).collect())
+}
+
+fn travel(job: &Job, drive: &Drive, length: Duration, seed: u64, identities: &Identities) -> Result<Trip> {
+    let began = cost::thread_cpu()?;
+    let mut trip = if job.case == ORACLE {
+        Trip::seen(job, drive, &oracle::run(drive, length), length)
+    } else {
+        let paths = job.path.map_or_else(|| (0..drive.paths()).collect(), |path| vec![path]);
+        let config = Config::of(job.case.parse::<Scheme>()?);
+        // Every scheme meets the same links.
+        let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
+        let outcome = simulation::run(drive, &paths, config, length, seed, identities)?;
+        Trip::carried(job, drive, &outcome, length)
+    };
+    trip.cpu = cost::thread_cpu()?.saturating_sub(began);
+    Ok(trip)
+}

@@ -1,0 +1,31 @@
+//! What a simulation takes of the processor: the only figures of it that differ from run to run.
+
+use super::score::Score;
+use anyhow::{Context, Result};
+use nix::time::{ClockId, clock_gettime};
+use serde_json::{Map, json};
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+const FILE_NAME: &str = "cost.json";
+
+/// The processor time of this thread so far.
+pub(super) fn thread_cpu() -> Result<Duration> {
+    Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
+}
+
+/// Writes `cost.json`: for each case its processor time, all of it and for each packet of the video.
+pub(super) fn write(scores: &[Score], out: &Path) -> Result<()> {
+    let cost = |score: &Score| {
+        let cpu: Duration = score.trips.iter().map(|trip| trip.cpu).sum();
+        let packets = score.packet_delays.total() + score.lost_packets;
+        let per_packet = cpu.as_secs_f64() * 1e6 / packets as f64;
+        (score.case.to_owned(), json!({ "cpu_s": cpu.as_secs_f64(), "cpu_per_packet_us": per_packet }))
+    };
+    let costs: Map<String, serde_json::Value> = scores.iter().map(cost).collect();
+    fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
+    let path = out.join(FILE_NAME);
+    fs::write(&path, serde_json::to_vec_pretty(&costs)?)
+        .with_context(|| format!("cannot write {}", path.display()))
+}

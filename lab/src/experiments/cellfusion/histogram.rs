@@ -1,0 +1,71 @@
+use std::time::Duration;
+
+/// Durations counted in steps of 0.1 ms, which add up to the same whatever their order.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Histogram {
+    counts: Vec<u32>,
+    total: u64,
+}
+
+impl Histogram {
+    const STEP: Duration = Duration::from_micros(100);
+
+    /// Counts one.
+    pub(super) fn add(&mut self, duration: Duration) {
+        let step = usize::try_from(duration.as_nanos().div_ceil(Self::STEP.as_nanos())).expect("minutes");
+        if step >= self.counts.len() {
+            self.counts.resize(step + 1, 0);
+        }
+        self.counts[step] += 1;
+        self.total += 1;
+    }
+
+    /// Counts all of another's.
+    pub(super) fn merge(&mut self, other: &Histogram) {
+        if other.counts.len() > self.counts.len() {
+            self.counts.resize(other.counts.len(), 0);
+        }
+        for (count, more) in self.counts.iter_mut().zip(&other.counts) {
+            *count += more;
+        }
+        self.total += other.total;
+    }
+
+    /// How many were counted.
+    pub(super) fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The nearest-rank percentile in ms, rounded up to a step; not a number when nothing was counted.
+    pub(super) fn percentile_ms(&self, share: f64) -> f64 {
+        let rank = ((share * self.total as f64).ceil() as u64).max(1);
+        let mut below = 0;
+        let step = self.counts.iter().position(|count| {
+            below += u64::from(*count);
+            below >= rank
+        });
+        step.map_or(f64::NAN, |step| step as f64 / 10.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let mut histogram = Histogram::default();
+        for tenths in [1, 2, 3, 40] {
+            histogram.add(Duration::from_micros(100 * tenths));
+        }
+        assert_eq!(histogram.percentile_ms(0.5), 0.2);
+        assert_eq!(histogram.percentile_ms(0.75), 0.3);
+        assert_eq!(histogram.percentile_ms(0.99), 4.0);
+        assert!(Histogram::default().percentile_ms(0.5).is_nan());
+
+        let mut both = Histogram::default();
+        both.merge(&histogram);
+        both.merge(&histogram);
+        assert_eq!((both.total(), both.percentile_ms(0.75)), (8, 0.3));
+    }
+}

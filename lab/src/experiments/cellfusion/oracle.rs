@@ -1,0 +1,87 @@
+//! The floor: a sender that knows what every link will do.
+//!
+//! It sends each packet over the link where it arrives first, bare, and over a link that loses nothing: one that knew
+//! which packets will be lost would send something else in their place, and what is lost takes none of the link's rate.
+//! A frame that would arrive later than anybody waits is not sent at all.
+
+use super::drive::{Drive, STEP};
+use super::simulation::{VIDEO_BEGINS, WARM_UP};
+use super::video::{Source, Viewer};
+use hawser_netem::{Delay, LinkConfig, Rate};
+use hawser_units::{ByteSize, Instant};
+use std::time::Duration;
+
+/// How late a frame may be.
+const EXPIRY: Duration = Duration::from_millis(700);
+
+/// What the viewer sees at best.
+pub(super) fn run(drive: &Drive, length: Duration) -> Viewer {
+    let begins = Instant::ZERO + VIDEO_BEGINS;
+    let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length);
+    let mut viewer = source.viewer();
+    let links: Vec<LinkConfig> = (0..drive.paths()).map(|path| drive.uplink(path)).collect();
+    let mut progress = vec![Progress::default(); links.len()];
+    let mut number = 0;
+    while let Some(captured) = source.due() {
+        let packets = source.poll(captured).expect("it is due").packets;
+        let mut planned = progress.clone();
+        let arrivals: Vec<Instant> = packets
+            .iter()
+            .map(|packet| first_arrival(&links, &mut planned, captured, ByteSize(packet.len() as u64)))
+            .collect();
+        if arrivals.iter().all(|arrival| arrival.saturating_since(captured) <= EXPIRY) {
+            progress = planned;
+            for (arrival, number) in arrivals.iter().zip(number..) {
+                viewer.receive_number(*arrival, number);
+            }
+        }
+        number += packets.len();
+    }
+    viewer
+}
+
+/// How far a link has got.
+#[derive(Debug, Clone, Copy, Default)]
+struct Progress {
+    /// When it has serialised what it took.
+    finish: Instant,
+    /// When the last of that arrives.
+    arrival: Instant,
+}
+
+fn first_arrival(links: &[LinkConfig], progress: &mut [Progress], now: Instant, size: ByteSize) -> Instant {
+    let plans = links.iter().zip(progress.iter()).map(|(link, progress)| plan(link, *progress, now, size));
+    let (best, plan) = plans.enumerate().min_by_key(|(_, plan)| plan.arrival).expect("a drive has paths");
+    progress[best] = plan;
+    plan.arrival
+}
+
+/// What a link would do with a packet: as [`hawser_netem::Link`] does, but nothing is changed by asking.
+fn plan(link: &LinkConfig, progress: Progress, now: Instant, size: ByteSize) -> Progress {
+    let starts = Instant::ZERO + WARM_UP;
+    let finish = serialise(link, starts, progress.finish.max(now), size);
+    let delay = match &link.delay {
+        Delay::Constant(delay) => *delay,
+        Delay::Steps(steps) => steps.at(finish.saturating_since(starts)),
+    };
+    Progress { finish, arrival: progress.arrival.max(finish + delay) }
+}
+
+/// When a packet that the link begins with at `at` is serialised.
+fn serialise(link: &LinkConfig, starts: Instant, mut at: Instant, size: ByteSize) -> Instant {
+    let Some(Rate::Steps(rates)) = &link.rate else { return at };
+    let end = starts + super::drive::LENGTH;
+    let mut bits = size.bits() as f64;
+    loop {
+        let elapsed = at.saturating_since(starts);
+        let rate = rates.at(elapsed);
+        let finish = at + Duration::from_secs_f64(bits / rate.bps().max(1) as f64);
+        let step = u32::try_from(elapsed.as_nanos() / STEP.as_nanos()).expect("a minute has few steps");
+        let until = if at < starts { starts } else { starts + STEP * (step + 1) };
+        if finish <= until || at >= end {
+            return finish;
+        }
+        bits -= rate.bps() as f64 * until.saturating_since(at).as_secs_f64();
+        at = until;
+    }
+}

@@ -1,0 +1,32 @@
+//! What the paper reports: Y. Ni et al., *CellFusion: Multipath vehicle-to-cloud video streaming with network coding in
+//! the wild*, SIGCOMM 2023.
+
+use crate::summary::Metrics;
+
+/// The paper's figures under our names. Its curves have no numbers; these are from its text: frame rate and stalls of
+/// road tests (8.1.4), packet delays and redundancy of the deployment (8.2), reductions of the emulation (8.3).
+pub(super) fn figures(case: &str) -> Metrics {
+    match case {
+        "xnc" => Metrics::from([
+            ("fps_mean", 29.11),
+            ("stall_ratio", 0.0099),
+            ("packet_delay_p95_ms", 47.4),
+            ("packet_delay_p99_ms", 73.8),
+            ("packet_delay_p999_ms", 222.3),
+            ("redundancy_ratio", 0.09),
+            ("stall_reduction_vs_minrtt_ratio", 0.8656),
+            ("stall_reduction_vs_xlink_ratio", 0.8222),
+            ("stall_reduction_vs_ecf_ratio", 0.9275),
+            ("stall_reduction_vs_fec_ratio", 0.8167),
+            ("stall_reduction_vs_bonding_ratio", 0.8062),
+            ("packet_delay_p99_reduction_vs_single_ratio", 0.7153),
+        ]),
+        "redundant" => Metrics::from([("redundancy_ratio", 3.0)]),
+        "single" => Metrics::from([
+            ("packet_delay_p95_ms", 55.8),
+            ("packet_delay_p99_ms", 259.2),
+            ("packet_delay_p999_ms", 954.7),
+        ]),
+        _ => Metrics::default(),
+    }
+}

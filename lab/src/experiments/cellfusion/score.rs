@@ -1,0 +1,224 @@
+//! What the schemes achieve: for each drive, and over all of them.
+
+use super::drive::Drive;
+use super::histogram::Histogram;
+use super::simulation::{Outcome, window};
+use super::video::{FPS, Seen, Viewer, timeline};
+use super::{Job, ORACLE, SINGLE, paper};
+use crate::summary::{Case, Metrics};
+use anyhow::{Context, Result};
+use hawser_qoe::{Qoe, Window, measure};
+use hawser_units::Instant;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// One drive with one scheme.
+pub(super) struct Trip {
+    case: &'static str,
+    /// The path, where there is one only.
+    path: Option<usize>,
+    pub(super) drive: String,
+    pub(super) qoe: Qoe,
+    seen: Vec<Seen>,
+    packet_delays: Histogram,
+    frame_delays: Histogram,
+    lost_packets: u64,
+    /// Of the frames captured in the window: all, and those never shown.
+    frames: u64,
+    lost_frames: u64,
+    first_bytes: u64,
+    further_bytes: u64,
+    datagrams: u64,
+    lost_datagrams: u64,
+    pub(super) cpu: Duration,
+}
+
+impl Trip {
+    /// From what the viewer saw.
+    pub(super) fn seen(job: &Job, drive: &Drive, viewer: &Viewer, length: Duration) -> Self {
+        let (from, to) = window(length);
+        let seen = viewer.seen();
+        let captured = || seen.iter().filter(|frame| (from..to).contains(&frame.captured));
+        let mut frame_delays = Histogram::default();
+        for frame in captured() {
+            if let Some(shown) = frame.shown {
+                frame_delays.add(shown.saturating_since(frame.captured));
+            }
+        }
+        let (packet_delays, lost_packets) = viewer.packet_delays(from, to);
+        let window = Window::new(from, to).expect("a drive takes time");
+        let frames = captured().count() as u64;
+        Trip {
+            case: job.case,
+            path: job.path,
+            drive: drive.name.clone(),
+            qoe: measure(&timeline(&seen), window),
+            lost_frames: frames - frame_delays.total(),
+            frames,
+            packet_delays,
+            frame_delays,
+            lost_packets,
+            seen,
+            first_bytes: 0,
+            further_bytes: 0,
+            datagrams: 0,
+            lost_datagrams: 0,
+            cpu: Duration::ZERO,
+        }
+    }
+
+    /// The same, with what it took.
+    pub(super) fn carried(job: &Job, drive: &Drive, outcome: &Outcome, length: Duration) -> Self {
+        Trip {
+            first_bytes: outcome.first_bytes,
+            further_bytes: outcome.further_bytes,
+            datagrams: outcome.datagrams,
+            lost_datagrams: outcome.lost_datagrams,
+            ..Trip::seen(job, drive, &outcome.viewer, length)
+        }
+    }
+
+    /// Writes every frame to the raw data of the experiment.
+    pub(super) fn write(&self, out: &Path) -> Result<()> {
+        let case = self.path.map_or_else(|| self.case.to_owned(), |path| format!("{}-{path}", self.case));
+        let folder = out.join("raw").join(case);
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        let ms = |at: Instant| at.as_nanos() as f64 / 1e6;
+        let or_nothing = |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.3}", ms(at)));
+        let mut text = "captured_ms,bytes,complete_ms,shown_ms\n".to_owned();
+        for Seen { captured, complete, shown, size } in &self.seen {
+            let (captured, complete, shown) = (ms(*captured), or_nothing(*complete), or_nothing(*shown));
+            writeln!(text, "{captured:.3},{},{complete},{shown}", size.0)?;
+        }
+        let path = folder.join(format!("{}.csv", self.drive));
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+/// A scheme over its drives.
+pub(super) struct Score {
+    pub(super) case: &'static str,
+    /// The path that was best, for one path.
+    path: Option<usize>,
+    /// In the order of the drives.
+    pub(super) trips: Vec<Trip>,
+    pub(super) packet_delays: Histogram,
+    pub(super) frame_delays: Histogram,
+    pub(super) lost_packets: u64,
+}
+
+impl Score {
+    fn of(trips: Vec<Trip>) -> Self {
+        let (mut packet_delays, mut frame_delays) = (Histogram::default(), Histogram::default());
+        for trip in &trips {
+            packet_delays.merge(&trip.packet_delays);
+            frame_delays.merge(&trip.frame_delays);
+        }
+        Score {
+            case: trips[0].case,
+            path: trips[0].path,
+            lost_packets: trips.iter().map(|trip| trip.lost_packets).sum(),
+            packet_delays,
+            frame_delays,
+            trips,
+        }
+    }
+
+    /// The share of time in which the picture stands, all drives alike.
+    pub(super) fn stall_ratio(&self) -> f64 {
+        self.mean(|trip| trip.qoe.stall_ratio)
+    }
+
+    /// What was sent besides the first transmission of each packet.
+    pub(super) fn redundancy(&self) -> f64 {
+        let sum = |bytes: fn(&Trip) -> u64| self.trips.iter().map(bytes).sum::<u64>() as f64;
+        sum(|trip| trip.further_bytes) / sum(|trip| trip.first_bytes)
+    }
+
+    fn mean(&self, figure: impl Fn(&Trip) -> f64) -> f64 {
+        self.trips.iter().map(figure).sum::<f64>() / self.trips.len() as f64
+    }
+
+    fn share(&self, part: impl Fn(&Trip) -> u64, whole: impl Fn(&Trip) -> u64) -> f64 {
+        self.trips.iter().map(part).sum::<u64>() as f64 / self.trips.iter().map(whole).sum::<u64>() as f64
+    }
+
+    fn metrics(&self) -> Metrics {
+        let mut metrics = Metrics::from([
+            ("fps_mean", self.mean(|trip| trip.qoe.fps_mean)),
+            ("stall_ratio", self.stall_ratio()),
+        ]);
+        for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+            metrics.set(&format!("frame_delay_{name}_ms"), self.frame_delays.percentile_ms(share));
+        }
+        for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)] {
+            metrics.set(&format!("packet_delay_{name}_ms"), self.packet_delays.percentile_ms(share));
+        }
+        metrics.set("lost_frames_ratio", self.share(|trip| trip.lost_frames, |trip| trip.frames));
+        let packets = self.packet_delays.total() + self.lost_packets;
+        metrics.set("lost_packets_ratio", self.lost_packets as f64 / packets as f64);
+        if self.case != ORACLE {
+            metrics.set("redundancy_ratio", self.redundancy());
+            metrics.set("link_loss_ratio", self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams));
+        }
+        metrics
+    }
+}
+
+/// Trips in the order of cases and drives as scores. Of the single paths the one with the fewest stalls remains.
+pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
+    let mut groups: Vec<Vec<Trip>> = Vec::new();
+    for trip in trips {
+        let same = |group: &&mut Vec<Trip>| (group[0].case, group[0].path) == (trip.case, trip.path);
+        match groups.iter_mut().find(same) {
+            Some(group) => group.push(trip),
+            None => groups.push(vec![trip]),
+        }
+    }
+    let mut scores: Vec<Score> = groups.into_iter().map(Score::of).collect();
+    let singles = scores.iter().filter(|score| score.case == SINGLE);
+    let best = singles.min_by(|a, b| a.stall_ratio().total_cmp(&b.stall_ratio())).and_then(|best| best.path);
+    scores.retain(|score| score.case != SINGLE || score.path == best);
+    scores
+}
+
+/// The cases of the summary.
+pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
+    let find = |case: &str| scores.iter().find(|score| score.case == case);
+    let describe = |score: &Score| {
+        let mut case = Case::new(score.case);
+        case.params.insert("drives".into(), score.trips.len().into());
+        case.params.insert("seconds".into(), length.as_secs_f64().into());
+        case.params.insert("video_mbps".into(), 30.into());
+        case.params.insert("video_fps".into(), FPS.into());
+        if let Some(path) = score.path {
+            case.params.insert("path".into(), path.into());
+        }
+        case.metrics = score.metrics();
+        if let Some(floor) = find(ORACLE).filter(|floor| comparable(floor, score)) {
+            case.metrics.set("stall_above_floor_ratio", score.stall_ratio() - floor.stall_ratio());
+        }
+        if score.case == "xnc" {
+            let others = scores.iter().filter(|other| ![score.case, ORACLE].contains(&other.case));
+            for other in others.filter(|other| comparable(other, score)) {
+                let name = format!("stall_reduction_vs_{}_ratio", other.case.replace('-', "_"));
+                case.metrics.set(&name, 1.0 - score.stall_ratio() / other.stall_ratio());
+            }
+            if let Some(single) = find(SINGLE).filter(|single| comparable(single, score)) {
+                let p99 = |score: &Score| score.packet_delays.percentile_ms(0.99);
+                let reduction = 1.0 - p99(score) / p99(single);
+                case.metrics.set("packet_delay_p99_reduction_vs_single_ratio", reduction);
+            }
+        }
+        case.paper = paper::figures(score.case);
+        case
+    };
+    scores.iter().map(describe).collect()
+}
+
+/// Only what met the same links can be compared.
+fn comparable(one: &Score, other: &Score) -> bool {
+    one.trips.iter().map(|trip| &trip.drive).eq(other.trips.iter().map(|trip| &trip.drive))
+}

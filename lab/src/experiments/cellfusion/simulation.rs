@@ -1,0 +1,193 @@
+//! One drive with one scheme: a car that streams video to the cloud, in virtual time.
+
+use super::clock::Clock;
+use super::connection::{Identities, Side, Uplink};
+use super::drive::{self, Drive};
+use super::video::{Source, Viewer, ends_frame};
+use anyhow::{Context, Result};
+use hawser_units::{Instant, PathId};
+use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt};
+use std::time::Duration;
+
+/// The tunnel is up before the drive begins: connections are made, and windows have grown.
+pub(super) const WARM_UP: Duration = Duration::from_secs(3);
+
+/// The video begins when the connections are there.
+pub(super) const VIDEO_BEGINS: Duration = Duration::from_secs(1);
+
+/// What is under way at the end may still arrive.
+const GRACE: Duration = Duration::from_secs(2);
+
+/// What came of it.
+pub(super) struct Outcome {
+    pub(super) viewer: Viewer,
+    /// Bytes of packets sent for the first time, and of everything sent besides them and acknowledgements.
+    pub(super) first_bytes: u64,
+    pub(super) further_bytes: u64,
+    /// UDP datagrams from the car to the cloud, and how many of them the links lost.
+    pub(super) datagrams: u64,
+    pub(super) lost_datagrams: u64,
+}
+
+/// When the first and the last measured frame are captured: the drive without what comes before it.
+pub(super) fn window(length: Duration) -> (Instant, Instant) {
+    let from = Instant::ZERO + WARM_UP;
+    (from, from + length)
+}
+
+/// Runs a scheme over `paths` of a drive, for `length` of it.
+pub(super) fn run(
+    drive: &Drive,
+    paths: &[usize],
+    config: Config,
+    length: Duration,
+    seed: u64,
+    identities: &Identities,
+) -> Result<Outcome> {
+    let mut simulation = Simulation::new(drive, paths, config, length, seed, identities)?;
+    simulation.run(window(length.min(drive::LENGTH)).1 + GRACE)?;
+    Ok(simulation.outcome())
+}
+
+struct Simulation {
+    clock: Clock,
+    uplinks: Vec<(PathId, Uplink)>,
+    car: Endpoint,
+    cloud: Endpoint,
+    source: Source,
+    viewer: Viewer,
+}
+
+impl Simulation {
+    fn new(
+        drive: &Drive,
+        paths: &[usize],
+        config: Config,
+        length: Duration,
+        seed: u64,
+        identities: &Identities,
+    ) -> Result<Self> {
+        let clock = Clock::new();
+        let starts = Instant::ZERO + WARM_UP;
+        let uplink = |(id, path): (PathId, &usize)| {
+            let uplink = Uplink::new(drive, *path, seed, starts, &clock, identities)?;
+            Ok((id, uplink))
+        };
+        let uplinks = PathId::all().zip(paths).map(uplink).collect::<Result<Vec<_>>>()?;
+        let (mut car, mut cloud) = (Endpoint::new(config.clone()), Endpoint::new(config));
+        for (id, _) in &uplinks {
+            car.add_path(Instant::ZERO, *id);
+            cloud.add_path(Instant::ZERO, *id);
+        }
+        let source = Source::new(Instant::ZERO + VIDEO_BEGINS, WARM_UP - VIDEO_BEGINS + length);
+        Ok(Simulation { viewer: source.viewer(), source, clock, uplinks, car, cloud })
+    }
+
+    /// The order in which things that are due at the same time happen is fixed.
+    fn run(&mut self, end: Instant) -> Result<()> {
+        let mut now = Instant::ZERO;
+        while now < end {
+            self.clock.set(now);
+            for (_, uplink) in &mut self.uplinks {
+                uplink.advance(now)?;
+            }
+            self.receive(now);
+            self.capture(now)?;
+            self.send(now)?;
+            for (_, uplink) in &mut self.uplinks {
+                uplink.flush(now)?;
+            }
+            now = self.next(now).context("nothing will ever happen again")?;
+        }
+        Ok(())
+    }
+
+    /// An end whose time has come has done what it could; for the rest it waits for a connection.
+    fn next(&mut self, now: Instant) -> Option<Instant> {
+        let uplinks = self.uplinks.iter().filter_map(|(_, uplink)| uplink.next());
+        let ends = [self.car.poll_timeout(), self.cloud.poll_timeout(), self.source.due()];
+        uplinks.chain(ends.into_iter().flatten()).filter(|next| *next > now).min()
+    }
+
+    fn receive(&mut self, now: Instant) {
+        for (id, uplink) in &mut self.uplinks {
+            // What is refused is counted by the endpoints, and a part of the outcome there.
+            while let Some(datagram) = uplink.cloud.poll_datagram() {
+                let _ = self.cloud.handle_datagram(now, *id, &datagram, Ecn::Unknown);
+            }
+            while let Some(datagram) = uplink.car.poll_datagram() {
+                let _ = self.car.handle_datagram(now, *id, &datagram, Ecn::Unknown);
+            }
+        }
+        while let Some(packet) = self.cloud.poll_packet() {
+            self.viewer.receive(now, &packet.bytes);
+        }
+    }
+
+    fn capture(&mut self, now: Instant) -> Result<()> {
+        while let Some(frame) = self.source.poll(now) {
+            for packet in frame.packets {
+                let hint = Hint { border: ends_frame(&packet), ..Hint::default() };
+                self.car.handle_packet(now, packet, hint).context("the car's tunnel refuses a packet")?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send(&mut self, now: Instant) -> Result<()> {
+        drive_end(&mut self.car, now, &mut self.uplinks, |uplink| &mut uplink.car)?;
+        drive_end(&mut self.cloud, now, &mut self.uplinks, |uplink| &mut uplink.cloud)
+    }
+
+    fn outcome(self) -> Outcome {
+        let links = || self.uplinks.iter().map(|(_, uplink)| uplink.stats());
+        let paths = self.car.stats().sender.paths;
+        Outcome {
+            first_bytes: paths.iter().map(|path| path.first_bytes).sum(),
+            further_bytes: paths.iter().map(|path| path.recovery_bytes + path.ping_bytes).sum(),
+            datagrams: links().map(|link| link.offered).sum(),
+            lost_datagrams: links().map(|link| link.dropped()).sum(),
+            viewer: self.viewer,
+        }
+    }
+}
+
+/// What every driver of an endpoint does: timeouts, the state of the connections, then what is to be sent.
+fn drive_end(
+    end: &mut Endpoint,
+    now: Instant,
+    uplinks: &mut [(PathId, Uplink)],
+    side: impl Fn(&mut Uplink) -> &mut Side,
+) -> Result<()> {
+    if end.poll_timeout().is_some_and(|timeout| timeout <= now) {
+        end.handle_timeout(now);
+    }
+    for (id, uplink) in &mut *uplinks {
+        let side = side(uplink);
+        if side.is_connected() {
+            end.update_path(now, *id, state(side));
+        }
+    }
+    while let Some(transmit) = end.poll_transmit(now) {
+        let (_, uplink) = &mut uplinks[transmit.path.index()];
+        side(uplink).send(transmit.datagram)?;
+    }
+    Ok(())
+}
+
+fn state(side: &mut Side) -> PathState {
+    let (figures, queued) = side.figures();
+    let rtt = figures.rtt.map_or_else(Rtt::default, |rtt| Rtt {
+        smoothed: rtt.smoothed,
+        variation: rtt.variation,
+        latest: rtt.latest,
+        min: rtt.min,
+    });
+    PathState {
+        congestion_window: figures.congestion_window,
+        in_flight: figures.in_flight,
+        queued,
+        rtt,
+        datagram_size: side.datagram_size(),
+    }
+}

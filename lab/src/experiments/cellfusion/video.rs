@@ -1,0 +1,273 @@
+//! The video: frames of a real encode as RTP packets, and what a viewer sees of them.
+
+use super::histogram::Histogram;
+use hawser_qoe::Frame;
+use hawser_units::{ByteSize, Instant};
+use std::time::Duration;
+
+/// The sizes of 300 frames of an H.264 encode at 30 Mb/s, bytes; `docs/cellfusion.md` has the command.
+const FRAME_SIZES: &str = include_str!("frame_sizes.txt");
+
+/// The rate of the camera.
+pub(super) const FPS: u64 = 30;
+
+/// What of a frame one packet carries at most.
+const PAYLOAD: usize = 1260;
+
+/// Headers of IPv4, UDP and RTP.
+const HEADERS: usize = 20 + 8 + 12;
+
+const RTP_VERSION_2: u8 = 0x80;
+const RTP_MARKER: u8 = 0x80;
+const RTP_DYNAMIC_TYPE: u8 = 96;
+
+/// For how long a player that has a whole frame waits for the frames before it: what ffmpeg's RTSP receiver takes for
+/// reordering when nothing else is said.
+const REORDERING_WAIT: Duration = Duration::from_millis(100);
+
+/// A video that starts at a time and ends at another.
+pub(super) struct Source {
+    sizes: Vec<usize>,
+    starts: Instant,
+    frames: u64,
+    next_frame: u64,
+    next_packet: u64,
+}
+
+/// The packets of one frame, of which the last has the marker.
+pub(super) struct Packets {
+    pub(super) packets: Vec<Vec<u8>>,
+}
+
+impl Source {
+    pub(super) fn new(starts: Instant, length: Duration) -> Self {
+        let sizes = FRAME_SIZES.lines().map(|size| size.parse().expect("a size a line")).collect();
+        let frames = u64::try_from(length.as_nanos()).expect("minutes") * FPS / 1_000_000_000;
+        Source { sizes, starts, frames, next_frame: 0, next_packet: 0 }
+    }
+
+    /// Every frame, to compare with what arrives.
+    pub(super) fn viewer(&self) -> Viewer {
+        let frame = |frame: u64| {
+            let size = self.size(frame);
+            Expected { captured: self.captured(frame), size, missing: size.div_ceil(PAYLOAD), complete: None }
+        };
+        let frames: Vec<Expected> = (0..self.frames).map(frame).collect();
+        let mut first = 0;
+        let firsts = frames.iter().map(|frame| {
+            let this = first;
+            first += frame.missing;
+            this
+        });
+        Viewer { firsts: firsts.collect(), seen: vec![None; first], frames }
+    }
+
+    /// When the next frame is captured.
+    pub(super) fn due(&self) -> Option<Instant> {
+        (self.next_frame < self.frames).then(|| self.captured(self.next_frame))
+    }
+
+    /// The next frame, which leaves the encoder at once.
+    pub(super) fn poll(&mut self, now: Instant) -> Option<Packets> {
+        let captured = self.due().filter(|due| *due <= now)?;
+        let mut left = self.size(self.next_frame);
+        let mut packets = Vec::with_capacity(left.div_ceil(PAYLOAD));
+        while left > 0 {
+            let payload = left.min(PAYLOAD);
+            left -= payload;
+            packets.push(self.packet(captured, payload, left == 0));
+        }
+        self.next_frame += 1;
+        Some(Packets { packets })
+    }
+
+    fn packet(&mut self, captured: Instant, payload: usize, is_last: bool) -> Vec<u8> {
+        const RTP_CLOCK_HZ: u64 = 90_000;
+        let mut packet = vec![0; HEADERS + payload];
+        let number = self.next_packet;
+        self.next_packet += 1;
+        packet[0] = 0x45;
+        packet[9] = 17;
+        let rtp = &mut packet[28..];
+        rtp[0] = RTP_VERSION_2;
+        rtp[1] = RTP_DYNAMIC_TYPE | if is_last { RTP_MARKER } else { 0 };
+        rtp[2..4].copy_from_slice(&number.to_be_bytes()[6..]);
+        let time = captured.as_nanos() / 1000 * RTP_CLOCK_HZ / 1_000_000;
+        rtp[4..8].copy_from_slice(&time.to_be_bytes()[4..]);
+        // Its number among all packets, whole, in the words of the source: the sequence number of RTP wraps.
+        rtp[8..12].copy_from_slice(&number.to_be_bytes()[4..]);
+        packet
+    }
+
+    fn size(&self, frame: u64) -> usize {
+        self.sizes[usize::try_from(frame).expect("minutes of video") % self.sizes.len()]
+    }
+
+    fn captured(&self, frame: u64) -> Instant {
+        self.starts + Duration::from_nanos(frame * 1_000_000_000 / FPS)
+    }
+}
+
+/// Whether RTP's marker says that the frame ends with this packet.
+pub(super) fn ends_frame(packet: &[u8]) -> bool {
+    packet.get(29).is_some_and(|second| second & RTP_MARKER != 0)
+}
+
+/// What arrives of a video.
+#[derive(Debug, Clone)]
+pub(super) struct Viewer {
+    frames: Vec<Expected>,
+    /// The number of each frame's first packet.
+    firsts: Vec<usize>,
+    /// When each packet arrived.
+    seen: Vec<Option<Instant>>,
+}
+
+#[derive(Debug, Clone)]
+struct Expected {
+    captured: Instant,
+    size: usize,
+    missing: usize,
+    complete: Option<Instant>,
+}
+
+/// A frame as the viewer saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seen {
+    /// When it was captured.
+    pub(super) captured: Instant,
+    /// When its last packet arrived.
+    pub(super) complete: Option<Instant>,
+    /// When it was shown.
+    pub(super) shown: Option<Instant>,
+    /// Encoded.
+    pub(super) size: ByteSize,
+}
+
+impl Viewer {
+    /// A packet that came out of the tunnel. The second of a number says nothing new.
+    pub(super) fn receive(&mut self, now: Instant, packet: &[u8]) {
+        let number = u32::from_be_bytes(packet[36..40].try_into().expect("four bytes"));
+        self.receive_number(now, number as usize);
+    }
+
+    /// The same, by the packet's number.
+    pub(super) fn receive_number(&mut self, now: Instant, number: usize) {
+        if self.seen[number].is_some() {
+            return;
+        }
+        self.seen[number] = Some(now);
+        let frame = &mut self.frames[self.firsts.partition_point(|first| *first <= number) - 1];
+        frame.missing -= 1;
+        if frame.missing == 0 {
+            frame.complete = Some(now);
+        }
+    }
+
+    /// Every frame. A player shows them in order, and gives up on one that is missing [`REORDERING_WAIT`] after a later
+    /// one is complete.
+    pub(super) fn seen(&self) -> Vec<Seen> {
+        let mut given_up = vec![Instant::MAX; self.frames.len()];
+        let mut later = Instant::MAX;
+        for (frame, given_up) in self.frames.iter().zip(&mut given_up).rev() {
+            *given_up = later + REORDERING_WAIT;
+            later = later.min(frame.complete.unwrap_or(Instant::MAX));
+        }
+        let mut playing = Instant::ZERO;
+        let mut show = |(frame, given_up): (&Expected, &Instant)| {
+            let complete = frame.complete.filter(|complete| *complete <= *given_up);
+            playing = playing.max(complete.unwrap_or(*given_up));
+            Seen {
+                captured: frame.captured,
+                complete: frame.complete,
+                shown: complete.map(|_| playing),
+                size: ByteSize(frame.size as u64),
+            }
+        };
+        self.frames.iter().zip(&given_up).map(&mut show).collect()
+    }
+
+    /// Delays of the packets captured in a window, from the camera to the end of the tunnel, and how many never came.
+    pub(super) fn packet_delays(&self, from: Instant, to: Instant) -> (Histogram, u64) {
+        let (mut delays, mut lost) = (Histogram::default(), 0);
+        for (index, frame) in self.frames.iter().enumerate() {
+            if frame.captured < from || frame.captured >= to {
+                continue;
+            }
+            let end = self.firsts.get(index + 1).copied().unwrap_or(self.seen.len());
+            for seen in &self.seen[self.firsts[index]..end] {
+                match seen {
+                    Some(at) => delays.add(at.saturating_since(frame.captured)),
+                    None => lost += 1,
+                }
+            }
+        }
+        (delays, lost)
+    }
+}
+
+/// The frames that were shown, for [`hawser_qoe::measure`].
+pub(super) fn timeline(seen: &[Seen]) -> Vec<Frame> {
+    let shown =
+        |frame: &Seen| Some(Frame { captured: frame.captured, decoded: frame.shown?, size: frame.size });
+    seen.iter().filter_map(shown).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn viewer(complete: &[Option<u64>]) -> Vec<Option<u64>> {
+        let frame = |(index, complete): (usize, &Option<u64>)| Expected {
+            captured: Instant::from_nanos(index as u64 * 33_000_000),
+            size: 1,
+            missing: 0,
+            complete: complete.map(|ms| Instant::from_nanos(ms * 1_000_000)),
+        };
+        let frames = complete.iter().enumerate().map(frame).collect();
+        let viewer = Viewer { frames, firsts: Vec::new(), seen: Vec::new() };
+        viewer.seen().iter().map(|seen| seen.shown.map(|at| at.as_nanos() / 1_000_000)).collect()
+    }
+
+    #[test]
+    fn frames_are_shown_in_order() {
+        assert_eq!(viewer(&[Some(20), Some(70), Some(60)]), [Some(20), Some(70), Some(70)]);
+    }
+
+    #[test]
+    fn a_player_waits_for_a_missing_frame_and_then_goes_on() {
+        assert_eq!(viewer(&[None, Some(60), Some(90)]), [None, Some(160), Some(160)]);
+        assert_eq!(viewer(&[Some(161), Some(60), Some(190)]), [None, Some(160), Some(190)]);
+        assert_eq!(viewer(&[Some(160), Some(60)]), [Some(160), Some(160)]);
+        assert_eq!(viewer(&[Some(20), None]), [Some(20), None]);
+    }
+
+    #[test]
+    fn a_frame_is_complete_with_its_last_packet() {
+        let mut source = Source::new(Instant::ZERO, Duration::from_secs(1));
+        let mut viewer = source.viewer();
+        let frame = source.poll(Instant::ZERO).unwrap().packets;
+        assert!(source.poll(Instant::ZERO).is_none(), "the next one is not due");
+        assert!(frame.iter().all(|packet| packet.len() <= 1300));
+        assert_eq!(frame.iter().filter(|packet| ends_frame(packet)).count(), 1);
+        let bytes: usize = frame.iter().map(|packet| packet.len() - HEADERS).sum();
+        assert_eq!(bytes, source.size(0));
+
+        for packet in frame.iter().rev().chain([&frame[0]]) {
+            assert_eq!(viewer.frames[0].complete, None);
+            viewer.receive(Instant::from_nanos(5), packet);
+            if std::ptr::eq(packet, &raw const frame[0]) {
+                break;
+            }
+        }
+        assert_eq!(viewer.frames[0].complete, Some(Instant::from_nanos(5)));
+        assert_eq!(viewer.packet_delays(Instant::ZERO, Instant::from_nanos(1)).1, 0);
+    }
+
+    #[test]
+    fn the_encode_is_of_thirty_megabits() {
+        let source = Source::new(Instant::ZERO, Duration::from_secs(10));
+        let bytes: usize = (0..300).map(|frame| source.size(frame)).sum();
+        assert_eq!((bytes as f64 * 8.0 / 10.0 / 1e6).round(), 30.0);
+    }
+}

@@ -1,0 +1,589 @@
+use noq_proto::RttEstimator;
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
+use std::any::Any;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Gains of draft-ietf-ccwg-bbr, sections 2.4 and 5.6.
+const STARTUP_GAIN: f64 = 2.77;
+const DRAIN_GAIN: f64 = 0.5;
+const DOWN_GAIN: f64 = 0.9;
+const UP_GAIN: f64 = 1.25;
+const WINDOW_GAIN: f64 = 2.0;
+const UP_WINDOW_GAIN: f64 = 2.25;
+const RTT_PROBE_GAIN: f64 = 0.5;
+
+/// Room below the most that a path is known to take, left for others while nothing is probed.
+const HEADROOM: f64 = 0.85;
+
+/// What is kept of a bound in a round trip with too many losses.
+const BETA: f64 = 0.7;
+
+/// The share of a round trip's packets that may be lost before it means congestion.
+const LOSS_THRESHOLD: f64 = 0.02;
+
+/// Startup ends after as many round trips in which the bandwidth does not grow by as much.
+const FULL_ROUNDS: u32 = 3;
+const FULL_GROWTH: f64 = 1.25;
+
+/// How long a minimum of round-trip times is believed, and how long the probing for a new one takes.
+const MIN_RTT_LIFE: Duration = Duration::from_secs(10);
+const RTT_PROBE: Duration = Duration::from_millis(200);
+
+/// A cycle of bandwidth probing takes this long, and up to half as much more.
+const CYCLE: Duration = Duration::from_secs(2);
+
+/// Packets that are always allowed.
+const LEAST_PACKETS: u64 = 4;
+
+const INITIAL_WINDOW: u64 = 14_720;
+
+/// A model of the path as in BBR version 3: the most bandwidth that was seen lately, the least round-trip time, and
+/// bounds learnt from losses.
+///
+/// It follows draft-ietf-ccwg-bbr, with two differences that suit a tunnel of live media. A round trip in which fewer
+/// packets than the loss threshold are lost lowers nothing, because radio links lose packets without being congested; and
+/// bounds come from round trips in which the connection had enough to send only. What is drawn at random comes from a
+/// seed, so that connections can be simulated; noq's own BBR 3 cannot be seeded from outside.
+#[derive(Debug, Clone)]
+pub struct Bbr {
+    random: u64,
+    packet: u64,
+    window: u64,
+    pacing: f64,
+    sent: VecDeque<Sent>,
+    in_flight: u64,
+    delivery: Delivery,
+    phase: Phase,
+    is_filled: bool,
+    full: f64,
+    full_rounds: u32,
+    /// Bytes a second: the most of this cycle and of the one before.
+    bandwidth: [f64; 2],
+    bandwidth_bound: f64,
+    /// The most that the path was seen to take, and what it takes just now.
+    long_bound: u64,
+    short_bound: u64,
+    min_rtt: Option<(Duration, Instant)>,
+    round: Round,
+    cycle_ends: Option<Instant>,
+}
+
+/// Makes [`Bbr`] controllers that draw from one seed.
+#[derive(Debug, Clone, Copy)]
+pub struct BbrConfig {
+    /// Of the length of probing cycles.
+    pub seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Phase {
+    Startup,
+    Drain { rounds: u32 },
+    Down,
+    Cruise,
+    Refill,
+    Up,
+    ProbeRtt { until: Instant },
+}
+
+/// A packet under way, with what had been delivered when it left.
+#[derive(Debug, Clone, Copy)]
+struct Sent {
+    number: u64,
+    at: Instant,
+    bytes: u64,
+    in_flight: u64,
+    delivered: u64,
+    delivered_at: Instant,
+    flight_began: Instant,
+    is_limited: bool,
+}
+
+/// Progress of delivery (draft-ietf-ccwg-bbr, section 4.1).
+#[derive(Debug, Clone, Copy, Default)]
+struct Delivery {
+    bytes: u64,
+    at: Option<Instant>,
+    /// When the packet was sent that was delivered last: the flight that is sampled begins there.
+    flight_began: Option<Instant>,
+    /// Up to this many delivered bytes the application is the limit.
+    limited_until: u64,
+    newest: Option<Sent>,
+    acknowledged: u64,
+}
+
+/// A round trip, from a packet's departure to its acknowledgement.
+#[derive(Debug, Clone, Copy, Default)]
+struct Round {
+    ends: u64,
+    delivered_before: u64,
+    lost: u64,
+    is_limited: bool,
+    /// The fastest sample.
+    bandwidth: f64,
+    in_flight: u64,
+}
+
+impl Bbr {
+    fn new(seed: u64, packet: u16) -> Self {
+        Bbr {
+            random: seed,
+            packet: packet.into(),
+            window: INITIAL_WINDOW,
+            pacing: STARTUP_GAIN * INITIAL_WINDOW as f64 / 1e-3,
+            sent: VecDeque::new(),
+            in_flight: 0,
+            delivery: Delivery::default(),
+            phase: Phase::Startup,
+            is_filled: false,
+            full: 0.0,
+            full_rounds: 0,
+            bandwidth: [0.0; 2],
+            bandwidth_bound: f64::INFINITY,
+            long_bound: u64::MAX,
+            short_bound: u64::MAX,
+            min_rtt: None,
+            round: Round::default(),
+            cycle_ends: None,
+        }
+    }
+
+    /// Bytes a second that the path delivers.
+    fn bandwidth(&self) -> f64 {
+        self.bandwidth[0].max(self.bandwidth[1])
+    }
+
+    fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64) {
+        let is_it = |packet: &Sent| packet.number == number && packet.at == sent;
+        let Some(packet) = self.sent.iter().position(is_it).and_then(|index| self.sent.remove(index)) else {
+            return;
+        };
+        self.in_flight = self.in_flight.saturating_sub(packet.bytes);
+        self.delivery.bytes += bytes;
+        self.delivery.acknowledged += bytes;
+        self.delivery.at = Some(now);
+        if self.delivery.newest.is_none_or(|newest| packet.at >= newest.at) {
+            self.delivery.flight_began = Some(packet.at);
+            self.delivery.newest = Some(packet);
+        }
+    }
+
+    fn sample(&mut self, now: Instant) {
+        let Some(packet) = self.delivery.newest.take() else { return };
+        let rtt = now.saturating_duration_since(packet.at);
+        if self.min_rtt.is_none_or(|(least, _)| rtt <= least) {
+            self.min_rtt = Some((rtt, now));
+        }
+        let delivered = self.delivery.bytes - packet.delivered;
+        let sending = packet.at.saturating_duration_since(packet.flight_began);
+        let arriving = now.saturating_duration_since(packet.delivered_at);
+        let interval = sending.max(arriving).as_secs_f64();
+        let rate = if interval > 0.0 { delivered as f64 / interval } else { 0.0 };
+        self.round.bandwidth = self.round.bandwidth.max(rate);
+        self.round.in_flight = self.round.in_flight.max(packet.in_flight);
+        self.round.is_limited |= packet.is_limited;
+        if rate >= self.bandwidth() || !packet.is_limited {
+            self.bandwidth[0] = self.bandwidth[0].max(rate);
+        }
+        if packet.delivered >= self.round.ends {
+            let round = self.round;
+            self.round = Round {
+                ends: self.delivery.bytes,
+                delivered_before: self.delivery.bytes,
+                ..Round::default()
+            };
+            self.end_round(now, round);
+        }
+    }
+
+    fn end_round(&mut self, now: Instant, round: Round) {
+        let delivered = self.delivery.bytes - round.delivered_before;
+        let is_lossy = round.lost as f64 > LOSS_THRESHOLD * (round.lost + delivered) as f64
+            && round.lost >= LEAST_PACKETS * self.packet;
+        if !self.is_filled && !round.is_limited {
+            if self.bandwidth() >= self.full * FULL_GROWTH {
+                (self.full, self.full_rounds) = (self.bandwidth(), 0);
+            } else {
+                self.full_rounds += 1;
+            }
+            self.is_filled = self.full_rounds >= FULL_ROUNDS;
+        }
+        match self.phase {
+            Phase::Startup if is_lossy && !round.is_limited => {
+                self.is_filled = true;
+                self.long_bound = self.bdp(1.0).max(delivered);
+                self.phase = Phase::Drain { rounds: 0 };
+            }
+            Phase::Startup if self.is_filled => self.phase = Phase::Drain { rounds: 0 },
+            Phase::Drain { rounds } if rounds >= FULL_ROUNDS => self.begin_cycle(now),
+            Phase::Drain { rounds } => self.phase = Phase::Drain { rounds: rounds + 1 },
+            Phase::Refill => {
+                (self.full, self.full_rounds) = (self.bandwidth(), 0);
+                self.phase = Phase::Up;
+            }
+            Phase::Up => self.end_round_up(now, round, is_lossy),
+            Phase::Down | Phase::Cruise if is_lossy && !round.is_limited => {
+                let bandwidth = self.bandwidth_bound.min(self.bandwidth());
+                self.bandwidth_bound = round.bandwidth.max(BETA * bandwidth);
+                let bound = self.short_bound.min(self.window);
+                self.short_bound = delivered.max((BETA * bound as f64) as u64);
+            }
+            _ => {}
+        }
+    }
+
+    /// More is sent than the path was known to take, until it is too much or grows no faster.
+    fn end_round_up(&mut self, now: Instant, round: Round, is_lossy: bool) {
+        if is_lossy {
+            if !round.is_limited {
+                let target = (BETA * self.bdp(1.0).min(self.window) as f64) as u64;
+                self.long_bound = round.in_flight.max(target);
+            }
+            self.begin_cycle(now);
+            return;
+        }
+        if round.in_flight >= self.long_bound {
+            self.long_bound = round.in_flight.saturating_add(round.in_flight / 4);
+        }
+        let grew = self.bandwidth() >= self.full * FULL_GROWTH;
+        (self.full, self.full_rounds) =
+            if grew { (self.bandwidth(), 0) } else { (self.full, self.full_rounds + 1) };
+        if self.full_rounds >= FULL_ROUNDS {
+            self.begin_cycle(now);
+        }
+    }
+
+    /// What the last cycle but one has seen is forgotten.
+    fn begin_cycle(&mut self, now: Instant) {
+        if !self.round.is_limited || self.phase != Phase::Up {
+            self.bandwidth = [self.bandwidth[0], self.bandwidth[0]];
+        }
+        self.phase = Phase::Down;
+        let further = CYCLE.mul_f64(0.5 * self.draw());
+        self.cycle_ends = Some(now + CYCLE + further);
+    }
+
+    fn advance(&mut self, now: Instant) {
+        if let Phase::Drain { .. } = self.phase
+            && self.in_flight <= self.bdp(1.0)
+        {
+            self.begin_cycle(now);
+        }
+        if self.phase == Phase::Down && self.in_flight <= self.bdp(1.0).min(self.with_headroom()) {
+            self.phase = Phase::Cruise;
+        }
+        let is_due = self.cycle_ends.is_some_and(|ends| ends <= now);
+        if matches!(self.phase, Phase::Down | Phase::Cruise) && is_due {
+            self.bandwidth_bound = f64::INFINITY;
+            self.short_bound = u64::MAX;
+            self.bandwidth = [0.0, self.bandwidth()];
+            self.round.ends = self.delivery.bytes;
+            self.phase = Phase::Refill;
+        }
+        self.advance_rtt_probe(now);
+    }
+
+    fn advance_rtt_probe(&mut self, now: Instant) {
+        let Some((least, seen)) = self.min_rtt else { return };
+        match self.phase {
+            Phase::ProbeRtt { until } if until <= now => {
+                self.min_rtt = Some((least, now));
+                self.begin_cycle(now);
+            }
+            Phase::ProbeRtt { .. } | Phase::Startup | Phase::Drain { .. } => {}
+            _ if now.saturating_duration_since(seen) > MIN_RTT_LIFE => {
+                // The next sample is the new minimum, whatever it is.
+                self.min_rtt = Some((least.mul_f64(UP_WINDOW_GAIN), now));
+                self.phase = Phase::ProbeRtt { until: now + RTT_PROBE.max(least) };
+            }
+            _ => {}
+        }
+    }
+
+    fn gains(&self) -> (f64, f64) {
+        match self.phase {
+            Phase::Startup => (STARTUP_GAIN, WINDOW_GAIN),
+            Phase::Drain { .. } => (DRAIN_GAIN, WINDOW_GAIN),
+            Phase::Down => (DOWN_GAIN, WINDOW_GAIN),
+            Phase::Cruise | Phase::Refill => (1.0, WINDOW_GAIN),
+            Phase::Up => (UP_GAIN, UP_WINDOW_GAIN),
+            Phase::ProbeRtt { .. } => (1.0, RTT_PROBE_GAIN),
+        }
+    }
+
+    fn decide(&mut self, acknowledged: u64) {
+        let (pacing, gain) = self.gains();
+        let bandwidth = self.bandwidth().min(self.bandwidth_bound);
+        if bandwidth <= 0.0 || self.min_rtt.is_none() {
+            return;
+        }
+        let rate = pacing * bandwidth;
+        if self.is_filled || rate > self.pacing {
+            self.pacing = rate;
+        }
+        // A burst may wait at the sender and an acknowledgement at the receiver without anything being congested.
+        let target = self.bdp(gain) + 3 * LEAST_PACKETS * self.packet;
+        let grown = self.window + acknowledged;
+        self.window = match self.is_filled {
+            true => grown.min(target),
+            false if self.window < target || self.delivery.bytes < INITIAL_WINDOW => grown,
+            false => self.window,
+        };
+        let bound = match self.phase {
+            Phase::Startup | Phase::Drain { .. } => u64::MAX,
+            Phase::Refill | Phase::Up => self.long_bound,
+            Phase::Down | Phase::Cruise => self.with_headroom().min(self.short_bound),
+            Phase::ProbeRtt { .. } => self.bdp(RTT_PROBE_GAIN),
+        };
+        self.window = self.window.min(bound).max(LEAST_PACKETS * self.packet);
+    }
+
+    /// Bytes that fill the path `gain` times.
+    fn bdp(&self, gain: f64) -> u64 {
+        match self.min_rtt {
+            Some((rtt, _)) => (gain * self.bandwidth().min(self.bandwidth_bound) * rtt.as_secs_f64()) as u64,
+            None => INITIAL_WINDOW,
+        }
+    }
+
+    fn with_headroom(&self) -> u64 {
+        match self.long_bound {
+            u64::MAX => u64::MAX,
+            bound => (HEADROOM * bound as f64) as u64,
+        }
+    }
+
+    /// The next number from 0 to 1 (SplitMix64).
+    fn draw(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+}
+
+impl Controller for Bbr {
+    fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
+        if self.in_flight == 0 {
+            self.delivery.flight_began = Some(now);
+            self.delivery.at = Some(now);
+        }
+        self.in_flight += u64::from(bytes);
+        self.sent.push_back(Sent {
+            number: pn,
+            at: now,
+            bytes: bytes.into(),
+            in_flight: self.in_flight,
+            delivered: self.delivery.bytes,
+            delivered_at: self.delivery.at.unwrap_or(now),
+            flight_began: self.delivery.flight_began.unwrap_or(now),
+            is_limited: self.delivery.limited_until > self.delivery.bytes,
+        });
+    }
+
+    fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        pn: u64,
+        _app_limited: bool,
+        _rtt: &RttEstimator,
+    ) {
+        self.acknowledge(now, sent, bytes, pn);
+    }
+
+    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _largest: Option<u64>) {
+        self.in_flight = in_flight;
+        if app_limited {
+            self.delivery.limited_until = self.delivery.bytes + in_flight;
+        }
+        self.sample(now);
+        self.advance(now);
+        let acknowledged = std::mem::take(&mut self.delivery.acknowledged);
+        self.decide(acknowledged);
+    }
+
+    fn on_congestion_event(
+        &mut self,
+        _now: Instant,
+        _sent: Instant,
+        is_persistent_congestion: bool,
+        _is_ecn: bool,
+        _lost_bytes: u64,
+        _largest_lost_pn: u64,
+    ) {
+        if is_persistent_congestion {
+            self.window = LEAST_PACKETS * self.packet;
+        }
+    }
+
+    fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, _now: Instant) {
+        let Some(index) = self.sent.iter().position(|packet| packet.number == pn) else { return };
+        self.sent.remove(index);
+        self.in_flight = self.in_flight.saturating_sub(lost_bytes.into());
+        self.round.lost += u64::from(lost_bytes);
+    }
+
+    fn on_mtu_update(&mut self, new_mtu: u16) {
+        self.packet = new_mtu.into();
+    }
+
+    fn window(&self) -> u64 {
+        self.window
+    }
+
+    fn metrics(&self) -> ControllerMetrics {
+        let mut metrics = ControllerMetrics::default();
+        metrics.congestion_window = self.window;
+        metrics.pacing_rate = Some(self.pacing as u64);
+        metrics.bandwidth_estimate = (self.bandwidth() > 0.0).then(|| (self.bandwidth() * 8.0) as u64);
+        metrics
+    }
+
+    fn clone_box(&self) -> Box<dyn Controller> {
+        Box::new(self.clone())
+    }
+
+    fn initial_window(&self) -> u64 {
+        INITIAL_WINDOW
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any> {
+        self
+    }
+}
+
+impl ControllerFactory for BbrConfig {
+    fn build(self: Arc<Self>, _now: Instant, current_mtu: u16) -> Box<dyn Controller> {
+        Box::new(Bbr::new(self.seed, current_mtu))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PACKET: u16 = 1400;
+    const RTT: Duration = Duration::from_millis(40);
+
+    /// A bottleneck with a queue that holds everything, after which every n-th packet is lost, and a sender that always
+    /// has something to send.
+    struct Pipe {
+        bbr: Bbr,
+        rate: f64,
+        every_nth_lost: u64,
+        /// Number, departure, and when the acknowledgement arrives.
+        flight: VecDeque<(u64, Instant, Instant)>,
+        now: Instant,
+        idle_from: Instant,
+        next_send: Instant,
+        number: u64,
+        acknowledged: u64,
+    }
+
+    impl Pipe {
+        fn new(seed: u64, mbps: f64, every_nth_lost: u64) -> Self {
+            let now = Instant::now();
+            Pipe {
+                bbr: Bbr::new(seed, PACKET),
+                rate: mbps * 1e6 / 8.0,
+                every_nth_lost,
+                flight: VecDeque::new(),
+                now,
+                idle_from: now,
+                next_send: now,
+                number: 0,
+                acknowledged: 0,
+            }
+        }
+
+        /// Bytes a second that arrive.
+        fn run(&mut self, duration: Duration) -> f64 {
+            let (end, before) = (self.now + duration, self.acknowledged);
+            while self.now < end {
+                let may_send = self.bbr.in_flight + u64::from(PACKET) <= self.bbr.window();
+                let acknowledgement = self.flight.front().map(|(_, _, at)| *at);
+                let send = may_send.then_some(self.next_send.max(self.now));
+                match (send, acknowledgement) {
+                    (Some(send), at) if at.is_none_or(|at| send <= at) => self.send(send),
+                    (_, Some(at)) => self.acknowledge(at),
+                    (_, None) => unreachable!("the window holds a packet"),
+                }
+            }
+            (self.acknowledged - before) as f64 / duration.as_secs_f64()
+        }
+
+        fn send(&mut self, now: Instant) {
+            self.now = now;
+            let serialising = Duration::from_secs_f64(f64::from(PACKET) / self.rate);
+            self.idle_from = self.idle_from.max(now) + serialising;
+            self.bbr.on_packet_sent(now, PACKET, self.number);
+            self.flight.push_back((self.number, now, self.idle_from + RTT));
+            self.number += 1;
+            self.next_send = now + Duration::from_secs_f64(f64::from(PACKET) / self.bbr.pacing);
+        }
+
+        fn acknowledge(&mut self, now: Instant) {
+            self.now = now;
+            let (number, sent, _) = self.flight.pop_front().unwrap();
+            if self.every_nth_lost > 0 && number % self.every_nth_lost == 0 {
+                self.bbr.on_packet_lost(PACKET, number, now);
+                return;
+            }
+            let bytes = u64::from(PACKET);
+            self.acknowledged += bytes;
+            self.bbr.acknowledge(now, sent, bytes, number);
+            let in_flight = self.flight.len() as u64 * bytes;
+            self.bbr.on_end_acks(now, in_flight, false, None);
+        }
+    }
+
+    #[test]
+    fn the_window_follows_the_path() {
+        let mut pipe = Pipe::new(1, 20.0, 0);
+        pipe.run(Duration::from_secs(5));
+        let bytes_per_second = pipe.run(Duration::from_secs(10));
+        assert!(bytes_per_second > 0.95 * pipe.rate, "{bytes_per_second}");
+        let bdp = pipe.rate * RTT.as_secs_f64();
+        assert!(pipe.bbr.window() as f64 <= 3.0 * bdp, "{} of {bdp}", pipe.bbr.window());
+
+        pipe.rate /= 4.0;
+        pipe.run(Duration::from_secs(10));
+        let bytes_per_second = pipe.run(Duration::from_secs(10));
+        assert!(bytes_per_second > 0.9 * pipe.rate, "{bytes_per_second}");
+        assert!(pipe.bbr.bandwidth() < 1.4 * pipe.rate, "{}", pipe.bbr.bandwidth());
+    }
+
+    #[test]
+    fn a_path_that_becomes_faster_is_used_faster() {
+        let mut pipe = Pipe::new(1, 10.0, 0);
+        pipe.run(Duration::from_secs(5));
+        pipe.rate *= 4.0;
+        pipe.run(Duration::from_secs(25));
+        let bytes_per_second = pipe.run(Duration::from_secs(5));
+        assert!(bytes_per_second > 0.8 * pipe.rate, "{bytes_per_second}");
+    }
+
+    #[test]
+    fn random_loss_is_not_congestion() {
+        let mut pipe = Pipe::new(1, 20.0, 60);
+        pipe.run(Duration::from_secs(5));
+        let bytes_per_second = pipe.run(Duration::from_secs(10));
+        assert!(bytes_per_second > 0.9 * pipe.rate, "{bytes_per_second}");
+    }
+
+    #[test]
+    fn the_same_seed_does_the_same() {
+        let run = |seed| {
+            let mut pipe = Pipe::new(seed, 20.0, 50);
+            pipe.run(Duration::from_secs(20));
+            (pipe.acknowledged, pipe.bbr.window, pipe.number)
+        };
+        assert_eq!(run(7), run(7));
+        assert_ne!(run(7), run(8));
+    }
+}
