@@ -1,9 +1,10 @@
-//! What a packet costs: the eBPF programs, each in the kernel's own test run, and the emulator.
+//! What a packet costs: the eBPF programs, each in the kernel's own test run, network coding, and the emulator.
 //!
 //! A figure is the median of many short runs. What is compared runs in turns, and a ratio is the median of the ratios
 //! of neighbouring runs, so that a machine that changes its speed changes both sides. `limit_*` among the parameters is
 //! what a figure is to reach.
 
+mod coding;
 mod dedup;
 mod edge;
 mod network;
@@ -48,7 +49,8 @@ fn programs(network: &Network, summary: &mut Summary) -> Result<()> {
     stay_on_one_cpu()?;
     dedup::run(summary)?;
     replicate::run(network, summary)?;
-    edge::run(summary)
+    edge::run(summary)?;
+    coding::run(summary)
 }
 
 /// A thread that wanders between CPUs leaves its cache and its softirqs behind.

@@ -1,0 +1,114 @@
+use super::{INNER_BYTES, case, median, nanoseconds};
+use crate::summary::Summary;
+use anyhow::{Result, ensure};
+use hawser_coding::kernel::Kernel;
+use hawser_coding::{Config, Decoder, encode, encode_with};
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 1001;
+
+/// Packets of a run: few, so that most runs are over before another process takes the CPU.
+const PACKETS: u32 = 50;
+
+/// Packets of a range: the paper's r (section 4.4.2).
+const RANGE: u8 = 10;
+
+/// What a coded packet may take, by kernel.
+const ENCODE_LIMITS_NS: [(&str, f64); 2] = [("avx2", 400.0), ("gfni512", 150.0)];
+
+pub(super) fn run(summary: &mut Summary) -> Result<()> {
+    let packets: Vec<Vec<u8>> = (0..RANGE).map(|n| vec![n; INNER_BYTES]).collect();
+    let range: Vec<&[u8]> = packets.iter().map(Vec::as_slice).collect();
+    encoding(&range, summary);
+    decoding(&range, summary)?;
+    originals(&range, summary)
+}
+
+/// A coded packet by each kernel that there is.
+fn encoding(range: &[&[u8]], summary: &mut Summary) {
+    let kernels = Kernel::available();
+    let mut coded = vec![Vec::new(); kernels.len()];
+    let mut products = vec![Vec::new(); kernels.len()];
+    let mut symbol = Vec::new();
+    let mut seed = 0;
+    for _ in 0..ROUNDS {
+        for (place, kernel) in kernels.iter().enumerate() {
+            coded[place].push(per_packet(PACKETS, || {
+                symbol.clear();
+                seed += 1;
+                encode_with(*kernel, black_box(range), seed, &mut symbol);
+            }));
+            products[place].push(per_packet(PACKETS, || {
+                kernel.mul_add(black_box(&mut symbol), 0x8e, black_box(range[0]));
+            }));
+        }
+    }
+    for ((kernel, coded), products) in kernels.iter().zip(coded).zip(products) {
+        let limit = ENCODE_LIMITS_NS.iter().find(|(name, _)| *name == kernel.name());
+        let limit = limit.map(|(_, limit)| ("ns_per_packet", *limit));
+        let mut case = case(&format!("coding/encode-{}", kernel.name()), limit.as_slice());
+        case.params.insert("range_packets".into(), RANGE.into());
+        case.metrics.set("ns_per_packet", median(coded));
+        case.metrics.set("multiply_add_ns_per_packet", median(products));
+        summary.cases.push(case);
+    }
+}
+
+/// All packets of a range from as many coded ones.
+fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
+    let coded: Vec<(u64, Vec<u8>)> = (0..u64::from(RANGE))
+        .map(|seed| {
+            let mut symbol = Vec::new();
+            encode(range, seed, &mut symbol);
+            (seed, symbol)
+        })
+        .collect();
+    let mut decoder = Decoder::new(Config::default());
+    let mut figures = Vec::new();
+    let mut start = 0;
+    for _ in 0..ROUNDS {
+        figures.push(per_packet(PACKETS / u32::from(RANGE), || {
+            for (seed, symbol) in &coded {
+                decoder.handle_coded(start, range.len(), *seed, symbol).expect("an honest symbol");
+            }
+            while let Some(packet) = decoder.poll_packet() {
+                black_box(packet);
+            }
+            start += u64::from(RANGE);
+        }));
+    }
+    let determined = decoder.counts().determined;
+    ensure!(determined == start, "{determined} of {start} lost packets came back");
+    let mut case = case("coding/decode", &[]);
+    case.params.insert("range_packets".into(), RANGE.into());
+    case.metrics.set("ns_per_packet", median(figures) / f64::from(RANGE));
+    summary.cases.push(case);
+    Ok(())
+}
+
+/// What a packet costs that was not lost.
+fn originals(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
+    let mut decoder = Decoder::new(Config::default());
+    let mut next = 0;
+    let figures = (0..ROUNDS).map(|_| {
+        per_packet(PACKETS, || {
+            decoder.handle_original(next, black_box(range[0])).expect("a new packet");
+            next += 1;
+        })
+    });
+    let figure = median(figures.collect());
+    ensure!(decoder.counts().originals == next, "every packet was new");
+    let mut case = case("coding/original", &[]);
+    case.metrics.set("ns_per_packet", figure);
+    summary.cases.push(case);
+    Ok(())
+}
+
+/// What `work` takes, nanoseconds, when it is repeated.
+fn per_packet(times: u32, mut work: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    (0..times).for_each(|_| work());
+    let total: Duration = start.elapsed();
+    nanoseconds(total) / f64::from(times)
+}
