@@ -194,6 +194,7 @@ impl Watched {
             ends: stats.ends,
             retransmissions: stats.retransmissions,
             records_lost: stats.lost,
+            late: self.trigger.late_requests(),
             degraded: self.degraded,
             packets_per_request: self.frames.smoothed.map(|packets| packets.round() as u64),
         }

@@ -36,7 +36,9 @@ pub struct Trigger {
     last: Option<Instant>,
     /// When the interval began that is running: at the last request or when the last one became late.
     since: Instant,
+    /// In a row.
     late: u32,
+    late_in_all: u64,
     /// Whether it has fired and was not re-armed.
     fired: bool,
     /// When it looks again after it was re-armed.
@@ -63,6 +65,7 @@ impl Trigger {
             last: None,
             since: Instant::ZERO,
             late: 0,
+            late_in_all: 0,
             fired: false,
             resumes: Instant::ZERO,
             event: None,
@@ -101,6 +104,7 @@ impl Trigger {
             let due = self.due();
             self.since = due;
             self.late += 1;
+            self.late_in_all += 1;
             if self.late >= self.config.in_a_row {
                 let silent = now.saturating_since(self.last.unwrap_or(now));
                 self.event = Some(Degraded { at: now, due, silent });
@@ -112,6 +116,11 @@ impl Trigger {
     /// What there is to say.
     pub fn poll_event(&mut self) -> Option<Degraded> {
         self.event.take()
+    }
+
+    /// Late requests so far. While it is quiet, and in the hold-off, it does not look for them.
+    pub fn late_requests(&self) -> u64 {
+        self.late_in_all
     }
 
     /// The flow is no longer being helped as much as it can be: look again after the hold-off.
@@ -169,6 +178,7 @@ mod tests {
         let degraded = wait(&mut trigger, ms(2000)).unwrap();
         assert_eq!(degraded.due, ms(1450));
         assert_eq!(trigger.poll_timeout(), None);
+        assert_eq!(trigger.late_requests(), 3);
     }
 
     #[test]
@@ -189,6 +199,7 @@ mod tests {
             assert_eq!(trigger.poll_event(), None);
         }
         assert_eq!(wait(&mut trigger, ms(2000)).unwrap().due, ms(860));
+        assert_eq!(trigger.late_requests(), 2 + 2 + 1);
     }
 
     #[test]

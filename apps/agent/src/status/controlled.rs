@@ -106,6 +106,9 @@ pub struct WatchStatus {
     pub retransmissions: u64,
     /// Requests that were not noticed because there were too many.
     pub records_lost: u64,
+    /// Requests that came late, or should have come, since the flow is watched in this way. None are counted while it is on all
+    /// of its paths because they did, nor in the second after it is not any more.
+    pub late: u64,
     /// How often requests came late as many times in a row as the trigger allows.
     pub degraded: u64,
     /// Packets that answer a request, as far as known.

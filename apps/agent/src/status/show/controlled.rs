@@ -78,11 +78,12 @@ fn judged(status: &ControllerStatus) -> String {
 }
 
 fn watched(status: &ControllerStatus) -> String {
-    const COLUMNS: [&str; 5] = ["flow", "requests", "sent again", "degraded", "packets a request"];
+    const COLUMNS: [&str; 6] = ["flow", "requests", "sent again", "late", "degraded", "packets a request"];
     let mut rows = Vec::new();
     for judged in status.receive.values() {
         let Some(watch) = &judged.watch else { continue };
-        let counts = [watch.requests, watch.retransmissions, watch.degraded].map(|count| count.to_string());
+        let counts = [watch.requests, watch.retransmissions, watch.late, watch.degraded];
+        let counts = counts.map(|count| count.to_string());
         let size = watch.packets_per_request.map_or_else(|| "-".to_owned(), |packets| packets.to_string());
         rows.push([vec![judged.policy.flow.to_string()], counts.to_vec(), vec![size]].concat());
     }
@@ -114,6 +115,7 @@ mod tests {
             ends: 0,
             retransmissions: 2,
             records_lost: 0,
+            late: 5,
             degraded: 1,
             packets_per_request: Some(124),
         };
@@ -163,8 +165,8 @@ mod tests {
              \x20                            1   100       97             12\n\
              \n\
              watched requests\n\
-             \x20flow  requests  sent again  degraded  packets a request\n\
-             stage       300           2         1                124\n\
+             \x20flow  requests  sent again  late  degraded  packets a request\n\
+             stage       300           2     5         1                124\n\
              \n\
              in-band signals: 1 accepted, 2 epoch\n"
         );
