@@ -6,15 +6,12 @@ use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Where this test program, started again by itself, finds its state.
+/// Where the test below, run again by itself in another process, finds its state.
 const STATE: &str = "HAWSER_TEST_CONTROLLER_STATE";
 
-/// Not a test of its own: the controller that the test below kills. It changes policies as fast as it can and says of each
-/// epoch when it was acknowledged.
-#[tokio::test(flavor = "multi_thread")]
-#[ignore = "started by a_killed_controller_has_lost_nothing_that_it_acknowledged"]
-async fn controller_to_be_killed() {
-    let Ok(state) = std::env::var(STATE) else { return };
+/// The controller that the test below kills. It changes policies as fast as it can and says of each epoch when it was
+/// acknowledged.
+async fn controller_to_be_killed(state: String) {
     let directory = tempfile::tempdir().unwrap();
     let mut config = Config { state: state.into(), ..config(&directory) };
     config.limits.operator_requests_per_s = 1e6;
@@ -29,9 +26,16 @@ async fn controller_to_be_killed() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_killed_controller_has_lost_nothing_that_it_acknowledged() {
+    if let Ok(state) = std::env::var(STATE) {
+        return controller_to_be_killed(state).await;
+    }
     let directory = tempfile::tempdir().unwrap();
     let mut child: Child = Command::new(std::env::current_exe().unwrap())
-        .args(["--ignored", "--exact", "restart::controller_to_be_killed", "--nocapture"])
+        .args([
+            "--exact",
+            "restart::a_killed_controller_has_lost_nothing_that_it_acknowledged",
+            "--nocapture",
+        ])
         .env(STATE, directory.path())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
