@@ -32,6 +32,9 @@ const SERVER_DAYS: i64 = 90;
 /// Certificates are valid from a little before they are made, since clocks differ.
 const CLOCKS_DIFFER: Duration = Duration::minutes(5);
 
+/// But not from longer before than this part of their life, so that two thirds of it end well after that.
+const EARLY_PART: i32 = 10;
+
 /// Signs certificates.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
@@ -151,7 +154,12 @@ impl Authority {
     }
 
     /// A certificate for the key of a request. What the request says of names and purposes is ignored.
-    pub(crate) fn sign(&self, csr_pem: &str, node: &Name, days: u32) -> Result<NodeCertificate, BadRequest> {
+    pub(crate) fn sign(
+        &self,
+        csr_pem: &str,
+        node: &Name,
+        life: std::time::Duration,
+    ) -> Result<NodeCertificate, BadRequest> {
         let bad = |error: rcgen::Error| BadRequest(error.to_string());
         let request = CertificateSigningRequestParams::from_pem(csr_pem).map_err(bad)?;
         let serial: [u8; 16] = {
@@ -162,17 +170,17 @@ impl Authority {
             bytes
         };
         let now = OffsetDateTime::now_utc();
-        let life = Duration::days(days.into());
+        let life_ms = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
+        let life = Duration::try_from(life).map_err(|error| BadRequest(error.to_string()))?;
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(node.as_str());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
-        params.not_before = now - CLOCKS_DIFFER;
+        params.not_before = now - CLOCKS_DIFFER.min(life / EARLY_PART);
         params.not_after = now + life;
         let certificate = params.signed_by(&request.public_key, &self.issuer).map_err(bad)?;
-        let life_ms = u64::from(days) * 24 * 3600 * 1000;
         let issued = Issued { serial: hex::encode(serial), expires_unix_ms: unix_ms() + life_ms };
         Ok(NodeCertificate { pem: certificate.pem(), issued, renew_unix_ms: unix_ms() + life_ms * 2 / 3 })
     }
@@ -214,6 +222,8 @@ fn common_name(name: &str) -> DistinguishedName {
 mod tests {
     use super::*;
 
+    const LIFE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
+
     fn request() -> String {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).unwrap();
         let mut params = CertificateParams::new(vec!["another".to_owned()]).unwrap();
@@ -229,7 +239,7 @@ mod tests {
     #[test]
     fn a_node_gets_the_name_that_its_token_has_and_not_the_one_it_asks_for() {
         let node: Name = "edge-1".parse().unwrap();
-        let certificate = authority().sign(&request(), &node, 30).unwrap();
+        let certificate = authority().sign(&request(), &node, LIFE).unwrap();
         let der = CertificateDer::from_pem_slice(certificate.pem.as_bytes()).unwrap();
         assert_eq!(Presented::of(&der), Some(Presented { node, serial: certificate.issued.serial }));
         let (_, parsed) = X509Certificate::from_der(&der).unwrap();
@@ -247,7 +257,7 @@ mod tests {
         let other = if good.as_bytes()[place] == b'A' { "B" } else { "A" };
         let forged = format!("{}{other}{}", &good[..place], &good[place + 1..]);
         for text in ["", authority.pem(), &forged] {
-            assert!(authority.sign(text, &node, 30).is_err(), "{text}");
+            assert!(authority.sign(text, &node, LIFE).is_err(), "{text}");
         }
     }
 }

@@ -76,8 +76,8 @@ pub struct NodesConfig {
     /// A node that has not reported for so long counts as dead, seconds. Also after how long another controller decides
     /// when the leader dies.
     pub lease_s: u32,
-    /// How long a node's certificate is valid, days.
-    pub certificate_days: u32,
+    /// How long a node's certificate is valid, days or a part of one.
+    pub certificate_days: f64,
     /// Whether policies are also sent to ingress nodes in-band.
     pub signals: bool,
 }
@@ -94,6 +94,9 @@ pub struct LimitsConfig {
     pub request_timeout_s: u32,
     /// A connection without a request is closed after so long, seconds.
     pub idle_s: u32,
+    /// A connection whose other end takes nothing of what is sent to it is cut after so long, seconds: a stream that nobody
+    /// reads must not stay.
+    pub unread_s: u32,
     /// The largest body of a request, bytes.
     pub body_bytes: usize,
     /// Requests a second by one operator's token.
@@ -122,7 +125,7 @@ impl Default for Config {
 
 impl Default for NodesConfig {
     fn default() -> Self {
-        NodesConfig { report_every_ms: 5_000, lease_s: 15, certificate_days: 30, signals: true }
+        NodesConfig { report_every_ms: 5_000, lease_s: 15, certificate_days: 30.0, signals: true }
     }
 }
 
@@ -133,6 +136,7 @@ impl Default for LimitsConfig {
             connections_per_address: 2_000,
             request_timeout_s: 10,
             idle_s: 60,
+            unread_s: 20,
             body_bytes: 256 * 1024,
             operator_requests_per_s: 500.0,
             node_requests_per_s: 50.0,
@@ -196,11 +200,16 @@ impl Config {
                 "nodes.lease_s",
                 "is at least 2, and at least twice nodes.report_every_ms, so that one late report does no harm",
             ),
-            ((1..=825).contains(&self.nodes.certificate_days), "nodes.certificate_days", "is 1 to 825"),
+            (
+                self.nodes.certificate_days > 0.0 && self.nodes.certificate_days <= 825.0,
+                "nodes.certificate_days",
+                "is above 0 and at most 825",
+            ),
             (limits.connections > 0, "limits.connections", "is at least 1"),
             (limits.connections_per_address > 0, "limits.connections_per_address", "is at least 1"),
             (limits.request_timeout_s > 0, "limits.request_timeout_s", "is at least 1"),
             (limits.idle_s > 0, "limits.idle_s", "is at least 1"),
+            (limits.unread_s > 0, "limits.unread_s", "is at least 1"),
             (limits.body_bytes >= 4096, "limits.body_bytes", "is at least 4096"),
             (rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()), "limits", "has rates above 0"),
             (self.events >= 100, "events", "is at least 100"),
@@ -213,6 +222,14 @@ impl Config {
 
     pub(crate) fn lease(&self) -> Duration {
         Duration::from_secs(self.nodes.lease_s.into())
+    }
+
+    pub(crate) fn certificate_life(&self) -> Duration {
+        Duration::from_secs_f64(self.nodes.certificate_days * 24.0 * 3600.0)
+    }
+
+    pub(crate) fn unread(&self) -> Duration {
+        Duration::from_secs(self.limits.unread_s.into())
     }
 
     pub(crate) fn request_timeout(&self) -> Duration {

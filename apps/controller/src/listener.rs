@@ -32,9 +32,6 @@ use tower::ServiceExt;
 /// When the machine is out of descriptors or memory, accepting waits so long.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A connection whose other end takes nothing for so long is cut: a stream that nobody reads must not stay.
-const STALLED: Duration = Duration::from_secs(20);
-
 /// How long requests may take to finish when the controller ends.
 const FINISH_WITHIN: Duration = Duration::from_secs(5);
 
@@ -200,7 +197,8 @@ pub(crate) async fn serve(
 async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: Router) {
     let controller = place.controller.clone();
     let options = socket2::SockRef::from(&socket);
-    if let Err(error) = socket.set_nodelay(true).and_then(|()| options.set_tcp_user_timeout(Some(STALLED))) {
+    let unread = controller.config.unread();
+    if let Err(error) = socket.set_nodelay(true).and_then(|()| options.set_tcp_user_timeout(Some(unread))) {
         tracing::debug!("cannot set up a connection: {error}");
         return;
     }
@@ -265,8 +263,8 @@ async fn serve_http(controller: &Arc<Controller>, stream: TlsStream<TcpStream>, 
         .max_concurrent_streams(STREAMS_PER_CONNECTION)
         .max_header_list_size(MAX_HEAD_BYTES as u32)
         .max_send_buf_size(MAX_UNSENT_BYTES)
-        .keep_alive_interval(STALLED)
-        .keep_alive_timeout(STALLED);
+        .keep_alive_interval(controller.config.unread())
+        .keep_alive_timeout(controller.config.unread());
     // Told by TLS; to guess from the first bytes would mean to wait for them.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };

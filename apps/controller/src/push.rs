@@ -2,7 +2,7 @@
 //!
 //! A stream holds no queue. What has changed is marked, and what is sent is read from the view when the node takes it: a
 //! slow node skips what was overtaken, and memory does not grow. One that takes nothing at all loses its connection
-//! (`server`: TCP's user timeout).
+//! (`listener`: TCP's user timeout).
 
 use crate::authority::Presented;
 use crate::controller::Controller;

@@ -127,8 +127,8 @@ impl Controller {
     }
 
     fn sign(&self, csr: &str, node: &Name) -> Result<NodeCertificate, Refusal> {
-        let days = self.config.nodes.certificate_days;
-        self.authority.sign(csr, node, days).map_err(|error| Refusal::meaningless(error.to_string()))
+        let life = self.config.certificate_life();
+        self.authority.sign(csr, node, life).map_err(|error| Refusal::meaningless(error.to_string()))
     }
 
     fn answer(&self, node: &Name, certificate: NodeCertificate) -> Certificate {
