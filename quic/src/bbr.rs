@@ -39,13 +39,20 @@ const LEAST_PACKETS: u64 = 4;
 
 const INITIAL_WINDOW: u64 = 14_720;
 
+/// The rate before anything is known of the path: the first window within a millisecond.
+const INITIAL_PACING: f64 = STARTUP_GAIN * INITIAL_WINDOW as f64 / 1e-3;
+
+/// After so long without an acknowledgement a path is another one than before.
+const OUTAGE: Duration = Duration::from_millis(500);
+
 /// A model of the path as in BBR version 3: the most bandwidth that was seen lately, the least round-trip time, and
 /// bounds learnt from losses.
 ///
-/// It follows draft-ietf-ccwg-bbr, with two differences that suit a tunnel of live media. A round trip in which fewer
-/// packets than the loss threshold are lost lowers nothing, because radio links lose packets without being congested; and
-/// bounds come from round trips in which the connection had enough to send only. What is drawn at random comes from a
-/// seed, so that connections can be simulated; noq's own BBR 3 cannot be seeded from outside.
+/// It follows draft-ietf-ccwg-bbr, with differences that suit a tunnel of live media. A round trip in which fewer packets
+/// than the loss threshold are lost lowers nothing, because radio links lose packets without being congested; bounds come
+/// only from round trips in which the connection had enough to send; and a path that comes back after an outage is
+/// explored as a fresh one is. What is drawn at random comes from a seed, so that connections can be simulated; noq's own
+/// BBR 3 cannot be seeded from outside.
 #[derive(Debug, Clone)]
 pub struct Bbr {
     random: u64,
@@ -67,6 +74,8 @@ pub struct Bbr {
     short_bound: u64,
     min_rtt: Option<(Duration, Instant)>,
     round: Round,
+    /// The longest time without an acknowledgement before the ones that are being processed.
+    outage: Duration,
     cycle_ends: Option<Instant>,
 }
 
@@ -108,8 +117,8 @@ struct Delivery {
     at: Option<Instant>,
     /// When the packet was sent that was delivered last: the flight that is sampled begins there.
     flight_began: Option<Instant>,
-    /// Up to this many delivered bytes the application is the limit.
-    limited_until: u64,
+    /// Until more than this has been delivered, samples say what the application sent and not what the path takes.
+    limited_until: Option<u64>,
     newest: Option<Sent>,
     acknowledged: u64,
 }
@@ -132,7 +141,7 @@ impl Bbr {
             random: seed,
             packet: packet.into(),
             window: INITIAL_WINDOW,
-            pacing: STARTUP_GAIN * INITIAL_WINDOW as f64 / 1e-3,
+            pacing: INITIAL_PACING,
             sent: VecDeque::new(),
             in_flight: 0,
             delivery: Delivery::default(),
@@ -146,6 +155,7 @@ impl Bbr {
             short_bound: u64::MAX,
             min_rtt: None,
             round: Round::default(),
+            outage: Duration::ZERO,
             cycle_ends: None,
         }
     }
@@ -155,12 +165,28 @@ impl Bbr {
         self.bandwidth[0].max(self.bandwidth[1])
     }
 
+    /// A path that was away is explored as a fresh one is: cycles of probing would take many seconds to find out that it
+    /// takes ten times as much as when it faded.
+    fn forget_bandwidth(&mut self) {
+        self.phase = Phase::Startup;
+        self.is_filled = false;
+        (self.full, self.full_rounds) = (0.0, 0);
+        self.bandwidth = [0.0; 2];
+        self.bandwidth_bound = f64::INFINITY;
+        (self.long_bound, self.short_bound) = (u64::MAX, u64::MAX);
+        self.pacing = INITIAL_PACING;
+        self.window = self.window.max(INITIAL_WINDOW);
+        self.round = Round { ends: self.delivery.bytes, ..Round::default() };
+    }
+
     fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64) {
         let is_it = |packet: &Sent| packet.number == number && packet.at == sent;
         let Some(packet) = self.sent.iter().position(is_it).and_then(|index| self.sent.remove(index)) else {
             return;
         };
         self.in_flight = self.in_flight.saturating_sub(packet.bytes);
+        let silent_since = self.delivery.at.unwrap_or(now);
+        self.outage = self.outage.max(now.saturating_duration_since(silent_since));
         self.delivery.bytes += bytes;
         self.delivery.acknowledged += bytes;
         self.delivery.at = Some(now);
@@ -380,7 +406,7 @@ impl Controller for Bbr {
             delivered: self.delivery.bytes,
             delivered_at: self.delivery.at.unwrap_or(now),
             flight_began: self.delivery.flight_began.unwrap_or(now),
-            is_limited: self.delivery.limited_until > self.delivery.bytes,
+            is_limited: self.delivery.limited_until.is_some_and(|until| self.delivery.bytes <= until),
         });
     }
 
@@ -399,8 +425,12 @@ impl Controller for Bbr {
     fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _largest: Option<u64>) {
         self.in_flight = in_flight;
         if app_limited {
-            self.delivery.limited_until = self.delivery.bytes + in_flight;
+            self.delivery.limited_until = Some(self.delivery.bytes + in_flight);
         }
+        if self.outage >= OUTAGE {
+            self.forget_bandwidth();
+        }
+        self.outage = Duration::ZERO;
         self.sample(now);
         self.advance(now);
         let acknowledged = std::mem::take(&mut self.delivery.acknowledged);

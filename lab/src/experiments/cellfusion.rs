@@ -25,6 +25,9 @@ use std::thread;
 use std::time::Duration;
 use wildmatch::WildMatch;
 
+/// The paper's.
+const XNC: &str = "xnc";
+
 /// The sender that knows the future.
 const ORACLE: &str = "oracle";
 
@@ -33,7 +36,7 @@ const SINGLE: &str = "single";
 
 /// Every scheme that is compared, XNC first.
 const CASES: [&str; 12] = [
-    "xnc",
+    XNC,
     "minrtt",
     "redundant",
     "xlink",
@@ -166,4 +169,63 @@ fn travel(job: &Job, drive: &Drive, length: Duration, seed: u64, identities: &Id
     };
     trip.cpu = cost::thread_cpu()?.saturating_sub(began);
     Ok(trip)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::summary::Case;
+
+    const LENGTH: Duration = Duration::from_secs(4);
+
+    fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
+        let identities = Identities::sign().unwrap();
+        let job = |case: &&'static str| Job { case, path: None, drive: 0 };
+        let trip = |case| travel(&job(case), drive, LENGTH, 1, &identities).unwrap();
+        score::cases(&score::collect(names.iter().map(trip).collect()), LENGTH)
+    }
+
+    fn metric(case: &Case, name: &str) -> f64 {
+        case.metrics.get(name).unwrap()
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_cases() {
+        let drive = Drive::drawn(1, false);
+        let run = || serde_json::to_string(&cases(&["xnc", "fec", "minrtt"], &drive)).unwrap();
+        assert_eq!(run(), run());
+    }
+
+    #[test]
+    fn nobody_gets_below_the_floor() {
+        for seed in 0..2 {
+            let cases = cases(&["oracle", "xnc", "redundant", "minrtt"], &Drive::drawn(seed, false));
+            let floor = &cases[0];
+            for case in &cases[1..] {
+                for name in ["stall_ratio", "packet_delay_p50_ms", "lost_frames_ratio"] {
+                    let (ours, floor) = (metric(case, name), metric(floor, name));
+                    assert!(ours >= floor, "{} {name}: {ours} below {floor}", case.name);
+                }
+                assert!(metric(case, "fps_mean") > 0.0, "{} delivers something", case.name);
+            }
+        }
+    }
+
+    #[test]
+    fn links_that_lose_nothing_cost_nothing() {
+        let cases = cases(&["xnc"], &Drive::drawn(3, true));
+        assert!(metric(&cases[0], "redundancy_ratio") < 0.01, "{:?}", cases[0].metrics);
+        assert_eq!(metric(&cases[0], "lost_packets_ratio"), 0.0);
+        assert_eq!(metric(&cases[0], "stall_ratio"), 0.0);
+    }
+
+    #[test]
+    fn patterns_choose_schemes_and_drives() {
+        let drives: Vec<Drive> = (0..12).map(|seed| Drive::drawn(seed, false)).collect();
+        let count = |pattern: &str| chosen(Some(pattern), &drives).map_or(0, |jobs| jobs.len());
+        assert_eq!(count("xnc"), 12);
+        assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);
+        assert_eq!(count("single/drawn-000"), 4, "each path by itself");
+        assert_eq!(count("nothing"), 0);
+    }
 }

@@ -15,12 +15,17 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What IPv4 and UDP put in front of a QUIC packet.
 const OUTER_HEADERS: u64 = 28;
 
 /// What 1500 bytes hold over IPv4.
 const UDP_PAYLOAD: u16 = 1472;
+
+/// Longer than a drive: some uplinks are dead for half a minute, and what a tunnel does then, connect again, is not what
+/// schemes are compared for.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 const PROTOCOL: &[u8] = b"hawser-simulation";
 const SERVER_NAME: &str = "cloud.invalid";
@@ -210,12 +215,10 @@ impl Side {
     fn transport(&self) -> Result<Arc<noq_proto::TransportConfig>> {
         let clock = self.clock.clone();
         let live = Arc::clone(&self.live);
-        let congestion = if std::env::var("NOQ_BBR").is_ok() {
-            Congestion::new(Arc::new(noq_proto::congestion::Bbr3Config::default()), live, move || clock.now())
-        } else {
-            Congestion::new(Arc::new(BbrConfig { seed: self.seed }), live, move || clock.now())
-        };
-        let transport = Transport { udp_payload: UDP_PAYLOAD, ..Transport::default() };
+        let bbr = Arc::new(BbrConfig { seed: self.seed });
+        let congestion = Congestion::new(bbr, live, move || clock.now());
+        let transport =
+            Transport { udp_payload: UDP_PAYLOAD, idle_timeout: IDLE_TIMEOUT, ..Transport::default() };
         Ok(Arc::new(transport.config(congestion)?))
     }
 

@@ -36,6 +36,21 @@ impl Histogram {
         self.total
     }
 
+    /// The share that is at most as long, for each ms of a curve.
+    pub(super) fn distribution(&self) -> Vec<(f64, f64)> {
+        let (mut below, mut points) = (0, Vec::new());
+        for (step, count) in self.counts.iter().enumerate() {
+            below += u64::from(*count);
+            if step % 10 == 0 || below == self.total {
+                points.push((step as f64 / 10.0, below as f64 / self.total as f64));
+            }
+            if below == self.total {
+                break;
+            }
+        }
+        points
+    }
+
     /// The nearest-rank percentile in ms, rounded up to a step; not a number when nothing was counted.
     pub(super) fn percentile_ms(&self, share: f64) -> f64 {
         let rank = ((share * self.total as f64).ceil() as u64).max(1);

@@ -20,6 +20,11 @@ pub(super) fn figures(case: &str) -> Metrics {
             ("stall_reduction_vs_fec_ratio", 0.8167),
             ("stall_reduction_vs_bonding_ratio", 0.8062),
             ("packet_delay_p99_reduction_vs_single_ratio", 0.7153),
+            ("redundancy_reduction_vs_fec_ratio", 0.8949),
+            ("loss_p95_reduction_vs_xnc_uncoded_ratio", 0.1555),
+            ("loss_p99_reduction_vs_xnc_uncoded_ratio", 0.4170),
+            ("packet_delay_p95_reduction_vs_xnc_slow_loss_ratio", 0.0848),
+            ("packet_delay_p99_reduction_vs_xnc_slow_loss_ratio", 0.2844),
         ]),
         "redundant" => Metrics::from([("redundancy_ratio", 3.0)]),
         "single" => Metrics::from([

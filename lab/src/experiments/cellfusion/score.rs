@@ -4,7 +4,7 @@ use super::drive::Drive;
 use super::histogram::Histogram;
 use super::simulation::{Outcome, window};
 use super::video::{FPS, Seen, Viewer, timeline};
-use super::{Job, ORACLE, SINGLE, paper};
+use super::{Job, ORACLE, SINGLE, XNC, paper};
 use crate::summary::{Case, Metrics};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
@@ -25,6 +25,7 @@ pub(super) struct Trip {
     packet_delays: Histogram,
     frame_delays: Histogram,
     lost_packets: u64,
+    loss_by_second: Vec<f64>,
     /// Of the frames captured in the window: all, and those never shown.
     frames: u64,
     lost_frames: u64,
@@ -60,6 +61,7 @@ impl Trip {
             packet_delays,
             frame_delays,
             lost_packets,
+            loss_by_second: viewer.loss_by_second(from, to),
             seen,
             first_bytes: 0,
             further_bytes: 0,
@@ -67,6 +69,11 @@ impl Trip {
             lost_datagrams: 0,
             cpu: Duration::ZERO,
         }
+    }
+
+    /// What was sent besides the first transmission of each packet.
+    pub(super) fn redundancy(&self) -> f64 {
+        self.further_bytes as f64 / self.first_bytes.max(1) as f64
     }
 
     /// The same, with what it took.
@@ -132,9 +139,22 @@ impl Score {
     }
 
     /// What was sent besides the first transmission of each packet.
-    pub(super) fn redundancy(&self) -> f64 {
-        let sum = |bytes: fn(&Trip) -> u64| self.trips.iter().map(bytes).sum::<u64>() as f64;
-        sum(|trip| trip.further_bytes) / sum(|trip| trip.first_bytes)
+    fn redundancy(&self) -> f64 {
+        self.share(|trip| trip.further_bytes, |trip| trip.first_bytes)
+    }
+
+    /// The share of packets that never came, of each second of each drive, from the least to the most.
+    pub(super) fn losses(&self) -> Vec<f64> {
+        let mut losses: Vec<f64> =
+            self.trips.iter().flat_map(|trip| trip.loss_by_second.iter().copied()).collect();
+        losses.sort_by(f64::total_cmp);
+        losses
+    }
+
+    fn loss_percentile(&self, share: f64) -> f64 {
+        let losses = self.losses();
+        let rank = (share * losses.len() as f64).ceil() as usize;
+        losses[rank.max(1) - 1]
     }
 
     fn mean(&self, figure: impl Fn(&Trip) -> f64) -> f64 {
@@ -159,6 +179,8 @@ impl Score {
         metrics.set("lost_frames_ratio", self.share(|trip| trip.lost_frames, |trip| trip.frames));
         let packets = self.packet_delays.total() + self.lost_packets;
         metrics.set("lost_packets_ratio", self.lost_packets as f64 / packets as f64);
+        metrics.set("lost_packets_per_second_p95_ratio", self.loss_percentile(0.95));
+        metrics.set("lost_packets_per_second_p99_ratio", self.loss_percentile(0.99));
         if self.case != ORACLE {
             metrics.set("redundancy_ratio", self.redundancy());
             metrics.set("link_loss_ratio", self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams));
@@ -200,22 +222,39 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
         if let Some(floor) = find(ORACLE).filter(|floor| comparable(floor, score)) {
             case.metrics.set("stall_above_floor_ratio", score.stall_ratio() - floor.stall_ratio());
         }
-        if score.case == "xnc" {
-            let others = scores.iter().filter(|other| ![score.case, ORACLE].contains(&other.case));
-            for other in others.filter(|other| comparable(other, score)) {
-                let name = format!("stall_reduction_vs_{}_ratio", other.case.replace('-', "_"));
-                case.metrics.set(&name, 1.0 - score.stall_ratio() / other.stall_ratio());
-            }
-            if let Some(single) = find(SINGLE).filter(|single| comparable(single, score)) {
-                let p99 = |score: &Score| score.packet_delays.percentile_ms(0.99);
-                let reduction = 1.0 - p99(score) / p99(single);
-                case.metrics.set("packet_delay_p99_reduction_vs_single_ratio", reduction);
+        if score.case == XNC {
+            for other in scores.iter().filter(|other| comparable(other, score)) {
+                compare(score, other, &mut case.metrics);
             }
         }
         case.paper = paper::figures(score.case);
         case
     };
     scores.iter().map(describe).collect()
+}
+
+/// What XNC spares in comparison with another scheme.
+fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
+    let mut reduction = |of: &str, figure: &dyn Fn(&Score) -> f64| {
+        let name = format!("{of}_reduction_vs_{}_ratio", other.case.replace('-', "_"));
+        metrics.set(&name, 1.0 - figure(xnc) / figure(other));
+    };
+    if ![XNC, ORACLE].contains(&other.case) {
+        reduction("stall", &Score::stall_ratio);
+    }
+    match other.case {
+        SINGLE => reduction("packet_delay_p99", &|score| score.packet_delays.percentile_ms(0.99)),
+        "fec" => reduction("redundancy", &Score::redundancy),
+        "xnc-uncoded" => {
+            reduction("loss_p95", &|score| score.loss_percentile(0.95));
+            reduction("loss_p99", &|score| score.loss_percentile(0.99));
+        }
+        "xnc-slow-loss" => {
+            reduction("packet_delay_p95", &|score| score.packet_delays.percentile_ms(0.95));
+            reduction("packet_delay_p99", &|score| score.packet_delays.percentile_ms(0.99));
+        }
+        _ => {}
+    }
 }
 
 /// Only what met the same links can be compared.

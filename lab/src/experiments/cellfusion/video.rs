@@ -190,19 +190,36 @@ impl Viewer {
     /// Delays of the packets captured in a window, from the camera to the end of the tunnel, and how many never came.
     pub(super) fn packet_delays(&self, from: Instant, to: Instant) -> (Histogram, u64) {
         let (mut delays, mut lost) = (Histogram::default(), 0);
-        for (index, frame) in self.frames.iter().enumerate() {
-            if frame.captured < from || frame.captured >= to {
-                continue;
-            }
-            let end = self.firsts.get(index + 1).copied().unwrap_or(self.seen.len());
-            for seen in &self.seen[self.firsts[index]..end] {
-                match seen {
-                    Some(at) => delays.add(at.saturating_since(frame.captured)),
-                    None => lost += 1,
-                }
+        for (captured, arrived) in self.packets(from, to) {
+            match arrived {
+                Some(at) => delays.add(at.saturating_since(captured)),
+                None => lost += 1,
             }
         }
         (delays, lost)
+    }
+
+    /// The share of packets that never came, for each second of a window.
+    pub(super) fn loss_by_second(&self, from: Instant, to: Instant) -> Vec<f64> {
+        let mut counts = vec![(0_u32, 0_u32); to.saturating_since(from).as_secs_f64().ceil() as usize];
+        for (captured, arrived) in self.packets(from, to) {
+            let (lost, all) = &mut counts[captured.saturating_since(from).as_secs() as usize];
+            *lost += u32::from(arrived.is_none());
+            *all += 1;
+        }
+        counts.iter().map(|(lost, all)| f64::from(*lost) / f64::from((*all).max(1))).collect()
+    }
+
+    /// When each packet of a window was captured and when it arrived.
+    fn packets(&self, from: Instant, to: Instant) -> impl Iterator<Item = (Instant, Option<Instant>)> {
+        self.frames
+            .iter()
+            .enumerate()
+            .filter(move |(_, frame)| (from..to).contains(&frame.captured))
+            .flat_map(|(index, frame)| {
+                let end = self.firsts.get(index + 1).copied().unwrap_or(self.seen.len());
+                self.seen[self.firsts[index]..end].iter().map(|arrived| (frame.captured, *arrived))
+            })
     }
 }
 
