@@ -4,12 +4,13 @@ CARGO ?= cargo
 HAWSER := $(or $(CARGO_TARGET_DIR),target)/release/hawser
 AS_ROOT := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: help setup build test bench demo advisories clean
+.PHONY: help setup build test hostile bench demo advisories clean
 
 help:
 	@echo 'make demo        build, then one path against replication on five paths that misbehave; needs root'
 	@echo 'make test        everything that a change has to pass; says what it skips and why'
 	@echo 'make build       the optimised binary, $(HAWSER)'
+	@echo 'make hostile     ask a controller what its OpenAPI document does not foresee'
 	@echo 'make bench       cost per packet of the eBPF programs and of the emulator, into target/bench; needs root'
 	@echo 'make advisories  known weaknesses of the dependencies; fetches the list from the network'
 	@echo 'make setup       what the other targets do first: install what is missing'
@@ -24,6 +25,10 @@ build: setup
 test: setup
 	@xtask/setup.sh checks
 	@$(CARGO) run --quiet --locked --package xtask -- test
+
+hostile: build
+	@xtask/setup.sh hostile
+	@xtask/schemathesis.sh $(HAWSER)
 
 bench: build
 	$(AS_ROOT) $(HAWSER) lab bench

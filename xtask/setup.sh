@@ -1,9 +1,10 @@
 #!/bin/sh
-# Installs what building and running Hawser needs and the machine lacks; with `checks`, what `make test` needs besides.
+# Installs what building and running Hawser needs and the machine lacks; with `checks`, what `make test` needs besides, with
+# `hostile`, what `make hostile` does.
 # Says what it installs, and does nothing when all is there.
 set -eu
 
-# <command or file> <Debian package that brings it>
+# <command or file, perhaps a pattern> <Debian package that brings it>
 needed='
 clang                        clang
 llvm-strip                   llvm
@@ -22,6 +23,13 @@ needed_by_checks='
 etcd                         etcd-server
 curl                         curl
 '
+# For xtask/schemathesis.sh, which gets the rest from PyPI.
+needed_by_hostile='
+curl                         curl
+openssl                      openssl
+python3                      python3
+/usr/lib/python3*/ensurepip  python3-venv
+'
 
 die() {
     echo "setup: $*" >&2
@@ -39,7 +47,8 @@ as_root() {
 
 is_there() {
     case $1 in
-    /*) [ -e "$1" ] ;;
+    # shellcheck disable=SC2086 # a pattern
+    /*) ls -d $1 >/dev/null 2>&1 ;;
     *) command -v "$1" >/dev/null || [ -x "/usr/sbin/$1" ] ;;
     esac
 }
@@ -86,5 +95,6 @@ checks)
     require_rust
     install_check_tools
     ;;
+hostile) install_packages "$needed_by_hostile" ;;
 *) die "unknown argument $1" ;;
 esac

@@ -20,6 +20,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use refusal::Refusal;
+use serde_json::Value;
 use std::sync::Arc;
 use std::time::Instant;
 use utoipa::OpenApi;
@@ -48,7 +49,7 @@ struct Document;
 /// All routes, to be served or called. Requests need a [`Peer`](crate::Peer) in their extensions.
 pub fn router(controller: &Arc<Controller>) -> Router {
     let (routes, document) = documented().split_for_parts();
-    let document = Arc::new(document);
+    let document = Arc::new(in_full(&document));
     let docs = utoipa_swagger_ui::SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::new([DOCUMENT]));
     routes
         .route(DOCUMENT, get(move || async move { axum::Json((*document).clone()) }))
@@ -64,8 +65,42 @@ pub fn router(controller: &Arc<Controller>) -> Router {
 }
 
 /// The interface as a document, OpenAPI 3.1.
-pub fn document() -> utoipa::openapi::OpenApi {
-    documented().into_openapi()
+pub fn document() -> Value {
+    in_full(&documented().into_openapi())
+}
+
+/// With what its generator leaves out.
+fn in_full(document: &utoipa::openapi::OpenApi) -> Value {
+    let mut document = serde_json::to_value(document).expect("a document is JSON");
+    limit_integers(&mut document);
+    open_end_of_path(&mut document);
+    document
+}
+
+/// A path has the fields of its end and more, and no schema that forbids others can be a part of another one.
+fn open_end_of_path(document: &mut Value) {
+    if let Some(Value::Object(end)) = document.pointer_mut("/components/schemas/PathEnd") {
+        end.shift_remove("additionalProperties");
+    }
+}
+
+/// Names the largest value of each integer, which the name of its format alone does not tell everybody.
+fn limit_integers(part: &mut Value) {
+    match part {
+        Value::Object(fields) => {
+            fields.values_mut().for_each(limit_integers);
+            let most = match fields.get("format").and_then(Value::as_str) {
+                Some("uint8") => u8::MAX.into(),
+                Some("uint16") => u16::MAX.into(),
+                Some("uint32") => u32::MAX.into(),
+                Some("uint64") => u64::MAX,
+                _ => return,
+            };
+            fields.entry("maximum").or_insert(most.into());
+        }
+        Value::Array(parts) => parts.iter_mut().for_each(limit_integers),
+        _ => {}
+    }
 }
 
 fn documented() -> OpenApiRouter<Arc<Controller>> {

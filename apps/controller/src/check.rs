@@ -72,7 +72,8 @@ fn is_prefix(text: &str) -> bool {
     let parse = || {
         let (address, bits) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
-        let bits: u8 = bits.parse().ok()?;
+        // A number as people write it: neither a sign nor leading zeros.
+        let bits: u8 = bits.parse().ok().filter(|number: &u8| number.to_string() == bits)?;
         Some(bits <= if address.is_ipv4() { 32 } else { 128 })
     };
     parse().unwrap_or(false)

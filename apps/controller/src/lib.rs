@@ -51,7 +51,7 @@ pub struct Args {
 /// Runs a controller until SIGINT or SIGTERM.
 pub fn run(args: &Args) -> Result<()> {
     if args.openapi {
-        println!("{}", api::document().to_pretty_json()?);
+        println!("{:#}", api::document());
         return Ok(());
     }
     let config = Config::read(&args.config)?;

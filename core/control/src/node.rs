@@ -120,7 +120,6 @@ pub struct SendReport {
     /// Of the policy in force at the node.
     pub epoch: u32,
     /// The paths that packets take.
-    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
     pub code: u8,
     /// Packets that were replicated.
     pub packets: u64,

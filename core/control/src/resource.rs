@@ -98,6 +98,7 @@ pub struct Flow {
     pub select: Selector,
     /// Numbers of the paths that may be used, 1 to 8; empty: all that both nodes have.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(max_items = 7))]
     pub paths: Vec<u8>,
     /// What is done when the flow needs help.
     pub mode: Mode,
@@ -122,10 +123,17 @@ impl Flow {
 #[serde(deny_unknown_fields)]
 pub struct Selector {
     /// A prefix, such as 203.0.113.0/24.
+    #[cfg_attr(
+        feature = "openapi",
+        schema(
+            pattern = "^(((25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])\\.){3}(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])/(3[0-2]|[12]?[0-9])|[0-9A-Fa-f:.]{2,45}/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))$",
+            example = "203.0.113.0/24"
+        )
+    )]
     pub destination: String,
     /// The IP protocol number; any when not given.
     #[serde(default)]
-    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub protocol: Option<u8>,
     /// First and last source port; any when not given.
     #[serde(default)]
@@ -164,9 +172,11 @@ pub struct Trigger {
     pub request_bytes: (u16, u16),
     /// A request is late so long after the one before, milliseconds.
     #[serde(default = "Trigger::late_after_ms")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub late_after_ms: u32,
     /// So many late ones in a row.
     #[serde(default = "Trigger::in_a_row")]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub in_a_row: u32,
 }
 
@@ -194,15 +204,19 @@ impl Trigger {
 pub struct Elimination {
     /// How much later than the first a copy may come and still be of use, milliseconds.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0))]
     pub tolerance_ms: Option<f64>,
     /// `successive`: packets in the sliding window.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub window_packets: Option<u32>,
     /// `evidence`: how many copies a packet may have on average, probes included.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub budget_ratio: Option<f64>,
     /// `evidence`: the part of frames, or of packets where frames are not known, that may be damaged by loss or delay.
     #[serde(default)]
+    #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub tolerated_damage_ratio: Option<f64>,
 }
 
@@ -233,7 +247,6 @@ pub struct Policy {
 #[serde(deny_unknown_fields)]
 pub struct Override {
     /// The paths that every packet takes: bit i is path i+1; 0 is the default route.
-    #[cfg_attr(feature = "openapi", schema(maximum = 255))]
     pub code: u8,
 }
 

@@ -1,4 +1,4 @@
-use super::extract::{EventNumber, EventsPart, Query};
+use super::extract::{EventsPart, Query};
 use super::refusal::{Failed, Refused};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
@@ -44,8 +44,8 @@ pub(super) async fn list(
 #[serde(deny_unknown_fields)]
 pub(super) struct From {
     /// The number of an event; the stream has those after it. Not given: those that happen from now on.
-    #[param(required = false, value_type = u64, minimum = 0)]
-    after: Option<EventNumber>,
+    #[param(required = false, value_type = u64)]
+    after: Option<u64>,
 }
 
 /// What happens, as it happens: each as an event `event`, whose id is its number
@@ -60,7 +60,7 @@ pub(super) async fn stream(
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
     let newest = controller.view().events.last_key_value().map_or(0, |(number, _)| *number);
     let stream = EventStream {
-        after: last.or(from.after.map(|EventNumber(after)| after)).unwrap_or(newest),
+        after: last.or(from.after).unwrap_or(newest),
         changes: controller.changes(),
         ending: controller.ending.subscribe(),
         controller,

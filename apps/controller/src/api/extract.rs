@@ -37,19 +37,6 @@ pub(crate) struct Part {
     after: Option<String>,
 }
 
-/// The number of an event: of the format int64, as the document says.
-#[derive(Debug, Clone, Copy, Deserialize)]
-#[serde(try_from = "u64")]
-pub(crate) struct EventNumber(pub(crate) u64);
-
-impl TryFrom<u64> for EventNumber {
-    type Error = &'static str;
-
-    fn try_from(number: u64) -> Result<Self, Self::Error> {
-        i64::try_from(number).map(|_| EventNumber(number)).map_err(|_| "no event has so great a number")
-    }
-}
-
 /// Which part of a list of events.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
@@ -60,8 +47,8 @@ pub(crate) struct EventsPart {
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: u16,
     /// Those after the event of this number: `next` of the page before.
-    #[param(required = false, value_type = u64, minimum = 0)]
-    after: Option<EventNumber>,
+    #[param(required = false, value_type = u64)]
+    after: Option<u64>,
 }
 
 const fn limit() -> u16 {
@@ -91,7 +78,7 @@ impl Part {
 impl EventsPart {
     /// After what the list goes on.
     pub(crate) fn rest(&self) -> (Bound<u64>, Bound<u64>) {
-        (self.after.map_or(Bound::Unbounded, |EventNumber(after)| Bound::Excluded(after)), Bound::Unbounded)
+        (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
     }
 
     /// A page of the rest of a list.
