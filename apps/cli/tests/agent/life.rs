@@ -1,7 +1,7 @@
 //! What becomes of traffic when agents die, are restarted or told something else, and when their network changes.
 
-use crate::rig::{IN_FLIGHT, Rig, assert_losses, connect, hawser, wait};
-use hawser_lab::edges::{Edges, FLOW, Replication};
+use crate::rig::{IN_FLIGHT, Rig, assert_losses, hawser, unplugged, wait};
+use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
 use hawser_units::PathSet;
 use std::fs;
 use std::io::ErrorKind;
@@ -213,26 +213,12 @@ fn an_interface_may_go_and_come_back() {
     let replication = Replication { both_ways: true, ..Replication::on(PathSet::from_bits(0b11)) };
     let mut rig = Rig::replicating(&replication);
     let reports = rig.under_traffic(|edges, lab| {
-        let second = lab.paths().nth(1).unwrap();
-        for (edge, end, peer, other) in [
-            (lab.ingress(), &lab.path(second).near, "in2", &lab.path(second).far),
-            (lab.egress(), &lab.path(second).far, "out2", &lab.path(second).near),
-        ] {
-            edge.ip("link del path2").unwrap();
-            let agent =
-                if peer == "in2" { &mut edges.ingress_agent } else { &mut edges.egress_agent };
-            agent.wait_until_logged("its interface path2 is gone").unwrap();
-            let network = lab.network().name();
-            edge.ip(&format!(
-                "link add path2 address {mac} type veth peer name {peer} netns {network}\nlink set path2 up\n\
-                 addr add {address}/30 dev path2\nneigh replace {far} lladdr {far_mac} nud permanent dev path2",
-                mac = end.mac,
-                address = end.v4,
-                far = other.v4,
-                far_mac = other.mac,
-            ))
-            .unwrap();
-            connect(lab, second);
+        for edge in [Edge::Ingress, Edge::Egress] {
+            let agent = match edge {
+                Edge::Ingress => &mut edges.ingress_agent,
+                Edge::Egress => &mut edges.egress_agent,
+            };
+            unplugged(lab, edge, || agent.wait_until_logged("its interface path2 is gone").unwrap());
             let before = egress_copies(edges, 2);
             await_copies(edges, 2, before);
         }

@@ -1,7 +1,7 @@
 //! A lab of two paths whose edges run `hawser agent`, and traffic through it while something happens to them.
 
-use hawser_lab::edges::{Edges, Replication};
-use hawser_lab::topology::{Lab, Stop, Topology, network_egress, network_ingress};
+use hawser_lab::edges::{Edge, Edges, Replication};
+use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::{PathId, PathSet};
 use std::path::{Path, PathBuf};
@@ -116,6 +116,30 @@ pub(crate) fn connect(lab: &Lab, path: PathId) {
     for device in [inward, outward] {
         lab.network().offloads(&device, &[("gro", true)]).unwrap();
     }
+}
+
+/// Does something while an edge has no device for path 2.
+pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
+    let second = lab.paths().nth(1).unwrap();
+    let Link { near, far, .. } = lab.path(second);
+    let (namespace, own, other, peer) = match edge {
+        Edge::Ingress => (lab.ingress(), near, far, network_ingress(second)),
+        Edge::Egress => (lab.egress(), far, near, network_egress(second)),
+    };
+    let device = &own.device;
+    namespace.ip(&format!("link del {device}")).unwrap();
+    act();
+    let plug = format!(
+        "link add {device} address {mac} type veth peer name {peer} netns {network}\nlink set {device} up\n\
+         addr add {address}/30 dev {device}\nneigh replace {remote} lladdr {remote_mac} nud permanent dev {device}",
+        mac = own.mac,
+        network = lab.network().name(),
+        address = own.v4,
+        remote = other.v4,
+        remote_mac = other.mac,
+    );
+    namespace.ip(&plug).unwrap();
+    connect(lab, second);
 }
 
 /// Packets that came in by the viewer's device.

@@ -1,9 +1,10 @@
 //! Traffic goes on whatever becomes of the controller and of agents under it.
 
 use super::rig::{Controlled, received_code, sent_code, stage, state};
-use crate::rig::{IN_FLIGHT, assert_losses, wait};
-use hawser_control::resource::Mode;
-use hawser_lab::edges::Edges;
+use crate::rig::{IN_FLIGHT, assert_losses, unplugged, wait};
+use hawser_control::resource::{Mode, Path, PathHealth};
+use hawser_lab::control::Control;
+use hawser_lab::edges::{Edge, Edges};
 use hawser_lab::traffic::{Family, StreamReport};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -105,15 +106,42 @@ fn a_flow_that_is_deleted_takes_the_default_route() {
     assert_losses(&reports, 0, 0);
 }
 
+/// How a node's path is, as the controller knows it.
+fn health(control: &Control, node: Edge, number: u8) -> Option<PathHealth> {
+    let paths = control.ask(async |client| client.paths().all().await).unwrap();
+    let is_wanted = |path: &Path| path.node.as_str() == node.name() && path.end.number == number;
+    paths.into_iter().find(is_wanted)?.health
+}
+
+#[test]
+fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_nothing() {
+    let mut controlled = Controlled::new();
+    controlled.await_connection();
+    let flow = controlled.flow(Mode::Replicate, None);
+    let Controlled { mut rig, control, .. } = controlled;
+    let up = |edge, wanted| health(&control, edge, 2).filter(|health| health.up == wanted);
+    // Missing also while the egress gets its first flow.
+    let mut begin = Some(|| drop(control.ask(async |client| client.create_flow(&flow).await).unwrap()));
+    let reports = rig.under_traffic(|edges, lab| {
+        for edge in [Edge::Egress, Edge::Ingress] {
+            wait("word of the path", || up(edge, true));
+            unplugged(lab, edge, || {
+                wait("word of the path that is down", || up(edge, false));
+                begin.take().into_iter().for_each(|begin| begin());
+                let goes_on = |status: &hawser_agent::Status| received_code(status) == Some(0b11);
+                edges.egress_agent.wait_until("received the flow", goes_on).unwrap();
+            });
+            wait("word of the path that is back", || up(edge, true));
+            await_copies(edges);
+        }
+    });
+    assert_losses(&of_the_flow(&reports), 0, 0);
+}
+
 #[test]
 fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
     let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
-    let paths = || control.ask(async |client| client.paths().all().await).unwrap();
-    let health = |number: u8| {
-        let found =
-            paths().into_iter().find(|path| path.node.as_str() == "ingress" && path.end.number == number);
-        found.and_then(|path| path.health)
-    };
+    let health = |number| health(&control, Edge::Ingress, number);
     let round_trip = |number| health(number).and_then(|health| health.rtt_us);
     wait("the round-trip times", || round_trip(1).zip(round_trip(2)));
     let reports = rig.under_traffic(|edges, lab| {
