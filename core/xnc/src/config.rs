@@ -23,6 +23,8 @@ pub struct Config {
     pub patience: Duration,
     /// The share of a path's congestion window that may wait in its connection, which paces it.
     pub connection_share: f64,
+    /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
+    pub queue_delay: Duration,
     /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
     pub extra_packets: usize,
     /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
@@ -65,6 +67,7 @@ impl Config {
             expiry: Duration::from_millis(700),
             patience: Duration::from_millis(700),
             connection_share: 0.1,
+            queue_delay: Duration::from_millis(60),
             extra_packets: 3,
             path_share: 1.1,
             total_share: 1.0,

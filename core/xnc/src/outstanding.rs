@@ -55,6 +55,10 @@ pub(crate) enum Outcome {
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     at: Instant,
+    bytes: u64,
+    /// Bytes that were known to have arrived when it was sent, and that were under way.
+    arrived_before: u64,
+    under_way: u64,
     content: Content,
     fate: Fate,
 }
@@ -75,6 +79,9 @@ pub(crate) struct Outstanding {
     /// Everything below is known to have arrived or counts as lost.
     decided: u64,
     largest_acked: Option<u64>,
+    arrived_bytes: u64,
+    /// What may be under way without a queue.
+    limit: u64,
     timing: Timing,
     repeats: u32,
     last_sent: Instant,
@@ -92,14 +99,22 @@ impl Outstanding {
         self.next() - self.largest_acked.map_or(0, |largest| largest + 1) < MAX_UNACKNOWLEDGED
     }
 
-    pub(crate) fn push(&mut self, now: Instant, content: Content) {
-        self.sent.push_back(Sent { at: now, content, fate: Fate::Unknown });
+    /// Takes a transmission of `bytes`, while `under_way` others are.
+    pub(crate) fn push(&mut self, now: Instant, content: Content, bytes: u64, under_way: u64) {
+        let arrived_before = self.arrived_bytes;
+        self.sent.push_back(Sent { at: now, bytes, arrived_before, under_way, content, fate: Fate::Unknown });
         self.last_sent = now;
     }
 
     /// The time from a transmission to its acknowledgement.
     pub(crate) fn timing(&self) -> &Timing {
         &self.timing
+    }
+
+    /// Whether two probe timeouts passed without an acknowledgement. Then multipath QUIC, as multipath TCP, sends all that
+    /// is under way over other paths and avoids this one (De Coninck, CoNEXT 2017, section 3).
+    pub(crate) fn has_failed(&self) -> bool {
+        self.repeats >= FAILED
     }
 
     pub(crate) fn loss(&self) -> f64 {
@@ -117,6 +132,7 @@ impl Outstanding {
         &mut self,
         now: Instant,
         block: &AckBlock,
+        queue_delay: Duration,
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), Refused> {
         let largest = block.ranges.first().map_or(0, |range| *range.end());
@@ -138,7 +154,9 @@ impl Outstanding {
             self.repeats = 0;
             if let Some(sent) = largest.checked_sub(self.base).and_then(|index| self.sent.get(index as usize))
             {
-                self.timing.sample(now.saturating_since(sent.at));
+                let (sent, before) = (*sent, self.timing.min());
+                self.timing.sample(now, now.saturating_since(sent.at), sent.under_way <= ALONE);
+                self.adapt(now, sent, before, queue_delay);
             }
         }
         Ok(())
@@ -158,6 +176,28 @@ impl Outstanding {
             Fate::Arrived => return,
         }
         sent.fate = Fate::Arrived;
+        self.arrived_bytes += sent.bytes;
+    }
+
+    /// Bytes that may be under way without a queue that takes longer than the configured time to drain.
+    ///
+    /// Congestion control remembers for seconds what a path could carry; a cellular one loses that within a step of a
+    /// traffic light. Where acknowledgements are late, the limit is what arrived while the last packet was under way,
+    /// scaled to the time that it should have taken; otherwise it grows with what arrives.
+    pub(crate) fn limit(&self) -> u64 {
+        if self.timing.min().is_some() { self.limit } else { u64::MAX }
+    }
+
+    fn adapt(&mut self, now: Instant, sent: Sent, least: Option<Duration>, queue_delay: Duration) {
+        let took = now.saturating_since(sent.at);
+        let least = least.unwrap_or(took).min(took);
+        let arrived = self.arrived_bytes - sent.arrived_before;
+        if took > least + queue_delay / 2 && sent.under_way > ALONE {
+            let share = (least + queue_delay).as_secs_f64() / took.as_secs_f64();
+            self.limit = ((arrived as f64 * share) as u64).max(LEAST_LIMIT);
+        } else {
+            self.limit = self.limit.max(LEAST_LIMIT).saturating_add(arrived.min(self.limit));
+        }
     }
 
     /// Decides which transmissions count as lost.
@@ -181,7 +221,8 @@ impl Outstanding {
             self.repeats += 1;
             self.last_sent = now;
             let undecided = self.sent.range((self.decided - self.base) as usize..);
-            let repeated = undecided.filter(|sent| sent.fate == Fate::Unknown).take(PROBES);
+            let count = if self.repeats == FAILED { usize::MAX } else { PROBES };
+            let repeated = undecided.filter(|sent| sent.fate == Fate::Unknown).take(count);
             outcomes.extend(repeated.map(|sent| Outcome::Repeat(sent.content)));
         }
         self.forget(now);
@@ -208,7 +249,7 @@ impl Outstanding {
             _ => Instant::MAX,
         };
         let late = match rule {
-            LossRule::Quality(threshold) => sent.at + threshold.min(self.timing.timeout(slack)),
+            LossRule::Quality(threshold) => sent.at + self.timing.patience(threshold, slack),
             LossRule::Quic => Instant::MAX,
         };
         Some((sent, shown.min(late)))
@@ -241,8 +282,17 @@ impl Outstanding {
     }
 }
 
+/// Bytes under way besides which a transmission meets no queue of ours.
+const ALONE: u64 = 3_000;
+
+/// Bytes that may always be under way.
+const LEAST_LIMIT: u64 = 10_000;
+
 /// Transmissions over which the loss is averaged.
 const LOSS_MEMORY: f64 = 100.0;
+
+/// Probe timeouts after which a path counts as failed.
+const FAILED: u32 = 2;
 
 /// RFC 9002, section 6.2.4.
 const PROBES: usize = 2;
@@ -253,11 +303,23 @@ const PROBES: usize = 2;
 pub(crate) struct Timing {
     estimate: Option<(Duration, Duration)>,
     pub(crate) latest: Duration,
+    /// When the current period began, the least time in it, and in the period before.
+    least: Option<(Instant, Duration, Duration)>,
 }
 
+/// How long the least time is remembered at least.
+const PERIOD: Duration = Duration::from_secs(5);
+
 impl Timing {
-    fn sample(&mut self, time: Duration) {
+    /// Takes the time of a transmission; of one that was `alone` it is the path's own.
+    fn sample(&mut self, now: Instant, time: Duration, alone: bool) {
         self.latest = time;
+        self.least = Some(match self.least {
+            _ if alone => (now, time, time),
+            None => (now, time, time),
+            Some((began, least, _)) if began + PERIOD <= now => (now, time, least),
+            Some((began, least, before)) => (began, least.min(time), before),
+        });
         self.estimate = Some(match self.estimate {
             None => (time, time / 2),
             Some((smoothed, variation)) => {
@@ -275,6 +337,19 @@ impl Timing {
         self.estimate.map_or(INITIAL_TIMEOUT, |(smoothed, variation)| {
             smoothed + (variation * 4).max(GRANULARITY) + slack
         })
+    }
+
+    /// How long to wait for an acknowledgement at most: `threshold` or the probe timeout, whichever is shorter, but never
+    /// so short that the acknowledgement cannot be there.
+    pub(crate) fn patience(&self, threshold: Duration, slack: Duration) -> Duration {
+        let usual =
+            self.estimate.map_or(Duration::ZERO, |(smoothed, variation)| smoothed + variation + slack);
+        threshold.max(usual).min(self.timeout(slack))
+    }
+
+    /// The least of the last seconds.
+    pub(crate) fn min(&self) -> Option<Duration> {
+        self.least.map(|(_, now, before)| now.min(before))
     }
 
     fn loss_delay(&self) -> Duration {

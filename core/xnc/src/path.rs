@@ -98,14 +98,29 @@ impl Path {
         usize::try_from(self.window() / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX)
     }
 
+    /// The same without making a queue.
+    pub(crate) fn room_without_queue(&self, bytes: usize) -> usize {
+        let left = self.outstanding.limit().saturating_sub(self.outstanding_bytes());
+        self.room(bytes).min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
+    }
+
     pub(crate) fn fits(&self, bytes: usize) -> bool {
         self.room(bytes) > 0
     }
 
     /// From when on the path counts as silent, if nothing is acknowledged until then.
     pub(crate) fn silent_from(&self, config: &Config) -> Option<Instant> {
-        let patience = self.outstanding.timing().timeout(config.ack_delay).min(config.loss_threshold);
+        let patience = self.outstanding.timing().patience(config.loss_threshold, config.ack_delay);
         self.outstanding.waiting_since().map(|since| since + patience)
+    }
+
+    /// How much longer than at best what is under way has been under way.
+    pub(crate) fn backlog(&self, now: Instant) -> Duration {
+        let timing = self.outstanding.timing();
+        let since = self.outstanding.waiting_since();
+        since
+            .map_or(Duration::ZERO, |since| now.saturating_since(since))
+            .saturating_sub(timing.min().unwrap_or_default())
     }
 
     /// The time from a transmission to the ping after it.

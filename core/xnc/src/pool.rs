@@ -58,13 +58,26 @@ pub(crate) struct EncodingRange {
     opened: Instant,
     closed: bool,
     unsettled: u64,
-    /// Shots for packets of this range.
-    pub(crate) shots: u32,
-    /// Combinations of these that are under way, and that arrived.
+    pub(crate) shot: Shot,
+    /// Combinations that are under way, and that arrived.
     pub(crate) coded_in_flight: u32,
     pub(crate) coded_arrived: u32,
     /// When the losses in it are to be recovered, should there be any.
     pub(crate) recover_at: Option<Instant>,
+}
+
+/// The recovery of a range.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shot {
+    /// The packets that are combined.
+    pub(crate) first: u64,
+    pub(crate) count: u8,
+    /// How many of them were lost.
+    pub(crate) lost: usize,
+    /// Packets of the shot that wait for a window.
+    pub(crate) owed: usize,
+    /// Shots for packets of this range so far.
+    pub(crate) fired: u32,
 }
 
 impl EncodingRange {
@@ -162,7 +175,7 @@ impl Pool {
                 opened: now,
                 closed: false,
                 unsettled: 0,
-                shots: 0,
+                shot: Shot::default(),
                 coded_in_flight: 0,
                 coded_arrived: 0,
                 recover_at: None,

@@ -16,7 +16,8 @@ mod redundant;
 mod xlink;
 mod xnc;
 
-pub(crate) use xnc::expected;
+pub use xnc::SPREAD;
+pub(crate) use xnc::{expected, is_open};
 
 /// Where a packet is to go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -118,9 +119,9 @@ impl Parts {
     }
 }
 
-/// The path of the lowest smoothed round-trip time.
+/// The path of the lowest smoothed round-trip time, of those that have not failed if there are any.
 fn fastest<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<&'a Path> {
-    paths.min_by_key(|path| path.state.rtt.smoothed)
+    paths.min_by_key(|path| (path.outstanding.has_failed(), path.state.rtt.smoothed))
 }
 
 /// Bytes of the frame of an original.

@@ -1,6 +1,6 @@
 use crate::config::Config;
 use crate::outstanding::{Content, Outcome};
-use crate::path::{PathState, Paths};
+use crate::path::{PathState, Paths, QUIC_OVERHEAD};
 use crate::pool::{Fate, Hint, Pool};
 use crate::recovery::ShotRule;
 use crate::scheme::{Candidate, Extra, Parts, Place, Recovery, View, frame_size};
@@ -42,8 +42,10 @@ pub(crate) struct Sender {
     waiting_bytes: u64,
     /// The flow that told last where a frame ends.
     framed: Option<u64>,
-    /// The flow of which the frame at the head of the queue lost packets.
+    /// The flow of which the frame at the head of the queue cannot be whole any more.
     doomed: Option<u64>,
+    /// Whether a part of that frame was sent.
+    is_begun: bool,
     pool: Pool,
     /// Decided, and not yet handed out.
     planned: VecDeque<(PathId, Content)>,
@@ -75,6 +77,7 @@ impl Sender {
             waiting_bytes: 0,
             framed: None,
             doomed: None,
+            is_begun: false,
             pool: Pool::new(&config, parts.reach),
             planned: VecDeque::new(),
             again: VecDeque::new(),
@@ -143,7 +146,7 @@ impl Sender {
     /// Takes an acknowledgement for one path.
     pub(crate) fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
         let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
-        path.outstanding.acknowledge(now, block, &mut self.outcomes)?;
+        path.outstanding.acknowledge(now, block, self.config.queue_delay, &mut self.outcomes)?;
         self.settle_outcomes(now, block.path);
         self.handle_timeout(now);
         Ok(())
@@ -264,6 +267,9 @@ impl Sender {
         let place = self.place(now, candidate(&front.bytes, front.hint));
         let path = self.first_of(place, Content::Original(self.pool.next()))?;
         let Waiting { bytes, hint, since } = self.waiting.pop_front()?;
+        if self.framed == Some(hint.flow_hash) {
+            self.is_begun = !hint.border;
+        }
         self.waiting_bytes -= bytes.len() as u64;
         let stats = &mut self.stats.paths[path.index()];
         stats.first += 1;
@@ -337,7 +343,8 @@ impl Sender {
                 datagram
             }
         };
-        known.outstanding.push(now, content);
+        let under_way = known.outstanding_bytes();
+        known.outstanding.push(now, content, datagram.len() as u64 + QUIC_OVERHEAD, under_way);
         known.hand_out(datagram.len());
         known.next_probe = now + known.probe_interval(&self.config);
         Some(Transmit { path, datagram })
@@ -378,7 +385,7 @@ impl Sender {
                 }
                 self.settle_delivered(id);
                 if let Some((number, range)) = self.pool.range_of(id)
-                    && range.shots > 0
+                    && range.shot.fired > 0
                 {
                     self.judge(now, number);
                 }
@@ -436,16 +443,19 @@ impl Sender {
         }
     }
 
-    /// Drops what waited too long. A frame of which a packet is dropped cannot be shown: the rest of it goes too.
+    /// Drops what waited too long. A frame of which a packet is dropped cannot be shown: the rest of it goes too, and one
+    /// that was begun is given more time than one that was not.
     fn drop_expired(&mut self, now: Instant) {
         while let Some(front) = self.waiting.front() {
             let Hint { border, flow_hash } = front.hint;
-            let is_late = front.since + self.config.patience <= now;
+            let is_framed = self.framed == Some(flow_hash);
+            let patience = if is_framed && self.is_begun { self.config.expiry } else { self.config.patience };
             let is_doomed = self.doomed == Some(flow_hash);
-            if !is_late && !is_doomed {
+            if front.since + patience > now && !is_doomed {
                 break;
             }
-            self.doomed = (self.framed == Some(flow_hash) && !border).then_some(flow_hash);
+            self.doomed = (is_framed && !border).then_some(flow_hash);
+            self.is_begun &= !(is_framed && border);
             if let Some(dropped) = self.waiting.pop_front() {
                 self.waiting_bytes -= dropped.bytes.len() as u64;
                 self.stats.expired += 1;

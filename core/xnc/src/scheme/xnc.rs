@@ -1,4 +1,5 @@
 use super::{Behaviour, Candidate, Place, View};
+use crate::config::Config;
 use crate::path::Path;
 use hawser_units::Instant;
 use std::time::Duration;
@@ -11,12 +12,23 @@ pub(crate) struct Soonest;
 
 impl Behaviour for Soonest {
     fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        let soonest = |silent: bool| {
-            let paths = view.paths.iter().filter(|path| path.silent == silent && path.fits(candidate.size));
-            paths.min_by_key(|path| expected(path, view.now)).map(|path| path.id)
+        let is_any_open = view.paths.iter().any(|path| is_open(path, view.now, view.config));
+        let may_take = |path: &&Path| match is_any_open {
+            true => is_open(path, view.now, view.config) && path.room_without_queue(candidate.size) > 0,
+            false => path.outstanding_bytes() < TRIAL && path.fits(candidate.size),
         };
-        if view.paths.iter().all(|path| path.silent) { soonest(true).into() } else { soonest(false).into() }
+        let paths = view.paths.iter().filter(may_take);
+        paths.min_by_key(|path| expected(path, view.now)).map(|path| path.id).into()
     }
+}
+
+/// Bytes under way with which a path is tried when none is open.
+const TRIAL: u64 = 3_000;
+
+/// Whether new packets may take a path: not while it is silent, and not while a queue stands there. What waits for it waits
+/// better here, where it can take another path.
+pub(crate) fn is_open(path: &Path, now: Instant, config: &Config) -> bool {
+    !path.silent && path.backlog(now) <= config.queue_delay
 }
 
 /// How long a packet sent now is expected to take until it is acknowledged.
@@ -26,8 +38,12 @@ pub(crate) fn expected(path: &Path, now: Instant) -> Duration {
     let waiting =
         path.outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
     let penalty = Duration::from_secs_f64(path.outstanding.loss() * LOSS_PENALTY.as_secs_f64());
-    usual.max(waiting) + penalty
+    let spread =
+        Duration::from_nanos(path.outstanding_bytes() * SPREAD.load(std::sync::atomic::Ordering::Relaxed));
+    usual.max(waiting) + penalty + spread
 }
+
+pub static SPREAD: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// What a lost packet costs: until it counts as lost, and until its recovery arrives.
 const LOSS_PENALTY: Duration = Duration::from_millis(200);

@@ -2,8 +2,8 @@
 
 use super::{CODED_OVERHEAD, Sender, Transmit};
 use crate::outstanding::Content;
-use crate::pool::Fate;
-use crate::scheme::{Recovery, expected};
+use crate::pool::{Fate, Original, Shot};
+use crate::scheme::{Recovery, expected, is_open};
 use hawser_units::{Instant, PathId};
 
 impl Sender {
@@ -35,9 +35,12 @@ impl Sender {
             .filter(|(_, original)| original.fate == Fate::Recovering)
             .map(|(id, original)| (id, original.in_flight))
             .collect();
+        if range.shot.owed > 0 {
+            return;
+        }
+        let may_repeat = range.shot.fired < self.config.shots;
         let suffices = range.coded_arrived as usize >= recovering.len() && range.coded_arrived > 0;
         let under_way = range.coded_in_flight > 0;
-        let may_repeat = range.shots < self.config.shots;
         for (id, copies) in recovering {
             if suffices {
                 self.settle_delivered(id);
@@ -56,7 +59,7 @@ impl Sender {
                 continue;
             }
             if self.shoot(now, number) {
-                self.shots.remove(&number);
+                self.unload(now, number);
             }
             if let Some(transmit) = self.poll_planned(now) {
                 return Some(transmit);
@@ -65,49 +68,91 @@ impl Sender {
         None
     }
 
-    /// Plans the shot for a range; false when the windows do not take it.
+    /// Plans what the windows take of the shot for a range; true when nothing remains of it.
+    ///
+    /// The paper waits until the windows take the whole shot (Ni, section 4.5.2). While packets wait, windows never open
+    /// that far, and the shot would not be fired before it is of no use; so it begins with the first window, before all
+    /// packets that are new.
     fn shoot(&mut self, now: Instant, number: u64) -> bool {
-        let Some(range) = self.pool.range(number) else { return true };
-        let lost: Vec<u64> =
-            self.pool.members(range).filter(|(_, o)| o.fate == Fate::Lost).map(|(id, _)| id).collect();
-        let (Some(&first), Some(&last)) = (lost.first(), lost.last()) else { return true };
-        let expired = self.pool.get(last).is_none_or(|original| original.since + self.config.expiry <= now);
-        if expired {
-            lost.into_iter().for_each(|id| self.give_up(id));
+        if self.pool.range(number).is_some_and(|range| range.shot.owed == 0) && !self.load(now, number) {
             return true;
         }
-        let longest = (first..=last).filter_map(|id| self.pool.get(id)).map(|original| original.bytes.len());
-        let size = longest.max().unwrap_or(0) + CODED_OVERHEAD;
-        let Some(shares) = self.rule.shares(lost.len(), &self.rooms(now, size)) else { return false };
-        let coded = self.parts.recovery == Recovery::OneShot { coded: true } && lost.len() > 1;
-        let count = (last - first + 1) as u8;
-        let mut number_of_coded = 0;
-        for (path, share) in shares {
-            let contents = (0..share).map(|turn| match coded {
-                true => Content::Coded { start: first, count },
-                false => Content::Original(lost[turn % lost.len()]),
-            });
-            self.planned.extend(contents.map(|content| (path, content)));
-            number_of_coded += if coded { share as u32 } else { 0 };
+        let Some(Shot { first, count, lost, owed, .. }) = self.pool.range(number).map(|range| range.shot)
+        else {
+            return true;
+        };
+        let ids = first..first + u64::from(count);
+        let lengths = ids.clone().filter_map(|id| self.pool.get(id)).map(|original| original.bytes.len());
+        let rooms = self.rooms(now, lengths.max().unwrap_or(0) + CODED_OVERHEAD);
+        let coded = self.parts.recovery == Recovery::OneShot { coded: true } && lost > 1;
+        let recovering = |id: &u64| self.pool.get(*id).is_some_and(|o| o.fate == Fate::Recovering);
+        let originals: Vec<u64> = if coded { Vec::new() } else { ids.filter(recovering).collect() };
+        if !coded && originals.is_empty() {
+            return true;
         }
-        self.stats.recoveries += 1;
-        for id in lost {
-            if let Some(original) = self.pool.get_mut(id) {
+        let mut sent = 0;
+        for (path, share) in self.rule.shares(lost, owed, &rooms) {
+            for turn in owed - sent..owed - sent + share {
+                let content = match coded {
+                    true => Content::Coded { start: first, count },
+                    false => Content::Original(originals[turn % originals.len()]),
+                };
+                self.planned.push_back((path, content));
+            }
+            sent += share;
+        }
+        let Some(range) = self.pool.range_mut(number) else { return true };
+        range.coded_in_flight += if coded { sent as u32 } else { 0 };
+        range.shot.owed -= sent;
+        range.shot.owed == 0
+    }
+
+    /// A shot is over. What was lost since it began needs another.
+    fn unload(&mut self, now: Instant, number: u64) {
+        let Some(range) = self.pool.range(number) else {
+            self.shots.remove(&number);
+            return;
+        };
+        let is_over = self.pool.members(range).all(|(_, original)| original.fate != Fate::Lost);
+        let again = now + self.config.gather;
+        if let Some(range) = self.pool.range_mut(number) {
+            range.shot.owed = 0;
+            range.recover_at = (!is_over).then_some(again);
+        }
+        if is_over {
+            self.shots.remove(&number);
+        }
+    }
+
+    /// Takes what was lost of a range into a new shot; false when there is nothing to shoot for.
+    fn load(&mut self, now: Instant, number: u64) -> bool {
+        let Some(range) = self.pool.range(number) else { return false };
+        let is_lost = |(_, original): &(u64, &Original)| original.fate == Fate::Lost;
+        let lost: Vec<u64> = self.pool.members(range).filter(is_lost).map(|(id, _)| id).collect();
+        let (Some(&first), Some(&last)) = (lost.first(), lost.last()) else { return false };
+        if self.pool.get(last).is_none_or(|original| original.since + self.config.expiry <= now) {
+            lost.into_iter().for_each(|id| self.give_up(id));
+            return false;
+        }
+        let owed = self.rule.total(lost.len());
+        for id in &lost {
+            if let Some(original) = self.pool.get_mut(*id) {
                 original.fate = Fate::Recovering;
             }
         }
+        self.stats.recoveries += 1;
         if let Some(range) = self.pool.range_mut(number) {
-            range.shots += 1;
-            range.recover_at = None;
-            range.coded_in_flight += number_of_coded;
+            let fired = range.shot.fired + 1;
+            range.shot = Shot { first, count: (last - first + 1) as u8, lost: lost.len(), owed, fired };
+            range.recover_at = Some(now);
         }
         true
     }
 
-    /// How many frames of `size` each path takes, the best path first. Silent ones are left alone.
+    /// How many frames of `size` each path takes, the best path first.
     fn rooms(&self, now: Instant, size: usize) -> Vec<(PathId, usize)> {
-        let mut paths: Vec<_> = self.paths.iter().filter(|path| !path.silent && path.fits(size)).collect();
+        let mut paths: Vec<_> = self.paths.iter().filter(|path| is_open(path, now, &self.config)).collect();
         paths.sort_by_key(|path| expected(path, now));
-        paths.into_iter().map(|path| (path.id, path.room(size))).collect()
+        paths.into_iter().map(|path| (path.id, path.room_without_queue(size))).collect()
     }
 }
