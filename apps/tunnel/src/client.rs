@@ -56,8 +56,7 @@ const KEEP: Duration = Duration::from_secs(600);
 /// Keeps a tunnel up until SIGINT or SIGTERM.
 pub(crate) async fn run(config: ClientConfig) -> Result<()> {
     let mut client = Client::start(config).await?;
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         never = client.stay_connected() => match never {},
         _ = interrupt.recv() => {}
@@ -196,7 +195,8 @@ impl Client {
     /// Uplinks whose cap is not used up.
     fn usable(&self) -> Vec<Uplink> {
         let uplinks = self.uplinks.borrow();
-        let left = |uplink: &&Uplink| uplink.monthly_cap.is_none_or(|cap| self.usage.of(&uplink.interface) < cap);
+        let left =
+            |uplink: &&Uplink| uplink.monthly_cap.is_none_or(|cap| self.usage.of(&uplink.interface) < cap);
         uplinks.iter().filter(left).cloned().collect()
     }
 

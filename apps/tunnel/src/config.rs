@@ -191,12 +191,7 @@ impl<'a> Source<'a> {
         ConfigError::Meaning { path: self.path.to_owned(), line, message: message.into() }
     }
 
-    fn common<T>(
-        &self,
-        shared: &Shared,
-        at: &Spanned<T>,
-        tls: &Spanned<Tls>,
-    ) -> Result<Common, ConfigError> {
+    fn common<T>(&self, shared: &Shared, at: &Spanned<T>, tls: &Spanned<Tls>) -> Result<Common, ConfigError> {
         let letters = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
         if shared.name.is_empty() || !letters(&shared.name) {
             return Err(self.wrong(at, "name is made of letters, digits and dashes"));
@@ -208,7 +203,8 @@ impl<'a> Source<'a> {
             return Err(self.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 9000"));
         }
         if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {
-            return Err(self.wrong(at, "metrics is a loopback address such as 127.0.0.1:9478: they are not protected"));
+            return Err(self
+                .wrong(at, "metrics is a loopback address such as 127.0.0.1:9478: they are not protected"));
         }
         Ok(Common {
             name: shared.name.clone(),
@@ -224,13 +220,16 @@ impl<'a> Source<'a> {
     fn credentials(&self, tls: &Spanned<Tls>) -> Result<Credentials, ConfigError> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         match tls.get_ref() {
-            Tls { authority: Some(authority), certificate: Some(certificate), key: Some(key), node: None } => {
-                Ok(Credentials::Files {
-                    authority: folder.join(authority),
-                    certificate: folder.join(certificate),
-                    key: folder.join(key),
-                })
-            }
+            Tls {
+                authority: Some(authority),
+                certificate: Some(certificate),
+                key: Some(key),
+                node: None,
+            } => Ok(Credentials::Files {
+                authority: folder.join(authority),
+                certificate: folder.join(certificate),
+                key: folder.join(key),
+            }),
             Tls { authority: None, certificate: None, key: None, node: Some(node) } => {
                 Ok(Credentials::Node(folder.join(node)))
             }
@@ -238,6 +237,65 @@ impl<'a> Source<'a> {
                 tls,
                 "[tls] has either authority, certificate and key, or node, the folder of an enrolled node",
             )),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EXAMPLES: [(&str, &str); 2] = [
+        ("client", include_str!("../examples/client.toml")),
+        ("server", include_str!("../examples/server.toml")),
+    ];
+
+    /// What is said of `text` in place of that example.
+    fn read(role: &str, text: &str) -> Result<Common, String> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tunnel.toml");
+        std::fs::write(&path, text).unwrap();
+        let common = match role {
+            "client" => ClientConfig::read(&path).map(|config| config.common),
+            _ => ServerConfig::read(&path).map(|config| config.common),
+        };
+        let common = common.map_err(|error| error.to_string())?;
+        assert_eq!(read_common(&path).unwrap(), common);
+        Ok(common)
+    }
+
+    #[test]
+    fn the_examples_are_right() {
+        for (role, text) in EXAMPLES {
+            let common = read(role, text).unwrap();
+            assert_eq!((common.mtu, common.interface.as_str()), (1440, "hawser-tun"));
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_refused_with_its_line() {
+        let [client, server] = EXAMPLES.map(|(_, text)| text);
+        for (role, text, from, to, expected) in [
+            ("client", client, "masquerade =", "maskerade =", "unknown field `maskerade`"),
+            ("client", client, "\"car-1\"", "\"car 1\"", "line 3: name is made of"),
+            ("client", client, "key = \"car-1.key\"", "", "line 8: [tls] has either"),
+            ("client", client, "wwan*", "hawser*", "line 21: \"hawser*\" is also the tunnel's own device"),
+            ("client", client, "mtu_bytes = 1492", "mtu_bytes = 100", "line 25: mtu_bytes is 1280 to 9000"),
+            ("client", client, "[\"198.51.100.1:14752\"]", "[]", "line 17: addresses has one address"),
+            ("server", server, "\"10.77.0.0/16\"", "\"10.77.0.1/16\"", "10.77.0.1/16"),
+            ("server", server, "\"fd77::/64\"", "\"10.78.0.0/16\"", "line 1: addresses has a prefix"),
+            (
+                "server",
+                server,
+                "10.77.0.50",
+                "10.77.0.1",
+                "line 11: 10.77.0.1 is none that a client can have",
+            ),
+            ("server", server, "127.0.0.1:9478", "0.0.0.0:9478", "line 1: metrics is a loopback address"),
+            ("server", server, "\"xnc\"", "\"best\"", "there is no scheme `best`"),
+        ] {
+            let error = read(role, &text.replace(from, to)).unwrap_err();
+            assert!(error.contains(expected), "{from} -> {to}: {error}");
         }
     }
 }

@@ -27,9 +27,14 @@ impl Device {
     pub(crate) fn create(name: &str, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<Device> {
         let tun = Tun::create(name)?;
         if !tun.has_udp_trains() {
-            tracing::info!("the kernel has no segmentation offload for UDP on TUN devices: it has since Linux 6.2");
+            tracing::info!(
+                "the kernel has no segmentation offload for UDP on TUN devices: it has since Linux 6.2"
+            );
         }
-        #[expect(deprecated, reason = "what replaces it is unsafe; this descriptor is open for as long as the registration")]
+        #[expect(
+            deprecated,
+            reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
+        )]
         let tun = AsyncFd::new(tun).context("cannot watch the device")?;
         let device = Device {
             tun,

@@ -164,7 +164,8 @@ impl Secret {
     /// Whether `proof` is the right one. It takes as long for a wrong one, wherever that differs.
     pub(crate) fn accepts(&self, connection: &Connection, path: PathNumber, proof: &str) -> bool {
         let Ok(expected) = self.proof(connection, path) else { return false };
-        let differences = expected.bytes().zip(proof.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
+        let differences =
+            expected.bytes().zip(proof.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
         expected.len() == proof.len() && differences == 0
     }
 }

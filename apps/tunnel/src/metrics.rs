@@ -23,7 +23,8 @@ where
     F: Fn() -> S + Send + Sync + 'static,
     S: Future<Output = Status> + Send,
 {
-    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot serve metrics at {address}"))?;
+    let listener =
+        TcpListener::bind(address).await.with_context(|| format!("cannot serve metrics at {address}"))?;
     let (status, readers) = (Arc::new(status), Arc::new(Semaphore::new(READERS)));
     tokio::spawn(async move {
         loop {
@@ -92,7 +93,11 @@ fn text(status: &Status) -> String {
     page.value("sessions", &[], status.sessions.len());
     session_metrics(&mut page, status);
     path_metrics(&mut page, status);
-    page.family("not_passed_on_total", "counter", "Packets not passed on and connections not let in, by reason");
+    page.family(
+        "not_passed_on_total",
+        "counter",
+        "Packets not passed on and connections not let in, by reason",
+    );
     for (reason, count) in &status.not_passed_on {
         page.value("not_passed_on_total", &[("peer", ""), ("reason", reason)], count);
     }

@@ -27,9 +27,8 @@ pub(crate) fn hint(packet: &[u8], borders: Borders) -> Hint {
         let word = word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
         (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
     });
-    let border = borders == Borders::Rtp
-        && protocol == UDP
-        && packet.get(transport + 8..).is_some_and(ends_rtp_frame);
+    let border =
+        borders == Borders::Rtp && protocol == UDP && packet.get(transport + 8..).is_some_and(ends_rtp_frame);
     Hint { border, flow_hash }
 }
 

@@ -87,4 +87,3 @@ pub(crate) fn socket(address: SocketAddr, interface: Option<&str>) -> Result<Udp
     let _ = setsockopt(&socket, SndBufForce, &SOCKET_BUFFER);
     Ok(socket.into())
 }
-

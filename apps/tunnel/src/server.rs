@@ -45,18 +45,17 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }
-    let tls = tls::server(&config.common.credentials)?;
+    let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls::server(&config.common.credentials)?));
     let registry = Registry::new(&config);
     let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
     let _nat = config.nat.then(|| Nat::set_up(&config.common.interface, &config.prefixes)).transpose()?;
     let mut endpoints = Vec::new();
     for address in &config.listen {
         let payload = udp_payload(config.outer_mtu, Ipv4Addr::UNSPECIFIED.into(), config.common.mtu);
-        let quic = endpoint(SERVER_ID_BYTES, payload)?;
-        let server = noq::ServerConfig::with_crypto(tls.clone());
+        let endpoint = endpoint(SERVER_ID_BYTES, payload)?;
+        let first = quic.borrow().clone();
         let socket = socket(*address, None)?;
-        let endpoint = Endpoint::new(quic, Some(server.clone()), socket, Arc::new(TokioRuntime))?;
-        endpoints.push((endpoint, server));
+        endpoints.push(Endpoint::new(endpoint, Some(first), socket, Arc::new(TokioRuntime))?);
     }
     let status_file = StatusFile::at(config.common.status_file());
     let metrics_address = config.common.metrics;
@@ -67,9 +66,9 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         move || route(&device, changes)
     });
     let server = Arc::new(Server { config, device, registry, draining: watch::Sender::new(false), routes });
-    for (endpoint, quic) in &endpoints {
+    for endpoint in &endpoints {
         info!(address = %endpoint.local_addr()?, "waiting for clients");
-        tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.clone()));
+        tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.subscribe()));
     }
     tokio::spawn(dispatch(Arc::clone(&server)));
     if let Some(address) = metrics_address {
@@ -80,8 +79,8 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         })
         .await?;
     }
-    serve(&server, status_file).await?;
-    for (endpoint, _) in &endpoints {
+    serve(&server, status_file, &quic).await?;
+    for endpoint in &endpoints {
         endpoint.close(0u8.into(), b"the server has ended");
         // Whoever does not hear it notices soon.
         let _ = tokio::time::timeout(CLOSING, endpoint.wait_all_draining()).await;
@@ -89,21 +88,36 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     Ok(())
 }
 
-/// Writes the status until a signal comes, then drains.
-async fn serve(server: &Server, mut status_file: StatusFile) -> Result<()> {
-    let (mut interrupt, mut terminate) =
-        (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+/// Writes the status until a signal comes, then drains. SIGHUP makes it read the certificates again.
+async fn serve(
+    server: &Server,
+    mut status_file: StatusFile,
+    quic: &watch::Sender<noq::ServerConfig>,
+) -> Result<()> {
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let mut hangup = signal(SignalKind::hangup())?;
     let mut tick = interval(STATUS_EVERY);
     loop {
         tokio::select! {
             _ = tick.tick() => { status_file.write(server.status().await); }
+            _ = hangup.recv() => match tls::server(&server.config.common.credentials) {
+                Ok(tls) => {
+                    quic.send_replace(noq::ServerConfig::with_crypto(tls));
+                    info!("certificates read again");
+                }
+                Err(error) => error!("the certificates stay as they were: {error:#}"),
+            },
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
         }
     }
     server.draining.send_replace(true);
     let sessions = server.registry.count();
-    info!(sessions, seconds = server.config.drain.as_secs(), "ending: clients may go to other servers; again to end at once");
+    info!(
+        sessions,
+        seconds = server.config.drain.as_secs(),
+        "ending: clients may go to other servers; again to end at once"
+    );
     let until = Instant::now() + server.config.drain;
     while server.registry.count() > 0 && Instant::now() < until {
         tokio::select! {

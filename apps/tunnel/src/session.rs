@@ -36,6 +36,9 @@ const DATAGRAM_BATCHES: usize = 16;
 /// Datagrams handed to the connections before received ones get a turn.
 const MOST_TRANSMITS: usize = 512;
 
+/// When packets wait, how soon a connection that paces what it has is looked at again. Nobody tells when it has sent.
+const PACED: Duration = Duration::from_millis(1);
+
 /// What a session is told.
 pub(crate) enum Command {
     /// A path; it replaces the one that has its index.
@@ -154,10 +157,9 @@ impl Session {
         mut datagrams: mpsc::Receiver<Datagrams>,
         mut commands: mpsc::UnboundedReceiver<Command>,
     ) {
-        let mut received = Vec::new();
+        let (mut received, mut taken) = (Vec::new(), Vec::new());
         loop {
             let deadline = self.deadline();
-            let has_room = self.has_room();
             let wake = Arc::clone(&self.wake);
             tokio::select! {
                 biased;
@@ -166,23 +168,21 @@ impl Session {
                     Some(command) => self.obey(command),
                     None => return self.stop(CloseCode::Done),
                 },
-                _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {
-                    let now = time::now();
-                    received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
-                    self.pass_on();
-                }
-                batch = packets.recv(), if has_room => {
-                    let now = time::now();
-                    let mut batch = batch;
-                    while let Some(more) = batch {
-                        self.take_packets(now, more);
-                        batch = packets.try_recv().ok().filter(|_| self.has_room());
-                    }
-                }
+                _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
+                Some(batch) = packets.recv(), if self.has_room() => taken.push(batch),
                 () = wake.wanted() => {}
                 () = at(deadline) => {}
             }
             let now = time::now();
+            // Neither direction waits for the other one to have nothing to do.
+            received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
+            received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
+            taken.drain(..).for_each(|batch| self.take_packets(now, batch));
+            while self.has_room()
+                && let Ok(batch) = packets.try_recv()
+            {
+                self.take_packets(now, batch);
+            }
             self.drive(now);
             if self.is_abandoned(now) {
                 return self.stop(CloseCode::Done);
@@ -262,14 +262,19 @@ impl Session {
 
     fn deadline(&mut self) -> Option<Instant> {
         let abandoned = self.without_path_since.map(|since| since + self.settings.keep);
-        [self.endpoint.poll_timeout(), abandoned].into_iter().flatten().min()
+        let has_path = abandoned.is_none();
+        let paced = (has_path && self.waiting() > 0).then(|| time::now() + PACED);
+        [self.endpoint.poll_timeout(), abandoned, paced].into_iter().flatten().min()
+    }
+
+    fn waiting(&self) -> u64 {
+        report::waiting(&self.endpoint.stats().sender)
     }
 
     /// Whether more packets should wait here. Those that should not wait in the device's queue, so that who sends them
     /// notices, as with any interface that is slower than its users.
     fn has_room(&self) -> bool {
-        let waiting = report::waiting(&self.endpoint.stats().sender);
-        waiting * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
+        self.waiting() * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
     }
 
     fn take_packets(&mut self, now: Instant, packets: Batch) {

@@ -161,7 +161,9 @@ impl Status {
             session.sent_mbps = mbps(session.sent_bytes, before.sent_bytes);
             session.received_mbps = mbps(session.received_bytes, before.received_bytes);
             for path in &mut session.paths {
-                let Some(before) = before.paths.iter().find(|before| before.name == path.name) else { continue };
+                let Some(before) = before.paths.iter().find(|before| before.name == path.name) else {
+                    continue;
+                };
                 path.sent_mbps = mbps(path.sent_bytes, before.sent_bytes);
                 path.received_mbps = mbps(path.received_bytes, before.received_bytes);
                 let lost = path.lost.saturating_sub(before.lost) as f64;

@@ -6,45 +6,140 @@ use anyhow::{Context, Result, anyhow};
 use hawser_quic::tls::{self, Identity};
 use noq::Connection;
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use rustls::RootCertStore;
-use rustls::pki_types::CertificateDer;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ClientConfig, Resumption};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::WebPkiClientVerifier;
+use rustls::server::danger::ClientCertVerifier;
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme, version};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
+/// In the folder of an enrolled node: its key and certificate, and the authority that it trusts.
+const NODE: &str = "node.pem";
+const AUTHORITY: &str = "authority.pem";
+
+/// The PEM texts of one end.
+struct Texts {
+    authority: String,
+    certificate: String,
+    key: String,
+}
+
 /// TLS of a client that shows its certificate and trusts servers of its authority.
 pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>> {
-    let (authorities, identity) = load(credentials)?;
-    Ok(tls::client(authorities, &identity, PROTOCOL)?)
+    let texts = Texts::read(credentials)?;
+    match credentials {
+        Credentials::Files { .. } => {
+            let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
+            Ok(tls::client(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
+        }
+        Credentials::Node(_) => client_of_nodes(&texts),
+    }
 }
 
 /// TLS of a server that shows its certificate and lets in clients of its authority.
 pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>> {
-    let (authorities, identity) = load(credentials)?;
-    Ok(tls::server(authorities, &identity, PROTOCOL)?)
-}
-
-fn load(credentials: &Credentials) -> Result<(Arc<RootCertStore>, Identity)> {
-    let read = |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
-    match credentials {
-        Credentials::Files { authority, certificate, key } => {
-            let authorities = tls::authorities(&read(authority)?)
-                .with_context(|| format!("{} cannot be used", authority.display()))?;
-            let identity = Identity::from_pem(&read(certificate)?, &read(key)?)
-                .with_context(|| format!("{} or {} cannot be used", certificate.display(), key.display()))?;
-            Ok((authorities, identity))
-        }
-        Credentials::Node(_) => anyhow::bail!("node certificates"),
-    }
+    let texts = Texts::read(credentials)?;
+    let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
+    Ok(tls::server(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
 }
 
 /// The name of the other end: the common name of its certificate.
 pub(crate) fn peer_name(connection: &Connection) -> Result<String> {
     let chain = connection.peer_identity().context("the other end showed no certificate")?;
-    let chain = chain.downcast::<Vec<CertificateDer<'static>>>().map_err(|_| anyhow!("a certificate of another kind"))?;
-    let first = chain.first().context("the other end showed no certificate")?;
-    let (_, certificate) = X509Certificate::from_der(first).context("the other end's certificate")?;
-    let name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
-    Ok(name.context("the other end's certificate names nobody: it has no common name")?.to_owned())
+    let chain = chain.downcast::<Vec<CertificateDer<'static>>>();
+    let chain = chain.map_err(|_| anyhow!("the other end showed no certificate of X.509"))?;
+    let name = chain.first().and_then(common_name);
+    name.context("the other end's certificate names nobody: it has no common name")
+}
+
+impl Texts {
+    fn read(credentials: &Credentials) -> Result<Texts> {
+        let read =
+            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        Ok(match credentials {
+            Credentials::Files { authority, certificate, key } => {
+                Texts { authority: read(authority)?, certificate: read(certificate)?, key: read(key)? }
+            }
+            Credentials::Node(folder) => {
+                let node = read(&folder.join(NODE)).context("has the node been enrolled?")?;
+                Texts { authority: read(&folder.join(AUTHORITY))?, certificate: node.clone(), key: node }
+            }
+        })
+    }
+}
+
+/// Trusts servers by their names as nodes. A controller's certificates for nodes name no host and are for clients, which
+/// is what nodes are to it; that they prove who a server is, is for us to say.
+fn client_of_nodes(texts: &Texts) -> Result<Arc<QuicClientConfig>> {
+    let provider = Arc::new(ring::default_provider());
+    let authorities: Arc<RootCertStore> = tls::authorities(&texts.authority)?;
+    let nodes = WebPkiClientVerifier::builder_with_provider(authorities, Arc::clone(&provider)).build()?;
+    let chain = CertificateDer::pem_slice_iter(texts.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|error| anyhow!("the node's certificate: {error}"))?;
+    let key = PrivateKeyDer::from_pem_slice(texts.key.as_bytes());
+    let key = key.map_err(|error| anyhow!("the node's key: {error}"))?;
+    let mut config = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&version::TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(ByNodeName(nodes)))
+        .with_client_auth_cert(chain, key)?;
+    config.alpn_protocols = vec![PROTOCOL.to_vec()];
+    config.resumption = Resumption::disabled();
+    Ok(Arc::new(QuicClientConfig::try_from(config)?))
+}
+
+fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let name = certificate.subject().iter_common_name().next()?;
+    name.as_str().ok().map(str::to_owned)
+}
+
+/// Accepts a server that is the node of the name that it is called by.
+#[derive(Debug)]
+struct ByNodeName(Arc<dyn ClientCertVerifier>);
+
+impl ServerCertVerifier for ByNodeName {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.0.verify_client_cert(end_entity, intermediates, now)?;
+        if common_name(end_entity).as_deref() == Some(&*server_name.to_str()) {
+            Ok(ServerCertVerified::assertion())
+        } else {
+            Err(CertificateError::NotValidForName.into())
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, certificate, signature)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, certificate, signature)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
 }

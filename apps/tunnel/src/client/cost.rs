@@ -9,7 +9,7 @@ pub(crate) struct CostLevel {
     waiting_since: Option<Instant>,
     /// Since when nothing has waited.
     eased_since: Instant,
-    raised_at: Instant,
+    raised_at: Option<Instant>,
     /// How long a higher level stays without need.
     hold: Duration,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Candidate {
 
 impl CostLevel {
     pub(crate) fn new(now: Instant) -> CostLevel {
-        CostLevel { level: 0, waiting_since: None, eased_since: now, raised_at: now, hold: HOLD }
+        CostLevel { level: 0, waiting_since: None, eased_since: now, raised_at: None, hold: HOLD }
     }
 
     /// The highest class that is to be used, given the paths and whether packets wait.
@@ -53,9 +53,9 @@ impl CostLevel {
                 && now.saturating_since(since) >= SUFFICES_NOT
             {
                 // It was tried lately to do without: next time later.
-                let soon = now.saturating_since(self.raised_at) < self.hold * 2;
+                let soon = self.raised_at.is_some_and(|raised| now.saturating_since(raised) < self.hold * 2);
                 self.hold = if soon { (self.hold * 2).min(MOST_HOLD) } else { HOLD };
-                self.raised_at = now;
+                self.raised_at = Some(now);
                 self.level = *above;
                 self.waiting_since = None;
             }

@@ -1,12 +1,11 @@
 use super::uplinks::Uplink;
-use crate::config::{ClientConfig, ServerEntry};
+use crate::config::{ClientConfig, Credentials, ServerEntry};
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, socket, transport, udp_payload};
 use crate::session::{Link, WakeCell};
 use crate::tls;
 use anyhow::{Context, Result, bail};
 use hawser_quic::Live;
-use noq::crypto::rustls::QuicClientConfig;
 use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
 use std::net::{IpAddr, SocketAddr};
 use std::process::Command;
@@ -23,7 +22,8 @@ const LEAST_MTU: u16 = 1280;
 
 /// Makes connections to servers.
 pub(crate) struct Dialer {
-    tls: Arc<QuicClientConfig>,
+    /// Read for each connection, because certificates are renewed.
+    credentials: Credentials,
     inner_mtu: u16,
 }
 
@@ -59,8 +59,11 @@ pub(crate) struct Refused {
 }
 
 impl Dialer {
+    /// Fails when there are no certificates that can be used.
     pub(crate) fn new(config: &ClientConfig) -> Result<Dialer> {
-        Ok(Dialer { tls: tls::client(&config.common.credentials)?, inner_mtu: config.common.mtu })
+        let credentials = config.common.credentials.clone();
+        tls::client(&credentials)?;
+        Ok(Dialer { credentials, inner_mtu: config.common.mtu })
     }
 
     /// Connects to the server over the uplink, whose device and address it keeps to.
@@ -72,9 +75,10 @@ impl Dialer {
         };
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
         let socket = socket(SocketAddr::new(own, 0), Some(&uplink.interface))?;
-        let endpoint = Endpoint::new(endpoint(CLIENT_ID_BYTES, payload)?, None, socket, Arc::new(TokioRuntime))?;
+        let endpoint =
+            Endpoint::new(endpoint(CLIENT_ID_BYTES, payload)?, None, socket, Arc::new(TokioRuntime))?;
         let (live, wake) = Link::live();
-        let mut config = noq::ClientConfig::new(self.tls.clone());
+        let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
         let connection = timeout(PATIENCE, connecting).await.context("no answer")??;
@@ -104,7 +108,12 @@ impl Dialed {
     }
 
     /// Becomes one more path of a session.
-    pub(crate) async fn join(mut self, session: SessionId, secret: &Secret, path: PathNumber) -> Result<Attached> {
+    pub(crate) async fn join(
+        mut self,
+        session: SessionId,
+        secret: &Secret,
+        path: PathNumber,
+    ) -> Result<Attached> {
         let proof = secret.proof(&self.connection, path)?;
         match self.ask(&Hello::Join { session, path, proof }).await? {
             Answer::Joined => Ok(self.attached(path)),

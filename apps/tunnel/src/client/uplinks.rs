@@ -3,7 +3,8 @@ use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv, socket,
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
+    socket,
 };
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -40,7 +41,10 @@ const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 
 /// Keeps a list of the interfaces that the rules name and that can be used.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
-    #[expect(deprecated, reason = "what replaces it is unsafe; this descriptor is open for as long as the registration")]
+    #[expect(
+        deprecated,
+        reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
+    )]
     let changes = AsyncFd::new(subscribe().context("cannot hear of changes to interfaces")?)?;
     let (sender, receiver) = watch::channel(look(&rules)?);
     tokio::spawn(async move {

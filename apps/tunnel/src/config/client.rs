@@ -1,4 +1,7 @@
-use super::{Common, ConfigError, LASTING_STATE, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu, default_state};
+use super::{
+    Common, ConfigError, LASTING_STATE, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface,
+    default_mtu, default_state,
+};
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -157,7 +160,9 @@ fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, C
     let Server { name, addresses } = entry.get_ref();
     let of_family = |ipv4| addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
     if addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
-        return Err(source.wrong(entry, "addresses has one address with its port, or one of IPv4 and one of IPv6"));
+        return Err(
+            source.wrong(entry, "addresses has one address with its port, or one of IPv4 and one of IPv6")
+        );
     }
     Ok(ServerEntry { name: name.clone(), addresses: addresses.clone() })
 }

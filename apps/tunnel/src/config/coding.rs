@@ -67,11 +67,12 @@ impl Coding {
     /// The parameters of both ends.
     pub fn config(&self) -> Result<Config, InvalidCoding> {
         let defaults = Config::of(self.scheme.as_deref().map_or(Ok(Scheme::Xnc), str::parse)?);
-        let time = |key, given: Option<u64>, default, allowed: std::ops::RangeInclusive<u64>, text| match given {
-            None => Ok(default),
-            Some(ms) if allowed.contains(&ms) => Ok(Duration::from_millis(ms)),
-            Some(_) => Err(InvalidCoding::Range { key, allowed: text }),
-        };
+        let time =
+            |key, given: Option<u64>, default, allowed: std::ops::RangeInclusive<u64>, text| match given {
+                None => Ok(default),
+                Some(ms) if allowed.contains(&ms) => Ok(Duration::from_millis(ms)),
+                Some(_) => Err(InvalidCoding::Range { key, allowed: text }),
+            };
         let within = |key, ok, allowed| if ok { Ok(()) } else { Err(InvalidCoding::Range { key, allowed }) };
         let range_packets = self.range_packets.unwrap_or(defaults.range_packets);
         within("range_packets", (1..=63).contains(&range_packets), "1 to 63")?;

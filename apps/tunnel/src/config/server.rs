@@ -1,6 +1,6 @@
 use super::{
-    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
-    default_state,
+    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface,
+    default_mtu, default_state,
 };
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -144,7 +144,9 @@ impl ServerConfig {
         };
         let of_family = |ipv4| tunnel.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4).count();
         if tunnel.addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
-            return Err(source.wrong(&file.tunnel, "addresses has a prefix of IPv4, one of IPv6, or one of each"));
+            return Err(
+                source.wrong(&file.tunnel, "addresses has a prefix of IPv4, one of IPv6, or one of each")
+            );
         }
         if tunnel.addresses.iter().any(|prefix| prefix.address(2).is_none()) {
             return Err(source.wrong(&file.tunnel, "a prefix in addresses has no room for a client"));
@@ -185,7 +187,8 @@ fn clients(
             let prefix = prefixes.iter().find(|prefix| prefix.contains(*address));
             // The first two are the network's and the server's.
             if prefix.and_then(|prefix| prefix.number(*address)).is_none_or(|number| number < 2) {
-                let message = format!("{address} is none that a client can have within the prefixes of `addresses`");
+                let message =
+                    format!("{address} is none that a client can have within the prefixes of `addresses`");
                 return Err(source.wrong(entry, message));
             }
             if !taken.insert(*address) {

@@ -77,7 +77,8 @@ impl Addresses {
         loop {
             let address = self.prefixes[prefix].address(number);
             // The last IPv4 address of a prefix is everybody's.
-            let usable = self.prefixes[prefix].address(number + 1).is_some() || !self.prefixes[prefix].is_ipv4();
+            let usable =
+                self.prefixes[prefix].address(number + 1).is_some() || !self.prefixes[prefix].is_ipv4();
             number = match address {
                 Some(address) if usable && self.is_free(address) => {
                     self.next[prefix] = number + 1;
@@ -103,7 +104,8 @@ mod tests {
 
     fn pool(fixed: &[(&str, &str)]) -> Addresses {
         let prefixes = vec!["10.77.0.0/29".parse().unwrap(), "fd77::/64".parse().unwrap()];
-        let clients = fixed.iter().map(|(name, address)| (name.to_string(), Client { addresses: vec![ip(address)] }));
+        let clients =
+            fixed.iter().map(|(name, address)| (name.to_string(), Client { addresses: vec![ip(address)] }));
         Addresses::new(prefixes, &clients.collect())
     }
 

@@ -9,7 +9,7 @@ use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::{debug, info, warn};
 
@@ -21,7 +21,7 @@ const UNVALIDATED: usize = 32;
 const HANDSHAKES: usize = 512;
 
 /// Lets clients in until the endpoint closes.
-pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: ServerConfig) {
+pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch::Receiver<ServerConfig>) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
     while let Some(incoming) = endpoint.accept().await {
         let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES;
@@ -36,7 +36,7 @@ pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: Server
             incoming.ignore();
             continue;
         };
-        let (server, quic) = (Arc::clone(&server), quic.clone());
+        let (server, quic) = (Arc::clone(&server), quic.borrow().clone());
         tokio::spawn(async move {
             let remote = session::canonical(incoming.remote_address());
             match timeout(HANDSHAKE, welcome(&server, incoming, quic)).await {
@@ -68,7 +68,11 @@ struct Attached {
 }
 
 /// Hears what a client wants and does it; none when it was refused or wanted nothing more.
-async fn welcome(server: &Arc<Server>, incoming: Incoming, mut quic: ServerConfig) -> Result<Option<Attached>> {
+async fn welcome(
+    server: &Arc<Server>,
+    incoming: Incoming,
+    mut quic: ServerConfig,
+) -> Result<Option<Attached>> {
     let (live, wake) = Link::live();
     let remote = session::canonical(incoming.remote_address());
     let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
@@ -78,7 +82,9 @@ async fn welcome(server: &Arc<Server>, incoming: Incoming, mut quic: ServerConfi
     let (mut send, mut receive) = connection.accept_bi().await?;
     let hello: Hello = match join::receive(&mut receive).await {
         Ok(hello) => hello,
-        Err(error) => return refuse(server, &connection, &mut send, Refusal::Malformed, format!("{error:#}")).await,
+        Err(error) => {
+            return refuse(server, &connection, &mut send, Refusal::Malformed, format!("{error:#}")).await;
+        }
     };
     let link = || Link {
         connection: connection.clone(),
@@ -90,10 +96,12 @@ async fn welcome(server: &Arc<Server>, incoming: Incoming, mut quic: ServerConfi
         buffer: DATAGRAM_BUFFER,
     };
     let outcome = match hello {
-        Hello::Open { addresses, path } => open(server, &connection, &client, &addresses).map(|(open, answer)| {
-            info!(client, addresses = ?open.addresses, %remote, "session opened");
-            (open, path, answer)
-        }),
+        Hello::Open { addresses, path } => {
+            open(server, &connection, &client, &addresses).map(|(open, answer)| {
+                info!(client, addresses = ?open.addresses, %remote, "session opened");
+                (open, path, answer)
+            })
+        }
         Hello::Join { session, path, proof } => match server.registry.find(session, &client) {
             None => Err((Refusal::UnknownSession, "this session is over".to_owned())),
             Some(open) if !open.secret.accepts(&connection, path, &proof) => {

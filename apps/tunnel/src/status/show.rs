@@ -86,8 +86,18 @@ fn session_text(session: &SessionStatus) -> String {
     );
     let mut table = Table::new();
     table.load_style(NOTHING);
-    let headings =
-        ["path", "out Mb/s", "in Mb/s", "RTT ms", "least", "loss %", "window kB", "in flight", "again", "state"];
+    let headings = [
+        "path",
+        "out Mb/s",
+        "in Mb/s",
+        "RTT ms",
+        "least",
+        "loss %",
+        "window kB",
+        "in flight",
+        "again",
+        "state",
+    ];
     table.set_header(headings);
     for path in &session.paths {
         table.add_row(row(path));

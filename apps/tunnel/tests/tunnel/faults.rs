@@ -1,0 +1,97 @@
+//! Servers that fail, end, or come back.
+
+use crate::rig::{HOST4, HOST6, PATIENCE, Rig};
+use crate::traffic::{Connection, echo};
+use std::time::{Duration, Instant};
+
+/// From the death of a server to the session at another one.
+const FAILOVER: Duration = Duration::from_secs(3);
+
+const NO_NAT: &str = "nat = false";
+
+fn name_of(session: &hawser_tunnel::status::SessionStatus) -> usize {
+    if session.peer == "one" { 0 } else { 1 }
+}
+
+#[test]
+fn connections_survive_the_death_of_a_server() {
+    let rig = Rig::new();
+    let mut servers = [0, 1].map(|number| Some(rig.server(number, NO_NAT, "")));
+    let client = rig.client("");
+    let before = client.session();
+    let dying = name_of(&before);
+    rig.route_back_by(dying);
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    connection.progresses();
+
+    let start = Instant::now();
+    drop(servers[dying].take());
+    let after = client.within(PATIENCE, "a session at the other server", |status| {
+        status.sessions.iter().any(|session| name_of(session) != dying)
+    });
+
+    // The status is written every second, the session is older.
+    let opened = Duration::from_millis(after.sessions[0].since_unix_ms) - since_1970(start);
+    assert!(opened < FAILOVER, "{opened:?}");
+    assert_eq!(after.sessions[0].addresses, before.addresses);
+    rig.route_back_by(1 - dying);
+    connection.progresses();
+    connection.end();
+}
+
+#[test]
+fn a_server_that_ends_is_left_in_time() {
+    let rig = Rig::new();
+    let mut servers = [0, 1].map(|number| Some(rig.server(number, NO_NAT, "")));
+    let client = rig.client("");
+    let before = client.session();
+    let ending = name_of(&before);
+    let start = Instant::now();
+
+    assert!(servers[ending].take().unwrap().process.stop(PATIENCE).unwrap().success());
+
+    // Its ten seconds of grace were not needed.
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    let after = client.until("a session at the other server", |status| {
+        status.sessions.iter().any(|session| name_of(session) != ending)
+    });
+    assert_eq!(after.sessions[0].addresses, before.addresses);
+    rig.route_back_by(1 - ending);
+    echo(&rig.client, &rig.host, HOST6);
+}
+
+#[test]
+fn a_server_that_was_killed_and_started_again_is_found_again() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    let before = client.session();
+    drop(server);
+    let _server = rig.server(0, "", "");
+    let after = client.until("a new session", |status| {
+        status.sessions.iter().any(|session| session.since_unix_ms > before.since_unix_ms)
+    });
+    assert_eq!(after.sessions[0].addresses, before.addresses);
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
+fn a_client_that_ends_is_forgotten_and_one_that_is_killed_gets_its_addresses_back() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    let before = client.session().addresses;
+    drop(client);
+    let client = rig.client("");
+    assert_eq!(client.session().addresses, before);
+    echo(&rig.client, &rig.host, HOST4);
+
+    assert!(client.process.stop(PATIENCE).unwrap().success());
+
+    server.until("the session is gone", |status| status.sessions.is_empty());
+}
+
+fn since_1970(at: Instant) -> Duration {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    now - at.elapsed()
+}

@@ -1,0 +1,10 @@
+//! A client and two servers in network namespaces, with a router between and a host behind.
+
+mod certificates;
+mod faults;
+mod process;
+mod protocol;
+mod refusals;
+mod rig;
+mod traffic;
+mod uplinks;

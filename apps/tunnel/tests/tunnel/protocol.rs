@@ -1,0 +1,170 @@
+//! A server and clients that are made by hand: what they say wrongly, and how many of them there may be.
+
+use crate::certificates::Authority;
+use crate::rig::{HOST4, PORT, Rig};
+use crate::traffic::echo;
+use hawser_io::netns::Namespace;
+use hawser_quic::{Congestion, Live, Transport, tls};
+use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, TokioRuntime};
+use serde_json::{Value, json};
+use std::fs;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+const SERVER: &str = "203.0.0.1";
+
+/// What one client may cost a server.
+const IDLE_CLIENT_BYTES: u64 = 200_000;
+
+const CLIENTS: u64 = 1000;
+
+/// Runs `work` with an endpoint in the namespace.
+fn with_endpoint<T: Send, F: Future<Output = T>>(
+    namespace: &Namespace,
+    work: impl FnOnce(Endpoint) -> F + Send,
+) -> T {
+    let run = || {
+        // The connections go on while a test waits for the server.
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        runtime.block_on(async {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            let endpoint =
+                Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
+            work(endpoint).await
+        })
+    };
+    namespace.run(run).unwrap()
+}
+
+fn quic(authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
+    authority.credentials(folder, name);
+    let read = |end: &str| fs::read_to_string(folder.join(format!("{name}{end}"))).unwrap();
+    let authorities = tls::authorities(&read(".authority.pem")).unwrap();
+    let identity = tls::Identity::from_pem(&read(".pem"), &read(".key")).unwrap();
+    let mut config = ClientConfig::new(tls::client(authorities, &identity, b"hawser-tunnel/1").unwrap());
+    let transport = Transport { keep_alive: Some(Duration::from_secs(5)), ..Transport::default() };
+    let transport = transport.config(Congestion::bbr3(Arc::new(Live::new(|| {})))).unwrap();
+    config.transport_config(Arc::new(transport));
+    config
+}
+
+async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
+    let server = format!("{SERVER}:{PORT}").parse().unwrap();
+    endpoint.connect_with(config.clone(), server, "one").unwrap().await.unwrap()
+}
+
+/// Says something on the connection's stream, and returns the answer; none when there is none.
+async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
+    let (mut send, mut receive) = connection.open_bi().await.ok()?;
+    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
+    send.write_all(&[&length, message].concat()).await.ok()?;
+    let mut length = [0; 2];
+    receive.read_exact(&mut length).await.ok()?;
+    let mut text = vec![0; u16::from_be_bytes(length).into()];
+    receive.read_exact(&mut text).await.ok()?;
+    // An end of the stream would be the end of the path.
+    std::mem::forget(send);
+    Some(serde_json::from_slice(&text).unwrap())
+}
+
+fn open() -> Vec<u8> {
+    json!({ "open": { "addresses": [], "path": { "index": 0, "standby": false } } }).to_string().into_bytes()
+}
+
+fn join(session: &Value, proof: &str) -> Vec<u8> {
+    let path = json!({ "index": 1, "standby": false });
+    json!({ "join": { "session": session, "path": path, "proof": proof } }).to_string().into_bytes()
+}
+
+fn reason(answer: Option<Value>) -> String {
+    answer.map_or("no answer".to_owned(), |answer| answer["refused"]["reason"].to_string())
+}
+
+#[test]
+fn sessions_are_joined_by_their_own_client_alone() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    with_endpoint(&rig.client, async |endpoint| {
+        let (car, thief) = (quic(&rig.authority, folder, "car"), quic(&rig.authority, folder, "thief"));
+        let first = connect(&endpoint, &car).await;
+        let opened = say(&first, &open()).await.unwrap();
+        let session = &opened["opened"]["session"];
+        let proof = "0".repeat(64);
+        let unknown = json!("00000000000000000000000000000000");
+        assert_eq!(reason(say(&connect(&endpoint, &car).await, &join(session, &proof)).await), "\"proof\"");
+        assert_eq!(reason(say(&connect(&endpoint, &car).await, &join(session, "")).await), "\"proof\"");
+        let other = connect(&endpoint, &thief).await;
+        assert_eq!(reason(say(&other, &join(session, &proof)).await), "\"unknown_session\"");
+        let other = connect(&endpoint, &car).await;
+        assert_eq!(reason(say(&other, &join(&unknown, &proof)).await), "\"unknown_session\"");
+        server.until_counted("connection_proof", 2);
+        server.until_counted("connection_unknown_session", 2);
+        assert_eq!(server.session().paths.len(), 1);
+        drop(first);
+    });
+}
+
+#[test]
+fn nonsense_is_refused_and_counted() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    with_endpoint(&rig.client, async |endpoint| {
+        let car = quic(&rig.authority, folder, "car");
+        let path = r#"{"open":{"addresses":[],"path":{"index":200,"standby":false}}}"#;
+        for message in [&b"{}"[..], b"", b"\xff\xfe", &[b'['; 4096], path.as_bytes(), &[b' '; 60_000]] {
+            let answer = say(&connect(&endpoint, &car).await, message).await;
+            assert_eq!(reason(answer), "\"malformed\"", "{} bytes", message.len());
+        }
+        server.until_counted("connection_malformed", 6);
+
+        let connection = connect(&endpoint, &car).await;
+        say(&connection, &open()).await.unwrap();
+        let mut state = 7u64;
+        for length in 0..600 {
+            let datagram: Vec<u8> = (0..length)
+                .map(|_| {
+                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                    (state >> 40) as u8
+                })
+                .collect();
+            connection.send_datagram_wait(datagram.into()).await.unwrap();
+        }
+        server.until_counted("malformed", 100);
+    });
+    // Whoever comes next is served.
+    let _client = rig.client("");
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
+fn a_thousand_clients_cost_little_each() {
+    let rig = Rig::new();
+    // These clients do not answer, and a server asks silent ones often.
+    let server = rig.server(0, "", "[coding]\nprobe_silent_ms = 10000\nprobe_idle_ms = 10000\n");
+    let folder = rig.folder.path();
+    let memory = || {
+        let status = fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    };
+    with_endpoint(&rig.client, async |endpoint| {
+        let first = connect(&endpoint, &quic(&rig.authority, folder, "first")).await;
+        say(&first, &open()).await.unwrap();
+        let before = memory();
+        let mut clients = Vec::new();
+        for number in 0..CLIENTS {
+            let client = connect(&endpoint, &quic(&rig.authority, folder, &format!("car-{number}"))).await;
+            assert!(say(&client, &open()).await.unwrap()["opened"].is_object());
+            clients.push(client);
+        }
+        let count = |wanted: usize| server.until("all sessions", |status| status.sessions.len() == wanted);
+        count(1 + CLIENTS as usize);
+        let each = memory().saturating_sub(before) / CLIENTS;
+        assert!(each < IDLE_CLIENT_BYTES, "{each} bytes for each client");
+    });
+}

@@ -1,0 +1,248 @@
+//! Namespaces: `client` with two uplinks to `router`, from there to the servers `one` and `two`, and behind both of them
+//! `host`. The servers have the same inner prefixes.
+
+use crate::certificates::Authority;
+use crate::process;
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_tunnel::status::{SessionStatus, Status};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// How long anything may take that is not measured.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The host's addresses, and those of the servers as the client knows them.
+pub(crate) const HOST4: &str = "198.51.100.9";
+pub(crate) const HOST6: &str = "fd51::9";
+pub(crate) const PORT: u16 = 14752;
+
+pub(crate) const UPLINKS: [&str; 2] = ["wan0", "wan1"];
+
+pub(crate) struct Rig {
+    pub(crate) client: Namespace,
+    pub(crate) router: Namespace,
+    pub(crate) servers: [Namespace; 2],
+    pub(crate) host: Namespace,
+    pub(crate) folder: TempDir,
+    pub(crate) authority: Authority,
+}
+
+impl Rig {
+    pub(crate) fn new() -> Rig {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Relaxed);
+        let named = |name: &str| {
+            Namespace::create(format!("hawser-tt{}-{number}-{name}", std::process::id())).unwrap()
+        };
+        let rig = Rig {
+            client: named("client"),
+            router: named("router"),
+            servers: [named("one"), named("two")],
+            host: named("host"),
+            folder: tempfile::tempdir().unwrap(),
+            authority: Authority::new(),
+        };
+        rig.cable();
+        rig
+    }
+
+    fn cable(&self) {
+        for (uplink, name) in UPLINKS.iter().enumerate() {
+            self.wire(
+                &self.client,
+                name,
+                &self.router,
+                name,
+                &format!("10.1.{uplink}"),
+                &format!("fd01:{uplink}"),
+            );
+            self.client
+                .ip(&format!(
+                    "route add default via 10.1.{uplink}.2 dev {name} metric {m}\n\
+                     route add default via fd01:{uplink}::2 dev {name} metric {m}",
+                    m = 100 + uplink
+                ))
+                .unwrap();
+        }
+        for (number, server) in self.servers.iter().enumerate() {
+            let to_router = (format!("203.0.{number}"), format!("fd20:{number}"));
+            self.wire(server, "net", &self.router, &format!("to{number}"), &to_router.0, &to_router.1);
+            server
+                .ip(&format!(
+                    "route add default via 203.0.{number}.2\nroute add default via fd20:{number}::2"
+                ))
+                .unwrap();
+            let to_host = (format!("198.51.{number}"), format!("fd51:{number}"));
+            self.wire(server, "lan", &self.host, &format!("to{number}"), &to_host.0, &to_host.1);
+            server
+                .ip(&format!(
+                    "route add {HOST4} via 198.51.{number}.2 dev lan\nroute add {HOST6} via fd51:{number}::2 dev lan"
+                ))
+                .unwrap();
+            forwards(server);
+        }
+        forwards(&self.router);
+        self.host.ip(&format!("addr add {HOST4}/32 dev lo\naddr add {HOST6}/128 dev lo nodad")).unwrap();
+        self.route_back_by(0);
+    }
+
+    /// A wire, of which the first end has the address `.1` and the other one `.2`.
+    fn wire(&self, one: &Namespace, device: &str, other: &Namespace, peer: &str, ipv4: &str, ipv6: &str) {
+        let there = other.name();
+        one.ip(&format!("link add {device} type veth peer name {peer} netns {there}")).unwrap();
+        for (end, device, own) in [(one, device, 1), (other, peer, 2)] {
+            end.ip(&format!(
+                "addr add {ipv4}.{own}/24 dev {device}\naddr add {ipv6}::{own}/64 dev {device} nodad\n\
+                 link set {device} up"
+            ))
+            .unwrap();
+        }
+    }
+
+    /// Which server the host sends inner addresses to: what a routing protocol would do.
+    pub(crate) fn route_back_by(&self, server: usize) {
+        self.host
+            .ip(&format!(
+                "route replace 10.77.0.0/16 via 198.51.{server}.1\nroute replace fd77::/64 via fd51:{server}::1"
+            ))
+            .unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// Starts a server with more lines in its `[tunnel]` and other sections after it, and waits until it serves.
+    pub(crate) fn server(&self, number: usize, more: &str, sections: &str) -> End {
+        let name = ["one", "two"][number];
+        let tls = self.authority.credentials(self.folder.path(), name);
+        self.server_with(number, more, &format!("{tls}{sections}"))
+    }
+
+    pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
+        let name = ["one", "two"][number];
+        let config = format!(
+            "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{more}\n{sections}",
+            self.folder.path().display()
+        );
+        let end = self.start(&self.servers[number], name, "server", &config);
+        end.until("the server serves", |_| true);
+        end
+    }
+
+    /// Starts a client with more lines in its `[tunnel]`, and waits until its uplinks are connected.
+    pub(crate) fn client(&self, more: &str) -> End {
+        let end = self.lonely_client("car", more);
+        end.until("both uplinks are connected", |status| {
+            status.sessions.iter().any(|session| session.paths.len() == UPLINKS.len())
+        });
+        end
+    }
+
+    /// Starts a client that may have nobody to talk to.
+    pub(crate) fn lonely_client(&self, name: &str, more: &str) -> End {
+        let tls = self.authority.credentials(self.folder.path(), name);
+        let servers: String = (0..2)
+            .map(|number| {
+                let name = ["one", "two"][number];
+                format!(
+                    "[[server]]\nname = \"{name}\"\naddresses = [\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"]\n"
+                )
+            })
+            .collect();
+        let config = format!(
+            "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n\
+             {tls}{servers}[[uplink]]\ninterface = \"wan*\"\n",
+            self.folder.path().display()
+        );
+        self.start(&self.client, name, "client", &config)
+    }
+
+    pub(crate) fn start(&self, namespace: &Namespace, name: &str, role: &'static str, config: &str) -> End {
+        let file = self.path(&format!("{name}.toml"));
+        fs::write(&file, config).unwrap();
+        let status = self.path(name).join("status.json");
+        // What an earlier process left would be taken for this one's.
+        let _ = fs::remove_file(&status);
+        End { process: process::start(namespace, role, &file), status }
+    }
+
+    /// Lets nothing pass between the uplink's router and the rest, without a sign of it at the client.
+    pub(crate) fn swallow(&self, uplink: &str, swallow: bool) {
+        let rules = match swallow {
+            true => format!(
+                "table inet cut {{\nchain forward {{\ntype filter hook forward priority 0;\niifname \"{uplink}\" drop\n\
+                 oifname \"{uplink}\" drop\n}}\n}}"
+            ),
+            false => "delete table inet cut".to_owned(),
+        };
+        nft(&self.router, &rules);
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        for namespace in [&self.client, &self.router, &self.host].into_iter().chain(&self.servers) {
+            // A test that failed has told why; this must not hide it.
+            let _ = namespace.kill_processes();
+            let _ = namespace.delete();
+        }
+    }
+}
+
+/// A process that is one end of tunnels.
+pub(crate) struct End {
+    pub(crate) process: Process,
+    status: PathBuf,
+}
+
+impl End {
+    /// Waits for a status that is as wanted.
+    pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+        self.within(PATIENCE, what, wanted)
+    }
+
+    pub(crate) fn within(&self, patience: Duration, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+        let start = Instant::now();
+        loop {
+            let status = Status::read(&self.status);
+            match &status {
+                Ok(status) if wanted(status) => return status.clone(),
+                _ if start.elapsed() > patience => panic!("not within {patience:?}: {what}; {status:#?}"),
+                _ => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    pub(crate) fn session(&self) -> SessionStatus {
+        self.until("there is a session", |status| !status.sessions.is_empty()).sessions.remove(0)
+    }
+
+    /// Waits until as many things were not passed on for a reason, in the session or outside of it.
+    pub(crate) fn until_counted(&self, reason: &str, least: u64) {
+        self.until(reason, |status| {
+            let counters = status.sessions.iter().map(|session| &session.not_passed_on);
+            let counters = counters.chain([&status.not_passed_on]);
+            counters.filter_map(|counters| counters.get(reason)).sum::<u64>() >= least
+        });
+    }
+}
+
+pub(crate) fn nft(namespace: &Namespace, rules: &str) -> String {
+    let mut command: Command = namespace.command("nft").unwrap();
+    let output = command.arg(rules).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn forwards(namespace: &Namespace) {
+    for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+        namespace.sysctl(key, "1").unwrap();
+    }
+}

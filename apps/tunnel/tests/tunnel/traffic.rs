@@ -1,0 +1,166 @@
+//! What is carried: TCP and UDP, both families, both directions.
+
+use crate::rig::{HOST4, HOST6, Rig};
+use hawser_io::netns::Namespace;
+use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
+use nix::errno::Errno;
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// A TCP connection inside the tunnel that carries numbered bytes until it is stopped.
+pub(crate) struct Connection {
+    stop: Arc<AtomicBool>,
+    received: Arc<AtomicU64>,
+    ends: [JoinHandle<u64>; 2],
+}
+
+impl Connection {
+    pub(crate) fn open(from: &Namespace, to: &Namespace, address: &str) -> Connection {
+        let address: IpAddr = address.parse().unwrap();
+        let listener = to.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let stop = Arc::new(AtomicBool::new(false));
+        let received = Arc::new(AtomicU64::new(0));
+        let receiver = thread::spawn({
+            let received = Arc::clone(&received);
+            move || {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut buffer = vec![0; 65_536];
+                let mut total = 0;
+                loop {
+                    let length = stream.read(&mut buffer).unwrap();
+                    if length == 0 {
+                        return total;
+                    }
+                    let expected = (total..).map(|at: u64| (at % 251) as u8);
+                    assert!(buffer[..length].iter().copied().eq(expected.take(length)), "bytes are mixed up");
+                    total += length as u64;
+                    received.store(total, Relaxed);
+                }
+            }
+        });
+        let mut stream = from.run(|| TcpStream::connect((address, port)).unwrap()).unwrap();
+        let sender = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                let mut total = 0;
+                while !stop.load(Relaxed) {
+                    let bytes: Vec<u8> = (total..total + 1000).map(|at: u64| (at % 251) as u8).collect();
+                    stream.write_all(&bytes).unwrap();
+                    total += 1000;
+                    // About 4 Mb/s: faults are looked for, not speed.
+                    thread::sleep(Duration::from_millis(2));
+                }
+                total
+            }
+        });
+        Connection { stop, received, ends: [sender, receiver] }
+    }
+
+    /// Waits until something more has arrived that was sent after now, and returns how long it took.
+    pub(crate) fn progresses(&self) -> Duration {
+        let start = std::time::Instant::now();
+        // What is on its way now may arrive.
+        let goal = self.received.load(Relaxed) + 200_000;
+        while self.received.load(Relaxed) < goal {
+            assert!(start.elapsed() < crate::rig::PATIENCE, "the connection inside the tunnel stands still");
+            assert!(!self.ends.iter().any(JoinHandle::is_finished), "the connection inside the tunnel broke");
+            thread::sleep(Duration::from_millis(5));
+        }
+        start.elapsed()
+    }
+
+    pub(crate) fn end(self) {
+        self.stop.store(true, Relaxed);
+        let [sent, received] = self.ends.map(|end| end.join().unwrap());
+        assert_eq!(sent, received);
+    }
+}
+
+/// Sends datagrams and waits for each to come back.
+pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
+    let address: IpAddr = address.parse().unwrap();
+    let listener = to.run(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
+    let target: SocketAddr = listener.local_addr().unwrap();
+    listener.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
+    let echo = thread::spawn(move || {
+        let mut buffer = [0; 2000];
+        for _ in 0..20 {
+            let (length, from) = listener.recv_from(&mut buffer).unwrap();
+            listener.send_to(&buffer[..length], from).unwrap();
+        }
+    });
+    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let socket = from.run(|| UdpSocket::bind((any, 0)).unwrap()).unwrap();
+    socket.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
+    let mut buffer = [0; 2000];
+    for size in 0..20 {
+        let datagram = vec![size as u8; size * 70];
+        socket.send_to(&datagram, target).unwrap();
+        let length = socket.recv(&mut buffer).unwrap();
+        assert_eq!(buffer[..length], datagram);
+    }
+    echo.join().unwrap();
+}
+
+#[test]
+fn tcp_and_udp_of_both_families() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let _client = rig.client("");
+    for address in [HOST4, HOST6] {
+        echo(&rig.client, &rig.host, address);
+        let connection = Connection::open(&rig.client, &rig.host, address);
+        connection.progresses();
+        connection.end();
+    }
+}
+
+#[test]
+fn sources_are_rewritten_and_the_rules_go_with_the_server() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let _client = rig.client("");
+    let listener = rig.host.run(|| TcpListener::bind((HOST4, 0)).unwrap()).unwrap();
+    let target = listener.local_addr().unwrap();
+    let _stream = rig.client.run(|| TcpStream::connect(target).unwrap()).unwrap();
+    assert_eq!(listener.accept().unwrap().1.ip(), IpAddr::from([198, 51, 0, 1]));
+
+    assert!(server.process.stop(crate::rig::PATIENCE).unwrap().success());
+
+    assert_eq!(crate::rig::nft(&rig.servers[0], "list tables"), "");
+}
+
+#[test]
+fn what_is_too_big_is_answered_by_the_kernel() {
+    let rig = Rig::new();
+    let server = rig.server(0, "nat = false", "");
+    let _client = rig.client("");
+    let session = server.session();
+    assert!((1400..1440).contains(&session.mtu_bytes), "1500 bytes leave {}", session.mtu_bytes);
+    for address in session.addresses {
+        let ipv6 = address.is_ipv6();
+        let own = if ipv6 { HOST6 } else { HOST4 };
+        let socket = rig.host.run(|| UdpSocket::bind((own, 0)).unwrap()).unwrap();
+        set_mtu_discovery(&socket, ipv6, MtuDiscovery::Do).unwrap();
+        socket.connect((address, 9)).unwrap();
+        let headers = if ipv6 { 48 } else { 28 };
+        let fits = vec![0; usize::from(session.mtu_bytes) - headers];
+        let too_big = vec![0; fits.len() + 1];
+        socket.send(&too_big).unwrap();
+        // The first one is on its way when the answer comes; those after it are refused at once.
+        let refused =
+            || socket.send(&too_big).is_err_and(|error| error.raw_os_error() == Some(Errno::EMSGSIZE as i32));
+        let start = std::time::Instant::now();
+        while !refused() {
+            assert!(start.elapsed() < crate::rig::PATIENCE, "no ICMP for {address}");
+            thread::sleep(Duration::from_millis(20));
+        }
+        // Nobody listens there, which the client's kernel says.
+        let _ = socket.send(&fits);
+    }
+}
