@@ -39,6 +39,9 @@ const LEAST_PACKETS: u64 = 4;
 
 const INITIAL_WINDOW: u64 = 14_720;
 
+/// While a path is explored, a window may leave within this share of a round trip.
+const BURST: f64 = 0.25;
+
 /// The rate before anything is known of the path: the first window within a millisecond.
 const INITIAL_PACING: f64 = STARTUP_GAIN * INITIAL_WINDOW as f64 / 1e-3;
 
@@ -50,8 +53,8 @@ const OUTAGE: Duration = Duration::from_millis(500);
 ///
 /// It follows draft-ietf-ccwg-bbr, with differences that suit a tunnel of live media. A round trip in which fewer packets
 /// than the loss threshold are lost lowers nothing, because radio links lose packets without being congested; bounds come
-/// only from round trips in which the connection had enough to send; and a path that comes back after an outage is
-/// explored as a fresh one is. What is drawn at random comes from a seed, so that connections can be simulated; noq's own
+/// only from round trips in which the connection had enough to send; bandwidth is forgotten with time even when the
+/// application is the limit; and a path that comes back after an outage is explored as a fresh one is. What is drawn at random comes from a seed, so that connections can be simulated; noq's own
 /// BBR 3 cannot be seeded from outside.
 #[derive(Debug, Clone)]
 pub struct Bbr {
@@ -77,6 +80,9 @@ pub struct Bbr {
     /// The longest time without an acknowledgement before the ones that are being processed.
     outage: Duration,
     cycle_ends: Option<Instant>,
+    /// Since when bandwidth is gathered, and whether somebody asked for more since.
+    period_began: Option<Instant>,
+    is_demanded: bool,
 }
 
 /// Makes [`Bbr`] controllers that draw from one seed.
@@ -157,6 +163,8 @@ impl Bbr {
             round: Round::default(),
             outage: Duration::ZERO,
             cycle_ends: None,
+            period_began: None,
+            is_demanded: false,
         }
     }
 
@@ -165,18 +173,14 @@ impl Bbr {
         self.bandwidth[0].max(self.bandwidth[1])
     }
 
-    /// A path that was away is explored as a fresh one is: cycles of probing would take many seconds to find out that it
-    /// takes ten times as much as when it faded.
-    fn forget_bandwidth(&mut self) {
+    /// Begins as on a fresh path, with the bandwidth that is known.
+    fn explore(&mut self) {
         self.phase = Phase::Startup;
         self.is_filled = false;
         (self.full, self.full_rounds) = (0.0, 0);
-        self.bandwidth = [0.0; 2];
         self.bandwidth_bound = f64::INFINITY;
         (self.long_bound, self.short_bound) = (u64::MAX, u64::MAX);
-        self.pacing = INITIAL_PACING;
-        self.window = self.window.max(INITIAL_WINDOW);
-        self.round = Round { ends: self.delivery.bytes, ..Round::default() };
+        self.cycle_ends = None;
     }
 
     fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64) {
@@ -210,9 +214,7 @@ impl Bbr {
         self.round.bandwidth = self.round.bandwidth.max(rate);
         self.round.in_flight = self.round.in_flight.max(packet.in_flight);
         self.round.is_limited |= packet.is_limited;
-        if rate >= self.bandwidth() || !packet.is_limited {
-            self.bandwidth[0] = self.bandwidth[0].max(rate);
-        }
+        self.bandwidth[0] = self.bandwidth[0].max(rate);
         if packet.delivered >= self.round.ends {
             let round = self.round;
             self.round = Round {
@@ -236,6 +238,7 @@ impl Bbr {
             }
             self.is_filled = self.full_rounds >= FULL_ROUNDS;
         }
+        self.is_demanded |= !round.is_limited;
         match self.phase {
             Phase::Startup if is_lossy && !round.is_limited => {
                 self.is_filled = true;
@@ -281,11 +284,7 @@ impl Bbr {
         }
     }
 
-    /// What the last cycle but one has seen is forgotten.
     fn begin_cycle(&mut self, now: Instant) {
-        if !self.round.is_limited || self.phase != Phase::Up {
-            self.bandwidth = [self.bandwidth[0], self.bandwidth[0]];
-        }
         self.phase = Phase::Down;
         let further = CYCLE.mul_f64(0.5 * self.draw());
         self.cycle_ends = Some(now + CYCLE + further);
@@ -304,11 +303,26 @@ impl Bbr {
         if matches!(self.phase, Phase::Down | Phase::Cruise) && is_due {
             self.bandwidth_bound = f64::INFINITY;
             self.short_bound = u64::MAX;
-            self.bandwidth = [0.0, self.bandwidth()];
             self.round.ends = self.delivery.bytes;
             self.phase = Phase::Refill;
         }
+        self.age(now);
         self.advance_rtt_probe(now);
+    }
+
+    /// Forgets the bandwidth that was seen before the last period, also where the application is the limit: a link that
+    /// fades is to be noticed, and one that was underestimated fills again within round trips, because after a period
+    /// in which nobody asked for more nobody knows how much would fill it.
+    fn age(&mut self, now: Instant) {
+        let began = *self.period_began.get_or_insert(now);
+        if now.saturating_duration_since(began) < CYCLE {
+            return;
+        }
+        self.period_began = Some(now);
+        self.bandwidth = [0.0, self.bandwidth[0]];
+        if self.is_filled && !std::mem::take(&mut self.is_demanded) {
+            self.explore();
+        }
     }
 
     fn advance_rtt_probe(&mut self, now: Instant) {
@@ -342,21 +356,15 @@ impl Bbr {
     fn decide(&mut self, acknowledged: u64) {
         let (pacing, gain) = self.gains();
         let bandwidth = self.bandwidth().min(self.bandwidth_bound);
-        if bandwidth <= 0.0 || self.min_rtt.is_none() {
+        let Some((rtt, _)) = self.min_rtt.filter(|(rtt, _)| bandwidth > 0.0 && !rtt.is_zero()) else {
             return;
-        }
-        let rate = pacing * bandwidth;
-        if self.is_filled || rate > self.pacing {
-            self.pacing = rate;
-        }
+        };
         // A burst may wait at the sender and an acknowledgement at the receiver without anything being congested.
         let target = self.bdp(gain) + 3 * LEAST_PACKETS * self.packet;
-        let grown = self.window + acknowledged;
-        self.window = match self.is_filled {
-            true => grown.min(target),
-            false if self.window < target || self.delivery.bytes < INITIAL_WINDOW => grown,
-            false => self.window,
-        };
+        self.window = (self.window + acknowledged).min(target.max(INITIAL_WINDOW));
+        let rate = pacing * bandwidth;
+        let burst = self.window as f64 / (rtt.as_secs_f64() * BURST);
+        self.pacing = if self.is_filled { rate } else { rate.max(burst) };
         let bound = match self.phase {
             Phase::Startup | Phase::Drain { .. } => u64::MAX,
             Phase::Refill | Phase::Up => self.long_bound,
@@ -428,7 +436,8 @@ impl Controller for Bbr {
             self.delivery.limited_until = Some(self.delivery.bytes + in_flight);
         }
         if self.outage >= OUTAGE {
-            self.forget_bandwidth();
+            // Cycles of probing would take many seconds to find out that it takes ten times as much as when it faded.
+            self.explore();
         }
         self.outage = Duration::ZERO;
         self.sample(now);

@@ -143,7 +143,7 @@ impl Score {
         self.share(|trip| trip.further_bytes, |trip| trip.first_bytes)
     }
 
-    /// The share of packets that never came, of each second of each drive, from the least to the most.
+    /// The share of packets that never came or came too late, of each second of each drive, from the least to the most.
     pub(super) fn losses(&self) -> Vec<f64> {
         let mut losses: Vec<f64> =
             self.trips.iter().flat_map(|trip| trip.loss_by_second.iter().copied()).collect();
@@ -179,8 +179,8 @@ impl Score {
         metrics.set("lost_frames_ratio", self.share(|trip| trip.lost_frames, |trip| trip.frames));
         let packets = self.packet_delays.total() + self.lost_packets;
         metrics.set("lost_packets_ratio", self.lost_packets as f64 / packets as f64);
-        metrics.set("lost_packets_per_second_p95_ratio", self.loss_percentile(0.95));
-        metrics.set("lost_packets_per_second_p99_ratio", self.loss_percentile(0.99));
+        metrics.set("late_packets_per_second_p95_ratio", self.loss_percentile(0.95));
+        metrics.set("late_packets_per_second_p99_ratio", self.loss_percentile(0.99));
         if self.case != ORACLE {
             metrics.set("redundancy_ratio", self.redundancy());
             metrics.set("link_loss_ratio", self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams));

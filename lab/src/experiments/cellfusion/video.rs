@@ -1,7 +1,7 @@
 //! The video: frames of a real encode as RTP packets, and what a viewer sees of them.
 
 use super::histogram::Histogram;
-use hawser_qoe::Frame;
+use hawser_qoe::{Frame, STALL_THRESHOLD};
 use hawser_units::{ByteSize, Instant};
 use std::time::Duration;
 
@@ -199,12 +199,13 @@ impl Viewer {
         (delays, lost)
     }
 
-    /// The share of packets that never came, for each second of a window.
+    /// The share of packets that never came, or so late that the picture stands, for each second of a window.
     pub(super) fn loss_by_second(&self, from: Instant, to: Instant) -> Vec<f64> {
         let mut counts = vec![(0_u32, 0_u32); to.saturating_since(from).as_secs_f64().ceil() as usize];
         for (captured, arrived) in self.packets(from, to) {
             let (lost, all) = &mut counts[captured.saturating_since(from).as_secs() as usize];
-            *lost += u32::from(arrived.is_none());
+            let is_in_time = arrived.is_some_and(|at| at.saturating_since(captured) <= STALL_THRESHOLD);
+            *lost += u32::from(!is_in_time);
             *all += 1;
         }
         counts.iter().map(|(lost, all)| f64::from(*lost) / f64::from((*all).max(1))).collect()
