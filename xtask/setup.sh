@@ -23,7 +23,7 @@ needed_by_checks='
 etcd                         etcd-server
 curl                         curl
 '
-# For xtask/schemathesis.sh, which gets the rest from PyPI.
+# For xtask/schemathesis.sh, a part of `make test` too, which gets the rest from PyPI.
 needed_by_hostile='
 curl                         curl
 openssl                      openssl
@@ -91,7 +91,7 @@ case ${1-} in
     require_rust
     ;;
 checks)
-    install_packages "$needed_by_checks"
+    install_packages "$needed_by_checks$needed_by_hostile"
     require_rust
     install_check_tools
     ;;

@@ -15,6 +15,12 @@ const PURE_TARGET: &str = "wasm32-unknown-unknown";
 const EBPF: &str = "ebpf-tests";
 const NETWORK: &str = "network-tests";
 
+/// Random requests for each operation of the controller, besides those that cover its OpenAPI document.
+const HOSTILE_REQUESTS: &str = "10";
+
+/// With what a script ends that cannot run here.
+const CANNOT_RUN: i32 = 77;
+
 /// In every tier the same, so that nothing is compiled once more for another choice.
 const TESTS: [&str; 4] = ["test", "--no-fail-fast", "--workspace", "--all-features"];
 
@@ -70,6 +76,7 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
         // One at a time: they share the machine's cores with emulators that must keep up.
         tests_as_root(&tests, &root, missing, &["--test-threads=1"], count)
     })?;
+    run.step("hostile requests", |_| hostile_requests(workspace))?;
     run.finish()
 }
 
@@ -203,6 +210,23 @@ fn tests_as_root(
     }
     command.arg("--").args(arguments);
     counted(command, count)
+}
+
+fn hostile_requests(workspace: &Metadata) -> Result<Outcome> {
+    // As the tests have left it: the same choice of crates and features.
+    let build = cargo(&["build", "--workspace", "--all-features", "--bin", "hawser"])?;
+    if build != Outcome::Passed {
+        return Ok(build);
+    }
+    let mut script = Command::new(workspace.workspace_root.join("xtask/schemathesis.sh"));
+    script.arg(workspace.target_directory.join("debug/hawser")).arg(HOSTILE_REQUESTS);
+    script.env("CARGO_TARGET_DIR", &workspace.target_directory);
+    let status = script.status().with_context(|| format!("cannot run {script:?}"))?;
+    Ok(match status.code() {
+        Some(0) => Outcome::Passed,
+        Some(CANNOT_RUN) => Outcome::Skipped("schemathesis cannot be installed: see above".into()),
+        _ => Outcome::Failed,
+    })
 }
 
 fn cargo(arguments: &[&str]) -> Result<Outcome> {
