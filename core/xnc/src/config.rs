@@ -21,7 +21,8 @@ pub struct Config {
     /// A packet that waited this long for a window is not sent any more, and where a frame ends is known, nor is the rest
     /// of its frame.
     pub patience: Duration,
-    /// The share of a path's congestion window that may wait in its connection, which paces it.
+    /// The share of a path's congestion window that may wait in its connection, which paces it: little with XNC, for
+    /// which a packet that waits can still take another path. At least 10 kB, at most 500 kB.
     pub connection_share: f64,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
@@ -65,9 +66,9 @@ impl Config {
             range_packets: 10,
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
-            patience: Duration::from_millis(700),
-            connection_share: 0.1,
-            queue_delay: Duration::from_millis(60),
+            patience: Duration::from_millis(300),
+            connection_share: if scheme.is_xnc() { 0.1 } else { 1.0 },
+            queue_delay: Duration::from_millis(100),
             extra_packets: 3,
             path_share: 1.1,
             total_share: 1.0,
@@ -151,6 +152,11 @@ impl Scheme {
             Scheme::XncSlowLoss => "xnc-slow-loss",
             Scheme::Single => "single",
         }
+    }
+
+    /// Whether it is XNC, whole or with a part left out.
+    pub(crate) const fn is_xnc(self) -> bool {
+        matches!(self, Scheme::Xnc | Scheme::XncUncoded | Scheme::XncSlowLoss)
     }
 
     /// Whether a packet that was sent is sent again until it arrived.

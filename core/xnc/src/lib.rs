@@ -50,6 +50,5 @@ pub use path::{PathState, Rtt};
 pub use pool::Hint;
 pub use receiver::Ecn;
 pub use release::Packet;
-pub use scheme::SPREAD;
 pub use sender::{Event, Transmit};
 pub use stats::{PathStats, ReceiverStats, Refused, SenderStats, Stats};

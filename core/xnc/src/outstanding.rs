@@ -90,6 +90,17 @@ pub(crate) struct Outstanding {
 }
 
 impl Outstanding {
+    /// Goes on counting where a path of the same index ended, so that what is said of that one is not taken for this one's.
+    pub(crate) fn after(before: &Outstanding) -> Self {
+        let next = before.next();
+        Outstanding {
+            base: next,
+            decided: next,
+            largest_acked: before.largest_acked,
+            ..Outstanding::default()
+        }
+    }
+
     /// The number that the next transmission has.
     pub(crate) fn next(&self) -> u64 {
         self.base + self.sent.len() as u64
@@ -115,6 +126,11 @@ impl Outstanding {
     /// is under way over other paths and avoids this one (De Coninck, CoNEXT 2017, section 3).
     pub(crate) fn has_failed(&self) -> bool {
         self.repeats >= FAILED
+    }
+
+    /// The path was silent and delivers again. What was lost meanwhile does not say what it loses now.
+    pub(crate) fn forgive(&mut self) {
+        self.loss = 0.0;
     }
 
     pub(crate) fn loss(&self) -> f64 {
@@ -277,8 +293,10 @@ impl Outstanding {
     }
 
     /// Everything whose fate is unknown, when the path vanishes.
-    pub(crate) fn abandon(self) -> impl Iterator<Item = Content> {
-        self.sent.into_iter().filter(|sent| sent.fate == Fate::Unknown).map(|sent| sent.content)
+    pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Content> {
+        let unknown = |sent: &Sent| sent.fate == Fate::Unknown;
+        (self.base, self.decided) = (self.next(), self.next());
+        std::mem::take(&mut self.sent).into_iter().filter(unknown).map(|sent| sent.content)
     }
 }
 

@@ -1,5 +1,5 @@
 use crate::config::Config;
-use crate::outstanding::Outstanding;
+use crate::outstanding::{Content, Outstanding};
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
@@ -7,8 +7,12 @@ use std::time::Duration;
 /// type and length, the AEAD's tag.
 pub(crate) const QUIC_OVERHEAD: u64 = 32;
 
-/// Bytes that may wait in a connection whatever its window is.
+/// Bytes of a ping's frame.
+const PING_BYTES: u64 = 10;
+
+/// Bytes that may wait in a connection, whatever its window is, at least and at most.
 const LEAST_QUEUE: u64 = 10_000;
+const MOST_QUEUE: u64 = 500_000;
 
 /// What the QUIC connection of a path says about it, before a sender is polled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +59,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    fn new(now: Instant, id: PathId, queue_share: f64) -> Self {
+    fn new(now: Instant, id: PathId, queue_share: f64, outstanding: Outstanding) -> Self {
         let state = PathState {
             congestion_window: ByteSize(0),
             in_flight: ByteSize(0),
@@ -63,7 +67,6 @@ impl Path {
             rtt: Rtt::default(),
             datagram_size: 0,
         };
-        let outstanding = Outstanding::default();
         Path { id, state, handed_out: 0, queue_share, outstanding, next_probe: now, silent: false }
     }
 
@@ -81,7 +84,11 @@ impl Path {
     pub(crate) fn window(&self) -> u64 {
         let window = self.state.congestion_window.0.saturating_sub(self.outstanding_bytes());
         let queue = (self.state.congestion_window.0 as f64 * self.queue_share) as u64;
-        window.min(queue.max(LEAST_QUEUE).saturating_sub(self.state.queued.0.saturating_add(self.handed_out)))
+        window.min(
+            queue
+                .clamp(LEAST_QUEUE, MOST_QUEUE)
+                .saturating_sub(self.state.queued.0.saturating_add(self.handed_out)),
+        )
     }
 
     /// Bytes that are on the path or wait in its connection.
@@ -102,6 +109,11 @@ impl Path {
     pub(crate) fn room_without_queue(&self, bytes: usize) -> usize {
         let left = self.outstanding.limit().saturating_sub(self.outstanding_bytes());
         self.room(bytes).min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
+    }
+
+    /// Whether a ping may be sent. It says its number whole, so it may be sent however many are unacknowledged.
+    pub(crate) fn fits_ping(&self) -> bool {
+        self.window() >= PING_BYTES + QUIC_OVERHEAD && self.state.datagram_size as u64 >= PING_BYTES
     }
 
     pub(crate) fn fits(&self, bytes: usize) -> bool {
@@ -131,31 +143,39 @@ impl Path {
 
 /// The paths of a session.
 #[derive(Debug, Default)]
-pub(crate) struct Paths([Option<Path>; MAX_PATHS]);
+pub(crate) struct Paths {
+    present: [Option<Path>; MAX_PATHS],
+    /// The transmissions of those that vanished, by index.
+    past: [Outstanding; MAX_PATHS],
+}
 
 impl Paths {
     pub(crate) fn add(&mut self, now: Instant, id: PathId, config: &Config) {
-        self.0[id.index()] = Some(Path::new(now, id, config.connection_share))
+        let outstanding = Outstanding::after(&self.past[id.index()]);
+        self.present[id.index()] = Some(Path::new(now, id, config.connection_share, outstanding));
     }
 
-    pub(crate) fn remove(&mut self, id: PathId) -> Option<Path> {
-        self.0[id.index()].take()
+    /// Takes a path away, and says what was under way over it.
+    pub(crate) fn remove(&mut self, id: PathId) -> Option<impl Iterator<Item = Content>> {
+        let path = self.present[id.index()].take()?;
+        self.past[id.index()] = path.outstanding;
+        Some(self.past[id.index()].abandon())
     }
 
     pub(crate) fn get(&self, id: PathId) -> Option<&Path> {
-        self.0[id.index()].as_ref()
+        self.present[id.index()].as_ref()
     }
 
     pub(crate) fn get_mut(&mut self, id: PathId) -> Option<&mut Path> {
-        self.0[id.index()].as_mut()
+        self.present[id.index()].as_mut()
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().flatten()
+        self.present.iter().flatten()
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Path> {
-        self.0.iter_mut().flatten()
+        self.present.iter_mut().flatten()
     }
 
     /// The paths that take a frame of `bytes` now.

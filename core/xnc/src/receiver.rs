@@ -4,7 +4,7 @@ use crate::release::{Packet, Release};
 use crate::sender::{Transmit, seed};
 use crate::stats::{ReceiverStats, Refused};
 use hawser_coding::Decoder;
-use hawser_units::{Instant, MAX_PATHS, PathId};
+use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
 use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -38,6 +38,8 @@ pub enum Ecn {
 #[derive(Debug)]
 pub(crate) struct Receiver {
     ack_delay: Duration,
+    present: PathSet,
+    /// Also of paths that vanished: should they return, their transmissions are counted on.
     paths: [Option<Incoming>; MAX_PATHS],
     largest: Option<u64>,
     delivered: Delivered,
@@ -67,6 +69,7 @@ impl Receiver {
     pub(crate) fn new(config: &Config) -> Self {
         Receiver {
             ack_delay: config.ack_delay,
+            present: PathSet::EMPTY,
             paths: Default::default(),
             largest: None,
             delivered: Delivered::default(),
@@ -81,11 +84,12 @@ impl Receiver {
     }
 
     pub(crate) fn add_path(&mut self, path: PathId) {
-        self.paths[path.index()] = Some(Incoming::default());
+        self.paths[path.index()].get_or_insert_default();
+        self.present = self.present.with(path);
     }
 
     pub(crate) fn remove_path(&mut self, path: PathId) {
-        self.paths[path.index()] = None;
+        self.present = self.present.without(path);
         self.acks.retain(|ack| ack.path != path);
     }
 
@@ -97,7 +101,7 @@ impl Receiver {
         bytes: &[u8],
         ecn: Ecn,
     ) -> Result<(), Refused> {
-        let incoming = self.paths[path.index()].as_ref().ok_or(Refused::NoPath)?;
+        let incoming = self.incoming(path)?;
         let number = expand(header.transmission.into(), 16, incoming.arrived.largest());
         let start = expand(header.start.into(), 24, self.largest);
         let last = start + u64::from(header.count) - 1;
@@ -140,8 +144,14 @@ impl Receiver {
         self.note(now, path, number, ecn)
     }
 
+    fn incoming(&mut self, path: PathId) -> Result<&mut Incoming, Refused> {
+        let is_present = self.present.contains(path);
+        self.paths[path.index()].as_mut().filter(|_| is_present).ok_or(Refused::NoPath)
+    }
+
     fn note(&mut self, now: Instant, path: PathId, number: u64, ecn: Ecn) -> Result<(), Refused> {
-        let incoming = self.paths[path.index()].as_mut().ok_or(Refused::NoPath)?;
+        let ack_due = now + self.ack_delay;
+        let incoming = self.incoming(path)?;
         let is_largest = incoming.arrived.largest().is_none_or(|largest| number > largest);
         if !incoming.arrived.insert(number) {
             return Err(Refused::Repeated);
@@ -152,7 +162,7 @@ impl Receiver {
         incoming.last_at = now;
         incoming.unacknowledged = true;
         incoming.count(ecn);
-        self.ack_due.get_or_insert(now + self.ack_delay);
+        self.ack_due.get_or_insert(ack_due);
         Ok(())
     }
 
@@ -217,7 +227,7 @@ impl Receiver {
 
     fn acknowledge<R: Ord>(&mut self, now: Instant, rank: impl Fn(PathId) -> Option<(R, usize)>) {
         let mut best: Vec<_> = PathId::all()
-            .filter(|path| self.paths[path.index()].is_some())
+            .filter(|path| self.present.contains(*path))
             .filter_map(|path| rank(path).map(|(rank, limit)| (rank, path, limit)))
             .collect();
         best.sort();

@@ -16,7 +16,6 @@ mod redundant;
 mod xlink;
 mod xnc;
 
-pub use xnc::SPREAD;
 pub(crate) use xnc::{expected, is_open};
 
 /// Where a packet is to go.

@@ -104,9 +104,15 @@ impl Sender {
 
     /// What is under way over the path counts as lost.
     pub(crate) fn remove_path(&mut self, now: Instant, path: PathId) {
-        let Some(gone) = self.paths.remove(path) else { return };
-        self.planned.retain(|(planned, _)| *planned != path);
-        self.outcomes.extend(gone.outstanding.abandon().map(Outcome::Lost));
+        let Some(under_way) = self.paths.remove(path) else { return };
+        self.outcomes.extend(under_way.map(Outcome::Lost));
+        let (gone, planned) =
+            self.planned.drain(..).partition::<VecDeque<_>, _>(|(planned, _)| *planned == path);
+        self.planned = planned;
+        // A combination counts as under way from its plan on, a copy only once it is sent.
+        let combinations = gone.into_iter().map(|(_, content)| content);
+        let combinations = combinations.filter(|content| matches!(content, Content::Coded { .. }));
+        self.outcomes.extend(combinations.map(Outcome::Lost));
         self.settle_outcomes(now, path);
     }
 
@@ -217,7 +223,7 @@ impl Sender {
     }
 
     fn poll_probe(&mut self, now: Instant) -> Option<Transmit> {
-        let path = self.paths.iter().find(|path| path.next_probe <= now && path.fits(PING_BYTES))?.id;
+        let path = self.paths.iter().find(|path| path.next_probe <= now && path.fits_ping())?.id;
         self.transmit(now, path, Content::Ping)
     }
 
@@ -471,6 +477,8 @@ impl Sender {
                 path.next_probe = path.next_probe.min(now + path.probe_interval(&self.config));
                 if silent {
                     self.stats.paths[path.id.index()].silences += 1;
+                } else {
+                    path.outstanding.forgive();
                 }
                 if self.events.len() < MAX_EVENTS {
                     let event = if silent { Event::Silent } else { Event::Resumed };
@@ -483,8 +491,6 @@ impl Sender {
 
 /// Events that wait to be polled; more are not kept.
 const MAX_EVENTS: usize = 64;
-
-const PING_BYTES: usize = 10;
 
 fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
     Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }

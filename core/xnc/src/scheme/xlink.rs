@@ -32,10 +32,15 @@ impl Behaviour for Xlink {
         if view.waiting > 0 || !is_urgent(view) {
             return None;
         }
+        let expected = fastest(view.paths.iter())?.state.rtt;
         self.next = self.next.max(view.pool.first());
         while self.next < view.pool.next() {
             let id = self.next;
             if let Some(original) = view.pool.get(id).filter(|original| !original.fate.is_settled()) {
+                // The fastest path could have delivered it by now. Younger ones cost much and help nobody.
+                if view.now.saturating_since(original.since) < expected.smoothed + expected.variation {
+                    return None;
+                }
                 let size = frame_size(&original.bytes);
                 let others =
                     view.paths.iter().filter(|path| Some(path.id) != original.path && path.fits(size));

@@ -38,12 +38,8 @@ pub(crate) fn expected(path: &Path, now: Instant) -> Duration {
     let waiting =
         path.outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
     let penalty = Duration::from_secs_f64(path.outstanding.loss() * LOSS_PENALTY.as_secs_f64());
-    let spread =
-        Duration::from_nanos(path.outstanding_bytes() * SPREAD.load(std::sync::atomic::Ordering::Relaxed));
-    usual.max(waiting) + penalty + spread
+    usual.max(waiting) + penalty
 }
-
-pub static SPREAD: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
 
 /// What a lost packet costs: until it counts as lost, and until its recovery arrives.
 const LOSS_PENALTY: Duration = Duration::from_millis(200);

@@ -1,0 +1,215 @@
+//! Two endpoints, and between them paths of fixed delay and window that can lose, reorder and hold datagrams.
+
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use hawser_units::{ByteSize, Instant, PathId};
+use hawser_xnc::{Config, Ecn, Endpoint, Event, Hint, Packet, PathState, Refused, Rtt};
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+pub(crate) const MS: Duration = Duration::from_millis(1);
+
+/// What QUIC takes to declare a packet lost.
+const QUIC_TIMEOUT: Duration = Duration::from_millis(300);
+
+const QUIC_OVERHEAD: u64 = 32;
+
+pub(crate) fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+/// One path, both ways.
+pub(crate) struct Pipe {
+    pub(crate) delay: Duration,
+    pub(crate) window: u64,
+    /// Nothing passes.
+    pub(crate) is_cut: bool,
+    /// Every so many datagrams of the first end one is lost; 0: none.
+    pub(crate) lose_every: u64,
+    /// How many of the next datagrams of the first end are lost.
+    pub(crate) lose_next: u64,
+    sent: u64,
+    /// From the first end and from the second.
+    directions: [Direction; 2],
+}
+
+#[derive(Default)]
+struct Direction {
+    under_way: VecDeque<(Instant, Vec<u8>)>,
+    in_flight: VecDeque<(Instant, u64)>,
+}
+
+impl Pipe {
+    pub(crate) fn new(delay: Duration, window: u64) -> Self {
+        Pipe {
+            delay,
+            window,
+            is_cut: false,
+            lose_every: 0,
+            lose_next: 0,
+            sent: 0,
+            directions: Default::default(),
+        }
+    }
+
+    /// Lets the datagram of the first end that would arrive next arrive last.
+    pub(crate) fn reorder(&mut self) {
+        let under_way = &mut self.directions[0].under_way;
+        if let (Some(first), Some(last)) = (under_way.pop_front(), under_way.back()) {
+            let at = last.0;
+            under_way.push_back((at, first.1));
+        }
+    }
+
+    fn push(&mut self, now: Instant, end: usize, datagram: Vec<u8>) {
+        let is_first = end == 0;
+        self.sent += u64::from(is_first);
+        let chance = self.lose_every > 0 && self.sent.is_multiple_of(self.lose_every) || self.lose_next > 0;
+        let is_lost = self.is_cut || is_first && chance;
+        if is_first {
+            self.lose_next = self.lose_next.saturating_sub(1);
+        }
+        let size = datagram.len() as u64 + QUIC_OVERHEAD;
+        let answered = now + if is_lost { QUIC_TIMEOUT } else { 2 * self.delay };
+        self.directions[end].in_flight.push_back((answered, size));
+        if !is_lost {
+            self.directions[end].under_way.push_back((now + self.delay, datagram));
+        }
+    }
+
+    fn state(&mut self, now: Instant, end: usize) -> PathState {
+        let in_flight = &mut self.directions[end].in_flight;
+        in_flight.retain(|(answered, _)| *answered > now);
+        let bytes: u64 = in_flight.iter().map(|(_, size)| size).sum();
+        let rtt = 2 * self.delay;
+        PathState {
+            congestion_window: ByteSize(self.window),
+            in_flight: ByteSize(bytes),
+            queued: ByteSize(0),
+            rtt: Rtt { smoothed: rtt, variation: MS, latest: rtt, min: rtt },
+            datagram_size: 1400,
+        }
+    }
+}
+
+/// A session.
+pub(crate) struct Network {
+    pub(crate) now: Instant,
+    pub(crate) ends: [Endpoint; 2],
+    pub(crate) pipes: BTreeMap<PathId, Pipe>,
+    /// What came out at the second end, and when.
+    pub(crate) received: Vec<(Instant, Packet)>,
+    pub(crate) events: Vec<(Instant, Event)>,
+    pub(crate) sent: u64,
+}
+
+impl Network {
+    pub(crate) fn new(config: Config, pipes: Vec<Pipe>) -> Self {
+        let ends = [Endpoint::new(config.clone()), Endpoint::new(config)];
+        let (received, events) = (Vec::new(), Vec::new());
+        let mut network =
+            Network { now: Instant::ZERO, ends, pipes: BTreeMap::new(), received, events, sent: 0 };
+        for (index, pipe) in pipes.into_iter().enumerate() {
+            network.add(path(index as u8), pipe);
+        }
+        network
+    }
+
+    pub(crate) fn add(&mut self, path: PathId, pipe: Pipe) {
+        self.pipes.insert(path, pipe);
+        for end in &mut self.ends {
+            end.add_path(self.now, path);
+        }
+        self.turn();
+    }
+
+    pub(crate) fn remove(&mut self, path: PathId) {
+        self.pipes.remove(&path);
+        for end in &mut self.ends {
+            end.remove_path(self.now, path);
+        }
+    }
+
+    /// Hands packets of a frame to the first end. Their first bytes are their number.
+    pub(crate) fn send_frame(&mut self, packets: u64, bytes: usize) {
+        for index in 0..packets {
+            let mut packet = vec![self.sent as u8; bytes.max(8)];
+            packet[..8].copy_from_slice(&self.sent.to_be_bytes());
+            self.sent += 1;
+            let hint = Hint { border: index + 1 == packets, flow_hash: 0 };
+            self.ends[0].handle_packet(self.now, packet, hint).unwrap();
+        }
+        self.turn();
+    }
+
+    /// Lets time pass.
+    pub(crate) fn run_for(&mut self, time: Duration) {
+        let end = self.now + time;
+        while let Some(next) = self.next().filter(|next| *next <= end) {
+            self.now = next.max(self.now);
+            self.turn();
+        }
+        self.now = end;
+        self.turn();
+    }
+
+    /// A video for so long: a frame every 33 ms, `packets` of 1200 bytes each.
+    pub(crate) fn stream(&mut self, time: Duration, packets: u64) {
+        let end = self.now + time;
+        while self.now < end {
+            self.send_frame(packets, 1200);
+            self.run_for(33 * MS);
+        }
+    }
+
+    /// The numbers that came out.
+    pub(crate) fn numbers(&self) -> Vec<u64> {
+        let number = |packet: &Packet| u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
+        self.received.iter().map(|(_, packet)| number(packet)).collect()
+    }
+
+    fn next(&mut self) -> Option<Instant> {
+        let pipes = self.pipes.values().flat_map(|pipe| &pipe.directions);
+        let times = pipes.flat_map(|direction| {
+            let answered = direction.in_flight.iter().map(|(at, _)| *at).min();
+            let arrival = direction.under_way.iter().map(|(at, _)| *at).min();
+            [answered, arrival]
+        });
+        let timeouts = self.ends.iter_mut().map(|end| end.poll_timeout());
+        let next = times.chain(timeouts).flatten().min();
+        // What is due and could not be done waits for something else to happen.
+        next.map(|next| next.max(self.now + MS / 10))
+    }
+
+    fn turn(&mut self) {
+        for (id, pipe) in &mut self.pipes {
+            for (from, direction) in pipe.directions.iter_mut().enumerate() {
+                while direction.under_way.front().is_some_and(|(at, _)| *at <= self.now) {
+                    let (_, datagram) = direction.under_way.pop_front().unwrap();
+                    let result = self.ends[1 - from].handle_datagram(self.now, *id, &datagram, Ecn::Ect0);
+                    // Of a path that vanished, or of packets that are of no use any more.
+                    assert!(
+                        matches!(result, Ok(()) | Err(Refused::NoPath | Refused::Undecodable)),
+                        "{result:?}"
+                    );
+                }
+            }
+        }
+        for (index, end) in self.ends.iter_mut().enumerate() {
+            end.handle_timeout(self.now);
+            for (id, pipe) in &mut self.pipes {
+                end.update_path(self.now, *id, pipe.state(self.now, index));
+            }
+            while let Some(transmit) = end.poll_transmit(self.now) {
+                let pipe = self.pipes.get_mut(&transmit.path).expect("a path that is there");
+                pipe.push(self.now, index, transmit.datagram);
+            }
+        }
+        while let Some(packet) = self.ends[1].poll_packet() {
+            self.received.push((self.now, packet));
+        }
+        while let Some(event) = self.ends[0].poll_event() {
+            self.events.push((self.now, event));
+        }
+    }
+}

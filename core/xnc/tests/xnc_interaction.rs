@@ -1,0 +1,130 @@
+//! Whatever happens, a session comes to rest, and of each packet it is known what became of it.
+
+mod network;
+
+use hawser_units::{ByteSize, PathId};
+use hawser_xnc::{Config, Ecn, Endpoint, Scheme};
+use network::{MS, Network, Pipe, path};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+#[derive(Debug, Clone)]
+enum Operation {
+    Pass { ms: u64 },
+    Frame { packets: u64, bytes: usize },
+    Lose { path: u8, datagrams: u64 },
+    Reorder { path: u8 },
+    Cut { path: u8, is_cut: bool },
+    Window { path: u8, bytes: u64 },
+    Vanish { path: u8 },
+    Appear { path: u8, delay_ms: u64 },
+}
+
+fn operation() -> impl Strategy<Value = Operation> {
+    let path = || 0u8..4;
+    prop_oneof![
+        4 => (1u64..150).prop_map(|ms| Operation::Pass { ms }),
+        6 => (1u64..40, 1usize..1300).prop_map(|(packets, bytes)| Operation::Frame { packets, bytes }),
+        2 => (path(), 1u64..30).prop_map(|(path, datagrams)| Operation::Lose { path, datagrams }),
+        1 => path().prop_map(|path| Operation::Reorder { path }),
+        2 => (path(), any::<bool>()).prop_map(|(path, is_cut)| Operation::Cut { path, is_cut }),
+        1 => (path(), 0u64..100_000).prop_map(|(path, bytes)| Operation::Window { path, bytes }),
+        1 => path().prop_map(|path| Operation::Vanish { path }),
+        2 => (path(), 1u64..80).prop_map(|(path, delay_ms)| Operation::Appear { path, delay_ms }),
+    ]
+}
+
+fn apply(network: &mut Network, operation: &Operation) {
+    match *operation {
+        Operation::Pass { ms } => network.run_for(ms as u32 * MS),
+        Operation::Frame { packets, bytes } => {
+            if network.ends[0].max_packet() > 0 {
+                network.send_frame(packets, bytes);
+            }
+        }
+        Operation::Lose { path: index, datagrams } => {
+            network.pipes.entry(path(index)).and_modify(|pipe| pipe.lose_next += datagrams);
+        }
+        Operation::Reorder { path: index } => {
+            network.pipes.entry(path(index)).and_modify(Pipe::reorder);
+        }
+        Operation::Cut { path: index, is_cut } => {
+            network.pipes.entry(path(index)).and_modify(|pipe| pipe.is_cut = is_cut);
+        }
+        Operation::Window { path: index, bytes } => {
+            network.pipes.entry(path(index)).and_modify(|pipe| pipe.window = bytes);
+        }
+        Operation::Vanish { path: index } => network.remove(path(index)),
+        Operation::Appear { path: index, delay_ms } => {
+            network.add(path(index), Pipe::new(delay_ms as u32 * MS, 100_000));
+        }
+    }
+}
+
+fn comes_to_rest(scheme: Scheme, operations: &[Operation]) -> Result<(), TestCaseError> {
+    let config = Config { pool_limit: ByteSize(1 << 20), ..Config::of(scheme) };
+    let mut network = Network::new(config, vec![Pipe::new(20 * MS, 60_000), Pipe::new(45 * MS, 60_000)]);
+    network.run_for(MS);
+    for operation in operations {
+        apply(&mut network, operation);
+    }
+    for pipe in network.pipes.values_mut() {
+        (pipe.is_cut, pipe.lose_next, pipe.window) = (false, 0, 100_000);
+    }
+    if network.pipes.is_empty() {
+        network.add(path(0), Pipe::new(20 * MS, 100_000));
+    }
+    network.run_for(20_000 * MS);
+
+    let before: u64 = recovered_bytes(&network);
+    network.run_for(1000 * MS);
+    prop_assert_eq!(recovered_bytes(&network), before, "something is still sent");
+    let numbers = network.numbers();
+    let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
+    prop_assert_eq!(distinct.len(), numbers.len(), "each packet once");
+    for (_, packet) in &network.received {
+        let number = u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
+        prop_assert!(packet.bytes[8..].iter().all(|byte| *byte == number as u8), "as it was handed in");
+    }
+    let sender = network.ends[0].stats().sender;
+    prop_assert_eq!(sender.packets, sender.delivered + sender.given_up + sender.expired, "{:?}", sender);
+    prop_assert!(numbers.len() as u64 + sender.given_up + sender.expired >= sender.packets, "{:?}", sender);
+    Ok(())
+}
+
+fn recovered_bytes(network: &Network) -> u64 {
+    network.ends[0].stats().sender.paths.iter().map(|path| path.first_bytes + path.recovery_bytes).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(150))]
+
+    #[test]
+    fn a_session_comes_to_rest(
+        scheme in proptest::sample::select(Scheme::ALL.to_vec()),
+        operations in proptest::collection::vec(operation(), 1..60),
+    ) {
+        comes_to_rest(scheme, &operations)?;
+    }
+
+    #[test]
+    fn no_datagram_panics_or_makes_memory_grow(
+        datagrams in proptest::collection::vec(
+            (0u8..3, prop_oneof![Just(0u8), 0u8..70], proptest::collection::vec(any::<u8>(), 0..60)),
+            0..200,
+        ),
+    ) {
+        let mut end = Endpoint::new(Config::default());
+        let mut now = hawser_units::Instant::ZERO;
+        for path in PathId::all().take(2) {
+            end.add_path(now, path);
+        }
+        for (index, first, rest) in datagrams {
+            now += MS;
+            let datagram = [&[first][..], &rest].concat();
+            let _ = end.handle_datagram(now, path(index), &datagram, Ecn::Ce);
+            end.handle_timeout(now);
+            while end.poll_transmit(now).is_some() || end.poll_packet().is_some() {}
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Paths that lose, fall silent, come back, appear and vanish.
+
+mod network;
+
+use hawser_units::PathId;
+use hawser_xnc::{Config, Ecn, Event, Refused, Scheme};
+use network::{MS, Network, Pipe, path};
+use std::time::Duration;
+
+fn two_paths(scheme: Scheme) -> Network {
+    Network::new(Config::of(scheme), vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)])
+}
+
+fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
+    numbers.sort_unstable();
+    numbers
+}
+
+#[test]
+fn without_loss_every_packet_takes_its_way_once() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(2000 * MS, 20);
+    network.run_for(100 * MS);
+
+    assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+    let sender = network.ends[0].stats().sender;
+    assert!(sender.redundancy() < 0.01, "{}", sender.redundancy());
+    assert_eq!((sender.lost, sender.recoveries, sender.delivered), (0, 0, network.sent));
+}
+
+#[test]
+fn losses_are_recovered_before_anybody_misses_them() {
+    for scheme in [Scheme::Xnc, Scheme::XncUncoded] {
+        let mut network = two_paths(scheme);
+        network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
+        network.stream(2000 * MS, 20);
+        network.run_for(500 * MS);
+
+        assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>(), "{scheme}");
+        assert!(network.ends[0].stats().sender.lost > 0);
+    }
+}
+
+#[test]
+fn a_burst_of_losses_is_recovered_by_one_shot() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(300 * MS, 20);
+    let before = network.ends[0].stats().sender.recoveries;
+    network.pipes.get_mut(&path(0)).unwrap().lose_next = 10;
+    let first = network.sent;
+    network.send_frame(10, 1200);
+    network.run_for(200 * MS);
+
+    assert!(network.numbers().iter().filter(|number| **number >= first).count() == 10);
+    assert_eq!(network.ends[0].stats().sender.recoveries - before, 1);
+    let last = network.received.last().unwrap();
+    assert!(last.1.recovered);
+}
+
+#[test]
+fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(500 * MS, 10);
+    network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+    let cut = network.now;
+    network.stream(2000 * MS, 10);
+
+    let (silent, _) = *network.events.iter().find(|(_, event)| *event == Event::Silent(path(0))).unwrap();
+    assert!(silent.saturating_since(cut) < 140 * MS, "{:?}", silent.saturating_since(cut));
+    let during = network.ends[0].stats().sender.paths[0];
+    let back = network.now;
+    network.pipes.get_mut(&path(0)).unwrap().is_cut = false;
+    network.stream(500 * MS, 10);
+
+    let resumed = network.events.iter().find(|(at, event)| *at > back && *event == Event::Resumed(path(0)));
+    let (resumed, _) = resumed.expect("the path answers");
+    assert!(resumed.saturating_since(back) < 100 * MS, "{:?}", resumed.saturating_since(back));
+    assert!(network.ends[0].stats().sender.paths[0].first > during.first + 50, "it carries packets again");
+    network.run_for(500 * MS);
+    assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+}
+
+#[test]
+fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(300 * MS, 5);
+    for index in 0..2 {
+        network.pipes.get_mut(&path(index)).unwrap().is_cut = true;
+    }
+    network.stream(150 * MS, 5);
+    for index in 0..2 {
+        network.pipes.get_mut(&path(index)).unwrap().is_cut = false;
+    }
+    network.run_for(1000 * MS);
+    assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_idle_path_is_probed() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.run_for(1000 * MS);
+    for stats in &network.ends[0].stats().sender.paths[..2] {
+        assert!((9..=12).contains(&stats.pings), "{} pings in a second", stats.pings);
+        assert!(stats.arrived + 1 >= stats.pings);
+    }
+}
+
+#[test]
+fn what_is_on_a_path_that_vanishes_comes_over_another() {
+    for scheme in [Scheme::Xnc, Scheme::MinRtt] {
+        let mut network = two_paths(scheme);
+        network.stream(300 * MS, 10);
+        network.send_frame(30, 1200);
+        network.remove(path(0));
+        network.run_for(500 * MS);
+        network.stream(300 * MS, 10);
+        network.add(path(0), Pipe::new(10 * MS, 200_000));
+        network.stream(500 * MS, 10);
+        network.run_for(500 * MS);
+
+        assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>(), "{scheme}");
+        assert!(network.ends[0].stats().sender.paths[0].first > 0);
+    }
+}
+
+#[test]
+fn a_reliable_scheme_keeps_order_whatever_is_lost() {
+    for scheme in Scheme::ALL.into_iter().filter(|scheme| scheme.is_reliable()) {
+        let mut network = two_paths(scheme);
+        network.pipes.get_mut(&path(0)).unwrap().lose_every = 7;
+        network.stream(1000 * MS, 10);
+        network.run_for(3000 * MS);
+        assert_eq!(network.numbers(), (0..network.sent).collect::<Vec<_>>(), "{scheme}");
+    }
+}
+
+#[test]
+fn order_may_be_kept_for_so_long_and_no_longer() {
+    let config = Config { reorder: Some(50 * MS), ..Config::of(Scheme::Bonding) };
+    let mut network = Network::new(config, vec![Pipe::new(20 * MS, 200_000)]);
+    network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
+    network.stream(1000 * MS, 10);
+    network.run_for(100 * MS);
+
+    let numbers = network.numbers();
+    assert!(numbers.is_sorted() && numbers.len() < network.sent as usize);
+    let gaps = network.received.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0));
+    assert!(gaps.max().unwrap() <= Duration::from_millis(33 + 50 + 1));
+}
+
+#[test]
+fn redundancy_goes_over_every_path_and_is_eliminated() {
+    let mut network = two_paths(Scheme::Redundant);
+    network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
+    network.stream(300 * MS, 10);
+    network.pipes.get_mut(&path(1)).unwrap().is_cut = false;
+    network.stream(1000 * MS, 10);
+    network.run_for(1000 * MS);
+    assert_eq!(network.numbers(), (0..network.sent).collect::<Vec<_>>());
+    assert!(network.ends[1].stats().receiver.duplicates > network.sent / 2);
+}
+
+#[test]
+fn what_a_hostile_peer_sends_is_refused_and_counted() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(100 * MS, 5);
+    let now = network.now;
+    let end = &mut network.ends[1];
+    let never_sent = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
+    let unknown_path = [0, 1, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    let far_ahead = [1, 0x40, 0, 0x70, 0, 0, 1, 2, 3];
+    let not_a_symbol = [10, 0x40, 1, 0, 0, 0, 1];
+    for (datagram, reason) in [
+        (&[][..], Refused::Malformed),
+        (&[200, 1, 2], Refused::Malformed),
+        (&never_sent, Refused::NeverSent),
+        (&unknown_path, Refused::NoPath),
+        (&far_ahead, Refused::TooFarAhead),
+        (&not_a_symbol, Refused::Undecodable),
+    ] {
+        let before = end.stats().refused[reason as usize];
+        assert_eq!(end.handle_datagram(now, path(0), datagram, Ecn::Unknown), Err(reason));
+        assert_eq!(end.stats().refused[reason as usize], before + 1);
+    }
+    let elsewhere = PathId::try_from(5).unwrap();
+    assert_eq!(
+        end.handle_datagram(now, elsewhere, &[1, 0, 0, 0, 0, 0, 1], Ecn::Unknown),
+        Err(Refused::NoPath)
+    );
+}
