@@ -1,3 +1,4 @@
+use crate::bbr::BbrConfig;
 use crate::live::Live;
 use noq_proto::RttEstimator;
 use noq_proto::congestion::{Bbr3Config, Controller, ControllerFactory, ControllerMetrics};
@@ -19,9 +20,14 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// BBR version 3, for real time.
+    /// noq's BBR version 3, for real time.
     pub fn bbr3(live: Arc<Live>) -> Self {
         Congestion::new(Arc::new(Bbr3Config::default()), live, Instant::now)
+    }
+
+    /// Our own model of a path, for real time; `seed` is of what it draws.
+    pub fn bbr(live: Arc<Live>, seed: u64) -> Self {
+        Congestion::new(Arc::new(BbrConfig { seed }), live, Instant::now)
     }
 
     /// Controllers of another kind, or of another clock.

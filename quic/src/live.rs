@@ -203,3 +203,73 @@ impl fmt::Debug for Live {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    const MS: Duration = Duration::from_millis(1);
+    const PACKET: u16 = 1400;
+
+    /// A path with a full window of two packets, sent at the beginning.
+    fn full(origin: Instant) -> Live {
+        let live = Live::starting(origin, || {});
+        live.sized(PACKET);
+        live.decided(2 * u64::from(PACKET), None);
+        live.sent(origin, PACKET);
+        live.sent(origin, PACKET);
+        live
+    }
+
+    fn room(live: &Live, now: Instant) -> u64 {
+        let figures = live.figures(now);
+        figures.congestion_window.0.saturating_sub(figures.in_flight.0)
+    }
+
+    #[test]
+    fn a_silent_path_gets_one_packet_at_a_time() {
+        let origin = Instant::now();
+        let live = full(origin);
+        assert_eq!(room(&live, origin + 149 * MS), 0);
+        assert_eq!(room(&live, origin + 150 * MS), u64::from(PACKET));
+
+        live.sent(origin + 150 * MS, PACKET);
+        assert_eq!(room(&live, origin + 199 * MS), 0);
+        assert_eq!(room(&live, origin + 200 * MS), u64::from(PACKET));
+        assert_eq!(live.figures(origin + 200 * MS).unanswered, 200 * MS);
+    }
+
+    #[test]
+    fn a_path_that_answers_keeps_to_its_window() {
+        let origin = Instant::now();
+        let live = full(origin);
+        live.acknowledged(origin + 100 * MS, Some(origin), 2 * u64::from(PACKET));
+        assert_eq!(room(&live, origin + 200 * MS), 0, "100 ms are no silence");
+
+        live.acknowledged(origin + 210 * MS, Some(origin), 0);
+        assert_eq!(live.figures(origin + 900 * MS).unanswered, Duration::ZERO, "nothing is awaited");
+    }
+
+    #[test]
+    fn long_round_trips_are_no_silence() {
+        let origin = Instant::now();
+        let live = full(origin);
+        let (sent, heard) = (origin, origin + 600 * MS);
+        live.acknowledged(heard, Some(sent), 2 * u64::from(PACKET));
+        assert_eq!(live.figures(heard).rtt.map(|rtt| rtt.smoothed), Some(600 * MS));
+        assert_eq!(room(&live, heard + 500 * MS), 0);
+    }
+
+    #[test]
+    fn acknowledgements_wake_somebody() {
+        let woken = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&woken);
+        let live = Live::new(move || {
+            counter.fetch_add(1, Relaxed);
+        });
+        live.acknowledged(Instant::now(), None, 0);
+        assert_eq!(woken.load(Relaxed), 1);
+    }
+}

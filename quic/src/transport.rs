@@ -82,3 +82,20 @@ impl Transport {
         Ok(config)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::live::Live;
+
+    #[test]
+    fn what_quic_does_not_allow_is_refused() {
+        let config =
+            |transport: Transport| transport.config(Congestion::bbr3(Arc::new(Live::new(|| {})))).map(|_| ());
+        let small = Transport { udp_payload: 1199, ..Transport::default() };
+        assert_eq!(config(small), Err(InvalidTransport::UdpPayload(1199)));
+        let long = Transport { idle_timeout: Duration::MAX, ..Transport::default() };
+        assert_eq!(config(long), Err(InvalidTransport::IdleTimeout(Duration::MAX)));
+        assert_eq!(config(Transport::default()), Ok(()));
+    }
+}
