@@ -63,7 +63,7 @@ fn key(seed: u8) -> Result<KeyPair> {
     /// PKCS #8, version 1, of Ed25519 (RFC 8410, section 7), without the 32 bytes of the key.
     const PREFIX: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
     let der = [&PREFIX[..], &[seed; 32]].concat();
-    Ok(KeyPair::try_from(der).context("a key that is fixed")?)
+    KeyPair::try_from(der).context("a key that is fixed")
 }
 
 /// An uplink of the car: its end, the cloud's, and the links between them.

@@ -3,7 +3,7 @@
 use super::score::Score;
 use anyhow::{Context, Result};
 use nix::time::{ClockId, clock_gettime};
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;
@@ -15,17 +15,25 @@ pub(super) fn thread_cpu() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
+/// What a packet of the video takes of the processor, both ends and the links included, in µs.
+pub(super) fn per_packet_us(score: &Score) -> f64 {
+    let packets = score.packet_delays.total() + score.lost_packets;
+    total(score).as_secs_f64() * 1e6 / packets as f64
+}
+
 /// Writes `cost.json`: for each case its processor time, all of it and for each packet of the video.
 pub(super) fn write(scores: &[Score], out: &Path) -> Result<()> {
     let cost = |score: &Score| {
-        let cpu: Duration = score.trips.iter().map(|trip| trip.cpu).sum();
-        let packets = score.packet_delays.total() + score.lost_packets;
-        let per_packet = cpu.as_secs_f64() * 1e6 / packets as f64;
-        (score.case.to_owned(), json!({ "cpu_s": cpu.as_secs_f64(), "cpu_per_packet_us": per_packet }))
+        let cost = json!({ "cpu_s": total(score).as_secs_f64(), "cpu_per_packet_us": per_packet_us(score) });
+        (score.case.to_owned(), cost)
     };
-    let costs: Map<String, serde_json::Value> = scores.iter().map(cost).collect();
+    let costs: Map<String, Value> = scores.iter().map(cost).collect();
     fs::create_dir_all(out).with_context(|| format!("cannot create {}", out.display()))?;
     let path = out.join(FILE_NAME);
     fs::write(&path, serde_json::to_vec_pretty(&costs)?)
         .with_context(|| format!("cannot write {}", path.display()))
+}
+
+fn total(score: &Score) -> Duration {
+    score.trips.iter().map(|trip| trip.cpu).sum()
 }

@@ -56,6 +56,8 @@ struct Simulation {
     cloud: Endpoint,
     source: Source,
     viewer: Viewer,
+    /// Of the video's addresses and ports, which are others on every drive.
+    flow_hash: u64,
 }
 
 impl Simulation {
@@ -80,7 +82,8 @@ impl Simulation {
             cloud.add_path(Instant::ZERO, *id);
         }
         let source = Source::new(Instant::ZERO + VIDEO_BEGINS, WARM_UP - VIDEO_BEGINS + length);
-        Ok(Simulation { viewer: source.viewer(), source, clock, uplinks, car, cloud })
+        let flow_hash = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        Ok(Simulation { viewer: source.viewer(), source, clock, uplinks, car, cloud, flow_hash })
     }
 
     /// The order in which things that are due at the same time happen is fixed.
@@ -127,7 +130,7 @@ impl Simulation {
     fn capture(&mut self, now: Instant) {
         while let Some(frame) = self.source.poll(now) {
             for packet in frame.packets {
-                let hint = Hint { border: ends_frame(&packet), ..Hint::default() };
+                let hint = Hint { border: ends_frame(&packet), flow_hash: self.flow_hash };
                 // What is refused, because there is no path yet, the viewer misses.
                 let _ = self.car.handle_packet(now, packet, hint);
             }
