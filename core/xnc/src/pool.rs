@@ -59,9 +59,6 @@ pub(crate) struct EncodingRange {
     closed: bool,
     unsettled: u64,
     pub(crate) shot: Shot,
-    /// Combinations that are under way, and that arrived.
-    pub(crate) coded_in_flight: u32,
-    pub(crate) coded_arrived: u32,
     /// When the losses in it are to be recovered, should there be any.
     pub(crate) recover_at: Option<Instant>,
 }
@@ -76,8 +73,17 @@ pub(crate) struct Shot {
     pub(crate) lost: usize,
     /// Packets of the shot that wait for a window.
     pub(crate) owed: usize,
+    /// Combinations of these packets that are under way or planned, and that arrived.
+    pub(crate) in_flight: usize,
+    pub(crate) arrived: usize,
     /// Shots for packets of this range so far.
     pub(crate) fired: u32,
+}
+
+impl Shot {
+    pub(crate) fn ids(&self) -> Range<u64> {
+        self.first..self.first + u64::from(self.count)
+    }
 }
 
 impl EncodingRange {
@@ -176,8 +182,6 @@ impl Pool {
                 closed: false,
                 unsettled: 0,
                 shot: Shot::default(),
-                coded_in_flight: 0,
-                coded_arrived: 0,
                 recover_at: None,
             });
         }

@@ -1,7 +1,7 @@
 use crate::config::Config;
 use crate::numbers::{Arrived, Delivered, expand};
 use crate::release::{Packet, Release};
-use crate::sender::{Transmit, seed};
+use crate::sender::{MAX_PACKET, Transmit, seed};
 use crate::stats::{ReceiverStats, Refused};
 use hawser_coding::Decoder;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
@@ -257,8 +257,8 @@ impl Receiver {
 fn decoder_config(config: &Config) -> hawser_coding::Config {
     hawser_coding::Config {
         window_packets: Delivered::SPAN as usize,
+        packet_bytes: MAX_PACKET,
         memory: config.pool_limit,
-        ..hawser_coding::Config::default()
     }
 }
 

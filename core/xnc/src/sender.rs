@@ -9,10 +9,16 @@ use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
 use std::collections::{BTreeSet, VecDeque};
 
+mod queue;
 mod shots;
+
+use queue::{Queue, Waiting};
 
 /// Bytes that a combination has more than the longest packet in it: the header, and the length of a packet.
 const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
+
+/// Bytes of a packet at most, whatever a path may carry: what decoders have room for.
+pub(crate) const MAX_PACKET: usize = 1500;
 
 /// A datagram to be sent over the QUIC connection of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -38,14 +44,7 @@ pub(crate) struct Sender {
     config: Config,
     parts: Parts,
     paths: Paths,
-    waiting: VecDeque<Waiting>,
-    waiting_bytes: u64,
-    /// The flow that told last where a frame ends.
-    framed: Option<u64>,
-    /// The flow of which the frame at the head of the queue cannot be whole any more.
-    doomed: Option<u64>,
-    /// Whether a part of that frame was sent.
-    is_begun: bool,
+    queue: Queue,
     pool: Pool,
     /// Decided, and not yet handed out.
     planned: VecDeque<(PathId, Content)>,
@@ -61,23 +60,12 @@ pub(crate) struct Sender {
     stats: SenderStats,
 }
 
-#[derive(Debug)]
-struct Waiting {
-    bytes: Vec<u8>,
-    hint: Hint,
-    since: Instant,
-}
-
 impl Sender {
     pub(crate) fn new(config: Config) -> Self {
         let parts = Parts::of(&config);
         Sender {
             paths: Paths::default(),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            framed: None,
-            doomed: None,
-            is_begun: false,
+            queue: Queue::default(),
             pool: Pool::new(&config, parts.reach),
             planned: VecDeque::new(),
             again: VecDeque::new(),
@@ -129,29 +117,29 @@ impl Sender {
     /// The largest packet that every path can carry and recover; 0 without paths.
     pub(crate) fn max_packet(&self) -> usize {
         let sizes = self.paths.iter().map(|path| path.state.datagram_size.saturating_sub(CODED_OVERHEAD));
-        sizes.min().unwrap_or(0)
+        sizes.min().unwrap_or(0).min(MAX_PACKET)
     }
 
     pub(crate) fn handle_packet(&mut self, now: Instant, bytes: Vec<u8>, hint: Hint) -> Result<(), Refused> {
         let largest = self.paths.iter().map(|path| path.state.datagram_size).max().unwrap_or(0);
-        if bytes.is_empty() || bytes.len() + CODED_OVERHEAD > largest {
+        if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
             return Err(Refused::Size);
         }
-        if self.waiting_bytes + bytes.len() as u64 > self.config.queue_limit.0 {
+        if self.queue.bytes() + bytes.len() as u64 > self.config.queue_limit.0 {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
-        if hint.border && matches!(self.parts.recovery, Recovery::OneShot { .. }) {
-            self.framed = Some(hint.flow_hash);
-        }
-        self.waiting_bytes += bytes.len() as u64;
-        self.waiting.push_back(Waiting { bytes, hint, since: now });
+        let keeps_frames = matches!(self.parts.recovery, Recovery::OneShot { .. });
+        self.queue.push(Waiting { bytes, hint, since: now }, keeps_frames);
         Ok(())
     }
 
     /// Takes an acknowledgement for one path.
     pub(crate) fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
         let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
+        if let Some(ecn) = block.ecn {
+            self.stats.paths[block.path.index()].congestion_marks = ecn.ce;
+        }
         path.outstanding.acknowledge(now, block, self.config.queue_delay, &mut self.outcomes)?;
         self.settle_outcomes(now, block.path);
         self.handle_timeout(now);
@@ -171,7 +159,7 @@ impl Sender {
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let expiry = self.waiting.front().map(|waiting| waiting.since + self.config.patience);
+        let expiry = self.queue.deadline(&self.config);
         let paths = self.paths.iter_mut().filter_map(|path| {
             let loss = path.outstanding.deadline(self.parts.loss, self.config.ack_delay);
             // One that is due and was not sent found no window: it is tried again.
@@ -251,7 +239,7 @@ impl Sender {
             config: &self.config,
             paths: &self.paths,
             pool: &self.pool,
-            waiting: self.waiting.len(),
+            waiting: self.queue.len(),
         };
         let (path, content) = match self.parts.behaviour.extra(&view)? {
             Extra::Copy { id, path } => (path, Content::Original(id)),
@@ -262,21 +250,17 @@ impl Sender {
 
     fn poll_waiting(&mut self, now: Instant) -> Option<Transmit> {
         self.drop_expired(now);
-        let front = self.waiting.front()?;
-        if self.pool.bytes() + front.bytes.len() as u64 > self.config.pool_limit.0 {
-            if self.parts.recovery == Recovery::Resend {
-                return None;
-            }
+        let front = self.queue.front()?;
+        let is_full = self.pool.bytes() + front.bytes.len() as u64 > self.config.pool_limit.0;
+        let place = self.place(now, candidate(&front.bytes, front.hint));
+        if is_full && self.parts.recovery == Recovery::Resend {
+            return None;
+        }
+        let path = self.first_of(place, Content::Original(self.pool.next()))?;
+        if is_full {
             self.stats.given_up += self.pool.drop_first_range();
         }
-        let front = self.waiting.front()?;
-        let place = self.place(now, candidate(&front.bytes, front.hint));
-        let path = self.first_of(place, Content::Original(self.pool.next()))?;
-        let Waiting { bytes, hint, since } = self.waiting.pop_front()?;
-        if self.framed == Some(hint.flow_hash) {
-            self.is_begun = !hint.border;
-        }
-        self.waiting_bytes -= bytes.len() as u64;
+        let Waiting { bytes, hint, since } = self.queue.pop()?;
         let stats = &mut self.stats.paths[path.index()];
         stats.first += 1;
         stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
@@ -290,7 +274,7 @@ impl Sender {
             config: &self.config,
             paths: &self.paths,
             pool: &self.pool,
-            waiting: self.waiting.len(),
+            waiting: self.queue.len(),
         };
         self.parts.behaviour.place(&view, candidate)
     }
@@ -396,7 +380,7 @@ impl Sender {
                     self.judge(now, number);
                 }
             }
-            Content::Coded { start, .. } => self.coded_decided(now, start, true),
+            Content::Coded { start, count } => self.coded_decided(now, start, count, true),
             Content::Ping => {}
         }
     }
@@ -404,7 +388,7 @@ impl Sender {
     fn lost(&mut self, now: Instant, content: Content) {
         let id = match content {
             Content::Original(id) => id,
-            Content::Coded { start, .. } => return self.coded_decided(now, start, false),
+            Content::Coded { start, count } => return self.coded_decided(now, start, count, false),
             Content::Ping => return,
         };
         let Some(original) = self.pool.get_mut(id) else { return };
@@ -449,24 +433,8 @@ impl Sender {
         }
     }
 
-    /// Drops what waited too long. A frame of which a packet is dropped cannot be shown: the rest of it goes too, and one
-    /// that was begun is given more time than one that was not.
     fn drop_expired(&mut self, now: Instant) {
-        while let Some(front) = self.waiting.front() {
-            let Hint { border, flow_hash } = front.hint;
-            let is_framed = self.framed == Some(flow_hash);
-            let patience = if is_framed && self.is_begun { self.config.expiry } else { self.config.patience };
-            let is_doomed = self.doomed == Some(flow_hash);
-            if front.since + patience > now && !is_doomed {
-                break;
-            }
-            self.doomed = (is_framed && !border).then_some(flow_hash);
-            self.is_begun &= !(is_framed && border);
-            if let Some(dropped) = self.waiting.pop_front() {
-                self.waiting_bytes -= dropped.bytes.len() as u64;
-                self.stats.expired += 1;
-            }
-        }
+        self.stats.expired += self.queue.drop_expired(now, &self.config);
     }
 
     fn watch_paths(&mut self, now: Instant) {
@@ -496,11 +464,12 @@ fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
     Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }
 }
 
+/// Numbers are cut short to what the frame has room for.
+fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
+    PacketHeader { count, transmission: transmission as u16, start: (start & 0x00ff_ffff) as u32 }
+}
+
 /// The seed of a combination, which both ends know.
 pub(crate) fn seed(path: PathId, transmission: u64, start: u64) -> u64 {
     (u64::from(u8::from(path)) << 56) ^ (start << 24) ^ transmission
-}
-
-fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
-    PacketHeader { count, transmission: transmission as u16, start: (start & 0x00ff_ffff) as u32 }
 }

@@ -18,34 +18,38 @@ impl Sender {
         }
     }
 
-    /// A combination that begins with packet `start` arrived or was lost.
-    pub(super) fn coded_decided(&mut self, now: Instant, start: u64, arrived: bool) {
+    /// A combination of `count` packets from `start` on arrived or was lost.
+    pub(super) fn coded_decided(&mut self, now: Instant, start: u64, count: u8, arrived: bool) {
         let Some((number, range)) = self.pool.range_of(start) else { return };
-        range.coded_in_flight = range.coded_in_flight.saturating_sub(1);
-        range.coded_arrived += u32::from(arrived);
-        self.judge(now, number);
+        // One of an earlier shot, for other packets, says nothing of these.
+        if (range.shot.first, range.shot.count) == (start, count) {
+            range.shot.in_flight = range.shot.in_flight.saturating_sub(1);
+            range.shot.arrived += usize::from(arrived);
+            self.judge(now, number);
+        }
     }
 
     /// Whether what was shot for a range sufficed, or is known not to suffice.
     pub(super) fn judge(&mut self, now: Instant, number: u64) {
         let Some(range) = self.pool.range(number) else { return };
+        let shot = range.shot;
+        let unknown = self
+            .pool
+            .members(range)
+            .filter(|(id, original)| shot.ids().contains(id) && original.fate != Fate::Delivered);
+        // As many combinations as unknowns fail to be independent once in 254 times, one more once in 65,000 (theorem 4.1).
+        let suffices = shot.arrived >= unknown.count() + self.config.extra_packets.min(1);
         let recovering: Vec<(u64, u32)> = self
             .pool
             .members(range)
             .filter(|(_, original)| original.fate == Fate::Recovering)
             .map(|(id, original)| (id, original.in_flight))
             .collect();
-        if range.shot.owed > 0 {
-            return;
-        }
-        let may_repeat = range.shot.fired < self.config.shots;
-        let suffices = range.coded_arrived as usize >= recovering.len() && range.coded_arrived > 0;
-        let under_way = range.coded_in_flight > 0;
         for (id, copies) in recovering {
-            if suffices {
+            if suffices && shot.arrived > 0 {
                 self.settle_delivered(id);
-            } else if !under_way && copies == 0 {
-                if may_repeat { self.mark_lost(now, id) } else { self.give_up(id) }
+            } else if shot.in_flight == 0 && shot.owed == 0 && copies == 0 {
+                if shot.fired < self.config.shots { self.mark_lost(now, id) } else { self.give_up(id) }
             }
         }
     }
@@ -77,16 +81,16 @@ impl Sender {
         if self.pool.range(number).is_some_and(|range| range.shot.owed == 0) && !self.load(now, number) {
             return true;
         }
-        let Some(Shot { first, count, lost, owed, .. }) = self.pool.range(number).map(|range| range.shot)
+        let Some(shot @ Shot { first, count, lost, owed, .. }) =
+            self.pool.range(number).map(|range| range.shot)
         else {
             return true;
         };
-        let ids = first..first + u64::from(count);
-        let lengths = ids.clone().filter_map(|id| self.pool.get(id)).map(|original| original.bytes.len());
+        let lengths = shot.ids().filter_map(|id| self.pool.get(id)).map(|original| original.bytes.len());
         let rooms = self.rooms(now, lengths.max().unwrap_or(0) + CODED_OVERHEAD);
         let coded = self.parts.recovery == Recovery::OneShot { coded: true } && lost > 1;
         let recovering = |id: &u64| self.pool.get(*id).is_some_and(|o| o.fate == Fate::Recovering);
-        let originals: Vec<u64> = if coded { Vec::new() } else { ids.filter(recovering).collect() };
+        let originals: Vec<u64> = if coded { Vec::new() } else { shot.ids().filter(recovering).collect() };
         if !coded && originals.is_empty() {
             return true;
         }
@@ -102,7 +106,7 @@ impl Sender {
             sent += share;
         }
         let Some(range) = self.pool.range_mut(number) else { return true };
-        range.coded_in_flight += if coded { sent as u32 } else { 0 };
+        range.shot.in_flight += if coded { sent } else { 0 };
         range.shot.owed -= sent;
         range.shot.owed == 0
     }
@@ -124,26 +128,43 @@ impl Sender {
         }
     }
 
-    /// Takes what was lost of a range into a new shot; false when there is nothing to shoot for.
+    /// Takes what was lost of a range into a new shot; false when there is nothing to shoot for. What an earlier shot was
+    /// for is part of it, as long as it is not known to have been recovered.
     fn load(&mut self, now: Instant, number: u64) -> bool {
         let Some(range) = self.pool.range(number) else { return false };
-        let is_lost = |(_, original): &(u64, &Original)| original.fate == Fate::Lost;
-        let lost: Vec<u64> = self.pool.members(range).filter(is_lost).map(|(id, _)| id).collect();
-        let (Some(&first), Some(&last)) = (lost.first(), lost.last()) else { return false };
+        let (before, mut is_new) = (range.shot, false);
+        let is_missing = |(_, original): &(u64, &Original)| {
+            is_new |= original.fate == Fate::Lost;
+            matches!(original.fate, Fate::Lost | Fate::Recovering)
+        };
+        let missing: Vec<u64> = self.pool.members(range).filter(is_missing).map(|(id, _)| id).collect();
+        let (Some(&first), Some(&last), true) = (missing.first(), missing.last(), is_new) else {
+            return false;
+        };
         if self.pool.get(last).is_none_or(|original| original.since + self.config.expiry <= now) {
-            lost.into_iter().for_each(|id| self.give_up(id));
+            missing.into_iter().for_each(|id| self.give_up(id));
             return false;
         }
-        let owed = self.rule.total(lost.len());
-        for id in &lost {
+        for id in &missing {
             if let Some(original) = self.pool.get_mut(*id) {
                 original.fate = Fate::Recovering;
             }
         }
         self.stats.recoveries += 1;
+        let (lost, owed) = (missing.len(), self.rule.total(missing.len()));
+        let mut shot = Shot {
+            first,
+            count: (last - first + 1) as u8,
+            lost,
+            owed,
+            fired: before.fired + 1,
+            ..Shot::default()
+        };
+        if shot.ids() == before.ids() {
+            (shot.in_flight, shot.arrived) = (before.in_flight, before.arrived);
+        }
         if let Some(range) = self.pool.range_mut(number) {
-            let fired = range.shot.fired + 1;
-            range.shot = Shot { first, count: (last - first + 1) as u8, lost: lost.len(), owed, fired };
+            range.shot = shot;
             range.recover_at = Some(now);
         }
         true
