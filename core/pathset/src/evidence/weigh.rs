@@ -27,6 +27,18 @@ const MOST_OF_A_SLOT: u64 = 100_000;
 /// A flow that was just helped is not yet what it will be: it sends less, and paths carry it that will not.
 const SETTLING: Duration = Duration::from_secs(2);
 
+/// One packet in so many takes another path as well while the flow is damaged, but not more than is tolerated.
+const HEDGED: u16 = 4;
+
+/// A path may hedge that was of use to this share of its last probes: what others lost it brings, however late it is.
+const MAY_HEDGE: f64 = 0.25;
+
+/// Damage is hedged against when it is more than this part of what is tolerated...
+const WORTH_HEDGING: f64 = 0.1;
+
+/// ...and until it is less than this part, which is about what a window can show of a path without any.
+const NOT_WORTH_HEDGING: f64 = 0.5;
+
 /// Packets that have to be seen before a budget decides.
 const BUDGET_AFTER: u64 = 100;
 
@@ -47,7 +59,7 @@ impl Evidence {
             Some((code, reason)) => (code, Some(reason)),
             None => (self.code, None),
         };
-        let (probes, probe_every) = self.probing(code);
+        let (probes, probe_every) = self.hedge(code, &damages).unwrap_or_else(|| self.probing(code));
         let is_probed = probes == self.probes && is_about(probe_every, self.probe_every);
         let Some(reason) = reason.or_else(|| (!is_probed).then(|| "probing".to_owned())) else {
             self.proposal.withdraw();
@@ -148,6 +160,32 @@ impl Evidence {
             .min_by(|a, b| a.len().cmp(&b.len()).then(self.skew(*a).total_cmp(&self.skew(*b))))?;
         let reason = format!("{} alone damages {} at most", names(enough), self.percentage(most(enough)));
         Some((enough, reason))
+    }
+
+    /// The path that one packet in [`HEDGED`] takes besides `code`, which is damaged, but less than is tolerated. Others are
+    /// not probed meanwhile: this one is the first to turn to.
+    fn hedge(&self, code: PathSet, damages: &Damages) -> Option<(PathSet, u16)> {
+        let keeps_order = code.len() == 1 && code.iter().all(|path| self.window.keeps_order(path));
+        if keeps_order {
+            return None;
+        }
+        let is_hedged = self.probe_every == HEDGED && self.probes.len() == 1;
+        let least = if is_hedged { MAY_HEDGE / 2.0 } else { MAY_HEDGE };
+        let standing = |path: &PathId| &self.standing[path.index()];
+        let others = if is_hedged { self.probes } else { self.paths }.difference(code);
+        let helpful = others.iter().filter(|path| standing(path).recent_use() >= least);
+        let path = helpful.max_by_key(|path| (standing(path).recent(), Reverse(path.index())))?;
+
+        let damage = damages.whole(code);
+        let tolerated = self.tolerated(code) * damage.packets as f64;
+        let is_worth = if is_hedged {
+            at_most(damage.damaged) > NOT_WORTH_HEDGING * tolerated
+        } else {
+            at_least(damage.damaged) > WORTH_HEDGING * tolerated
+        };
+        let cost = code.len() as f64 + 1.0 / f64::from(HEDGED);
+        let is_affordable = self.config.budget_ratio.is_none_or(|budget| cost <= budget);
+        (is_worth && is_affordable).then(|| (PathSet::EMPTY.with(path), HEDGED))
     }
 
     /// The paths to probe when `code` is in use, and how often.
