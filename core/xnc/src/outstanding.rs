@@ -325,6 +325,9 @@ pub(crate) struct Timing {
     least: Option<(Instant, Duration, Duration)>,
 }
 
+/// What a busy machine may take to get round to an acknowledgement, however short the path.
+const LEAST_PATIENCE: Duration = Duration::from_millis(25);
+
 /// How long the least time is remembered at least.
 const PERIOD: Duration = Duration::from_secs(5);
 
@@ -362,7 +365,7 @@ impl Timing {
     pub(crate) fn patience(&self, threshold: Duration, slack: Duration) -> Duration {
         let usual =
             self.estimate.map_or(Duration::ZERO, |(smoothed, variation)| smoothed + variation + slack);
-        threshold.max(usual).min(self.timeout(slack))
+        threshold.max(usual).min(self.timeout(slack).max(LEAST_PATIENCE))
     }
 
     /// The least of the last seconds.
