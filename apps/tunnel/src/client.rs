@@ -22,6 +22,7 @@ use hawser_io::tun::Buffer;
 use hawser_units::PathId;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -327,6 +328,7 @@ impl Client {
         let paths: Vec<_> =
             report.paths.iter().map(|path| Candidate { cost: path.cost, works: works(path) }).collect();
         let level = current.cost.update(time::now(), &paths, report.waiting() > 0);
+        current.membership.level.store(level, Relaxed);
         for path in &report.paths {
             let waits = path.cost > level;
             if waits != path.standby {

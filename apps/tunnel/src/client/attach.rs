@@ -12,7 +12,7 @@ use hawser_units::{MAX_PATHS, PathId};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
@@ -36,6 +36,8 @@ pub(crate) struct Membership {
     /// Where it is heard that the session cannot go on.
     pub(crate) trouble: mpsc::UnboundedSender<Trouble>,
     next_path: AtomicUsize,
+    /// The highest class of cost that is in use.
+    pub(crate) level: AtomicU8,
 }
 
 /// Why a session cannot go on at its server.
@@ -64,7 +66,9 @@ impl Membership {
         handle: Handle,
         trouble: mpsc::UnboundedSender<Trouble>,
     ) -> Membership {
-        Membership { server, session, secret, handle, trouble, next_path: AtomicUsize::new(1) }
+        // The first path is in use by then.
+        let (next_path, level) = (AtomicUsize::new(1), AtomicU8::new(0));
+        Membership { server, session, secret, handle, trouble, next_path, level }
     }
 
     /// The path that was not used for the longest time: what is under way for another one's end is not taken for it.
@@ -125,7 +129,8 @@ fn complain(membership: &Membership, uplink: &Uplink, error: &anyhow::Error) -> 
 
 async fn join(dialer: &Dialer, membership: &Membership, uplink: &Uplink) -> Result<Attached> {
     let dialed = dialer.dial(uplink, &membership.server).await?;
-    let number = PathNumber { index: membership.next_path(), standby: false };
+    let standby = uplink.cost > membership.level.load(Relaxed);
+    let number = PathNumber { index: membership.next_path(), standby };
     dialed.join(membership.session, &membership.secret, number).await
 }
 
@@ -136,7 +141,7 @@ async fn hold(
     uplink: &mut watch::Receiver<Uplink>,
     path: Attached,
 ) -> Option<Attached> {
-    let (standby, mut standby_changes) = watch::channel(false);
+    let (standby, mut standby_changes) = watch::channel(path.number.standby);
     membership.handle.tell(Command::Add(path.number, path.link(standby)));
     let Attached { uplink: mut known, endpoint, connection, live, mut send, mut receive, number, .. } = path;
     info!(interface = known.interface, server = membership.server.name, "uplink connected");

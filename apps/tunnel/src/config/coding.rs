@@ -1,6 +1,7 @@
 use hawser_units::ByteSize;
 use hawser_xnc::{Config, NoScheme, Scheme};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 /// `[coding]` of a server's file, which its clients are told: how packets are sent and recovered. What is not given is
@@ -18,10 +19,24 @@ pub struct Coding {
     pub range_span_ms: Option<u64>,
     /// After this time a packet is of no use any more.
     pub expiry_ms: Option<u64>,
+    /// A packet that waited this long for an uplink is not sent any more.
+    pub patience_ms: Option<u64>,
+    /// The share of an uplink's congestion window that may wait in its connection.
+    pub connection_share: Option<f64>,
+    /// An uplink whose acknowledgements are later than at best by more than this gets nothing new.
+    pub queue_delay_ms: Option<u64>,
     /// Coded packets beyond the number of lost ones.
     pub extra_packets: Option<usize>,
     /// The share of coded packets that one path gets at most.
     pub path_share: Option<f64>,
+    /// The share of coded packets that all paths get together at most.
+    pub total_share: Option<f64>,
+    /// Paths that get a copy where one packet was lost alone.
+    pub copies: Option<usize>,
+    /// Shots for the same packets at most.
+    pub shots: Option<u32>,
+    /// How long the losses of a range are gathered before the shot.
+    pub gather_ms: Option<u64>,
     /// How long a receiver waits before it acknowledges.
     pub ack_delay_ms: Option<u64>,
     /// A path on which nothing was sent for this long is probed.
@@ -67,49 +82,46 @@ impl Coding {
     /// The parameters of both ends.
     pub fn config(&self) -> Result<Config, InvalidCoding> {
         let defaults = Config::of(self.scheme.as_deref().map_or(Ok(Scheme::Xnc), str::parse)?);
-        let time =
-            |key, given: Option<u64>, default, allowed: std::ops::RangeInclusive<u64>, text| match given {
-                None => Ok(default),
-                Some(ms) if allowed.contains(&ms) => Ok(Duration::from_millis(ms)),
-                Some(_) => Err(InvalidCoding::Range { key, allowed: text }),
-            };
-        let within = |key, ok, allowed| if ok { Ok(()) } else { Err(InvalidCoding::Range { key, allowed }) };
-        let range_packets = self.range_packets.unwrap_or(defaults.range_packets);
-        within("range_packets", (1..=63).contains(&range_packets), "1 to 63")?;
-        let extra_packets = self.extra_packets.unwrap_or(defaults.extra_packets);
-        within("extra_packets", extra_packets <= 63, "0 to 63")?;
-        let path_share = self.path_share.unwrap_or(defaults.path_share);
-        within("path_share", (1.0..=10.0).contains(&path_share), "1.0 to 10.0")?;
-        let queue_kb = self.queue_kb.unwrap_or(QUEUE_KB);
-        within("queue_kb", (64..=65_536).contains(&queue_kb), "64 to 65536")?;
         let reorder = match self.reorder_ms {
             None => defaults.reorder,
             Some(0) => None,
-            Some(_) => Some(time("reorder_ms", self.reorder_ms, Duration::ZERO, 1..=10_000, "0 to 10000")?),
+            Some(_) => Some(time("reorder_ms", self.reorder_ms, Duration::ZERO)?),
         };
-        const TO_10_S: &str = "1 to 10000";
+        let idle = (10..=10_000, "10 to 10000");
+        let share = (1.0..=10.0, "1.0 to 10.0");
+        let queue_kb = within("queue_kb", self.queue_kb, QUEUE_KB, (64..=65_536, "64 to 65536"))?;
         Ok(Config {
-            loss_threshold: time(
-                "loss_threshold_ms",
-                self.loss_threshold_ms,
-                defaults.loss_threshold,
-                1..=10_000,
-                TO_10_S,
+            loss_threshold: time("loss_threshold_ms", self.loss_threshold_ms, defaults.loss_threshold)?,
+            range_packets: within(
+                "range_packets",
+                self.range_packets,
+                defaults.range_packets,
+                (1..=63, "1 to 63"),
             )?,
-            range_packets,
-            range_span: time("range_span_ms", self.range_span_ms, defaults.range_span, 1..=10_000, TO_10_S)?,
-            expiry: time("expiry_ms", self.expiry_ms, defaults.expiry, 1..=10_000, TO_10_S)?,
-            extra_packets,
-            path_share,
-            ack_delay: time("ack_delay_ms", self.ack_delay_ms, defaults.ack_delay, 0..=1_000, "0 to 1000")?,
-            probe_idle: time("probe_idle_ms", self.probe_idle_ms, PROBE_IDLE, 10..=10_000, "10 to 10000")?,
-            probe_silent: time(
-                "probe_silent_ms",
-                self.probe_silent_ms,
-                defaults.probe_silent,
-                5..=10_000,
-                "5 to 10000",
+            range_span: time("range_span_ms", self.range_span_ms, defaults.range_span)?,
+            expiry: time("expiry_ms", self.expiry_ms, defaults.expiry)?,
+            patience: time("patience_ms", self.patience_ms, defaults.patience)?,
+            connection_share: within(
+                "connection_share",
+                self.connection_share,
+                defaults.connection_share,
+                (0.0..=1.0, "0.0 to 1.0"),
             )?,
+            queue_delay: time("queue_delay_ms", self.queue_delay_ms, defaults.queue_delay)?,
+            extra_packets: within(
+                "extra_packets",
+                self.extra_packets,
+                defaults.extra_packets,
+                (0..=63, "0 to 63"),
+            )?,
+            path_share: within("path_share", self.path_share, defaults.path_share, share.clone())?,
+            total_share: within("total_share", self.total_share, defaults.total_share, share)?,
+            copies: within("copies", self.copies, defaults.copies, (1..=8, "1 to 8"))?,
+            shots: within("shots", self.shots, defaults.shots, (1..=10, "1 to 10"))?,
+            gather: time("gather_ms", self.gather_ms, defaults.gather)?,
+            ack_delay: time("ack_delay_ms", self.ack_delay_ms, defaults.ack_delay)?,
+            probe_idle: milliseconds(within("probe_idle_ms", self.probe_idle_ms, PROBE_IDLE_MS, idle)?),
+            probe_silent: time("probe_silent_ms", self.probe_silent_ms, defaults.probe_silent)?,
             reorder,
             queue_limit: ByteSize(queue_kb * 1000),
             ..defaults
@@ -117,12 +129,36 @@ impl Coding {
     }
 }
 
+/// What was given, if it is allowed, or the default.
+fn within<T: PartialOrd>(
+    key: &'static str,
+    given: Option<T>,
+    default: T,
+    (allowed, text): (RangeInclusive<T>, &'static str),
+) -> Result<T, InvalidCoding> {
+    match given {
+        None => Ok(default),
+        Some(value) if allowed.contains(&value) => Ok(value),
+        Some(_) => Err(InvalidCoding::Range { key, allowed: text }),
+    }
+}
+
+/// What was given in milliseconds, or the default, which may be finer.
+fn time(key: &'static str, given: Option<u64>, default: Duration) -> Result<Duration, InvalidCoding> {
+    let allowed = (1..=10_000, "1 to 10000");
+    given.map_or(Ok(default), |ms| within(key, Some(ms), 0, allowed).map(milliseconds))
+}
+
+fn milliseconds(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
 /// A queue that is full for 0.1 s at 300 Mb/s.
 const QUEUE_KB: u64 = 4000;
 
 /// Idle uplinks cost data and batteries, idle clients a server's time; a path whose round-trip time is a second old is
 /// still known well enough.
-const PROBE_IDLE: Duration = Duration::from_secs(1);
+const PROBE_IDLE_MS: u64 = 1000;
 
 #[cfg(test)]
 mod tests {

@@ -147,18 +147,21 @@ impl Rig {
 
     /// Starts a client that may have nobody to talk to.
     pub(crate) fn lonely_client(&self, name: &str, more: &str) -> End {
-        let tls = self.authority.credentials(self.folder.path(), name);
         let servers: String = (0..2)
             .map(|number| {
                 let name = ["one", "two"][number];
-                format!(
-                    "[[server]]\nname = \"{name}\"\naddresses = [\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"]\n"
-                )
+                let addresses = format!("\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"");
+                format!("[[server]]\nname = \"{name}\"\naddresses = [{addresses}]\n")
             })
             .collect();
+        self.client_of(name, more, &format!("{servers}[[uplink]]\ninterface = \"wan*\"\n"))
+    }
+
+    /// Starts a client with servers and uplinks of its own.
+    pub(crate) fn client_of(&self, name: &str, more: &str, sections: &str) -> End {
+        let tls = self.authority.credentials(self.folder.path(), name);
         let config = format!(
-            "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n\
-             {tls}{servers}[[uplink]]\ninterface = \"wan*\"\n",
+            "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n{tls}{sections}",
             self.folder.path().display()
         );
         self.start(&self.client, name, "client", &config)

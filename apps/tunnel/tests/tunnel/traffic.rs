@@ -121,6 +121,22 @@ fn tcp_and_udp_of_both_families() {
 }
 
 #[test]
+fn what_was_carried_is_measured() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "metrics = \"127.0.0.1:9478\"", "");
+    let _client = rig.client("");
+    echo(&rig.client, &rig.host, HOST4);
+    let mut stream = rig.servers[0].run(|| TcpStream::connect("127.0.0.1:9478").unwrap()).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    assert!(page.starts_with("HTTP/1.0 200 OK\r\n"), "{page}");
+    let carried =
+        page.lines().find_map(|line| line.strip_prefix("hawser_tunnel_received_bytes_total{peer=\"car\"} "));
+    assert!(carried.unwrap().parse::<u64>().unwrap() > 10_000, "{page}");
+}
+
+#[test]
 fn sources_are_rewritten_and_the_rules_go_with_the_server() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");

@@ -1,7 +1,7 @@
 //! Uplinks that come and go under a connection.
 
-use crate::rig::{HOST4, Rig, UPLINKS};
-use crate::traffic::Connection;
+use crate::rig::{HOST4, HOST6, PORT, Rig, UPLINKS};
+use crate::traffic::{Connection, echo};
 use std::time::Duration;
 
 /// How long a connection inside may stand still when one of two uplinks fails.
@@ -88,4 +88,74 @@ fn all_uplinks_are_lost_for_a_while() {
     connection.progresses();
     connection.end();
     assert_eq!(client.session().since_unix_ms, since, "the session is the same");
+}
+
+/// The first server, by that address.
+fn server_at(address: &str) -> String {
+    format!("[[server]]\nname = \"one\"\naddresses = [\"{address}:{PORT}\"]\n")
+}
+
+#[test]
+fn a_dear_uplink_waits_until_the_cheap_one_fails() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let uplinks = "[[uplink]]\ninterface = \"wan0\"\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
+    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    for end in [&client, &server] {
+        end.until("one of two paths waits", |status| {
+            let paths: Vec<_> = status.sessions.iter().flat_map(|session| &session.paths).collect();
+            paths.len() == 2 && paths.iter().filter(|path| path.standby).count() == 1
+        });
+    }
+    let carried = |name: &str| {
+        let session = client.session();
+        session.paths.iter().find(|path| path.name == name).map_or(0, |path| path.sent_bytes)
+    };
+    let (cheap, dear) = (carried("wan0"), carried("wan1"));
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    connection.progresses();
+    client.until("the cheap uplink carries", |_| carried("wan0") > cheap + 200_000);
+    assert_eq!(carried("wan1"), dear);
+    rig.router.ip("link set wan0 down").unwrap();
+    assert!(connection.progresses() < HICCUP);
+    client.until("the dear uplink carries", |_| carried("wan1") > dear);
+    connection.end();
+}
+
+#[test]
+fn an_uplink_whose_cap_is_used_up_is_left() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let uplinks = "[[uplink]]\ninterface = \"wan0\"\nmonthly_cap_mb = 1\n[[uplink]]\ninterface = \"wan1\"\n";
+    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    client.until("both uplinks", |status| status.sessions.iter().any(|session| session.paths.len() == 2));
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    client.until("the cap is used up", |status| {
+        let capped = status.uplinks.iter().find(|uplink| uplink.name == "wan0");
+        capped.is_some_and(|uplink| uplink.state.contains("cap") && uplink.month_bytes > Some(1_000_000))
+            && status.sessions.iter().all(|session| session.paths.len() == 1)
+    });
+    connection.progresses();
+    connection.end();
+
+    // It is remembered.
+    drop(client);
+    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    client.until("the capped uplink is not used", |status| {
+        status.uplinks.iter().any(|uplink| uplink.state.contains("cap"))
+            && status.sessions.iter().any(|session| session.paths.len() == 1)
+    });
+}
+
+#[test]
+fn the_outside_may_be_ipv6() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let uplinks = "[[uplink]]\ninterface = \"wan*\"\n";
+    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("[fd20:0::1]")));
+    let session = client.session();
+    assert!(session.paths.iter().all(|path| path.remote.is_some_and(|remote| remote.is_ipv6())));
+    for address in [HOST4, HOST6] {
+        echo(&rig.client, &rig.host, address);
+    }
 }
