@@ -1,4 +1,5 @@
-//! What a packet costs: the eBPF programs, each in the kernel's own test run, network coding, and the emulator.
+//! What a packet costs: the eBPF programs, each in the kernel's own test run, network coding, the tunnel, and
+//! the emulator.
 //!
 //! A figure is the median of many short runs. What is compared runs in turns, and a ratio is the median of the ratios
 //! of neighbouring runs, so that a machine that changes its speed changes both sides. `limit_*` among the parameters is
@@ -9,6 +10,7 @@ mod dedup;
 mod edge;
 mod network;
 mod replicate;
+mod tunnel;
 
 use crate::emulator;
 use crate::summary::{Case, Provenance, Summary};
@@ -26,8 +28,8 @@ const EMULATOR_SECONDS: f64 = 5.0;
 /// Size of the packets that are timed: a full one that fits a path of 1,500 bytes over IPv4 and IPv6.
 const INNER_BYTES: usize = 1400;
 
-/// Runs every bench and writes `summary.json` into `out`. Takes about a minute; the machine should have nothing else to
-/// do.
+/// Runs every bench and writes `summary.json` into `out`. Takes about four minutes; the machine should have nothing else
+/// to do.
 ///
 /// # Errors
 /// Without root, eBPF or network namespaces.
@@ -36,6 +38,7 @@ pub fn run(out: &Path) -> Result<Summary> {
     let network = Network::create(replicate::MOST_PATHS)?;
     network.run(|| programs(&network, &mut summary))??;
     drop(network);
+    tunnel::run(&mut summary).context("the tunnel")?;
     let emulated = emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
     summary.cases.extend(emulated.cases);
     for unmet in emulated.unmet {

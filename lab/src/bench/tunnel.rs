@@ -1,0 +1,348 @@
+use super::{case, median, median_ratio};
+use crate::summary::Summary;
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use hawser_io::interface;
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_quic::{Congestion, Live, Transport};
+use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::thread;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+/// Runs of each kind, in turns.
+const ROUNDS: usize = 5;
+
+/// What is left out at the beginning of a run, and what is measured.
+const WARM_UP: Duration = Duration::from_secs(1);
+const MEASURED: Duration = Duration::from_secs(3);
+
+/// How long a tunnel may take until it carries.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+const UPLINKS: [usize; 2] = [1, 4];
+
+/// Where the servers are, whatever the uplink.
+const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+
+/// The largest UDP payload of a path of 1,500 bytes over IPv4, and what of it a datagram may be.
+const UDP_PAYLOAD: u16 = 1472;
+
+/// The server's inner address in Hawser's tunnel and in the other one.
+const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 78, 0, 1)];
+
+/// How many bytes a tunnel carries between two namespaces, beside bare datagrams of the QUIC library and wireguard-go.
+pub(super) fn run(summary: &mut Summary) -> Result<()> {
+    for uplinks in UPLINKS {
+        let network = Pair::create(uplinks)?;
+        let (mut ours, mut bare, mut theirs) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..ROUNDS {
+            bare.push(network.bare_datagrams()?);
+            ours.push(network.hawser()?);
+            theirs.push(network.wireguard()?);
+        }
+        let limits = [("mbps", 1500.0), ("of_bare_datagrams_ratio", 0.6), ("of_wireguard_go_ratio", 1.0)];
+        let mut case = case(&format!("tunnel/{uplinks}-uplinks"), &limits);
+        case.params.insert("uplinks".into(), uplinks.into());
+        case.metrics.set("mbps", median(ours.clone()));
+        case.metrics.set("bare_datagrams_mbps", median(bare.clone()));
+        case.metrics.set("wireguard_go_mbps", median(theirs.clone()));
+        case.metrics.set("of_bare_datagrams_ratio", median_ratio(&ours, &bare));
+        case.metrics.set("of_wireguard_go_ratio", median_ratio(&ours, &theirs));
+        summary.cases.push(case);
+    }
+    Ok(())
+}
+
+/// A client and a server with some wires between them.
+struct Pair {
+    client: Namespace,
+    server: Namespace,
+    uplinks: usize,
+    folder: TempDir,
+}
+
+impl Pair {
+    fn create(uplinks: usize) -> Result<Pair> {
+        let named = |role: &str| Namespace::create(format!("hawser-bench-{role}-{}", std::process::id()));
+        let folder = TempDir::new()?;
+        let pair = Pair { client: named("client")?, server: named("server")?, uplinks, folder };
+        pair.server.ip(&format!("addr add {SERVER}/32 dev lo"))?;
+        let there = pair.server.name();
+        for uplink in 0..uplinks {
+            pair.client.ip(&format!("link add wan{uplink} type veth peer name wan{uplink} netns {there}"))?;
+            for (end, own) in [(&pair.client, 1), (&pair.server, 2)] {
+                end.ip(&format!("addr add 10.1.{uplink}.{own}/24 dev wan{uplink}\nlink set wan{uplink} up"))?;
+            }
+            let metric = 100 + uplink;
+            pair.client
+                .ip(&format!("route add default via 10.1.{uplink}.2 dev wan{uplink} metric {metric}"))?;
+        }
+        certificates(pair.folder.path())?;
+        Ok(pair)
+    }
+
+    fn write(&self, name: &str, text: &str) -> Result<std::path::PathBuf> {
+        let path = self.folder.path().join(name);
+        fs::write(&path, text)?;
+        Ok(path)
+    }
+
+    /// Mb/s of a TCP connection through Hawser's tunnel.
+    fn hawser(&self) -> Result<f64> {
+        let common = |name: &str| {
+            format!(
+                "name = \"{name}\"\nstate = \"{}\"\n[tls]\nauthority = \"authority.pem\"\ncertificate = \"bench.pem\"\n\
+                 key = \"bench.key\"\n",
+                self.folder.path().display()
+            )
+        };
+        let server = format!("[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}", common("server"));
+        let client = format!(
+            "[tunnel]\n{}[[server]]\nname = \"bench\"\naddresses = [\"{SERVER}:14752\"]\n[[uplink]]\ninterface = \"wan*\"\n",
+            common("client")
+        );
+        let start = |namespace, role: &str, config: &Path| {
+            let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+            command.args(["tunnel", role, "--config"]).arg(config).env("RUST_LOG", "warn");
+            Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
+        };
+        let _server = start(&self.server, "server", &self.write("server.toml", &server)?)?;
+        let _client = start(&self.client, "client", &self.write("client.toml", &client)?)?;
+        self.tcp(INNER[0], "hawser-tun")
+    }
+
+    /// Mb/s of a TCP connection through wireguard-go, which has one path.
+    fn wireguard(&self) -> Result<f64> {
+        let (client_key, server_key) = (self.key("client.wg")?, self.key("server.wg")?);
+        // Its sockets are not in the namespace, so that the names differ.
+        let ends = [(&self.client, 2, "client", &server_key), (&self.server, 1, "server", &client_key)];
+        let device = |role: &str| format!("hawser-wg-{}", &role[..1]);
+        let mut processes = Vec::new();
+        for (namespace, own, role, peer) in ends {
+            let device = device(role);
+            let mut command = Command::new("wireguard-go");
+            command.args(["--foreground", &device]).stdout(Stdio::null()).stderr(Stdio::null());
+            let process = Process::spawn(namespace, command);
+            processes.push(process.context("wireguard-go: install the package wireguard-go")?);
+            let mut set = namespace.command("wg")?;
+            set.args(["set", &device, "listen-port", "51820", "private-key"]);
+            set.arg(self.folder.path().join(format!("{role}.wg")));
+            set.args(["peer", peer, "allowed-ips", "0.0.0.0/0"]);
+            if own == 2 {
+                set.arg("endpoint").arg(format!("{SERVER}:51820"));
+            }
+            wait_for(|| finish(&mut set, "").ok())?;
+            namespace
+                .ip(&format!("addr add 10.78.0.{own}/24 dev {device}\nlink set {device} mtu 1420 up"))?;
+        }
+        let rate = self.tcp(INNER[1], &device("client"));
+        drop(processes);
+        for (namespace, _, role, _) in ends {
+            let device = device(role);
+            let gone = || namespace.run(|| interface::index(&device)).ok()?.is_none().then_some(());
+            wait_for(gone)?;
+            // What was killed has left it behind.
+            let _ = fs::remove_file(format!("/var/run/wireguard/{device}.sock"));
+        }
+        rate
+    }
+
+    /// Makes a private key in a file and returns the public one.
+    fn key(&self, name: &str) -> Result<String> {
+        let private = finish(Command::new("wg").arg("genkey"), "")?;
+        self.write(name, &private)?;
+        Ok(finish(Command::new("wg").arg("pubkey"), &private)?.trim().to_owned())
+    }
+
+    /// Mb/s that arrive of a TCP connection to the server's inner address, by that device of the client.
+    fn tcp(&self, address: Ipv4Addr, device: &str) -> Result<f64> {
+        // Before the tunnel is up the same address can be reached past it.
+        let route = || interface::route(address.into(), None).ok().filter(|route| route.interface == device);
+        wait_for(|| self.client.run(route).ok().flatten())?;
+        let listener = wait_for(|| self.server.run(|| TcpListener::bind((address, 0))).ok()?.ok())?;
+        let target = listener.local_addr()?;
+        let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1)).ok();
+        let mut stream = wait_for(|| self.client.run(connect).ok().flatten())?;
+        let received = Arc::new(AtomicU64::new(0));
+        thread::spawn({
+            let received = Arc::clone(&received);
+            move || {
+                let Ok((mut stream, _)) = listener.accept() else { return };
+                let mut buffer = vec![0; 1 << 17];
+                while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                    received.fetch_add(length as u64, Relaxed);
+                }
+            }
+        });
+        // It ends when the tunnel does, at the latest.
+        stream.set_write_timeout(Some(PATIENCE))?;
+        thread::spawn(move || while stream.write_all(&[0x5a; 1 << 17]).is_ok() {});
+        Ok(rate(&received))
+    }
+
+    /// Mb/s of datagrams of the largest size over one connection for each uplink, as a tunnel would send them.
+    fn bare_datagrams(&self) -> Result<f64> {
+        let received = Arc::new(AtomicU64::new(0));
+        let server = thread::spawn({
+            let (namespace, folder) = (self.server.clone(), self.folder.path().to_owned());
+            let received = Arc::clone(&received);
+            let uplinks = self.uplinks;
+            move || namespace.run(|| runtime()?.block_on(take(&folder, uplinks, &received)))?
+        });
+        let (namespace, folder) = (self.client.clone(), self.folder.path().to_owned());
+        let uplinks = self.uplinks;
+        let client = thread::spawn(move || namespace.run(|| runtime()?.block_on(give(&folder, uplinks)))?);
+        let rate = rate(&received);
+        for end in [client, server] {
+            end.join().map_err(|_| anyhow::anyhow!("an end of bare datagrams panicked"))??;
+        }
+        Ok(rate)
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        for namespace in [&self.client, &self.server] {
+            if let Err(error) = namespace.kill_processes().and_then(|()| namespace.delete()) {
+                tracing::warn!("{error}");
+            }
+        }
+    }
+}
+
+fn rate(received: &AtomicU64) -> f64 {
+    let start = Instant::now();
+    while received.load(Relaxed) == 0 && start.elapsed() < PATIENCE {
+        thread::sleep(Duration::from_millis(1));
+    }
+    thread::sleep(WARM_UP);
+    let (before, from) = (received.load(Relaxed), Instant::now());
+    thread::sleep(MEASURED);
+    let bytes = received.load(Relaxed) - before;
+    bytes as f64 * 8e-6 / from.elapsed().as_secs_f64()
+}
+
+fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        ensure!(start.elapsed() < PATIENCE, "the tunnel does not come up");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn finish(command: &mut Command, input: &str) -> Result<String> {
+    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
+    let mut child = spawned.with_context(|| format!("cannot run {command:?}: install wireguard-tools"))?;
+    child.stdin.take().context("stdin is piped")?.write_all(input.as_bytes())?;
+    let output = child.wait_with_output()?;
+    ensure!(output.status.success(), "{command:?} failed");
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+/// An authority, and a certificate of it that serves both ends.
+fn certificates(folder: &Path) -> Result<()> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate()?;
+    fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(vec!["bench".to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, "bench");
+    let certificate = params.signed_by(&key, &Issuer::new(authority, authority_key))?;
+    fs::write(folder.join("bench.pem"), certificate.pem())?;
+    fs::write(folder.join("bench.key"), key.serialize_pem())?;
+    Ok(())
+}
+
+fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}
+
+fn transport() -> Result<Arc<TransportConfig>> {
+    let transport = Transport { udp_payload: UDP_PAYLOAD, ..Transport::default() };
+    Ok(Arc::new(transport.config(Congestion::bbr3(Arc::new(Live::new(|| {}))))?))
+}
+
+fn tls(folder: &Path) -> Result<(Arc<QuicClientConfig>, Arc<QuicServerConfig>)> {
+    let read = |name: &str| fs::read_to_string(folder.join(name));
+    let authorities = hawser_quic::tls::authorities(&read("authority.pem")?)?;
+    let identity = hawser_quic::tls::Identity::from_pem(&read("bench.pem")?, &read("bench.key")?)?;
+    let client = hawser_quic::tls::client(Arc::clone(&authorities), &identity, b"bench")?;
+    Ok((client, hawser_quic::tls::server(authorities, &identity, b"bench")?))
+}
+
+const PORT: u16 = 14753;
+
+async fn take(folder: &Path, uplinks: usize, received: &Arc<AtomicU64>) -> Result<()> {
+    let mut config = ServerConfig::with_crypto(tls(folder)?.1);
+    config.transport_config(transport()?);
+    let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
+    let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
+    let mut readers = Vec::new();
+    for _ in 0..uplinks {
+        let connection = endpoint.accept().await.context("the endpoint is open")?.await?;
+        let received = Arc::clone(received);
+        readers.push(tokio::spawn(async move {
+            let mut room = vec![Bytes::new(); 64];
+            while let Ok(count) = connection.read_many_datagrams(&mut room).await {
+                let bytes: usize = room[..count].iter().map(Bytes::len).sum();
+                received.fetch_add(bytes as u64, Relaxed);
+            }
+        }));
+    }
+    for reader in readers {
+        reader.await?;
+    }
+    Ok(())
+}
+
+async fn give(folder: &Path, uplinks: usize) -> Result<()> {
+    let mut config = ClientConfig::new(tls(folder)?.0);
+    config.transport_config(transport()?);
+    let until = Instant::now() + WARM_UP + MEASURED + Duration::from_secs(1);
+    let mut senders = Vec::new();
+    for uplink in 0..uplinks {
+        let own = IpAddr::from([10, 1, uplink as u8, 1]);
+        let socket = UdpSocket::bind((own, 0))?;
+        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
+        let target = SocketAddr::from(([10, 1, uplink as u8, 2], PORT));
+        let connecting = connect(&endpoint, &config, target);
+        senders.push(tokio::spawn(send(connecting.await?, until)));
+    }
+    for sender in senders {
+        sender.await??;
+    }
+    Ok(())
+}
+
+/// The server may not listen yet.
+async fn connect(endpoint: &Endpoint, config: &ClientConfig, target: SocketAddr) -> Result<Connection> {
+    Ok(endpoint.connect_with(config.clone(), target, "bench")?.await?)
+}
+
+/// Keeps the connection's buffer full.
+async fn send(connection: Connection, until: Instant) -> Result<()> {
+    let size = connection.max_datagram_size().context("the peer takes no datagrams")?;
+    let datagram = Bytes::from(vec![0x5a; size]);
+    while Instant::now() < until {
+        connection.send_datagram_wait(datagram.clone()).await?;
+        let room = connection.datagram_send_buffer_space() / (size + 100);
+        connection.send_many_datagrams(&vec![datagram.clone(); room.min(256)])?;
+    }
+    connection.close(0u8.into(), b"done");
+    Ok(())
+}
