@@ -107,6 +107,9 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
             return Err(format!("`{key}` has more than {most} elements; send several reports"));
         }
     }
+    if !report.receives.iter().all(|flow| are_paths(flow.paths.iter().map(|path| path.number))) {
+        return Err("`receives.paths` have different numbers from 1 to 8".into());
+    }
     Ok(())
 }
 

@@ -8,8 +8,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode};
 use hawser_control::answer::Page;
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use serde_json::error::Category;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -109,7 +110,7 @@ fn bad(detail: impl Into<String>) -> Refusal {
     Refusal::new(StatusCode::BAD_REQUEST, detail)
 }
 
-impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Body<T> {
+impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, controller: &Arc<Controller>) -> Result<Self, Refusal> {
@@ -124,10 +125,33 @@ impl<T: DeserializeOwned> FromRequest<Arc<Controller>> for Body<T> {
             }
             _ => bad(format!("the body did not arrive: {}", error.body_text())),
         })?;
-        serde_json::from_slice(&bytes).map(Body).map_err(|error| match error.classify() {
+        let body = serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
             Category::Data => Refusal::meaningless(format!("the body: {error}")),
             _ => bad(format!("the body is not JSON: {error}")),
-        })
+        })?;
+        let is_positional = bytes.contains(&b'[') && {
+            let given = serde_json::from_slice(&bytes).unwrap_or_default();
+            serde_json::to_value(&body).is_ok_and(|understood| has_list_for_object(&given, &understood))
+        };
+        match is_positional {
+            true => Err(Refusal::meaningless("the body: a list where an object with named fields belongs")),
+            false => Ok(Body(body)),
+        }
+    }
+}
+
+/// Whether a list was understood as an object's fields in the order in which they are declared, as serde does: no document
+/// describes that order.
+fn has_list_for_object(given: &Value, understood: &Value) -> bool {
+    match (given, understood) {
+        (Value::Array(_), Value::Object(_)) => true,
+        (Value::Array(given), Value::Array(understood)) => {
+            given.iter().zip(understood).any(|(given, understood)| has_list_for_object(given, understood))
+        }
+        (Value::Object(given), Value::Object(understood)) => given.iter().any(|(key, given)| {
+            understood.get(key).is_some_and(|understood| has_list_for_object(given, understood))
+        }),
+        _ => false,
     }
 }
 

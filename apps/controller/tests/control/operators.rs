@@ -139,6 +139,7 @@ async fn every_refusal_says_what_to_do() {
     assert_eq!(send(Some("application/json"), b"{".into()).await, 400);
     assert_eq!(send(Some("application/json; charset=utf-8"), b"{\"name\": \"-\"}".into()).await, 422);
     assert_eq!(send(Some("application/json"), b"{\"name\": \"a\", \"unknown\": 1}".into()).await, 422);
+    assert_eq!(send(Some("application/json"), b"[\"a\"]".into()).await, 422);
     assert_eq!(send(Some("application/json"), vec![b' '; 5000]).await, 413);
     assert_eq!(send(Some("application/json"), vec![0xff; 10]).await, 400);
 

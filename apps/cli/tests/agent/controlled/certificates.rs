@@ -32,7 +32,9 @@ fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends
     let status = agent.wait_until("was connected", |status| state(status) == "connected").unwrap();
     let since_unix_ms = status.controller.unwrap().since_unix_ms;
 
-    wait("the end of the first", || (SystemTime::now() > first.expires()).then_some(()));
+    // A certificate is valid up to and including the second that it names (RFC 5280, section 4.1.2.5).
+    let end = first.expires() + Duration::from_secs(1);
+    wait("the end of the first", || (SystemTime::now() >= end).then_some(()));
     let controller: Controller = controlled.control.url(Edge::Ingress).parse().unwrap();
     let report = |identity: &Identity| {
         let client = NodeClient::new(std::slice::from_ref(&controller), identity).unwrap();
