@@ -79,6 +79,8 @@ struct Client {
     /// The inner addresses that the device has.
     addresses: Vec<(IpAddr, u8)>,
     current: Option<Current>,
+    /// The server that refused a session last, which the others are preferred to.
+    refused_by: Option<String>,
     usage: Usage,
     status_file: StatusFile,
     /// What was written last, for metrics.
@@ -150,6 +152,7 @@ impl Client {
             mtu,
             addresses: Vec::new(),
             current: None,
+            refused_by: None,
             usage,
             status_file,
             shown,
@@ -168,10 +171,12 @@ impl Client {
                     self.find().await
                 }
             };
+            let name = server.name.clone();
             match self.open(dialed, server).await {
                 Ok(()) => next = self.hold().await,
                 Err(error) => {
                     warn!("{error:#}");
+                    self.refused_by = Some(name);
                     sleep(PAUSE).await;
                 }
             }
@@ -204,7 +209,10 @@ impl Client {
     /// The nearest server that answers, over any uplink.
     async fn find(&mut self) -> (Dialed, ServerEntry) {
         loop {
-            let servers = self.config.servers.clone();
+            let mut servers = self.config.servers.clone();
+            if let Some(name) = self.refused_by.take().filter(|_| servers.len() > 1) {
+                servers.retain(|server| server.name != name);
+            }
             let search = search(Arc::clone(&self.dialer), self.usable(), servers);
             tokio::select! {
                 found = search => if let Some(found) = found { return found },
