@@ -1,7 +1,6 @@
 #!/bin/sh
-# Installs what building and running Hawser needs and the machine lacks; with `checks`, what `make test` needs besides, with
-# `hostile`, what `make hostile` does.
-# Says what it installs, and does nothing when all is there.
+# Installs what building and running Hawser needs and the machine lacks; with `checks`, `hostile` or `bench`, what `make test`,
+# `make hostile` or `make bench` needs besides. Says what it installs, and does nothing when all is there.
 set -eu
 
 # <command or file, perhaps a pattern> <Debian package that brings it>
@@ -14,6 +13,7 @@ pkg-config                   pkg-config
 /usr/include/zlib.h          zlib1g-dev
 ip                           iproute2
 ethtool                      ethtool
+nft                          nftables
 ffmpeg                       ffmpeg
 protoc                       protobuf-compiler
 /usr/include/google/protobuf/descriptor.proto  libprotobuf-dev
@@ -29,6 +29,11 @@ curl                         curl
 openssl                      openssl
 python3                      python3
 /usr/lib/python3*/ensurepip  python3-venv
+'
+# For `make bench`, which sets the tunnel beside it.
+needed_by_bench='
+wireguard-go                 wireguard-go
+wg                           wireguard-tools
 '
 
 die() {
@@ -96,5 +101,6 @@ checks)
     install_check_tools
     ;;
 hostile) install_packages "$needed_by_hostile" ;;
+bench) install_packages "$needed_by_bench" ;;
 *) die "unknown argument $1" ;;
 esac
