@@ -1,7 +1,8 @@
-//! Sockets, TUN devices, network namespaces, packet rings and media files.
+//! Sockets, TUN devices, network namespaces, packet rings, media and configuration files.
 
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
+pub mod config;
 pub mod interface;
 pub mod media;
 pub mod netns;

@@ -5,13 +5,14 @@ mod file;
 mod keys;
 mod select;
 
-pub use file::ConfigError;
+pub use hawser_io::config::ConfigError;
 pub use keys::generate_key;
 pub(crate) use keys::parse_key;
 
 use crate::flows::Flows;
 use hawser_bpf::XdpMode;
 use hawser_client::Controller;
+use hawser_io::config::Source;
 use hawser_units::PathId;
 use hawser_wire::{Key, KeyRing, KeySlot};
 use std::collections::BTreeMap;
@@ -97,9 +98,7 @@ pub struct ControllerConfig {
 impl Config {
     /// Reads and checks a file. Paths of key files are relative to it.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        file::parse(&text, path)
+        file::parse(&Source::read(path)?)
     }
 
     /// Whether `other` differs in flows, policies and keys alone.

@@ -10,8 +10,10 @@ pub use coding::{Borders, Coding, InvalidCoding};
 pub use prefix::Prefix;
 pub use server::{Client, ServerConfig};
 
+pub use hawser_io::config::ConfigError;
+
+use hawser_io::config::Source;
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -34,37 +36,6 @@ const INNER_MTU: u16 = 1440;
 
 /// What a network between client and server may take, bytes: QUIC needs the least.
 const OUTER_MTU: RangeInclusive<u16> = 1280..=9000;
-
-/// What is wrong with a configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The text is not what is expected; the message shows line, key and what would be right.
-    #[error("{}: {source}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// Where and what.
-        source: Box<toml::de::Error>,
-    },
-    /// The text is well-formed and does not make sense.
-    #[error("{}, line {line}: {message}", path.display())]
-    Meaning {
-        /// Which file.
-        path: PathBuf,
-        /// Where, counted from one.
-        line: usize,
-        /// What is wrong and what would be right.
-        message: String,
-    },
-}
 
 /// Who a node is and whom it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -132,7 +103,7 @@ pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
         state: state.clone().unwrap_or_else(default_state),
         metrics: *metrics,
     };
-    source.common(&shared, &tunnel, &tls)
+    common(&source, &shared, &tunnel, &tls)
 }
 
 /// The keys of `[tunnel]` that client and server have in common.
@@ -166,78 +137,55 @@ fn default_state() -> PathBuf {
     STATE.into()
 }
 
-/// The text of a file, and how its errors are told.
-struct Source<'a> {
-    path: &'a Path,
-    text: String,
+fn common<T>(
+    source: &Source<'_>,
+    shared: &Shared,
+    at: &Spanned<T>,
+    tls: &Spanned<Tls>,
+) -> Result<Common, ConfigError> {
+    let letters = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
+    if shared.name.is_empty() || !letters(&shared.name) {
+        return Err(source.wrong(at, "name is made of letters, digits and dashes"));
+    }
+    if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/') {
+        return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
+    }
+    if !(1280..=9000).contains(&shared.mtu_bytes) {
+        return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 9000"));
+    }
+    if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {
+        return Err(
+            source.wrong(at, "metrics is a loopback address such as 127.0.0.1:9478: they are not protected")
+        );
+    }
+    Ok(Common {
+        name: shared.name.clone(),
+        interface: shared.interface.clone(),
+        mtu: shared.mtu_bytes,
+        state: shared.state.clone(),
+        metrics: shared.metrics,
+        credentials: credentials(source, tls)?,
+    })
 }
 
-impl<'a> Source<'a> {
-    fn read(path: &'a Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        Ok(Source { path, text })
-    }
-
-    fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(&self.text)
-            .map_err(|source| ConfigError::Syntax { path: self.path.to_owned(), source: Box::new(source) })
-    }
-
-    /// An error in the entry that `at` is.
-    fn wrong<T>(&self, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
-        let before = self.text.get(..at.span().start).unwrap_or_default();
-        let line = 1 + before.matches('\n').count();
-        ConfigError::Meaning { path: self.path.to_owned(), line, message: message.into() }
-    }
-
-    fn common<T>(&self, shared: &Shared, at: &Spanned<T>, tls: &Spanned<Tls>) -> Result<Common, ConfigError> {
-        let letters = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-        if shared.name.is_empty() || !letters(&shared.name) {
-            return Err(self.wrong(at, "name is made of letters, digits and dashes"));
-        }
-        if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/') {
-            return Err(self.wrong(at, "interface has 1 to 15 bytes and no slash"));
-        }
-        if !(1280..=9000).contains(&shared.mtu_bytes) {
-            return Err(self.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 9000"));
-        }
-        if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {
-            return Err(self
-                .wrong(at, "metrics is a loopback address such as 127.0.0.1:9478: they are not protected"));
-        }
-        Ok(Common {
-            name: shared.name.clone(),
-            interface: shared.interface.clone(),
-            mtu: shared.mtu_bytes,
-            state: shared.state.clone(),
-            metrics: shared.metrics,
-            credentials: self.credentials(tls)?,
-        })
-    }
-
-    /// Paths are relative to the file.
-    fn credentials(&self, tls: &Spanned<Tls>) -> Result<Credentials, ConfigError> {
-        let folder = self.path.parent().unwrap_or(Path::new("."));
-        match tls.get_ref() {
-            Tls {
-                authority: Some(authority),
-                certificate: Some(certificate),
-                key: Some(key),
-                node: None,
-            } => Ok(Credentials::Files {
+/// Paths are relative to the file.
+fn credentials(source: &Source<'_>, tls: &Spanned<Tls>) -> Result<Credentials, ConfigError> {
+    let folder = source.directory();
+    match tls.get_ref() {
+        Tls { authority: Some(authority), certificate: Some(certificate), key: Some(key), node: None } => {
+            Ok(Credentials::Files {
                 authority: folder.join(authority),
                 certificate: folder.join(certificate),
                 key: folder.join(key),
-            }),
-            Tls { authority: None, certificate: None, key: None, node: Some(node) } => {
-                Ok(Credentials::Node(folder.join(node)))
-            }
-            _ => Err(self.wrong(
-                tls,
-                "[tls] has either authority, certificate and key, or node, the folder of an enrolled node",
-            )),
+            })
         }
+        Tls { authority: None, certificate: None, key: None, node: Some(node) } => {
+            Ok(Credentials::Node(folder.join(node)))
+        }
+        _ => Err(source.wrong(
+            tls,
+            "[tls] has either authority, certificate and key, or node, the folder of an enrolled node",
+        )),
     }
 }
 

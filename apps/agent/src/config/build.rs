@@ -5,6 +5,7 @@ use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
 use crate::flows::{Crowded, Flows, Selectors, Sent, inherit};
 use hawser_bpf::{MAX_RULES, SendPolicy, XdpMode};
 use hawser_control::Name;
+use hawser_io::config::Source;
 use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
 use hawser_wire::{KeyRing, KeySlot, SIGNAL_PORT};
 use std::collections::BTreeMap;
@@ -21,9 +22,7 @@ const LASTING_STATE: &str = "/var/lib/hawser/agent";
 
 /// Turns the sections into a [`Config`], or points at the first that makes no sense.
 pub(super) struct Builder<'a> {
-    pub(super) text: &'a str,
-    pub(super) path: &'a Path,
-    pub(super) directory: &'a Path,
+    pub(super) source: &'a Source<'a>,
 }
 
 impl Builder<'_> {
@@ -180,7 +179,7 @@ impl Builder<'_> {
         let files = [&peer.keys.slot0, &peer.keys.slot1];
         let mut ring = KeyRing::default();
         for (slot, file) in ring.slots.iter_mut().zip(files) {
-            *slot = file.as_ref().map(|file| read_key(&self.directory.join(file))).transpose()?;
+            *slot = file.as_ref().map(|file| read_key(&self.source.directory().join(file))).transpose()?;
         }
         let filled = ring.slots.iter().any(Option::is_some);
         if peer.authenticate && !filled {
@@ -288,8 +287,7 @@ impl Builder<'_> {
     }
 
     fn at<T>(&self, spanned: &Spanned<T>, message: String) -> ConfigError {
-        let before = &self.text[..spanned.span().start];
-        ConfigError::Meaning { path: self.path.to_owned(), line: before.matches('\n').count() + 1, message }
+        self.source.wrong(spanned, message)
     }
 }
 
@@ -351,7 +349,7 @@ paths = [1, 2]
 "#;
 
     fn parse_edge(text: &str) -> Result<Config, ConfigError> {
-        file::parse(text, Path::new("edge.toml"))
+        file::parse(&Source::of(Path::new("edge.toml"), text))
     }
 
     fn refusal(change: impl Fn(&str) -> String) -> String {

@@ -1,43 +1,13 @@
 use super::Config;
 use super::build::Builder;
 use super::select::Selector;
+use hawser_io::config::{ConfigError, Source};
 use hawser_units::FlowId;
 use hawser_wire::{DEFAULT_PORT, echo};
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use toml::Spanned;
-
-/// What is wrong with a configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The text is not what is expected; the message shows line, key and what would be right.
-    #[error("{}: {source}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// Where and what.
-        source: Box<toml::de::Error>,
-    },
-    /// The text is well-formed and does not make sense.
-    #[error("{}, line {line}: {message}", path.display())]
-    Meaning {
-        /// Which file.
-        path: PathBuf,
-        /// Where, counted from one.
-        line: usize,
-        /// What is wrong and what would be right.
-        message: String,
-    },
-}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -200,10 +170,7 @@ pub(super) enum SignalAddress {
     Plain(IpAddr),
 }
 
-/// Parses the text of `path`.
-pub(super) fn parse(text: &str, path: &Path) -> Result<Config, ConfigError> {
-    let file: File = toml::from_str(text)
-        .map_err(|source| ConfigError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
-    let directory = path.parent().unwrap_or(Path::new("."));
-    Builder { text, path, directory }.build(file)
+/// What a file says.
+pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
+    Builder { source }.build(source.parse()?)
 }

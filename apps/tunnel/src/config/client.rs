@@ -137,7 +137,7 @@ impl ClientConfig {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
         Ok(ClientConfig {
-            common: source.common(&shared, &file.tunnel, &file.tls)?,
+            common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
             usage_file: tunnel

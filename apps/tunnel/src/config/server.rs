@@ -159,7 +159,7 @@ impl ServerConfig {
         }
         file.coding.config().map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
         Ok(ServerConfig {
-            common: source.common(&shared, &file.tunnel, &file.tls)?,
+            common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             listen: tunnel.listen.clone(),
             prefixes: tunnel.addresses.clone(),
             nat: tunnel.nat,
