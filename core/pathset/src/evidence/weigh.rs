@@ -165,8 +165,7 @@ impl Evidence {
     /// The path that one packet in [`HEDGED`] takes besides `code`, which is damaged, but less than is tolerated. Others are
     /// not probed meanwhile: this one is the first to turn to.
     fn hedge(&self, code: PathSet, damages: &Damages) -> Option<(PathSet, u16)> {
-        let keeps_order = code.len() == 1 && code.iter().all(|path| self.window.keeps_order(path));
-        if keeps_order {
+        if self.is_in_order(code) {
             return None;
         }
         let is_hedged = self.probe_every == HEDGED && self.probes.len() == 1;
@@ -207,13 +206,17 @@ impl Evidence {
 
     /// The part of packets that may be damaged when only `paths` are used.
     fn tolerated(&self, paths: PathSet) -> f64 {
-        let keeps_order = paths.len() == 1 && paths.iter().all(|path| self.window.keeps_order(path));
-        let factor = if keeps_order { self.config.in_order_factor } else { 1.0 };
+        let factor = if self.is_in_order(paths) { self.config.in_order_factor } else { 1.0 };
         let tolerated = |ratio: f64| (ratio * factor).clamp(0.0, 0.9);
         match self.packets_per_frame {
             Some(packets) => 1.0 - (1.0 - tolerated(self.config.tolerated_frames)).powf(1.0 / packets),
             None => tolerated(self.config.tolerated_packets),
         }
+    }
+
+    /// Whether packets of a flow that takes `paths` do not overtake each other.
+    fn is_in_order(&self, paths: PathSet) -> bool {
+        paths.len() == 1 && paths.iter().all(|path| self.window.keeps_order(path))
     }
 
     /// How many packets a slot of the window has at least: enough for the window to show that what is tolerated is.
