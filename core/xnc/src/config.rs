@@ -21,8 +21,8 @@ pub struct Config {
     /// A packet that waited this long for a window is not sent any more, and where a frame ends is known, nor is the rest
     /// of its frame.
     pub patience: Duration,
-    /// The share of a path's congestion window that may wait in its connection, which paces it: little with XNC, for
-    /// which a packet that waits can still take another path. At least 10 kB, at most 500 kB.
+    /// The share of a path's congestion window that may wait in its connection, which paces it: with XNC no more than
+    /// keeps the connection busy, for a packet that waits can still take another path. At least 10 kB, at most 500 kB.
     pub connection_share: f64,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
@@ -67,7 +67,7 @@ impl Config {
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
             patience: Duration::from_millis(300),
-            connection_share: if scheme.is_xnc() { 0.1 } else { 1.0 },
+            connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
             queue_delay: Duration::from_millis(100),
             extra_packets: 3,
             path_share: 1.1,
