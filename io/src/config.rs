@@ -72,6 +72,18 @@ impl<'a> Source<'a> {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
+    /// What nodes are called is also the name of a folder.
+    ///
+    /// # Errors
+    /// [`ConfigError::Meaning`] when `name`, a part of `at`, is not made of letters, digits and dashes.
+    pub fn check_name<T>(&self, at: &Spanned<T>, name: &str) -> Result<(), ConfigError> {
+        let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+        match !name.is_empty() && name.chars().all(is_allowed) {
+            true => Ok(()),
+            false => Err(self.wrong(at, "name is made of letters, digits and dashes")),
+        }
+    }
+
     /// The entry that `at` is makes no sense.
     pub fn wrong<T>(&self, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
         let before = self.text.get(..at.span().start).unwrap_or_default();

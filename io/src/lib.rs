@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "system calls that no safe wrapper covers")]
 
 pub mod config;
+pub mod file;
 pub mod interface;
 pub mod media;
 pub mod netns;

@@ -1,8 +1,8 @@
 use anyhow::{Context, Result};
 use hawser_control::node::Assignment;
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use hawser_io::file;
+use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tracing::{error, info, warn};
 
@@ -45,16 +45,8 @@ impl Kept {
     }
 
     fn replace(&self, assignment: &Assignment) -> Result<()> {
-        let draft = self.path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(assignment).context("cannot describe the assignment")?;
-        OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&draft)
-            .and_then(|mut file| file.write_all(&text))
-            .and_then(|()| fs::rename(&draft, &self.path))
+        file::replace(&self.path, &text, 0o600)
             .with_context(|| format!("cannot keep the assignment in {}", self.path.display()))
     }
 }

@@ -12,6 +12,7 @@ use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
 use hawser_bpf::{RxStats, TxStats};
+use hawser_io::file;
 use hawser_pathset::PathTotals;
 use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
@@ -174,12 +175,9 @@ impl Status {
         })
     }
 
-    /// Replaces the file in one step, so that a reader never sees half of it.
     fn write(&self, path: &Path) -> Result<()> {
-        let draft = path.with_extension("json.new");
         let text = serde_json::to_vec_pretty(self).context("cannot describe the status")?;
-        fs::write(&draft, text)
-            .and_then(|()| fs::rename(&draft, path))
+        file::replace(path, &text, 0o666)
             .with_context(|| format!("cannot write the status to {}", path.display()))
     }
 }

@@ -1,5 +1,6 @@
 //! The configuration of a controller: one TOML file, parsed once into valid values.
 
+use hawser_io::config::Source;
 use serde::Deserialize;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -148,22 +149,9 @@ impl Default for LimitsConfig {
 /// Why a configuration cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file could not be read.
-    #[error("cannot read {}: {source}", path.display())]
-    Read {
-        /// Which.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The text is not what is expected; the message shows line, key and what would be right.
-    #[error("{}: {source}", path.display())]
-    Syntax {
-        /// Which file.
-        path: PathBuf,
-        /// Where and what.
-        source: Box<toml::de::Error>,
-    },
+    /// The file cannot be read, or its text is not what is expected.
+    #[error(transparent)]
+    File(#[from] hawser_io::config::ConfigError),
     /// A value does not make sense.
     #[error("`{key}` {what}")]
     Value {
@@ -180,10 +168,7 @@ impl Config {
     /// # Errors
     /// When it cannot be read or says something that cannot be.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-        let config: Config = toml::from_str(&text)
-            .map_err(|source| ConfigError::Syntax { path: path.to_owned(), source: Box::new(source) })?;
+        let config: Config = Source::read(path)?.parse()?;
         config.check()?;
         Ok(config)
     }

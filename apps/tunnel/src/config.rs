@@ -34,8 +34,8 @@ const INTERFACE: &str = "hawser-tun";
 /// Largest inner packet by default (Ni, appendix E), bytes.
 const INNER_MTU: u16 = 1440;
 
-/// What a network between client and server may take, bytes: QUIC needs the least.
-const OUTER_MTU: RangeInclusive<u16> = 1280..=9000;
+/// What a packet may have, inside and outside, bytes: IPv6 and QUIC need the least.
+const MTU: RangeInclusive<u16> = 1280..=9000;
 
 /// Who a node is and whom it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -143,14 +143,11 @@ fn common<T>(
     at: &Spanned<T>,
     tls: &Spanned<Tls>,
 ) -> Result<Common, ConfigError> {
-    let letters = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_');
-    if shared.name.is_empty() || !letters(&shared.name) {
-        return Err(source.wrong(at, "name is made of letters, digits and dashes"));
-    }
+    source.check_name(at, &shared.name)?;
     if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/') {
         return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
     }
-    if !(1280..=9000).contains(&shared.mtu_bytes) {
+    if !MTU.contains(&shared.mtu_bytes) {
         return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 9000"));
     }
     if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {

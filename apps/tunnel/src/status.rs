@@ -7,6 +7,7 @@ pub use show::{Args, run};
 use crate::config::Common;
 use crate::session::{PathReport, Report};
 use anyhow::{Context, Result};
+use hawser_io::file;
 use hawser_xnc::Refused;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -176,7 +177,7 @@ impl Status {
 
 impl SessionStatus {
     pub(crate) fn new(peer: &str, addresses: &[IpAddr], since: SystemTime, report: Report) -> SessionStatus {
-        let Report { paths, stats, dropped, sent_bytes, received_bytes, mtu } = report;
+        let Report { paths, stats, dropped, sent_bytes, received_bytes, mtu, waiting: _ } = report;
         let refused = Refused::ALL.iter().zip(stats.refused).map(|(reason, count)| (reason.name(), count));
         let others = [
             ("spoofed", dropped.spoofed),
@@ -261,13 +262,10 @@ impl StatusFile {
         status
     }
 
-    /// As a whole: who reads it never sees half of one.
     fn replace(&self, status: &Status) -> Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
         fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
-        let new = self.path.with_extension("new");
-        fs::write(&new, serde_json::to_vec_pretty(status)?)
-            .and_then(|()| fs::rename(&new, &self.path))
+        file::replace(&self.path, &serde_json::to_vec_pretty(status)?, 0o666)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

@@ -28,12 +28,7 @@ pub(super) struct Builder<'a> {
 impl Builder<'_> {
     pub(super) fn build(&self, file: File) -> Result<Config, ConfigError> {
         let node = file.node.get_ref();
-        let valid_name = |name: &str| {
-            !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-' || c == '_')
-        };
-        if !valid_name(&node.name) {
-            return Err(self.at(&file.node, "name is made of letters, digits and dashes".to_owned()));
-        }
+        self.source.check_name(&file.node, &node.name)?;
         if node.port == 0 {
             return Err(self.at(&file.node, "port is 1 to 65535".to_owned()));
         }

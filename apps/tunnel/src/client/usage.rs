@@ -1,5 +1,6 @@
 use crate::session::PathReport;
 use anyhow::{Context, Result};
+use hawser_io::file;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -81,9 +82,7 @@ impl Usage {
         if let Some(folder) = self.file.parent() {
             fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
         }
-        let new = self.file.with_extension("new");
-        fs::write(&new, serde_json::to_vec(&self.kept)?)
-            .and_then(|()| fs::rename(&new, &self.file))
+        file::replace(&self.file, &serde_json::to_vec(&self.kept)?, 0o666)
             .with_context(|| format!("cannot write {}", self.file.display()))
     }
 }

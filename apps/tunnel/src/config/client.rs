@@ -1,6 +1,6 @@
 use super::{
-    Common, ConfigError, LASTING_STATE, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface,
-    default_mtu, default_state,
+    Common, ConfigError, LASTING_STATE, MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
+    default_state,
 };
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
@@ -176,7 +176,7 @@ fn uplink(source: &Source<'_>, tun: &str, entry: &Spanned<Uplink>) -> Result<Upl
         cost: *cost,
         monthly_cap: monthly_cap_mb.map(|megabytes| megabytes.saturating_mul(1_000_000)),
     };
-    if mtu_bytes.is_some_and(|mtu| !OUTER_MTU.contains(&mtu)) {
+    if mtu_bytes.is_some_and(|mtu| !MTU.contains(&mtu)) {
         return Err(source.wrong(entry, "mtu_bytes is 1280 to 9000"));
     }
     if rule.matches(tun) || rule.matches("lo") {

@@ -1,5 +1,5 @@
 use super::{
-    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface,
+    Coding, Common, ConfigError, DEFAULT_PORT, MTU, Prefix, Shared, Source, Tls, default_interface,
     default_mtu, default_state,
 };
 use serde::Deserialize;
@@ -154,7 +154,7 @@ impl ServerConfig {
         if tunnel.listen.is_empty() {
             return Err(source.wrong(&file.tunnel, "listen names no address"));
         }
-        if !OUTER_MTU.contains(&tunnel.outer_mtu_bytes) {
+        if !MTU.contains(&tunnel.outer_mtu_bytes) {
             return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
         }
         file.coding.config().map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
