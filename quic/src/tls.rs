@@ -1,11 +1,13 @@
 //! TLS 1.3 with certificates on both sides.
 
 use noq_proto::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{ClientConfig, Resumption, WantsClientCert};
 use rustls::crypto::{CryptoProvider, ring};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::WebPkiClientVerifier;
-use rustls::{RootCertStore, version};
+use rustls::{ConfigBuilder, RootCertStore, WantsVerifier, version};
 use std::sync::Arc;
 
 /// Who a node is: its certificate, with the ones between it and the authority, and the private key.
@@ -74,12 +76,35 @@ pub fn client(
     identity: &Identity,
     protocol: &[u8],
 ) -> Result<Arc<QuicClientConfig>, TlsError> {
-    let mut config = rustls::ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&version::TLS13])?
-        .with_root_certificates(authorities)
-        .with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
+    let verified = client_builder()?.with_root_certificates(authorities);
+    identified(verified, identity, protocol)
+}
+
+/// A client that shows `identity` and trusts the servers that `verifier` accepts.
+///
+/// # Errors
+/// When certificate and key do not belong together.
+pub fn client_verifying(
+    verifier: Arc<dyn ServerCertVerifier>,
+    identity: &Identity,
+    protocol: &[u8],
+) -> Result<Arc<QuicClientConfig>, TlsError> {
+    let verified = client_builder()?.dangerous().with_custom_certificate_verifier(verifier);
+    identified(verified, identity, protocol)
+}
+
+fn client_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, TlsError> {
+    Ok(ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&version::TLS13])?)
+}
+
+fn identified(
+    verified: ConfigBuilder<ClientConfig, WantsClientCert>,
+    identity: &Identity,
+    protocol: &[u8],
+) -> Result<Arc<QuicClientConfig>, TlsError> {
+    let mut config = verified.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
     config.alpn_protocols = vec![protocol.to_vec()];
-    config.resumption = rustls::client::Resumption::disabled();
+    config.resumption = Resumption::disabled();
     let config =
         QuicClientConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
     Ok(Arc::new(config))

@@ -263,18 +263,14 @@ impl Session {
     fn deadline(&mut self) -> Option<Instant> {
         let abandoned = self.without_path_since.map(|since| since + self.settings.keep);
         let has_path = abandoned.is_none();
-        let paced = (has_path && self.waiting() > 0).then(|| time::now() + PACED);
+        let paced = (has_path && self.endpoint.waiting() > 0).then(|| time::now() + PACED);
         [self.endpoint.poll_timeout(), abandoned, paced].into_iter().flatten().min()
-    }
-
-    fn waiting(&self) -> u64 {
-        report::waiting(&self.endpoint.stats().sender)
     }
 
     /// Whether more packets should wait here. Those that should not wait in the device's queue, so that who sends them
     /// notices, as with any interface that is slower than its users.
     fn has_room(&self) -> bool {
-        self.waiting() * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
+        self.endpoint.waiting() as u64 * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
     }
 
     fn take_packets(&mut self, now: Instant, packets: Batch) {

@@ -7,13 +7,11 @@ use hawser_quic::tls::{self, Identity};
 use noq::Connection;
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientConfig, Resumption};
 use rustls::crypto::ring;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme, version};
+use rustls::{CertificateError, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -33,12 +31,12 @@ struct Texts {
 /// TLS of a client that shows its certificate and trusts servers of its authority.
 pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>> {
     let texts = Texts::read(credentials)?;
+    let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
     match credentials {
         Credentials::Files { .. } => {
-            let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
             Ok(tls::client(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
         }
-        Credentials::Node(_) => client_of_nodes(&texts),
+        Credentials::Node(_) => client_of_nodes(&texts, &identity),
     }
 }
 
@@ -76,22 +74,11 @@ impl Texts {
 
 /// Trusts servers by their names as nodes. A controller's certificates for nodes name no host and are for clients, which
 /// is what nodes are to it; that they prove who a server is, is for us to say.
-fn client_of_nodes(texts: &Texts) -> Result<Arc<QuicClientConfig>> {
+fn client_of_nodes(texts: &Texts, identity: &Identity) -> Result<Arc<QuicClientConfig>> {
     let provider = Arc::new(ring::default_provider());
     let authorities: Arc<RootCertStore> = tls::authorities(&texts.authority)?;
-    let nodes = WebPkiClientVerifier::builder_with_provider(authorities, Arc::clone(&provider)).build()?;
-    let chain = CertificateDer::pem_slice_iter(texts.certificate.as_bytes()).collect::<Result<Vec<_>, _>>();
-    let chain = chain.map_err(|error| anyhow!("the node's certificate: {error}"))?;
-    let key = PrivateKeyDer::from_pem_slice(texts.key.as_bytes());
-    let key = key.map_err(|error| anyhow!("the node's key: {error}"))?;
-    let mut config = ClientConfig::builder_with_provider(provider)
-        .with_protocol_versions(&[&version::TLS13])?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(ByNodeName(nodes)))
-        .with_client_auth_cert(chain, key)?;
-    config.alpn_protocols = vec![PROTOCOL.to_vec()];
-    config.resumption = Resumption::disabled();
-    Ok(Arc::new(QuicClientConfig::try_from(config)?))
+    let nodes = WebPkiClientVerifier::builder_with_provider(authorities, provider).build()?;
+    Ok(tls::client_verifying(Arc::new(ByNodeName(nodes)), identity, PROTOCOL)?)
 }
 
 fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {

@@ -60,6 +60,11 @@ impl Endpoint {
         self.sender.max_packet()
     }
 
+    /// Packets that wait for a path with window.
+    pub fn waiting(&self) -> usize {
+        self.sender.waiting()
+    }
+
     /// Takes a packet of the application.
     ///
     /// # Errors

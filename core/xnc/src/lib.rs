@@ -50,5 +50,5 @@ pub use path::{PathState, Rtt};
 pub use pool::Hint;
 pub use receiver::Ecn;
 pub use release::Packet;
-pub use sender::{Event, Transmit};
+pub use sender::{CODED_OVERHEAD, Event, Transmit};
 pub use stats::{PathStats, ReceiverStats, Refused, SenderStats, Stats};

@@ -3,7 +3,7 @@ use crate::outstanding::{Content, Outcome};
 use crate::path::{PathState, Paths, QUIC_OVERHEAD};
 use crate::pool::{Fate, Hint, Pool};
 use crate::recovery::ShotRule;
-use crate::scheme::{Candidate, Extra, Parts, Place, Recovery, View, frame_size};
+use crate::scheme::{Behaviour, Candidate, Extra, Parts, Place, Recovery, View, frame_size};
 use crate::stats::{Refused, SenderStats};
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
@@ -15,7 +15,7 @@ mod shots;
 use queue::{Queue, Waiting};
 
 /// Bytes that a combination has more than the longest packet in it: the header, and the length of a packet.
-const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
+pub const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
 
 /// Bytes of a packet at most, whatever a path may carry: what decoders have room for.
 pub(crate) const MAX_PACKET: usize = 1500;
@@ -112,6 +112,10 @@ impl Sender {
 
     pub(crate) fn paths(&self) -> &Paths {
         &self.paths
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.queue.len()
     }
 
     /// The largest packet that every path can carry and recover; 0 without paths.
@@ -234,14 +238,7 @@ impl Sender {
     }
 
     fn poll_extra(&mut self, now: Instant) -> Option<Transmit> {
-        let view = View {
-            now,
-            config: &self.config,
-            paths: &self.paths,
-            pool: &self.pool,
-            waiting: self.queue.len(),
-        };
-        let (path, content) = match self.parts.behaviour.extra(&view)? {
+        let (path, content) = match self.ask(now, |behaviour, view| behaviour.extra(view))? {
             Extra::Copy { id, path } => (path, Content::Original(id)),
             Extra::Coded { start, count, path } => (path, Content::Coded { start, count }),
         };
@@ -269,6 +266,11 @@ impl Sender {
     }
 
     fn place(&mut self, now: Instant, candidate: Candidate) -> Place {
+        self.ask(now, |behaviour, view| behaviour.place(view, candidate))
+    }
+
+    /// What the scheme says to a question about how things are.
+    fn ask<T>(&mut self, now: Instant, question: impl FnOnce(&mut dyn Behaviour, &View<'_>) -> T) -> T {
         let view = View {
             now,
             config: &self.config,
@@ -276,7 +278,7 @@ impl Sender {
             pool: &self.pool,
             waiting: self.queue.len(),
         };
-        self.parts.behaviour.place(&view, candidate)
+        question(self.parts.behaviour.as_mut(), &view)
     }
 
     /// The first path of a place; what is to go on others is planned.

@@ -2,7 +2,7 @@ use crate::join::{CloseCode, PathNumber};
 use bytes::Bytes;
 use hawser_quic::Live;
 use hawser_units::{ByteSize, PathId};
-use hawser_xnc::{PathState, Rtt};
+use hawser_xnc::{CODED_OVERHEAD, PathState, Rtt};
 use noq::Connection;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,9 +13,6 @@ use tokio::task::JoinHandle;
 
 /// Datagrams that a connection is asked for at once.
 const READ: usize = 64;
-
-/// A coded datagram has a header of six bytes and the length of the packet.
-const CODED_OVERHEAD: usize = 8;
 
 /// Wakes a session when an acknowledgement has opened a window, if it wants to know.
 #[derive(Debug, Default)]

@@ -1,6 +1,6 @@
 use super::{Dropped, Session};
 use hawser_quic::Figures;
-use hawser_xnc::{SenderStats, Stats};
+use hawser_xnc::Stats;
 use noq::Connection;
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -11,6 +11,8 @@ pub(crate) struct Report {
     pub(crate) paths: Vec<PathReport>,
     pub(crate) stats: Stats,
     pub(crate) dropped: Dropped,
+    /// Packets that wait for a path.
+    pub(crate) waiting: usize,
     /// Bytes of packets that were taken from the device.
     pub(crate) sent_bytes: u64,
     /// Bytes of packets that were handed to the device.
@@ -36,19 +38,6 @@ pub(crate) struct PathReport {
     pub(crate) outer_bytes: u64,
 }
 
-impl Report {
-    /// Packets that wait for a path.
-    pub(crate) fn waiting(&self) -> u64 {
-        waiting(&self.stats.sender)
-    }
-}
-
-/// Packets that wait for a path.
-pub(super) fn waiting(stats: &SenderStats) -> u64 {
-    let sent: u64 = stats.paths.iter().map(|path| path.first).sum();
-    stats.packets.saturating_sub(stats.expired + sent)
-}
-
 /// Bytes of IP and UDP around each payload, over IPv6.
 const HEADERS: u64 = 48;
 
@@ -71,6 +60,7 @@ impl Session {
             paths: paths.collect(),
             stats: self.endpoint.stats(),
             dropped: self.dropped,
+            waiting: self.endpoint.waiting(),
             sent_bytes: self.sent_bytes,
             received_bytes: self.received_bytes,
             mtu: self.mtu,

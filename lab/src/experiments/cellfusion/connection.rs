@@ -167,7 +167,7 @@ impl Side {
         clock: &Clock,
         identities: &Identities,
     ) -> Result<Self> {
-        let mut side = Side::new(peer, seed, clock, None);
+        let mut side = Side::new(peer, seed, clock);
         let crypto = tls::client(tls::authorities(&identities.authority)?, &identities.car, PROTOCOL)?;
         let mut config = ClientConfig::new(crypto);
         config.transport_config(side.transport()?);
@@ -184,7 +184,7 @@ impl Side {
         clock: &Clock,
         identities: &Identities,
     ) -> Result<Self> {
-        let mut side = Side::new(peer, seed, clock, None);
+        let mut side = Side::new(peer, seed, clock);
         let crypto = tls::server(tls::authorities(&identities.authority)?, &identities.cloud, PROTOCOL)
             .with_context(|| format!("{local} cannot listen"))?;
         let mut config = ServerConfig::with_crypto(crypto);
@@ -193,13 +193,13 @@ impl Side {
         Ok(side)
     }
 
-    fn new(peer: SocketAddr, seed: u64, clock: &Clock, server: Option<Arc<ServerConfig>>) -> Self {
+    fn new(peer: SocketAddr, seed: u64, clock: &Clock) -> Self {
         let mut config = EndpointConfig::default();
         let mut bytes = [0; 32];
         bytes[..8].copy_from_slice(&seed.to_be_bytes());
         config.rng_seed(Some(bytes));
         Side {
-            endpoint: Endpoint::new(Arc::new(config), server, false),
+            endpoint: Endpoint::new(Arc::new(config), None, false),
             connection: None,
             live: Arc::new(Live::starting(clock.origin(), || {})),
             peer: FourTuple::from_remote(peer),
