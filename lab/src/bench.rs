@@ -28,39 +28,75 @@ const EMULATOR_SECONDS: f64 = 5.0;
 /// Size of the packets that are timed: a full one that fits a path of 1,500 bytes over IPv4 and IPv6.
 const INNER_BYTES: usize = 1400;
 
-/// Runs every bench and writes `summary.json` into `out`. Takes about four minutes; the machine should have nothing else
-/// to do.
+/// A group of measurements that can be taken by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Elimination of copies.
+    Dedup,
+    /// Replication over paths.
+    Replicate,
+    /// Everything that an edge does to a packet.
+    Edge,
+    /// Network coding.
+    Coding,
+    /// Throughput of the tunnel.
+    Tunnel,
+    /// Rates and delays of the emulator.
+    Emulator,
+}
+
+impl Part {
+    /// Everything.
+    pub const ALL: [Part; 6] =
+        [Part::Dedup, Part::Replicate, Part::Edge, Part::Coding, Part::Tunnel, Part::Emulator];
+
+    /// Its name on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Part::Dedup => "dedup",
+            Part::Replicate => "replicate",
+            Part::Edge => "edge",
+            Part::Coding => "coding",
+            Part::Tunnel => "tunnel",
+            Part::Emulator => "emulator",
+        }
+    }
+}
+
+/// Runs these parts and writes `summary.json` into `out`. All take about four minutes; the machine should have nothing
+/// else to do.
 ///
 /// # Errors
 /// Without root, eBPF or network namespaces.
-pub fn run(out: &Path) -> Result<Summary> {
+pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
     let mut summary = Summary::new("bench", Provenance::gather(0));
     let network = Network::create(replicate::MOST_PATHS)?;
-    network.run(|| programs(&network, &mut summary))??;
-    drop(network);
-    tunnel::run(&mut summary).context("the tunnel")?;
-    let emulated = emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
-    summary.cases.extend(emulated.cases);
-    for unmet in emulated.unmet {
-        summary.invalidate(unmet);
+    for part in parts {
+        match part {
+            Part::Dedup => network.run(|| on_one_cpu(|| dedup::run(&mut summary)))??,
+            Part::Replicate => network.run(|| on_one_cpu(|| replicate::run(&network, &mut summary)))??,
+            Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
+            Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
+            Part::Tunnel => tunnel::run(&mut summary).context("the tunnel")?,
+            Part::Emulator => {
+                let emulated = emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
+                summary.cases.extend(emulated.cases);
+                for unmet in emulated.unmet {
+                    summary.invalidate(unmet);
+                }
+            }
+        }
     }
     summary.write(out)?;
     Ok(summary)
 }
 
-fn programs(network: &Network, summary: &mut Summary) -> Result<()> {
-    stay_on_one_cpu()?;
-    dedup::run(summary)?;
-    replicate::run(network, summary)?;
-    edge::run(summary)?;
-    coding::run(summary)
-}
-
-/// A thread that wanders between CPUs leaves its cache and its softirqs behind.
-fn stay_on_one_cpu() -> Result<()> {
+/// A thread that wanders between CPUs leaves its cache and its softirqs behind. This one stays for good.
+fn on_one_cpu(work: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(nix::sched::sched_getcpu()?)?;
-    sched_setaffinity(Pid::from_raw(0), &one).context("cannot stay on one CPU")
+    sched_setaffinity(Pid::from_raw(0), &one).context("cannot stay on one CPU")?;
+    work()
 }
 
 /// A frame with a UDP packet of [`INNER_BYTES`] that comes in at an ingress edge.
