@@ -15,6 +15,7 @@ ip                           iproute2
 ethtool                      ethtool
 nft                          nftables
 ffmpeg                       ffmpeg
+dropbear                     dropbear-bin
 protoc                       protobuf-compiler
 /usr/include/google/protobuf/descriptor.proto  libprotobuf-dev
 '

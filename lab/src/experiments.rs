@@ -8,6 +8,7 @@ mod five_paths;
 mod live;
 pub mod qian;
 pub mod table1;
+pub mod tunnel_faults;
 
 use crate::experiment::Experiment;
 
@@ -19,5 +20,6 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(faults::Faults),
         Box::new(control::Control),
         Box::new(cellfusion::CellFusion),
+        Box::new(tunnel_faults::TunnelFaults),
     ]
 }

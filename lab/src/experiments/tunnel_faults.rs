@@ -1,0 +1,366 @@
+//! The tunnel under an SSH session, pings and a video, while each of its four uplinks fails in every way, and while its
+//! server is killed.
+
+mod exchanges;
+mod fault;
+mod network;
+mod probes;
+mod report;
+mod ssh;
+mod tunnel;
+mod video;
+
+use crate::emulator::EmulatorReport;
+use crate::experiment::{Experiment, Run};
+use crate::summary::{Case, Metrics, Provenance, Summary};
+use crate::topology::Stop;
+use anyhow::{Context, Result, bail};
+use exchanges::{Exchanges, Figures};
+use fault::{Fault, Planned};
+use hawser_io::ring;
+use hawser_qoe::{Frame, Qoe, Window, measure};
+use hawser_tunnel::status::SessionStatus;
+use hawser_units::Instant;
+use network::{Network, UPLINKS};
+use probes::Ping;
+use serde::Serialize;
+use ssh::Ssh;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tunnel::Tunnel;
+use video::Video;
+
+/// How long the uplinks fail in turn: ten minutes, as the issue of the tunnel asks.
+const UPLINKS_S: f64 = 600.0;
+
+/// How often a server is killed, and how long each gets to be missed and to be started again.
+const KILLS: u32 = 12;
+const KILL_EVERY: Duration = Duration::from_secs(15);
+const STARTED_AGAIN: Duration = Duration::from_secs(6);
+
+/// What passes before the first fault.
+const UNDISTURBED: Duration = Duration::from_secs(5);
+
+/// How soon after the death of a server packets are to pass again, milliseconds.
+const RECOVERY_LIMIT_MS: f64 = 3_000.0;
+
+const ALL_UPLINKS: &str = "uplinks";
+const SERVERS: &str = "servers/killed";
+
+/// The experiment.
+pub struct TunnelFaults;
+
+impl Experiment for TunnelFaults {
+    fn name(&self) -> &'static str {
+        "tunnel-faults"
+    }
+
+    fn about(&self) -> &'static str {
+        "ssh, pings and video inside the tunnel while uplinks fail in every way and servers are killed"
+    }
+
+    fn cases(&self) -> Vec<String> {
+        let kinds = Fault::ALL.map(case_name);
+        [ALL_UPLINKS.to_owned()].into_iter().chain(kinds).chain([SERVERS.to_owned()]).collect()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let chosen = run.chosen(self.cases())?;
+        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        let mut sections = Vec::new();
+        let chosen_kind = |fault: &Fault| {
+            chosen.contains(&case_name(*fault)) || chosen.iter().any(|case| case == ALL_UPLINKS)
+        };
+        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(chosen_kind).collect();
+        if !faults.is_empty() {
+            let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
+            let plan = fault::plan(&faults, length.saturating_sub(UNDISTURBED));
+            println!("uplinks: {} faults in {:.0} s", plan.len(), length.as_secs_f64());
+            let (outcome, _) =
+                run.until_valid(|| fail_uplinks(run, &plan), |outcome| outcome.invalid_because.clone())?;
+            let cases = faults.iter().map(|fault| (case_name(*fault), Some(*fault)));
+            let cases: Vec<Case> = [(ALL_UPLINKS.to_owned(), None)]
+                .into_iter()
+                .chain(cases)
+                .filter(|(name, _)| chosen.contains(name))
+                .map(|(name, fault)| outcome.case(&name, fault))
+                .collect();
+            add(&mut summary, "uplinks", &outcome, cases);
+            sections.push(report::uplinks(&outcome));
+        }
+        if chosen.iter().any(|case| case == SERVERS) {
+            let fitting = run.seconds.map_or(KILLS, |seconds| (seconds / KILL_EVERY.as_secs_f64()) as u32);
+            let kills = fitting.clamp(1, KILLS);
+            println!("servers: {kills} are killed, one every {} s", KILL_EVERY.as_secs());
+            let (outcome, _) =
+                run.until_valid(|| kill_servers(run, kills), |outcome| outcome.invalid_because.clone())?;
+            let case = outcome.kills_case();
+            add(&mut summary, "servers", &outcome, vec![case]);
+            sections.push(report::servers(&outcome));
+        }
+        report::write(&summary, sections, &run.out)?;
+        Ok(summary)
+    }
+}
+
+fn add(summary: &mut Summary, part: &str, outcome: &Outcome, cases: Vec<Case>) {
+    for reason in &outcome.invalid_because {
+        summary.invalidate(format!("{part}: {reason}"));
+    }
+    summary.cases.extend(cases);
+}
+
+fn case_name(fault: Fault) -> String {
+    format!("{ALL_UPLINKS}/{}", fault.name())
+}
+
+/// Something that was done, and what was seen inside the tunnel until the next thing was done.
+#[derive(Debug, Clone, Serialize)]
+struct Event {
+    /// The kind of fault of an uplink; none: a server was killed.
+    fault: Option<Fault>,
+    /// What failed.
+    what: String,
+    /// When, since the beginning, seconds.
+    at_s: f64,
+    /// How long the fault lasted, seconds.
+    lasted_s: f64,
+    /// From this time to that one it is looked at what it did.
+    #[serde(skip)]
+    window: (Instant, Instant),
+    /// The tunnel's session was still the one of the beginning.
+    same_session: bool,
+    /// The inner addresses were.
+    same_addresses: bool,
+    /// The SSH session was there.
+    ssh_alive: bool,
+}
+
+/// What was seen of one part.
+struct Outcome {
+    began: Instant,
+    ended: Instant,
+    events: Vec<Event>,
+    ping: Arc<Exchanges>,
+    ssh: Arc<Exchanges>,
+    frames: Vec<Frame>,
+    frames_sent: usize,
+    session: SessionStatus,
+    invalid_because: Vec<String>,
+}
+
+/// A tunnel that works, with everything inside.
+struct Scene {
+    before: SessionStatus,
+    began: Instant,
+    ssh: Ssh,
+    ping: Ping,
+    video: Video,
+    tunnel: Tunnel,
+    network: Network,
+}
+
+impl Scene {
+    fn set(run: &Run, part: &str, plan: &[Planned]) -> Result<Scene> {
+        let directory = std::path::absolute(run.out.join("raw").join(part))?;
+        if directory.exists() {
+            fs::remove_dir_all(&directory)
+                .with_context(|| format!("cannot empty {}", directory.display()))?;
+        }
+        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let network = Network::build(plan, run.seed)?;
+        let tunnel = Tunnel::start(&network, &run.binary, &directory)?;
+        let before = tunnel.settled(UPLINKS)?;
+        let ssh = Ssh::start(&network, &directory)?;
+        let ping = Ping::start(&network)?;
+        let video = Video::start(&network, run.seed)?;
+        let began = ring::now();
+        network.set_origin(began + UNDISTURBED);
+        Ok(Scene { before, began, ssh, ping, video, tunnel, network })
+    }
+
+    /// What is so after a fault.
+    fn event(
+        &mut self,
+        fault: Option<Fault>,
+        what: String,
+        from: Instant,
+        lasted: Duration,
+    ) -> Result<Event> {
+        let now = self.tunnel.session()?;
+        Ok(Event {
+            fault,
+            what,
+            at_s: from.saturating_since(self.began).as_secs_f64(),
+            lasted_s: lasted.as_secs_f64(),
+            window: (from, ring::now()),
+            same_session: now.as_ref().is_some_and(|now| now.since_unix_ms == self.before.since_unix_ms),
+            same_addresses: now.is_some_and(|now| now.addresses == self.before.addresses),
+            ssh_alive: self.ssh.is_alive()?,
+        })
+    }
+
+    fn end(self, events: Vec<Event>) -> Result<Outcome> {
+        let Scene { before, began, ssh, ping, video, tunnel, network } = self;
+        let ended = ring::now();
+        let session = tunnel.session()?.unwrap_or(before);
+        let (frames, frames_sent) = video.stop()?;
+        let (ping, ssh) = (ping.stop()?, ssh.stop()?);
+        drop(tunnel);
+        let emulation: EmulatorReport = network.stop()?;
+        let invalid_because = emulation.health.invalid_because();
+        Ok(Outcome { began, ended, events, ping, ssh, frames, frames_sent, session, invalid_because })
+    }
+}
+
+fn until(stop: &Stop, at: Instant) -> Result<()> {
+    if stop.sleep(at.saturating_since(ring::now())) {
+        bail!("stopped");
+    }
+    Ok(())
+}
+
+fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
+    let mut scene = Scene::set(run, "uplinks", plan)?;
+    let origin = scene.began + UNDISTURBED;
+    let mut events = Vec::new();
+    for planned in plan {
+        let from = origin + planned.from;
+        until(&run.stop, from)?;
+        scene.network.inflict(planned.fault, planned.uplink)?;
+        until(&run.stop, origin + planned.to)?;
+        scene.network.relieve(planned.fault, planned.uplink)?;
+        until(&run.stop, origin + planned.until)?;
+        let lasted = planned.to.saturating_sub(planned.from);
+        let event = scene.event(Some(planned.fault), planned.to_string(), from, lasted)?;
+        println!("  {planned}{}", if event.is_survived() { "" } else { ": SOMETHING WAS LOST" });
+        events.push(event);
+    }
+    let outcome = scene.end(events)?;
+    outcome.write(&run.out.join("raw/uplinks"))?;
+    Ok(outcome)
+}
+
+fn kill_servers(run: &Run, kills: u32) -> Result<Outcome> {
+    let mut scene = Scene::set(run, "servers", &[])?;
+    let mut events = Vec::new();
+    for kill in 0..kills {
+        let due = scene.began + UNDISTURBED + KILL_EVERY * kill;
+        until(&run.stop, due)?;
+        let session = scene.tunnel.session()?.context("there is no session before the server is killed")?;
+        let from = ring::now();
+        let server = scene.tunnel.kill(&session.peer)?;
+        until(&run.stop, due + STARTED_AGAIN)?;
+        scene.tunnel.start_server(&scene.network, server)?;
+        until(&run.stop, due + KILL_EVERY)?;
+        events.push(scene.event(None, session.peer.clone(), from, STARTED_AGAIN)?);
+        println!("  server {} was killed", session.peer);
+    }
+    let outcome = scene.end(events)?;
+    outcome.write(&run.out.join("raw/servers"))?;
+    Ok(outcome)
+}
+
+impl Event {
+    fn is_survived(&self) -> bool {
+        self.same_session && self.same_addresses && self.ssh_alive
+    }
+}
+
+impl Outcome {
+    /// What was seen during events of a kind, or all the time.
+    fn case(&self, name: &str, fault: Option<Fault>) -> Case {
+        let events: Vec<&Event> =
+            self.events.iter().filter(|event| fault.is_none_or(|fault| event.fault == Some(fault))).collect();
+        let windows: Vec<(Instant, Instant)> = match fault {
+            Some(_) => events.iter().map(|event| event.window).collect(),
+            None => vec![(self.began, self.ended)],
+        };
+        let mut case = Case::new(name);
+        case.params.insert("faults".into(), events.len().into());
+        case.params.insert("seconds".into(), seconds(&windows).into());
+        let lost = |survived: fn(&Event) -> bool| share(&events, |event| !survived(event));
+        case.metrics.set("sessions_lost_ratio", lost(|event| event.same_session));
+        case.metrics.set("addresses_lost_ratio", lost(|event| event.same_addresses));
+        case.metrics.set("ssh_lost_ratio", lost(|event| event.ssh_alive));
+        self.measure(&mut case.metrics, &windows);
+        if fault.is_none() {
+            case.metrics.set("redundancy_ratio", self.session.redundancy_ratio);
+        }
+        case
+    }
+
+    /// What the deaths of servers did.
+    fn kills_case(&self) -> Case {
+        let mut case = Case::new(SERVERS);
+        case.params.insert("kills".into(), self.events.len().into());
+        let events: Vec<&Event> = self.events.iter().collect();
+        let windows: Vec<_> = self.events.iter().map(|event| event.window).collect();
+        let mut recoveries: Vec<f64> =
+            windows.iter().map(|window| self.ping.within(&[*window]).gap_max_ms).collect();
+        recoveries.sort_by(f64::total_cmp);
+        case.metrics.set("recovery_p50_ms", exchanges::percentile(&recoveries, 0.5));
+        case.metrics.set("recovery_max_ms", exchanges::percentile(&recoveries, 1.0));
+        let late = recoveries.iter().filter(|ms| **ms >= RECOVERY_LIMIT_MS).count();
+        case.metrics.set("later_than_3_s_ratio", late as f64 / recoveries.len() as f64);
+        case.metrics.set("addresses_lost_ratio", share(&events, |event| !event.same_addresses));
+        case.metrics.set("ssh_lost_ratio", share(&events, |event| !event.ssh_alive));
+        self.measure(&mut case.metrics, &windows);
+        case
+    }
+
+    fn measure(&self, metrics: &mut Metrics, windows: &[(Instant, Instant)]) {
+        for (name, exchanges) in [("ssh_echo", &self.ssh), ("ping", &self.ping)] {
+            let Figures { gap_max_ms, p50_ms, p99_ms, unanswered_ratio } = exchanges.within(windows);
+            metrics.set(&format!("{name}_p50_ms"), p50_ms);
+            metrics.set(&format!("{name}_p99_ms"), p99_ms);
+            metrics.set(&format!("{name}_gap_max_ms"), gap_max_ms);
+            metrics.set(&format!("{name}_unanswered_ratio"), unanswered_ratio);
+        }
+        let seen: Vec<Qoe> = windows.iter().filter_map(|window| self.qoe(*window)).collect();
+        let weigh = |figure: fn(&Qoe) -> f64| {
+            let sum: f64 = windows.iter().zip(&seen).map(|(w, qoe)| figure(qoe) * seconds(&[*w])).sum();
+            sum / seconds(windows)
+        };
+        metrics.set("fps_mean", weigh(|qoe| qoe.fps_mean));
+        metrics.set("stall_ratio", weigh(|qoe| qoe.stall_ratio));
+        let shown: Vec<Instant> = self.frames.iter().map(|frame| frame.decoded).collect();
+        let gaps = windows.iter().map(|window| exchanges::longest_gap(&shown, *window));
+        metrics.set("video_gap_max_ms", gaps.fold(0.0, f64::max));
+    }
+
+    fn qoe(&self, (from, to): (Instant, Instant)) -> Option<Qoe> {
+        Some(measure(&self.frames, Window::new(from, to)?))
+    }
+
+    /// Seconds since the beginning.
+    fn seconds(&self, at: Instant) -> f64 {
+        at.saturating_since(self.began).as_secs_f64()
+    }
+
+    fn write(&self, folder: &Path) -> Result<()> {
+        let frames =
+            self.frames.iter().map(|frame| (self.seconds(frame.captured), self.seconds(frame.decoded)));
+        let raw = serde_json::json!({
+            "events": self.events,
+            "ping_s": self.ping.seconds(self.began),
+            "ssh_s": self.ssh.seconds(self.began),
+            "frames_sent": self.frames_sent,
+            "frames_s": frames.collect::<Vec<_>>(),
+            "session": self.session,
+        });
+        let path = folder.join("outcome.json");
+        fs::write(&path, serde_json::to_vec(&raw)?)
+            .with_context(|| format!("cannot write {}", path.display()))
+    }
+}
+
+fn seconds(windows: &[(Instant, Instant)]) -> f64 {
+    windows.iter().map(|(from, to)| to.saturating_since(*from).as_secs_f64()).sum()
+}
+
+fn share(events: &[&Event], which: impl Fn(&Event) -> bool) -> f64 {
+    events.iter().filter(|event| which(event)).count() as f64 / events.len() as f64
+}

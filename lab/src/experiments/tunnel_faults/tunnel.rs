@@ -1,0 +1,135 @@
+//! The tunnel's ends as processes.
+
+use super::network::{INNER, Network, UPLINKS};
+use anyhow::{Context, Result, bail};
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_tunnel::status::{SessionStatus, Status};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const SERVERS: [&str; 2] = ["one", "two"];
+
+/// How long the tunnel may take to come up.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The client and the servers that run. They end when this is dropped.
+pub(super) struct Tunnel {
+    servers: [Option<Process>; 2],
+    _client: Process,
+    binary: PathBuf,
+    directory: PathBuf,
+}
+
+impl Tunnel {
+    /// Starts both servers and the client; configurations, status and logs go to `directory`.
+    pub(super) fn start(network: &Network, binary: &Path, directory: &Path) -> Result<Tunnel> {
+        certificates(directory)?;
+        for (number, name) in SERVERS.iter().enumerate() {
+            let config =
+                format!("[tunnel]\naddresses = [\"{INNER}\"]\nnat = false\n{}", common(name, directory));
+            fs::write(directory.join(format!("{name}.toml")), config)
+                .with_context(|| format!("cannot write the configuration of server {number}"))?;
+        }
+        fs::write(directory.join("car.toml"), client_config(directory))
+            .context("cannot write the configuration of the client")?;
+        let start = |namespace, role, name| start(binary, directory, namespace, role, name);
+        let servers =
+            [0, 1].map(|number| start(&network.servers[number], "server", SERVERS[number]).map(Some));
+        let [one, two] = servers;
+        let servers = [one?, two?];
+        let client = start(&network.car, "client", "car")?;
+        Ok(Tunnel { servers, _client: client, binary: binary.to_owned(), directory: directory.to_owned() })
+    }
+
+    /// The client's session, once it has so many paths.
+    pub(super) fn settled(&self, paths: usize) -> Result<SessionStatus> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match self.session() {
+                Ok(Some(session)) if session.paths.len() == paths => return Ok(session),
+                other if Instant::now() > deadline => {
+                    bail!(
+                        "the tunnel does not come up: {other:?}; its logs are in {}",
+                        self.directory.display()
+                    )
+                }
+                _ => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// The client's session now.
+    pub(super) fn session(&self) -> Result<Option<SessionStatus>> {
+        let status = Status::read(&self.directory.join("car/status.json"))?;
+        Ok(status.sessions.into_iter().next())
+    }
+
+    /// Kills a server without warning, and returns its number.
+    pub(super) fn kill(&mut self, name: &str) -> Result<usize> {
+        let number = SERVERS.iter().position(|server| *server == name);
+        let number = number.with_context(|| format!("there is no server {name:?}"))?;
+        drop(self.servers[number].take().with_context(|| format!("server {name} does not run"))?);
+        Ok(number)
+    }
+
+    /// Starts a server that was killed.
+    pub(super) fn start_server(&mut self, network: &Network, number: usize) -> Result<()> {
+        let server =
+            start(&self.binary, &self.directory, &network.servers[number], "server", SERVERS[number])?;
+        self.servers[number] = Some(server);
+        Ok(())
+    }
+}
+
+fn start(binary: &Path, directory: &Path, place: &Namespace, role: &str, name: &str) -> Result<Process> {
+    let log = directory.join(format!("{name}.log"));
+    let output = File::options().create(true).append(true).open(&log);
+    let output = output.with_context(|| format!("cannot write {}", log.display()))?;
+    let mut command = Command::new(binary);
+    command.args(["tunnel", role, "--config"]).arg(directory.join(format!("{name}.toml")));
+    command.stdout(output.try_clone()?).stderr(output);
+    Ok(Process::spawn(place, command)?)
+}
+
+/// The end of `[tunnel]`, and `[tls]`.
+fn common(name: &str, directory: &Path) -> String {
+    format!(
+        "name = \"{name}\"\nstate = {directory:?}\n\n[tls]\nauthority = \"authority.pem\"\n\
+         certificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"
+    )
+}
+
+fn client_config(directory: &Path) -> String {
+    let mut config =
+        format!("[tunnel]\nroutes = [\"{}/32\"]\n{}", super::network::HOST, common("car", directory));
+    for (number, name) in SERVERS.iter().enumerate() {
+        let address = Network::server_address(number);
+        config += &format!("\n[[server]]\nname = \"{name}\"\naddresses = [\"{address}:14752\"]\n");
+    }
+    for uplink in 0..UPLINKS {
+        config += &format!("\n[[uplink]]\ninterface = \"wan{uplink}\"\n");
+    }
+    config
+}
+
+/// An authority, and a certificate of it for each end.
+fn certificates(folder: &Path) -> Result<()> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate()?;
+    fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
+    let issuer = Issuer::new(authority, authority_key);
+    for name in SERVERS.into_iter().chain(["car"]) {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(vec![name.to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, name);
+        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, &issuer)?.pem())?;
+        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+use super::network::{HOST, Network};
+use anyhow::{Result, anyhow};
+use hawser_io::ring;
+use hawser_qoe::Frame;
+use hawser_units::{ByteSize, Instant};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::net::{Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+const FPS: u32 = 30;
+
+/// Mean bytes of a frame: 6 Mb/s altogether. Every so many frames one is larger.
+const FRAME_BYTES: usize = 23_000;
+const KEY_FRAME_BYTES: usize = 80_000;
+const KEY_EVERY: u32 = 30;
+
+/// What of a frame one packet carries at most.
+const PAYLOAD: usize = 1200;
+
+/// The headers of RTP (RFC 3550), and of ours: frame, packets of the frame, time of capture.
+const RTP: usize = 12;
+const HEADERS: usize = RTP + 4 + 2 + 8;
+const RTP_VERSION_2: u8 = 0x80;
+const RTP_MARKER: u8 = 0x80;
+const RTP_DYNAMIC_TYPE: u8 = 96;
+
+/// How long the last frames may take.
+const LAST: Duration = Duration::from_secs(2);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// A video from the car to the host, as packets of RTP.
+pub(super) struct Video {
+    sending: Arc<AtomicBool>,
+    receiving: Arc<AtomicBool>,
+    sender: JoinHandle<usize>,
+    receiver: JoinHandle<Vec<Frame>>,
+}
+
+impl Video {
+    pub(super) fn start(network: &Network, seed: u64) -> Result<Video> {
+        let target = network.host.run(|| UdpSocket::bind((HOST, 0)))??;
+        let socket = network.car.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
+        socket.connect(target.local_addr()?)?;
+        target.set_read_timeout(Some(LOOK_EVERY))?;
+        let (sending, receiving) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
+        let sender = thread::spawn({
+            let sending = Arc::clone(&sending);
+            move || send(&socket, &sending, seed)
+        });
+        let receiver = thread::spawn({
+            let receiving = Arc::clone(&receiving);
+            move || receive(&target, &receiving)
+        });
+        Ok(Video { sending, receiving, sender, receiver })
+    }
+
+    /// Ends the video; returns the frames that were whole, and how many were sent.
+    pub(super) fn stop(self) -> Result<(Vec<Frame>, usize)> {
+        self.sending.store(false, Relaxed);
+        let sent = self.sender.join().map_err(|_| anyhow!("the video's sender panicked"))?;
+        thread::sleep(LAST);
+        self.receiving.store(false, Relaxed);
+        let frames = self.receiver.join().map_err(|_| anyhow!("the video's receiver panicked"))?;
+        Ok((frames, sent))
+    }
+}
+
+fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
+    let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let mut sequence = 0u16;
+    let mut frame = 0u32;
+    let began = ring::now();
+    while sending.load(Relaxed) {
+        let captured = began + Duration::from_secs(1) * frame / FPS;
+        thread::sleep(captured.saturating_since(ring::now()));
+        let mean = if frame % KEY_EVERY == 0 { KEY_FRAME_BYTES } else { FRAME_BYTES };
+        let size = random.random_range(mean * 3 / 4..mean * 5 / 4);
+        let packets = size.div_ceil(PAYLOAD);
+        for packet in 0..packets {
+            let payload = PAYLOAD.min(size - packet * PAYLOAD);
+            let mut bytes = vec![0; HEADERS + payload];
+            bytes[0] = RTP_VERSION_2;
+            bytes[1] = RTP_DYNAMIC_TYPE | if packet + 1 == packets { RTP_MARKER } else { 0 };
+            bytes[2..4].copy_from_slice(&sequence.to_be_bytes());
+            bytes[4..8].copy_from_slice(&(frame * 90_000 / FPS).to_be_bytes());
+            bytes[RTP..RTP + 4].copy_from_slice(&frame.to_be_bytes());
+            bytes[RTP + 4..RTP + 6].copy_from_slice(&(packets as u16).to_be_bytes());
+            bytes[RTP + 6..HEADERS].copy_from_slice(&captured.as_nanos().to_be_bytes());
+            sequence = sequence.wrapping_add(1);
+            // What cannot be sent is missing at the other end.
+            let _ = socket.send(&bytes);
+        }
+        frame += 1;
+    }
+    frame as usize
+}
+
+/// A frame that is not whole yet.
+#[derive(Debug, Clone, Copy, Default)]
+struct Partial {
+    packets: u16,
+    bytes: u64,
+}
+
+fn receive(socket: &UdpSocket, receiving: &AtomicBool) -> Vec<Frame> {
+    let mut partial: Vec<Partial> = Vec::new();
+    let mut frames = Vec::new();
+    let mut bytes = [0; HEADERS + PAYLOAD];
+    while receiving.load(Relaxed) {
+        let Ok(length) = socket.recv(&mut bytes) else { continue };
+        let now = ring::now();
+        let frame = u32::from_be_bytes(bytes[RTP..RTP + 4].try_into().expect("four bytes")) as usize;
+        let packets = u16::from_be_bytes(bytes[RTP + 4..RTP + 6].try_into().expect("two bytes"));
+        let captured = u64::from_be_bytes(bytes[RTP + 6..HEADERS].try_into().expect("eight bytes"));
+        partial.resize(partial.len().max(frame + 1), Partial::default());
+        let seen = &mut partial[frame];
+        seen.packets += 1;
+        seen.bytes += (length - HEADERS) as u64;
+        if seen.packets == packets {
+            let captured = Instant::from_nanos(captured);
+            frames.push(Frame { captured, decoded: now, size: ByteSize(seen.bytes) });
+        }
+    }
+    frames
+}
