@@ -1,6 +1,7 @@
 //! The experiments: for each its scenario, the paper's figures, and ours.
 
 pub mod cellfusion;
+pub mod cellfusion_live;
 pub mod control;
 pub mod faults;
 mod figures;
@@ -20,6 +21,7 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(faults::Faults),
         Box::new(control::Control),
         Box::new(cellfusion::CellFusion),
+        Box::new(cellfusion_live::CellFusionLive),
         Box::new(tunnel_faults::TunnelFaults),
     ]
 }

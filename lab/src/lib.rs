@@ -1,6 +1,7 @@
 //! Emulated networks and the experiments that run on them.
 
 pub mod bench;
+mod certificates;
 pub mod control;
 pub mod counters;
 pub mod edges;

@@ -28,7 +28,7 @@ pub const FILE_NAME: &str = "summary.json";
 /// Words of which a metric's name must have one, so that no figure travels without its unit.
 const UNITS: &[&str] = &[
     "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets", "frames",
-    "points", "paths", "ratio", "cores",
+    "points", "paths", "ratio", "cores", "ssim",
 ];
 
 /// The outcome of one run of an experiment.

@@ -58,7 +58,8 @@ impl Window {
         self.to.saturating_since(self.from)
     }
 
-    fn contains(self, at: Instant) -> bool {
+    /// Whether an instant lies in it.
+    pub fn contains(self, at: Instant) -> bool {
         self.from <= at && at < self.to
     }
 }

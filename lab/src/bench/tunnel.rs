@@ -1,4 +1,5 @@
 use super::{case, median, median_ratio};
+use crate::certificates;
 use crate::summary::Summary;
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
@@ -8,7 +9,6 @@ use hawser_io::process::Process;
 use hawser_quic::{Congestion, Live, Transport};
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -88,7 +88,7 @@ impl Pair {
             pair.client
                 .ip(&format!("route add default via 10.1.{uplink}.2 dev wan{uplink} metric {metric}"))?;
         }
-        certificates(pair.folder.path())?;
+        certificates::write(pair.folder.path(), "bench")?;
         Ok(pair)
     }
 
@@ -251,21 +251,6 @@ fn finish(command: &mut Command, input: &str) -> Result<String> {
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{command:?} failed");
     Ok(String::from_utf8(output.stdout)?)
-}
-
-/// An authority, and a certificate of it that serves both ends.
-fn certificates(folder: &Path) -> Result<()> {
-    let mut authority = CertificateParams::default();
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority_key = KeyPair::generate()?;
-    fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(vec!["bench".to_owned()])?;
-    params.distinguished_name.push(DnType::CommonName, "bench");
-    let certificate = params.signed_by(&key, &Issuer::new(authority, authority_key))?;
-    fs::write(folder.join("bench.pem"), certificate.pem())?;
-    fs::write(folder.join("bench.key"), key.serialize_pem())?;
-    Ok(())
 }
 
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {

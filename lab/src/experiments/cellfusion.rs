@@ -16,13 +16,15 @@ use crate::experiment::{Experiment, Run};
 use crate::summary::{Provenance, Summary};
 use anyhow::{Context, Result, bail, ensure};
 use connection::Identities;
-use drive::Drive;
+pub(super) use drive::{Drive, LENGTH, all as drives};
+use hawser_qoe::Qoe;
 use hawser_xnc::{Config, Scheme};
 use score::Trip;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
+pub(super) use video::play;
 use wildmatch::WildMatch;
 
 /// The paper's.
@@ -169,6 +171,12 @@ fn travel(job: &Job, drive: &Drive, length: Duration, seed: u64, identities: &Id
     };
     trip.cpu = cost::thread_cpu()?.saturating_sub(began);
     Ok(trip)
+}
+
+/// What a viewer sees at best on a drive.
+pub(super) fn floor(drive: &Drive, length: Duration) -> Qoe {
+    let job = Job { case: ORACLE, path: None, drive: 0 };
+    Trip::seen(&job, drive, &oracle::run(drive, length), length).qoe
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::fs;
 use std::time::Duration;
 
 /// How long a drive lasts.
-pub(super) const LENGTH: Duration = Duration::from_secs(60);
+pub(in crate::experiments) const LENGTH: Duration = Duration::from_secs(60);
 
 /// How long each row of a trace holds.
 pub(super) const STEP: Duration = Duration::from_millis(100);
@@ -26,8 +26,8 @@ const PATHS: u32 = 4;
 
 /// One drive.
 #[derive(Debug, Clone)]
-pub(super) struct Drive {
-    pub(super) name: String,
+pub(in crate::experiments) struct Drive {
+    pub(in crate::experiments) name: String,
     paths: Vec<LinkConfig>,
 }
 
@@ -61,23 +61,23 @@ impl Drive {
     }
 
     /// How many uplinks the car has.
-    pub(super) fn paths(&self) -> usize {
+    pub(in crate::experiments) fn paths(&self) -> usize {
         self.paths.len()
     }
 
     /// From the car to the cloud.
-    pub(super) fn uplink(&self, path: usize) -> LinkConfig {
+    pub(in crate::experiments) fn uplink(&self, path: usize) -> LinkConfig {
         LinkConfig { queue: Some(QUEUE), ..self.paths[path].clone() }
     }
 
     /// From the cloud to the car: as far and as lossy, but with rate to spare.
-    pub(super) fn downlink(&self, path: usize) -> LinkConfig {
+    pub(in crate::experiments) fn downlink(&self, path: usize) -> LinkConfig {
         LinkConfig { rate: None, ..self.paths[path].clone() }
     }
 }
 
 /// The shared drives in the order of their names, or drawn ones on a machine without them.
-pub(super) fn all() -> Result<Vec<Drive>> {
+pub(in crate::experiments) fn all() -> Result<Vec<Drive>> {
     let folder = data_dir().join("traces/drives");
     if !folder.exists() {
         return Ok((0..DRAWN).map(|seed| Drive::drawn(seed, false)).collect());

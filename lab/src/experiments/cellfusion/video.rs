@@ -164,27 +164,16 @@ impl Viewer {
         }
     }
 
-    /// Every frame. A player shows them in order, and gives up on one that is missing [`REORDERING_WAIT`] after a later
-    /// one is complete.
+    /// Every frame.
     pub(super) fn seen(&self) -> Vec<Seen> {
-        let mut given_up = vec![Instant::MAX; self.frames.len()];
-        let mut later = Instant::MAX;
-        for (frame, given_up) in self.frames.iter().zip(&mut given_up).rev() {
-            *given_up = later + REORDERING_WAIT;
-            later = later.min(frame.complete.unwrap_or(Instant::MAX));
-        }
-        let mut playing = Instant::ZERO;
-        let mut show = |(frame, given_up): (&Expected, &Instant)| {
-            let complete = frame.complete.filter(|complete| *complete <= *given_up);
-            playing = playing.max(complete.unwrap_or(*given_up));
-            Seen {
-                captured: frame.captured,
-                complete: frame.complete,
-                shown: complete.map(|_| playing),
-                size: ByteSize(frame.size as u64),
-            }
+        let complete: Vec<Option<Instant>> = self.frames.iter().map(|frame| frame.complete).collect();
+        let seen = |(frame, shown): (&Expected, Option<Instant>)| Seen {
+            captured: frame.captured,
+            complete: frame.complete,
+            shown,
+            size: ByteSize(frame.size as u64),
         };
-        self.frames.iter().zip(&given_up).map(&mut show).collect()
+        self.frames.iter().zip(play(&complete)).map(seen).collect()
     }
 
     /// Delays of the packets captured in a window, from the camera to the end of the tunnel, and how many never came.
@@ -224,6 +213,24 @@ impl Viewer {
     }
 }
 
+/// When a player shows each frame, by when frames are complete. It shows them in order, and gives up on one that is missing
+/// [`REORDERING_WAIT`] after a later one is complete.
+pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<Instant>> {
+    let mut given_up = vec![Instant::MAX; complete.len()];
+    let mut later = Instant::MAX;
+    for (complete, given_up) in complete.iter().zip(&mut given_up).rev() {
+        *given_up = later + REORDERING_WAIT;
+        later = later.min(complete.unwrap_or(Instant::MAX));
+    }
+    let mut playing = Instant::ZERO;
+    let mut show = |(complete, given_up): (&Option<Instant>, &Instant)| {
+        let complete = complete.filter(|complete| complete <= given_up);
+        playing = playing.max(complete.unwrap_or(*given_up));
+        complete.map(|_| playing)
+    };
+    complete.iter().zip(&given_up).map(&mut show).collect()
+}
+
 /// The frames that were shown, for [`hawser_qoe::measure`].
 pub(super) fn timeline(seen: &[Seen]) -> Vec<Frame> {
     let shown =
@@ -235,29 +242,23 @@ pub(super) fn timeline(seen: &[Seen]) -> Vec<Frame> {
 mod tests {
     use super::*;
 
-    fn viewer(complete: &[Option<u64>]) -> Vec<Option<u64>> {
-        let frame = |(index, complete): (usize, &Option<u64>)| Expected {
-            captured: Instant::from_nanos(index as u64 * 33_000_000),
-            size: 1,
-            missing: 0,
-            complete: complete.map(|ms| Instant::from_nanos(ms * 1_000_000)),
-        };
-        let frames = complete.iter().enumerate().map(frame).collect();
-        let viewer = Viewer { frames, firsts: Vec::new(), seen: Vec::new() };
-        viewer.seen().iter().map(|seen| seen.shown.map(|at| at.as_nanos() / 1_000_000)).collect()
+    fn played(complete: &[Option<u64>]) -> Vec<Option<u64>> {
+        let complete = complete.iter().map(|ms| ms.map(|ms| Instant::from_nanos(ms * 1_000_000)));
+        let shown = play(&complete.collect::<Vec<_>>());
+        shown.into_iter().map(|shown| shown.map(|at| at.as_nanos() / 1_000_000)).collect()
     }
 
     #[test]
     fn frames_are_shown_in_order() {
-        assert_eq!(viewer(&[Some(20), Some(70), Some(60)]), [Some(20), Some(70), Some(70)]);
+        assert_eq!(played(&[Some(20), Some(70), Some(60)]), [Some(20), Some(70), Some(70)]);
     }
 
     #[test]
     fn a_player_waits_for_a_missing_frame_and_then_goes_on() {
-        assert_eq!(viewer(&[None, Some(60), Some(90)]), [None, Some(160), Some(160)]);
-        assert_eq!(viewer(&[Some(161), Some(60), Some(190)]), [None, Some(160), Some(190)]);
-        assert_eq!(viewer(&[Some(160), Some(60)]), [Some(160), Some(160)]);
-        assert_eq!(viewer(&[Some(20), None]), [Some(20), None]);
+        assert_eq!(played(&[None, Some(60), Some(90)]), [None, Some(160), Some(160)]);
+        assert_eq!(played(&[Some(161), Some(60), Some(190)]), [None, Some(160), Some(190)]);
+        assert_eq!(played(&[Some(160), Some(60)]), [Some(160), Some(160)]);
+        assert_eq!(played(&[Some(20), None]), [Some(20), None]);
     }
 
     #[test]

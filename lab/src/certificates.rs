@@ -1,0 +1,21 @@
+//! Who the ends of a tunnel are.
+
+use anyhow::Result;
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
+use std::fs;
+use std::path::Path;
+
+/// Writes an authority, `authority.pem`, and a certificate of it that serves both ends, `NAME.pem` with `NAME.key`.
+pub(crate) fn write(folder: &Path, name: &str) -> Result<()> {
+    let mut authority = CertificateParams::default();
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let authority_key = KeyPair::generate()?;
+    fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
+    let key = KeyPair::generate()?;
+    let mut params = CertificateParams::new(vec![name.to_owned()])?;
+    params.distinguished_name.push(DnType::CommonName, name);
+    let certificate = params.signed_by(&key, &Issuer::new(authority, authority_key))?;
+    fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
+    fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    Ok(())
+}

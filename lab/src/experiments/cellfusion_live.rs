@@ -1,0 +1,132 @@
+//! CellFusion in real time: ffmpeg streams a car's video through the tunnel, and past it, over four emulated uplinks.
+
+mod clip;
+mod picture;
+mod report;
+mod route;
+mod rtp;
+mod score;
+mod stream;
+mod trial;
+mod tunnel;
+mod view;
+
+use super::cellfusion::{Drive, LENGTH, drives};
+use crate::experiment::{Experiment, Run};
+use crate::summary::{Provenance, Summary};
+use anyhow::{Result, bail, ensure};
+use clip::Clip;
+use hawser_xnc::Scheme;
+use route::Route;
+use std::time::Duration;
+use trial::Trial;
+
+/// The scheme that the others are compared with.
+const XNC: &str = "xnc";
+
+/// The best path by itself, in hindsight.
+const SINGLE: &str = "single";
+
+/// The kernel's multipath TCP.
+const MPTCP: &str = "mptcp";
+
+/// What runs when nothing else is asked for, on one drive in ten.
+const DEFAULT: [&str; 4] = [XNC, "bonding", SINGLE, MPTCP];
+const EVERY: usize = 10;
+
+/// See [`about`](Experiment::about).
+pub struct CellFusionLive;
+
+impl Experiment for CellFusionLive {
+    fn name(&self) -> &'static str {
+        "cellfusion-live"
+    }
+
+    fn about(&self) -> &'static str {
+        "a car's video by ffmpeg through the real tunnel over four emulated uplinks, and by MPTCP and single paths; \
+         a drive in ten, --case 'xnc/drive-00*,mptcp/drive-00*' takes others"
+    }
+
+    fn cases(&self) -> Vec<String> {
+        schemes().map(|scheme| format!("{scheme}/*")).collect()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let length = run.seconds.map_or(LENGTH, Duration::from_secs_f64);
+        ensure!(length <= LENGTH, "a drive lasts {} s", LENGTH.as_secs());
+        let drives = drives()?;
+        let chosen = run.chosen(names(&drives, run.pattern.is_some()))?;
+        let folder = tempfile::tempdir()?;
+        println!("encoding the video");
+        let clip = Clip::encode(folder.path())?;
+        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        let mut trials: Vec<Trial> = Vec::new();
+        for (index, name) in chosen.iter().enumerate() {
+            println!("[{}/{}] {name}", index + 1, chosen.len());
+            let measured = measure(run, name, &drives, &clip, length);
+            if run.stop.requested() {
+                bail!("stopped");
+            }
+            match measured {
+                Ok(trial) => {
+                    trial.invalid_because.iter().for_each(|reason| summary.invalidate(format!("{name}: {reason}")));
+                    trials.push(trial);
+                }
+                // What the others found is not thrown away for one.
+                Err(error) => {
+                    println!("  failed: {error:#}");
+                    summary.invalidate(format!("{name}: {error:#}"));
+                }
+            }
+        }
+        summary.cases = score::cases(&trials);
+        report::write(&summary, &trials, &run.out)?;
+        Ok(summary)
+    }
+}
+
+/// Schemes of the tunnel, and what goes past it.
+fn schemes() -> impl Iterator<Item = &'static str> {
+    let others = Scheme::ALL.into_iter().map(Scheme::name).filter(|name| !DEFAULT.contains(name));
+    DEFAULT.into_iter().chain(others)
+}
+
+/// Every scheme on every drive, or those that run by themselves.
+fn names(drives: &[Drive], all: bool) -> Vec<String> {
+    let drives: Vec<&Drive> = if all { drives.iter().collect() } else { drives.iter().skip(EVERY / 2).step_by(EVERY).collect() };
+    let schemes = schemes().filter(|scheme| all || DEFAULT.contains(scheme));
+    schemes.flat_map(|scheme| drives.iter().map(move |drive| format!("{scheme}/{}", drive.name))).collect()
+}
+
+fn measure(run: &Run, name: &str, drives: &[Drive], clip: &Clip, length: Duration) -> Result<Trial> {
+    let (scheme, drive) = name.split_once('/').expect("cases are scheme/drive");
+    let index = drives.iter().position(|known| known.name == drive).expect("a case is of a drive");
+    let route = Route::of(scheme)?;
+    // Every scheme meets the same links, and each drive's video has ports of its own.
+    let seed = run.seed.wrapping_mul(1_000_003).wrapping_add(index as u64);
+    let setting = trial::Setting { name, route, drive: &drives[index], port: port(index), clip, length, seed };
+    let (mut trial, attempts) =
+        run.until_valid(|| trial::run(run, &setting), |trial| trial.invalid_because.clone())?;
+    trial.case.params.insert("attempts".into(), attempts.into());
+    Ok(trial)
+}
+
+/// The next one stays free: RTCP, which nobody answers, goes there.
+fn port(drive: usize) -> u16 {
+    5004 + 2 * u16::try_from(drive).expect("a few drives")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_case_has_a_route() {
+        let drives: Vec<Drive> = (0..20).map(|seed| Drive::drawn(seed, false)).collect();
+        for name in names(&drives, true) {
+            assert!(Route::of(name.split_once('/').unwrap().0).is_ok(), "{name}");
+        }
+        assert_eq!(names(&drives, false).len(), 2 * DEFAULT.len());
+        assert_eq!(names(&drives, false)[0], "xnc/drawn-005");
+    }
+}

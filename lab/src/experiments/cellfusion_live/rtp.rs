@@ -1,0 +1,117 @@
+//! H.264 in RTP (RFC 6184), as ffmpeg sends it.
+
+use anyhow::{Context, Result, bail};
+
+const HEADER: usize = 12;
+const START_CODE: [u8; 4] = [0, 0, 0, 1];
+
+/// The bits of a unit's first byte that say what it is; the others are kept when it is sent in fragments.
+const TYPE: u8 = 0x1f;
+const KEY_SLICE: u8 = 5;
+const AGGREGATE: u8 = 24;
+const FRAGMENT: u8 = 28;
+
+/// In the second byte of a fragment: it is the first one of its unit.
+const FIRST: u8 = 0x80;
+
+/// A frame as a decoder takes it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(super) struct AccessUnit {
+    /// NAL units behind start codes (H.264, Annex B).
+    pub(super) bytes: Vec<u8>,
+    /// Whether it can be decoded without any other.
+    pub(super) is_key: bool,
+}
+
+/// The same of all packets of a frame, and no other's.
+pub(super) fn timestamp(packet: &[u8]) -> Option<u32> {
+    let (_, rest) = packet.split_at_checked(4)?;
+    rest.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
+}
+
+/// Puts the packets of a frame together.
+pub(super) fn assemble<'a>(packets: impl IntoIterator<Item = &'a [u8]>) -> Result<AccessUnit> {
+    let mut frame = AccessUnit::default();
+    for packet in packets {
+        let payload = packet.get(HEADER..).context("a packet is too short for RTP")?;
+        let (first, rest) = payload.split_first().context("a packet is empty")?;
+        match first & TYPE {
+            AGGREGATE => frame.add_all(rest)?,
+            FRAGMENT => frame.add_fragment(*first, rest)?,
+            1..AGGREGATE => frame.add(payload),
+            other => bail!("a packet has the type {other}"),
+        }
+    }
+    Ok(frame)
+}
+
+impl AccessUnit {
+    fn add(&mut self, unit: &[u8]) {
+        self.is_key |= unit[0] & TYPE == KEY_SLICE;
+        self.bytes.extend(START_CODE);
+        self.bytes.extend(unit);
+    }
+
+    /// Each has its length before it.
+    fn add_all(&mut self, mut units: &[u8]) -> Result<()> {
+        while let Some((length, rest)) = units.split_first_chunk() {
+            let length = usize::from(u16::from_be_bytes(*length));
+            let unit = rest.split_at_checked(length).filter(|(unit, _)| !unit.is_empty());
+            let (unit, rest) = unit.context("an aggregate is cut off")?;
+            self.add(unit);
+            units = rest;
+        }
+        Ok(())
+    }
+
+    fn add_fragment(&mut self, indicator: u8, rest: &[u8]) -> Result<()> {
+        let (header, rest) = rest.split_first().context("a fragment is empty")?;
+        if header & FIRST != 0 {
+            self.add(&[indicator & !TYPE | header & TYPE]);
+        }
+        self.bytes.extend(rest);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn packet(payload: &[u8]) -> Vec<u8> {
+        [&[0x80, 96, 0, 1, 0, 0, 0x0b, 0xb8, 0, 0, 0, 0], payload].concat()
+    }
+
+    #[test]
+    fn units_come_alone_in_aggregates_and_in_fragments() {
+        let packets = [
+            packet(&[0x78, 0, 2, 0x67, 1, 0, 3, 0x68, 2, 3]),
+            packet(&[0x7c, 0x85, 4, 5]),
+            packet(&[0x7c, 0x45, 6]),
+            packet(&[0x41, 7]),
+        ];
+
+        let frame = assemble(packets.iter().map(Vec::as_slice)).unwrap();
+
+        let expected = [&[0, 0, 0, 1, 0x67, 1][..], &[0, 0, 0, 1, 0x68, 2, 3], &[0, 0, 0, 1, 0x65, 4, 5, 6], &[
+            0, 0, 0, 1, 0x41, 7,
+        ]];
+        assert_eq!(frame.bytes, expected.concat());
+        assert!(frame.is_key);
+        assert_eq!(timestamp(&packets[0]), Some(3000));
+    }
+
+    #[test]
+    fn a_frame_without_a_key_slice_is_none() {
+        assert!(!assemble([&packet(&[0x41, 7])[..]]).unwrap().is_key);
+    }
+
+    #[test]
+    fn what_is_cut_off_is_refused() {
+        for payload in [&[][..], &[0x78, 0, 9, 1], &[0x78, 0, 0], &[0x7c], &[0x7e, 1]] {
+            assert!(assemble([&packet(payload)[..]]).is_err(), "{payload:?}");
+        }
+        assert!(assemble([&[0x80, 96][..]]).is_err());
+        assert_eq!(timestamp(&[0x80, 96]), None);
+    }
+}

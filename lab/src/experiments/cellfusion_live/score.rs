@@ -1,0 +1,103 @@
+//! What the schemes achieve: on each drive, and on average over drives.
+
+use super::clip::FPS;
+use super::trial::{Setting, Trial};
+use super::view::{Frame, View};
+use super::XNC;
+use crate::emulator::EmulatorReport;
+use crate::summary::{Case, Metrics};
+use hawser_qoe::{Qoe, Window};
+use hawser_units::Instant;
+use std::time::Duration;
+
+/// A drive with a scheme.
+pub(super) fn case(
+    setting: &Setting,
+    view: &View,
+    window: Window,
+    qoe: &Qoe,
+    floor: &Qoe,
+    emulation: &EmulatorReport,
+) -> Case {
+    let mut case = Case::new(setting.name);
+    case.params.insert("seconds".into(), setting.length.as_secs_f64().into());
+    case.params.insert("video".into(), if setting.clip.is_filmed { "dashcam" } else { "test picture" }.into());
+    case.params.insert("video_mbps".into(), 30.into());
+    case.params.insert("video_fps".into(), FPS.into());
+    let frames: Vec<&Frame> = view.frames.iter().filter(|frame| window.contains(frame.captured)).collect();
+    let packets = view.packets.iter().filter(|(sent, _)| window.contains(*sent));
+    case.metrics = Metrics::from([
+        ("fps_mean", qoe.fps_mean),
+        ("fps_floor_mean", floor.fps_mean),
+        ("stall_ratio", qoe.stall_ratio),
+        ("stall_above_floor_ratio", qoe.stall_ratio - floor.stall_ratio),
+        ("ssim_mean", mean(frames.iter().filter_map(|frame| frame.likeness))),
+        ("lost_frames_ratio", share(&frames, |frame| frame.shown.is_none())),
+    ]);
+    percentiles(&mut case.metrics, "frame_delay", frames.iter().map(|frame| (frame.captured, frame.shown)));
+    let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());
+    case.metrics.set("lost_packets_ratio", lost);
+    case.metrics.set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
+    case.metrics.set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
+    case
+}
+
+/// Sets the percentiles of delays, and returns the share of what never arrived.
+fn percentiles(
+    metrics: &mut Metrics,
+    name: &str,
+    delays: impl Iterator<Item = (Instant, Option<Instant>)>,
+) -> f64 {
+    let all: Vec<(Instant, Option<Instant>)> = delays.collect();
+    let mut delays: Vec<f64> =
+        all.iter().filter_map(|(from, to)| Some(ms((*to)?.saturating_since(*from)))).collect();
+    delays.sort_by(f64::total_cmp);
+    for (percentile, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
+        let rank = (share * delays.len() as f64).ceil() as usize;
+        let delay = delays.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN);
+        metrics.set(&format!("{name}_{percentile}_ms"), delay);
+    }
+    1.0 - delays.len() as f64 / all.len() as f64
+}
+
+/// For each scheme the mean of its drives, then the drives.
+pub(super) fn cases(trials: &[Trial]) -> Vec<Case> {
+    let mut schemes: Vec<&str> = Vec::new();
+    for trial in trials {
+        if !schemes.contains(&trial.scheme()) {
+            schemes.push(trial.scheme());
+        }
+    }
+    let means = schemes.into_iter().map(|scheme| {
+        let of_scheme: Vec<&Case> =
+            trials.iter().filter(|trial| trial.scheme() == scheme).map(|trial| &trial.case).collect();
+        average(scheme, &of_scheme)
+    });
+    means.chain(trials.iter().map(|trial| trial.case.clone())).collect()
+}
+
+fn average(scheme: &str, drives: &[&Case]) -> Case {
+    let mut case = Case::new(scheme);
+    case.params.insert("drives".into(), drives.len().into());
+    for name in drives[0].metrics.names() {
+        case.metrics.set(name, mean(drives.iter().filter_map(|drive| drive.metrics.get(name))));
+    }
+    if scheme == XNC {
+        // The means of the paper's road tests (8.1.4).
+        case.paper = Metrics::from([("fps_mean", 29.11), ("stall_ratio", 0.0099), ("ssim_mean", 0.93)]);
+    }
+    case
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> f64 {
+    let (sum, count) = values.fold((0.0, 0_u32), |(sum, count), value| (sum + value, count + 1));
+    sum / f64::from(count)
+}
+
+fn share(frames: &[&Frame], which: impl Fn(&Frame) -> bool) -> f64 {
+    frames.iter().filter(|frame| which(frame)).count() as f64 / frames.len() as f64
+}
+
+fn ms(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}

@@ -1,0 +1,160 @@
+//! One drive with one scheme.
+
+use super::clip::{Clip, frames};
+use super::route::Route;
+use super::stream::{self, Recording, WARM_UP};
+use super::view::{Frame, View, access_units};
+use super::score;
+use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
+use crate::experiment::Run;
+use crate::experiments::cellfusion::{Drive, floor};
+use crate::summary::Case;
+use crate::topology::{Lab, Topology, network_egress, network_ingress};
+use anyhow::{Context, Result};
+use hawser_io::ring;
+use hawser_qoe::{Qoe, Window};
+use hawser_tunnel::status::SessionStatus;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Longer than it takes until the video begins: the links keep their first rates for so long.
+const BEFORE: Duration = Duration::from_secs(3600);
+
+/// The share of frames that the camera sends at least when the machine has time for it, and how late it is at most.
+const SENT_FRAMES: f64 = 0.995;
+const CAMERA_LATE: Duration = Duration::from_millis(33);
+
+/// What is run.
+pub(super) struct Setting<'a> {
+    /// Of the case.
+    pub(super) name: &'a str,
+    pub(super) route: Route,
+    pub(super) drive: &'a Drive,
+    pub(super) port: u16,
+    pub(super) clip: &'a Clip,
+    pub(super) length: Duration,
+    /// Of the links.
+    pub(super) seed: u64,
+}
+
+/// What came of it.
+pub(super) struct Trial {
+    pub(super) case: Case,
+    pub(super) view: View,
+    pub(super) window: Window,
+    pub(super) qoe: Qoe,
+    pub(super) invalid_because: Vec<String>,
+}
+
+impl Trial {
+    /// The first part of the case's name.
+    pub(super) fn scheme(&self) -> &str {
+        self.case.name.split('/').next().expect("cases are scheme/drive")
+    }
+
+    /// The second part of the case's name.
+    pub(super) fn drive(&self) -> &str {
+        self.case.name.split('/').nth(1).expect("cases are scheme/drive")
+    }
+
+    /// The frames that count: those of the drive, and not of the time before it.
+    pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
+        self.view.frames.iter().filter(|frame| self.window.contains(frame.captured))
+    }
+}
+
+/// Runs the drive.
+pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
+    let directory = empty(&run.out.join("raw").join(setting.name.replace('/', "-")))?;
+    let (recording, emulation, session) = carry(run, setting, &directory)?;
+    fs::write(directory.join("emulator.json"), serde_json::to_vec_pretty(&emulation)?)?;
+    fs::write(directory.join("tunnel.json"), serde_json::to_vec_pretty(&session)?)?;
+
+    let window = Window::new(recording.began, recording.began + setting.length).context("a drive takes time")?;
+    let views = recording.arrived.iter().map(|arrived| View::of(&recording.sent, arrived));
+    let views = views.collect::<Result<Vec<_>>>()?;
+    // Of several routes, the best one in hindsight.
+    let stalls = |view: &View| view.qoe(window).stall_ratio;
+    let best = views.into_iter().enumerate().min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)));
+    let (path, mut view) = best.context("there is a route")?;
+    view.decode(&access_units(&recording)?, &directory)?;
+    view.write(&directory.join("frames.csv"), recording.began)?;
+
+    let qoe = view.qoe(window);
+    let floor = floor(setting.drive, setting.length);
+    let mut case = score::case(setting, &view, window, &qoe, &floor, &emulation);
+    if setting.route == Route::Single {
+        case.params.insert("path".into(), path.into());
+    }
+    if let Some(session) = &session {
+        case.metrics.set("redundancy_ratio", session.redundancy_ratio);
+    }
+    let invalid_because = invalid_because(setting, &recording, &view, &emulation);
+    Ok(Trial { case, view, window, qoe, invalid_because })
+}
+
+fn empty(directory: &Path) -> Result<PathBuf> {
+    let directory = std::path::absolute(directory)?;
+    if directory.exists() {
+        fs::remove_dir_all(&directory).with_context(|| format!("cannot empty {}", directory.display()))?;
+    }
+    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    Ok(directory)
+}
+
+/// The part in real time.
+fn carry(
+    run: &Run,
+    setting: &Setting,
+    directory: &Path,
+) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
+    let lab = Topology { paths: setting.drive.paths(), ..Topology::default() }.build()?;
+    let mut emulator = Emulator::start(lab.network(), emulated(&lab, setting.drive), setting.seed)?;
+    emulator.set_origin(ring::now() + BEFORE);
+    emulator.steer(&[lab.ingress(), lab.egress()])?;
+    let ends = setting.route.open(&lab, setting.port, &run.binary, directory)?;
+    let recording = stream::play(run, &lab, &emulator, &ends, setting.clip, setting.length, directory)?;
+    let session = ends.session()?;
+    drop(ends);
+    Ok((recording, emulator.stop()?, session))
+}
+
+fn emulated(lab: &Lab, drive: &Drive) -> Vec<EmulatedPath> {
+    let path = |(index, id)| EmulatedPath {
+        name: format!("path{}", index + 1),
+        ingress_device: network_ingress(id),
+        egress_device: network_egress(id),
+        forward: drive.uplink(index),
+        backward: drive.downlink(index),
+    };
+    lab.paths().enumerate().map(path).collect()
+}
+
+/// Why the figures may not be used.
+fn invalid_because(
+    setting: &Setting,
+    recording: &Recording,
+    view: &View,
+    emulation: &EmulatorReport,
+) -> Vec<String> {
+    let mut reasons = emulation.health.invalid_because();
+    let wanted = frames(WARM_UP + setting.length);
+    let sent = view.frames.len();
+    if (sent as f64) < SENT_FRAMES * wanted as f64 {
+        reasons.push(format!("the camera sent {sent} frames of {wanted}"));
+    }
+    let late = view.camera_lateness(0.99);
+    if late > CAMERA_LATE {
+        reasons.push(format!("the camera was late: 99th percentile {} ms", late.as_millis()));
+    }
+    let lost = [
+        (u64::from(recording.camera_overflow), "were lost between the camera and the network"),
+        (u64::from(view.overflow), "were lost at the viewer's own socket"),
+        (view.strange as u64, "arrived that had not been sent"),
+    ];
+    reasons.extend(
+        lost.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} packets {what}")),
+    );
+    reasons
+}

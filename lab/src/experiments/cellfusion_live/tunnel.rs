@@ -1,0 +1,107 @@
+use super::route::CLOUD;
+use crate::certificates;
+use crate::logs::last_words;
+use crate::topology::Lab;
+use anyhow::{Context, Result, bail};
+use hawser_io::interface;
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_tunnel::status::{SessionStatus, Status};
+use hawser_xnc::Scheme;
+use std::fs::{self, File};
+use std::net::Ipv4Addr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Where the cloud is inside the tunnel.
+pub(super) const CLOUD_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// What both ends are called, and the name of their certificate.
+const NAME: &str = "lab";
+
+const DEVICE: &str = "hawser-tun";
+
+/// How long a tunnel may take, and how long its further paths: some are dead when a drive begins.
+const PATIENCE: Duration = Duration::from_secs(20);
+const FURTHER_PATHS: Duration = Duration::from_secs(4);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// A client in the car and a server in the cloud. They end when this is dropped.
+pub(super) struct Tunnel {
+    client: Process,
+    _server: Process,
+    directory: PathBuf,
+}
+
+impl Tunnel {
+    /// Starts both ends and waits until they are connected over every path that works.
+    pub(super) fn start(scheme: Scheme, lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
+        certificates::write(directory, NAME)?;
+        let common = |role: &str| {
+            format!(
+                "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{role}\"\n[tls]\n\
+                 authority = \"authority.pem\"\ncertificate = \"{NAME}.pem\"\nkey = \"{NAME}.key\"\n"
+            )
+        };
+        let server = format!(
+            "[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}[coding]\nscheme = \"{}\"\n",
+            common("server"),
+            scheme.name()
+        );
+        let client = format!(
+            "[tunnel]\n{}[[server]]\nname = \"{NAME}\"\naddresses = [\"{CLOUD}:14752\"]\n\
+             [[uplink]]\ninterface = \"path*\"\n",
+            common("client")
+        );
+        let start = |namespace: &Namespace, role: &str, text: &str| -> Result<Process> {
+            let config = directory.join(format!("{role}.toml"));
+            fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+            let log = File::create(directory.join(format!("{role}.log")))?;
+            let mut command = Command::new(binary);
+            command.args(["tunnel", role, "--config"]).arg(&config).stdout(log.try_clone()?).stderr(log);
+            Ok(Process::spawn(namespace, command)?)
+        };
+        let mut tunnel = Tunnel {
+            _server: start(lab.egress(), "server", &server)?,
+            client: start(lab.ingress(), "client", &client)?,
+            directory: directory.to_owned(),
+        };
+        tunnel.wait(lab)?;
+        Ok(tunnel)
+    }
+
+    /// What the client says of the session, at most a second old.
+    pub(super) fn session(&self) -> Result<SessionStatus> {
+        let status = Status::read(&self.directory.join("client").join(NAME).join("status.json"))?;
+        status.sessions.into_iter().next().context("the tunnel has no session")
+    }
+
+    fn wait(&mut self, lab: &Lab) -> Result<()> {
+        let start = Instant::now();
+        let all = lab.paths().count();
+        let mut connected = None;
+        loop {
+            if let Some(status) = self.client.ended()? {
+                bail!("the tunnel's client ended with {status}: {}", last_words(&self.directory.join("client.log")));
+            }
+            let paths = self.session().map_or(0, |session| session.paths.len());
+            if paths > 0 && has_route(lab)? {
+                let since = *connected.get_or_insert_with(Instant::now);
+                if paths == all || since.elapsed() > FURTHER_PATHS {
+                    return Ok(());
+                }
+            } else if start.elapsed() > PATIENCE {
+                bail!("the tunnel does not come up: {}", last_words(&self.directory.join("client.log")));
+            }
+            thread::sleep(LOOK_AGAIN);
+        }
+    }
+}
+
+/// Before the tunnel is up the same address can be reached past it.
+fn has_route(lab: &Lab) -> Result<bool> {
+    let route = lab.ingress().run(|| interface::route(CLOUD_INSIDE.into(), None))?;
+    Ok(route.is_ok_and(|route| route.interface == DEVICE))
+}

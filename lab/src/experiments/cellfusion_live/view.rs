@@ -1,0 +1,129 @@
+//! The frames, as a viewer sees them.
+
+use super::clip::FPS;
+use super::picture;
+use super::rtp::{AccessUnit, assemble, timestamp};
+use super::stream::{Arrived, Recording, Sent, digest};
+use crate::experiments::cellfusion::play;
+use anyhow::{Context, Result};
+use hawser_qoe::{Qoe, Window, measure};
+use hawser_units::{ByteSize, Instant};
+use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Earlier than its first frame tells no camera sends a frame.
+const EARLY: Duration = Duration::from_secs(1);
+
+/// A frame of the video.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Frame {
+    /// When the camera sent its first packet.
+    pub(super) captured: Instant,
+    /// Encoded, with the headers of RTP.
+    pub(super) size: ByteSize,
+    /// When its last packet arrived.
+    pub(super) complete: Option<Instant>,
+    /// When it was shown; never if the decoder made no picture of it.
+    pub(super) shown: Option<Instant>,
+    /// How like what was filmed it was (SSIM).
+    pub(super) likeness: Option<f64>,
+}
+
+/// What a viewer saw, and what became of packets.
+pub(super) struct View {
+    pub(super) frames: Vec<Frame>,
+    /// When each packet was sent, and when it arrived.
+    pub(super) packets: Vec<(Instant, Option<Instant>)>,
+    /// Packets that arrived and had not been sent.
+    pub(super) strange: usize,
+    /// Packets dropped at the viewer's own socket.
+    pub(super) overflow: u32,
+}
+
+impl View {
+    /// What comes out of one route, before it is decoded.
+    pub(super) fn of(sent: &[Sent], arrived: &Arrived) -> Result<Self> {
+        let packets: Vec<_> =
+            sent.iter().map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied())).collect();
+        let mut frames = Vec::new();
+        let mut first = 0;
+        for packets_sent in by_frame(sent) {
+            let packets = &packets[first..first + packets_sent.len()];
+            first += packets_sent.len();
+            frames.push(Frame {
+                captured: packets[0].0,
+                size: ByteSize(packets_sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
+                complete: packets.iter().map(|packet| packet.1).try_fold(Instant::ZERO, |last, at| Some(last.max(at?))),
+                shown: None,
+                likeness: None,
+            });
+        }
+        let complete: Vec<Option<Instant>> = frames.iter().map(|frame| frame.complete).collect();
+        for (frame, shown) in frames.iter_mut().zip(play(&complete)) {
+            frame.shown = shown;
+        }
+        let found = packets.iter().filter(|packet| packet.1.is_some()).count();
+        Ok(View { frames, packets, strange: arrived.at.len() - found, overflow: arrived.overflow })
+    }
+
+    /// Decodes what was shown.
+    pub(super) fn decode(&mut self, units: &[AccessUnit], folder: &Path) -> Result<()> {
+        let shown: Vec<bool> = self.frames.iter().map(|frame| frame.shown.is_some()).collect();
+        let likeness = picture::likeness(units, &shown, folder)?;
+        for (frame, likeness) in self.frames.iter_mut().zip(likeness) {
+            frame.likeness = likeness;
+            frame.shown = frame.shown.filter(|_| likeness.is_some());
+        }
+        Ok(())
+    }
+
+    /// How much later than due a share of frames was sent at most, when the earliest one was in time.
+    pub(super) fn camera_lateness(&self, share: f64) -> Duration {
+        let first = self.frames.first().map_or(Instant::ZERO, |frame| frame.captured);
+        let offset = |(number, frame): (u64, &Frame)| {
+            let due = Duration::from_nanos(number * 1_000_000_000 / FPS);
+            // The first frame is sent at once and later ones may come a little early.
+            (frame.captured + EARLY).saturating_since(first + due)
+        };
+        let mut offsets: Vec<Duration> = (0..).zip(&self.frames).map(offset).collect();
+        offsets.sort();
+        let rank = (share * offsets.len() as f64).ceil() as usize;
+        let earliest = offsets.first().copied().unwrap_or_default();
+        offsets.get(rank.max(1) - 1).map_or(Duration::ZERO, |offset| offset.saturating_sub(earliest))
+    }
+
+    /// Writes every frame.
+    pub(super) fn write(&self, path: &Path, began: Instant) -> Result<()> {
+        let seconds = |at: Instant| (at.as_nanos() as f64 - began.as_nanos() as f64) / 1e9;
+        let or_nothing = |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
+        let mut text = "captured_s,bytes,complete_s,shown_s,ssim\n".to_owned();
+        for frame in &self.frames {
+            let likeness = frame.likeness.map_or_else(String::new, |likeness| format!("{likeness:.6}"));
+            let (complete, shown) = (or_nothing(frame.complete), or_nothing(frame.shown));
+            writeln!(text, "{:.6},{},{complete},{shown},{likeness}", seconds(frame.captured), frame.size.0)?;
+        }
+        fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// What it was like to watch.
+    pub(super) fn qoe(&self, window: Window) -> Qoe {
+        let shown = |frame: &Frame| {
+            Some(hawser_qoe::Frame { captured: frame.captured, decoded: frame.shown?, size: frame.size })
+        };
+        measure(&self.frames.iter().filter_map(shown).collect::<Vec<_>>(), window)
+    }
+}
+
+/// The frames of the video for a decoder.
+pub(super) fn access_units(recording: &Recording) -> Result<Vec<AccessUnit>> {
+    let unit = |(number, packets): (usize, &[Sent])| {
+        assemble(packets.iter().map(|packet| &packet.bytes[..])).with_context(|| format!("frame {number}"))
+    };
+    by_frame(&recording.sent).enumerate().map(unit).collect()
+}
+
+fn by_frame(sent: &[Sent]) -> impl Iterator<Item = &[Sent]> {
+    sent.chunk_by(|one, next| timestamp(&one.bytes) == timestamp(&next.bytes))
+}
