@@ -176,6 +176,17 @@ impl Rig {
         End { process: process::start(namespace, role, &file), status }
     }
 
+    /// Hides the client from the first server behind the router's address there, and these of its ports.
+    pub(crate) fn translate(&self, ports: &str) {
+        nft(
+            &self.router,
+            &format!(
+                "table ip carrier\ndelete table ip carrier\ntable ip carrier {{\nchain leaves {{\n\
+                 type nat hook postrouting priority srcnat;\noifname to0 meta l4proto udp masquerade to :{ports}\n}}\n}}"
+            ),
+        );
+    }
+
     /// Lets nothing pass between the uplink's router and the rest, without a sign of it at the client.
     pub(crate) fn swallow(&self, uplink: &str, swallow: bool) {
         let rules = match swallow {

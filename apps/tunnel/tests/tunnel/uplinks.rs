@@ -2,6 +2,8 @@
 
 use crate::rig::{HOST4, HOST6, PORT, Rig, UPLINKS};
 use crate::traffic::{Connection, echo};
+use hawser_tunnel::status::Status;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 /// How long a connection inside may stand still when one of two uplinks fails.
@@ -67,6 +69,36 @@ fn an_uplink_gets_another_address() {
         assert!(connection.progresses() < HICCUP);
     }
     client.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
+    connection.end();
+}
+
+#[test]
+fn an_address_translation_forgets_all_uplinks() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    rig.translate("20000-39999");
+    let client = rig.client("");
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    let since = client.session().since_unix_ms;
+    let remotes = |status: &Status| -> Vec<SocketAddr> {
+        let paths = status.sessions.iter().flat_map(|session| &session.paths);
+        paths.filter_map(|path| path.remote).collect()
+    };
+    let before = remotes(&server.until("both uplinks", |status| remotes(status).len() == 2));
+    assert!(before.iter().all(|remote| remote.to_string().starts_with("203.0.0.2:")), "{before:?}");
+    connection.progresses();
+
+    // When a masquerading device loses its address, the kernel forgets the connections that had it.
+    rig.translate("40000-59999");
+    rig.router.sysctl("net.ipv4.conf.to0.promote_secondaries", "1").unwrap();
+    rig.router.ip("addr add 203.0.0.3/24 dev to0\naddr del 203.0.0.2/24 dev to0").unwrap();
+
+    assert!(connection.progresses() < HICCUP);
+    server.until("both uplinks come from another address and port", |status| {
+        let moved = |remote: &SocketAddr| remote.ip().to_string() == "203.0.0.3" && remote.port() >= 40_000;
+        remotes(status).len() == 2 && remotes(status).iter().all(moved)
+    });
+    assert_eq!(client.session().since_unix_ms, since, "the session is the same");
     connection.end();
 }
 
