@@ -7,6 +7,7 @@ use hawser_control::Name;
 use hawser_control::access::{Caller, Certificate, Enrol, Renew};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::Policy;
+use hawser_control::tunnel::{Admitted, ServerReport, Servers};
 use rcgen::{CertificateParams, KeyPair};
 use reqwest::Method;
 
@@ -82,6 +83,22 @@ impl NodeClient {
     pub async fn stream(&self) -> Result<NodeStream, Error> {
         let (response, controller) = self.transport.send(Method::GET, &self.path("stream"), NOTHING).await?;
         Ok(NodeStream(Events::new(response, controller)))
+    }
+
+    /// Says that the node is a server of tunnels, and hears whom it is to let in.
+    ///
+    /// # Errors
+    /// When no controller answers or it refuses.
+    pub async fn serve_tunnels(&self, report: &ServerReport) -> Result<Admitted, Error> {
+        self.transport.json(Method::PUT, &self.path("tunnel-server"), Some(report)).await
+    }
+
+    /// Where the node may go as a client of tunnels.
+    ///
+    /// # Errors
+    /// When no controller answers or it refuses.
+    pub async fn tunnel_servers(&self) -> Result<Servers, Error> {
+        self.transport.json(Method::POST, &self.path("tunnel-client"), NOTHING).await
     }
 
     /// A new key and its certificate. The old certificate goes on until its end; make a new client of the new identity.

@@ -7,6 +7,7 @@ use hawser_control::access::{Caller, Enrolment, IssuedToken, NewEnrolment, NewTo
 use hawser_control::answer::Page;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
+use hawser_control::tunnel::Server;
 use reqwest::Method;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -86,6 +87,11 @@ impl OperatorClient {
     /// All ends of paths.
     pub fn paths(&self) -> Pages<'_, Path> {
         Pages::new(self, "/v1/paths", None)
+    }
+
+    /// All servers of tunnels that live.
+    pub fn tunnel_servers(&self) -> Pages<'_, Server> {
+        Pages::new(self, "/v1/tunnel-servers", None)
     }
 
     /// All flows.

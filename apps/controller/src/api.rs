@@ -11,6 +11,7 @@ mod policies;
 pub(crate) mod refusal;
 mod tenants;
 pub(crate) mod tokens;
+mod tunnels;
 
 use crate::controller::Controller;
 use axum::Router;
@@ -123,6 +124,9 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
         .routes(routes!(node::report))
+        .routes(routes!(tunnels::serve))
+        .routes(routes!(tunnels::find))
+        .routes(routes!(tunnels::list))
         .routes(routes!(nodes::paths))
         .routes(routes!(nodes::reports))
         .routes(routes!(nodes::latest_report))

@@ -2,6 +2,7 @@
 
 use hawser_control::node::{Registration, Report};
 use hawser_control::resource::{Flow, Selector};
+use hawser_control::tunnel::ServerReport;
 use std::net::IpAddr;
 
 const TCP: u8 = 6;
@@ -109,6 +110,15 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
     }
     if !report.receives.iter().all(|flow| are_paths(flow.paths.iter().map(|path| path.number))) {
         return Err("`receives.paths` have different numbers from 1 to 8".into());
+    }
+    Ok(())
+}
+
+/// What is wrong with what a server of tunnels says of itself.
+pub(crate) fn tunnel_server(server: &ServerReport) -> Result<(), String> {
+    let of_family = |ipv4| server.addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
+    if server.addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
+        return Err("`addresses` has one address with its port, or one of IPv4 and one of IPv6".into());
     }
     Ok(())
 }

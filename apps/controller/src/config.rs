@@ -1,5 +1,6 @@
 //! The configuration of a controller: one TOML file, parsed once into valid values.
 
+use hawser_control::Prefix;
 use hawser_io::config::Source;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -25,6 +26,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What nodes are told.
     pub nodes: NodesConfig,
+    /// What ends of tunnels are told.
+    pub tunnels: TunnelsConfig,
     /// What clients may use.
     pub limits: LimitsConfig,
     /// How many events are remembered.
@@ -83,6 +86,15 @@ pub struct NodesConfig {
     pub signals: bool,
 }
 
+/// What ends of tunnels are told.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct TunnelsConfig {
+    /// Where clients' inner addresses are taken from: the prefixes that the servers have, one of either family or of both.
+    /// None: each server gives its own.
+    pub addresses: Vec<Prefix>,
+}
+
 /// What clients may use before they are refused.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -118,6 +130,7 @@ impl Default for Config {
             metrics_listen: None,
             store: StoreConfig::Embedded,
             nodes: NodesConfig::default(),
+            tunnels: TunnelsConfig::default(),
             limits: LimitsConfig::default(),
             events: 10_000,
         }
@@ -178,7 +191,14 @@ impl Config {
         let lease_ms = u64::from(self.nodes.lease_s) * 1000;
         let limits = &self.limits;
         let rates = [limits.operator_requests_per_s, limits.node_requests_per_s, limits.failures_per_minute];
+        let of_family =
+            |ipv4| self.tunnels.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4).count();
         let checks = [
+            (
+                of_family(true) <= 1 && of_family(false) <= 1,
+                "tunnels.addresses",
+                "has a prefix of IPv4, one of IPv6, or one of each",
+            ),
             (self.nodes.report_every_ms >= 100, "nodes.report_every_ms", "is at least 100"),
             (
                 lease_ms >= 2 * u64::from(self.nodes.report_every_ms) && lease_ms >= 2_000,

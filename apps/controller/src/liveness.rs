@@ -53,6 +53,11 @@ impl Liveness {
         }
     }
 
+    /// The lease of a node that reports here.
+    pub(crate) fn lease(&self, node: &Name) -> Option<Lease> {
+        self.held(node).map(|(lease, _)| lease)
+    }
+
     fn hold(&self, node: &Name, lease: Lease, kept: Instant) {
         self.leases().insert(node.clone(), Held::Lease { lease, kept });
     }
@@ -114,8 +119,13 @@ impl Controller {
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
             known.is_none_or(|known| is_news(&known.value.paths, &paths))
         };
-        let Some((lease, _)) = self.liveness.held(node).filter(|_| is_news) else { return Ok(()) };
+        let Some(lease) = self.liveness.lease(node).filter(|_| is_news) else { return Ok(()) };
         let write = Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
+        self.write_under_lease(write).await
+    }
+
+    /// Writes what a node said of itself, and waits until it can be read back here.
+    pub(crate) async fn write_under_lease(&self, write: Write) -> Result<(), Error> {
         match self.store.commit(vec![write]).await {
             Ok(revision) => {
                 self.shown(revision).await;

@@ -5,6 +5,7 @@ use hawser_control::access::Token;
 use hawser_control::resource::{Flow, PathHealth};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use std::net::SocketAddr;
 use std::time::SystemTime;
 
 /// A node, apart from what it says of itself.
@@ -73,6 +74,15 @@ pub(crate) struct HealthRecord {
     pub(crate) paths: Vec<PathHealth>,
 }
 
+/// A node is a server of tunnels; under its lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct TunnelRecord {
+    pub(crate) addresses: Vec<SocketAddr>,
+    pub(crate) clients: u32,
+    pub(crate) most_clients: u32,
+    pub(crate) draining: bool,
+}
+
 /// An event without its number, which is the revision that wrote it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct EventRecord {
@@ -102,9 +112,16 @@ pub(crate) mod key {
     pub(crate) const EVENT: &str = "event/";
     pub(crate) const OBSERVATION: &str = "observation/";
     pub(crate) const ENROLMENT: &str = "enrolment/";
+    pub(crate) const TUNNEL: &str = "tunnel/";
+    pub(crate) const INNER: &str = "inner/";
 
     pub(crate) fn of(kind: &str, name: &Name) -> String {
         format!("{kind}{name}")
+    }
+
+    /// Of the number of a client's inner addresses, within each prefix.
+    pub(crate) fn inner(number: u64) -> String {
+        format!("{INNER}{number:020}")
     }
 
     pub(crate) fn number(node: &Name, number: u16) -> String {

@@ -4,7 +4,8 @@
 //! was read too early.
 
 use crate::record::{
-    AliveRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, TokenRecord, key, parse,
+    AliveRecord, EventRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, TokenRecord, TunnelRecord,
+    key, parse,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -32,6 +33,9 @@ pub(crate) struct View {
     pub(crate) events: BTreeMap<u64, Arc<StoredEvent>>,
     /// What nodes said to controllers that do not lead, by key.
     pub(crate) observations: BTreeMap<Arc<str>, At<Arc<[u8]>>>,
+    /// Whose the inner addresses of tunnels are, by their number within each prefix, and the other way round.
+    inner: BTreeMap<u64, Name>,
+    inner_of: HashMap<Name, u64>,
     token_by_secret: HashMap<String, Name>,
     /// Everything written up to here is in the view, and perhaps some of what was written after.
     pub(crate) complete: Revision,
@@ -52,6 +56,8 @@ pub(crate) struct NodeView {
     pub(crate) registration: Option<At<Registration>>,
     pub(crate) alive: Option<AliveRecord>,
     pub(crate) health: Option<At<HealthRecord>>,
+    /// What it says of itself as a server of tunnels.
+    pub(crate) tunnel: Option<TunnelRecord>,
     pub(crate) numbers: BTreeMap<u16, At<NumberRecord>>,
     /// Flows that it replicates.
     pub(crate) sends: BTreeSet<Name>,
@@ -111,8 +117,8 @@ impl View {
             Change::Delete { .. } => None,
         };
         self.latest = self.latest.max(revision);
-        // What somebody waits for ends with its event, is a deletion of events, or is health alone.
-        if key.starts_with(key::EVENT) || key.starts_with(key::HEALTH) {
+        // What somebody waits for ends with its event, is a deletion of events, or is one of these alone.
+        if [key::EVENT, key::HEALTH, key::TUNNEL].iter().any(|kind| key.starts_with(kind)) {
             self.complete = self.complete.max(revision);
         }
         let Some(slash) = key.find('/') else { return Touched::Nothing };
@@ -127,6 +133,7 @@ impl View {
                 self.observations.insert(key.clone(), At { value, revision });
                 Touched::Observation(key)
             }
+            key::INNER => self.apply_inner(&key, rest, value.as_deref()),
             key::NUMBER => self.apply_number(&key, rest, value.as_deref(), revision),
             _ => {
                 let Ok(name) = rest.parse::<Name>() else { return Touched::Nothing };
@@ -166,6 +173,10 @@ impl View {
             ),
             key::HEALTH => {
                 self.with_node(name, |node| node.health = at(key, value, revision), Touched::Health)
+            }
+            key::TUNNEL => {
+                let tunnel = value.and_then(|value| parse(key, value));
+                self.with_node(name, |node| node.tunnel = tunnel, |_| Touched::Nothing)
             }
             key::ALIVE => {
                 let alive: Option<AliveRecord> = value.and_then(|value| parse(key, value));
@@ -209,6 +220,18 @@ impl View {
         if let Some((node, number)) = parsed {
             let record = at(key, value, revision);
             self.with_node(node, |node| set(&mut node.numbers, &number, record), |_| Touched::Nothing);
+        }
+        Touched::Nothing
+    }
+
+    fn apply_inner(&mut self, key: &str, rest: &str, value: Option<&[u8]>) -> Touched {
+        let Ok(number) = rest.parse() else { return Touched::Nothing };
+        if let Some(before) = self.inner.remove(&number) {
+            self.inner_of.remove(&before);
+        }
+        if let Some(name) = value.and_then(|value| parse::<Name>(key, value)) {
+            self.inner_of.insert(name.clone(), number);
+            self.inner.insert(number, name);
         }
         Touched::Nothing
     }
@@ -313,6 +336,17 @@ impl View {
         }
     }
 
+    /// The number of a node's inner addresses within each prefix.
+    pub(crate) fn inner_of(&self, node: &Name) -> Option<u64> {
+        self.inner_of.get(node).copied()
+    }
+
+    /// The first number from `first` on that is nobody's.
+    pub(crate) fn free_inner(&self, first: u64) -> u64 {
+        let taken = self.inner.range(first..).map(|(number, _)| *number);
+        first + taken.zip(first..).take_while(|(taken, number)| taken == number).count() as u64
+    }
+
     /// What a node has to do. It reports every `report_every_ms`.
     pub(crate) fn assignment(&self, name: &Name, report_every_ms: u32) -> Assignment {
         let mut assignment = Assignment {
@@ -356,6 +390,7 @@ impl NodeView {
             && self.registration.is_none()
             && self.alive.is_none()
             && self.health.is_none()
+            && self.tunnel.is_none()
             && self.numbers.is_empty()
             && self.sends.is_empty()
             && self.receives.is_empty()

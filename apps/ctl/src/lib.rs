@@ -12,6 +12,7 @@ mod settings;
 mod tenant;
 mod text;
 mod token;
+mod tunnel;
 
 use anyhow::{Context, Result};
 use clap::{Command, Subcommand};
@@ -48,6 +49,9 @@ enum Topic {
     /// Ends of paths, and how they are
     #[command(subcommand)]
     Path(path::Command),
+    /// Servers of tunnels
+    #[command(subcommand)]
+    Tunnel(tunnel::Command),
     /// What nodes said last
     #[command(subcommand)]
     Report(report::Command),
@@ -88,6 +92,7 @@ async fn answer(topic: &Topic, client: &OperatorClient, output: Output) -> Resul
         Topic::Flow(command) => flow::run(command, client, output).await,
         Topic::Policy(command) => policy::run(command, client, output).await,
         Topic::Path(command) => path::run(command, client, output).await,
+        Topic::Tunnel(command) => tunnel::run(command, client, output).await,
         Topic::Report(command) => report::run(command, client, output).await,
         Topic::Event(command) => event::run(command, client, output).await,
         Topic::Tenant(command) => tenant::run(command, client, output).await,

@@ -2,14 +2,13 @@
 
 mod client;
 mod coding;
-mod prefix;
 mod server;
 
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
 pub use coding::{Borders, Coding, InvalidCoding};
-pub use prefix::Prefix;
 pub use server::{Client, ServerConfig};
 
+pub use hawser_control::Prefix;
 pub use hawser_io::config::ConfigError;
 
 use hawser_io::config::Source;

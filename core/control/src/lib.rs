@@ -2,7 +2,7 @@
 //! decides what becomes of a flow.
 //!
 //! [`resource`] is what operators see under `/v1`, [`node`] what a node and its controller exchange, [`access`] how both
-//! come by the right to, [`answer`] the shape of lists and problems. [`decide`] is the decision itself: a flow, the policy
+//! come by the right to, [`tunnel`] what ends of coded tunnels ask, [`answer`] the shape of lists and problems. [`decide`] is the decision itself: a flow, the policy
 //! in force and an observation in, the next policy out.
 
 pub mod access;
@@ -10,6 +10,9 @@ pub mod answer;
 pub mod decide;
 mod name;
 pub mod node;
+mod prefix;
 pub mod resource;
+pub mod tunnel;
 
 pub use name::{InvalidName, Name};
+pub use prefix::{InvalidPrefix, Prefix};

@@ -77,7 +77,8 @@ pub(super) async fn delete(
         let registration = node.registration.as_ref().map(|_| key::of(key::REGISTRATION, &name));
         // More numbers than a commit takes stay; they do no harm to a later node of that name.
         let numbers = node.numbers.keys().take(90).map(|number| key::number(&name, *number));
-        registration.into_iter().chain(numbers).map(Write::delete).collect::<Vec<_>>()
+        let inner = view.inner_of(&name).map(key::inner);
+        registration.into_iter().chain(numbers).chain(inner).map(Write::delete).collect::<Vec<_>>()
     };
     writes.push(Write::delete(key::of(key::NODE, &name)).when(Expect::Revision(record.revision)));
     let message = format!("{} deleted the node {name}", operator.token.name);

@@ -6,3 +6,4 @@ mod operators;
 mod restart;
 mod rig;
 mod tls;
+mod tunnels;

@@ -1,0 +1,30 @@
+use crate::output::Output;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::tunnel::Server;
+use std::net::SocketAddr;
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// All servers of tunnels that live
+    List,
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    let Command::List = command;
+    let servers = client.tunnel_servers().all().await?;
+    output.list(&servers, &["name", "tenant", "state", "clients", "of at most", "load", "addresses"], row)
+}
+
+fn row(server: &Server) -> Vec<String> {
+    let addresses: Vec<_> = server.addresses.iter().map(SocketAddr::to_string).collect();
+    vec![
+        server.name.to_string(),
+        server.tenant.to_string(),
+        if server.draining { "ending" } else { "serves" }.to_owned(),
+        server.clients.to_string(),
+        server.most_clients.to_string(),
+        format!("{:.0} %", server.load() * 100.0),
+        addresses.join(" "),
+    ]
+}
