@@ -39,6 +39,10 @@ const LEAST_PACKETS: u64 = 4;
 
 const INITIAL_WINDOW: u64 = 14_720;
 
+/// What is made, sent and received at once (draft-ietf-ccwg-bbr, section 5.6.3): so much time's worth, and bytes at most.
+const QUANTUM: Duration = Duration::from_millis(1);
+const MOST_QUANTUM: u64 = 64 << 10;
+
 /// While a path is explored, a window may leave within this share of a round trip.
 const BURST: f64 = 0.25;
 
@@ -360,7 +364,8 @@ impl Bbr {
             return;
         };
         // A burst may wait at the sender and an acknowledgement at the receiver without anything being congested.
-        let target = self.bdp(gain) + 3 * LEAST_PACKETS * self.packet;
+        let quantum = (self.pacing * QUANTUM.as_secs_f64()) as u64;
+        let target = self.bdp(gain) + 3 * quantum.clamp(LEAST_PACKETS * self.packet, MOST_QUANTUM);
         self.window = (self.window + acknowledged).min(target.max(INITIAL_WINDOW));
         let rate = pacing * bandwidth;
         let burst = self.window as f64 / (rtt.as_secs_f64() * BURST);

@@ -1,7 +1,7 @@
 use crate::bbr::BbrConfig;
 use crate::live::Live;
 use noq_proto::RttEstimator;
-use noq_proto::congestion::{Bbr3Config, Controller, ControllerFactory, ControllerMetrics};
+use noq_proto::congestion::{Controller, ControllerFactory, ControllerMetrics};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -20,12 +20,7 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// noq's BBR version 3, for real time.
-    pub fn bbr3(live: Arc<Live>) -> Self {
-        Congestion::new(Arc::new(Bbr3Config::default()), live, Instant::now)
-    }
-
-    /// Our own model of a path, for real time; `seed` is of what it draws.
+    /// [`Bbr`](crate::Bbr) for real time; `seed` is of what it draws.
     pub fn bbr(live: Arc<Live>, seed: u64) -> Self {
         Congestion::new(Arc::new(BbrConfig { seed }), live, Instant::now)
     }

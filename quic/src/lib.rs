@@ -7,7 +7,7 @@
 //!
 //! // Each connection has figures of its own, and so a configuration of its own.
 //! let live = Arc::new(Live::new(|| {}));
-//! let transport = Transport::default().config(Congestion::bbr3(Arc::clone(&live)))?;
+//! let transport = Transport::default().config(Congestion::bbr(Arc::clone(&live), 1))?;
 //! # let _ = transport;
 //! assert_eq!(live.figures(std::time::Instant::now()).in_flight.0, 0);
 //! # Ok::<(), hawser_quic::InvalidTransport>(())

@@ -21,6 +21,7 @@ mod tls;
 use anyhow::Result;
 use config::{ClientConfig, ServerConfig};
 use std::path::PathBuf;
+use std::thread;
 
 /// The command line of `hawser tunnel`.
 #[derive(Debug, Clone, clap::Args)]
@@ -67,5 +68,8 @@ fn run_unless(only_check: bool, work: impl Future<Output = Result<()>>) -> Resul
     if only_check {
         return Ok(());
     }
-    tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(work)
+    // The kernel has as much to do with each packet as the tunnel, and a packet that changes threads waits for them.
+    let threads = thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    runtime.worker_threads(threads).enable_all().build()?.block_on(work)
 }

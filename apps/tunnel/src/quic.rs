@@ -53,7 +53,8 @@ pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<Transp
         datagram_buffer: DATAGRAM_BUFFER,
         ..Transport::default()
     };
-    let mut config = transport.config(Congestion::bbr3(Arc::clone(live)))?;
+    let seed = getrandom::u64().expect("every Linux has random bytes");
+    let mut config = transport.config(Congestion::bbr(Arc::clone(live), seed))?;
     // One stream, on which the session is joined.
     config.max_concurrent_bidi_streams(1u8.into());
     Ok(Arc::new(config))

@@ -46,7 +46,7 @@ fn quic(authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
     let identity = tls::Identity::from_pem(&read(".pem"), &read(".key")).unwrap();
     let mut config = ClientConfig::new(tls::client(authorities, &identity, b"hawser-tunnel/1").unwrap());
     let transport = Transport { keep_alive: Some(Duration::from_secs(5)), ..Transport::default() };
-    let transport = transport.config(Congestion::bbr3(Arc::new(Live::new(|| {})))).unwrap();
+    let transport = transport.config(Congestion::bbr(Arc::new(Live::new(|| {})), 1)).unwrap();
     config.transport_config(Arc::new(transport));
     config
 }
