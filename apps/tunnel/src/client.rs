@@ -3,6 +3,8 @@
 mod attach;
 mod cost;
 mod dial;
+mod search;
+mod servers;
 mod uplinks;
 mod usage;
 
@@ -20,6 +22,8 @@ use cost::{Candidate, CostLevel};
 use dial::{Attached, Dialed, Dialer};
 use hawser_io::tun::Buffer;
 use hawser_units::PathId;
+use search::{Found, finished, search};
+use servers::Servers;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::Relaxed;
@@ -28,7 +32,7 @@ use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{interval, sleep};
 use tracing::{error, info, warn};
 use uplinks::Uplink;
 use usage::Usage;
@@ -44,9 +48,6 @@ const SILENCE: Duration = Duration::from_secs(1);
 
 /// A path that has been silent for this long does not count as one that works.
 const HICCUP: Duration = Duration::from_millis(500);
-
-/// How long servers that may be nearer get after the first one has answered.
-const GRACE: Duration = Duration::from_millis(100);
 
 /// The pause before all servers are tried again.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -72,6 +73,7 @@ struct Client {
     dialer: Arc<Dialer>,
     device: Arc<Device>,
     uplinks: watch::Receiver<Vec<Uplink>>,
+    servers: Servers,
     /// Where the device's packets go.
     to_session: watch::Sender<Option<mpsc::Sender<Batch>>>,
     /// What the device's MTU is to be.
@@ -111,9 +113,6 @@ impl Current {
     }
 }
 
-/// What follows a session.
-type Next = Option<(Dialed, ServerEntry)>;
-
 impl Client {
     async fn start(config: ClientConfig) -> Result<Client> {
         let common = &config.common;
@@ -148,6 +147,7 @@ impl Client {
             dialer,
             device,
             uplinks,
+            servers: Servers::watch(&config),
             to_session,
             mtu,
             addresses: Vec::new(),
@@ -162,7 +162,7 @@ impl Client {
     }
 
     async fn stay_connected(&mut self) -> std::convert::Infallible {
-        let mut next: Next = None;
+        let mut next: Found = None;
         loop {
             let (dialed, server) = match next.take() {
                 Some(found) => found,
@@ -209,7 +209,7 @@ impl Client {
     /// The nearest server that answers, over any uplink.
     async fn find(&mut self) -> (Dialed, ServerEntry) {
         loop {
-            let mut servers = self.config.servers.clone();
+            let mut servers = self.servers.get().await;
             if let Some(name) = self.refused_by.take().filter(|_| servers.len() > 1) {
                 servers.retain(|server| server.name != name);
             }
@@ -225,7 +225,10 @@ impl Client {
 
     /// Opens a session over `dialed`, in place of the one that there may be.
     async fn open(&mut self, dialed: Dialed, server: ServerEntry) -> Result<()> {
-        let wanted: Vec<_> = self.addresses.iter().map(|(address, _)| *address).collect();
+        let wanted = match self.servers.addresses() {
+            given if !given.is_empty() => given,
+            _ => self.addresses.iter().map(|(address, _)| *address).collect(),
+        };
         let first = PathNumber { index: PathId::all().next().expect("there are paths"), standby: false };
         let (opened, secret, attached) =
             dialed.open(&wanted, first).await.with_context(|| format!("no session at {}", server.name))?;
@@ -284,11 +287,11 @@ impl Client {
     }
 
     /// Stays with the session until there is another server to go to, or none at all.
-    async fn hold(&mut self) -> Next {
+    async fn hold(&mut self) -> Found {
         let mut look = interval(LOOK_EVERY);
         let mut looks = 0;
         let mut forgotten = false;
-        let mut search: Option<tokio::task::JoinHandle<Next>> = None;
+        let mut search: Option<tokio::task::JoinHandle<Found>> = None;
         loop {
             let Some(current) = &mut self.current else { return None };
             tokio::select! {
@@ -297,10 +300,10 @@ impl Client {
                     let own = current.membership.server.clone();
                     warn!(server = own.name, "{trouble}");
                     forgotten |= trouble == Trouble::Forgotten;
-                    let elsewhere = |server: &&ServerEntry| trouble != Trouble::Draining || **server != own;
+                    let elsewhere = |server: &ServerEntry| trouble != Trouble::Draining || *server != own;
                     if search.is_none() {
-                        let servers = self.config.servers.iter().filter(elsewhere).cloned().collect();
-                        search = Some(self.begin_search(servers));
+                        let servers = self.servers.get().await.into_iter();
+                        search = Some(self.begin_search(servers.filter(elsewhere).collect()));
                     }
                 }
                 found = finished(&mut search) => {
@@ -317,14 +320,14 @@ impl Client {
                     let silent = self.look(looks % STATUS_EVERY == 0).await;
                     if silent && search.is_none() {
                         info!("nothing is heard over any uplink: trying all servers");
-                        search = Some(self.begin_search(self.config.servers.clone()));
+                        search = Some(self.begin_search(self.servers.get().await));
                     }
                 }
             }
         }
     }
 
-    fn begin_search(&self, servers: Vec<ServerEntry>) -> tokio::task::JoinHandle<Next> {
+    fn begin_search(&self, servers: Vec<ServerEntry>) -> tokio::task::JoinHandle<Found> {
         tokio::spawn(search(Arc::clone(&self.dialer), self.usable(), servers))
     }
 
@@ -432,54 +435,6 @@ async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<
                 error!("{error:#}");
                 return;
             }
-        }
-    }
-}
-
-/// What a search came to; waits as long as there is none.
-async fn finished(search: &mut Option<tokio::task::JoinHandle<Next>>) -> Next {
-    match search {
-        Some(search) => search.await.unwrap_or(None),
-        None => std::future::pending().await,
-    }
-}
-
-/// Tries all servers over all uplinks at once. Of those that answer about as soon as the first one, the one with the
-/// lowest round-trip time is taken.
-async fn search(dialer: Arc<Dialer>, uplinks: Vec<Uplink>, servers: Vec<ServerEntry>) -> Next {
-    let mut attempts = JoinSet::new();
-    for server in servers {
-        for uplink in &uplinks {
-            let (dialer, uplink, server) = (Arc::clone(&dialer), uplink.clone(), server.clone());
-            attempts.spawn(async move {
-                let dialed = dialer.dial(&uplink, &server).await;
-                dialed.map(|dialed| (dialed, server.clone())).map_err(|error| {
-                    info!(server = server.name, interface = uplink.interface, "{error:#}");
-                })
-            });
-        }
-    }
-    let rtt = |dialed: &Dialed| dialed.connection.rtt(noq::PathId::ZERO).unwrap_or(Duration::MAX);
-    let mut best: Next = None;
-    loop {
-        let answer = match &best {
-            None => attempts.join_next().await,
-            Some(_) => timeout(GRACE, attempts.join_next()).await.unwrap_or(None),
-        };
-        let Some(answer) = answer else { return best };
-        let Ok(Ok(found)) = answer else { continue };
-        let other = match best {
-            Some(known) if rtt(&known.0) <= rtt(&found.0) => {
-                best = Some(known);
-                Some(found)
-            }
-            known => {
-                best = Some(found);
-                known
-            }
-        };
-        if let Some((dialed, _)) = other {
-            CloseCode::Left.close(&dialed.connection);
         }
     }
 }

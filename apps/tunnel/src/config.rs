@@ -6,11 +6,12 @@ mod server;
 
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
 pub use coding::{Borders, Coding, InvalidCoding};
-pub use server::{Client, ServerConfig};
+pub use server::{Client, Listed, ServerConfig};
 
 pub use hawser_control::Prefix;
 pub use hawser_io::config::ConfigError;
 
+use hawser_client::Controller;
 use hawser_io::config::Source;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -122,6 +123,43 @@ struct Tls {
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
     node: Option<PathBuf>,
+}
+
+/// Where what outlives the machine is kept.
+fn lasting(state: Option<&Path>, name: &str) -> PathBuf {
+    state.unwrap_or(Path::new(LASTING_STATE)).join(name)
+}
+
+fn check_addresses<T>(
+    source: &Source<'_>,
+    at: &Spanned<T>,
+    addresses: &[SocketAddr],
+) -> Result<(), ConfigError> {
+    let of_family = |ipv4| addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
+    match !addresses.is_empty() && of_family(true) <= 1 && of_family(false) <= 1 {
+        true => Ok(()),
+        false => {
+            Err(source.wrong(at, "addresses has one address with its port, or one of IPv4 and one of IPv6"))
+        }
+    }
+}
+
+/// The URLs of controllers, which know a node by its certificate.
+fn controllers<T>(
+    source: &Source<'_>,
+    at: &Spanned<T>,
+    urls: &[String],
+    tls: &Spanned<Tls>,
+) -> Result<Vec<Controller>, ConfigError> {
+    if urls.is_empty() {
+        return Err(source.wrong(at, "urls names each controller as \"https://HOST:PORT\""));
+    }
+    if tls.get_ref().node.is_none() {
+        return Err(source
+            .wrong(at, "a controller knows enrolled nodes only: [tls] has to name one's folder, `node`"));
+    }
+    let urls = urls.iter().map(|url| url.parse()).collect::<Result<_, hawser_client::Error>>();
+    urls.map_err(|error| source.wrong(at, error.to_string()))
 }
 
 fn default_interface() -> String {
@@ -236,6 +274,20 @@ mod tests {
                 "line 11: 10.77.0.1 is none that a client can have",
             ),
             ("server", server, "127.0.0.1:9478", "0.0.0.0:9478", "line 1: metrics is a loopback address"),
+            (
+                "client",
+                client,
+                "[[uplink]]\ninterface = \"eth1\"",
+                "[controller]\nurls = []\n[[uplink]]\ninterface = \"eth1\"",
+                "urls names each controller",
+            ),
+            (
+                "server",
+                server,
+                "[coding]",
+                "[controller]\nurls = [\"https://a:1\"]\naddresses = [\"10.0.0.1:1\"]\n[coding]",
+                "[tls] has to name one's folder",
+            ),
             ("server", server, "\"xnc\"", "\"best\"", "there is no scheme `best`"),
         ] {
             let error = read(role, &text.replace(from, to)).unwrap_err();

@@ -2,6 +2,7 @@
 
 mod addresses;
 mod connection;
+pub(crate) mod guests;
 mod registry;
 
 use crate::config::ServerConfig;
@@ -12,6 +13,7 @@ use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{Status, StatusFile};
 use crate::tls;
 use anyhow::Result;
+use guests::Guests;
 use hawser_io::tun::Buffer;
 use noq::{Endpoint, TokioRuntime};
 use registry::Registry;
@@ -34,6 +36,8 @@ pub(crate) struct Server {
     pub(crate) config: ServerConfig,
     pub(crate) device: Arc<Device>,
     pub(crate) registry: Registry,
+    /// Whom a controller lets in; without one, whoever has a certificate.
+    pub(crate) guests: Option<Arc<Guests>>,
     /// Whether the server is about to end.
     pub(crate) draining: watch::Sender<bool>,
     /// Which clients' routes are to change: to what MTU, or to nothing.
@@ -65,12 +69,18 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         let device = Arc::clone(&device);
         move || route(&device, changes)
     });
-    let server = Arc::new(Server { config, device, registry, draining: watch::Sender::new(false), routes });
+    let listed = config.listed.clone();
+    let guests = listed.as_ref().map(Guests::read).transpose()?.map(Arc::new);
+    let draining = watch::Sender::new(false);
+    let server = Arc::new(Server { config, device, registry, guests: guests.clone(), draining, routes });
     for endpoint in &endpoints {
         info!(address = %endpoint.local_addr()?, "waiting for clients");
         tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.subscribe()));
     }
     tokio::spawn(dispatch(Arc::clone(&server)));
+    if let (Some(guests), Some(listed)) = (guests, listed) {
+        tokio::spawn(guests::keep_listed(Arc::clone(&server), guests, listed));
+    }
     if let Some(address) = metrics_address {
         let server = Arc::clone(&server);
         metrics::serve(address, move || {

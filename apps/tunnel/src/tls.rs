@@ -47,13 +47,30 @@ pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>>
     Ok(tls::server(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
 }
 
-/// The name of the other end: the common name of its certificate.
-pub(crate) fn peer_name(connection: &Connection) -> Result<String> {
+/// The other end, as its certificate has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Peer {
+    /// The common name.
+    pub(crate) name: String,
+    /// The certificate's serial number, hexadecimal.
+    pub(crate) serial: String,
+}
+
+/// Who the other end is.
+pub(crate) fn peer(connection: &Connection) -> Result<Peer> {
     let chain = connection.peer_identity().context("the other end showed no certificate")?;
     let chain = chain.downcast::<Vec<CertificateDer<'static>>>();
     let chain = chain.map_err(|_| anyhow!("the other end showed no certificate of X.509"))?;
-    let name = chain.first().and_then(common_name);
-    name.context("the other end's certificate names nobody: it has no common name")
+    let peer = chain.first().and_then(Peer::of);
+    peer.context("the other end's certificate names nobody: it has no common name")
+}
+
+impl Peer {
+    fn of(certificate: &CertificateDer<'_>) -> Option<Peer> {
+        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+        let name = certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
+        Some(Peer { name, serial: hex::encode(certificate.raw_serial()) })
+    }
 }
 
 impl Texts {
@@ -81,12 +98,6 @@ fn client_of_nodes(texts: &Texts, identity: &Identity) -> Result<Arc<QuicClientC
     Ok(tls::client_verifying(Arc::new(ByNodeName(nodes)), identity, PROTOCOL)?)
 }
 
-fn common_name(certificate: &CertificateDer<'_>) -> Option<String> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let name = certificate.subject().iter_common_name().next()?;
-    name.as_str().ok().map(str::to_owned)
-}
-
 /// Accepts a server that is the node of the name that it is called by.
 #[derive(Debug)]
 struct ByNodeName(Arc<dyn ClientCertVerifier>);
@@ -101,7 +112,7 @@ impl ServerCertVerifier for ByNodeName {
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         self.0.verify_client_cert(end_entity, intermediates, now)?;
-        if common_name(end_entity).as_deref() == Some(&*server_name.to_str()) {
+        if Peer::of(end_entity).is_some_and(|peer| peer.name == server_name.to_str()) {
             Ok(ServerCertVerified::assertion())
         } else {
             Err(CertificateError::NotValidForName.into())

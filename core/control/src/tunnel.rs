@@ -29,6 +29,8 @@ pub struct ServerReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Admitted {
+    /// How often the server says how it is, milliseconds.
+    pub report_every_ms: u32,
     /// Of `clients`: another one when they change.
     pub digest: String,
     /// All of them; none when the server knows them already.
@@ -52,6 +54,8 @@ pub struct Client {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Servers {
+    /// How often the client asks again, milliseconds.
+    pub ask_every_ms: u32,
     /// Servers that live, those with the least load first.
     pub servers: Vec<Server>,
     /// The inner addresses that the client has at all of them; none: the servers choose.

@@ -34,7 +34,8 @@ pub(super) async fn serve(
     let clients = controller.clients(&caller.tenant);
     let digest = sha256_hex(emit(&clients));
     let is_news = known.is_none_or(|known| known != digest);
-    Ok(Json(Admitted { digest, clients: is_news.then_some(clients) }))
+    let report_every_ms = controller.config.nodes.report_every_ms;
+    Ok(Json(Admitted { report_every_ms, digest, clients: is_news.then_some(clients) }))
 }
 
 /// Ask where the node may go as a client of tunnels
@@ -51,7 +52,7 @@ pub(super) async fn find(
     let mut servers: Vec<Server> =
         servers(&view).map(|(_, server)| server).filter(|server| server.tenant == caller.tenant).collect();
     servers.sort_by(|one, other| one.load().total_cmp(&other.load()));
-    Ok(Json(Servers { servers, addresses }))
+    Ok(Json(Servers { ask_every_ms: controller.config.nodes.report_every_ms, servers, addresses }))
 }
 
 /// Servers of tunnels that live, by name

@@ -1,7 +1,7 @@
 use super::{
-    Common, ConfigError, LASTING_STATE, MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
-    default_state,
+    Common, ConfigError, MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu, default_state,
 };
+use hawser_client::Controller;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -16,8 +16,10 @@ pub struct ClientConfig {
     pub routes: Vec<Prefix>,
     /// Whether what this node forwards into the tunnel takes the tunnel's address as its source.
     pub masquerade: bool,
-    /// Where the tunnel may end.
+    /// Where the tunnel may end, as long as no controller says it.
     pub servers: Vec<ServerEntry>,
+    /// Who knows servers; none: nobody.
+    pub controllers: Vec<Controller>,
     /// Where it is kept what uplinks have carried this month.
     pub usage_file: PathBuf,
     /// What it may use.
@@ -63,6 +65,7 @@ impl UplinkRule {
 struct File {
     tunnel: Spanned<Tunnel>,
     tls: Spanned<Tls>,
+    controller: Option<Spanned<ControllerEntry>>,
     #[serde(default)]
     server: Vec<Spanned<Server>>,
     #[serde(default)]
@@ -90,6 +93,13 @@ struct Tunnel {
     state: Option<PathBuf>,
     /// A loopback address where metrics are served.
     metrics: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControllerEntry {
+    /// `https://HOST:PORT` of every instance.
+    urls: Vec<String>,
 }
 
 #[derive(Deserialize)]
@@ -130,9 +140,16 @@ impl ClientConfig {
             state: tunnel.state.clone().unwrap_or_else(default_state),
             metrics: tunnel.metrics,
         };
-        if file.server.is_empty() {
-            return Err(source.wrong(&file.tunnel, "there is no [[server]] to connect to"));
+        if file.server.is_empty() && file.controller.is_none() {
+            return Err(source.wrong(
+                &file.tunnel,
+                "there is no [[server]] to connect to, and no [controller] that knows one",
+            ));
         }
+        let controllers = match &file.controller {
+            Some(entry) => super::controllers(&source, entry, &entry.get_ref().urls, &file.tls)?,
+            None => Vec::new(),
+        };
         if file.uplink.is_empty() {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
@@ -140,12 +157,8 @@ impl ClientConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
-            usage_file: tunnel
-                .state
-                .as_deref()
-                .unwrap_or(Path::new(LASTING_STATE))
-                .join(&tunnel.name)
-                .join("usage.json"),
+            usage_file: super::lasting(tunnel.state.as_deref(), &tunnel.name).join("usage.json"),
+            controllers,
             servers: file.server.iter().map(|entry| server(&source, entry)).collect::<Result<_, _>>()?,
             uplinks: file
                 .uplink
@@ -158,12 +171,7 @@ impl ClientConfig {
 
 fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, ConfigError> {
     let Server { name, addresses } = entry.get_ref();
-    let of_family = |ipv4| addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
-    if addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
-        return Err(
-            source.wrong(entry, "addresses has one address with its port, or one of IPv4 and one of IPv6")
-        );
-    }
+    super::check_addresses(source, entry, addresses)?;
     Ok(ServerEntry { name: name.clone(), addresses: addresses.clone() })
 }
 

@@ -2,6 +2,7 @@ use super::{
     Coding, Common, ConfigError, DEFAULT_PORT, MTU, Prefix, Shared, Source, Tls, default_interface,
     default_mtu, default_state,
 };
+use hawser_client::Controller;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -32,8 +33,21 @@ pub struct ServerConfig {
     pub open: bool,
     /// What is said of single clients, by the name in their certificate.
     pub clients: BTreeMap<String, Client>,
+    /// The controller that tells clients of this server, and says which of them to let in.
+    pub listed: Option<Listed>,
     /// How packets are sent and recovered, here and at the clients.
     pub coding: Coding,
+}
+
+/// How a controller lists this server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// Every instance of the controller.
+    pub controllers: Vec<Controller>,
+    /// Where clients reach this server, at most one address of each family.
+    pub addresses: Vec<SocketAddr>,
+    /// Where it is kept whom the controller lets in, for the time without one.
+    pub clients_file: PathBuf,
 }
 
 /// A client that is named.
@@ -48,6 +62,7 @@ pub struct Client {
 struct File {
     tunnel: Spanned<Tunnel>,
     tls: Spanned<Tls>,
+    controller: Option<Spanned<ControllerEntry>>,
     #[serde(default)]
     client: Vec<Spanned<ClientEntry>>,
     #[serde(default)]
@@ -88,11 +103,19 @@ struct Tunnel {
     /// Whether clients that are not listed are let in.
     #[serde(default = "yes")]
     open: bool,
-    /// Where the status is written.
-    #[serde(default = "default_state")]
-    state: PathBuf,
+    /// Where the status is written, and whom a controller lets in.
+    state: Option<PathBuf>,
     /// A loopback address where metrics are served.
     metrics: Option<SocketAddr>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ControllerEntry {
+    /// `https://HOST:PORT` of every instance.
+    urls: Vec<String>,
+    /// Where clients reach this server, with their ports, at most one of each family.
+    addresses: Vec<SocketAddr>,
 }
 
 #[derive(Deserialize)]
@@ -139,7 +162,7 @@ impl ServerConfig {
             name: tunnel.name.clone(),
             interface: tunnel.interface.clone(),
             mtu_bytes: tunnel.mtu_bytes,
-            state: tunnel.state.clone(),
+            state: tunnel.state.clone().unwrap_or_else(default_state),
             metrics: tunnel.metrics,
         };
         let of_family = |ipv4| tunnel.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4).count();
@@ -157,6 +180,10 @@ impl ServerConfig {
         if !MTU.contains(&tunnel.outer_mtu_bytes) {
             return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
         }
+        let listed = match &file.controller {
+            Some(entry) => Some(listed(&source, entry, &file.tls, tunnel)?),
+            None => None,
+        };
         file.coding.config().map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
         Ok(ServerConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
@@ -168,10 +195,26 @@ impl ServerConfig {
             drain: Duration::from_secs(tunnel.drain_s),
             most_clients: tunnel.most_clients,
             open: tunnel.open,
+            listed,
             clients: clients(&source, &file.client, &tunnel.addresses)?,
             coding: file.coding,
         })
     }
+}
+
+fn listed(
+    source: &Source<'_>,
+    entry: &Spanned<ControllerEntry>,
+    tls: &Spanned<Tls>,
+    tunnel: &Tunnel,
+) -> Result<Listed, ConfigError> {
+    let ControllerEntry { urls, addresses } = entry.get_ref();
+    super::check_addresses(source, entry, addresses)?;
+    Ok(Listed {
+        controllers: super::controllers(source, entry, urls, tls)?,
+        addresses: addresses.clone(),
+        clients_file: super::lasting(tunnel.state.as_deref(), &tunnel.name).join("clients.json"),
+    })
 }
 
 fn clients(

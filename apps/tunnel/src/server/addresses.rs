@@ -6,7 +6,11 @@ use std::net::IpAddr;
 #[derive(Debug)]
 pub(crate) struct Addresses {
     prefixes: Vec<Prefix>,
+    /// By configuration, and by a controller.
     fixed: BTreeMap<String, Vec<IpAddr>>,
+    assigned: BTreeMap<String, Vec<IpAddr>>,
+    /// All of these.
+    promised: BTreeSet<IpAddr>,
     taken: BTreeSet<IpAddr>,
     had: HashMap<String, Vec<IpAddr>>,
     /// By prefix, the number to try next: an address rests for as long as possible.
@@ -24,11 +28,20 @@ impl Addresses {
         let fixed = clients.iter().filter(|(_, client)| !client.addresses.is_empty());
         Addresses {
             fixed: fixed.map(|(name, client)| (name.clone(), client.addresses.clone())).collect(),
+            assigned: BTreeMap::new(),
+            promised: clients.values().flat_map(|client| &client.addresses).copied().collect(),
             next: vec![FIRST; prefixes.len()],
             prefixes,
             taken: BTreeSet::new(),
             had: HashMap::new(),
         }
+    }
+
+    /// Clients have these addresses unless the configuration gives them others. Who has another client's keeps it until it
+    /// goes.
+    pub(crate) fn assign(&mut self, assigned: impl Iterator<Item = (String, Vec<IpAddr>)>) {
+        self.assigned = assigned.collect();
+        self.promised = self.fixed.values().chain(self.assigned.values()).flatten().copied().collect();
     }
 
     /// The server's own addresses, with the lengths of their prefixes.
@@ -40,16 +53,18 @@ impl Addresses {
     /// One address of each prefix for a client: those that it always has, those that it wants or had if they are free,
     /// others otherwise. None when a prefix is used up.
     pub(crate) fn take(&mut self, client: &str, wanted: &[IpAddr]) -> Option<Vec<IpAddr>> {
-        let fixed = self.fixed.get(client).cloned().unwrap_or_default();
+        let fixed = [&self.fixed, &self.assigned].into_iter().filter_map(|given| given.get(client));
+        let fixed: Vec<_> =
+            fixed.flatten().copied().filter(|address| !self.taken.contains(address)).collect();
         let had = self.had.get(client).cloned().unwrap_or_default();
         let mut addresses = Vec::new();
         for number in 0..self.prefixes.len() {
             let prefix = self.prefixes[number];
-            let fixed = fixed.iter().copied().find(|address| prefix.contains(*address));
-            let usable = |address: &IpAddr| {
-                prefix.number(*address).is_some_and(|number| number >= FIRST) && self.is_free(*address)
-            };
-            let chosen = fixed.or_else(|| had.iter().chain(wanted).copied().find(usable));
+            let is_client_s =
+                |address: &IpAddr| prefix.number(*address).is_some_and(|number| number >= FIRST);
+            let fixed = fixed.iter().copied().find(is_client_s);
+            let usable = |address: &IpAddr| is_client_s(address) && self.is_free(*address);
+            let chosen = fixed.or_else(|| wanted.iter().chain(&had).copied().find(usable));
             addresses.push(chosen.or_else(|| self.search(number))?);
         }
         self.taken.extend(addresses.iter().copied());
@@ -68,7 +83,7 @@ impl Addresses {
 
     /// Neither in use nor promised.
     fn is_free(&self, address: IpAddr) -> bool {
-        !self.taken.contains(&address) && !self.fixed.values().flatten().any(|fixed| *fixed == address)
+        !self.taken.contains(&address) && !self.promised.contains(&address)
     }
 
     fn search(&mut self, prefix: usize) -> Option<IpAddr> {
@@ -138,6 +153,31 @@ mod tests {
             pool.give_back("c", got);
         }
         assert_eq!(pool.take("fixed", &[]).unwrap()[0], ip("10.77.0.4"));
+    }
+
+    #[test]
+    fn what_a_controller_assigns_is_kept_for_its_client() {
+        let mut pool = pool(&[("fixed", "10.77.0.4")]);
+        let assigned = [("a", "10.77.0.2"), ("b", "10.77.0.3"), ("fixed", "10.77.0.5"), ("c", "192.0.2.9")];
+        let early = pool.take("early", &[ip("10.77.0.3")]).unwrap();
+        assert_eq!(early[0], ip("10.77.0.3"));
+        pool.assign(assigned.iter().map(|(name, address)| (name.to_string(), vec![ip(address)])));
+        assert_eq!(pool.take("a", &[]).unwrap()[0], ip("10.77.0.2"));
+        assert_eq!(pool.take("fixed", &[]).unwrap()[0], ip("10.77.0.4"));
+        let b = pool.take("b", &[]).unwrap();
+        assert_eq!(b[0], ip("10.77.0.6"), "somebody has it still, and all others are promised");
+        pool.give_back("b", b);
+        pool.give_back("early", early);
+        assert_eq!(pool.take("b", &[]).unwrap()[0], ip("10.77.0.3"));
+        assert_eq!(pool.take("c", &[]).unwrap()[0], ip("10.77.0.6"), "it is of no prefix of this server");
+    }
+
+    #[test]
+    fn what_a_client_has_now_counts_more_than_what_it_had_here_before() {
+        let mut pool = pool(&[]);
+        let had = pool.take("a", &[]).unwrap();
+        pool.give_back("a", had);
+        assert_eq!(pool.take("a", &[ip("10.77.0.5")]).unwrap()[0], ip("10.77.0.5"));
     }
 
     #[test]

@@ -3,7 +3,7 @@ use super::registry::Open;
 use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret};
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
-use crate::tls::peer_name;
+use crate::tls::{Peer, peer};
 use anyhow::Result;
 use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
 use std::net::IpAddr;
@@ -78,7 +78,7 @@ async fn welcome(
     let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
     quic.transport_config(transport(payload, &live)?);
     let connection = incoming.accept_with(Arc::new(quic))?.await?;
-    let client = peer_name(&connection)?;
+    let peer = peer(&connection)?;
     let (mut send, mut receive) = connection.accept_bi().await?;
     let hello: Hello = match join::receive(&mut receive).await {
         Ok(hello) => hello,
@@ -86,6 +86,11 @@ async fn welcome(
             return refuse(server, &connection, &mut send, Refusal::Malformed, format!("{error:#}")).await;
         }
     };
+    if !admits(server, &peer).await {
+        let explanation = format!("{} is not among the clients of this server", peer.name);
+        return refuse(server, &connection, &mut send, Refusal::NotAdmitted, explanation).await;
+    }
+    let client = peer.name;
     let link = || Link {
         connection: connection.clone(),
         live: live.clone(),
@@ -123,6 +128,17 @@ async fn welcome(
     }
 }
 
+/// Whether a client with a certificate of the authority may come in.
+async fn admits(server: &Server, peer: &Peer) -> bool {
+    let config = &server.config;
+    let is_listed = config.open || config.clients.contains_key(&peer.name);
+    is_listed
+        && match &server.guests {
+            Some(guests) => guests.admits(peer).await,
+            None => true,
+        }
+}
+
 async fn refuse(
     server: &Server,
     connection: &Connection,
@@ -154,9 +170,6 @@ fn open(
     wanted: &[IpAddr],
 ) -> Outcome<(Arc<Open>, Answer)> {
     let config = &server.config;
-    if !config.open && !config.clients.contains_key(client) {
-        return Err((Refusal::NotAdmitted, format!("{client} is not among the clients of this server")));
-    }
     if *server.draining.borrow() {
         return Err((Refusal::Busy, "the server is ending".to_owned()));
     }

@@ -4,6 +4,7 @@ use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
 use crate::session::{Batch, Command, Handle, Report};
 use crate::status::SessionStatus;
+use hawser_control::tunnel::Client;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -100,6 +101,12 @@ impl Registry {
         clients.by_name.insert(client.to_owned(), id);
         clients.by_id.insert(id, Arc::clone(&open));
         Some(open)
+    }
+
+    /// Remembers the addresses that clients always have.
+    pub(crate) fn assign<'a>(&self, clients: impl Iterator<Item = &'a Client>) {
+        let of = |client: &Client| (client.name.to_string(), client.addresses.clone());
+        self.lock().addresses.assign(clients.map(of));
     }
 
     /// The session called `id`, if it is the client's.

@@ -1,6 +1,7 @@
 //! A client and two servers in network namespaces, with a router between and a host behind.
 
 mod certificates;
+mod controller;
 mod faults;
 mod process;
 mod protocol;

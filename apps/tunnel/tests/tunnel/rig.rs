@@ -167,13 +167,13 @@ impl Rig {
         self.start(&self.client, name, "client", &config)
     }
 
-    pub(crate) fn start(&self, namespace: &Namespace, name: &str, role: &'static str, config: &str) -> End {
+    pub(crate) fn start(&self, namespace: &Namespace, name: &str, role: &str, config: &str) -> End {
         let file = self.path(&format!("{name}.toml"));
         fs::write(&file, config).unwrap();
         let status = self.path(name).join("status.json");
         // What an earlier process left would be taken for this one's.
         let _ = fs::remove_file(&status);
-        End { process: process::start(namespace, role, &file), status }
+        End { process: process::start(namespace, &format!("tunnel {role}"), &file), status }
     }
 
     /// Hides the client from the first server behind the router's address there, and these of its ports.

@@ -1,0 +1,194 @@
+//! Servers and clients that a controller enrolled, and that hear from it of each other.
+
+use crate::process;
+use crate::rig::{End, HOST4, PATIENCE, PORT, Rig, UPLINKS};
+use crate::traffic::{Connection, echo};
+use hawser_client::{OperatorClient, enrol};
+use hawser_control::Name;
+use hawser_control::access::NewEnrolment;
+use hawser_control::resource::Tenant;
+use hawser_io::process::Process;
+use std::fs;
+use std::net::TcpStream;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const URL: &str = "https://127.0.0.1:14750";
+
+/// A controller at the router, and what it has enrolled.
+struct Controlled {
+    controller: Option<Process>,
+    rig: Rig,
+}
+
+fn name(text: &str) -> Name {
+    text.parse().unwrap()
+}
+
+impl Controlled {
+    fn new(nodes: &[&str]) -> Controlled {
+        let rig = Rig::new();
+        let config = format!(
+            "listen = \"0.0.0.0:14750\"\nnames = [\"10.1.0.2\", \"203.0.0.2\", \"203.0.1.2\"]\nstate = {:?}\n\
+             [nodes]\nreport_every_ms = 200\nlease_s = 2\n[tunnels]\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\n",
+            rig.path("control")
+        );
+        fs::write(rig.path("controller.toml"), config).unwrap();
+        let mut controlled = Controlled { controller: None, rig };
+        controlled.start_controller();
+        let tenant = Tenant { name: name("acme"), description: String::new() };
+        controlled.ask(async |operator| operator.create_tenant(&tenant).await).unwrap();
+        nodes.iter().for_each(|node| controlled.enrol(node));
+        controlled
+    }
+
+    fn start_controller(&mut self) {
+        let router = &self.rig.router;
+        self.controller = Some(process::start(router, "controller", &self.rig.path("controller.toml")));
+        let start = Instant::now();
+        let serves = || router.run(|| TcpStream::connect("127.0.0.1:14750").is_ok()).unwrap();
+        while !serves() {
+            assert!(start.elapsed() < PATIENCE, "the controller does not serve");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Asks the controller as its first operator.
+    fn ask<T: Send>(
+        &self,
+        question: impl AsyncFnOnce(&OperatorClient) -> Result<T, hawser_client::Error> + Send,
+    ) -> Result<T, hawser_client::Error> {
+        let read = |file: &str| fs::read_to_string(self.rig.path("control").join(file)).unwrap();
+        let client = OperatorClient::new(&[URL.parse()?], &read("authority.pem"), &read("admin.token"))?;
+        let ask = || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            runtime.block_on(question(&client))
+        };
+        self.rig.router.run(ask).unwrap()
+    }
+
+    fn enrol(&self, node: &str) {
+        let enrolment = NewEnrolment { tenant: name("acme"), valid_s: 600 };
+        let identity = self.ask(async |operator| {
+            let token = operator.enrol_node(&name(node), &enrolment).await?.token;
+            enrol(&[URL.parse()?], &token).await
+        });
+        identity.unwrap().store(&self.rig.path(&format!("{node}.node"))).unwrap();
+    }
+
+    fn server(&self, number: usize, more: &str) -> End {
+        let node = ["one", "two"][number];
+        let sections = format!(
+            "[tls]\nnode = \"{node}.node\"\n[controller]\nurls = [\"https://203.0.{number}.2:14750\"]\n\
+             addresses = [\"203.0.{number}.1:{PORT}\"]\n"
+        );
+        self.rig.server_with(number, &format!("nat = false\n{more}"), &sections)
+    }
+
+    /// A client that also knows the first server without being told.
+    fn client(&self, node: &str) -> End {
+        let config = format!(
+            "[tunnel]\nname = \"{node}\"\ninterface = \"tun-{node}\"\nroutes = [\"{HOST4}/32\"]\nstate = \"{}\"\n\
+             [tls]\nnode = \"{node}.node\"\n[controller]\nurls = [\"https://10.1.0.2:14750\"]\n\
+             [[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n[[uplink]]\ninterface = \"wan*\"\n",
+            self.rig.folder.path().display()
+        );
+        self.rig.start(&self.rig.client, node, "client", &config)
+    }
+
+    /// Waits until the controller knows that many servers.
+    fn until_servers(&self, count: usize) {
+        let start = Instant::now();
+        while self.ask(async |operator| operator.tunnel_servers().all().await).unwrap().len() != count {
+            assert!(start.elapsed() < PATIENCE, "the controller does not know {count} servers");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+#[test]
+fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
+    let controlled = Controlled::new(&["one", "two", "car"]);
+    let rig = &controlled.rig;
+    let mut servers = [0, 1].map(|number| Some(controlled.server(number, "")));
+    controlled.until_servers(2);
+    let client = controlled.client("car");
+    client.until("both uplinks", |status| {
+        status.sessions.iter().any(|session| session.paths.len() == UPLINKS.len())
+    });
+    let before = client.session();
+    let dying = if before.peer == "one" { 0 } else { 1 };
+    rig.route_back_by(dying);
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    connection.progresses();
+
+    drop(servers[dying].take());
+    let other = ["two", "one"][dying];
+    let after = client.until("a session at the other server", |status| {
+        status.sessions.iter().any(|session| session.peer == other)
+    });
+    assert_eq!(after.sessions[0].addresses, before.addresses);
+    rig.route_back_by(1 - dying);
+    connection.progresses();
+    connection.end();
+    controlled.until_servers(1);
+}
+
+#[test]
+fn a_client_goes_where_there_is_room() {
+    let controlled = Controlled::new(&["one", "two", "car"]);
+    let _full = controlled.server(0, "most_clients = 0");
+    let _other = controlled.server(1, "");
+    controlled.until_servers(2);
+    assert_eq!(controlled.client("car").session().peer, "two");
+}
+
+#[test]
+fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
+    let controlled = Controlled::new(&["one", "car", "stranger"]);
+    let server = controlled.server(0, "");
+    controlled.until_servers(1);
+    let _client = controlled.client("car");
+    server.until("the client is there", |status| !status.sessions.is_empty());
+
+    controlled.ask(async |operator| operator.revoke_node(&name("car")).await).unwrap();
+    server.until("it has been thrown out", |status| status.sessions.is_empty());
+    server.until_counted("connection_not_admitted", 2);
+    assert!(server.until("it is still out", |_| true).sessions.is_empty());
+
+    // Trusts the server, and has a certificate of its name that another authority signed.
+    let folder = controlled.rig.folder.path();
+    controlled.rig.authority.credentials(folder, "stranger");
+    let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
+    let node = format!("{}{}", read("stranger.key"), read("stranger.pem"));
+    fs::write(folder.join("stranger.node/node.pem"), node).unwrap();
+    let stranger = controlled.client("stranger");
+    server.until_counted("connection_handshake", 1);
+    assert!(stranger.until("a status", |_| true).sessions.is_empty());
+}
+
+#[test]
+fn without_a_controller_those_it_let_in_last_are_let_in() {
+    let mut controlled = Controlled::new(&["one", "car"]);
+    let server = controlled.server(0, "");
+    controlled.until_servers(1);
+    let client = controlled.client("car");
+    let before = client.session();
+
+    controlled.controller = None;
+    drop(server);
+    let server = controlled.server(0, "");
+    let after = client.until("a new session", |status| {
+        status.sessions.iter().any(|session| session.since_unix_ms > before.since_unix_ms)
+    });
+    assert_eq!(after.sessions[0].addresses, before.addresses);
+    echo(&controlled.rig.client, &controlled.rig.host, HOST4);
+
+    // Whoever is enrolled later is let in as soon as the controller is back.
+    controlled.start_controller();
+    controlled.enrol("late");
+    drop(client);
+    let late = controlled.client("late");
+    assert_ne!(late.session().addresses, before.addresses);
+    drop(server);
+}
