@@ -23,6 +23,9 @@ protoc                       protobuf-compiler
 needed_by_checks='
 etcd                         etcd-server
 curl                         curl
+qemu-aarch64                 qemu-user
+aarch64-linux-gnu-gcc        gcc-aarch64-linux-gnu
+/usr/aarch64-linux-gnu/lib/crt1.o  libc6-dev-arm64-cross
 '
 # For xtask/schemathesis.sh, a part of `make test` too, which gets the rest from PyPI.
 needed_by_hostile='
@@ -76,7 +79,7 @@ install_packages() {
 }
 
 require_rust() {
-    command -v cargo >/dev/null || die 'no cargo: install Rust 1.88 or later with rustup, then run this again'
+    command -v cargo >/dev/null || die 'no cargo: install Rust 1.89 or later with rustup, then run this again'
 }
 
 install_check_tools() {
@@ -84,11 +87,12 @@ install_check_tools() {
         echo 'setup: installing cargo-deny (about two minutes)'
         cargo install cargo-deny --locked --quiet || echo 'setup: could not; the licence check will be skipped' >&2
     fi
-    target=wasm32-unknown-unknown
-    if [ ! -d "$(rustc --print target-libdir --target $target)" ]; then
-        echo "setup: installing the Rust target $target"
-        rustup target add $target || echo "setup: could not; core will not be checked for $target" >&2
-    fi
+    for target in wasm32-unknown-unknown aarch64-unknown-linux-gnu; do
+        if [ ! -d "$(rustc --print target-libdir --target $target)" ]; then
+            echo "setup: installing the Rust target $target"
+            rustup target add $target || echo "setup: could not; what needs it will be skipped" >&2
+        fi
+    done
 }
 
 case ${1-} in

@@ -6,10 +6,16 @@ use anyhow::{Context, Result, bail};
 use cargo_metadata::{Metadata, TargetKind};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 const PURE_TARGET: &str = "wasm32-unknown-unknown";
+
+/// What edge nodes and vehicles have instead of this machine's processor, and who links and runs programs for it here.
+const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
+const ARM_LINKER: &str = "aarch64-linux-gnu-gcc";
+const ARM_RUNNER: [&str; 3] = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
 
 /// Features that integration tests require which need root: to load programs, to make network namespaces.
 const EBPF: &str = "ebpf-tests";
@@ -66,6 +72,7 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
 
     let root = machine::root();
     run.step("tests: pure", |count| pure_tests(workspace, count))?;
+    run.step("tests: coding on ARM", arm_tests)?;
     run.step("tests: eBPF", |count| {
         let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
         tests_as_root(&tests, &root, machine::without_ebpf, &[], count)
@@ -135,16 +142,43 @@ fn passed_or_printed(result: Result<()>) -> Outcome {
 /// `core/clippy.toml` forbids clocks, sockets, threads and files by name; a target that has none of them forbids the rest.
 fn pure_core(workspace: &Metadata) -> Result<Outcome> {
     let pure = layers::pure_crates(workspace)?;
-    let installed =
-        Command::new("rustc").args(["--print", "target-libdir", "--target", PURE_TARGET]).output()?;
-    if !std::path::Path::new(String::from_utf8_lossy(&installed.stdout).trim()).exists() {
-        return Ok(Outcome::Skipped(format!("needs `rustup target add {PURE_TARGET}`")));
+    if let Some(reason) = without_target(PURE_TARGET)? {
+        return Ok(Outcome::Skipped(reason));
     }
     let mut check = cargo_command(&["check", "--target", PURE_TARGET]);
     for name in &pure {
         check.args(["--package", name]);
     }
     outcome(check)
+}
+
+/// Why programs for `target` cannot be compiled.
+fn without_target(target: &str) -> Result<Option<String>> {
+    let installed = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
+    let is_there = Path::new(String::from_utf8_lossy(&installed.stdout).trim()).exists();
+    Ok((!is_there).then(|| format!("needs `rustup target add {target}`")))
+}
+
+/// The kernels of network coding that this machine's processor does not have.
+fn arm_tests(count: &mut Count) -> Result<Outcome> {
+    if cfg!(target_arch = "aarch64") {
+        println!("this machine has such a processor: they are among the pure tests");
+        return Ok(Outcome::Passed);
+    }
+    if let Some(reason) = without_target(ARM_TARGET)? {
+        return Ok(Outcome::Skipped(reason));
+    }
+    if let Some(tool) =
+        [ARM_LINKER, ARM_RUNNER[0]].into_iter().find(|tool| !machine::succeeds(tool, &["--version"]))
+    {
+        return Ok(Outcome::Skipped(format!("needs {tool}")));
+    }
+    let test = ["test", "--no-fail-fast", "--package", "hawser-coding", "--test", "kernels"];
+    let mut command = cargo_command(&test);
+    command.args(["--target", ARM_TARGET]);
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", ARM_LINKER);
+    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", ARM_RUNNER.join(" "));
+    counted(command, count)
 }
 
 fn licences() -> Result<Outcome> {
