@@ -77,7 +77,7 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
     while sending.load(Relaxed) {
         let captured = began + Duration::from_secs(1) * frame / FPS;
         thread::sleep(captured.saturating_since(ring::now()));
-        let mean = if frame % KEY_EVERY == 0 { KEY_FRAME_BYTES } else { FRAME_BYTES };
+        let mean = if frame.is_multiple_of(KEY_EVERY) { KEY_FRAME_BYTES } else { FRAME_BYTES };
         let size = random.random_range(mean * 3 / 4..mean * 5 / 4);
         let packets = size.div_ceil(PAYLOAD);
         for packet in 0..packets {
