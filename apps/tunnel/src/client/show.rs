@@ -1,0 +1,36 @@
+use super::Client;
+use crate::status::{SessionStatus, Status, UplinkStatus};
+
+impl Client {
+    /// Writes the status.
+    pub(super) async fn show(&mut self) {
+        let mut status = Status::new(&self.config.common, "client");
+        status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
+        status.not_passed_on = self.device.counted();
+        if let Some(current) = &self.current
+            && let Some(report) = current.membership.handle.report().await
+        {
+            let peer = &current.membership.server.name;
+            status.sessions.push(SessionStatus::new(peer, &current.addresses, current.since, report));
+        }
+        let connected = |name: &str| {
+            status.sessions.iter().flat_map(|session| &session.paths).any(|path| path.name == name)
+        };
+        let uplinks = self.uplinks.borrow().clone();
+        let uplinks = uplinks.iter().map(|uplink| {
+            let used = self.usage.of(&uplink.interface);
+            let state = match uplink.monthly_cap {
+                Some(cap) if used >= cap => "its monthly cap is used up",
+                _ if connected(&uplink.interface) => "connected",
+                _ => "connecting",
+            };
+            UplinkStatus {
+                name: uplink.interface.clone(),
+                state: state.to_owned(),
+                month_bytes: uplink.monthly_cap.map(|_| used),
+            }
+        });
+        status.uplinks = uplinks.collect();
+        *self.shown.lock().expect("nobody panics with it") = self.status_file.write(status);
+    }
+}
