@@ -69,7 +69,10 @@ impl Experiment for CellFusionLive {
             }
             match measured {
                 Ok(trial) => {
-                    trial.invalid_because.iter().for_each(|reason| summary.invalidate(format!("{name}: {reason}")));
+                    trial
+                        .invalid_because
+                        .iter()
+                        .for_each(|reason| summary.invalidate(format!("{name}: {reason}")));
                     trials.push(trial);
                 }
                 // What the others found is not thrown away for one.
@@ -93,7 +96,8 @@ fn schemes() -> impl Iterator<Item = &'static str> {
 
 /// Every scheme on every drive, or those that run by themselves.
 fn names(drives: &[Drive], all: bool) -> Vec<String> {
-    let drives: Vec<&Drive> = if all { drives.iter().collect() } else { drives.iter().skip(EVERY / 2).step_by(EVERY).collect() };
+    let drives: Vec<&Drive> =
+        if all { drives.iter().collect() } else { drives.iter().skip(EVERY / 2).step_by(EVERY).collect() };
     let schemes = schemes().filter(|scheme| all || DEFAULT.contains(scheme));
     schemes.flat_map(|scheme| drives.iter().map(move |drive| format!("{scheme}/{}", drive.name))).collect()
 }
@@ -104,7 +108,8 @@ fn measure(run: &Run, name: &str, drives: &[Drive], clip: &Clip, length: Duratio
     let route = Route::of(scheme)?;
     // Every scheme meets the same links, and each drive's video has ports of its own.
     let seed = run.seed.wrapping_mul(1_000_003).wrapping_add(index as u64);
-    let setting = trial::Setting { name, route, drive: &drives[index], port: port(index), clip, length, seed };
+    let setting =
+        trial::Setting { name, route, drive: &drives[index], port: port(index), clip, length, seed };
     let (mut trial, attempts) =
         run.until_valid(|| trial::run(run, &setting), |trial| trial.invalid_because.clone())?;
     trial.case.params.insert("attempts".into(), attempts.into());

@@ -42,7 +42,7 @@ impl Drive {
 
     /// A drive as the shared ones are, drawn from `seed`: rates wander between nothing and 100 Mb/s, and while a path is
     /// bad it also loses packets, unless the drive is `lossless`.
-    pub(super) fn drawn(seed: u64, lossless: bool) -> Self {
+    pub(in crate::experiments) fn drawn(seed: u64, lossless: bool) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut rates = [30.0_f64; PATHS as usize];
         let mut text = "t_ms,path,rate_mbps,owd_ms,loss\n".to_owned();

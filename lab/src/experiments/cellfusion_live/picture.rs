@@ -17,16 +17,21 @@ use std::process::Command;
 pub(super) fn likeness(frames: &[AccessUnit], shown: &[bool], folder: &Path) -> Result<Vec<Option<f64>>> {
     let doubtful = doubtful(frames, shown);
     let mut likeness: Vec<Option<f64>> = shown.iter().map(|shown| shown.then_some(1.0)).collect();
-    if !doubtful.contains(&true) {
-        return Ok(likeness);
-    }
-    let (reference, received) = (folder.join("reference.ivf"), folder.join("received.ivf"));
-    write(&reference, frames, |frame| doubtful[frame])?;
-    write(&received, frames, |frame| doubtful[frame] && shown[frame])?;
-    let compared = compare(&received, &reference, &folder.join("likeness.txt"))?;
-    for file in [reference, received] {
-        fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
-    }
+    // Before the first key frame nothing can be decoded.
+    let begins = (0..frames.len()).find(|frame| doubtful[*frame] && shown[*frame] && frames[*frame].is_key);
+    let compared = match begins {
+        Some(begins) => {
+            let (reference, received) = (folder.join("reference.ivf"), folder.join("received.ivf"));
+            write(&reference, frames, |frame| doubtful[frame])?;
+            write(&received, frames, |frame| frame >= begins && doubtful[frame] && shown[frame])?;
+            let compared = compare(&received, &reference, &folder.join("likeness.txt"))?;
+            for file in [reference, received] {
+                fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+            }
+            compared
+        }
+        None => BTreeMap::new(),
+    };
     for (frame, likeness) in likeness.iter_mut().enumerate().filter(|(frame, _)| doubtful[*frame]) {
         *likeness = compared.get(&frame).copied();
     }
@@ -79,7 +84,7 @@ fn write(path: &Path, frames: &[AccessUnit], chosen: impl Fn(usize) -> bool) -> 
 fn compare(received: &Path, reference: &Path, log: &Path) -> Result<BTreeMap<usize, f64>> {
     let mut ffmpeg = Command::new("ffmpeg");
     // A receiver shows what it could repair, too. What the decoder says of damages is not asked for.
-    ffmpeg.args(["-nostdin", "-v", "fatal", "-flags", "+output_corrupt", "-i"]).arg(received);
+    ffmpeg.args(["-nostdin", "-v", "fatal", "-copyts", "-flags", "+output_corrupt", "-i"]).arg(received);
     ffmpeg.arg("-i").arg(reference);
     let filter = format!("[0:v][1:v]ssim,metadata=mode=print:key=lavfi.ssim.All:file={}", log.display());
     ffmpeg.args(["-lavfi", &filter, "-fps_mode", "passthrough", "-f", "null", "-"]);
@@ -140,15 +145,15 @@ mod tests {
         ffmpeg.args(["-g", "10", "-x264-params", "scenecut=0:aud=1:slices=1", "-f", "h264"]).arg(&video);
         finish(ffmpeg).unwrap();
         let frames = access_units(&fs::read(&video).unwrap());
-        let shown: Vec<bool> = (0..frames.len()).map(|frame| ![13, 14].contains(&frame)).collect();
+        let shown: Vec<bool> = (0..frames.len()).map(|frame| ![0, 23, 24].contains(&frame)).collect();
 
         let likeness = likeness(&frames, &shown, folder.path()).unwrap();
 
         assert_eq!(likeness.len(), 40);
         for (frame, likeness) in likeness.into_iter().enumerate() {
             match frame {
-                13 | 14 => assert_eq!(likeness, None),
-                15..20 => assert!(likeness.unwrap() < 0.999, "{frame} lacks what it refers to: {likeness:?}"),
+                0..10 | 23 | 24 => assert_eq!(likeness, None, "{frame}"),
+                25..30 => assert!(likeness.unwrap() < 0.999, "{frame} lacks what it refers to: {likeness:?}"),
                 _ => assert_eq!(likeness, Some(1.0), "{frame}"),
             }
         }

@@ -38,7 +38,11 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     let percent = |value: f64| format!("{:.2} %", 100.0 * value);
     [
         highlight("fps_mean", "frames per second through the tunnel; the target is 29", &plain),
-        highlight("stall_above_floor_ratio", "stalled beyond what the links enforce; the target is 1.5 %", &percent),
+        highlight(
+            "stall_above_floor_ratio",
+            "stalled beyond what the links enforce; the target is 1.5 %",
+            &percent,
+        ),
         highlight("ssim_mean", "likeness (SSIM); the target is 0.9", &|value| format!("{value:.3}")),
     ]
     .into_iter()
@@ -49,7 +53,8 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
     let (drives, means): (Vec<_>, Vec<_>) = summary.cases.iter().partition(|case| case.name.contains('/'));
     let figure = |panels| Item::Figure(Figure { caption: String::new(), panels });
-    let section = |title: &str, text: &str, items| Section { title: title.to_owned(), text: text.to_owned(), items };
+    let section =
+        |title: &str, text: &str, items| Section { title: title.to_owned(), text: text.to_owned(), items };
     vec![
         section(
             "On average",
@@ -100,7 +105,8 @@ fn delays(trials: &[Trial]) -> Plot {
         let shown = frame.shown.map(|shown| shown.saturating_since(frame.captured).as_secs_f64() * 1e3);
         shown.unwrap_or(f64::NAN)
     };
-    let (x, y) = (Axis::logarithmic("frame delay (ms)").showing(10.0..=10_000.0), Axis::linear("share of frames"));
+    let (x, y) =
+        (Axis::logarithmic("frame delay (ms)").showing(10.0..=10_000.0), Axis::linear("share of frames"));
     plot("delay", x, y, distribution(trials, delay))
 }
 

@@ -2,13 +2,12 @@
 
 use super::stream::{READ_TIMEOUT, framed, prepare};
 use super::tunnel::{self, Tunnel};
-use crate::topology::{End, Lab};
+use crate::topology::{End, Lab, Link};
 use anyhow::{Context, Result};
 use hawser_tunnel::status::SessionStatus;
 use hawser_xnc::Scheme;
 use socket2::{Domain, Protocol, Socket, Type};
-use std::fmt::Write as _;
-use std::io::Write as _;
+use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpStream, UdpSocket};
 use std::path::Path;
 use std::sync::mpsc;
@@ -71,13 +70,11 @@ impl Route {
     /// `directory`.
     pub(super) fn open(self, lab: &Lab, port: u16, binary: &Path, directory: &Path) -> Result<Ends> {
         lab.egress().ip(&format!("addr add {CLOUD}/32 dev lo"))?;
-        let mut routes = String::new();
-        for (path, metric) in lab.paths().zip(100..) {
-            let path = lab.path(path);
-            let (via, device) = (path.far.v4, &path.near.device);
-            writeln!(routes, "route add default via {via} dev {device} metric {metric}")?;
-        }
-        lab.ingress().ip(&routes)?;
+        let default_route = |(path, metric)| {
+            let Link { near, far, .. } = lab.path(path);
+            format!("route add default via {} dev {} metric {metric}\n", far.v4, near.device)
+        };
+        lab.ingress().ip(&lab.paths().zip(100..).map(default_route).collect::<String>())?;
         match self {
             Route::Tunnel(scheme) => through_tunnel(scheme, lab, port, binary, directory),
             Route::Single => by_each_path(lab, port),
@@ -166,12 +163,12 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
         sending.connect_timeout(&SocketAddr::from((CLOUD, port)).into(), PATIENCE)?;
         Ok(sending)
     })??;
-    let (receiving, _) = listener.accept()?;
-    let receiving = TcpStream::from(receiving);
+    let (mut receiving, mut connection) = (TcpStream::from(listener.accept()?.0), TcpStream::from(sending));
     receiving.set_read_timeout(Some(READ_TIMEOUT))?;
-    // The subflows are made as soon as the first one works.
+    // The further subflows are made as soon as the first one has carried something.
+    receiving.write_all(&[0])?;
+    connection.read_exact(&mut [0])?;
     thread::sleep(FURTHER_SUBFLOWS);
-    let connection = TcpStream::from(sending);
     let mut writing = connection.try_clone()?;
     let (queue, packets) = mpsc::channel::<Vec<u8>>();
     let writer = thread::spawn(move || {

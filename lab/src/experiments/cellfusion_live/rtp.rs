@@ -93,9 +93,12 @@ mod tests {
 
         let frame = assemble(packets.iter().map(Vec::as_slice)).unwrap();
 
-        let expected = [&[0, 0, 0, 1, 0x67, 1][..], &[0, 0, 0, 1, 0x68, 2, 3], &[0, 0, 0, 1, 0x65, 4, 5, 6], &[
-            0, 0, 0, 1, 0x41, 7,
-        ]];
+        let expected = [
+            &[0, 0, 0, 1, 0x67, 1][..],
+            &[0, 0, 0, 1, 0x68, 2, 3],
+            &[0, 0, 0, 1, 0x65, 4, 5, 6],
+            &[0, 0, 0, 1, 0x41, 7],
+        ];
         assert_eq!(frame.bytes, expected.concat());
         assert!(frame.is_key);
         assert_eq!(timestamp(&packets[0]), Some(3000));

@@ -1,9 +1,9 @@
 //! What the schemes achieve: on each drive, and on average over drives.
 
+use super::XNC;
 use super::clip::FPS;
 use super::trial::{Setting, Trial};
 use super::view::{Frame, View};
-use super::XNC;
 use crate::emulator::EmulatorReport;
 use crate::summary::{Case, Metrics};
 use hawser_qoe::{Qoe, Window};
@@ -21,7 +21,8 @@ pub(super) fn case(
 ) -> Case {
     let mut case = Case::new(setting.name);
     case.params.insert("seconds".into(), setting.length.as_secs_f64().into());
-    case.params.insert("video".into(), if setting.clip.is_filmed { "dashcam" } else { "test picture" }.into());
+    case.params
+        .insert("video".into(), if setting.clip.is_filmed { "dashcam" } else { "test picture" }.into());
     case.params.insert("video_mbps".into(), 30.into());
     case.params.insert("video_fps".into(), FPS.into());
     let frames: Vec<&Frame> = view.frames.iter().filter(|frame| window.contains(frame.captured)).collect();

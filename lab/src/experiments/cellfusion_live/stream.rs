@@ -2,11 +2,10 @@
 
 use super::clip::Clip;
 use super::route::{Ends, Receiver, Sender};
-use crate::emulator::Emulator;
 use crate::experiment::Run;
 use crate::logs::last_words;
 use crate::topology::Lab;
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use hawser_io::process::Process;
 use hawser_io::{ring, sockopt};
 use hawser_units::Instant;
@@ -18,7 +17,6 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
@@ -28,8 +26,7 @@ pub(super) const WARM_UP: Duration = Duration::from_secs(2);
 /// What is under way at the end may still arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long the camera may take to send its first packet, and the last ones when it has ended.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the camera's last packets may take when it has ended.
 const REST: Duration = Duration::from_millis(200);
 
 /// Sockets hold what comes while their thread waits for a processor.
@@ -62,13 +59,13 @@ pub(super) struct Recording {
     pub(super) camera_overflow: u32,
 }
 
-/// Plays the video for `length` of the drive, which begins with it.
+/// Plays the video for `length` of the drive, which begins at `began`.
 pub(super) fn play(
     run: &Run,
     lab: &Lab,
-    emulator: &Emulator,
     ends: &Ends,
     clip: &Clip,
+    began: Instant,
     length: Duration,
     directory: &Path,
 ) -> Result<Recording> {
@@ -78,20 +75,17 @@ pub(super) fn play(
     let log = directory.join("camera.log");
     command.stdout(File::create(directory.join("camera.sdp"))?).stderr(File::create(&log)?);
     let (camera_done, all_done) = (AtomicBool::new(false), AtomicBool::new(false));
-    let (first, is_first) = mpsc::channel();
+    let wait = began.saturating_since(ring::now() + WARM_UP);
+    ensure!(!wait.is_zero(), "the network was not ready when the video should have begun");
+    run.stop.sleep(wait);
     let Ends { senders, receivers, .. } = ends;
     thread::scope(|scope| {
         // Whatever goes wrong here, the threads end.
         let _end = SetOnDrop([&camera_done, &all_done]);
         let receiving: Vec<_> =
             receivers.iter().map(|receiver| scope.spawn(|| receive(receiver, &all_done))).collect();
-        let relaying = scope.spawn(|| relay(&camera, senders, first, &camera_done));
+        let relaying = scope.spawn(|| relay(&camera, senders, &camera_done));
         let mut ffmpeg = Process::spawn(lab.ingress(), command)?;
-        let Ok(first) = is_first.recv_timeout(PATIENCE) else {
-            bail!("the camera sends nothing: {}", last_words(&log));
-        };
-        let began = first + WARM_UP;
-        emulator.set_origin(began);
         let status = loop {
             match ffmpeg.ended()? {
                 Some(status) => break status,
@@ -132,21 +126,12 @@ pub(super) fn digest(packet: &[u8]) -> u64 {
 }
 
 /// Takes the packets from the camera to the routes, and notes when each came.
-fn relay(
-    camera: &UdpSocket,
-    senders: &[Sender],
-    first: mpsc::Sender<Instant>,
-    done: &AtomicBool,
-) -> Result<(Vec<Sent>, u32)> {
+fn relay(camera: &UdpSocket, senders: &[Sender], done: &AtomicBool) -> Result<(Vec<Sent>, u32)> {
     let mut sent: Vec<Sent> = Vec::new();
     let mut buffer = [0; 2048];
     while !done.load(Relaxed) {
         let Some(length) = took(camera.recv(&mut buffer)).context("the camera's packets")? else { continue };
         let (at, packet) = (ring::now(), &buffer[..length]);
-        if sent.is_empty() {
-            // Who waits for it may have given up.
-            let _ = first.send(at);
-        }
         senders.iter().for_each(|sender| sender.send(packet));
         sent.push(Sent { at, bytes: packet.to_vec() });
     }

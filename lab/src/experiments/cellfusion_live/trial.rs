@@ -2,9 +2,9 @@
 
 use super::clip::{Clip, frames};
 use super::route::Route;
+use super::score;
 use super::stream::{self, Recording, WARM_UP};
 use super::view::{Frame, View, access_units};
-use super::score;
 use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
 use crate::experiment::Run;
 use crate::experiments::cellfusion::{Drive, floor};
@@ -18,8 +18,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longer than it takes until the video begins: the links keep their first rates for so long.
-const BEFORE: Duration = Duration::from_secs(3600);
+/// How long tunnels and connections have, at the first rates of the drive, before the video begins.
+const PREPARATION: Duration = Duration::from_secs(8);
 
 /// The share of frames that the camera sends at least when the machine has time for it, and how late it is at most.
 const SENT_FRAMES: f64 = 0.995;
@@ -71,9 +71,9 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     fs::write(directory.join("emulator.json"), serde_json::to_vec_pretty(&emulation)?)?;
     fs::write(directory.join("tunnel.json"), serde_json::to_vec_pretty(&session)?)?;
 
-    let window = Window::new(recording.began, recording.began + setting.length).context("a drive takes time")?;
+    let window =
+        Window::new(recording.began, recording.began + setting.length).context("a drive takes time")?;
     let views = recording.arrived.iter().map(|arrived| View::of(&recording.sent, arrived));
-    let views = views.collect::<Result<Vec<_>>>()?;
     // Of several routes, the best one in hindsight.
     let stalls = |view: &View| view.qoe(window).stall_ratio;
     let best = views.into_iter().enumerate().min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)));
@@ -111,10 +111,11 @@ fn carry(
 ) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
     let lab = Topology { paths: setting.drive.paths(), ..Topology::default() }.build()?;
     let mut emulator = Emulator::start(lab.network(), emulated(&lab, setting.drive), setting.seed)?;
-    emulator.set_origin(ring::now() + BEFORE);
+    let began = ring::now() + PREPARATION + WARM_UP;
+    emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     let ends = setting.route.open(&lab, setting.port, &run.binary, directory)?;
-    let recording = stream::play(run, &lab, &emulator, &ends, setting.clip, setting.length, directory)?;
+    let recording = stream::play(run, &lab, &ends, setting.clip, began, setting.length, directory)?;
     let session = ends.session()?;
     drop(ends);
     Ok((recording, emulator.stop()?, session))
@@ -154,7 +155,9 @@ fn invalid_because(
         (view.strange as u64, "arrived that had not been sent"),
     ];
     reasons.extend(
-        lost.into_iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} packets {what}")),
+        lost.into_iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!("{count} packets {what}")),
     );
     reasons
 }

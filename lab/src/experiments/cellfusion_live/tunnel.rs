@@ -25,7 +25,7 @@ const DEVICE: &str = "hawser-tun";
 
 /// How long a tunnel may take, and how long its further paths: some are dead when a drive begins.
 const PATIENCE: Duration = Duration::from_secs(20);
-const FURTHER_PATHS: Duration = Duration::from_secs(4);
+const FURTHER_PATHS: Duration = Duration::from_secs(3);
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// A client in the car and a server in the cloud. They end when this is dropped.
@@ -41,8 +41,9 @@ impl Tunnel {
         certificates::write(directory, NAME)?;
         let common = |role: &str| {
             format!(
-                "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{role}\"\n[tls]\n\
-                 authority = \"authority.pem\"\ncertificate = \"{NAME}.pem\"\nkey = \"{NAME}.key\"\n"
+                "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{}\"\n[tls]\n\
+                 authority = \"authority.pem\"\ncertificate = \"{NAME}.pem\"\nkey = \"{NAME}.key\"\n",
+                directory.join(role).display()
             )
         };
         let server = format!(
@@ -84,7 +85,10 @@ impl Tunnel {
         let mut connected = None;
         loop {
             if let Some(status) = self.client.ended()? {
-                bail!("the tunnel's client ended with {status}: {}", last_words(&self.directory.join("client.log")));
+                bail!(
+                    "the tunnel's client ended with {status}: {}",
+                    last_words(&self.directory.join("client.log"))
+                );
             }
             let paths = self.session().map_or(0, |session| session.paths.len());
             if paths > 0 && has_route(lab)? {

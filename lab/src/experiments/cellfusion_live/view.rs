@@ -44,28 +44,29 @@ pub(super) struct View {
 
 impl View {
     /// What comes out of one route, before it is decoded.
-    pub(super) fn of(sent: &[Sent], arrived: &Arrived) -> Result<Self> {
+    pub(super) fn of(sent: &[Sent], arrived: &Arrived) -> Self {
         let packets: Vec<_> =
             sent.iter().map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied())).collect();
-        let mut frames = Vec::new();
-        let mut first = 0;
-        for packets_sent in by_frame(sent) {
-            let packets = &packets[first..first + packets_sent.len()];
-            first += packets_sent.len();
-            frames.push(Frame {
-                captured: packets[0].0,
-                size: ByteSize(packets_sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
-                complete: packets.iter().map(|packet| packet.1).try_fold(Instant::ZERO, |last, at| Some(last.max(at?))),
+        let mut rest = &packets[..];
+        let frame = |sent: &[Sent]| {
+            let (packets, further) = rest.split_at(sent.len());
+            rest = further;
+            let arrivals: Option<Vec<Instant>> = packets.iter().map(|packet| packet.1).collect();
+            Frame {
+                captured: sent[0].at,
+                size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
+                complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
                 shown: None,
                 likeness: None,
-            });
-        }
+            }
+        };
+        let mut frames: Vec<Frame> = by_frame(sent).map(frame).collect();
         let complete: Vec<Option<Instant>> = frames.iter().map(|frame| frame.complete).collect();
         for (frame, shown) in frames.iter_mut().zip(play(&complete)) {
             frame.shown = shown;
         }
         let found = packets.iter().filter(|packet| packet.1.is_some()).count();
-        Ok(View { frames, packets, strange: arrived.at.len() - found, overflow: arrived.overflow })
+        View { frames, strange: arrived.at.len() - found, overflow: arrived.overflow, packets }
     }
 
     /// Decodes what was shown.
@@ -97,7 +98,8 @@ impl View {
     /// Writes every frame.
     pub(super) fn write(&self, path: &Path, began: Instant) -> Result<()> {
         let seconds = |at: Instant| (at.as_nanos() as f64 - began.as_nanos() as f64) / 1e9;
-        let or_nothing = |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
+        let or_nothing =
+            |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
         let mut text = "captured_s,bytes,complete_s,shown_s,ssim\n".to_owned();
         for frame in &self.frames {
             let likeness = frame.likeness.map_or_else(String::new, |likeness| format!("{likeness:.6}"));
@@ -126,4 +128,62 @@ pub(super) fn access_units(recording: &Recording) -> Result<Vec<AccessUnit>> {
 
 fn by_frame(sent: &[Sent]) -> impl Iterator<Item = &[Sent]> {
     sent.chunk_by(|one, next| timestamp(&one.bytes) == timestamp(&next.bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ms(ms: u64) -> Instant {
+        Instant::from_nanos(ms * 1_000_000)
+    }
+
+    /// A packet of the frame captured so many ms after the first.
+    fn packet(frame_ms: u64, number: u8) -> Sent {
+        let stamp = u32::try_from(frame_ms * 90).unwrap().to_be_bytes();
+        let bytes = [&[0x80, 96, 0, number], &stamp[..], &[0, 0, 0, 0, 0x41, number]].concat();
+        Sent { at: ms(frame_ms + u64::from(number)), bytes }
+    }
+
+    fn view(sent: &[Sent], arrivals_ms: &[Option<u64>]) -> View {
+        let arrived = sent.iter().zip(arrivals_ms);
+        let arrived = arrived.filter_map(|(sent, at)| Some((digest(&sent.bytes), ms((*at)?))));
+        View::of(sent, &Arrived { at: arrived.collect(), overflow: 0 })
+    }
+
+    #[test]
+    fn a_frame_is_complete_with_the_last_of_its_packets() {
+        let sent = [packet(0, 0), packet(0, 1), packet(33, 2), packet(66, 3), packet(66, 4)];
+
+        let view = view(&sent, &[Some(60), Some(50), None, Some(90), Some(95)]);
+
+        let seen: Vec<_> =
+            view.frames.iter().map(|frame| (frame.captured, frame.complete, frame.shown)).collect();
+        assert_eq!(
+            seen,
+            [
+                (ms(0), Some(ms(60)), Some(ms(60))),
+                (ms(35), None, None),
+                // The player waited for the one that is missing.
+                (ms(69), Some(ms(95)), Some(ms(195))),
+            ]
+        );
+        assert_eq!(view.frames[0].size, ByteSize(2 * 14));
+        assert_eq!(view.strange, 0);
+    }
+
+    #[test]
+    fn what_was_not_sent_is_strange() {
+        let sent = [packet(0, 0)];
+        let at = [packet(0, 0), packet(0, 9)].iter().map(|packet| (digest(&packet.bytes), ms(5))).collect();
+        assert_eq!(View::of(&sent, &Arrived { at, overflow: 0 }).strange, 1);
+    }
+
+    #[test]
+    fn a_camera_is_late_beside_its_earliest_frame() {
+        let sent = [packet(10, 0), packet(33, 0), packet(66, 0), packet(120, 0)];
+        let view = view(&sent, &[None; 4]);
+        assert_eq!(view.camera_lateness(0.5).as_millis(), 0);
+        assert_eq!(view.camera_lateness(1.0).as_millis(), 20);
+    }
 }
