@@ -339,7 +339,8 @@ impl Client {
         let works = |path: &session::PathReport| path.figures.unanswered < HICCUP;
         let paths: Vec<_> =
             report.paths.iter().map(|path| Candidate { cost: path.cost, works: works(path) }).collect();
-        let level = current.cost.update(time::now(), &paths, report.waiting > 0);
+        let waits = report.waiting > 0 || current.membership.wanted.load(Relaxed);
+        let level = current.cost.update(time::now(), &paths, waits);
         current.membership.level.store(level, Relaxed);
         for path in &report.paths {
             let waits = path.cost > level;

@@ -143,6 +143,8 @@ pub(crate) enum Notice {
     Standby(bool),
     /// By the server: it ends soon.
     Draining,
+    /// By the server, on paths that have waited: whether packets to the client wait for a path.
+    Wanted(bool),
 }
 
 /// The secret of a session, the same at both ends of the connection that opened it.

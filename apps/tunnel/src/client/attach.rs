@@ -12,7 +12,7 @@ use hawser_units::{MAX_PATHS, PathId};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
@@ -38,6 +38,8 @@ pub(crate) struct Membership {
     next_path: AtomicUsize,
     /// The highest class of cost that is in use.
     pub(crate) level: AtomicU8,
+    /// Packets wait for a path at the server.
+    pub(crate) wanted: AtomicBool,
 }
 
 /// Why a session cannot go on at its server.
@@ -67,8 +69,8 @@ impl Membership {
         trouble: mpsc::UnboundedSender<Trouble>,
     ) -> Membership {
         // The first path is in use by then.
-        let (next_path, level) = (AtomicUsize::new(1), AtomicU8::new(0));
-        Membership { server, session, secret, handle, trouble, next_path, level }
+        let (next_path, level, wanted) = (AtomicUsize::new(1), AtomicU8::new(0), AtomicBool::new(false));
+        Membership { server, session, secret, handle, trouble, next_path, level, wanted }
     }
 
     /// The path that was not used for the longest time: what is under way for another one's end is not taken for it.
@@ -148,10 +150,15 @@ async fn hold(
     let mut look = interval(LOOK_EVERY);
     let mut redial_after = REDIAL;
     let hear = async {
-        if let Ok(Notice::Draining) = join::receive(&mut receive).await {
-            let _ = membership.trouble.send(Trouble::Draining);
+        loop {
+            match join::receive(&mut receive).await {
+                // Whoever is told has gone when the session has.
+                Ok(Notice::Draining) => _ = membership.trouble.send(Trouble::Draining),
+                Ok(Notice::Wanted(wanted)) => membership.wanted.store(wanted, Relaxed),
+                // A server that closes its stream or talks nonsense has nothing more to say.
+                Ok(Notice::Standby(_)) | Err(_) => std::future::pending::<()>().await,
+            }
         }
-        std::future::pending::<()>().await;
     };
     tokio::pin!(hear);
     let successor = loop {
@@ -199,6 +206,8 @@ async fn hold(
         }
     };
     membership.handle.tell(Command::Remove(number.index, connection.stable_id()));
+    // Who said it is not heard any more; another path that has waited says it with the next change.
+    membership.wanted.store(false, Relaxed);
     successor
 }
 

@@ -10,11 +10,14 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::timeout;
+use tokio::time::{interval, timeout};
 use tracing::{debug, info, warn};
 
 /// How long a client may take from its first packet to what it wants.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How often it is looked whether packets wait for the paths of a client some of which wait.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// Handshakes at once before clients have to show that their address is theirs, and altogether.
 const UNVALIDATED: usize = 32;
@@ -232,19 +235,14 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
 /// Stays with a path until its connection ends.
 async fn attend(server: &Server, path: Attached) {
     let Attached { connection, mut send, mut receive, number, open } = path;
-    let mut draining = server.draining.subscribe();
+    // A client has uplinks that wait when it wants to know whether it needs them.
+    let has_waited = watch::Sender::new(number.standby);
     let listen = async {
         while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
+            has_waited.send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
             open.handle.tell(Command::Standby(number.index, standby));
         }
         // A client that closes its stream or talks nonsense has nothing more to say.
-        std::future::pending::<()>().await;
-    };
-    let warn_client = async {
-        if draining.wait_for(|draining| *draining).await.is_ok() {
-            // A connection that has just ended needs no warning.
-            let _ = join::send(&mut send, &Notice::Draining).await;
-        }
         std::future::pending::<()>().await;
     };
     tokio::select! {
@@ -255,7 +253,38 @@ async fn attend(server: &Server, path: Attached) {
             }
         }
         () = listen => {}
-        () = warn_client => {}
+        () = notify(server, &open, has_waited.subscribe(), &mut send) => {}
     }
     open.handle.tell(Command::Remove(number.index, connection.stable_id()));
+}
+
+/// Tells a client what it should know, on the stream of one of its paths.
+async fn notify(server: &Server, open: &Open, mut has_waited: watch::Receiver<bool>, send: &mut SendStream) {
+    let mut draining = server.draining.subscribe();
+    let (mut warned, mut wanted) = (false, false);
+    let mut look = interval(LOOK_EVERY);
+    loop {
+        let notice = tokio::select! {
+            () = is_set(&mut draining), if !warned => {
+                warned = true;
+                Notice::Draining
+            }
+            () = is_set(&mut has_waited) => {
+                look.tick().await;
+                let waits = open.handle.report().await.is_some_and(|report| report.waiting > 0);
+                if std::mem::replace(&mut wanted, waits) == waits {
+                    continue;
+                }
+                Notice::Wanted(waits)
+            }
+        };
+        // A connection that has just ended needs no notice.
+        let _ = join::send(send, &notice).await;
+    }
+}
+
+async fn is_set(flag: &mut watch::Receiver<bool>) {
+    if flag.wait_for(|set| *set).await.is_err() {
+        std::future::pending().await
+    }
 }

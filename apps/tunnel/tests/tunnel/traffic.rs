@@ -81,6 +81,40 @@ impl Connection {
     }
 }
 
+/// 4 Mb/s of datagrams that nobody answers, until it is dropped.
+pub(crate) struct Flood {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Flood {
+    pub(crate) fn start(from: &Namespace, to: IpAddr) -> Flood {
+        let socket = from.run(|| UdpSocket::bind((HOST4, 0)).unwrap()).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let thread = thread::spawn({
+            let stop = Arc::clone(&stop);
+            move || {
+                while !stop.load(Relaxed) {
+                    // That nobody listens the other end may say.
+                    let _ = socket.send_to(&[0; 1000], (to, 9));
+                    thread::sleep(Duration::from_millis(2));
+                }
+            }
+        });
+        Flood { stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for Flood {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It does nothing that could panic.
+            let _ = thread.join();
+        }
+    }
+}
+
 /// Sends datagrams and waits for each to come back.
 pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
     let address: IpAddr = address.parse().unwrap();

@@ -1,7 +1,7 @@
 //! Uplinks that come and go under a connection.
 
 use crate::rig::{HOST4, HOST6, PORT, Rig, UPLINKS};
-use crate::traffic::{Connection, echo};
+use crate::traffic::{Connection, Flood, echo};
 use hawser_tunnel::status::Status;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -156,6 +156,30 @@ fn a_dear_uplink_waits_until_the_cheap_one_fails() {
     assert!(connection.progresses() < HICCUP);
     client.until("the dear uplink carries", |_| carried("wan1") > dear);
     connection.end();
+}
+
+#[test]
+fn a_dear_uplink_helps_with_what_comes_from_the_server() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "nat = false", "");
+    let uplinks = "[[uplink]]\ninterface = \"wan0\"\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
+    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    let is_dear_one_waiting = |status: &Status| {
+        let paths: Vec<_> = status.sessions.iter().flat_map(|session| &session.paths).collect();
+        paths.len() == 2 && paths.iter().any(|path| path.name == "wan1" && path.standby)
+    };
+    client.until("the dear uplink waits", is_dear_one_waiting);
+    // Towards the client, of 4 Mb/s that are sent.
+    let mut shaper = rig.router.command("tc").unwrap();
+    shaper.args("qdisc add dev wan0 root tbf rate 1mbit burst 5kb latency 60ms".split(' '));
+    assert!(shaper.status().unwrap().success());
+    let flood = Flood::start(&rig.host, client.session().addresses[0]);
+    client.until("the dear uplink helps", |status| {
+        let paths: Vec<_> = status.sessions.iter().flat_map(|session| &session.paths).collect();
+        paths.iter().any(|path| path.name == "wan1" && !path.standby && path.received_bytes > 100_000)
+    });
+    drop(flood);
+    client.until("it waits again", is_dear_one_waiting);
 }
 
 #[test]
