@@ -5,17 +5,20 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::path::Path;
 
-/// Writes an authority, `authority.pem`, and a certificate of it that serves both ends, `NAME.pem` with `NAME.key`.
-pub(crate) fn write(folder: &Path, name: &str) -> Result<()> {
+/// Writes an authority, `authority.pem`, and for each name a certificate of it that serves both ends, `NAME.pem` with
+/// `NAME.key`.
+pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate()?;
     fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
-    let key = KeyPair::generate()?;
-    let mut params = CertificateParams::new(vec![name.to_owned()])?;
-    params.distinguished_name.push(DnType::CommonName, name);
-    let certificate = params.signed_by(&key, &Issuer::new(authority, authority_key))?;
-    fs::write(folder.join(format!("{name}.pem")), certificate.pem())?;
-    fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    let issuer = Issuer::new(authority, authority_key);
+    for name in names {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::new(vec![(*name).to_owned()])?;
+        params.distinguished_name.push(DnType::CommonName, *name);
+        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, &issuer)?.pem())?;
+        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
+    }
     Ok(())
 }

@@ -88,7 +88,7 @@ impl Pair {
             pair.client
                 .ip(&format!("route add default via 10.1.{uplink}.2 dev wan{uplink} metric {metric}"))?;
         }
-        certificates::write(pair.folder.path(), "bench")?;
+        certificates::write(pair.folder.path(), &["bench"])?;
         Ok(pair)
     }
 

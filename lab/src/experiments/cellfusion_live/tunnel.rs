@@ -38,7 +38,7 @@ pub(super) struct Tunnel {
 impl Tunnel {
     /// Starts both ends and waits until they are connected over every path that works.
     pub(super) fn start(scheme: Scheme, lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
-        certificates::write(directory, NAME)?;
+        certificates::write(directory, &[NAME])?;
         let common = |role: &str| {
             format!(
                 "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{}\"\n[tls]\n\

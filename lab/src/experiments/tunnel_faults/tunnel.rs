@@ -1,11 +1,11 @@
 //! The tunnel's ends as processes.
 
-use super::network::{INNER, Network, UPLINKS};
+use super::network::{HOST, INNER, Network, UPLINKS};
+use crate::certificates;
 use anyhow::{Context, Result, bail};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_tunnel::status::{SessionStatus, Status};
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SERVERS: [&str; 2] = ["one", "two"];
+const CLIENT: &str = "car";
 
 /// How long the tunnel may take to come up.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,21 +29,21 @@ pub(super) struct Tunnel {
 impl Tunnel {
     /// Starts both servers and the client; configurations, status and logs go to `directory`.
     pub(super) fn start(network: &Network, binary: &Path, directory: &Path) -> Result<Tunnel> {
-        certificates(directory)?;
+        certificates::write(directory, &[SERVERS[0], SERVERS[1], CLIENT])?;
         for (number, name) in SERVERS.iter().enumerate() {
             let config =
                 format!("[tunnel]\naddresses = [\"{INNER}\"]\nnat = false\n{}", common(name, directory));
             fs::write(directory.join(format!("{name}.toml")), config)
                 .with_context(|| format!("cannot write the configuration of server {number}"))?;
         }
-        fs::write(directory.join("car.toml"), client_config(directory))
+        fs::write(directory.join(format!("{CLIENT}.toml")), client_config(directory))
             .context("cannot write the configuration of the client")?;
         let start = |namespace, role, name| start(binary, directory, namespace, role, name);
         let servers =
             [0, 1].map(|number| start(&network.servers[number], "server", SERVERS[number]).map(Some));
         let [one, two] = servers;
         let servers = [one?, two?];
-        let client = start(&network.car, "client", "car")?;
+        let client = start(&network.car, "client", CLIENT)?;
         Ok(Tunnel { servers, _client: client, binary: binary.to_owned(), directory: directory.to_owned() })
     }
 
@@ -65,7 +66,7 @@ impl Tunnel {
 
     /// The client's session now.
     pub(super) fn session(&self) -> Result<Option<SessionStatus>> {
-        let status = Status::read(&self.directory.join("car/status.json"))?;
+        let status = Status::read(&self.directory.join(CLIENT).join("status.json"))?;
         Ok(status.sessions.into_iter().next())
     }
 
@@ -105,8 +106,7 @@ fn common(name: &str, directory: &Path) -> String {
 }
 
 fn client_config(directory: &Path) -> String {
-    let mut config =
-        format!("[tunnel]\nroutes = [\"{}/32\"]\n{}", super::network::HOST, common("car", directory));
+    let mut config = format!("[tunnel]\nroutes = [\"{}/32\"]\n{}", HOST, common(CLIENT, directory));
     for (number, name) in SERVERS.iter().enumerate() {
         let address = Network::server_address(number);
         config += &format!("\n[[server]]\nname = \"{name}\"\naddresses = [\"{address}:14752\"]\n");
@@ -115,21 +115,4 @@ fn client_config(directory: &Path) -> String {
         config += &format!("\n[[uplink]]\ninterface = \"wan{uplink}\"\n");
     }
     config
-}
-
-/// An authority, and a certificate of it for each end.
-fn certificates(folder: &Path) -> Result<()> {
-    let mut authority = CertificateParams::default();
-    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    let authority_key = KeyPair::generate()?;
-    fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
-    let issuer = Issuer::new(authority, authority_key);
-    for name in SERVERS.into_iter().chain(["car"]) {
-        let key = KeyPair::generate()?;
-        let mut params = CertificateParams::new(vec![name.to_owned()])?;
-        params.distinguished_name.push(DnType::CommonName, name);
-        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, &issuer)?.pem())?;
-        fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
-    }
-    Ok(())
 }
