@@ -208,7 +208,6 @@ pub(super) const READ_TIMEOUT: Duration = LOOK_AGAIN;
 fn took(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(length) => Ok(Some(length)),
-        // The other end of a connected socket may not be there yet.
         Err(error) => match error.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted => Ok(None),
             _ => Err(error),
