@@ -1,6 +1,6 @@
 //! The configuration of a controller: one TOML file, parsed once into valid values.
 
-use hawser_control::Prefix;
+use hawser_control::{Name, Prefix};
 use hawser_io::config::Source;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -93,6 +93,8 @@ pub struct TunnelsConfig {
     /// Where clients' inner addresses are taken from: the prefixes that the servers have, one of either family or of both.
     /// None: each server gives its own.
     pub addresses: Vec<Prefix>,
+    /// The nodes that may be servers: all that clients send passes them.
+    pub servers: Vec<Name>,
 }
 
 /// What clients may use before they are refused.

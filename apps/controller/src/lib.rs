@@ -25,7 +25,7 @@ mod view;
 
 pub use access::Peer;
 pub use authority::Presented;
-pub use config::{Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig};
+pub use config::{Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig, TunnelsConfig};
 pub use controller::Controller;
 pub use server::Server;
 

@@ -28,6 +28,13 @@ pub(super) async fn serve(
 ) -> Result<Json<Admitted>, Failed> {
     caller.must_be(&node)?;
     check::tunnel_server(&report).map_err(Refusal::meaningless)?;
+    if !controller.config.tunnels.servers.contains(&node) {
+        controller.metrics.refused("no_tunnel_server");
+        let what = format!(
+            "{node} may not be a server of tunnels: name it in tunnels.servers of the controller's file"
+        );
+        return Err(Refusal::forbidden(what).into());
+    }
     controller.heard_of(&node, &caller.tenant).await?;
     let ServerReport { addresses, clients, most_clients, draining, known } = report;
     controller.heard_tunnel(&node, TunnelRecord { addresses, clients, most_clients, draining }).await?;

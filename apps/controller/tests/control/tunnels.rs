@@ -3,6 +3,7 @@
 use crate::rig::{Answer, Caller, Identity, Rig, config};
 use axum::http::StatusCode;
 use futures_util::future::join_all;
+use hawser_controller::TunnelsConfig;
 use serde_json::{Value, json};
 
 impl Rig {
@@ -27,11 +28,15 @@ fn names(answer: &Answer, list: &str) -> Vec<String> {
     items.iter().map(|item| item["name"].as_str().unwrap().to_owned()).collect()
 }
 
+fn tunnels() -> TunnelsConfig {
+    TunnelsConfig {
+        addresses: vec!["10.77.0.0/29".parse().unwrap(), "fd77::/64".parse().unwrap()],
+        servers: vec!["one".parse().unwrap(), "two".parse().unwrap()],
+    }
+}
+
 async fn with_prefixes() -> Rig {
-    let rig = Rig::with(|config| {
-        config.tunnels.addresses = vec!["10.77.0.0/29".parse().unwrap(), "fd77::/64".parse().unwrap()];
-    })
-    .await;
+    let rig = Rig::with(|config| config.tunnels = tunnels()).await;
     rig.tenant("acme").await;
     rig
 }
@@ -67,6 +72,7 @@ async fn a_server_that_says_nothing_any_more_is_none() {
     let rig = Rig::with(|config| {
         config.nodes.report_every_ms = 100;
         config.nodes.lease_s = 2;
+        config.tunnels = tunnels();
     })
     .await;
     rig.tenant("acme").await;
@@ -128,7 +134,7 @@ async fn inner_addresses_stay_and_are_one_node_s_each() {
     // They outlive the controller.
     let directory = rig.stop().await;
     let mut config = config(&directory);
-    config.tunnels.addresses = vec!["10.77.0.0/29".parse().unwrap(), "fd77::/64".parse().unwrap()];
+    config.tunnels = tunnels();
     let rig = Rig::start(config, directory).await;
     assert_eq!(rig.asks(&nodes[0]).await.body["addresses"], answers[0].body["addresses"]);
 }
@@ -141,6 +147,8 @@ async fn nodes_speak_of_their_own_tunnels_alone_and_sense() {
     rig.call(Caller::Node(&car), "PUT", path, Some(report(1, 0))).await.is_problem(403);
     rig.call(Caller::Nobody, "PUT", path, Some(report(1, 0))).await.is_problem(401);
     rig.call(Caller::Node(&car), "POST", "/v1/nodes/one/tunnel-client", None).await.is_problem(403);
+    // Everything that others send would pass it.
+    rig.serves(&car, report(3, 0)).await.is_problem(403);
     for addresses in [json!([]), json!(["203.0.113.1:1", "203.0.113.2:1"]), json!(["203.0.113.1"])] {
         let mut report = report(1, 0);
         report["addresses"] = addresses;

@@ -30,7 +30,8 @@ impl Controlled {
         let rig = Rig::new();
         let config = format!(
             "listen = \"0.0.0.0:14750\"\nnames = [\"10.1.0.2\", \"203.0.0.2\", \"203.0.1.2\"]\nstate = {:?}\n\
-             [nodes]\nreport_every_ms = 200\nlease_s = 2\n[tunnels]\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\n",
+             [nodes]\nreport_every_ms = 200\nlease_s = 2\n[tunnels]\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\n\
+             servers = [\"one\", \"two\"]\n",
             rig.path("control")
         );
         fs::write(rig.path("controller.toml"), config).unwrap();
