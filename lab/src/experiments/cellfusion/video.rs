@@ -167,10 +167,10 @@ impl Viewer {
     /// Every frame.
     pub(super) fn seen(&self) -> Vec<Seen> {
         let complete: Vec<Option<Instant>> = self.frames.iter().map(|frame| frame.complete).collect();
-        let seen = |(frame, shown): (&Expected, Option<Instant>)| Seen {
+        let seen = |(frame, played): (&Expected, Played)| Seen {
             captured: frame.captured,
             complete: frame.complete,
-            shown,
+            shown: played.is_whole.then_some(played.at),
             size: ByteSize(frame.size as u64),
         };
         self.frames.iter().zip(play(&complete)).map(seen).collect()
@@ -213,9 +213,18 @@ impl Viewer {
     }
 }
 
-/// When a player shows each frame, by when frames are complete. It shows them in order, and gives up on one that is missing
+/// A frame's turn at a player.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::experiments) struct Played {
+    /// When it comes; [`Instant::MAX`] if the player waits for ever.
+    pub(in crate::experiments) at: Instant,
+    /// Whether all of the frame is there.
+    pub(in crate::experiments) is_whole: bool,
+}
+
+/// What a player does with frames, by when they are complete. It takes them in order, and gives up on one that is missing
 /// [`REORDERING_WAIT`] after a later one is complete.
-pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<Instant>> {
+pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Played> {
     let mut given_up = vec![Instant::MAX; complete.len()];
     let mut later = Instant::MAX;
     for (complete, given_up) in complete.iter().zip(&mut given_up).rev() {
@@ -223,12 +232,12 @@ pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<I
         later = later.min(complete.unwrap_or(Instant::MAX));
     }
     let mut playing = Instant::ZERO;
-    let mut show = |(complete, given_up): (&Option<Instant>, &Instant)| {
+    let mut play = |(complete, given_up): (&Option<Instant>, &Instant)| {
         let complete = complete.filter(|complete| complete <= given_up);
         playing = playing.max(complete.unwrap_or(*given_up));
-        complete.map(|_| playing)
+        Played { at: playing, is_whole: complete.is_some() }
     };
-    complete.iter().zip(&given_up).map(&mut show).collect()
+    complete.iter().zip(&given_up).map(&mut play).collect()
 }
 
 /// The frames that were shown, for [`hawser_qoe::measure`].
@@ -244,8 +253,9 @@ mod tests {
 
     fn played(complete: &[Option<u64>]) -> Vec<Option<u64>> {
         let complete = complete.iter().map(|ms| ms.map(|ms| Instant::from_nanos(ms * 1_000_000)));
-        let shown = play(&complete.collect::<Vec<_>>());
-        shown.into_iter().map(|shown| shown.map(|at| at.as_nanos() / 1_000_000)).collect()
+        let played = play(&complete.collect::<Vec<_>>());
+        let shown = |played: Played| played.is_whole.then(|| played.at.as_nanos() / 1_000_000);
+        played.into_iter().map(shown).collect()
     }
 
     #[test]

@@ -9,43 +9,66 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::Command;
 
-/// The likeness (SSIM over all planes) of each shown frame with what was filmed; none for frames that were not shown or
-/// that the decoder could make no picture of.
+/// What a decoder gets of a frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Received {
+    /// What was sent.
+    Whole,
+    /// What had arrived of it when its turn came.
+    Part(Vec<u8>),
+    /// Nothing.
+    Nothing,
+}
+
+/// The likeness (SSIM over all planes) of each received frame with what was filmed; none for frames that the decoder could
+/// make no picture of.
 ///
-/// Where all frames from one key frame to the next were shown, the decoder gets what the camera sent, and the pictures are
+/// Where all frames from one key frame to the next are whole, the decoder gets what the camera sent, and the pictures are
 /// the same: only the rest is decoded, and what comes before it, from which a decoder conceals what is missing.
-pub(super) fn likeness(frames: &[AccessUnit], shown: &[bool], folder: &Path) -> Result<Vec<Option<f64>>> {
-    let doubtful = doubtful(frames, shown);
-    let mut likeness: Vec<Option<f64>> = shown.iter().map(|shown| shown.then_some(1.0)).collect();
+pub(super) fn likeness(
+    sent: &[AccessUnit],
+    received: &[Received],
+    folder: &Path,
+) -> Result<Vec<Option<f64>>> {
+    let doubtful = doubtful(sent, received);
     // Before the first key frame nothing can be decoded.
-    let begins = (0..frames.len()).find(|frame| doubtful[*frame] && shown[*frame] && frames[*frame].is_key);
-    let compared = match begins {
+    let is_beginning =
+        |frame: &usize| doubtful[*frame] && sent[*frame].is_key && received[*frame] == Received::Whole;
+    let compared = match (0..sent.len()).find(is_beginning) {
         Some(begins) => {
-            let (reference, received) = (folder.join("reference.ivf"), folder.join("received.ivf"));
-            write(&reference, frames, |frame| doubtful[frame])?;
-            write(&received, frames, |frame| frame >= begins && doubtful[frame] && shown[frame])?;
-            let compared = compare(&received, &reference, &folder.join("likeness.txt"))?;
-            for file in [reference, received] {
+            let (reference, video) = (folder.join("reference.ivf"), folder.join("received.ivf"));
+            write(
+                &reference,
+                (0..sent.len()).filter(|frame| doubtful[*frame]).map(|frame| (frame, &sent[frame].bytes[..])),
+            )?;
+            let bytes = |frame: usize| match &received[frame] {
+                Received::Whole => Some(&sent[frame].bytes[..]),
+                Received::Part(bytes) => Some(&bytes[..]),
+                Received::Nothing => None,
+            };
+            let decoded = (begins..sent.len()).filter(|frame| doubtful[*frame]);
+            write(&video, decoded.filter_map(|frame| Some((frame, bytes(frame)?))))?;
+            let compared = compare(&video, &reference, &folder.join("likeness.txt"))?;
+            for file in [reference, video] {
                 fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
             }
             compared
         }
         None => BTreeMap::new(),
     };
-    for (frame, likeness) in likeness.iter_mut().enumerate().filter(|(frame, _)| doubtful[*frame]) {
-        *likeness = compared.get(&frame).copied();
-    }
-    Ok(likeness)
+    let likeness = |frame| if doubtful[frame] { compared.get(&frame).copied() } else { Some(1.0) };
+    Ok((0..sent.len()).map(likeness).collect())
 }
 
 /// Which frames have to be decoded.
-fn doubtful(frames: &[AccessUnit], shown: &[bool]) -> Vec<bool> {
-    let keys = (0..frames.len()).filter(|frame| frames[*frame].is_key);
-    let mut borders: Vec<usize> = [0].into_iter().chain(keys).chain([frames.len()]).collect();
+fn doubtful(sent: &[AccessUnit], received: &[Received]) -> Vec<bool> {
+    let keys = (0..sent.len()).filter(|frame| sent[*frame].is_key);
+    let mut borders: Vec<usize> = [0].into_iter().chain(keys).chain([sent.len()]).collect();
     borders.dedup();
-    let is_damaged = |border: &[usize]| shown[border[0]..border[1]].contains(&false);
+    let is_damaged =
+        |border: &[usize]| received[border[0]..border[1]].iter().any(|frame| *frame != Received::Whole);
     let damaged: Vec<bool> = borders.windows(2).map(is_damaged).collect();
-    let mut doubtful = vec![false; frames.len()];
+    let mut doubtful = vec![false; sent.len()];
     for (group, border) in borders.windows(2).enumerate() {
         let next = damaged.get(group + 1).copied().unwrap_or(false);
         doubtful[border[0]..border[1]].fill(damaged[group] || next);
@@ -53,26 +76,22 @@ fn doubtful(frames: &[AccessUnit], shown: &[bool]) -> Vec<bool> {
     doubtful
 }
 
-/// Writes some of the frames with their numbers as time stamps, in the simplest container that has time stamps (IVF).
-fn write(path: &Path, frames: &[AccessUnit], chosen: impl Fn(usize) -> bool) -> Result<()> {
+/// Writes frames with their numbers as time stamps, in the simplest container that has time stamps (IVF).
+fn write<'a>(path: &Path, frames: impl Iterator<Item = (usize, &'a [u8])>) -> Result<()> {
     let wrong = || format!("cannot write {}", path.display());
     let mut file = BufWriter::new(fs::File::create(path).with_context(wrong)?);
-    let chosen: Vec<usize> = (0..frames.len()).filter(|frame| chosen(*frame)).collect();
-    let mut put = || -> std::io::Result<()> {
-        let (version, header_bytes, width, height) = (0_u16, 32_u16, 0_u16, 0_u16);
+    let put = || -> std::io::Result<()> {
+        let (version, header_bytes, size_of_pictures, count) = (0_u16, 32_u16, 0_u32, 0_u32);
         file.write_all(b"DKIF")?;
         file.write_all(&version.to_le_bytes())?;
         file.write_all(&header_bytes.to_le_bytes())?;
         file.write_all(b"H264")?;
-        file.write_all(&width.to_le_bytes())?;
-        file.write_all(&height.to_le_bytes())?;
-        for word in [FPS as u32, 1, chosen.len() as u32, 0] {
+        for word in [size_of_pictures, FPS as u32, 1, count, 0] {
             file.write_all(&word.to_le_bytes())?;
         }
-        for frame in &chosen {
-            let bytes = &frames[*frame].bytes;
+        for (number, bytes) in frames {
             file.write_all(&(bytes.len() as u32).to_le_bytes())?;
-            file.write_all(&(*frame as u64).to_le_bytes())?;
+            file.write_all(&(number as u64).to_le_bytes())?;
             file.write_all(bytes)?;
         }
         file.flush()
@@ -121,10 +140,11 @@ mod tests {
         let (key, other) = (true, false);
         let frames = frames(&[key, other, key, other, key, other, key, other]);
         let (yes, no) = (true, false);
+        let mut received = vec![Received::Whole; 8];
 
-        assert_eq!(doubtful(&frames, &[yes; 8]), [no; 8]);
-        let shown = [yes, yes, yes, yes, yes, no, yes, yes];
-        assert_eq!(doubtful(&frames, &shown), [no, no, yes, yes, yes, yes, no, no]);
+        assert_eq!(doubtful(&frames, &received), [no; 8]);
+        received[5] = Received::Nothing;
+        assert_eq!(doubtful(&frames, &received), [no, no, yes, yes, yes, yes, no, no]);
     }
 
     #[test]
@@ -145,15 +165,19 @@ mod tests {
         ffmpeg.args(["-g", "10", "-x264-params", "scenecut=0:aud=1:slices=1", "-f", "h264"]).arg(&video);
         finish(ffmpeg).unwrap();
         let frames = access_units(&fs::read(&video).unwrap());
-        let shown: Vec<bool> = (0..frames.len()).map(|frame| ![0, 23, 24].contains(&frame)).collect();
+        let received = (0..frames.len()).map(|frame| match frame {
+            0 | 23 => Received::Nothing,
+            24 => Received::Part(frames[frame].bytes[..frames[frame].bytes.len() / 2].to_vec()),
+            _ => Received::Whole,
+        });
 
-        let likeness = likeness(&frames, &shown, folder.path()).unwrap();
+        let likeness = likeness(&frames, &received.collect::<Vec<_>>(), folder.path()).unwrap();
 
         assert_eq!(likeness.len(), 40);
         for (frame, likeness) in likeness.into_iter().enumerate() {
             match frame {
-                0..10 | 23 | 24 => assert_eq!(likeness, None, "{frame}"),
-                25..30 => assert!(likeness.unwrap() < 0.999, "{frame} lacks what it refers to: {likeness:?}"),
+                0..10 | 23 => assert_eq!(likeness, None, "{frame}"),
+                24..30 => assert!(likeness.unwrap() < 0.999, "{frame} lacks what it refers to: {likeness:?}"),
                 _ => assert_eq!(likeness, Some(1.0), "{frame}"),
             }
         }

@@ -29,7 +29,8 @@ pub(super) fn timestamp(packet: &[u8]) -> Option<u32> {
     rest.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Puts the packets of a frame together.
+/// Puts the packets of a frame together, in their order. Where some are missing, what is there is put together, as
+/// receivers do.
 pub(super) fn assemble<'a>(packets: impl IntoIterator<Item = &'a [u8]>) -> Result<AccessUnit> {
     let mut frame = AccessUnit::default();
     for packet in packets {
@@ -69,7 +70,10 @@ impl AccessUnit {
         if header & FIRST != 0 {
             self.add(&[indicator & !TYPE | header & TYPE]);
         }
-        self.bytes.extend(rest);
+        // Before any unit has begun there is nothing that it could belong to.
+        if !self.bytes.is_empty() {
+            self.bytes.extend(rest);
+        }
         Ok(())
     }
 }
@@ -102,6 +106,13 @@ mod tests {
         assert_eq!(frame.bytes, expected.concat());
         assert!(frame.is_key);
         assert_eq!(timestamp(&packets[0]), Some(3000));
+    }
+
+    #[test]
+    fn what_is_there_is_put_together() {
+        let packets = [packet(&[0x7c, 0x05, 5]), packet(&[0x41, 7]), packet(&[0x7c, 0x45, 6])];
+        let frame = assemble(packets.iter().map(Vec::as_slice)).unwrap();
+        assert_eq!(frame.bytes, [0, 0, 0, 1, 0x41, 7, 6]);
     }
 
     #[test]

@@ -34,6 +34,11 @@ pub(super) fn case(
         ("stall_above_floor_ratio", qoe.stall_ratio - floor.stall_ratio),
         ("ssim_mean", mean(frames.iter().filter_map(|frame| frame.likeness))),
         ("lost_frames_ratio", share(&frames, |frame| frame.shown.is_none())),
+        (
+            "damaged_frames_ratio",
+            share(&frames, |frame| frame.likeness.is_some_and(|likeness| likeness < 1.0)),
+        ),
+        ("whole_frames_stall_ratio", view.qoe_of_whole(window).stall_ratio),
     ]);
     percentiles(&mut case.metrics, "frame_delay", frames.iter().map(|frame| (frame.captured, frame.shown)));
     let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());

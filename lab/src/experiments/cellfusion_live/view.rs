@@ -1,10 +1,10 @@
 //! The frames, as a viewer sees them.
 
 use super::clip::FPS;
-use super::picture;
-use super::rtp::{AccessUnit, assemble, timestamp};
-use super::stream::{Arrived, Recording, Sent, digest};
-use crate::experiments::cellfusion::play;
+use super::picture::{self, Received};
+use super::rtp::{assemble, timestamp};
+use super::stream::{Arrived, Sent, digest};
+use crate::experiments::cellfusion::{Played, play};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
 use hawser_units::{ByteSize, Instant};
@@ -25,7 +25,9 @@ pub(super) struct Frame {
     pub(super) size: ByteSize,
     /// When its last packet arrived.
     pub(super) complete: Option<Instant>,
-    /// When it was shown; never if the decoder made no picture of it.
+    /// Its turn at the player.
+    pub(super) played: Played,
+    /// When it was shown, whole or in part; never if the decoder made no picture of it.
     pub(super) shown: Option<Instant>,
     /// How like what was filmed it was (SSIM).
     pub(super) likeness: Option<f64>,
@@ -48,34 +50,49 @@ impl View {
         let packets: Vec<_> =
             sent.iter().map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied())).collect();
         let mut rest = &packets[..];
-        let frame = |sent: &[Sent]| {
+        let complete = by_frame(sent).map(|sent| {
             let (packets, further) = rest.split_at(sent.len());
             rest = further;
             let arrivals: Option<Vec<Instant>> = packets.iter().map(|packet| packet.1).collect();
-            Frame {
-                captured: sent[0].at,
-                size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
-                complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
-                shown: None,
-                likeness: None,
-            }
+            arrivals.and_then(|arrivals| arrivals.into_iter().max())
+        });
+        let complete: Vec<Option<Instant>> = complete.collect();
+        let frame = |((sent, complete), played): ((&[Sent], &Option<Instant>), Played)| Frame {
+            captured: sent[0].at,
+            size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
+            complete: *complete,
+            played,
+            shown: None,
+            likeness: None,
         };
-        let mut frames: Vec<Frame> = by_frame(sent).map(frame).collect();
-        let complete: Vec<Option<Instant>> = frames.iter().map(|frame| frame.complete).collect();
-        for (frame, shown) in frames.iter_mut().zip(play(&complete)) {
-            frame.shown = shown;
-        }
+        let frames = by_frame(sent).zip(&complete).zip(play(&complete)).map(frame).collect();
         let found = packets.iter().filter(|packet| packet.1.is_some()).count();
         View { frames, strange: arrived.at.len() - found, overflow: arrived.overflow, packets }
     }
 
-    /// Decodes what was shown.
-    pub(super) fn decode(&mut self, units: &[AccessUnit], folder: &Path) -> Result<()> {
-        let shown: Vec<bool> = self.frames.iter().map(|frame| frame.shown.is_some()).collect();
-        let likeness = picture::likeness(units, &shown, folder)?;
+    /// Decodes what was there of each frame when its turn came.
+    pub(super) fn decode(&mut self, sent: &[Sent], folder: &Path) -> Result<()> {
+        let (mut units, mut received) = (Vec::new(), Vec::new());
+        let mut rest = &self.packets[..];
+        for (frame, sent) in self.frames.iter().zip(by_frame(sent)) {
+            let (packets, further) = rest.split_at(sent.len());
+            rest = further;
+            units.push(assemble(sent.iter().map(|packet| &packet.bytes[..]))?);
+            let is_there = |at: Option<Instant>| at.is_some_and(|at| at <= frame.played.at);
+            let part = sent.iter().zip(packets).filter(|(_, packet)| is_there(packet.1));
+            received.push(if frame.played.is_whole {
+                Received::Whole
+            } else {
+                match assemble(part.map(|(packet, _)| &packet.bytes[..]))?.bytes {
+                    bytes if bytes.is_empty() => Received::Nothing,
+                    bytes => Received::Part(bytes),
+                }
+            });
+        }
+        let likeness = picture::likeness(&units, &received, folder)?;
         for (frame, likeness) in self.frames.iter_mut().zip(likeness) {
             frame.likeness = likeness;
-            frame.shown = frame.shown.filter(|_| likeness.is_some());
+            frame.shown = likeness.map(|_| frame.played.at);
         }
         Ok(())
     }
@@ -100,30 +117,33 @@ impl View {
         let seconds = |at: Instant| (at.as_nanos() as f64 - began.as_nanos() as f64) / 1e9;
         let or_nothing =
             |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
-        let mut text = "captured_s,bytes,complete_s,shown_s,ssim\n".to_owned();
+        let mut text = "captured_s,bytes,complete_s,whole,shown_s,ssim\n".to_owned();
         for frame in &self.frames {
             let likeness = frame.likeness.map_or_else(String::new, |likeness| format!("{likeness:.6}"));
             let (complete, shown) = (or_nothing(frame.complete), or_nothing(frame.shown));
-            writeln!(text, "{:.6},{},{complete},{shown},{likeness}", seconds(frame.captured), frame.size.0)?;
+            let (captured, size, whole) =
+                (seconds(frame.captured), frame.size.0, u8::from(frame.played.is_whole));
+            writeln!(text, "{captured:.6},{size},{complete},{whole},{shown},{likeness}")?;
         }
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// What it was like to watch.
     pub(super) fn qoe(&self, window: Window) -> Qoe {
+        self.measure(window, |frame| frame.shown)
+    }
+
+    /// What it would have been like if only whole frames were shown, and each could be decoded: as the simulation counts.
+    pub(super) fn qoe_of_whole(&self, window: Window) -> Qoe {
+        self.measure(window, |frame| frame.played.is_whole.then_some(frame.played.at))
+    }
+
+    fn measure(&self, window: Window, shown: impl Fn(&Frame) -> Option<Instant>) -> Qoe {
         let shown = |frame: &Frame| {
-            Some(hawser_qoe::Frame { captured: frame.captured, decoded: frame.shown?, size: frame.size })
+            Some(hawser_qoe::Frame { captured: frame.captured, decoded: shown(frame)?, size: frame.size })
         };
         measure(&self.frames.iter().filter_map(shown).collect::<Vec<_>>(), window)
     }
-}
-
-/// The frames of the video for a decoder.
-pub(super) fn access_units(recording: &Recording) -> Result<Vec<AccessUnit>> {
-    let unit = |(number, packets): (usize, &[Sent])| {
-        assemble(packets.iter().map(|packet| &packet.bytes[..])).with_context(|| format!("frame {number}"))
-    };
-    by_frame(&recording.sent).enumerate().map(unit).collect()
 }
 
 fn by_frame(sent: &[Sent]) -> impl Iterator<Item = &[Sent]> {
@@ -157,17 +177,15 @@ mod tests {
 
         let view = view(&sent, &[Some(60), Some(50), None, Some(90), Some(95)]);
 
-        let seen: Vec<_> =
-            view.frames.iter().map(|frame| (frame.captured, frame.complete, frame.shown)).collect();
-        assert_eq!(
-            seen,
-            [
-                (ms(0), Some(ms(60)), Some(ms(60))),
-                (ms(35), None, None),
-                // The player waited for the one that is missing.
-                (ms(69), Some(ms(95)), Some(ms(195))),
-            ]
-        );
+        let played = |frame: &Frame| (frame.captured, frame.complete, frame.played.at, frame.played.is_whole);
+        let seen: Vec<_> = view.frames.iter().map(played).collect();
+        // The player waits for the one that is missing.
+        let expected = [
+            (ms(0), Some(ms(60)), ms(60), true),
+            (ms(35), None, ms(195), false),
+            (ms(69), Some(ms(95)), ms(195), true),
+        ];
+        assert_eq!(seen, expected);
         assert_eq!(view.frames[0].size, ByteSize(2 * 14));
         assert_eq!(view.strange, 0);
     }
