@@ -10,7 +10,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{interval, timeout};
+use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
 /// How long a client may take from its first packet to what it wants.
@@ -262,7 +262,6 @@ async fn attend(server: &Server, path: Attached) {
 async fn notify(server: &Server, open: &Open, mut has_waited: watch::Receiver<bool>, send: &mut SendStream) {
     let mut draining = server.draining.subscribe();
     let (mut warned, mut wanted) = (false, false);
-    let mut look = interval(LOOK_EVERY);
     loop {
         let notice = tokio::select! {
             () = is_set(&mut draining), if !warned => {
@@ -270,7 +269,7 @@ async fn notify(server: &Server, open: &Open, mut has_waited: watch::Receiver<bo
                 Notice::Draining
             }
             () = is_set(&mut has_waited) => {
-                look.tick().await;
+                sleep(LOOK_EVERY).await;
                 let waits = open.handle.report().await.is_some_and(|report| report.waiting > 0);
                 if std::mem::replace(&mut wanted, waits) == waits {
                     continue;
