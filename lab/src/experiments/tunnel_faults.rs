@@ -68,36 +68,24 @@ impl Experiment for TunnelFaults {
 
     fn run(&self, run: &Run) -> Result<Summary> {
         let chosen = run.chosen(self.cases())?;
+        let is_chosen = |case: &str| chosen.iter().any(|chosen| chosen == case);
+        let faults =
+            Fault::ALL.into_iter().filter(|fault| is_chosen(ALL_UPLINKS) || is_chosen(&case_name(*fault)));
+        let faults: Vec<Fault> = faults.collect();
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
         let mut sections = Vec::new();
-        let chosen_kind = |fault: &Fault| {
-            chosen.contains(&case_name(*fault)) || chosen.iter().any(|case| case == ALL_UPLINKS)
-        };
-        let faults: Vec<Fault> = Fault::ALL.into_iter().filter(chosen_kind).collect();
         if !faults.is_empty() {
-            let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
-            let plan = fault::plan(&faults, length.saturating_sub(UNDISTURBED));
-            println!("uplinks: {} faults in {:.0} s", plan.len(), length.as_secs_f64());
-            let (outcome, _) =
-                run.until_valid(|| fail_uplinks(run, &plan), |outcome| outcome.invalid_because.clone())?;
-            let cases = faults.iter().map(|fault| (case_name(*fault), Some(*fault)));
-            let cases: Vec<Case> = [(ALL_UPLINKS.to_owned(), None)]
-                .into_iter()
-                .chain(cases)
-                .filter(|(name, _)| chosen.contains(name))
-                .map(|(name, fault)| outcome.case(&name, fault))
-                .collect();
-            add(&mut summary, "uplinks", &outcome, cases);
+            let outcome = uplinks(run, &faults)?;
+            let cases = faults.iter().map(|fault| outcome.case(&case_name(*fault), Some(*fault)));
+            let cases = [outcome.case(ALL_UPLINKS, None)].into_iter().chain(cases);
+            summary.cases.extend(cases.filter(|case| is_chosen(&case.name)));
+            outcome.invalidate(&mut summary, "uplinks");
             sections.push(report::uplinks(&outcome));
         }
-        if chosen.iter().any(|case| case == SERVERS) {
-            let fitting = run.seconds.map_or(KILLS, |seconds| (seconds / KILL_EVERY.as_secs_f64()) as u32);
-            let kills = fitting.clamp(1, KILLS);
-            println!("servers: {kills} are killed, one every {} s", KILL_EVERY.as_secs());
-            let (outcome, _) =
-                run.until_valid(|| kill_servers(run, kills), |outcome| outcome.invalid_because.clone())?;
-            let case = outcome.kills_case();
-            add(&mut summary, "servers", &outcome, vec![case]);
+        if is_chosen(SERVERS) {
+            let outcome = servers(run)?;
+            summary.cases.push(outcome.kills_case());
+            outcome.invalidate(&mut summary, "servers");
             sections.push(report::servers(&outcome));
         }
         report::write(&summary, sections, &run.out)?;
@@ -105,11 +93,20 @@ impl Experiment for TunnelFaults {
     }
 }
 
-fn add(summary: &mut Summary, part: &str, outcome: &Outcome, cases: Vec<Case>) {
-    for reason in &outcome.invalid_because {
-        summary.invalidate(format!("{part}: {reason}"));
-    }
-    summary.cases.extend(cases);
+fn uplinks(run: &Run, faults: &[Fault]) -> Result<Outcome> {
+    let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
+    let plan = fault::plan(faults, length.saturating_sub(UNDISTURBED));
+    println!("uplinks: {} faults in {:.0} s", plan.len(), length.as_secs_f64());
+    let measured = run.until_valid(|| fail_uplinks(run, &plan), |outcome| outcome.invalid_because.clone());
+    Ok(measured?.0)
+}
+
+fn servers(run: &Run) -> Result<Outcome> {
+    let fitting = run.seconds.map_or(KILLS, |seconds| (seconds / KILL_EVERY.as_secs_f64()) as u32);
+    let kills = fitting.clamp(1, KILLS);
+    println!("servers: {kills} are killed, one every {} s", KILL_EVERY.as_secs());
+    let measured = run.until_valid(|| kill_servers(run, kills), |outcome| outcome.invalid_because.clone());
+    Ok(measured?.0)
 }
 
 fn case_name(fault: Fault) -> String {
@@ -270,6 +267,12 @@ impl Event {
 }
 
 impl Outcome {
+    fn invalidate(&self, summary: &mut Summary, part: &str) {
+        for reason in &self.invalid_because {
+            summary.invalidate(format!("{part}: {reason}"));
+        }
+    }
+
     /// What was seen during events of a kind, or all the time.
     fn case(&self, name: &str, fault: Option<Fault>) -> Case {
         let events: Vec<&Event> =
