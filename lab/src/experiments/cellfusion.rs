@@ -24,7 +24,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
-pub(super) use video::{Played, play};
+pub(super) use video::{REORDERING_WAIT, play};
 use wildmatch::WildMatch;
 
 /// The paper's.

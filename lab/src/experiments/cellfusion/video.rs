@@ -23,7 +23,7 @@ const RTP_DYNAMIC_TYPE: u8 = 96;
 
 /// For how long a player that has a whole frame waits for the frames before it: what ffmpeg's RTSP receiver takes for
 /// reordering when nothing else is said.
-const REORDERING_WAIT: Duration = Duration::from_millis(100);
+pub(in crate::experiments) const REORDERING_WAIT: Duration = Duration::from_millis(100);
 
 /// A video that starts at a time and ends at another.
 pub(super) struct Source {
@@ -167,10 +167,10 @@ impl Viewer {
     /// Every frame.
     pub(super) fn seen(&self) -> Vec<Seen> {
         let complete: Vec<Option<Instant>> = self.frames.iter().map(|frame| frame.complete).collect();
-        let seen = |(frame, played): (&Expected, Played)| Seen {
+        let seen = |(frame, shown): (&Expected, Option<Instant>)| Seen {
             captured: frame.captured,
             complete: frame.complete,
-            shown: played.is_whole.then_some(played.at),
+            shown,
             size: ByteSize(frame.size as u64),
         };
         self.frames.iter().zip(play(&complete)).map(seen).collect()
@@ -213,18 +213,9 @@ impl Viewer {
     }
 }
 
-/// A frame's turn at a player.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::experiments) struct Played {
-    /// When it comes; [`Instant::MAX`] if the player waits for ever.
-    pub(in crate::experiments) at: Instant,
-    /// Whether all of the frame is there.
-    pub(in crate::experiments) is_whole: bool,
-}
-
-/// What a player does with frames, by when they are complete. It takes them in order, and gives up on one that is missing
+/// When a player shows each frame, by when frames are complete. It shows them in order, and gives up on one that is missing
 /// [`REORDERING_WAIT`] after a later one is complete.
-pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Played> {
+pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<Instant>> {
     let mut given_up = vec![Instant::MAX; complete.len()];
     let mut later = Instant::MAX;
     for (complete, given_up) in complete.iter().zip(&mut given_up).rev() {
@@ -232,12 +223,12 @@ pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Played> 
         later = later.min(complete.unwrap_or(Instant::MAX));
     }
     let mut playing = Instant::ZERO;
-    let mut play = |(complete, given_up): (&Option<Instant>, &Instant)| {
+    let mut show = |(complete, given_up): (&Option<Instant>, &Instant)| {
         let complete = complete.filter(|complete| complete <= given_up);
         playing = playing.max(complete.unwrap_or(*given_up));
-        Played { at: playing, is_whole: complete.is_some() }
+        complete.map(|_| playing)
     };
-    complete.iter().zip(&given_up).map(&mut play).collect()
+    complete.iter().zip(&given_up).map(&mut show).collect()
 }
 
 /// The frames that were shown, for [`hawser_qoe::measure`].
@@ -253,9 +244,8 @@ mod tests {
 
     fn played(complete: &[Option<u64>]) -> Vec<Option<u64>> {
         let complete = complete.iter().map(|ms| ms.map(|ms| Instant::from_nanos(ms * 1_000_000)));
-        let played = play(&complete.collect::<Vec<_>>());
-        let shown = |played: Played| played.is_whole.then(|| played.at.as_nanos() / 1_000_000);
-        played.into_iter().map(shown).collect()
+        let shown = play(&complete.collect::<Vec<_>>());
+        shown.into_iter().map(|shown| shown.map(|at| at.as_nanos() / 1_000_000)).collect()
     }
 
     #[test]

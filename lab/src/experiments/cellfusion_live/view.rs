@@ -4,7 +4,7 @@ use super::clip::FPS;
 use super::picture::{self, Received};
 use super::rtp::{assemble, timestamp};
 use super::stream::{Arrived, Sent, digest};
-use crate::experiments::cellfusion::{Played, play};
+use crate::experiments::cellfusion::{REORDERING_WAIT, play};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
 use hawser_units::{ByteSize, Instant};
@@ -23,10 +23,12 @@ pub(super) struct Frame {
     pub(super) captured: Instant,
     /// Encoded, with the headers of RTP.
     pub(super) size: ByteSize,
-    /// When its last packet arrived.
+    /// When the first of its packets arrived.
+    pub(super) first: Option<Instant>,
+    /// When the last of them did.
     pub(super) complete: Option<Instant>,
-    /// Its turn at the player.
-    pub(super) played: Played,
+    /// When it goes to the decoder, whatever is there of it; [`Instant::MAX`] if nothing further comes.
+    pub(super) turn: Instant,
     /// When it was shown, whole or in part; never if the decoder made no picture of it.
     pub(super) shown: Option<Instant>,
     /// How like what was filmed it was (SSIM).
@@ -50,22 +52,22 @@ impl View {
         let packets: Vec<_> =
             sent.iter().map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied())).collect();
         let mut rest = &packets[..];
-        let complete = by_frame(sent).map(|sent| {
+        let frame = |sent: &[Sent]| {
             let (packets, further) = rest.split_at(sent.len());
             rest = further;
             let arrivals: Option<Vec<Instant>> = packets.iter().map(|packet| packet.1).collect();
-            arrivals.and_then(|arrivals| arrivals.into_iter().max())
-        });
-        let complete: Vec<Option<Instant>> = complete.collect();
-        let frame = |((sent, complete), played): ((&[Sent], &Option<Instant>), Played)| Frame {
-            captured: sent[0].at,
-            size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
-            complete: *complete,
-            played,
-            shown: None,
-            likeness: None,
+            Frame {
+                captured: sent[0].at,
+                size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
+                first: packets.iter().filter_map(|packet| packet.1).min(),
+                complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
+                turn: Instant::MAX,
+                shown: None,
+                likeness: None,
+            }
         };
-        let frames = by_frame(sent).zip(&complete).zip(play(&complete)).map(frame).collect();
+        let mut frames: Vec<Frame> = by_frame(sent).map(frame).collect();
+        take_turns(&mut frames);
         let found = packets.iter().filter(|packet| packet.1.is_some()).count();
         View { frames, strange: arrived.at.len() - found, overflow: arrived.overflow, packets }
     }
@@ -78,9 +80,10 @@ impl View {
             let (packets, further) = rest.split_at(sent.len());
             rest = further;
             units.push(assemble(sent.iter().map(|packet| &packet.bytes[..]))?);
-            let is_there = |at: Option<Instant>| at.is_some_and(|at| at <= frame.played.at);
+            let is_there =
+                |at: Option<Instant>| at.is_some_and(|at| at <= frame.turn && frame.turn < Instant::MAX);
             let part = sent.iter().zip(packets).filter(|(_, packet)| is_there(packet.1));
-            received.push(if frame.played.is_whole {
+            received.push(if is_there(frame.complete) {
                 Received::Whole
             } else {
                 match assemble(part.map(|(packet, _)| &packet.bytes[..]))?.bytes {
@@ -92,7 +95,7 @@ impl View {
         let likeness = picture::likeness(&units, &received, folder)?;
         for (frame, likeness) in self.frames.iter_mut().zip(likeness) {
             frame.likeness = likeness;
-            frame.shown = likeness.map(|_| frame.played.at);
+            frame.shown = likeness.map(|_| frame.turn);
         }
         Ok(())
     }
@@ -121,8 +124,11 @@ impl View {
         for frame in &self.frames {
             let likeness = frame.likeness.map_or_else(String::new, |likeness| format!("{likeness:.6}"));
             let (complete, shown) = (or_nothing(frame.complete), or_nothing(frame.shown));
-            let (captured, size, whole) =
-                (seconds(frame.captured), frame.size.0, u8::from(frame.played.is_whole));
+            let (captured, size, whole) = (
+                seconds(frame.captured),
+                frame.size.0,
+                u8::from(frame.complete.is_some_and(|at| at <= frame.turn)),
+            );
             writeln!(text, "{captured:.6},{size},{complete},{whole},{shown},{likeness}")?;
         }
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
@@ -130,19 +136,36 @@ impl View {
 
     /// What it was like to watch.
     pub(super) fn qoe(&self, window: Window) -> Qoe {
-        self.measure(window, |frame| frame.shown)
+        self.measure(window, self.frames.iter().map(|frame| frame.shown))
     }
 
-    /// What it would have been like if only whole frames were shown, and each could be decoded: as the simulation counts.
+    /// What it would have been like at the player of the simulation, which shows whole frames and can decode each.
     pub(super) fn qoe_of_whole(&self, window: Window) -> Qoe {
-        self.measure(window, |frame| frame.played.is_whole.then_some(frame.played.at))
+        let complete: Vec<Option<Instant>> = self.frames.iter().map(|frame| frame.complete).collect();
+        self.measure(window, play(&complete).into_iter())
     }
 
-    fn measure(&self, window: Window, shown: impl Fn(&Frame) -> Option<Instant>) -> Qoe {
-        let shown = |frame: &Frame| {
-            Some(hawser_qoe::Frame { captured: frame.captured, decoded: shown(frame)?, size: frame.size })
-        };
-        measure(&self.frames.iter().filter_map(shown).collect::<Vec<_>>(), window)
+    fn measure(&self, window: Window, shown: impl Iterator<Item = Option<Instant>>) -> Qoe {
+        let shown = self.frames.iter().zip(shown).filter_map(|(frame, shown)| {
+            Some(hawser_qoe::Frame { captured: frame.captured, decoded: shown?, size: frame.size })
+        });
+        measure(&shown.collect::<Vec<_>>(), window)
+    }
+}
+
+/// Frames go to the decoder in order, each when it is complete. When packets of a later frame have waited for
+/// [`REORDERING_WAIT`], what is missing is given up.
+fn take_turns(frames: &mut [Frame]) {
+    let mut later = Instant::MAX;
+    for frame in frames.iter_mut().rev() {
+        let given_up = later + REORDERING_WAIT;
+        frame.turn = frame.complete.map_or(given_up, |complete| complete.min(given_up));
+        later = later.min(frame.first.unwrap_or(Instant::MAX));
+    }
+    let mut last = Instant::ZERO;
+    for frame in frames {
+        last = last.max(frame.turn);
+        frame.turn = last;
     }
 }
 
@@ -177,15 +200,11 @@ mod tests {
 
         let view = view(&sent, &[Some(60), Some(50), None, Some(90), Some(95)]);
 
-        let played = |frame: &Frame| (frame.captured, frame.complete, frame.played.at, frame.played.is_whole);
-        let seen: Vec<_> = view.frames.iter().map(played).collect();
-        // The player waits for the one that is missing.
-        let expected = [
-            (ms(0), Some(ms(60)), ms(60), true),
-            (ms(35), None, ms(195), false),
-            (ms(69), Some(ms(95)), ms(195), true),
-        ];
-        assert_eq!(seen, expected);
+        let seen = |frame: &Frame| (frame.captured, frame.complete, frame.turn);
+        // What is missing is given up when the next frame's first packet has waited.
+        let expected =
+            [(ms(0), Some(ms(60)), ms(60)), (ms(35), None, ms(190)), (ms(69), Some(ms(95)), ms(190))];
+        assert_eq!(view.frames.iter().map(seen).collect::<Vec<_>>(), expected);
         assert_eq!(view.frames[0].size, ByteSize(2 * 14));
         assert_eq!(view.strange, 0);
     }
