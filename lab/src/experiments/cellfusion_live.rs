@@ -14,7 +14,7 @@ mod view;
 use super::cellfusion::{Drive, LENGTH, drives};
 use crate::experiment::{Experiment, Run};
 use crate::summary::{Provenance, Summary};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Result, anyhow, bail, ensure};
 use clip::Clip;
 use hawser_xnc::Scheme;
 use route::Route;
@@ -55,7 +55,10 @@ impl Experiment for CellFusionLive {
         let length = run.seconds.map_or(LENGTH, Duration::from_secs_f64);
         ensure!(length <= LENGTH, "a drive lasts {} s", LENGTH.as_secs());
         let drives = drives()?;
-        let chosen = run.chosen(names(&drives, run.pattern.is_some()))?;
+        let chosen = run.chosen(names(&drives, run.pattern.is_some())).map_err(|_| {
+            let (first, last) = (&drives[0].name, &drives[drives.len() - 1].name);
+            anyhow!("no such case: they are SCHEME/DRIVE, such as {XNC}/{first}, with drives up to {last}")
+        })?;
         let folder = tempfile::tempdir()?;
         println!("encoding the video");
         let clip = Clip::encode(folder.path())?;

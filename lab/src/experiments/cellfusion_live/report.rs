@@ -13,8 +13,9 @@ pub(super) fn write(summary: &Summary, trials: &[Trial], out: &Path) -> Result<(
         title: "A car's video over four cellular uplinks, in real time".to_owned(),
         intro: "ffmpeg streams 30 frames a second at 30 Mb/s by RTP through the tunnel, whose ends are processes of their \
                 own, over four emulated uplinks that follow measured drives. Beside it stand the same packets by MPTCP of \
-                the kernel, and by UDP over the best single uplink. A frame counts when all of it arrived, and is decoded \
-                and compared with the same frame of what the camera sent."
+                the kernel, and by UDP over the best single uplink. A frame counts when all of it arrived. Likeness is of every \
+                picture that a decoder makes of what arrived, damaged or not, with the same frame of what the camera \
+                sent."
             .to_owned(),
         highlights: highlights(summary),
         sections: sections(summary, trials),
@@ -63,13 +64,14 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
         ),
         section(
             "What viewers saw",
-            "Distributions over all frames; what was never shown keeps a curve below its top.",
+            "Distributions over all frames; what was never whole, or no picture, keeps a curve below its top.",
             vec![figure(vec![delays(trials), likeness(trials)])],
         ),
         section("Each drive", "Frames shown in each second.", vec![figure(by_drive(trials))]),
         section(
             "All figures",
-            "stall_above_floor: beyond the oracle's of the simulation, which knows what the links will do.",
+            "stall_above_floor: beyond the oracle's of the simulation, which knows what the links will do. picture: of every \
+             picture that the decoder makes, damaged or not.",
             vec![Item::Table(Table::of_cases(drives, ""))],
         ),
     ]

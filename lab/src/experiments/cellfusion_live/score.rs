@@ -26,6 +26,7 @@ pub(super) fn case(
     case.params.insert("video_mbps".into(), 30.into());
     case.params.insert("video_fps".into(), FPS.into());
     let frames: Vec<&Frame> = view.frames.iter().filter(|frame| window.contains(frame.captured)).collect();
+    let pictures = view.qoe_of_pictures(window);
     let packets = view.packets.iter().filter(|(sent, _)| window.contains(*sent));
     case.metrics = Metrics::from([
         ("fps_mean", qoe.fps_mean),
@@ -38,7 +39,8 @@ pub(super) fn case(
             "damaged_frames_ratio",
             share(&frames, |frame| frame.likeness.is_some_and(|likeness| likeness < 1.0)),
         ),
-        ("whole_frames_stall_ratio", view.qoe_of_whole(window).stall_ratio),
+        ("picture_fps_mean", pictures.fps_mean),
+        ("picture_stall_ratio", pictures.stall_ratio),
     ]);
     percentiles(&mut case.metrics, "frame_delay", frames.iter().map(|frame| (frame.captured, frame.shown)));
     let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());

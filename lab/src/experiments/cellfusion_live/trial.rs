@@ -75,7 +75,7 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
         Window::new(recording.began, recording.began + setting.length).context("a drive takes time")?;
     let views = recording.arrived.iter().map(|arrived| View::of(&recording.sent, arrived));
     // Of several routes, the best one in hindsight.
-    let stalls = |view: &View| view.qoe_of_whole(window).stall_ratio;
+    let stalls = |view: &View| view.qoe(window).stall_ratio;
     let best = views.into_iter().enumerate().min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)));
     let (path, mut view) = best.context("there is a route")?;
     view.decode(&recording.sent, &directory)?;

@@ -27,11 +27,11 @@ pub(super) struct Frame {
     pub(super) first: Option<Instant>,
     /// When the last of them did.
     pub(super) complete: Option<Instant>,
+    /// When it is shown by a player that waits for whole frames, as the simulation's does.
+    pub(super) shown: Option<Instant>,
     /// When it goes to the decoder, whatever is there of it; [`Instant::MAX`] if nothing further comes.
     pub(super) turn: Instant,
-    /// When it was shown, whole or in part; never if the decoder made no picture of it.
-    pub(super) shown: Option<Instant>,
-    /// How like what was filmed it was (SSIM).
+    /// How like what was filmed the decoder's picture is (SSIM); none if there was no picture.
     pub(super) likeness: Option<f64>,
 }
 
@@ -61,13 +61,17 @@ impl View {
                 size: ByteSize(sent.iter().map(|packet| packet.bytes.len() as u64).sum()),
                 first: packets.iter().filter_map(|packet| packet.1).min(),
                 complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
-                turn: Instant::MAX,
                 shown: None,
+                turn: Instant::MAX,
                 likeness: None,
             }
         };
         let mut frames: Vec<Frame> = by_frame(sent).map(frame).collect();
         take_turns(&mut frames);
+        let complete: Vec<Option<Instant>> = frames.iter().map(|frame| frame.complete).collect();
+        for (frame, shown) in frames.iter_mut().zip(play(&complete)) {
+            frame.shown = shown;
+        }
         let found = packets.iter().filter(|packet| packet.1.is_some()).count();
         View { frames, strange: arrived.at.len() - found, overflow: arrived.overflow, packets }
     }
@@ -95,7 +99,6 @@ impl View {
         let likeness = picture::likeness(&units, &received, folder)?;
         for (frame, likeness) in self.frames.iter_mut().zip(likeness) {
             frame.likeness = likeness;
-            frame.shown = likeness.map(|_| frame.turn);
         }
         Ok(())
     }
@@ -120,36 +123,38 @@ impl View {
         let seconds = |at: Instant| (at.as_nanos() as f64 - began.as_nanos() as f64) / 1e9;
         let or_nothing =
             |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
-        let mut text = "captured_s,bytes,complete_s,whole,shown_s,ssim\n".to_owned();
+        let mut text = "captured_s,bytes,complete_s,shown_s,picture_s,ssim\n".to_owned();
         for frame in &self.frames {
             let likeness = frame.likeness.map_or_else(String::new, |likeness| format!("{likeness:.6}"));
-            let (complete, shown) = (or_nothing(frame.complete), or_nothing(frame.shown));
-            let (captured, size, whole) = (
-                seconds(frame.captured),
-                frame.size.0,
-                u8::from(frame.complete.is_some_and(|at| at <= frame.turn)),
-            );
-            writeln!(text, "{captured:.6},{size},{complete},{whole},{shown},{likeness}")?;
+            let (captured, size) = (seconds(frame.captured), frame.size.0);
+            let [complete, shown, picture] = [frame.complete, frame.shown, frame.pictured()].map(or_nothing);
+            writeln!(text, "{captured:.6},{size},{complete},{shown},{picture},{likeness}")?;
         }
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// What it was like to watch.
+    /// What it is like to watch whole frames.
     pub(super) fn qoe(&self, window: Window) -> Qoe {
-        self.measure(window, self.frames.iter().map(|frame| frame.shown))
+        self.measure(window, |frame| frame.shown)
     }
 
-    /// What it would have been like at the player of the simulation, which shows whole frames and can decode each.
-    pub(super) fn qoe_of_whole(&self, window: Window) -> Qoe {
-        let complete: Vec<Option<Instant>> = self.frames.iter().map(|frame| frame.complete).collect();
-        self.measure(window, play(&complete).into_iter())
+    /// What it is like to watch every picture that the decoder makes, whatever is in it.
+    pub(super) fn qoe_of_pictures(&self, window: Window) -> Qoe {
+        self.measure(window, Frame::pictured)
     }
 
-    fn measure(&self, window: Window, shown: impl Iterator<Item = Option<Instant>>) -> Qoe {
-        let shown = self.frames.iter().zip(shown).filter_map(|(frame, shown)| {
-            Some(hawser_qoe::Frame { captured: frame.captured, decoded: shown?, size: frame.size })
-        });
-        measure(&shown.collect::<Vec<_>>(), window)
+    fn measure(&self, window: Window, shown: impl Fn(&Frame) -> Option<Instant>) -> Qoe {
+        let shown = |frame: &Frame| {
+            Some(hawser_qoe::Frame { captured: frame.captured, decoded: shown(frame)?, size: frame.size })
+        };
+        measure(&self.frames.iter().filter_map(shown).collect::<Vec<_>>(), window)
+    }
+}
+
+impl Frame {
+    /// When the decoder made a picture of it.
+    pub(super) fn pictured(&self) -> Option<Instant> {
+        self.likeness.map(|_| self.turn)
     }
 }
 
