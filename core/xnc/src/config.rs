@@ -11,6 +11,9 @@ pub struct Config {
     /// A packet that is not acknowledged after this time counts as lost, or after the path's probe timeout if that is
     /// shorter (Ni, section 4.4.1). The schemes with QUIC's own loss detection do without.
     pub loss_threshold: Duration,
+    /// The same while packets wait for a window. Then what is sent again takes the place of something new, and most of
+    /// what is that late arrives after all: paths pause.
+    pub loss_threshold_waiting: Duration,
     /// Packets of an encoding range at most, 1 to 63 (r of Ni, section 4.4.2).
     pub range_packets: usize,
     /// The time from the first packet of an encoding range to its last at most (t of Ni, section 4.4.2).
@@ -18,9 +21,14 @@ pub struct Config {
     /// A packet this long after it was handed in is of no use any more, and not recovered
     /// (t_expire of Ni, section 4.4.3). Schemes that are fully reliable recover it nevertheless.
     pub expiry: Duration,
-    /// A packet that waited this long for a window is not sent any more, and where a frame ends is known, nor is the rest
-    /// of its frame.
+    /// A packet that waited this long for a window is not sent any more.
     pub patience: Duration,
+    /// Where it is known where frames end, a whole frame that waited this long is not sent, so that what can be sent is
+    /// not late, ...
+    pub frame_patience: Duration,
+    /// ... but it may wait so much longer for each frame that was dropped since one was sent, up to `patience`: where
+    /// there is window for half of them, every other one goes, and the picture does not stand.
+    pub frame_patience_step: Duration,
     /// The share of a path's congestion window that may wait in its connection, which paces it: with XNC no more than
     /// keeps the connection busy, for a packet that waits can still take another path. At least 10 kB, at most 500 kB.
     pub connection_share: f64,
@@ -28,6 +36,8 @@ pub struct Config {
     pub queue_delay: Duration,
     /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
     pub extra_packets: usize,
+    /// The same while packets wait for a window.
+    pub extra_packets_waiting: usize,
     /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
     pub path_share: f64,
     /// The share of the coded packets that all paths get together at most: beyond the paper, which lets each path have
@@ -63,13 +73,17 @@ impl Config {
         Config {
             scheme,
             loss_threshold: Duration::from_millis(100),
+            loss_threshold_waiting: Duration::from_millis(200),
             range_packets: 10,
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
             patience: Duration::from_millis(300),
+            frame_patience: Duration::from_millis(60),
+            frame_patience_step: Duration::from_millis(40),
             connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
             queue_delay: Duration::from_millis(100),
             extra_packets: 3,
+            extra_packets_waiting: 1,
             path_share: 1.1,
             total_share: 1.0,
             copies: 1,

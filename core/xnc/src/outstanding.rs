@@ -328,8 +328,9 @@ pub(crate) struct Timing {
 /// What a busy machine may take to get round to an acknowledgement, however short the path.
 const LEAST_PATIENCE: Duration = Duration::from_millis(25);
 
-/// How long the least time is remembered at least.
-const PERIOD: Duration = Duration::from_secs(5);
+/// How long the least time is remembered at least. A moving car's path becomes longer by a hundred ms within seconds, which
+/// is not to be taken for a queue for long.
+const PERIOD: Duration = Duration::from_secs(2);
 
 impl Timing {
     /// Takes the time of a transmission; of one that was `alone` it is the path's own.

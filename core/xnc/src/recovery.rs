@@ -30,7 +30,8 @@ impl ShotRule {
     }
 
     /// How many of `owed` packets each path gets now, in a shot for `lost` of them. `rooms` says how many packets each
-    /// path's window takes, the best path first.
+    /// path's window takes, the best path first: where a path has just lost packets, others that do not deliver soonest
+    /// are often about to.
     pub(crate) fn shares(&self, lost: usize, owed: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, usize)> {
         let needed = self.needed(lost);
         if needed == 1 {
@@ -38,30 +39,14 @@ impl ShotRule {
             return open.take(owed).map(|(path, _)| (*path, 1)).collect();
         }
         let most = ((needed as f64 * self.path_share) as usize).max(1);
-        proportionally(owed, most, rooms)
+        let mut left = owed;
+        let share = |(path, room): &(PathId, usize)| {
+            let share = left.min(*room).min(most);
+            left -= share;
+            (share > 0).then_some((*path, share))
+        };
+        rooms.iter().filter_map(share).collect()
     }
-}
-
-/// Divides `total` in proportion to the rooms, where none gets more than its room and `most`.
-fn proportionally(total: usize, most: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, usize)> {
-    let mut shares: Vec<(PathId, usize)> = Vec::with_capacity(rooms.len());
-    let mut left = total;
-    let mut room_left: u128 = rooms.iter().map(|(_, room)| *room as u128).sum();
-    // The narrowest first, so that what does not fit there is divided among the wider ones.
-    let mut narrowest_first: Vec<_> = rooms.to_vec();
-    narrowest_first.sort_by_key(|(_, room)| *room);
-    for (path, room) in narrowest_first {
-        if room_left == 0 {
-            break;
-        }
-        let fair = (left as u128 * room as u128).div_ceil(room_left) as usize;
-        let share = fair.min(room).min(most).min(left);
-        shares.push((path, share));
-        left -= share;
-        room_left -= room as u128;
-    }
-    shares.retain(|(_, share)| *share > 0);
-    shares
 }
 
 #[cfg(test)]
@@ -87,9 +72,9 @@ mod tests {
     }
 
     #[test]
-    fn shares_follow_the_windows() {
-        let shares = PAPER.shares(9, 12, &rooms(&[10, 20, 30]));
-        assert_eq!(shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [2, 4, 6]);
+    fn the_best_path_takes_what_its_window_takes() {
+        let shares = PAPER.shares(9, 12, &rooms(&[7, 0, 30]));
+        assert_eq!(shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [7, 5]);
     }
 
     #[test]

@@ -1,8 +1,7 @@
 use crate::config::Config;
-use crate::outstanding::{Content, Outcome};
+use crate::outstanding::{Content, LossRule, Outcome};
 use crate::path::{PathState, Paths, QUIC_OVERHEAD};
 use crate::pool::{Fate, Hint, Pool};
-use crate::recovery::ShotRule;
 use crate::scheme::{Behaviour, Candidate, Extra, Parts, Place, Recovery, View, frame_size};
 use crate::stats::{Refused, SenderStats};
 use hawser_units::{Instant, PathId};
@@ -52,7 +51,6 @@ pub(crate) struct Sender {
     again: VecDeque<u64>,
     /// Ranges with losses that are to be recovered.
     shots: BTreeSet<u64>,
-    rule: ShotRule,
     events: VecDeque<Event>,
     outcomes: Vec<Outcome>,
     /// When time was handled last.
@@ -70,12 +68,6 @@ impl Sender {
             planned: VecDeque::new(),
             again: VecDeque::new(),
             shots: BTreeSet::new(),
-            rule: ShotRule {
-                extra: config.extra_packets,
-                path_share: config.path_share,
-                total_share: config.total_share,
-                copies: config.copies,
-            },
             events: VecDeque::new(),
             outcomes: Vec::new(),
             handled_at: Instant::ZERO,
@@ -152,9 +144,10 @@ impl Sender {
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.handled_at = now;
+        let loss = self.loss_rule();
         for path in PathId::all() {
             let Some(known) = self.paths.get_mut(path) else { continue };
-            known.outstanding.detect(now, self.parts.loss, self.config.ack_delay, &mut self.outcomes);
+            known.outstanding.detect(now, loss, self.config.ack_delay, &mut self.outcomes);
             self.settle_outcomes(now, path);
         }
         self.watch_paths(now);
@@ -163,9 +156,9 @@ impl Sender {
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let expiry = self.queue.deadline(&self.config);
+        let (expiry, loss_rule) = (self.queue.deadline(&self.config), self.loss_rule());
         let paths = self.paths.iter_mut().filter_map(|path| {
-            let loss = path.outstanding.deadline(self.parts.loss, self.config.ack_delay);
+            let loss = path.outstanding.deadline(loss_rule, self.config.ack_delay);
             // One that is due and was not sent found no window: it is tried again.
             let retry = self.handled_at + self.config.probe_silent;
             let probe = if path.next_probe <= self.handled_at { retry } else { path.next_probe };
@@ -175,6 +168,15 @@ impl Sender {
         let shots = self.shots.iter().filter_map(|number| self.pool.range(*number)?.recover_at);
         let shot = shots.filter(|at| *at > self.handled_at).min();
         paths.chain(expiry).chain(shot).min()
+    }
+
+    fn loss_rule(&self) -> LossRule {
+        match self.parts.loss {
+            LossRule::Quality(_) if self.queue.len() > 0 => {
+                LossRule::Quality(self.config.loss_threshold_waiting)
+            }
+            rule => rule,
+        }
     }
 
     pub(crate) fn poll_event(&mut self) -> Option<Event> {

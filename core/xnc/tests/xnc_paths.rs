@@ -82,7 +82,8 @@ fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
 
 #[test]
 fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
-    let mut network = two_paths(Scheme::Xnc);
+    let config = Config { frame_patience: 300 * MS, ..Config::of(Scheme::Xnc) };
+    let mut network = Network::new(config, vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)]);
     network.stream(300 * MS, 5);
     for index in 0..2 {
         network.pipes.get_mut(&path(index)).unwrap().is_cut = true;

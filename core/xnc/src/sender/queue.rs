@@ -24,6 +24,8 @@ pub(super) struct Queue {
     doomed: Option<u64>,
     /// Whether a part of the frame at the head was sent.
     is_begun: bool,
+    /// Frames that were dropped since one was sent.
+    dropped_frames: u32,
 }
 
 impl Queue {
@@ -52,15 +54,24 @@ impl Queue {
         let sent = self.remove_front()?;
         if self.framed == Some(sent.hint.flow_hash) {
             self.is_begun = !sent.hint.border;
+            self.dropped_frames = 0;
         }
         Some(sent)
     }
 
-    /// When the packet at the head has waited too long. It is given more time when a part of its frame was sent.
+    /// When the packet at the head has waited too long. It is given more time when a part of its frame was sent, and when
+    /// the frames before were dropped.
     pub(super) fn deadline(&self, config: &Config) -> Option<Instant> {
         let front = self.waiting.front()?;
-        let is_begun = self.is_begun && self.framed == Some(front.hint.flow_hash);
-        Some(front.since + if is_begun { config.expiry } else { config.patience })
+        let patience = match self.framed == Some(front.hint.flow_hash) {
+            false => config.patience,
+            true if self.is_begun => config.expiry,
+            true => {
+                let further = config.frame_patience_step.saturating_mul(self.dropped_frames);
+                config.frame_patience.saturating_add(further).min(config.patience)
+            }
+        };
+        Some(front.since + patience)
     }
 
     /// Drops what waited too long, and says how many packets these are. A frame of which a packet is dropped cannot be
@@ -75,6 +86,7 @@ impl Queue {
             if self.framed == Some(flow_hash) {
                 self.doomed = (!border).then_some(flow_hash);
                 self.is_begun &= !border;
+                self.dropped_frames = self.dropped_frames.saturating_add(border.into());
             }
             self.remove_front();
             dropped += 1;
@@ -109,6 +121,8 @@ mod tests {
 
     fn config() -> Config {
         Config {
+            frame_patience: Duration::from_millis(60),
+            frame_patience_step: Duration::from_millis(30),
             patience: Duration::from_millis(100),
             expiry: Duration::from_millis(300),
             ..Config::default()
@@ -119,9 +133,26 @@ mod tests {
     fn a_frame_goes_as_a_whole() {
         let mut queue = queue(3);
         let late = queue.deadline(&config()).unwrap();
-        assert_eq!(late, Instant::ZERO + Duration::from_millis(100));
+        assert_eq!(late, Instant::ZERO + Duration::from_millis(60));
         assert_eq!(queue.drop_expired(late, &config()), 3);
         assert_eq!((queue.len(), queue.bytes()), (6, 60));
+    }
+
+    #[test]
+    fn the_frame_after_a_dropped_one_may_wait_longer() {
+        let mut queue = queue(6);
+        let mut waits = Vec::new();
+        while let Some(late) = queue.deadline(&config()) {
+            let since = queue.front().unwrap().since;
+            waits.push(late.saturating_since(since).as_millis());
+            queue.drop_expired(late, &config());
+            if waits.len() == 4 {
+                queue.pop();
+                queue.pop();
+                queue.pop();
+            }
+        }
+        assert_eq!(waits, [60, 90, 100, 100, 60]);
     }
 
     #[test]
@@ -144,5 +175,6 @@ mod tests {
         queue.push(other, true);
         assert_eq!(queue.drop_expired(Instant::ZERO + Duration::from_millis(100), &config()), 3);
         assert_eq!(queue.front().unwrap().hint.flow_hash, 0);
+        assert_eq!(queue.deadline(&config()), Some(Instant::ZERO + Duration::from_millis(150)));
     }
 }

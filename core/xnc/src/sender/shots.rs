@@ -1,8 +1,10 @@
 //! Recovery in one shot: what of a range was lost is sent again as combinations, over all paths at once.
 
 use super::{CODED_OVERHEAD, Sender, Transmit};
+use crate::config::Config;
 use crate::outstanding::Content;
 use crate::pool::{Fate, Original, Shot};
+use crate::recovery::ShotRule;
 use crate::scheme::{Recovery, expected, is_open};
 use hawser_units::{Instant, PathId};
 
@@ -95,7 +97,7 @@ impl Sender {
             return true;
         }
         let mut sent = 0;
-        for (path, share) in self.rule.shares(lost, owed, &rooms) {
+        for (path, share) in self.shot_rule().shares(lost, owed, &rooms) {
             for turn in owed - sent..owed - sent + share {
                 let content = match coded {
                     true => Content::Coded { start: first, count },
@@ -151,7 +153,7 @@ impl Sender {
             }
         }
         self.stats.recoveries += 1;
-        let (lost, owed) = (missing.len(), self.rule.total(missing.len()));
+        let (lost, owed) = (missing.len(), self.shot_rule().total(missing.len()));
         let mut shot = Shot {
             first,
             count: (last - first + 1) as u8,
@@ -168,6 +170,13 @@ impl Sender {
             range.recover_at = Some(now);
         }
         true
+    }
+
+    fn shot_rule(&self) -> ShotRule {
+        let Config { extra_packets, extra_packets_waiting, path_share, total_share, copies, .. } =
+            self.config;
+        let extra = if self.queue.len() > 0 { extra_packets_waiting } else { extra_packets };
+        ShotRule { extra, path_share, total_share, copies }
     }
 
     /// How many frames of `size` each path takes, the best path first.

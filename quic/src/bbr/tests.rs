@@ -1,0 +1,121 @@
+use super::*;
+
+const PACKET: u16 = 1400;
+const RTT: Duration = Duration::from_millis(40);
+
+/// A bottleneck with a queue that holds everything, after which every n-th packet is lost, and a sender that always
+/// has something to send.
+struct Pipe {
+    bbr: Bbr,
+    rate: f64,
+    every_nth_lost: u64,
+    /// Number, departure, and when the acknowledgement arrives.
+    flight: VecDeque<(u64, Instant, Instant)>,
+    now: Instant,
+    idle_from: Instant,
+    next_send: Instant,
+    number: u64,
+    acknowledged: u64,
+}
+
+impl Pipe {
+    fn new(seed: u64, mbps: f64, every_nth_lost: u64) -> Self {
+        let now = Instant::now();
+        Pipe {
+            bbr: Bbr::new(seed, PACKET),
+            rate: mbps * 1e6 / 8.0,
+            every_nth_lost,
+            flight: VecDeque::new(),
+            now,
+            idle_from: now,
+            next_send: now,
+            number: 0,
+            acknowledged: 0,
+        }
+    }
+
+    /// Bytes a second that arrive.
+    fn run(&mut self, duration: Duration) -> f64 {
+        let (end, before) = (self.now + duration, self.acknowledged);
+        while self.now < end {
+            let may_send = self.bbr.in_flight + u64::from(PACKET) <= self.bbr.window();
+            let acknowledgement = self.flight.front().map(|(_, _, at)| *at);
+            let send = may_send.then_some(self.next_send.max(self.now));
+            match (send, acknowledgement) {
+                (Some(send), at) if at.is_none_or(|at| send <= at) => self.send(send),
+                (_, Some(at)) => self.acknowledge(at),
+                (_, None) => unreachable!("the window holds a packet"),
+            }
+        }
+        (self.acknowledged - before) as f64 / duration.as_secs_f64()
+    }
+
+    fn send(&mut self, now: Instant) {
+        self.now = now;
+        let serialising = Duration::from_secs_f64(f64::from(PACKET) / self.rate);
+        self.idle_from = self.idle_from.max(now) + serialising;
+        self.bbr.on_packet_sent(now, PACKET, self.number);
+        self.flight.push_back((self.number, now, self.idle_from + RTT));
+        self.number += 1;
+        self.next_send = now + Duration::from_secs_f64(f64::from(PACKET) / self.bbr.pacing);
+    }
+
+    fn acknowledge(&mut self, now: Instant) {
+        self.now = now;
+        let (number, sent, _) = self.flight.pop_front().unwrap();
+        if self.every_nth_lost > 0 && number % self.every_nth_lost == 0 {
+            self.bbr.on_packet_lost(PACKET, number, now);
+            return;
+        }
+        let bytes = u64::from(PACKET);
+        self.acknowledged += bytes;
+        self.bbr.acknowledge(now, sent, bytes, number);
+        let in_flight = self.flight.len() as u64 * bytes;
+        self.bbr.on_end_acks(now, in_flight, false, None);
+    }
+}
+
+#[test]
+fn the_window_follows_the_path() {
+    let mut pipe = Pipe::new(1, 20.0, 0);
+    pipe.run(Duration::from_secs(5));
+    let bytes_per_second = pipe.run(Duration::from_secs(10));
+    assert!(bytes_per_second > 0.95 * pipe.rate, "{bytes_per_second}");
+    let bdp = pipe.rate * RTT.as_secs_f64();
+    assert!(pipe.bbr.window() as f64 <= 3.0 * bdp, "{} of {bdp}", pipe.bbr.window());
+
+    pipe.rate /= 4.0;
+    pipe.run(Duration::from_secs(10));
+    let bytes_per_second = pipe.run(Duration::from_secs(10));
+    assert!(bytes_per_second > 0.9 * pipe.rate, "{bytes_per_second}");
+    assert!(pipe.bbr.bandwidth() < 1.4 * pipe.rate, "{}", pipe.bbr.bandwidth());
+}
+
+#[test]
+fn a_path_that_becomes_faster_is_used_faster() {
+    let mut pipe = Pipe::new(1, 10.0, 0);
+    pipe.run(Duration::from_secs(5));
+    pipe.rate *= 4.0;
+    pipe.run(Duration::from_secs(25));
+    let bytes_per_second = pipe.run(Duration::from_secs(5));
+    assert!(bytes_per_second > 0.8 * pipe.rate, "{bytes_per_second}");
+}
+
+#[test]
+fn random_loss_is_not_congestion() {
+    let mut pipe = Pipe::new(1, 20.0, 60);
+    pipe.run(Duration::from_secs(5));
+    let bytes_per_second = pipe.run(Duration::from_secs(10));
+    assert!(bytes_per_second > 0.9 * pipe.rate, "{bytes_per_second}");
+}
+
+#[test]
+fn the_same_seed_does_the_same() {
+    let run = |seed| {
+        let mut pipe = Pipe::new(seed, 20.0, 50);
+        pipe.run(Duration::from_secs(20));
+        (pipe.acknowledged, pipe.bbr.window, pipe.number)
+    };
+    assert_eq!(run(7), run(7));
+    assert_ne!(run(7), run(8));
+}
