@@ -53,7 +53,8 @@ impl End {
         let live = Arc::new(Live::new(|| {}));
         let server = server.map(|crypto| {
             let mut config = ServerConfig::with_crypto(crypto);
-            config.transport_config(Arc::new(transport.config(Congestion::bbr(Arc::clone(&live), 1)).unwrap()));
+            config
+                .transport_config(Arc::new(transport.config(Congestion::bbr(Arc::clone(&live), 1)).unwrap()));
             Arc::new(config)
         });
         End {
@@ -68,8 +69,9 @@ impl End {
 
     fn connect(&mut self, transport: Transport, crypto: Arc<noq_proto::crypto::rustls::QuicClientConfig>) {
         let mut config = ClientConfig::new(crypto);
-        config
-            .transport_config(Arc::new(transport.config(Congestion::bbr(Arc::clone(&self.live), 1)).unwrap()));
+        config.transport_config(Arc::new(
+            transport.config(Congestion::bbr(Arc::clone(&self.live), 1)).unwrap(),
+        ));
         self.connection =
             Some(self.endpoint.connect(Instant::now(), config, self.peer, "server.test").unwrap());
     }
