@@ -349,10 +349,10 @@ impl Bbr {
             return;
         };
         // A burst may wait at the sender and an acknowledgement at the receiver without anything being congested.
-        let quantum = (self.pacing * QUANTUM.as_secs_f64()) as u64;
+        let rate = pacing * bandwidth;
+        let quantum = (rate * QUANTUM.as_secs_f64()) as u64;
         let target = self.bdp(gain) + 3 * quantum.clamp(LEAST_PACKETS * self.packet, MOST_QUANTUM);
         self.window = (self.window + acknowledged).min(target.max(INITIAL_WINDOW));
-        let rate = pacing * bandwidth;
         let burst = self.window as f64 / (rtt.as_secs_f64() * BURST);
         self.pacing = if self.is_filled { rate } else { rate.max(burst) };
         let bound = match self.phase {
