@@ -37,6 +37,9 @@ url=https://127.0.0.1:$port
 cat >"$folder/controller.toml" <<END
 listen = "127.0.0.1:$port"
 state = "$folder/state"
+[tunnels]
+addresses = ["10.77.0.0/16", "fd77::/64"]
+servers = ["edge-1"]
 [limits]
 # What is wrong is to be told, not that there was so much of it.
 operator_requests_per_s = 1e6
