@@ -1,6 +1,6 @@
 use crate::congestion::Congestion;
 use hawser_units::ByteSize;
-use noq_proto::{AckFrequencyConfig, IdleTimeout, TransportConfig, VarInt};
+use noq_proto::{IdleTimeout, TransportConfig, VarInt};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,9 +18,6 @@ pub struct Transport {
     /// The round trip assumed before the first is measured. Default: 100 ms, so that a lost first packet is sent again
     /// soon.
     pub initial_rtt: Duration,
-    /// How long the peer may keep an acknowledgement. Default: 5 ms: what it keeps looks like a longer path to whoever
-    /// chooses between paths.
-    pub ack_delay: Duration,
     /// How many bytes of datagrams wait in the connection at most, in each direction. Default: 4 MiB,
     /// more than the window of any uplink.
     pub datagram_buffer: ByteSize,
@@ -44,7 +41,6 @@ impl Default for Transport {
             idle_timeout: Duration::from_secs(30),
             keep_alive: Some(Duration::from_secs(10)),
             initial_rtt: Duration::from_millis(100),
-            ack_delay: Duration::from_millis(5),
             datagram_buffer: ByteSize(4 << 20),
         }
     }
@@ -63,8 +59,6 @@ impl Transport {
         let idle = IdleTimeout::try_from(self.idle_timeout)
             .map_err(|_| InvalidTransport::IdleTimeout(self.idle_timeout))?;
         let buffer = usize::try_from(self.datagram_buffer.0).unwrap_or(usize::MAX);
-        let mut acknowledgements = AckFrequencyConfig::default();
-        acknowledgements.max_ack_delay(Some(self.ack_delay));
         let mut config = TransportConfig::default();
         config
             .initial_mtu(self.udp_payload)
@@ -73,7 +67,8 @@ impl Transport {
             .max_idle_timeout(Some(idle))
             .keep_alive_interval(self.keep_alive)
             .initial_rtt(self.initial_rtt)
-            .ack_frequency_config(Some(acknowledgements))
+            // noq-proto 1.4 writes an ACK_FREQUENCY frame without looking for room, and panics where there is none.
+            .ack_frequency_config(None)
             .datagram_receive_buffer_size(Some(buffer))
             .datagram_send_buffer_size(buffer)
             .max_concurrent_uni_streams(VarInt::from_u32(0))
