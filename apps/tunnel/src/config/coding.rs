@@ -13,6 +13,8 @@ pub struct Coding {
     pub scheme: Option<String>,
     /// A packet that is not acknowledged after this time counts as lost.
     pub loss_threshold_ms: Option<u64>,
+    /// The same while packets wait for an uplink.
+    pub loss_threshold_waiting_ms: Option<u64>,
     /// Packets of an encoding range at most, 1 to 63.
     pub range_packets: Option<usize>,
     /// From the first packet of an encoding range to its last at most.
@@ -21,12 +23,18 @@ pub struct Coding {
     pub expiry_ms: Option<u64>,
     /// A packet that waited this long for an uplink is not sent any more.
     pub patience_ms: Option<u64>,
+    /// A video frame that waited this long is not begun.
+    pub frame_patience_ms: Option<u64>,
+    /// How much longer the next one may wait for each frame that was dropped since one was sent.
+    pub frame_patience_step_ms: Option<u64>,
     /// The share of an uplink's congestion window that may wait in its connection.
     pub connection_share: Option<f64>,
     /// An uplink whose acknowledgements are later than at best by more than this gets nothing new.
     pub queue_delay_ms: Option<u64>,
     /// Coded packets beyond the number of lost ones.
     pub extra_packets: Option<usize>,
+    /// The same while packets wait for an uplink.
+    pub extra_packets_waiting: Option<usize>,
     /// The share of coded packets that one path gets at most.
     pub path_share: Option<f64>,
     /// The share of coded packets that all paths get together at most.
@@ -92,6 +100,11 @@ impl Coding {
         let queue_kb = within("queue_kb", self.queue_kb, QUEUE_KB, (64..=65_536, "64 to 65536"))?;
         Ok(Config {
             loss_threshold: time("loss_threshold_ms", self.loss_threshold_ms, defaults.loss_threshold)?,
+            loss_threshold_waiting: time(
+                "loss_threshold_waiting_ms",
+                self.loss_threshold_waiting_ms,
+                defaults.loss_threshold_waiting,
+            )?,
             range_packets: within(
                 "range_packets",
                 self.range_packets,
@@ -101,6 +114,12 @@ impl Coding {
             range_span: time("range_span_ms", self.range_span_ms, defaults.range_span)?,
             expiry: time("expiry_ms", self.expiry_ms, defaults.expiry)?,
             patience: time("patience_ms", self.patience_ms, defaults.patience)?,
+            frame_patience: time("frame_patience_ms", self.frame_patience_ms, defaults.frame_patience)?,
+            frame_patience_step: time(
+                "frame_patience_step_ms",
+                self.frame_patience_step_ms,
+                defaults.frame_patience_step,
+            )?,
             connection_share: within(
                 "connection_share",
                 self.connection_share,
@@ -112,6 +131,12 @@ impl Coding {
                 "extra_packets",
                 self.extra_packets,
                 defaults.extra_packets,
+                (0..=63, "0 to 63"),
+            )?,
+            extra_packets_waiting: within(
+                "extra_packets_waiting",
+                self.extra_packets_waiting,
+                defaults.extra_packets_waiting,
                 (0..=63, "0 to 63"),
             )?,
             path_share: within("path_share", self.path_share, defaults.path_share, share.clone())?,
