@@ -36,7 +36,7 @@ const ARRIVALS_PER_S: f64 = 200.0;
 /// Policy changes every second, one half by an operator, the other by what nodes observe.
 const CHANGES_PER_S: f64 = 50.0;
 
-/// What the issue asks for, milliseconds.
+/// What is wanted, milliseconds.
 const TARGET_P99_MS: f64 = 1_000.0;
 
 /// Processors for the simulated nodes; the machine has two, which they share with the controller.

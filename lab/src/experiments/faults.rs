@@ -16,7 +16,7 @@ pub(super) use scenario::{SCENARIOS, Scenario};
 use std::fs;
 use std::time::Duration;
 
-/// What the issue of a packet too many or too few is judged on.
+/// On what a packet too many or too few is judged.
 const PACKETS: u64 = 100_000;
 
 /// Packets a second of each stream. Twelve at once, on two paths, are 48,000 frames a second, which one core emulates.

@@ -32,7 +32,7 @@ use std::time::Duration;
 use tunnel::Tunnel;
 use video::Video;
 
-/// How long the uplinks fail in turn: ten minutes, as the issue of the tunnel asks.
+/// How long the uplinks fail in turn.
 const UPLINKS_S: f64 = 600.0;
 
 /// How often a server is killed, and how long each gets to be missed and to be started again.
