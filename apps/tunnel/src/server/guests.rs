@@ -164,7 +164,7 @@ impl Server {
         let known = guests.known.borrow();
         self.registry.assign(known.clients.values());
         // Nothing is known yet of anybody.
-        if known.clients.is_empty() {
+        if known.digest.is_none() && known.clients.is_empty() {
             return;
         }
         for open in self.registry.sessions() {
