@@ -126,8 +126,8 @@ struct Tls {
 }
 
 /// Where what outlives the machine is kept.
-fn lasting(state: Option<&Path>, name: &str) -> PathBuf {
-    state.unwrap_or(Path::new(LASTING_STATE)).join(name)
+fn lasting(source: &Source<'_>, state: Option<&Path>, name: &str) -> PathBuf {
+    source.directory().join(state.unwrap_or(Path::new(LASTING_STATE))).join(name)
 }
 
 fn check_addresses<T>(
@@ -196,7 +196,7 @@ fn common<T>(
         name: shared.name.clone(),
         interface: shared.interface.clone(),
         mtu: shared.mtu_bytes,
-        state: shared.state.clone(),
+        state: source.directory().join(&shared.state),
         metrics: shared.metrics,
         credentials: credentials(source, tls)?,
     })
@@ -252,6 +252,20 @@ mod tests {
             let common = read(role, text).unwrap();
             assert_eq!((common.mtu, common.interface.as_str()), (1440, "hawser-tun"));
         }
+    }
+
+    #[test]
+    fn the_state_is_where_the_file_says_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tunnel.toml");
+        let state = |given: &str| {
+            let text = EXAMPLES[0].1.replacen("[tunnel]", &format!("[tunnel]\nstate = \"{given}\""), 1);
+            std::fs::write(&path, text).unwrap();
+            let config = ClientConfig::read(&path).unwrap();
+            (config.common.state, config.usage_file.parent().unwrap().parent().unwrap().to_owned())
+        };
+        assert_eq!(state("kept"), (folder.path().join("kept"), folder.path().join("kept")));
+        assert_eq!(state("/kept"), ("/kept".into(), "/kept".into()));
     }
 
     #[test]

@@ -157,7 +157,7 @@ impl ClientConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
-            usage_file: super::lasting(tunnel.state.as_deref(), &tunnel.name).join("usage.json"),
+            usage_file: super::lasting(&source, tunnel.state.as_deref(), &tunnel.name).join("usage.json"),
             controllers,
             servers: file.server.iter().map(|entry| server(&source, entry)).collect::<Result<_, _>>()?,
             uplinks: file

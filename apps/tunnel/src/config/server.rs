@@ -213,7 +213,7 @@ fn listed(
     Ok(Listed {
         controllers: super::controllers(source, entry, urls, tls)?,
         addresses: addresses.clone(),
-        clients_file: super::lasting(tunnel.state.as_deref(), &tunnel.name).join("clients.json"),
+        clients_file: super::lasting(source, tunnel.state.as_deref(), &tunnel.name).join("clients.json"),
     })
 }
 
