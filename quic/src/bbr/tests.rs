@@ -92,6 +92,17 @@ fn the_window_follows_the_path() {
 }
 
 #[test]
+fn a_queue_of_its_own_is_not_taken_for_a_longer_path() {
+    let mut pipe = Pipe::new(1, 20.0, 0);
+    for minute in 1..=3 {
+        let bytes_per_second = pipe.run(Duration::from_secs(60));
+        assert!(bytes_per_second > 0.95 * pipe.rate, "{bytes_per_second} in minute {minute}");
+        let least = pipe.bbr.min_rtt().unwrap();
+        assert!(least < RTT * 3 / 2, "{least:?} in minute {minute}");
+    }
+}
+
+#[test]
 fn a_path_that_becomes_faster_is_used_faster() {
     let mut pipe = Pipe::new(1, 10.0, 0);
     pipe.run(Duration::from_secs(5));
