@@ -22,3 +22,8 @@ pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
     }
     Ok(())
 }
+
+/// The `[tls]` of an end's configuration beside these files.
+pub(crate) fn section(name: &str) -> String {
+    format!("[tls]\nauthority = \"authority.pem\"\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n")
+}

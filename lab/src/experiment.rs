@@ -2,7 +2,8 @@
 
 use crate::summary::Summary;
 use crate::topology::Stop;
-use anyhow::Result;
+use anyhow::{Context, Result};
+use std::fs;
 use std::path::PathBuf;
 use wildmatch::WildMatch;
 
@@ -58,6 +59,16 @@ impl Run {
             println!("  again: {}", reasons.join("; "));
             attempt += 1;
         }
+    }
+
+    /// A folder for raw data that is empty, also when an earlier run left something there.
+    pub(crate) fn raw(&self, name: &str) -> Result<PathBuf> {
+        let folder = std::path::absolute(self.out.join("raw").join(name))?;
+        if folder.exists() {
+            fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+        }
+        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        Ok(folder)
     }
 
     /// The cases of `all` that were chosen.

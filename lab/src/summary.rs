@@ -220,9 +220,26 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
     words.join(" ")
 }
 
+/// The value that this share of the sorted values does not exceed; not a number when there is none.
+pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let rank = (share * sorted.len() as f64).ceil() as usize;
+    sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantiles_are_values_that_occurred() {
+        let sorted: Vec<f64> = (1..=100).map(f64::from).collect();
+        assert_eq!(
+            (quantile(&sorted, 0.5), quantile(&sorted, 0.99), quantile(&sorted, 1.0)),
+            (50.0, 99.0, 100.0)
+        );
+        assert_eq!(quantile(&[7.0], 0.99), 7.0);
+        assert!(quantile(&[], 0.5).is_nan());
+    }
 
     fn provenance() -> Provenance {
         Provenance {

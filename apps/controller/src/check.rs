@@ -1,9 +1,10 @@
 //! What operators and nodes say and what cannot be.
 
+use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
 use hawser_control::resource::{Flow, Selector};
 use hawser_control::tunnel::ServerReport;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
@@ -116,8 +117,8 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
 
 /// What is wrong with what a server of tunnels says of itself.
 pub(crate) fn tunnel_server(server: &ServerReport) -> Result<(), String> {
-    let of_family = |ipv4| server.addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
-    if server.addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
+    let are_ipv4 = server.addresses.iter().map(SocketAddr::is_ipv4);
+    if server.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4) {
         return Err("`addresses` has one address with its port, or one of IPv4 and one of IPv6".into());
     }
     Ok(())

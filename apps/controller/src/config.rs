@@ -1,6 +1,6 @@
 //! The configuration of a controller: one TOML file, parsed once into valid values.
 
-use hawser_control::{Name, Prefix};
+use hawser_control::{Name, Prefix, at_most_one_of_each_family};
 use hawser_io::config::Source;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -193,11 +193,9 @@ impl Config {
         let lease_ms = u64::from(self.nodes.lease_s) * 1000;
         let limits = &self.limits;
         let rates = [limits.operator_requests_per_s, limits.node_requests_per_s, limits.failures_per_minute];
-        let of_family =
-            |ipv4| self.tunnels.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4).count();
         let checks = [
             (
-                of_family(true) <= 1 && of_family(false) <= 1,
+                at_most_one_of_each_family(self.tunnels.addresses.iter().map(|prefix| prefix.is_ipv4())),
                 "tunnels.addresses",
                 "has a prefix of IPv4, one of IPv6, or one of each",
             ),

@@ -12,6 +12,7 @@ pub use hawser_control::Prefix;
 pub use hawser_io::config::ConfigError;
 
 use hawser_client::Controller;
+use hawser_control::at_most_one_of_each_family;
 use hawser_io::config::Source;
 use serde::Deserialize;
 use std::net::SocketAddr;
@@ -135,8 +136,7 @@ fn check_addresses<T>(
     at: &Spanned<T>,
     addresses: &[SocketAddr],
 ) -> Result<(), ConfigError> {
-    let of_family = |ipv4| addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
-    match !addresses.is_empty() && of_family(true) <= 1 && of_family(false) <= 1 {
+    match !addresses.is_empty() && at_most_one_of_each_family(addresses.iter().map(SocketAddr::is_ipv4)) {
         true => Ok(()),
         false => {
             Err(source.wrong(at, "addresses has one address with its port, or one of IPv4 and one of IPv6"))

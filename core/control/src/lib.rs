@@ -15,4 +15,4 @@ pub mod resource;
 pub mod tunnel;
 
 pub use name::{InvalidName, Name};
-pub use prefix::{InvalidPrefix, Prefix};
+pub use prefix::{InvalidPrefix, Prefix, at_most_one_of_each_family};

@@ -92,6 +92,12 @@ impl<'de> Deserialize<'de> for Prefix {
     }
 }
 
+/// Whether there are at most one of IPv4 and one of IPv6, when it is said of each whether it is of IPv4.
+pub fn at_most_one_of_each_family(are_ipv4: impl IntoIterator<Item = bool>) -> bool {
+    let mut seen = [false; 2];
+    are_ipv4.into_iter().all(|is_ipv4| !std::mem::replace(&mut seen[usize::from(is_ipv4)], true))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

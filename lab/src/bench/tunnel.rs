@@ -102,9 +102,9 @@ impl Pair {
     fn hawser(&self) -> Result<f64> {
         let common = |name: &str| {
             format!(
-                "name = \"{name}\"\nstate = \"{}\"\n[tls]\nauthority = \"authority.pem\"\ncertificate = \"bench.pem\"\n\
-                 key = \"bench.key\"\n",
-                self.folder.path().display()
+                "name = \"{name}\"\nstate = \"{}\"\n{}",
+                self.folder.path().display(),
+                certificates::section("bench")
             )
         };
         let server = format!("[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}", common("server"));

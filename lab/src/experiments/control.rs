@@ -7,7 +7,7 @@ mod process;
 mod report;
 
 use crate::experiment::{Experiment, Run};
-use crate::summary::{Case, Metrics, Provenance, Summary};
+use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
 use crate::topology::{Stop, Topology};
 use anyhow::{Context, Result, bail};
 use fleet::Fleet;
@@ -16,7 +16,6 @@ use load::Changes;
 use measure::{Kind, Latencies, Measured};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use process::{Access, ControllerProcess, Usage};
-use std::fs;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
@@ -88,11 +87,7 @@ fn raise_open_files() -> Result<()> {
 }
 
 fn run_case(run: &Run, agents: usize) -> Result<Measured> {
-    let folder = std::path::absolute(run.out.join("raw").join(case_name(agents)))?;
-    if folder.exists() {
-        fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
-    }
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    let folder = run.raw(&case_name(agents))?;
     // One namespace of a lab: its ports are all free, and whatever is left in it is removed with it.
     let lab = Topology { paths: 1, ..Topology::default() }.build()?;
     let place = lab.source();
@@ -232,9 +227,9 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
     let mut metrics = Metrics::default();
     for kind in Kind::ALL {
         let sorted = latencies.sorted_ms(kind);
-        metrics.set(&format!("{}_p50_ms", kind.name()), measure::quantile(&sorted, 0.5));
-        metrics.set(&format!("{}_p99_ms", kind.name()), measure::quantile(&sorted, 0.99));
-        metrics.set(&format!("{}_max_ms", kind.name()), measure::quantile(&sorted, 1.0));
+        metrics.set(&format!("{}_p50_ms", kind.name()), quantile(&sorted, 0.5));
+        metrics.set(&format!("{}_p99_ms", kind.name()), quantile(&sorted, 0.99));
+        metrics.set(&format!("{}_max_ms", kind.name()), quantile(&sorted, 1.0));
     }
     let arrived = latencies.count(Kind::Ordered) + latencies.count(Kind::Observed);
     // Every change goes to two nodes.

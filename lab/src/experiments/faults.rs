@@ -103,11 +103,7 @@ impl Outcome {
 
 /// Sends all streams at once.
 fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
-    let directory = std::path::absolute(run.out.join("raw").join(scenario.name))?;
-    if directory.exists() {
-        fs::remove_dir_all(&directory).with_context(|| format!("cannot empty {}", directory.display()))?;
-    }
-    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let directory = run.raw(scenario.name)?;
     let lab = Topology { paths: 2, ..Topology::default() }.build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     scenario.prepare(&lab)?;

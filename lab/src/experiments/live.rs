@@ -6,7 +6,7 @@ use crate::experiment::Run;
 use crate::stream::{Record, Source, Stream};
 use crate::summary::{Case, Metrics};
 use crate::topology::{Lab, Topology};
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use hawser_agent::Status;
 use hawser_io::media::data_dir;
 use hawser_io::ring;
@@ -55,12 +55,7 @@ impl Outcome {
 impl Live {
     /// Builds the lab and starts its links; `raw` is the folder below the experiment's raw data.
     pub(super) fn prepare(run: &Run, raw: &str, topology: &Topology, variation: &Variation) -> Result<Self> {
-        let directory = std::path::absolute(run.out.join("raw").join(raw))?;
-        if directory.exists() {
-            fs::remove_dir_all(&directory)
-                .with_context(|| format!("cannot empty {}", directory.display()))?;
-        }
-        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let directory = run.raw(raw)?;
         let lab = topology.build()?;
         let mut emulator = Emulator::start(lab.network(), emulated(&lab, variation)?, run.seed)?;
         emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;

@@ -12,7 +12,7 @@ mod video;
 
 use crate::emulator::EmulatorReport;
 use crate::experiment::{Experiment, Run};
-use crate::summary::{Case, Metrics, Provenance, Summary};
+use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
 use crate::topology::Stop;
 use anyhow::{Context, Result, bail};
 use exchanges::{Exchanges, Figures};
@@ -161,12 +161,7 @@ struct Scene {
 
 impl Scene {
     fn set(run: &Run, part: &str, plan: &[Planned]) -> Result<Scene> {
-        let directory = std::path::absolute(run.out.join("raw").join(part))?;
-        if directory.exists() {
-            fs::remove_dir_all(&directory)
-                .with_context(|| format!("cannot empty {}", directory.display()))?;
-        }
-        fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+        let directory = run.raw(part)?;
         let network = Network::build(plan, run.seed)?;
         let tunnel = Tunnel::start(&network, &run.binary, &directory)?;
         let before = tunnel.settled(UPLINKS)?;
@@ -304,8 +299,8 @@ impl Outcome {
         let mut recoveries: Vec<f64> =
             windows.iter().map(|window| self.ping.within(&[*window]).gap_max_ms).collect();
         recoveries.sort_by(f64::total_cmp);
-        case.metrics.set("recovery_p50_ms", exchanges::percentile(&recoveries, 0.5));
-        case.metrics.set("recovery_max_ms", exchanges::percentile(&recoveries, 1.0));
+        case.metrics.set("recovery_p50_ms", quantile(&recoveries, 0.5));
+        case.metrics.set("recovery_max_ms", quantile(&recoveries, 1.0));
         let late = recoveries.iter().filter(|ms| **ms >= RECOVERY_LIMIT_MS).count();
         case.metrics.set("later_than_3_s_ratio", late as f64 / recoveries.len() as f64);
         case.metrics.set("addresses_lost_ratio", share(&events, |event| !event.same_addresses));

@@ -3,6 +3,7 @@ use super::{
     default_mtu, default_state,
 };
 use hawser_client::Controller;
+use hawser_control::at_most_one_of_each_family;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -165,8 +166,8 @@ impl ServerConfig {
             state: tunnel.state.clone().unwrap_or_else(default_state),
             metrics: tunnel.metrics,
         };
-        let of_family = |ipv4| tunnel.addresses.iter().filter(|prefix| prefix.is_ipv4() == ipv4).count();
-        if tunnel.addresses.is_empty() || of_family(true) > 1 || of_family(false) > 1 {
+        let are_ipv4 = tunnel.addresses.iter().map(|prefix| prefix.is_ipv4());
+        if tunnel.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4) {
             return Err(
                 source.wrong(&file.tunnel, "addresses has a prefix of IPv4, one of IPv6, or one of each")
             );
@@ -238,8 +239,7 @@ fn clients(
                 return Err(source.wrong(entry, format!("{address} is another client's")));
             }
         }
-        let of_family = |ipv4| addresses.iter().filter(|address| address.is_ipv4() == ipv4).count();
-        if of_family(true) > 1 || of_family(false) > 1 {
+        if !at_most_one_of_each_family(addresses.iter().map(IpAddr::is_ipv4)) {
             return Err(source.wrong(entry, "a client has one address of each family at most"));
         }
         if clients.insert(name.clone(), Client { addresses: addresses.clone() }).is_some() {

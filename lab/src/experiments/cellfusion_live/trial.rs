@@ -15,7 +15,7 @@ use hawser_io::ring;
 use hawser_qoe::{Qoe, Window};
 use hawser_tunnel::status::SessionStatus;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// How long tunnels and connections have, at the first rates of the drive, before the video begins.
@@ -66,7 +66,7 @@ impl Trial {
 
 /// Runs the drive.
 pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
-    let directory = empty(&run.out.join("raw").join(setting.name.replace('/', "-")))?;
+    let directory = run.raw(&setting.name.replace('/', "-"))?;
     let (recording, emulation, session) = carry(run, setting, &directory)?;
     fs::write(directory.join("emulator.json"), serde_json::to_vec_pretty(&emulation)?)?;
     fs::write(directory.join("tunnel.json"), serde_json::to_vec_pretty(&session)?)?;
@@ -92,15 +92,6 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     }
     let invalid_because = invalid_because(setting, &recording, &view, &emulation);
     Ok(Trial { case, view, window, qoe, invalid_because })
-}
-
-fn empty(directory: &Path) -> Result<PathBuf> {
-    let directory = std::path::absolute(directory)?;
-    if directory.exists() {
-        fs::remove_dir_all(&directory).with_context(|| format!("cannot empty {}", directory.display()))?;
-    }
-    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
-    Ok(directory)
 }
 
 /// The part in real time.

@@ -41,9 +41,9 @@ impl Tunnel {
         certificates::write(directory, &[NAME])?;
         let common = |role: &str| {
             format!(
-                "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{}\"\n[tls]\n\
-                 authority = \"authority.pem\"\ncertificate = \"{NAME}.pem\"\nkey = \"{NAME}.key\"\n",
-                directory.join(role).display()
+                "name = \"{NAME}\"\ninterface = \"{DEVICE}\"\nstate = \"{}\"\n{}",
+                directory.join(role).display(),
+                certificates::section(NAME)
             )
         };
         let server = format!(

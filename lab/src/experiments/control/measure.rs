@@ -1,4 +1,5 @@
 use super::process::{TICK, Usage};
+use crate::summary::quantile;
 use anyhow::{Context, Result};
 use nix::sys::resource::{UsageWho, getrusage};
 use std::fs;
@@ -126,12 +127,6 @@ impl Latencies {
     }
 }
 
-/// The value that this share of the sorted values does not exceed; not a number when there is none.
-pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (share * sorted.len() as f64).ceil() as usize;
-    sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)
-}
-
 /// Measures how late timers fire, for ever.
 pub(super) async fn lag(latencies: Arc<Latencies>) {
     const EVERY: Duration = Duration::from_millis(20);
@@ -220,17 +215,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn quantiles_are_values_that_occurred() {
-        let sorted: Vec<f64> = (1..=100).map(f64::from).collect();
-        assert_eq!(
-            (quantile(&sorted, 0.5), quantile(&sorted, 0.99), quantile(&sorted, 1.0)),
-            (50.0, 99.0, 100.0)
-        );
-        assert_eq!(quantile(&[7.0], 0.99), 7.0);
-        assert!(quantile(&[], 0.5).is_nan());
-    }
 
     #[test]
     fn waiting_is_not_work() {

@@ -50,12 +50,7 @@ pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     let scenario = SCENARIOS.iter().find(|known| Some(known.name) == scenario);
     let scenario = scenario.with_context(|| format!("{name} is no case"))?;
     let seconds = run.seconds.map_or(SECONDS, |seconds| seconds.min(SECONDS));
-    let directory =
-        std::path::absolute(run.out.join("raw").join(format!("{}-{}", name.replace('/', "-"), run.seed)))?;
-    if directory.exists() {
-        fs::remove_dir_all(&directory).with_context(|| format!("cannot empty {}", directory.display()))?;
-    }
-    fs::create_dir_all(&directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    let directory = run.raw(&format!("{}-{}", name.replace('/', "-"), run.seed))?;
 
     let lab = Topology { paths: 2, control: true, ..Topology::default() }.build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;

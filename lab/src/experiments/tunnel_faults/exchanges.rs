@@ -1,3 +1,4 @@
+use crate::summary::quantile;
 use hawser_units::Instant;
 use std::sync::Mutex;
 
@@ -50,8 +51,8 @@ impl Exchanges {
         times.sort_by(f64::total_cmp);
         let answers: Vec<Instant> = exchanges.iter().filter_map(|one| one.answered).collect();
         Figures {
-            p50_ms: percentile(&times, 0.5),
-            p99_ms: percentile(&times, 0.99),
+            p50_ms: quantile(&times, 0.5),
+            p99_ms: quantile(&times, 0.99),
             gap_max_ms: windows.iter().map(|window| longest_gap(&answers, *window)).fold(0.0, f64::max),
             unanswered_ratio: 1.0 - times.len() as f64 / asked.len() as f64,
         }
@@ -66,12 +67,6 @@ impl Exchanges {
         };
         exchanges.iter().map(seconds).collect()
     }
-}
-
-/// The value that so many are not above; NaN of none. `sorted` is in rising order.
-pub(super) fn percentile(sorted: &[f64], share: f64) -> f64 {
-    let rank = (sorted.len() as f64 * share).ceil() as usize;
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(f64::NAN)
 }
 
 /// The longest time within a window in which nothing happened, milliseconds. What began before the window counts from its

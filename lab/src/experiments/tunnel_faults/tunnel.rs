@@ -99,10 +99,7 @@ fn start(binary: &Path, directory: &Path, place: &Namespace, role: &str, name: &
 
 /// The end of `[tunnel]`, and `[tls]`.
 fn common(name: &str, directory: &Path) -> String {
-    format!(
-        "name = \"{name}\"\nstate = {directory:?}\n\n[tls]\nauthority = \"authority.pem\"\n\
-         certificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"
-    )
+    format!("name = \"{name}\"\nstate = {directory:?}\n\n{}", certificates::section(name))
 }
 
 fn client_config(directory: &Path) -> String {
