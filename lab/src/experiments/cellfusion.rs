@@ -74,8 +74,8 @@ impl Experiment for CellFusion {
         ensure!(length <= drive::LENGTH, "a drive lasts {} s", drive::LENGTH.as_secs());
         let drives = drive::all()?;
         let jobs = chosen(run.pattern.as_deref(), &drives)?;
-        let scores = score::collect(run_all(run, &drives, &jobs, length)?);
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        let scores = score::collect(run_all(run, &drives, &jobs, length)?);
         summary.cases = score::cases(&scores, length);
         cost::write(&scores, &run.out)?;
         report::write(&summary, &scores, &run.out)?;

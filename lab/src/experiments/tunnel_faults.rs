@@ -317,20 +317,11 @@ impl Outcome {
             metrics.set(&format!("{name}_gap_max_ms"), gap_max_ms);
             metrics.set(&format!("{name}_unanswered_ratio"), unanswered_ratio);
         }
-        let seen: Vec<Qoe> = windows.iter().filter_map(|window| self.qoe(*window)).collect();
-        let weigh = |figure: fn(&Qoe) -> f64| {
-            let sum: f64 = windows.iter().zip(&seen).map(|(w, qoe)| figure(qoe) * seconds(&[*w])).sum();
-            sum / seconds(windows)
-        };
-        metrics.set("fps_mean", weigh(|qoe| qoe.fps_mean));
-        metrics.set("stall_ratio", weigh(|qoe| qoe.stall_ratio));
+        metrics.set("fps_mean", weigh(&self.frames, windows, |qoe| qoe.fps_mean));
+        metrics.set("stall_ratio", weigh(&self.frames, windows, |qoe| qoe.stall_ratio));
         let shown: Vec<Instant> = self.frames.iter().map(|frame| frame.decoded).collect();
         let gaps = windows.iter().map(|window| exchanges::longest_gap(&shown, *window));
         metrics.set("video_gap_max_ms", gaps.fold(0.0, f64::max));
-    }
-
-    fn qoe(&self, (from, to): (Instant, Instant)) -> Option<Qoe> {
-        Some(measure(&self.frames, Window::new(from, to)?))
     }
 
     /// Seconds since the beginning.
@@ -355,10 +346,38 @@ impl Outcome {
     }
 }
 
+/// The mean of a figure over windows, of which each counts as long as it is.
+fn weigh(frames: &[Frame], windows: &[(Instant, Instant)], figure: fn(&Qoe) -> f64) -> f64 {
+    // One without length has no figure and no weight.
+    let windows: Vec<Window> = windows.iter().filter_map(|(from, to)| Window::new(*from, *to)).collect();
+    let weights = windows.iter().map(|window| window.duration().as_secs_f64());
+    let sum: f64 = weights
+        .clone()
+        .zip(&windows)
+        .map(|(weight, window)| weight * figure(&measure(frames, *window)))
+        .sum();
+    sum / weights.sum::<f64>()
+}
+
 fn seconds(windows: &[(Instant, Instant)]) -> f64 {
     windows.iter().map(|(from, to)| to.saturating_since(*from).as_secs_f64()).sum()
 }
 
 fn share(events: &[&Event], which: impl Fn(&Event) -> bool) -> f64 {
     events.iter().filter(|event| which(event)).count() as f64 / events.len() as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::ByteSize;
+
+    #[test]
+    fn windows_count_as_long_as_they_are() {
+        let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let frame = |ms| Frame { captured: at(ms), decoded: at(ms), size: ByteSize(1) };
+        let frames: Vec<Frame> = (0..1000).step_by(100).chain(1000..4000).map(frame).collect();
+        let windows = [(at(500), at(500)), (at(0), at(1000)), (at(1000), at(1000)), (at(1000), at(4000))];
+        assert_eq!(weigh(&frames, &windows, |qoe| qoe.fps_mean), (10.0 + 3.0 * 1000.0) / 4.0);
+    }
 }
