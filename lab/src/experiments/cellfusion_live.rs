@@ -61,7 +61,7 @@ impl Experiment for CellFusionLive {
         })?;
         let folder = tempfile::tempdir()?;
         println!("encoding the video");
-        let clip = Clip::encode(folder.path())?;
+        let clip = Clip::encode(folder.path(), stream::WARM_UP + length)?;
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
         let mut trials: Vec<Trial> = Vec::new();
         for (index, name) in chosen.iter().enumerate() {

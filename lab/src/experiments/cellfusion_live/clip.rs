@@ -10,7 +10,7 @@ pub(super) const FPS: u64 = 30;
 /// Frames from one key frame to the next.
 const GROUP: u64 = 30;
 
-/// What is encoded; it is repeated for as long as the video lasts.
+/// What is encoded at most; it is repeated for as long as the video lasts.
 const FRAMES: u64 = 10 * FPS;
 
 /// What fills a packet of 1300 bytes with the headers of IPv4 and UDP.
@@ -25,8 +25,8 @@ pub(super) struct Clip {
 
 impl Clip {
     /// Encodes the dashcam's recording, or a test picture on a machine without it, at 30 Mb/s: with the settings of which
-    /// the simulation has the sizes of its frames.
-    pub(super) fn encode(folder: &Path) -> Result<Self> {
+    /// the simulation has the sizes of its frames. `length` is how long a camera is to send it.
+    pub(super) fn encode(folder: &Path, length: Duration) -> Result<Self> {
         let filmed = data_dir().join("video/dashcam.mp4");
         let clip = Clip { file: folder.join("clip.ts"), is_filmed: filmed.exists() };
         let mut ffmpeg = Command::new("ffmpeg");
@@ -36,7 +36,8 @@ impl Clip {
         } else {
             ffmpeg.args(["-f", "lavfi", "-i", &format!("testsrc2=size=1920x1080:rate={FPS}")]);
         }
-        ffmpeg.args(["-an", "-vf", "scale=1920:1080,format=yuv420p", "-frames:v", &FRAMES.to_string()]);
+        ffmpeg.args(["-frames:v", &frames(length).min(FRAMES).to_string()]);
+        ffmpeg.args(["-an", "-vf", "scale=1920:1080,format=yuv420p"]);
         ffmpeg.args(["-c:v", "libx264", "-preset", "superfast", "-tune", "zerolatency"]);
         ffmpeg.args(["-b:v", "30M", "-maxrate", "30M", "-bufsize", "3M", "-g", &GROUP.to_string()]);
         ffmpeg.args(["-x264-params", "scenecut=0:nal-hrd=cbr", "-f", "mpegts"]).arg(&clip.file);

@@ -17,6 +17,11 @@ use std::time::Duration;
 /// Where the cloud is, whatever the uplink.
 pub(super) const CLOUD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
+/// How long tunnels and connections have, at the first rates of the drive, before the video begins, and how long sockets
+/// have that connect to nothing.
+const PREPARATION: Duration = Duration::from_secs(8);
+const PREPARATION_OF_SOCKETS: Duration = Duration::from_secs(1);
+
 /// How long a connection may take, and its further subflows.
 const PATIENCE: Duration = Duration::from_secs(20);
 const FURTHER_SUBFLOWS: Duration = Duration::from_secs(2);
@@ -64,6 +69,14 @@ impl Route {
             "mptcp" => Route::Mptcp,
             name => Route::Tunnel(name.parse()?),
         })
+    }
+
+    /// How long it has to be ready, in which links are as at the beginning of the drive.
+    pub(super) fn preparation(self) -> Duration {
+        match self {
+            Route::Single => PREPARATION_OF_SOCKETS,
+            Route::Tunnel(_) | Route::Mptcp => PREPARATION,
+        }
     }
 
     /// Makes ready what carries the packets, from and to a UDP port. `binary` is `hawser`; configurations and logs go to

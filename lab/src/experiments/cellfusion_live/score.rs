@@ -45,6 +45,7 @@ pub(super) fn case(
     percentiles(&mut case.metrics, "frame_delay", frames.iter().map(|frame| (frame.captured, frame.shown)));
     let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());
     case.metrics.set("lost_packets_ratio", lost);
+    case.metrics.set("altered_packets", view.strange as f64);
     case.metrics.set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
     case.metrics.set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
     case

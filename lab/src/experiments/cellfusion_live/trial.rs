@@ -18,9 +18,6 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long tunnels and connections have, at the first rates of the drive, before the video begins.
-const PREPARATION: Duration = Duration::from_secs(8);
-
 /// The share of frames that the camera sends at least when the machine has time for it, and how late it is at most.
 const SENT_FRAMES: f64 = 0.995;
 const CAMERA_LATE: Duration = Duration::from_millis(33);
@@ -90,7 +87,7 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     if let Some(session) = &session {
         case.metrics.set("redundancy_ratio", session.redundancy_ratio);
     }
-    let invalid_because = invalid_because(setting, &recording, &view, &emulation);
+    let invalid_because = invalid_because(setting.length, &recording, &view, &emulation);
     Ok(Trial { case, view, window, qoe, invalid_because })
 }
 
@@ -102,7 +99,7 @@ fn carry(
 ) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
     let lab = Topology { paths: setting.drive.paths(), ..Topology::default() }.build()?;
     let mut emulator = Emulator::start(lab.network(), emulated(&lab, setting.drive), setting.seed)?;
-    let began = ring::now() + PREPARATION + WARM_UP;
+    let began = ring::now() + setting.route.preparation() + WARM_UP;
     emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     let ends = setting.route.open(&lab, setting.port, &run.binary, directory)?;
@@ -125,13 +122,13 @@ fn emulated(lab: &Lab, drive: &Drive) -> Vec<EmulatedPath> {
 
 /// Why the figures may not be used.
 fn invalid_because(
-    setting: &Setting,
+    length: Duration,
     recording: &Recording,
     view: &View,
     emulation: &EmulatorReport,
 ) -> Vec<String> {
     let mut reasons = emulation.health.invalid_because();
-    let wanted = frames(WARM_UP + setting.length);
+    let wanted = frames(WARM_UP + length);
     let sent = view.frames.len();
     if (sent as f64) < SENT_FRAMES * wanted as f64 {
         reasons.push(format!("the camera sent {sent} frames of {wanted}"));
@@ -151,4 +148,47 @@ fn invalid_because(
             .map(|(count, what)| format!("{count} packets {what}")),
     );
     reasons
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::emulator::Health;
+    use hawser_units::{ByteSize, Instant};
+
+    /// A view of frames of which each was captured so many ms after the first.
+    fn view(captured_ms: impl Iterator<Item = u64>) -> View {
+        let frame = |ms| Frame {
+            captured: Instant::from_nanos(ms * 1_000_000),
+            size: ByteSize(1),
+            first: None,
+            complete: None,
+            shown: None,
+            turn: Instant::MAX,
+            likeness: None,
+        };
+        View { frames: captured_ms.map(frame).collect(), packets: Vec::new(), strange: 0, overflow: 0 }
+    }
+
+    fn reasons(view: &View, camera_overflow: u32, health: Health) -> Vec<String> {
+        let recording =
+            Recording { sent: Vec::new(), arrived: Vec::new(), began: Instant::ZERO, camera_overflow };
+        let emulation = EmulatorReport { paths: Vec::new(), health };
+        invalid_because(Duration::from_secs(8), &recording, view, &emulation)
+    }
+
+    #[test]
+    fn what_a_machine_could_not_do_makes_a_run_invalid() {
+        let on_time = |number: u64| number * 1000 / 30;
+        let good = view((0..300).map(on_time));
+        assert_eq!(reasons(&good, 0, Health::default()), [""; 0]);
+
+        let few = view((0..298).map(on_time));
+        assert_eq!(reasons(&few, 0, Health::default()), ["the camera sent 298 frames of 300"]);
+        let late = view((0..300).map(|number| on_time(number) + if number > 295 { 40 } else { 0 }));
+        assert_eq!(reasons(&late, 0, Health::default()), ["the camera was late: 99th percentile 40 ms"]);
+        let lossy = View { strange: 1, overflow: 2, ..good };
+        let late_emulator = Health { lateness_p99_us: 1001.0, ..Health::default() };
+        assert_eq!(reasons(&lossy, 3, late_emulator).len(), 4);
+    }
 }
