@@ -4,6 +4,7 @@ mod addresses;
 mod connection;
 pub(crate) mod guests;
 mod registry;
+mod strays;
 
 use crate::config::ServerConfig;
 use crate::device::Device;
@@ -15,11 +16,11 @@ use crate::tls;
 use anyhow::Result;
 use guests::Guests;
 use hawser_io::tun::Buffer;
-use noq::{Endpoint, TokioRuntime};
 use registry::Registry;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
+use strays::Strays;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, interval, sleep};
@@ -36,6 +37,7 @@ pub(crate) struct Server {
     pub(crate) config: ServerConfig,
     pub(crate) device: Arc<Device>,
     pub(crate) registry: Registry,
+    strays: Arc<Strays>,
     /// Whom a controller lets in; without one, whoever has a certificate.
     pub(crate) guests: Option<Arc<Guests>>,
     /// Whether the server is about to end.
@@ -49,17 +51,17 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }
-    let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls::server(&config.common.credentials)?));
+    let tls = tls::server(&config.common.credentials)?;
+    let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls.clone()));
+    let strays = Arc::new(Strays::default());
     let registry = Registry::new(&config);
     let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
     let _nat = config.nat.then(|| Nat::set_up(&config.common.interface, &config.prefixes)).transpose()?;
     let mut endpoints = Vec::new();
     for address in &config.listen {
         let payload = udp_payload(config.outer_mtu, Ipv4Addr::UNSPECIFIED.into(), config.common.mtu);
-        let endpoint = endpoint(SERVER_ID_BYTES, payload)?;
-        let first = quic.borrow().clone();
-        let socket = socket(*address, None)?;
-        endpoints.push(Endpoint::new(endpoint, Some(first), socket, Arc::new(TokioRuntime))?);
+        let config = endpoint(SERVER_ID_BYTES, payload)?;
+        endpoints.push(strays.endpoint(config, tls.clone(), socket(*address, None)?)?);
     }
     let status_file = StatusFile::at(config.common.status_file());
     let metrics_address = config.common.metrics;
@@ -72,7 +74,8 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let listed = config.listed.clone();
     let guests = listed.as_ref().map(Guests::read).transpose()?.map(Arc::new);
     let draining = watch::Sender::new(false);
-    let server = Arc::new(Server { config, device, registry, guests: guests.clone(), draining, routes });
+    let server =
+        Arc::new(Server { config, device, registry, strays, guests: guests.clone(), draining, routes });
     for endpoint in &endpoints {
         info!(address = %endpoint.local_addr()?, "waiting for clients");
         tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.subscribe()));
@@ -177,6 +180,7 @@ impl Server {
         status.addresses = self.registry.own_addresses().into_iter().map(|(address, _)| address).collect();
         status.not_passed_on = self.registry.counted();
         status.not_passed_on.extend(self.device.counted());
+        status.not_passed_on.extend(self.strays.counted());
         for open in self.registry.sessions() {
             if let Some(report) = open.handle.report().await {
                 status.sessions.push(open.status(report));

@@ -3,6 +3,7 @@
 use clap::Parser;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -22,6 +23,13 @@ pub(crate) fn start(namespace: &Namespace, what: &str, config: &Path) -> Process
     command.env(COMMAND_LINE, format!("hawser {what} --config {}", config.display()));
     command.stdout(std::process::Stdio::null());
     Process::spawn(namespace, command).unwrap()
+}
+
+/// Bytes of memory that a process has.
+pub(crate) fn resident_bytes(process: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
 }
 
 #[test]

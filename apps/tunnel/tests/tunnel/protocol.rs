@@ -1,6 +1,7 @@
 //! A server and clients that are made by hand: what they say wrongly, and how many of them there may be.
 
 use crate::certificates::Authority;
+use crate::process::resident_bytes;
 use crate::rig::{HOST4, PORT, Rig};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
@@ -147,11 +148,7 @@ fn a_thousand_clients_cost_little_each() {
     // These clients do not answer, and a server asks silent ones often.
     let server = rig.server(0, "", "[coding]\nprobe_silent_ms = 10000\nprobe_idle_ms = 10000\n");
     let folder = rig.folder.path();
-    let memory = || {
-        let status = fs::read_to_string(format!("/proc/{}/status", server.process.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
-    };
+    let memory = || resident_bytes(server.process.id());
     with_endpoint(&rig.client, async |endpoint| {
         let first = connect(&endpoint, &quic(&rig.authority, folder, "first")).await;
         say(&first, &open()).await.unwrap();

@@ -1,9 +1,14 @@
 //! Who and what is not let in.
 
 use crate::certificates::Authority;
-use crate::rig::{HOST4, PORT, Rig};
+use crate::process::resident_bytes;
+use crate::rig::{End, HOST4, PORT, Rig};
 use crate::traffic::echo;
+use hawser_io::netns::Namespace;
+use hawser_tunnel::status::Status;
+use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread;
 
 #[test]
 fn a_source_that_is_not_the_client_s_is_dropped() {
@@ -70,26 +75,126 @@ fn a_client_that_is_not_listed_is_not_admitted() {
 }
 
 #[test]
-fn garbage_at_the_port_of_a_server_does_no_harm() {
+fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
-    let socket = rig.client.run(|| UdpSocket::bind("10.1.0.1:0").unwrap()).unwrap();
-    let mut state = 1u64;
-    let mut random = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        (state >> 56) as u8
-    };
-    for length in (0..1400).chain([1200; 500]) {
-        let mut datagram: Vec<u8> = (0..length).map(|_| random()).collect();
-        if length == 1200 {
-            // The beginning of a first packet of QUIC version 1.
-            datagram[..7].copy_from_slice(&[0xc3, 0, 0, 0, 1, 8, 1]);
-        }
-        socket.send_to(&datagram, ("203.0.0.1", PORT)).unwrap();
+    let client = rig.client("");
+    let since = client.session().since_unix_ms;
+    let memory = resident_bytes(server.process.id());
+    let mut garbage = Garbage::new(&rig);
+
+    for _ in 0..50 {
+        garbage.send(&[]);
+        garbage.send_random(&[], 4);
+        garbage.send_random(&long_header(INITIAL, 7), 1200);
+        garbage.send_random(&long_header(INITIAL, 1), 600);
+        garbage.send_random(&long_header(INITIAL, 1)[..9], 0);
     }
-    let _client = rig.client("");
+    server.until_counted("datagram_no_quic", 250);
+    for _ in 0..50 {
+        garbage.send_random(&[0x43], 1200);
+        garbage.send_random(&long_header(HANDSHAKE, 1), 1200);
+    }
+    server.until_counted("datagram_no_connection", 100);
+    garbage.flood(&rig, &server);
+
+    let flooded = resident_bytes(server.process.id()).saturating_sub(memory);
+    assert!(flooded < 32 << 20, "{flooded} bytes more after the flood");
     echo(&rig.client, &rig.host, HOST4);
+    assert_eq!(client.session().since_unix_ms, since, "the session is the same");
     server.until("the client is the only one", |status| status.sessions.len() == 1);
+}
+
+/// Types of packets with a long header.
+const INITIAL: u8 = 0xc0;
+const HANDSHAKE: u8 = 0xe0;
+
+/// A long header with an ID of eight bytes, none of the other end, no token, and a length of 500.
+fn long_header(first: u8, version: u8) -> Vec<u8> {
+    let mut header = vec![first, 0, 0, 0, version, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
+    header.extend(if first == INITIAL { &[0, 0x41, 0xf4][..] } else { &[0x41, 0xf4] });
+    header
+}
+
+/// Somebody who sends what is no tunnel's.
+struct Garbage {
+    socket: UdpSocket,
+    state: u64,
+    sent: u64,
+}
+
+impl Garbage {
+    fn new(rig: &Rig) -> Garbage {
+        let socket = rig.client.run(|| UdpSocket::bind("10.1.0.1:0").unwrap()).unwrap();
+        Garbage { socket, state: 1, sent: 0 }
+    }
+
+    fn random(&mut self) -> u64 {
+        self.state =
+            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state >> 33
+    }
+
+    fn send(&mut self, datagram: &[u8]) {
+        self.socket.send_to(datagram, ("203.0.0.1", PORT)).unwrap();
+        self.sent += 1;
+    }
+
+    /// Sends a datagram of so many bytes that begins with `header`.
+    fn send_random(&mut self, header: &[u8], length: usize) {
+        let mut datagram = header.to_vec();
+        while datagram.len() < length {
+            datagram.push(self.random() as u8);
+        }
+        // Without a long header unless it is given.
+        if header.is_empty() {
+            datagram[0] &= 0x7f;
+        }
+        self.send(&datagram);
+    }
+
+    /// Sends 50,000 of all kinds, as fast as the server takes them, and waits until each of them is counted.
+    fn flood(&mut self, rig: &Rig, server: &End) {
+        for number in 0..50_000u32 {
+            match number % 4 {
+                0 => {
+                    // Of a connection of its own, as far as the ID tells.
+                    let mut header = long_header(INITIAL, 1);
+                    header[6..10].copy_from_slice(&number.to_be_bytes());
+                    self.send_random(&header, 1200);
+                }
+                1 => self.send_random(&long_header(HANDSHAKE, 1), 516),
+                2 => self.send_random(&[0x43], 1400),
+                _ => {
+                    let length = self.random() as usize % 1400;
+                    self.send_random(&[0xff], length);
+                }
+            }
+            while number % 200 == 0 && waiting_bytes(&rig.servers[0]) > 0 {
+                thread::yield_now();
+            }
+        }
+        let counted = |status: &Status| -> u64 {
+            let reasons = status.not_passed_on.iter();
+            reasons
+                .filter(|(reason, _)| reason.starts_with("datagram_") || reason.starts_with("connection_"))
+                .map(|(_, count)| count)
+                .sum()
+        };
+        let status = server.until("all are counted", |status| counted(status) >= self.sent);
+        // The client, too, leaves a connection that another one was faster than.
+        assert!(counted(&status) < self.sent + 10, "more than {}: {:?}", self.sent, status.not_passed_on);
+    }
+}
+
+/// Bytes that the kernel keeps for the server's socket.
+fn waiting_bytes(server: &Namespace) -> u64 {
+    let table = server.run(|| fs::read_to_string("/proc/thread-self/net/udp6").unwrap()).unwrap();
+    let port = format!(":{PORT:04X}");
+    let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut queues = sockets.filter(|columns| columns[1].ends_with(&port)).map(|columns| columns[4]);
+    let (_, waiting) = queues.next().unwrap().split_once(':').unwrap();
+    u64::from_str_radix(waiting, 16).unwrap()
 }
 
 fn client_config(rig: &Rig, name: &str, tls: &str, server: &str) -> String {
