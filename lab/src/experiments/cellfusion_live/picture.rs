@@ -103,9 +103,7 @@ fn write<'a>(path: &Path, frames: impl Iterator<Item = (usize, &'a [u8])>) -> Re
 fn compare(received: &Path, reference: &Path, log: &Path) -> Result<BTreeMap<usize, f64>> {
     let mut ffmpeg = Command::new("ffmpeg");
     // A receiver shows what it could repair, too. What the decoder says of damages is not asked for.
-    ffmpeg.args(["-nostdin", "-v", "fatal", "-copyts", "-flags", "+output_corrupt"]);
-    // A damaged header can change what is said of colours. A filter that began anew would empty its log.
-    ffmpeg.args(["-reinit_filter", "0", "-i"]).arg(received);
+    ffmpeg.args(["-nostdin", "-v", "fatal", "-copyts", "-flags", "+output_corrupt", "-i"]).arg(received);
     ffmpeg.arg("-i").arg(reference);
     let filter = format!("[0:v][1:v]ssim,metadata=mode=print:key=lavfi.ssim.All:file={}", log.display());
     ffmpeg.args(["-lavfi", &filter, "-fps_mode", "passthrough", "-f", "null", "-"]);

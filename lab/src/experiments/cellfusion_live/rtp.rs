@@ -11,8 +11,9 @@ const KEY_SLICE: u8 = 5;
 const AGGREGATE: u8 = 24;
 const FRAGMENT: u8 = 28;
 
-/// In the second byte of a fragment: it is the first one of its unit.
+/// In the second byte of a fragment: it is the first one of its unit, or the last.
 const FIRST: u8 = 0x80;
+const LAST: u8 = 0x40;
 
 /// A frame as a decoder takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,18 +31,26 @@ pub(super) fn timestamp(packet: &[u8]) -> Option<u32> {
 }
 
 /// Puts the packets of a frame together, in their order. Where some are missing, what is there is put together, as
-/// receivers do.
+/// receivers do; but for the rest of a unit whose beginning is missing, which behind one of another kind would be read as
+/// what that says of the whole video.
 pub(super) fn assemble<'a>(packets: impl IntoIterator<Item = &'a [u8]>) -> Result<AccessUnit> {
     let mut frame = AccessUnit::default();
+    let mut is_open = false;
     for packet in packets {
         let payload = packet.get(HEADER..).context("a packet is too short for RTP")?;
         let (first, rest) = payload.split_first().context("a packet is empty")?;
-        match first & TYPE {
-            AGGREGATE => frame.add_all(rest)?,
-            FRAGMENT => frame.add_fragment(*first, rest)?,
-            1..AGGREGATE => frame.add(payload),
+        is_open = match first & TYPE {
+            FRAGMENT => frame.add_fragment(*first, rest, is_open)?,
+            AGGREGATE => {
+                frame.add_all(rest)?;
+                false
+            }
+            1..AGGREGATE => {
+                frame.add(payload);
+                false
+            }
             other => bail!("a packet has the type {other}"),
-        }
+        };
     }
     Ok(frame)
 }
@@ -65,16 +74,18 @@ impl AccessUnit {
         Ok(())
     }
 
-    fn add_fragment(&mut self, indicator: u8, rest: &[u8]) -> Result<()> {
+    /// `is_open`: the last unit came in fragments, and this may be another one. Returns whether more may follow.
+    fn add_fragment(&mut self, indicator: u8, rest: &[u8], is_open: bool) -> Result<bool> {
         let (header, rest) = rest.split_first().context("a fragment is empty")?;
-        if header & FIRST != 0 {
+        let is_first = header & FIRST != 0;
+        if is_first {
             self.add(&[indicator & !TYPE | header & TYPE]);
         }
-        // Before any unit has begun there is nothing that it could belong to.
-        if !self.bytes.is_empty() {
+        let belongs = is_first || is_open;
+        if belongs {
             self.bytes.extend(rest);
         }
-        Ok(())
+        Ok(belongs && header & LAST == 0)
     }
 }
 
@@ -110,9 +121,16 @@ mod tests {
 
     #[test]
     fn what_is_there_is_put_together() {
-        let packets = [packet(&[0x7c, 0x05, 5]), packet(&[0x41, 7]), packet(&[0x7c, 0x45, 6])];
-        let frame = assemble(packets.iter().map(Vec::as_slice)).unwrap();
-        assert_eq!(frame.bytes, [0, 0, 0, 1, 0x41, 7, 6]);
+        let (first, middle, last) =
+            (packet(&[0x7c, 0x85, 1]), packet(&[0x7c, 0x05, 2]), packet(&[0x7c, 0x45, 3]));
+        let other = packet(&[0x41, 7]);
+        for (packets, expected) in [
+            ([&first, &last, &middle, &other], &[0, 0, 0, 1, 0x65, 1, 3, 0, 0, 0, 1, 0x41, 7][..]),
+            ([&other, &middle, &last, &first], &[0, 0, 0, 1, 0x41, 7, 0, 0, 0, 1, 0x65, 1]),
+            ([&middle, &other, &first, &middle], &[0, 0, 0, 1, 0x41, 7, 0, 0, 0, 1, 0x65, 1, 2]),
+        ] {
+            assert_eq!(assemble(packets.map(Vec::as_slice)).unwrap().bytes, expected);
+        }
     }
 
     #[test]
