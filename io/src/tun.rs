@@ -24,6 +24,14 @@ pub enum TunError {
     /// Interface names have at most 15 bytes.
     #[error("{0:?} cannot be the name of an interface: it has 1 to 15 bytes")]
     Name(String),
+    /// Without `CAP_NET_ADMIN`.
+    #[error("cannot make the device {name}: this needs root or CAP_NET_ADMIN")]
+    NotPermitted {
+        /// Its name.
+        name: String,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// Somebody else has a device of that name, or it is not a TUN device.
     #[error("cannot make the device {name}: is there another of that name?")]
     Create {
@@ -176,7 +184,11 @@ fn attach(file: &OwnedFd, name: &str) -> Result<(), TunError> {
     if result == 0 {
         return Ok(());
     }
-    Err(TunError::Create { name: name.to_owned(), source: io::Error::last_os_error() })
+    let (name, source) = (name.to_owned(), io::Error::last_os_error());
+    Err(match source.kind() {
+        io::ErrorKind::PermissionDenied => TunError::NotPermitted { name, source },
+        _ => TunError::Create { name, source },
+    })
 }
 
 /// Tells the kernel what it may leave to us; returns whether trains of UDP are among it.

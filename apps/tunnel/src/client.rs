@@ -1,6 +1,7 @@
 //! The client: one session at a time, at the nearest server that answers, over every uplink.
 
 mod attach;
+mod complaints;
 mod cost;
 mod dial;
 mod search;
@@ -21,6 +22,7 @@ use anyhow::{Context, Result};
 use attach::{Membership, Trouble};
 use cost::{Candidate, CostLevel};
 use dial::{Attached, Dialed, Dialer};
+use hawser_client::Backoff;
 use hawser_io::tun::Buffer;
 use hawser_units::PathId;
 use search::{Found, finished, search};
@@ -50,8 +52,11 @@ const SILENCE: Duration = Duration::from_secs(1);
 /// A path that has been silent for this long does not count as one that works.
 const HICCUP: Duration = Duration::from_millis(500);
 
-/// The pause before all servers are tried again.
-const PAUSE: Duration = Duration::from_millis(500);
+/// The pauses before all servers are tried again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// The pause after another client of the same name has taken the session: two of them are not to take turns.
+const SUPERSEDED: Duration = Duration::from_secs(30);
 
 /// How long a session that has no path is kept; the client looks for another server long before.
 const KEEP: Duration = Duration::from_secs(600);
@@ -164,21 +169,22 @@ impl Client {
 
     async fn stay_connected(&mut self) -> std::convert::Infallible {
         let mut next: Found = None;
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
             let (dialed, server) = match next.take() {
                 Some(found) => found,
-                None => {
-                    self.show().await;
-                    self.find().await
-                }
+                None => self.find().await,
             };
-            let name = server.name.clone();
+            let (interface, name) = (dialed.uplink.interface.clone(), server.name.clone());
             match self.open(dialed, server).await {
-                Ok(()) => next = self.hold().await,
+                Ok(()) => {
+                    backoff.reset();
+                    next = self.hold().await;
+                }
                 Err(error) => {
-                    warn!("{error:#}");
+                    self.dialer.complaints.note(&interface, &name, &error);
                     self.refused_by = Some(name);
-                    sleep(PAUSE).await;
+                    self.show_while(backoff.pause()).await;
                 }
             }
         }
@@ -209,18 +215,44 @@ impl Client {
 
     /// The nearest server that answers, over any uplink.
     async fn find(&mut self) -> (Dialed, ServerEntry) {
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         loop {
+            self.uplinks.mark_unchanged();
             let mut servers = self.servers.get().await;
             if let Some(name) = self.refused_by.take().filter(|_| servers.len() > 1) {
                 servers.retain(|server| server.name != name);
             }
             let search = search(Arc::clone(&self.dialer), self.usable(), servers);
-            tokio::select! {
-                found = search => if let Some(found) = found { return found },
-                // With other uplinks the search begins anew.
-                Ok(()) = self.uplinks.changed() => continue,
+            let try_all = async {
+                let found = search.await;
+                if found.is_none() {
+                    backoff.pause().await;
+                }
+                found
+            };
+            let mut uplinks = self.uplinks.clone();
+            let attempt = async {
+                tokio::select! {
+                    found = try_all => found,
+                    // With other uplinks the search begins anew.
+                    Ok(()) = uplinks.changed() => None,
+                }
+            };
+            if let Some(found) = self.show_while(attempt).await {
+                return found;
             }
-            sleep(PAUSE).await;
+        }
+    }
+
+    /// Keeps the status up to date until `work` is done, while there is no session.
+    async fn show_while<T>(&mut self, work: impl Future<Output = T>) -> T {
+        let mut tick = interval(LOOK_EVERY * STATUS_EVERY);
+        let mut work = std::pin::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = tick.tick() => self.show().await,
+            }
         }
     }
 
@@ -300,6 +332,11 @@ impl Client {
                 Some(trouble) = current.trouble.recv() => {
                     let own = current.membership.server.clone();
                     warn!(server = own.name, "{trouble}");
+                    if trouble == Trouble::Superseded {
+                        self.end();
+                        self.show_while(sleep(SUPERSEDED)).await;
+                        return None;
+                    }
                     forgotten |= trouble == Trouble::Forgotten;
                     let elsewhere = |server: &ServerEntry| trouble != Trouble::Draining || *server != own;
                     if search.is_none() {

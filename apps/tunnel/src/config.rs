@@ -14,7 +14,9 @@ pub use hawser_io::config::ConfigError;
 use hawser_client::Controller;
 use hawser_control::at_most_one_of_each_family;
 use hawser_io::config::Source;
-use serde::Deserialize;
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
+use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -52,6 +54,18 @@ pub enum Credentials {
     },
     /// The folder of a node that a controller enrolled: its certificate proves its name to servers and to clients.
     Node(PathBuf),
+}
+
+/// Names the files.
+impl fmt::Display for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Credentials::Files { authority, certificate, key } => {
+                write!(f, "{}, {} and {}", authority.display(), certificate.display(), key.display())
+            }
+            Credentials::Node(folder) => write!(f, "the node {}", folder.display()),
+        }
+    }
 }
 
 /// What client and server have in common.
@@ -160,6 +174,17 @@ fn controllers<T>(
     }
     let urls = urls.iter().map(|url| url.parse()).collect::<Result<_, hawser_client::Error>>();
     urls.map_err(|error| source.wrong(at, error.to_string()))
+}
+
+/// Reads addresses with their ports.
+fn addresses<'de, D: Deserializer<'de>>(file: D) -> Result<Vec<SocketAddr>, D::Error> {
+    let parse = |text: &String| {
+        text.parse().map_err(|_| {
+            let right = "203.0.113.1:14752 or [2001:db8::1]:14752";
+            D::Error::custom(format!("{text:?} is no address with its port, such as {right}"))
+        })
+    };
+    Vec::<String>::deserialize(file)?.iter().map(parse).collect()
 }
 
 fn default_interface() -> String {
@@ -278,6 +303,7 @@ mod tests {
             ("client", client, "wwan*", "hawser*", "line 21: \"hawser*\" is also the tunnel's own device"),
             ("client", client, "mtu_bytes = 1492", "mtu_bytes = 100", "line 25: mtu_bytes is 1280 to 9000"),
             ("client", client, "[\"198.51.100.1:14752\"]", "[]", "line 17: addresses has one address"),
+            ("client", client, "198.51.100.1:14752", "198.51.100.1", "no address with its port, such as"),
             ("server", server, "\"10.77.0.0/16\"", "\"10.77.0.1/16\"", "10.77.0.1/16"),
             ("server", server, "\"fd77::/64\"", "\"10.78.0.0/16\"", "line 1: addresses has a prefix"),
             (

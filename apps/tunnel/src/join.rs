@@ -29,6 +29,8 @@ pub(crate) enum CloseCode {
     Draining = 3,
     /// The uplink is not used any more.
     Left = 4,
+    /// Another client of the same name has opened a session.
+    Superseded = 5,
 }
 
 impl CloseCode {

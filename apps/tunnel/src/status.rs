@@ -119,12 +119,19 @@ pub struct PathStatus {
 /// An uplink of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UplinkStatus {
-    /// The interface.
+    /// The interface, or, if there is none, what the configuration calls it.
     pub name: String,
-    /// `connected`, `connecting`, or why it is not used.
+    /// `connected`, `connecting`, or why it is not connected.
     pub state: String,
     /// Bytes in both directions this month, where there is a cap.
     pub month_bytes: Option<u64>,
+}
+
+impl UplinkStatus {
+    pub(crate) fn missing(name: &str) -> UplinkStatus {
+        let state = "there is no such interface, or it is down or has no address".to_owned();
+        UplinkStatus { name: name.to_owned(), state, month_bytes: None }
+    }
 }
 
 impl Status {

@@ -31,20 +31,26 @@ struct Texts {
 /// TLS of a client that shows its certificate and trusts servers of its authority.
 pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>> {
     let texts = Texts::read(credentials)?;
-    let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
-    match credentials {
-        Credentials::Files { .. } => {
-            Ok(tls::client(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
+    let config = || -> Result<_> {
+        let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
+        match credentials {
+            Credentials::Files { .. } => {
+                Ok(tls::client(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
+            }
+            Credentials::Node(_) => client_of_nodes(&texts, &identity),
         }
-        Credentials::Node(_) => client_of_nodes(&texts, &identity),
-    }
+    };
+    config().with_context(|| credentials.to_string())
 }
 
 /// TLS of a server that shows its certificate and lets in clients of its authority.
 pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>> {
     let texts = Texts::read(credentials)?;
-    let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
-    Ok(tls::server(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
+    let config = || -> Result<_> {
+        let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
+        Ok(tls::server(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
+    };
+    config().with_context(|| credentials.to_string())
 }
 
 /// The other end, as its certificate has it.

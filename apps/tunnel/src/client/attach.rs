@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
-use tracing::{debug, info, warn};
+use tracing::{debug, info};
 
 /// For how long a path may be silent before another connection is tried beside it: a NAT may have forgotten it.
 const REDIAL: Duration = Duration::from_secs(3);
@@ -49,6 +49,8 @@ pub(crate) enum Trouble {
     Forgotten,
     /// The server is about to end.
     Draining,
+    /// Another client of the same name has taken the session's place.
+    Superseded,
 }
 
 impl fmt::Display for Trouble {
@@ -56,6 +58,9 @@ impl fmt::Display for Trouble {
         f.write_str(match self {
             Trouble::Forgotten => "the server does not know the session any more",
             Trouble::Draining => "the server is about to end",
+            Trouble::Superseded => {
+                "another client of this name has opened a session: each needs a name of its own"
+            }
         })
     }
 }
@@ -97,7 +102,7 @@ pub(crate) async fn keep(
             None => match join(&dialer, &membership, &now).await {
                 Ok(path) => path,
                 Err(error) => {
-                    if complain(&membership, &now, &error) {
+                    if complain(&dialer, &membership, &now, &error) {
                         return;
                     }
                     tokio::select! {
@@ -114,18 +119,14 @@ pub(crate) async fn keep(
 }
 
 /// Whether there is no sense in going on.
-fn complain(membership: &Membership, uplink: &Uplink, error: &anyhow::Error) -> bool {
+fn complain(dialer: &Dialer, membership: &Membership, uplink: &Uplink, error: &anyhow::Error) -> bool {
     let reason = error.downcast_ref::<Refused>().map(|refused| refused.reason);
     if reason == Some(Refusal::UnknownSession) {
         // Whoever is told has gone when the session has.
         let _ = membership.trouble.send(Trouble::Forgotten);
         return true;
     }
-    let (server, interface) = (&membership.server.name, &uplink.interface);
-    match reason {
-        Some(_) => warn!(server, interface, "{error:#}"),
-        None => debug!(server, interface, "{error:#}"),
-    }
+    dialer.complaints.note(&uplink.interface, &membership.server.name, error);
     false
 }
 
@@ -147,6 +148,7 @@ async fn hold(
     membership.handle.tell(Command::Add(path.number, path.link(standby)));
     let Attached { uplink: mut known, endpoint, connection, live, mut send, mut receive, number, .. } = path;
     info!(interface = known.interface, server = membership.server.name, "uplink connected");
+    dialer.complaints.settle(&known.interface);
     let mut look = interval(LOOK_EVERY);
     let mut redial_after = REDIAL;
     let hear = async {
@@ -165,6 +167,9 @@ async fn hold(
         tokio::select! {
             reason = connection.closed() => {
                 info!(interface = known.interface, "uplink disconnected: {reason}");
+                if CloseCode::Superseded.is_of(&reason) {
+                    let _ = membership.trouble.send(Trouble::Superseded);
+                }
                 break None;
             }
             () = &mut hear => {}
@@ -198,7 +203,7 @@ async fn hold(
                             CloseCode::Replaced.close(&connection);
                             break Some(path);
                         }
-                        Ok(Err(error)) if complain(membership, &known, &error) => break None,
+                        Ok(Err(error)) if complain(dialer, membership, &known, &error) => break None,
                         _ => {}
                     }
                 }

@@ -1,3 +1,4 @@
+use super::complaints::Complaints;
 use super::uplinks::Uplink;
 use crate::config::{ClientConfig, Credentials, ServerEntry};
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
@@ -25,6 +26,7 @@ pub(crate) struct Dialer {
     /// Read for each connection, because certificates are renewed.
     credentials: Credentials,
     inner_mtu: u16,
+    pub(crate) complaints: Complaints,
 }
 
 /// A connection to a server, over one uplink, that has not said yet what it is for.
@@ -63,7 +65,7 @@ impl Dialer {
     pub(crate) fn new(config: &ClientConfig) -> Result<Dialer> {
         let credentials = config.common.credentials.clone();
         tls::client(&credentials)?;
-        Ok(Dialer { credentials, inner_mtu: config.common.mtu })
+        Ok(Dialer { credentials, inner_mtu: config.common.mtu, complaints: Complaints::default() })
     }
 
     /// Connects to the server over the uplink, whose device and address it keeps to.

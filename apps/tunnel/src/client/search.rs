@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
-use tracing::info;
 
 /// How long servers that may be nearer get after the first one has answered.
 const GRACE: Duration = Duration::from_millis(100);
@@ -33,9 +32,8 @@ pub(crate) async fn search(dialer: Arc<Dialer>, uplinks: Vec<Uplink>, servers: V
             let (dialer, uplink, server) = (Arc::clone(&dialer), uplink.clone(), server.clone());
             attempts.spawn(async move {
                 let dialed = dialer.dial(&uplink, &server).await;
-                dialed.map(|dialed| (dialed, server.clone())).map_err(|error| {
-                    info!(server = server.name, interface = uplink.interface, "{error:#}");
-                })
+                let complain = |error: &_| dialer.complaints.note(&uplink.interface, &server.name, error);
+                dialed.inspect_err(complain).map(|dialed| (dialed, server.clone()))
             });
         }
     }

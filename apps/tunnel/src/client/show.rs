@@ -20,17 +20,24 @@ impl Client {
         let uplinks = uplinks.iter().map(|uplink| {
             let used = self.usage.of(&uplink.interface);
             let state = match uplink.monthly_cap {
-                Some(cap) if used >= cap => "its monthly cap is used up",
-                _ if connected(&uplink.interface) => "connected",
-                _ => "connecting",
+                Some(cap) if used >= cap => "its monthly cap is used up".to_owned(),
+                _ if connected(&uplink.interface) => "connected".to_owned(),
+                _ => match self.dialer.complaints.of(&uplink.interface) {
+                    Some(why) => format!("not connected to {why}"),
+                    None => "connecting".to_owned(),
+                },
             };
             UplinkStatus {
                 name: uplink.interface.clone(),
-                state: state.to_owned(),
+                state,
                 month_bytes: uplink.monthly_cap.map(|_| used),
             }
         });
         status.uplinks = uplinks.collect();
+        let rules = self.config.uplinks.iter();
+        let missing = rules.filter(|rule| !status.uplinks.iter().any(|uplink| rule.matches(&uplink.name)));
+        let missing: Vec<_> = missing.map(|rule| UplinkStatus::missing(&rule.interface)).collect();
+        status.uplinks.extend(missing);
         *self.shown.lock().expect("nobody panics with it") = self.status_file.write(status);
     }
 }

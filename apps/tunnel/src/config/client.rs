@@ -108,6 +108,7 @@ struct Server {
     /// As in its certificate.
     name: String,
     /// With their ports, at most one of each family.
+    #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
 }
 

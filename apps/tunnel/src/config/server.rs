@@ -82,7 +82,7 @@ struct Tunnel {
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
     /// Where the server waits for clients.
-    #[serde(default = "default_listen")]
+    #[serde(default = "default_listen", deserialize_with = "super::addresses")]
     listen: Vec<SocketAddr>,
     /// Inner addresses.
     addresses: Vec<Prefix>,
@@ -116,6 +116,7 @@ struct ControllerEntry {
     /// `https://HOST:PORT` of every instance.
     urls: Vec<String>,
     /// Where clients reach this server, with their ports, at most one of each family.
+    #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
 }
 

@@ -83,7 +83,8 @@ impl Registry {
         let mut clients = self.lock();
         if let Some(former) = clients.by_name.get(client).copied() {
             if let Some(former) = clients.by_id.get(&former) {
-                former.handle.tell(Command::Stop(CloseCode::Replaced));
+                former.handle.tell(Command::Stop(CloseCode::Superseded));
+                self.refuse("superseded");
             }
             self.remove(&mut clients, former);
         }

@@ -64,6 +64,48 @@ fn a_server_of_another_name_is_not_talked_to() {
 }
 
 #[test]
+fn two_clients_of_one_name_do_not_take_turns() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let first = rig.client("");
+    let tls = rig.authority.credentials(rig.folder.path(), "car");
+    let config = client_config(&rig, "twin", &tls, "one");
+    let config = config.replace("[tunnel]", "[tunnel]\ninterface = \"twin\"");
+    let second = rig.start(&rig.client, "twin", "client", &config);
+    second.until("the second has the session", |status| status.sessions.len() == 1);
+    first.until("the first has none", |status| status.sessions.is_empty());
+    let since = second.session().since_unix_ms;
+    second.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
+    let status = server.until("one was superseded", |status| {
+        status.not_passed_on.contains_key("connection_superseded") && status.sessions.len() == 1
+    });
+    assert_eq!(status.not_passed_on["connection_superseded"], 1);
+    assert_eq!(second.session().since_unix_ms, since);
+}
+
+#[test]
+fn an_uplink_says_why_it_is_not_connected() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let servers = format!("[[server]]\nname = \"other\"\naddresses = [\"203.0.0.1:{PORT}\"]\n");
+    let uplinks = "[[uplink]]\ninterface = \"wan*\"\n[[uplink]]\ninterface = \"modem\"\n";
+    let client = rig.client_of("car", "", &format!("{servers}{uplinks}"));
+    let state = |status: &Status, name: &str| {
+        status
+            .uplinks
+            .iter()
+            .find(|uplink| uplink.name == name)
+            .map_or(String::new(), |uplink| uplink.state.clone())
+    };
+    client.until("the certificate is another server's", |status| {
+        state(status, "wan0").contains("certificate not valid for name \"other\"")
+    });
+    client.until("an interface is missing", |status| {
+        state(status, "modem").starts_with("there is no such interface")
+    });
+}
+
+#[test]
 fn a_client_that_is_not_listed_is_not_admitted() {
     let rig = Rig::new();
     let server = rig.server(0, "open = false", "[[client]]\nname = \"bus\"\naddresses = [\"10.77.0.50\"]\n");
