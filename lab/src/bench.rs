@@ -11,6 +11,7 @@ mod edge;
 mod network;
 mod replicate;
 mod tunnel;
+mod tunnel_tcp;
 
 use crate::emulator;
 use crate::summary::{Case, Provenance, Summary};
@@ -41,14 +42,23 @@ pub enum Part {
     Coding,
     /// Throughput of the tunnel.
     Tunnel,
+    /// TCP inside the tunnel over uplinks of unlike delay.
+    TunnelTcp,
     /// Rates and delays of the emulator.
     Emulator,
 }
 
 impl Part {
     /// Everything.
-    pub const ALL: [Part; 6] =
-        [Part::Dedup, Part::Replicate, Part::Edge, Part::Coding, Part::Tunnel, Part::Emulator];
+    pub const ALL: [Part; 7] = [
+        Part::Dedup,
+        Part::Replicate,
+        Part::Edge,
+        Part::Coding,
+        Part::Tunnel,
+        Part::TunnelTcp,
+        Part::Emulator,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
@@ -58,6 +68,7 @@ impl Part {
             Part::Edge => "edge",
             Part::Coding => "coding",
             Part::Tunnel => "tunnel",
+            Part::TunnelTcp => "tunnel-tcp",
             Part::Emulator => "emulator",
         }
     }
@@ -78,6 +89,7 @@ pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
             Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
             Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
             Part::Tunnel => tunnel::run(&mut summary).context("the tunnel")?,
+            Part::TunnelTcp => tunnel_tcp::run(&mut summary).context("TCP in the tunnel")?,
             Part::Emulator => {
                 let emulated = emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
                 summary.cases.extend(emulated.cases);

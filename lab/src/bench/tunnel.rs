@@ -7,6 +7,8 @@ use hawser_io::interface;
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_quic::{Congestion, Live, Transport};
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
 use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig};
 use std::fs;
@@ -33,13 +35,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const UPLINKS: [usize; 2] = [1, 4];
 
 /// Where the servers are, whatever the uplink.
-const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+
+/// The device of Hawser's tunnel.
+pub(super) const DEVICE: &str = "hawser-tun";
 
 /// The largest UDP payload of a path of 1,500 bytes over IPv4, and what of it a datagram may be.
 const UDP_PAYLOAD: u16 = 1472;
 
 /// The server's inner address in Hawser's tunnel and in the other one.
-const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 78, 0, 1)];
+pub(super) const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 78, 0, 1)];
 
 /// How many bytes a tunnel carries between two namespaces, beside bare datagrams of the QUIC library and wireguard-go.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
@@ -100,26 +105,8 @@ impl Pair {
 
     /// Mb/s of a TCP connection through Hawser's tunnel.
     fn hawser(&self) -> Result<f64> {
-        let common = |name: &str| {
-            format!(
-                "name = \"{name}\"\nstate = \"{}\"\n{}",
-                self.folder.path().display(),
-                certificates::section("bench")
-            )
-        };
-        let server = format!("[tunnel]\naddresses = [\"10.77.0.0/16\"]\nnat = false\n{}", common("server"));
-        let client = format!(
-            "[tunnel]\n{}[[server]]\nname = \"bench\"\naddresses = [\"{SERVER}:14752\"]\n[[uplink]]\ninterface = \"wan*\"\n",
-            common("client")
-        );
-        let start = |namespace, role: &str, config: &Path| {
-            let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-            command.args(["tunnel", role, "--config"]).arg(config).env("RUST_LOG", "warn");
-            Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
-        };
-        let _server = start(&self.server, "server", &self.write("server.toml", &server)?)?;
-        let _client = start(&self.client, "client", &self.write("client.toml", &client)?)?;
-        self.tcp(INNER[0], "hawser-tun")
+        let _ends = start_tunnel(&self.client, &self.server, self.folder.path(), "wan*", "")?;
+        self.tcp(INNER[0], DEVICE)
     }
 
     /// Mb/s of a TCP connection through wireguard-go, which has one path.
@@ -165,32 +152,8 @@ impl Pair {
         Ok(finish(Command::new("wg").arg("pubkey"), &private)?.trim().to_owned())
     }
 
-    /// Mb/s that arrive of a TCP connection to the server's inner address, by that device of the client.
     fn tcp(&self, address: Ipv4Addr, device: &str) -> Result<f64> {
-        // Before the tunnel is up the same address can be reached past it.
-        let route = || interface::route(address.into(), None).ok().filter(|route| route.interface == device);
-        wait_for(|| self.client.run(route).ok().flatten())?;
-        let listener = wait_for(|| self.server.run(|| TcpListener::bind((address, 0))).ok()?.ok())?;
-        let target = listener.local_addr()?;
-        let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1)).ok();
-        let mut stream = wait_for(|| self.client.run(connect).ok().flatten())?;
-        let received = Arc::new(AtomicU64::new(0));
-        thread::spawn({
-            let received = Arc::clone(&received);
-            move || {
-                let Ok((mut stream, _)) = listener.accept() else { return };
-                let mut buffer = vec![0; 1 << 17];
-                while let Ok(length @ 1..) = stream.read(&mut buffer) {
-                    received.fetch_add(length as u64, Relaxed);
-                }
-            }
-        });
-        let sending = stream.try_clone()?;
-        thread::spawn(move || while stream.write_all(&[0x5a; 1 << 17]).is_ok() {});
-        let rate = rate(&received);
-        // The next tunnel has the same addresses, and would carry what is left of this connection.
-        sending.shutdown(Shutdown::Both)?;
-        Ok(rate)
+        tcp(&self.client, &self.server, address, device, &Transfer::default())
     }
 
     /// Mb/s of datagrams of the largest size over one connection for each uplink, as a tunnel would send them.
@@ -205,7 +168,7 @@ impl Pair {
         let (namespace, folder) = (self.client.clone(), self.folder.path().to_owned());
         let uplinks = self.uplinks;
         let client = thread::spawn(move || namespace.run(|| runtime()?.block_on(give(&folder, uplinks)))?);
-        let rate = rate(&received);
+        let rate = rate(&received, WARM_UP, MEASURED);
         for end in [client, server] {
             end.join().map_err(|_| anyhow::anyhow!("an end of bare datagrams panicked"))??;
         }
@@ -223,19 +186,102 @@ impl Drop for Pair {
     }
 }
 
-fn rate(received: &AtomicU64) -> f64 {
+/// Starts both ends of Hawser's tunnel in `folder`, where certificates of `bench` are. `coding` ends the server's
+/// configuration.
+pub(super) fn start_tunnel(
+    client: &Namespace,
+    server: &Namespace,
+    folder: &Path,
+    uplinks: &str,
+    coding: &str,
+) -> Result<[Process; 2]> {
+    let common = |name: &str| {
+        let tls = certificates::section("bench");
+        format!("[tunnel]\nname = \"{name}\"\nstate = \"{}\"\n", folder.display()) + &tls
+    };
+    let start = |namespace, role: &str, config: String| {
+        let file = folder.join(format!("{role}.toml"));
+        fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
+        command.args(["tunnel", role, "--config"]).arg(file).env("RUST_LOG", "warn");
+        Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
+    };
+    let address = "addresses = [\"10.77.0.0/16\"]\nnat = false\n[tls]";
+    let server_config = common("server").replace("[tls]", address) + coding;
+    let client_config = format!(
+        "{}[[server]]\nname = \"bench\"\naddresses = [\"{SERVER}:14752\"]\n[[uplink]]\ninterface = \"{uplinks}\"\n",
+        common("client")
+    );
+    Ok([start(server, "server", server_config)?, start(client, "client", client_config)?])
+}
+
+/// What is measured of a TCP connection.
+pub(super) struct Transfer {
+    /// Congestion control; none: the system's.
+    pub(super) congestion: Option<&'static str>,
+    /// What is left out at the beginning.
+    pub(super) warm_up: Duration,
+    pub(super) measured: Duration,
+}
+
+impl Default for Transfer {
+    fn default() -> Self {
+        Transfer { congestion: None, warm_up: WARM_UP, measured: MEASURED }
+    }
+}
+
+/// Mb/s that arrive of a TCP connection to an address of the server, by that device of the client.
+pub(super) fn tcp(
+    client: &Namespace,
+    server: &Namespace,
+    address: Ipv4Addr,
+    device: &str,
+    transfer: &Transfer,
+) -> Result<f64> {
+    // Before the tunnel is up the same address can be reached past it.
+    let route = || interface::route(address.into(), None).ok().filter(|route| route.interface == device);
+    wait_for(|| client.run(route).ok().flatten())?;
+    let listener = wait_for(|| server.run(|| TcpListener::bind((address, 0))).ok()?.ok())?;
+    let target = listener.local_addr()?;
+    let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1)).ok();
+    let mut stream = wait_for(|| client.run(connect).ok().flatten())?;
+    if let Some(congestion) = transfer.congestion {
+        // Of the connection alone: what a namespace may set is up to the machine.
+        setsockopt(&stream, TcpCongestion, &congestion.into())
+            .with_context(|| format!("the kernel has no congestion control {congestion:?}"))?;
+    }
+    let received = Arc::new(AtomicU64::new(0));
+    thread::spawn({
+        let received = Arc::clone(&received);
+        move || {
+            let Ok((mut stream, _)) = listener.accept() else { return };
+            let mut buffer = vec![0; 1 << 17];
+            while let Ok(length @ 1..) = stream.read(&mut buffer) {
+                received.fetch_add(length as u64, Relaxed);
+            }
+        }
+    });
+    let sending = stream.try_clone()?;
+    thread::spawn(move || while stream.write_all(&[0x5a; 1 << 17]).is_ok() {});
+    let rate = rate(&received, transfer.warm_up, transfer.measured);
+    // The next tunnel has the same addresses, and would carry what is left of this connection.
+    sending.shutdown(Shutdown::Both)?;
+    Ok(rate)
+}
+
+fn rate(received: &AtomicU64, warm_up: Duration, measured: Duration) -> f64 {
     let start = Instant::now();
     while received.load(Relaxed) == 0 && start.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(1));
     }
-    thread::sleep(WARM_UP);
+    thread::sleep(warm_up);
     let (before, from) = (received.load(Relaxed), Instant::now());
-    thread::sleep(MEASURED);
+    thread::sleep(measured);
     let bytes = received.load(Relaxed) - before;
     bytes as f64 * 8e-6 / from.elapsed().as_secs_f64()
 }
 
-fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
+pub(super) fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
     let start = Instant::now();
     loop {
         if let Some(found) = look() {
