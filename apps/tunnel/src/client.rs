@@ -21,7 +21,7 @@ use crate::time;
 use anyhow::{Context, Result};
 use attach::{Membership, Trouble};
 use cost::{Candidate, CostLevel};
-use dial::{Attached, Dialed, Dialer};
+use dial::{Attached, Dialed, Dialer, Refused};
 use hawser_client::Backoff;
 use hawser_io::tun::Buffer;
 use hawser_units::PathId;
@@ -35,8 +35,8 @@ use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{interval, sleep};
-use tracing::{error, info, warn};
+use tokio::time::{Instant, interval, sleep};
+use tracing::{debug, error, info, warn};
 use uplinks::Uplink;
 use usage::Usage;
 
@@ -89,6 +89,8 @@ struct Client {
     current: Option<Current>,
     /// The server that refused a session last, which the others are preferred to.
     refused_by: Option<String>,
+    /// The uplink over which it came to nothing last, which the others are preferred to.
+    failed_over: Option<String>,
     usage: Usage,
     status_file: StatusFile,
     /// What was written last, for metrics.
@@ -159,6 +161,7 @@ impl Client {
             addresses: Vec::new(),
             current: None,
             refused_by: None,
+            failed_over: None,
             usage,
             status_file,
             shown,
@@ -183,7 +186,10 @@ impl Client {
                 }
                 Err(error) => {
                     self.dialer.complaints.note(&interface, &name, &error);
-                    self.refused_by = Some(name);
+                    match error.is::<Refused>() {
+                        true => self.refused_by = Some(name),
+                        false => self.failed_over = Some(interface),
+                    }
                     self.show_while(backoff.pause()).await;
                 }
             }
@@ -222,7 +228,11 @@ impl Client {
             if let Some(name) = self.refused_by.take().filter(|_| servers.len() > 1) {
                 servers.retain(|server| server.name != name);
             }
-            let search = search(Arc::clone(&self.dialer), self.usable(), servers);
+            let mut uplinks = self.usable();
+            if let Some(interface) = self.failed_over.take().filter(|_| uplinks.len() > 1) {
+                uplinks.retain(|uplink| uplink.interface != interface);
+            }
+            let search = search(Arc::clone(&self.dialer), uplinks, servers);
             let try_all = async {
                 let found = search.await;
                 if found.is_none() {
@@ -263,8 +273,7 @@ impl Client {
             _ => self.addresses.iter().map(|(address, _)| *address).collect(),
         };
         let first = PathNumber { index: PathId::all().next().expect("there are paths"), standby: false };
-        let (opened, secret, attached) =
-            dialed.open(&wanted, first).await.with_context(|| format!("no session at {}", server.name))?;
+        let (opened, secret, attached) = dialed.open(&wanted, first).await?;
         let addresses: Vec<_> = opened.addresses.iter().map(|(address, _)| *address).collect();
         info!(server = server.name, ?addresses, "session opened");
         let handle = self.start_session(&opened)?;
@@ -312,9 +321,7 @@ impl Client {
             warn!("the inner addresses have changed: connections inside will break");
         }
         self.device.set_addresses(&opened.addresses)?;
-        for route in &self.config.routes {
-            self.device.route(&route.to_string(), None)?;
-        }
+        self.device.set_routes(&self.config.routes)?;
         self.addresses = opened.addresses.clone();
         Ok(())
     }
@@ -325,6 +332,8 @@ impl Client {
         let mut looks = 0;
         let mut forgotten = false;
         let mut search: Option<tokio::task::JoinHandle<Found>> = None;
+        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut not_before = Instant::now();
         loop {
             let Some(current) = &mut self.current else { return None };
             tokio::select! {
@@ -350,14 +359,16 @@ impl Client {
                         Some((_, server)) if server == current.membership.server && !forgotten => self.reconnect(),
                         Some(found) => return Some(found),
                         None if forgotten => return None,
-                        None => {}
+                        None => not_before = Instant::now() + backoff.after_failure(1.0),
                     }
                 }
                 _ = look.tick() => {
                     looks += 1;
                     let silent = self.look(looks % STATUS_EVERY == 0).await;
-                    if silent && search.is_none() {
-                        info!("nothing is heard over any uplink: trying all servers");
+                    if !silent {
+                        backoff.reset();
+                    } else if search.is_none() && Instant::now() >= not_before {
+                        debug!("nothing is heard over any uplink: trying all servers");
                         search = Some(self.begin_search(self.servers.get().await));
                     }
                 }

@@ -1,5 +1,6 @@
 //! The TUN device: its address, its MTU, its routes, and the packets that go in and out.
 
+use crate::config::Prefix;
 use anyhow::{Context, Result, ensure};
 use hawser_io::tun::{Buffer, Tun};
 use std::collections::BTreeMap;
@@ -7,6 +8,7 @@ use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::io::unix::AsyncFd;
 
 /// Packets that are taken from the device before somebody else gets a turn.
@@ -20,7 +22,19 @@ pub(crate) struct Device {
     /// Packets that the kernel did not take.
     refused: AtomicU64,
     without_session: AtomicU64,
+    configured: Mutex<Configured>,
 }
+
+/// What the kernel forgets of IPv6 while the device is too narrow for it.
+#[derive(Debug, Default)]
+struct Configured {
+    addresses: Vec<(IpAddr, u8)>,
+    routes: Vec<String>,
+    is_narrow: bool,
+}
+
+/// What IPv6 needs (RFC 8200, section 5), bytes.
+const LEAST_IPV6_MTU: u16 = 1280;
 
 impl Device {
     /// Makes the device, with `addresses` and the lengths of their prefixes. Needs a runtime.
@@ -41,6 +55,7 @@ impl Device {
             malformed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             without_session: AtomicU64::new(0),
+            configured: Mutex::default(),
         };
         let mut batch = format!("link set {name} addrgenmode none mtu {mtu} up\n");
         for address in addresses {
@@ -63,18 +78,44 @@ impl Device {
     /// Gives the device these addresses in place of those that it has.
     pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
         let flush = format!("address flush dev {}\n", self.name());
+        let mut configured = self.configured();
+        configured.addresses = addresses.to_vec();
+        configured.routes.clear();
         ip(&addresses.iter().fold(flush, |batch, address| batch + &self.address(*address)))
     }
 
     /// Limits the packets that the kernel hands over, which it tells senders of larger ones.
     pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
-        ip(&format!("link set {} mtu {mtu}\n", self.name()))
+        let mut batch = format!("link set {} mtu {mtu}\n", self.name());
+        let mut configured = self.configured();
+        let was_narrow = std::mem::replace(&mut configured.is_narrow, mtu < LEAST_IPV6_MTU);
+        if was_narrow && !configured.is_narrow {
+            let addresses = configured.addresses.iter().filter(|(address, _)| address.is_ipv6());
+            batch.extend(addresses.map(|address| self.address(*address)));
+            batch.extend(configured.routes.iter().map(String::as_str));
+        } else if configured.is_narrow && !was_narrow {
+            tracing::warn!(mtu, "no IPv6 inside: it needs packets of {LEAST_IPV6_MTU} bytes");
+        }
+        ip(&batch)
     }
 
-    /// Routes `destination` into the device, for packets of so many bytes if that is less than the device takes.
-    pub(crate) fn route(&self, destination: &str, mtu: Option<u16>) -> Result<()> {
-        let mtu = mtu.map_or(String::new(), |mtu| format!(" mtu lock {mtu}"));
-        ip(&format!("route replace {destination} dev {}{mtu}\n", self.name()))
+    fn configured(&self) -> MutexGuard<'_, Configured> {
+        self.configured.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Routes `destination` into the device, for packets of at most so many bytes.
+    pub(crate) fn route(&self, destination: &str, mtu: u16) -> Result<()> {
+        ip(&format!("route replace {destination} dev {} mtu lock {mtu}\n", self.name()))
+    }
+
+    /// Routes all of `destinations` into the device, for as long as it has its addresses.
+    pub(crate) fn set_routes(&self, destinations: &[Prefix]) -> Result<()> {
+        let mut configured = self.configured();
+        let route = |destination| format!("route replace {destination} dev {}\n", self.name());
+        configured.routes = destinations.iter().map(route).collect();
+        let fits = |(_, destination): &(_, &Prefix)| destination.is_ipv4() || !configured.is_narrow;
+        let routes = configured.routes.iter().zip(destinations).filter(fits);
+        ip(&routes.map(|(route, _)| route.as_str()).collect::<String>())
     }
 
     /// Takes a route away, if it is there.

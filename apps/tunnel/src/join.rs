@@ -183,7 +183,18 @@ fn exported(connection: &Connection, label: &[u8], context: &[u8]) -> Result<[u8
 
 /// Sends a message: its length in 16 bits, then JSON.
 pub(crate) async fn send<T: Serialize>(stream: &mut SendStream, message: &T) -> Result<()> {
-    let text = serde_json::to_vec(message)?;
+    send_filling(stream, message, 0).await
+}
+
+/// Sends a message with so much space at its end that it fills a packet of `udp_payload` bytes: it arrives where such
+/// packets do.
+pub(crate) async fn send_filling<T: Serialize>(
+    stream: &mut SendStream,
+    message: &T,
+    udp_payload: u16,
+) -> Result<()> {
+    let mut text = serde_json::to_vec(message)?;
+    text.resize(text.len().max(udp_payload.min(MOST_BYTES).into()), b' ');
     let length = u16::try_from(text.len()).ok().filter(|length| *length <= MOST_BYTES);
     let length = length.context("a message that is too long")?;
     stream.write_all(&[&length.to_be_bytes()[..], &text].concat()).await?;

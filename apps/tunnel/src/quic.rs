@@ -40,8 +40,12 @@ pub(crate) const DATAGRAM_BUFFER: ByteSize = ByteSize(4 << 20);
 
 /// Bytes of UDP payload that fit an outer packet, and not more than the largest inner packet needs.
 pub(crate) fn udp_payload(outer_mtu: u16, remote: IpAddr, inner_mtu: u16) -> u16 {
-    let headers = if remote.to_canonical().is_ipv4() { 28 } else { 48 };
-    outer_mtu.saturating_sub(headers).min(inner_mtu + AROUND_PACKET).max(LEAST_UDP_PAYLOAD)
+    outer_mtu.saturating_sub(headers(remote)).min(inner_mtu + AROUND_PACKET).max(LEAST_UDP_PAYLOAD)
+}
+
+/// Bytes of IP and UDP around a payload.
+pub(crate) fn headers(remote: IpAddr) -> u16 {
+    if remote.to_canonical().is_ipv4() { 28 } else { 48 }
 }
 
 /// The parameters of one connection, with its live figures.

@@ -165,7 +165,7 @@ fn route(device: &Device, mut changes: mpsc::UnboundedReceiver<(Vec<IpAddr>, Opt
             let destination = format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
             match mtu {
                 Some(mtu) => {
-                    device.route(&destination, Some(mtu)).unwrap_or_else(|error| tracing::warn!("{error:#}"))
+                    device.route(&destination, mtu).unwrap_or_else(|error| tracing::warn!("{error:#}"))
                 }
                 None => device.unroute(&destination),
             }

@@ -17,6 +17,9 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::{error, info};
 
+/// A path that has been unanswered for so long is silent.
+const SILENT_MS: u64 = 500;
+
 /// The status file. Counters never go down while the process runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
@@ -215,6 +218,11 @@ impl SessionStatus {
 }
 
 impl PathStatus {
+    /// Whether nothing has been heard for so long that something is wrong.
+    pub(crate) fn is_silent(&self) -> bool {
+        self.unanswered_ms >= SILENT_MS
+    }
+
     fn new(path: PathReport, stats: &hawser_xnc::Stats) -> PathStatus {
         let PathReport { name, index, remote, cost, standby, figures, sent_bytes, received_bytes, .. } = path;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;

@@ -2,7 +2,7 @@ use super::complaints::Complaints;
 use super::uplinks::Uplink;
 use crate::config::{ClientConfig, Credentials, ServerEntry};
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
-use crate::quic::{CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, socket, transport, udp_payload};
+use crate::quic::{CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, socket, transport, udp_payload};
 use crate::session::{Link, WakeCell};
 use crate::tls;
 use anyhow::{Context, Result, bail};
@@ -38,6 +38,9 @@ pub(crate) struct Dialed {
     wake: WakeCell,
     send: SendStream,
     receive: RecvStream,
+    /// Bytes that a packet's payload may have, and those of UDP and IP around it.
+    payload: u16,
+    headers: u16,
 }
 
 /// A connection that the server has taken for a path.
@@ -88,7 +91,18 @@ impl Dialer {
             bail!("the server takes no datagrams");
         }
         let (send, receive) = connection.open_bi().await?;
-        Ok(Dialed { uplink: uplink.clone(), endpoint, connection, live, wake, send, receive })
+        let headers = headers(remote.ip());
+        Ok(Dialed {
+            uplink: uplink.clone(),
+            endpoint,
+            connection,
+            live,
+            wake,
+            send,
+            receive,
+            payload,
+            headers,
+        })
     }
 }
 
@@ -124,8 +138,13 @@ impl Dialed {
     }
 
     async fn ask(&mut self, hello: &Hello) -> Result<Answer> {
-        join::send(&mut self.send, hello).await?;
-        timeout(PATIENCE, join::receive(&mut self.receive)).await.context("no answer")?
+        join::send_filling(&mut self.send, hello, self.payload).await?;
+        let answer = timeout(PATIENCE, join::receive(&mut self.receive)).await;
+        // Packets of the handshake are smaller.
+        answer.with_context(|| {
+            let mtu = self.payload + self.headers;
+            format!("small packets pass, and one of {mtu} bytes does not: lower the uplink's mtu_bytes")
+        })?
     }
 
     fn refused(self, answer: Answer) -> anyhow::Error {
@@ -137,7 +156,7 @@ impl Dialed {
     }
 
     fn attached(self, number: PathNumber) -> Attached {
-        let Dialed { uplink, endpoint, connection, live, wake, send, receive } = self;
+        let Dialed { uplink, endpoint, connection, live, wake, send, receive, .. } = self;
         Attached { uplink, endpoint, connection, live, send, receive, number, wake }
     }
 }

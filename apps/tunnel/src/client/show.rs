@@ -13,18 +13,19 @@ impl Client {
             let peer = &current.membership.server.name;
             status.sessions.push(SessionStatus::new(peer, &current.addresses, current.since, report));
         }
-        let connected = |name: &str| {
-            status.sessions.iter().flat_map(|session| &session.paths).any(|path| path.name == name)
+        let path = |name: &str| {
+            status.sessions.iter().flat_map(|session| &session.paths).find(|path| path.name == name)
         };
         let uplinks = self.uplinks.borrow().clone();
         let uplinks = uplinks.iter().map(|uplink| {
             let used = self.usage.of(&uplink.interface);
             let state = match uplink.monthly_cap {
                 Some(cap) if used >= cap => "its monthly cap is used up".to_owned(),
-                _ if connected(&uplink.interface) => "connected".to_owned(),
-                _ => match self.dialer.complaints.of(&uplink.interface) {
-                    Some(why) => format!("not connected to {why}"),
-                    None => "connecting".to_owned(),
+                _ => match (path(&uplink.interface), self.dialer.complaints.of(&uplink.interface)) {
+                    (Some(path), Some(why)) if path.is_silent() => format!("silent; {why}"),
+                    (Some(_), _) => "connected".to_owned(),
+                    (None, Some(why)) => format!("not connected to {why}"),
+                    (None, None) => "connecting".to_owned(),
                 },
             };
             UplinkStatus {

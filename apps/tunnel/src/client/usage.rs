@@ -32,8 +32,12 @@ impl Usage {
     /// What was kept in `file`, if it is there.
     pub(crate) fn read(file: PathBuf) -> Result<Usage> {
         let kept = match fs::read(&file) {
-            Ok(text) => serde_json::from_slice(&text)
-                .with_context(|| format!("{} does not say what uplinks have carried", file.display()))?,
+            Ok(text) => serde_json::from_slice(&text).with_context(|| {
+                format!(
+                    "{} does not say what uplinks have carried: without it the month begins anew",
+                    file.display()
+                )
+            })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Kept::default(),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
         };

@@ -124,7 +124,7 @@ async fn welcome(
     match outcome {
         Ok((open, number, answer)) => {
             open.handle.tell(Command::Add(number, link()));
-            join::send(&mut send, &answer).await?;
+            join::send_filling(&mut send, &answer, payload).await?;
             Ok(Some(Attached { connection, send, receive, number, open }))
         }
         Err((reason, explanation)) => refuse(server, &connection, &mut send, reason, explanation).await,

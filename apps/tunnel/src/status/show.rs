@@ -119,7 +119,7 @@ fn row(path: &PathStatus) -> Vec<String> {
     let kb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e3);
     let state = match path {
         PathStatus { standby: true, .. } => "waits".to_owned(),
-        PathStatus { unanswered_ms: 500.., .. } => format!("silent for {} ms", path.unanswered_ms),
+        path if path.is_silent() => format!("silent for {} ms", path.unanswered_ms),
         _ => "in use".to_owned(),
     };
     vec![

@@ -1,9 +1,9 @@
 //! Uplinks that come and go under a connection.
 
-use crate::rig::{HOST4, HOST6, PORT, Rig, UPLINKS};
+use crate::rig::{HOST4, HOST6, PATIENCE, PORT, Rig, UPLINKS, nft};
 use crate::traffic::{Connection, Flood, echo};
 use hawser_tunnel::status::Status;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// How long a connection inside may stand still when one of two uplinks fails.
@@ -206,6 +206,42 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
         status.uplinks.iter().any(|uplink| uplink.state.contains("cap"))
             && status.sessions.iter().any(|session| session.paths.len() == 1)
     });
+}
+
+#[test]
+fn an_uplink_whose_network_carries_less_than_its_interface_says_so() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let rule = "iifname \"wan0\" meta l4proto udp meta length > 1400 drop";
+    let chain = format!("chain forward {{ type filter hook forward priority 0;\n{rule}\n}}");
+    nft(&rig.router, &format!("table inet narrow {{\n{chain}\n}}"));
+    let client = rig.lonely_client("car", "");
+    client.until("the other uplink carries", |status| {
+        status.sessions.iter().any(|session| session.paths.iter().any(|path| path.name == "wan1"))
+    });
+    client.within(2 * PATIENCE, "it is said why this one does not", |status| {
+        let narrow = status.uplinks.iter().find(|uplink| uplink.name == "wan0");
+        narrow.is_some_and(|uplink| uplink.state.contains("lower the uplink's mtu_bytes"))
+    });
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
+fn ipv6_inside_is_there_again_when_all_uplinks_have_room_for_it() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    for end in [&rig.client, &rig.router] {
+        end.ip("link set wan1 mtu 1280").unwrap();
+    }
+    let client = rig.client("");
+    let own = client.session().addresses.into_iter().find(IpAddr::is_ipv6).unwrap();
+    let has_own = || rig.client.run(|| UdpSocket::bind((own, 0)).is_ok()).unwrap();
+    client.until("the narrow uplink counts", |status| status.sessions[0].mtu_bytes < 1280 && !has_own());
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    connection.progresses();
+    rig.router.ip("link set wan1 down").unwrap();
+    client.until("the wide uplink alone", |status| status.sessions[0].mtu_bytes > 1280 && has_own());
+    connection.end();
 }
 
 #[test]
