@@ -86,7 +86,9 @@ impl Dialer {
         let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
-        let connection = timeout(PATIENCE, connecting).await.context("no answer")??;
+        let connection = timeout(PATIENCE, connecting).await.with_context(|| {
+            format!("no answer from {remote}: is there a route by {}, and does UDP pass?", uplink.interface)
+        })??;
         if connection.max_datagram_size().is_none() {
             bail!("the server takes no datagrams");
         }
