@@ -29,7 +29,7 @@ pub(crate) struct Device {
 #[derive(Debug, Default)]
 struct Configured {
     addresses: Vec<(IpAddr, u8)>,
-    routes: Vec<String>,
+    ipv6_routes: String,
     is_narrow: bool,
 }
 
@@ -80,7 +80,7 @@ impl Device {
         let flush = format!("address flush dev {}\n", self.name());
         let mut configured = self.configured();
         configured.addresses = addresses.to_vec();
-        configured.routes.clear();
+        configured.ipv6_routes.clear();
         ip(&addresses.iter().fold(flush, |batch, address| batch + &self.address(*address)))
     }
 
@@ -92,7 +92,7 @@ impl Device {
         if was_narrow && !configured.is_narrow {
             let addresses = configured.addresses.iter().filter(|(address, _)| address.is_ipv6());
             batch.extend(addresses.map(|address| self.address(*address)));
-            batch.extend(configured.routes.iter().map(String::as_str));
+            batch += &configured.ipv6_routes;
         } else if configured.is_narrow && !was_narrow {
             tracing::warn!(mtu, "no IPv6 inside: it needs packets of {LEAST_IPV6_MTU} bytes");
         }
@@ -108,14 +108,23 @@ impl Device {
         ip(&format!("route replace {destination} dev {} mtu lock {mtu}\n", self.name()))
     }
 
-    /// Routes all of `destinations` into the device, for as long as it has its addresses.
+    /// Routes `destinations` into the device, before the routes to them that there are, which stay: uplinks need theirs,
+    /// and when the device goes, so does everybody else.
     pub(crate) fn set_routes(&self, destinations: &[Prefix]) -> Result<()> {
         let mut configured = self.configured();
-        let route = |destination| format!("route replace {destination} dev {}\n", self.name());
-        configured.routes = destinations.iter().map(route).collect();
-        let fits = |(_, destination): &(_, &Prefix)| destination.is_ipv4() || !configured.is_narrow;
-        let routes = configured.routes.iter().zip(destinations).filter(fits);
-        ip(&routes.map(|(route, _)| route.as_str()).collect::<String>())
+        let (ipv4, ipv6): (Vec<&Prefix>, Vec<&Prefix>) =
+            destinations.iter().partition(|prefix| prefix.is_ipv4());
+        let ours = self.name();
+        configured.ipv6_routes =
+            ipv6.iter().map(|prefix| format!("route replace {prefix} dev {ours} metric 1\n")).collect();
+        // No metric of IPv4 is less than the one that a route has by default, so it has to be put before that.
+        ipv4.iter().for_each(|prefix| self.unroute(&prefix.to_string()));
+        let mut batch: String =
+            ipv4.iter().map(|prefix| format!("route prepend {prefix} dev {ours}\n")).collect();
+        if !configured.is_narrow {
+            batch += &configured.ipv6_routes;
+        }
+        ip(&batch)
     }
 
     /// Takes a route away, if it is there.

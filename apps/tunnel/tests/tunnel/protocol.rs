@@ -162,6 +162,7 @@ fn a_thousand_clients_cost_little_each() {
         let count = |wanted: usize| server.until("all sessions", |status| status.sessions.len() == wanted);
         count(1 + CLIENTS as usize);
         let each = memory().saturating_sub(before) / CLIENTS;
+        println!("{CLIENTS} clients, {each} bytes for each");
         assert!(each < IDLE_CLIENT_BYTES, "{each} bytes for each client");
     });
 }

@@ -209,6 +209,35 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
 }
 
 #[test]
+fn routes_of_uplinks_to_the_same_destinations_stay() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    // As most hosts have one: without a metric.
+    let defaults =
+        "route replace default via 10.1.0.2 dev wan0\nroute replace default via fd01:0::2 dev wan0";
+    rig.client.ip(defaults).unwrap();
+    let by = |address: &str| {
+        let route = || hawser_io::interface::route(address.parse().unwrap(), None).unwrap().interface;
+        rig.client.run(route).unwrap()
+    };
+    assert_eq!((by("192.0.2.1"), by("2001:db8::1")), ("wan0".to_owned(), "wan0".to_owned()));
+    let tls = rig.authority.credentials(rig.folder.path(), "car");
+    let config = format!(
+        "[tunnel]\nname = \"car\"\nroutes = [\"0.0.0.0/0\", \"::/0\"]\nstate = \"{}\"\n{tls}{}[[uplink]]\ninterface = \"wan*\"\n",
+        rig.folder.path().display(),
+        server_at("203.0.0.1")
+    );
+    let client = rig.start(&rig.client, "car", "client", &config);
+    client.until("both uplinks", |status| status.sessions.iter().any(|session| session.paths.len() == 2));
+    assert_eq!((by("192.0.2.1"), by("2001:db8::1")), ("hawser-tun".to_owned(), "hawser-tun".to_owned()));
+    for address in [HOST4, HOST6] {
+        echo(&rig.client, &rig.host, address);
+    }
+    drop(client);
+    assert_eq!((by("192.0.2.1"), by("2001:db8::1")), ("wan0".to_owned(), "wan0".to_owned()));
+}
+
+#[test]
 fn an_uplink_whose_network_carries_less_than_its_interface_says_so() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
