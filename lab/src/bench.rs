@@ -74,7 +74,7 @@ impl Part {
     }
 }
 
-/// Runs these parts and writes `summary.json` into `out`. All take about four minutes; the machine should have nothing
+/// Runs these parts and writes `summary.json` into `out`. All take about eight minutes; the machine should have nothing
 /// else to do.
 ///
 /// # Errors

@@ -4,6 +4,7 @@ use crate::config::Prefix;
 use anyhow::{Context, Result, ensure};
 use hawser_io::tun::{Buffer, Tun};
 use std::collections::BTreeMap;
+use std::fs;
 use std::io::{ErrorKind, Write};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
@@ -22,15 +23,17 @@ pub(crate) struct Device {
     /// Packets that the kernel did not take.
     refused: AtomicU64,
     without_session: AtomicU64,
+    /// Whether the host has IPv6 at all.
+    has_ipv6: bool,
     configured: Mutex<Configured>,
 }
 
-/// What the kernel forgets of IPv6 while the device is too narrow for it.
-#[derive(Debug, Default)]
+/// What the kernel forgets of IPv6 while the device is too narrow for it, as batches.
+#[derive(Debug)]
 struct Configured {
-    addresses: Vec<(IpAddr, u8)>,
+    ipv6_addresses: String,
     ipv6_routes: String,
-    is_narrow: bool,
+    takes_ipv6: bool,
 }
 
 /// What IPv6 needs (RFC 8200, section 5), bytes.
@@ -50,14 +53,23 @@ impl Device {
             reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
         )]
         let tun = AsyncFd::new(tun).context("cannot watch the device")?;
+        // /proc/sys/net is that of the thread's namespace.
+        let disabled = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
+        let has_ipv6 = disabled.is_ok_and(|disabled| disabled.trim() == "0");
         let device = Device {
             tun,
             malformed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             without_session: AtomicU64::new(0),
-            configured: Mutex::default(),
+            has_ipv6,
+            configured: Mutex::new(Configured {
+                ipv6_addresses: String::new(),
+                ipv6_routes: String::new(),
+                takes_ipv6: has_ipv6,
+            }),
         };
-        let mut batch = format!("link set {name} addrgenmode none mtu {mtu} up\n");
+        let no_own_address = if has_ipv6 { "addrgenmode none" } else { "" };
+        let mut batch = format!("link set {name} {no_own_address} mtu {mtu} up\n");
         for address in addresses {
             batch += &device.address(*address);
         }
@@ -77,23 +89,32 @@ impl Device {
 
     /// Gives the device these addresses in place of those that it has.
     pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
-        let flush = format!("address flush dev {}\n", self.name());
+        let of_family = |is_ipv4: bool| -> String {
+            let addresses = addresses.iter().filter(|(address, _)| address.is_ipv4() == is_ipv4);
+            addresses.map(|address| self.address(*address)).collect()
+        };
         let mut configured = self.configured();
-        configured.addresses = addresses.to_vec();
+        configured.ipv6_addresses = of_family(false);
         configured.ipv6_routes.clear();
-        ip(&addresses.iter().fold(flush, |batch, address| batch + &self.address(*address)))
+        let mut batch = format!("address flush dev {}\n{}", self.name(), of_family(true));
+        if configured.takes_ipv6 {
+            batch += &configured.ipv6_addresses;
+        } else if !self.has_ipv6 && !configured.ipv6_addresses.is_empty() {
+            tracing::warn!("no IPv6 inside: it is switched off on this host");
+        }
+        ip(&batch)
     }
 
     /// Limits the packets that the kernel hands over, which it tells senders of larger ones.
     pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
         let mut batch = format!("link set {} mtu {mtu}\n", self.name());
         let mut configured = self.configured();
-        let was_narrow = std::mem::replace(&mut configured.is_narrow, mtu < LEAST_IPV6_MTU);
-        if was_narrow && !configured.is_narrow {
-            let addresses = configured.addresses.iter().filter(|(address, _)| address.is_ipv6());
-            batch.extend(addresses.map(|address| self.address(*address)));
+        let takes_ipv6 = self.has_ipv6 && mtu >= LEAST_IPV6_MTU;
+        let took_ipv6 = std::mem::replace(&mut configured.takes_ipv6, takes_ipv6);
+        if takes_ipv6 && !took_ipv6 {
+            batch += &configured.ipv6_addresses;
             batch += &configured.ipv6_routes;
-        } else if configured.is_narrow && !was_narrow {
+        } else if took_ipv6 && !takes_ipv6 {
             tracing::warn!(mtu, "no IPv6 inside: it needs packets of {LEAST_IPV6_MTU} bytes");
         }
         ip(&batch)
@@ -121,7 +142,7 @@ impl Device {
         ipv4.iter().for_each(|prefix| self.unroute(&prefix.to_string()));
         let mut batch: String =
             ipv4.iter().map(|prefix| format!("route prepend {prefix} dev {ours}\n")).collect();
-        if !configured.is_narrow {
+        if configured.takes_ipv6 {
             batch += &configured.ipv6_routes;
         }
         ip(&batch)

@@ -155,6 +155,24 @@ fn tcp_and_udp_of_both_families() {
 }
 
 #[test]
+fn a_host_without_ipv6_has_ipv4_inside() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    for which in ["all", "default"] {
+        rig.client.sysctl(&format!("net.ipv6.conf.{which}.disable_ipv6"), "1").unwrap();
+    }
+    let tls = rig.authority.credentials(rig.folder.path(), "car");
+    let server = "[[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:14752\"]\n";
+    let config = format!(
+        "[tunnel]\nname = \"car\"\nroutes = [\"{HOST4}/32\"]\nstate = \"{}\"\n{tls}{server}[[uplink]]\ninterface = \"wan*\"\n",
+        rig.folder.path().display()
+    );
+    let client = rig.start(&rig.client, "car", "client", &config);
+    client.until("there is a session", |status| !status.sessions.is_empty());
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
 fn what_was_carried_is_measured() {
     let rig = Rig::new();
     let _server = rig.server(0, "metrics = \"127.0.0.1:9478\"", "");
