@@ -1,0 +1,46 @@
+//! The tunnel's faults in short: `hawser lab run tunnel-faults` with every fault of every uplink for parts of a second.
+
+use hawser_lab::summary::Summary;
+use std::process::Command;
+
+const FAULTS: [&str; 5] = ["link-down", "silent", "readdressed", "rebound", "throttled"];
+
+#[test]
+fn every_uplink_may_fail_in_every_way() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args([
+            "lab",
+            "run",
+            "tunnel-faults",
+            "--case",
+            "uplinks*",
+            "--seconds",
+            "15",
+            "--attempts",
+            "1",
+            "--out",
+        ])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    let summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{complaint}"));
+
+    let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();
+    let expected: Vec<String> = FAULTS.iter().map(|fault| format!("uplinks/{fault}")).collect();
+    assert_eq!(names[0], "uplinks");
+    assert_eq!(names[1..], expected);
+    for case in &summary.cases {
+        let metric = |name| case.metrics.get(name).unwrap_or_else(|| panic!("{name}: {case:?}"));
+        let faults = if case.name == "uplinks" { 20 } else { 4 };
+        assert_eq!(case.params["faults"], faults, "{}", case.name);
+        for lost in ["sessions_lost_ratio", "addresses_lost_ratio", "ssh_lost_ratio"] {
+            assert_eq!(metric(lost), 0.0, "{} {case:?}", case.name);
+        }
+        // SSH repeats what is lost; pings do not.
+        assert_eq!(metric("ssh_echo_unanswered_ratio"), 0.0, "{case:?}");
+        assert!(metric("ping_unanswered_ratio") < 0.5, "{case:?}");
+        assert!(metric("fps_mean") > 0.0, "{case:?}");
+    }
+}
