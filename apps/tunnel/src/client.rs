@@ -36,7 +36,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
-use tracing::{debug, error, info, warn};
+use tracing::{error, info, warn};
 use uplinks::Uplink;
 use usage::Usage;
 
@@ -334,6 +334,7 @@ impl Client {
         let mut search: Option<tokio::task::JoinHandle<Found>> = None;
         let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
         let mut not_before = Instant::now();
+        let mut was_silent = false;
         loop {
             let Some(current) = &mut self.current else { return None };
             tokio::select! {
@@ -365,10 +366,13 @@ impl Client {
                 _ = look.tick() => {
                     looks += 1;
                     let silent = self.look(looks % STATUS_EVERY == 0).await;
+                    if silent && !was_silent {
+                        info!("nothing is heard over any uplink: trying all servers");
+                    }
+                    was_silent = silent;
                     if !silent {
                         backoff.reset();
                     } else if search.is_none() && Instant::now() >= not_before {
-                        debug!("nothing is heard over any uplink: trying all servers");
                         search = Some(self.begin_search(self.servers.get().await));
                     }
                 }
