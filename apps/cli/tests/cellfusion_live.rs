@@ -78,7 +78,7 @@ impl Outcome {
             };
             // What they refer to is whole too.
             for frame in group.iter().take_while(is_whole) {
-                assert_eq!(frame.ssim, Some(1.0), "captured as number {undamaged} of the undamaged ones");
+                assert_eq!(frame.ssim, Some(1.0), "{case}: frame {undamaged} of the undamaged ones");
                 undamaged += 1;
             }
         }
