@@ -12,10 +12,10 @@ pub(super) fn write(summary: &Summary, trials: &[Trial], out: &Path) -> Result<(
     let report = Report {
         title: "A car's video over four cellular uplinks, in real time".to_owned(),
         intro: "ffmpeg streams 30 frames a second at 30 Mb/s by RTP through the tunnel, whose ends are processes of their \
-                own, over four emulated uplinks that follow measured drives. Beside it stand the same packets by MPTCP of \
-                the kernel, and by UDP over the best single uplink. A frame counts when all of it arrived. Likeness is of every \
-                picture that a decoder makes of what arrived, damaged or not, with the same frame of what the camera \
-                sent."
+                own, over four emulated uplinks, by drives that are put together from measured links. Beside it stand the \
+                same packets by MPTCP of the kernel, and by UDP over the best single uplink. A frame counts when all of it \
+                arrived. Likeness is of every picture that a decoder makes of what arrived, damaged or not, with the same \
+                frame of what the camera sent."
             .to_owned(),
         highlights: highlights(summary),
         sections: sections(summary, trials),
