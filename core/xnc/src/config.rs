@@ -14,6 +14,11 @@ pub struct Config {
     /// The same while packets wait for a window. Then what is sent again takes the place of something new, and most of
     /// what is that late arrives after all: paths pause.
     pub loss_threshold_waiting: Duration,
+    /// Where ends of frames are known and nothing waits, a packet whose acknowledgement is later than expected by this
+    /// counts as lost if its frame lacks no more than `straggler_share`.
+    pub straggler: Duration,
+    /// The share of a frame's packets, 0 to 1: a frame that lacks more is not worth to be hurried.
+    pub straggler_share: f64,
     /// Packets of an encoding range at most, 1 to 63 (r of Ni, section 4.4.2).
     pub range_packets: usize,
     /// The time from the first packet of an encoding range to its last at most (t of Ni, section 4.4.2).
@@ -32,6 +37,8 @@ pub struct Config {
     /// The share of a path's congestion window that may wait in its connection, which paces it: with XNC no more than
     /// keeps the connection busy, for a packet that waits can still take another path. At least 10 kB, at most 500 kB.
     pub connection_share: f64,
+    /// A path gets no more than it drains within its least round-trip time and this, by the rate that it was seen to take.
+    pub queue_target: Duration,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
     /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
@@ -74,6 +81,8 @@ impl Config {
             scheme,
             loss_threshold: Duration::from_millis(100),
             loss_threshold_waiting: Duration::from_millis(200),
+            straggler: Duration::from_millis(30),
+            straggler_share: 0.3,
             range_packets: 10,
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
@@ -81,6 +90,7 @@ impl Config {
             frame_patience: Duration::from_millis(60),
             frame_patience_step: Duration::from_millis(40),
             connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
+            queue_target: Duration::from_millis(40),
             queue_delay: Duration::from_millis(100),
             extra_packets: 3,
             extra_packets_waiting: 1,

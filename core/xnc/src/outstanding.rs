@@ -56,11 +56,18 @@ pub(crate) enum Outcome {
 struct Sent {
     at: Instant,
     bytes: u64,
-    /// Bytes that were known to have arrived when it was sent, and that were under way.
-    arrived_before: u64,
+    /// Bytes that were under way when it was sent.
     under_way: u64,
+    /// How long it was expected to take until its acknowledgement.
+    predicted: Duration,
     content: Content,
     fate: Fate,
+}
+
+impl Sent {
+    fn straggles_from(&self, patience: Duration) -> Instant {
+        self.at + self.predicted.min(PAUSE) + patience
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -79,9 +86,10 @@ pub(crate) struct Outstanding {
     /// Everything below is known to have arrived or counts as lost.
     decided: u64,
     largest_acked: Option<u64>,
-    arrived_bytes: u64,
-    /// What may be under way without a queue.
-    limit: u64,
+    /// Bytes a second that the path was seen to take.
+    rate: Option<f64>,
+    /// How much later than expected the last acknowledgement came.
+    late: Duration,
     timing: Timing,
     repeats: u32,
     last_sent: Instant,
@@ -112,8 +120,8 @@ impl Outstanding {
 
     /// Takes a transmission of `bytes`, while `under_way` others are.
     pub(crate) fn push(&mut self, now: Instant, content: Content, bytes: u64, under_way: u64) {
-        let arrived_before = self.arrived_bytes;
-        self.sent.push_back(Sent { at: now, bytes, arrived_before, under_way, content, fate: Fate::Unknown });
+        let predicted = self.drain(under_way + bytes).unwrap_or(Duration::MAX);
+        self.sent.push_back(Sent { at: now, bytes, under_way, predicted, content, fate: Fate::Unknown });
         self.last_sent = now;
     }
 
@@ -148,7 +156,6 @@ impl Outstanding {
         &mut self,
         now: Instant,
         block: &AckBlock,
-        queue_delay: Duration,
         outcomes: &mut Vec<Outcome>,
     ) -> Result<(), Refused> {
         let largest = block.ranges.first().map_or(0, |range| *range.end());
@@ -172,7 +179,7 @@ impl Outstanding {
             {
                 let (sent, before) = (*sent, self.timing.min());
                 self.timing.sample(now, now.saturating_since(sent.at), sent.under_way <= ALONE);
-                self.adapt(now, sent, before, queue_delay);
+                self.learn(now, sent, before);
             }
         }
         Ok(())
@@ -192,28 +199,45 @@ impl Outstanding {
             Fate::Arrived => return,
         }
         sent.fate = Fate::Arrived;
-        self.arrived_bytes += sent.bytes;
     }
 
-    /// Bytes that may be under way without a queue that takes longer than the configured time to drain.
+    /// Bytes that may be under way without a queue that takes longer than `queue` to drain.
     ///
     /// Congestion control remembers for seconds what a path could carry; a cellular one loses that within a step of a
-    /// traffic light. Where acknowledgements are late, the limit is what arrived while the last packet was under way,
-    /// scaled to the time that it should have taken; otherwise it grows with what arrives.
-    pub(crate) fn limit(&self) -> u64 {
-        if self.timing.min().is_some() { self.limit } else { u64::MAX }
+    /// traffic light.
+    pub(crate) fn limit(&self, queue: Duration) -> u64 {
+        match (self.timing.min(), self.rate) {
+            (Some(least), Some(rate)) => ((rate * (least + queue).as_secs_f64()) as u64).max(LEAST_LIMIT),
+            _ => u64::MAX,
+        }
     }
 
-    fn adapt(&mut self, now: Instant, sent: Sent, least: Option<Duration>, queue_delay: Duration) {
-        let took = now.saturating_since(sent.at);
-        let least = least.unwrap_or(took).min(took);
-        let arrived = self.arrived_bytes - sent.arrived_before;
-        if took > least + queue_delay / 2 && sent.under_way > ALONE {
-            let share = (least + queue_delay).as_secs_f64() / took.as_secs_f64();
-            self.limit = ((arrived as f64 * share) as u64).max(LEAST_LIMIT);
-        } else {
-            self.limit = self.limit.max(LEAST_LIMIT).saturating_add(arrived.min(self.limit));
+    /// How long it is expected to take until `bytes` are acknowledged, those under way among them; none as long as nothing
+    /// was.
+    pub(crate) fn expected(&self, bytes: u64) -> Option<Duration> {
+        self.drain(bytes).map(|time| time + self.late)
+    }
+
+    fn drain(&self, bytes: u64) -> Option<Duration> {
+        let busy = self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate));
+        self.timing.min().map(|least| least.max(busy))
+    }
+
+    /// What was under way with a transmission was delivered until its acknowledgement came. Where a queue made that late,
+    /// the path takes no more; else it may.
+    fn learn(&mut self, now: Instant, sent: Sent, least: Option<Duration>) {
+        let took = now.saturating_since(sent.at).max(GRANULARITY);
+        self.late = took.saturating_sub(sent.predicted);
+        if sent.under_way <= ALONE {
+            return;
         }
+        let seen = (sent.under_way + sent.bytes) as f64 / took.as_secs_f64();
+        let had_queue = least.is_some_and(|least| took > least + JITTER);
+        self.rate = Some(match self.rate {
+            None => seen,
+            Some(rate) if had_queue => rate + (seen - rate) * RATE_GAIN,
+            Some(rate) => rate.max(seen * TRIAL),
+        });
     }
 
     /// Decides which transmissions count as lost.
@@ -292,6 +316,33 @@ impl Outstanding {
         self.decided = self.decided.max(self.base);
     }
 
+    /// Counts as lost what is later than expected by `patience`, if `is_worth` says so of the packet.
+    pub(crate) fn detect_stragglers(
+        &mut self,
+        now: Instant,
+        patience: Duration,
+        is_worth: impl Fn(u64) -> bool,
+        outcomes: &mut Vec<Outcome>,
+    ) {
+        let undecided = self.sent.range_mut((self.decided - self.base) as usize..);
+        for sent in undecided.take_while(|sent| sent.straggles_from(patience) <= now) {
+            if let Content::Original(id) = sent.content
+                && sent.fate == Fate::Unknown
+                && is_worth(id)
+            {
+                outcomes.push(Outcome::Lost(sent.content));
+                sent.fate = Fate::Lost;
+                self.loss += (1.0 - self.loss) / LOSS_MEMORY;
+            }
+        }
+    }
+
+    /// When the next transmission is later than expected by `patience`.
+    pub(crate) fn next_straggler(&self, now: Instant, patience: Duration) -> Option<Instant> {
+        let undecided = self.sent.range((self.decided - self.base) as usize..);
+        undecided.map(|sent| sent.straggles_from(patience)).find(|from| *from > now)
+    }
+
     /// Everything whose fate is unknown, when the path vanishes.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Content> {
         let unknown = |sent: &Sent| sent.fate == Fate::Unknown;
@@ -302,6 +353,15 @@ impl Outstanding {
 
 /// Bytes under way besides which a transmission meets no queue of ours.
 const ALONE: u64 = 3_000;
+
+/// What acknowledgements are late by without a queue.
+const JITTER: Duration = Duration::from_millis(10);
+
+/// A path may be tried with so much more than it was seen to take without a queue.
+const TRIAL: f64 = 1.25;
+
+/// The weight of one acknowledgement in the rate of a path with a queue.
+const RATE_GAIN: f64 = 0.03;
 
 /// Bytes that may always be under way.
 const LEAST_LIMIT: u64 = 10_000;
@@ -327,6 +387,9 @@ pub(crate) struct Timing {
 
 /// What a busy machine may take to get round to an acknowledgement, however short the path.
 const LEAST_PATIENCE: Duration = Duration::from_millis(25);
+
+/// An acknowledgement that is later than at best by this says that the path paused.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the least time is remembered at least. A moving car's path becomes longer by a hundred ms within seconds, which
 /// is not to be taken for a queue for long.
@@ -362,10 +425,11 @@ impl Timing {
     }
 
     /// How long to wait for an acknowledgement at most: `threshold` or the probe timeout, whichever is shorter, but never
-    /// so short that the acknowledgement cannot be there.
+    /// so short that the acknowledgement cannot be there. Pauses, which raise the average, are not what is usual.
     pub(crate) fn patience(&self, threshold: Duration, slack: Duration) -> Duration {
         let usual =
             self.estimate.map_or(Duration::ZERO, |(smoothed, variation)| smoothed + variation + slack);
+        let usual = usual.min(self.min().map_or(Duration::MAX, |least| least + PAUSE));
         threshold.max(usual).min(self.timeout(slack).max(LEAST_PATIENCE))
     }
 

@@ -49,8 +49,9 @@ pub(crate) struct Path {
     pub(crate) state: PathState,
     /// Bytes handed out since `state` was told, and not in it.
     handed_out: u64,
-    /// The share of the congestion window that may wait in the connection.
+    /// The share of the congestion window that may wait in the connection, and how long what is under way may take to drain.
     queue_share: f64,
+    queue_target: Duration,
     pub(crate) outstanding: Outstanding,
     /// When the next ping is due, should nothing else be sent before.
     pub(crate) next_probe: Instant,
@@ -59,7 +60,7 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    fn new(now: Instant, id: PathId, queue_share: f64, outstanding: Outstanding) -> Self {
+    fn new(now: Instant, id: PathId, config: &Config, outstanding: Outstanding) -> Self {
         let state = PathState {
             congestion_window: ByteSize(0),
             in_flight: ByteSize(0),
@@ -67,7 +68,16 @@ impl Path {
             rtt: Rtt::default(),
             datagram_size: 0,
         };
-        Path { id, state, handed_out: 0, queue_share, outstanding, next_probe: now, silent: false }
+        Path {
+            id,
+            state,
+            handed_out: 0,
+            queue_share: config.connection_share,
+            queue_target: config.queue_target,
+            outstanding,
+            next_probe: now,
+            silent: false,
+        }
     }
 
     pub(crate) fn update(&mut self, state: PathState) {
@@ -107,7 +117,7 @@ impl Path {
 
     /// The same without making a queue.
     pub(crate) fn room_without_queue(&self, bytes: usize) -> usize {
-        let left = self.outstanding.limit().saturating_sub(self.outstanding_bytes());
+        let left = self.outstanding.limit(self.queue_target).saturating_sub(self.outstanding_bytes());
         self.room(bytes).min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
     }
 
@@ -152,7 +162,7 @@ pub(crate) struct Paths {
 impl Paths {
     pub(crate) fn add(&mut self, now: Instant, id: PathId, config: &Config) {
         let outstanding = Outstanding::after(&self.past[id.index()]);
-        self.present[id.index()] = Some(Path::new(now, id, config.connection_share, outstanding));
+        self.present[id.index()] = Some(Path::new(now, id, config, outstanding));
     }
 
     /// Takes a path away, and says what was under way over it.

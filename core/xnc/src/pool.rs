@@ -28,6 +28,7 @@ pub(crate) struct Original {
     /// The path of the last transmission.
     pub(crate) path: Option<PathId>,
     range: u64,
+    frame: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -104,6 +105,17 @@ pub(crate) struct Pool {
     range_span: Duration,
     /// Packets that are kept though they are settled, because later combinations reach back to them.
     reach: usize,
+    /// The video frames that the packets are of, the last of them still growing.
+    frames: VecDeque<Frame>,
+    first_frame: u64,
+}
+
+/// How many packets of a frame were sent, and how many of them arrived.
+#[derive(Debug, Clone, Copy, Default)]
+struct Frame {
+    packets: u32,
+    delivered: u32,
+    is_whole: bool,
 }
 
 impl Pool {
@@ -117,6 +129,8 @@ impl Pool {
             range_packets: config.range_packets.clamp(1, 63) as u64,
             range_span: config.range_span,
             reach,
+            frames: VecDeque::new(),
+            first_frame: 0,
         }
     }
 
@@ -191,6 +205,7 @@ impl Pool {
             range.unsettled += 1;
             range.closed = hint.border;
         }
+        let frame = self.count_in_frame(hint.border);
         self.bytes += bytes.len() as u64;
         self.originals.push_back(Original {
             bytes,
@@ -200,8 +215,28 @@ impl Pool {
             fate: Fate::Sent,
             path: None,
             range: number,
+            frame,
         });
         id
+    }
+
+    /// Counts one more packet, and says of which frame it is.
+    fn count_in_frame(&mut self, is_last: bool) -> u64 {
+        if self.frames.back().is_none_or(|frame| frame.is_whole) {
+            self.frames.push_back(Frame::default());
+        }
+        if let Some(frame) = self.frames.back_mut() {
+            frame.packets += 1;
+            frame.is_whole = is_last;
+        }
+        self.first_frame + self.frames.len() as u64 - 1
+    }
+
+    /// The share of the packet's frame that is not known to have arrived; none as long as the frame was not sent whole.
+    pub(crate) fn missing_of_frame(&self, id: u64) -> Option<f64> {
+        let frame = self.get(id)?.frame.checked_sub(self.first_frame)?;
+        let frame = self.frames.get(usize::try_from(frame).ok()?).filter(|frame| frame.is_whole)?;
+        Some(1.0 - f64::from(frame.delivered) / f64::from(frame.packets))
     }
 
     /// Puts a packet into its last state, unless it is in one; true when it was not.
@@ -210,7 +245,13 @@ impl Pool {
             return false;
         };
         original.fate = fate;
-        let range = original.range;
+        let (range, frame) = (original.range, original.frame);
+        if fate == Fate::Delivered
+            && let Some(index) = frame.checked_sub(self.first_frame)
+            && let Some(frame) = self.frames.get_mut(index as usize)
+        {
+            frame.delivered += 1;
+        }
         if let Some(range) = self.range_mut(range) {
             range.unsettled -= 1;
         }
@@ -235,6 +276,9 @@ impl Pool {
         self.first += range.count;
         let gone = self.originals.drain(..range.count as usize);
         self.bytes -= gone.map(|original| original.bytes.len() as u64).sum::<u64>();
+        let first_frame = self.originals.front().map_or(self.first_frame, |original| original.frame);
+        self.frames.drain(..(first_frame - self.first_frame) as usize);
+        self.first_frame = first_frame;
         range.unsettled
     }
 }

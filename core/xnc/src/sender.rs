@@ -7,6 +7,7 @@ use crate::stats::{Refused, SenderStats};
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 mod queue;
 mod shots;
@@ -136,7 +137,7 @@ impl Sender {
         if let Some(ecn) = block.ecn {
             self.stats.paths[block.path.index()].congestion_marks = ecn.ce;
         }
-        path.outstanding.acknowledge(now, block, self.config.queue_delay, &mut self.outcomes)?;
+        path.outstanding.acknowledge(now, block, &mut self.outcomes)?;
         self.settle_outcomes(now, block.path);
         self.handle_timeout(now);
         Ok(())
@@ -149,13 +150,33 @@ impl Sender {
             let Some(known) = self.paths.get_mut(path) else { continue };
             known.outstanding.detect(now, loss, self.config.ack_delay, &mut self.outcomes);
             self.settle_outcomes(now, path);
+            self.detect_stragglers(now, path);
         }
         self.watch_paths(now);
         self.drop_expired(now);
         self.pool.trim();
     }
 
+    /// What little is missing of a frame is recovered soon, where there is room: without it the rest is in vain.
+    fn detect_stragglers(&mut self, now: Instant, path: PathId) {
+        let (Some(patience), Some(known)) = (self.straggler_patience(), self.paths.get_mut(path)) else {
+            return;
+        };
+        let (pool, most) = (&self.pool, self.config.straggler_share);
+        let is_worth = |id| pool.missing_of_frame(id).is_some_and(|missing| missing <= most);
+        known.outstanding.detect_stragglers(now, patience, is_worth, &mut self.outcomes);
+        self.settle_outcomes(now, path);
+    }
+
+    /// How much later than expected a straggler is; none where it is not looked for.
+    fn straggler_patience(&self) -> Option<Duration> {
+        let recovers = matches!(self.parts.recovery, Recovery::OneShot { .. });
+        let is_early = matches!(self.parts.loss, LossRule::Quality(_));
+        (recovers && is_early && self.queue.len() == 0).then_some(self.config.straggler)
+    }
+
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
+        let patience = self.straggler_patience();
         let (expiry, loss_rule) = (self.queue.deadline(&self.config), self.loss_rule());
         let paths = self.paths.iter_mut().filter_map(|path| {
             let loss = path.outstanding.deadline(loss_rule, self.config.ack_delay);
@@ -163,7 +184,9 @@ impl Sender {
             let retry = self.handled_at + self.config.probe_silent;
             let probe = if path.next_probe <= self.handled_at { retry } else { path.next_probe };
             let silence = path.silent_from(&self.config).filter(|_| !path.silent);
-            [loss, Some(probe), silence].into_iter().flatten().min()
+            let straggler =
+                patience.and_then(|patience| path.outstanding.next_straggler(self.handled_at, patience));
+            [loss, Some(probe), silence, straggler].into_iter().flatten().min()
         });
         let shots = self.shots.iter().filter_map(|number| self.pool.range(*number)?.recover_at);
         let shot = shots.filter(|at| *at > self.handled_at).min();

@@ -17,6 +17,10 @@ pub struct Coding {
     pub loss_threshold_waiting_ms: Option<u64>,
     /// Packets of an encoding range at most, 1 to 63.
     pub range_packets: Option<usize>,
+    /// A packet later than expected by this counts as lost, if its frame lacks little.
+    pub straggler_ms: Option<u64>,
+    /// The share of a frame's packets that is little.
+    pub straggler_share: Option<f64>,
     /// From the first packet of an encoding range to its last at most.
     pub range_span_ms: Option<u64>,
     /// After this time a packet is of no use any more.
@@ -29,6 +33,8 @@ pub struct Coding {
     pub frame_patience_step_ms: Option<u64>,
     /// The share of an uplink's congestion window that may wait in its connection.
     pub connection_share: Option<f64>,
+    /// An uplink gets no more than it drains within its least round-trip time and this.
+    pub queue_target_ms: Option<u64>,
     /// An uplink whose acknowledgements are later than at best by more than this gets nothing new.
     pub queue_delay_ms: Option<u64>,
     /// Coded packets beyond the number of lost ones.
@@ -126,6 +132,14 @@ impl Coding {
                 defaults.connection_share,
                 (0.0..=1.0, "0.0 to 1.0"),
             )?,
+            straggler: time("straggler_ms", self.straggler_ms, defaults.straggler)?,
+            straggler_share: within(
+                "straggler_share",
+                self.straggler_share,
+                defaults.straggler_share,
+                (0.0..=1.0, "0.0 to 1.0"),
+            )?,
+            queue_target: time("queue_target_ms", self.queue_target_ms, defaults.queue_target)?,
             queue_delay: time("queue_delay_ms", self.queue_delay_ms, defaults.queue_delay)?,
             extra_packets: within(
                 "extra_packets",

@@ -5,8 +5,9 @@ use hawser_units::Instant;
 use std::time::Duration;
 
 /// The path that is expected to deliver soonest. The paper takes the one of the lowest round-trip time that has window
-/// (Ni, section 4.2); here the time is what acknowledgements say now and not what they said on average, a path that
-/// falls behind counts as that late at once, and a silent one is left alone.
+/// (Ni, section 4.2); here the time counts what is under way over the path, at the rate that it was seen to take, so that
+/// a frame larger than one path's share goes over several; a path that falls behind counts as that late at once, and a
+/// silent one is left alone.
 #[derive(Debug)]
 pub(crate) struct Soonest;
 
@@ -18,7 +19,7 @@ impl Behaviour for Soonest {
             false => path.outstanding_bytes() < TRIAL && path.fits(candidate.size),
         };
         let paths = view.paths.iter().filter(may_take);
-        paths.min_by_key(|path| expected(path, view.now)).map(|path| path.id).into()
+        paths.min_by_key(|path| expected(path, view.now, candidate.size)).map(|path| path.id).into()
     }
 }
 
@@ -31,14 +32,13 @@ pub(crate) fn is_open(path: &Path, now: Instant, config: &Config) -> bool {
     !path.silent && path.backlog(now) <= config.queue_delay
 }
 
-/// How long a packet sent now is expected to take until it is acknowledged.
-pub(crate) fn expected(path: &Path, now: Instant) -> Duration {
-    let timing = path.outstanding.timing();
-    let usual = timing.smoothed().map_or(path.state.rtt.smoothed, |smoothed| smoothed.max(timing.latest));
-    let waiting =
-        path.outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
-    let penalty = Duration::from_secs_f64(path.outstanding.loss() * LOSS_PENALTY.as_secs_f64());
-    usual.max(waiting) + penalty
+/// How long a packet of `size` bytes that is sent now is expected to take until it is acknowledged.
+pub(crate) fn expected(path: &Path, now: Instant, size: usize) -> Duration {
+    let outstanding = &path.outstanding;
+    let usual = outstanding.expected(path.outstanding_bytes() + size as u64);
+    let waiting = outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
+    let penalty = Duration::from_secs_f64(outstanding.loss() * LOSS_PENALTY.as_secs_f64());
+    usual.unwrap_or(path.state.rtt.smoothed).max(waiting) + penalty
 }
 
 /// What a lost packet costs: until it counts as lost, and until its recovery arrives.

@@ -182,7 +182,7 @@ impl Sender {
     /// How many frames of `size` each path takes, the best path first.
     fn rooms(&self, now: Instant, size: usize) -> Vec<(PathId, usize)> {
         let mut paths: Vec<_> = self.paths.iter().filter(|path| is_open(path, now, &self.config)).collect();
-        paths.sort_by_key(|path| expected(path, now));
+        paths.sort_by_key(|path| expected(path, now, size));
         paths.into_iter().map(|path| (path.id, path.room_without_queue(size))).collect()
     }
 }
