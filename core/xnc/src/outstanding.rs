@@ -2,6 +2,7 @@
 //! which of them was lost, whatever it carried.
 
 use crate::Refused;
+use crate::numbers::Named;
 use hawser_units::Instant;
 use hawser_wire::xnc::AckBlock;
 use std::collections::VecDeque;
@@ -79,6 +80,8 @@ pub(crate) struct Outstanding {
     /// Everything below is known to have arrived or counts as lost.
     decided: u64,
     largest_acked: Option<u64>,
+    /// What acknowledgements said from `base` on, which their next ones repeat.
+    acked: Named,
     arrived_bytes: u64,
     /// What may be under way without a queue.
     limit: u64,
@@ -157,9 +160,10 @@ impl Outstanding {
         }
         let is_new = self.largest_acked.is_none_or(|before| largest > before);
         for range in &block.ranges {
-            let start = (*range.start()).max(self.base);
-            for number in start..=*range.end() {
-                self.arrived((number - self.base) as usize, outcomes);
+            let (start, end) = ((*range.start()).max(self.base), range.end() + 1);
+            if start < end {
+                let new = self.acked.add(start..end);
+                new.into_iter().flatten().for_each(|number| self.arrived(number, outcomes));
             }
             if *range.start() < self.base {
                 break;
@@ -178,8 +182,8 @@ impl Outstanding {
         Ok(())
     }
 
-    fn arrived(&mut self, index: usize, outcomes: &mut Vec<Outcome>) {
-        let Some(sent) = self.sent.get_mut(index) else { return };
+    fn arrived(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
+        let Some(sent) = self.sent.get_mut((number - self.base) as usize) else { return };
         match sent.fate {
             Fate::Unknown => {
                 outcomes.push(Outcome::Arrived(sent.content));
@@ -290,12 +294,14 @@ impl Outstanding {
             self.base += 1;
         }
         self.decided = self.decided.max(self.base);
+        self.acked.forget_before(self.base);
     }
 
     /// Everything whose fate is unknown, when the path vanishes.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Content> {
         let unknown = |sent: &Sent| sent.fate == Fate::Unknown;
         (self.base, self.decided) = (self.next(), self.next());
+        self.acked = Named::default();
         std::mem::take(&mut self.sent).into_iter().filter(unknown).map(|sent| sent.content)
     }
 }

@@ -130,15 +130,21 @@ impl Sender {
         Ok(())
     }
 
-    /// Takes an acknowledgement for one path.
-    pub(crate) fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
-        let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
-        if let Some(ecn) = block.ecn {
-            self.stats.paths[block.path.index()].congestion_marks = ecn.ce;
-        }
-        path.outstanding.acknowledge(now, block, self.config.queue_delay, &mut self.outcomes)?;
-        self.settle_outcomes(now, block.path);
+    /// Takes acknowledgements, one for a path.
+    pub(crate) fn handle_acks(&mut self, now: Instant, blocks: &[AckBlock]) -> Result<(), Refused> {
+        let taken = blocks.iter().map(|block| self.handle_ack(now, block)).fold(Ok(()), Result::and);
         self.handle_timeout(now);
+        taken
+    }
+
+    fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
+        let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
+        path.outstanding.acknowledge(now, block, self.config.queue_delay, &mut self.outcomes)?;
+        if let Some(ecn) = block.ecn {
+            let marks = &mut self.stats.paths[block.path.index()].congestion_marks;
+            *marks = ecn.ce.max(*marks);
+        }
+        self.settle_outcomes(now, block.path);
         Ok(())
     }
 

@@ -122,7 +122,7 @@ pub struct PathStats {
     pub arrived: u64,
     /// Transmissions that counted as lost.
     pub lost: u64,
-    /// Packets that arrived marked as having met congestion, where the receiver can see it; wraps.
+    /// Packets that arrived marked as having met congestion, where the receiver can see it.
     pub congestion_marks: u32,
     /// Times that the path fell silent.
     pub silences: u64,

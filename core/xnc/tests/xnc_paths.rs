@@ -3,6 +3,7 @@
 mod network;
 
 use hawser_units::PathId;
+use hawser_wire::xnc::{AckBlock, EcnCounts, emit_acks};
 use hawser_xnc::{Config, Ecn, Event, Refused, Scheme};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
@@ -162,18 +163,37 @@ fn redundancy_goes_over_every_path_and_is_eliminated() {
 }
 
 #[test]
+fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(100 * MS, 5);
+    let now = network.now;
+    let end = &mut network.ends[0];
+    let mut marks = |largest: u64, ce: u32| {
+        let ecn = Some(EcnCounts { ce, ..EcnCounts::default() });
+        let block = AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![largest..=largest], ecn };
+        let taken = end.handle_datagram(now, path(1), &emit_acks(&[block], 1400).0, Ecn::Unknown);
+        (taken, end.stats().sender.paths[0].congestion_marks)
+    };
+    assert_eq!(marks(0, 7), (Ok(()), 7));
+    assert_eq!(marks(0, 5), (Ok(()), 7));
+    assert_eq!(marks(1 << 20, 9), (Err(Refused::NeverSent), 7));
+}
+
+#[test]
 fn what_a_hostile_peer_sends_is_refused_and_counted() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(100 * MS, 5);
     let now = network.now;
     let end = &mut network.ends[1];
     let never_sent = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
+    let twice_the_same_path = [&[0, 1][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(2)].concat();
     let unknown_path = [0, 1, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let far_ahead = [1, 0x40, 0, 0x70, 0, 0, 1, 2, 3];
     let not_a_symbol = [10, 0x40, 1, 0, 0, 0, 1];
     for (datagram, reason) in [
         (&[][..], Refused::Malformed),
         (&[200, 1, 2], Refused::Malformed),
+        (&twice_the_same_path, Refused::Malformed),
         (&never_sent, Refused::NeverSent),
         (&unknown_path, Refused::NoPath),
         (&far_ahead, Refused::TooFarAhead),
