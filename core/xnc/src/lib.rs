@@ -33,6 +33,7 @@
 
 mod config;
 mod endpoint;
+mod memory;
 mod numbers;
 mod outstanding;
 mod path;

@@ -2,6 +2,7 @@
 //! which of them was lost, whatever it carried.
 
 use crate::Refused;
+use crate::memory::give_back;
 use crate::numbers::Named;
 use hawser_units::Instant;
 use hawser_wire::xnc::AckBlock;
@@ -24,13 +25,18 @@ const INITIAL_TIMEOUT: Duration = Duration::from_millis(999);
 /// How long what counts as lost is remembered, to tell whether it arrived after all.
 const MEMORY: Duration = Duration::from_secs(2);
 
+/// When QUIC's detection, which waits for ever, is not waited for: by then its connection has usually timed out.
+const LONGEST: Duration = Duration::from_secs(10);
+
 /// When a transmission counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LossRule {
     /// As soon as a later one shows it, or unacknowledged after this time or the probe timeout, whichever is shorter
     /// (Ni, section 4.4.1).
     Quality(Duration),
-    /// When a later one shows it, as QUIC does it (RFC 9002, section 6); the probe timeout only repeats.
+    /// When a later one shows it, as QUIC does it (RFC 9002, section 6); the probe timeout only repeats. Where nothing
+    /// later is acknowledged, pings count as lost after two seconds and the others after ten, so that none is kept for
+    /// ever.
     Quic,
 }
 
@@ -251,7 +257,8 @@ impl Outstanding {
     /// When [`Outstanding::detect`] has something to say.
     pub(crate) fn deadline(&mut self, rule: LossRule, slack: Duration) -> Option<Instant> {
         let loss = self.next_loss(rule, slack).map(|(_, due)| due).filter(|due| *due < Instant::MAX);
-        loss.or_else(|| self.repeat_due(slack).filter(|_| rule == LossRule::Quic))
+        let repeat = self.repeat_due(slack).filter(|_| rule == LossRule::Quic);
+        loss.into_iter().chain(repeat).min()
     }
 
     /// The first transmission of unknown fate, and when it counts as lost if it stays unknown.
@@ -270,7 +277,8 @@ impl Outstanding {
         };
         let late = match rule {
             LossRule::Quality(threshold) => sent.at + self.timing.patience(threshold, slack),
-            LossRule::Quic => Instant::MAX,
+            LossRule::Quic if sent.content == Content::Ping => sent.at + MEMORY,
+            LossRule::Quic => sent.at + LONGEST,
         };
         Some((sent, shown.min(late)))
     }
@@ -293,6 +301,7 @@ impl Outstanding {
             self.sent.pop_front();
             self.base += 1;
         }
+        give_back(&mut self.sent);
         self.decided = self.decided.max(self.base);
         self.acked.forget_before(self.base);
     }

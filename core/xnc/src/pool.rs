@@ -1,6 +1,7 @@
 //! The packets that were sent and may have to be recovered, in encoding ranges (Ni, section 4.4.2).
 
 use crate::Config;
+use crate::memory::{cost, give_back};
 use hawser_units::{Instant, PathId};
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -130,6 +131,7 @@ impl Pool {
         self.first
     }
 
+    /// What the packets cost.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -191,7 +193,7 @@ impl Pool {
             range.unsettled += 1;
             range.closed = hint.border;
         }
-        self.bytes += bytes.len() as u64;
+        self.bytes += cost(&bytes);
         self.originals.push_back(Original {
             bytes,
             hint,
@@ -234,7 +236,9 @@ impl Pool {
         self.first_range += 1;
         self.first += range.count;
         let gone = self.originals.drain(..range.count as usize);
-        self.bytes -= gone.map(|original| original.bytes.len() as u64).sum::<u64>();
+        self.bytes -= gone.map(|original| cost(&original.bytes)).sum::<u64>();
+        give_back(&mut self.originals);
+        give_back(&mut self.ranges);
         range.unsettled
     }
 }

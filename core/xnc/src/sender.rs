@@ -1,4 +1,5 @@
 use crate::config::Config;
+use crate::memory::{cost, give_back};
 use crate::outstanding::{Content, LossRule, Outcome};
 use crate::path::{PathState, Paths, QUIC_OVERHEAD};
 use crate::pool::{Fate, Hint, Pool};
@@ -121,7 +122,7 @@ impl Sender {
         if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
             return Err(Refused::Size);
         }
-        if self.queue.bytes() + bytes.len() as u64 > self.config.queue_limit.0 {
+        if self.queue.bytes() + cost(&bytes) > self.config.queue_limit.0 {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
@@ -159,6 +160,8 @@ impl Sender {
         self.watch_paths(now);
         self.drop_expired(now);
         self.pool.trim();
+        give_back(&mut self.planned);
+        give_back(&mut self.again);
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
@@ -256,7 +259,7 @@ impl Sender {
     fn poll_waiting(&mut self, now: Instant) -> Option<Transmit> {
         self.drop_expired(now);
         let front = self.queue.front()?;
-        let is_full = self.pool.bytes() + front.bytes.len() as u64 > self.config.pool_limit.0;
+        let is_full = self.pool.bytes() + cost(&front.bytes) > self.config.pool_limit.0;
         let place = self.place(now, candidate(&front.bytes, front.hint));
         if is_full && self.parts.recovery == Recovery::Resend {
             return None;
@@ -374,6 +377,7 @@ impl Sender {
                 Outcome::Repeat(_) => {}
             }
         }
+        outcomes.shrink_to(USUAL_OUTCOMES);
         self.outcomes = outcomes;
     }
 
@@ -469,6 +473,9 @@ impl Sender {
 
 /// Events that wait to be polled; more are not kept.
 const MAX_EVENTS: usize = 64;
+
+/// What becomes known at once of a path that is not busy; room for more is not kept.
+const USUAL_OUTCOMES: usize = 256;
 
 fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
     Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }

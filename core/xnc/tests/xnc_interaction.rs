@@ -2,8 +2,8 @@
 
 mod network;
 
-use hawser_units::{ByteSize, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Scheme};
+use hawser_units::ByteSize;
+use hawser_xnc::{Config, Scheme};
 use network::{MS, Network, Pipe, path};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -105,26 +105,5 @@ proptest! {
         operations in proptest::collection::vec(operation(), 1..60),
     ) {
         comes_to_rest(scheme, &operations)?;
-    }
-
-    #[test]
-    fn no_datagram_panics_or_makes_memory_grow(
-        datagrams in proptest::collection::vec(
-            (0u8..3, prop_oneof![Just(0u8), 0u8..70], proptest::collection::vec(any::<u8>(), 0..60)),
-            0..200,
-        ),
-    ) {
-        let mut end = Endpoint::new(Config::default());
-        let mut now = hawser_units::Instant::ZERO;
-        for path in PathId::all().take(2) {
-            end.add_path(now, path);
-        }
-        for (index, first, rest) in datagrams {
-            now += MS;
-            let datagram = [&[first][..], &rest].concat();
-            let _ = end.handle_datagram(now, path(index), &datagram, Ecn::Ce);
-            end.handle_timeout(now);
-            while end.poll_transmit(now).is_some() || end.poll_packet().is_some() {}
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Packets that wait for a path with window.
 
 use crate::config::Config;
+use crate::memory::{cost, give_back};
 use crate::pool::Hint;
 use hawser_units::Instant;
 use std::collections::VecDeque;
@@ -33,6 +34,7 @@ impl Queue {
         self.waiting.len()
     }
 
+    /// What the packets cost.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -45,7 +47,7 @@ impl Queue {
         if keeps_frames && waiting.hint.border {
             self.framed = Some(waiting.hint.flow_hash);
         }
-        self.bytes += waiting.bytes.len() as u64;
+        self.bytes += cost(&waiting.bytes);
         self.waiting.push_back(waiting);
     }
 
@@ -96,7 +98,8 @@ impl Queue {
 
     fn remove_front(&mut self) -> Option<Waiting> {
         let front = self.waiting.pop_front()?;
-        self.bytes -= front.bytes.len() as u64;
+        self.bytes -= cost(&front.bytes);
+        give_back(&mut self.waiting);
         Some(front)
     }
 }
@@ -135,7 +138,7 @@ mod tests {
         let late = queue.deadline(&config()).unwrap();
         assert_eq!(late, Instant::ZERO + Duration::from_millis(60));
         assert_eq!(queue.drop_expired(late, &config()), 3);
-        assert_eq!((queue.len(), queue.bytes()), (6, 60));
+        assert_eq!((queue.len(), queue.bytes()), (6, 6 * cost(&[0; 10])));
     }
 
     #[test]
