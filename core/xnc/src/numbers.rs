@@ -20,6 +20,16 @@ pub(crate) fn expand(truncated: u64, bits: u32, largest: Option<u64>) -> u64 {
     }
 }
 
+/// What a number is to those that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Insert {
+    New,
+    /// It was there.
+    Repeated,
+    /// It lies below all ranges that are remembered, so nobody can say.
+    TooOld,
+}
+
 /// The highest ranges of the numbers that arrived, as an acknowledgement names them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Arrived {
@@ -28,19 +38,19 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Takes a number; false when it was there, or lies below all ranges that are remembered.
-    pub(crate) fn insert(&mut self, number: u64) -> bool {
+    /// Takes a number.
+    pub(crate) fn insert(&mut self, number: u64) -> Insert {
         let place = self.ranges.iter().position(|range| *range.start() <= number.saturating_add(1));
         let Some(place) = place else {
             if self.ranges.len() >= MAX_RANGES {
-                return false;
+                return Insert::TooOld;
             }
             self.ranges.push_back(number..=number);
-            return true;
+            return Insert::New;
         };
         let (start, end) = self.ranges[place].clone().into_inner();
         if (start..=end).contains(&number) {
-            return false;
+            return Insert::Repeated;
         }
         if number + 1 == start {
             self.ranges[place] = number..=end;
@@ -51,7 +61,7 @@ impl Arrived {
             self.ranges.insert(place, number..=number);
             self.ranges.truncate(MAX_RANGES);
         }
-        true
+        Insert::New
     }
 
     fn join_below(&mut self, place: usize) {
@@ -170,7 +180,7 @@ mod tests {
             let mut arrived = Arrived::default();
             let mut seen = BTreeSet::new();
             for number in numbers {
-                prop_assert_eq!(arrived.insert(number), seen.insert(number));
+                prop_assert_eq!(arrived.insert(number) == Insert::New, seen.insert(number));
                 let ranges = arrived.ranges();
                 prop_assert!(ranges.windows(2).all(|pair| pair[1].end() + 1 < *pair[0].start()));
                 let held: BTreeSet<u64> = ranges.into_iter().flatten().collect();

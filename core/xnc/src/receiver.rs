@@ -1,5 +1,5 @@
 use crate::config::Config;
-use crate::numbers::{Arrived, Delivered, expand};
+use crate::numbers::{Arrived, Delivered, Insert, expand};
 use crate::release::{Packet, Release};
 use crate::sender::{MAX_PACKET, Transmit, seed};
 use crate::stats::{ReceiverStats, Refused};
@@ -9,7 +9,7 @@ use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How far beyond the largest number seen a packet's may be.
+/// How far beyond the largest number seen a packet's, or a transmission's, may be.
 const MAX_JUMP: u64 = 1 << 20;
 
 /// Paths that carry acknowledgements.
@@ -68,7 +68,6 @@ struct Horizon {
 struct Incoming {
     arrived: Arrived,
     largest_at: Instant,
-    last_at: Instant,
     ecn: Option<EcnCounts>,
     unacknowledged: bool,
 }
@@ -149,6 +148,10 @@ impl Receiver {
         number: u64,
         ecn: Ecn,
     ) -> Result<(), Refused> {
+        let largest = self.incoming(path)?.arrived.largest();
+        if number > largest.unwrap_or(0).saturating_add(MAX_JUMP) {
+            return Err(Refused::TooFarAhead);
+        }
         self.note(now, path, number, ecn)
     }
 
@@ -161,16 +164,19 @@ impl Receiver {
         let ack_due = now + self.ack_delay;
         let incoming = self.incoming(path)?;
         let is_largest = incoming.arrived.largest().is_none_or(|largest| number > largest);
-        if !incoming.arrived.insert(number) {
+        let inserted = incoming.arrived.insert(number);
+        if inserted == Insert::Repeated {
             return Err(Refused::Repeated);
         }
         if is_largest {
             incoming.largest_at = now;
         }
-        incoming.last_at = now;
-        incoming.unacknowledged = true;
         incoming.count(ecn);
-        self.ack_due.get_or_insert(ack_due);
+        // One too old cannot be acknowledged any more; whether what it carries is new shows there.
+        if inserted == Insert::New {
+            incoming.unacknowledged = true;
+            self.ack_due.get_or_insert(ack_due);
+        }
         Ok(())
     }
 

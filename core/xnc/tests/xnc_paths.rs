@@ -2,8 +2,8 @@
 
 mod network;
 
-use hawser_units::PathId;
-use hawser_wire::xnc::{AckBlock, EcnCounts, emit_acks};
+use hawser_units::{Instant, PathId};
+use hawser_wire::xnc::{AckBlock, EcnCounts, emit_acks, emit_ping};
 use hawser_xnc::{Config, Ecn, Event, Refused, Scheme};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
@@ -180,6 +180,23 @@ fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
 }
 
 #[test]
+fn a_packet_that_is_too_late_to_be_acknowledged_is_handed_out_once() {
+    let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
+    let mut send = |transmission: u8, number: u8| {
+        let packet = [1, 0, transmission, 0, 0, number, b'x'];
+        end.handle_datagram(Instant::ZERO, path(0), &packet, Ecn::Unknown)?;
+        Ok::<_, Refused>(end.poll_packet().map(|packet| packet.id))
+    };
+    // Every other transmission, so that more ranges than acknowledgements name lie above the first.
+    for number in 0..40 {
+        assert_eq!(send(2 * number + 2, number), Ok(Some(number.into())));
+    }
+    assert_eq!(send(1, 100), Ok(Some(100)));
+    assert_eq!(send(1, 100), Ok(None), "once");
+    assert_eq!(send(80, 101), Err(Refused::Repeated));
+}
+
+#[test]
 fn what_a_hostile_peer_sends_is_refused_and_counted() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(100 * MS, 5);
@@ -197,6 +214,8 @@ fn what_a_hostile_peer_sends_is_refused_and_counted() {
         (&never_sent, Refused::NeverSent),
         (&unknown_path, Refused::NoPath),
         (&far_ahead, Refused::TooFarAhead),
+        (&emit_ping(u64::MAX), Refused::TooFarAhead),
+        (&emit_ping((1 << 20) + 1000), Refused::TooFarAhead),
         (&not_a_symbol, Refused::Undecodable),
     ] {
         let before = end.stats().refused[reason as usize];
