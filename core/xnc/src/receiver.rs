@@ -224,7 +224,13 @@ impl Receiver {
     }
 
     pub(crate) fn stats(&self) -> ReceiverStats {
-        ReceiverStats { skipped: self.release.skipped(), ..self.stats }
+        let decoded = self.decoder.as_ref().map(Decoder::counts).unwrap_or_default();
+        ReceiverStats {
+            skipped: self.release.skipped(),
+            unsolved: decoded.abandoned,
+            garbled: decoded.malformed,
+            ..self.stats
+        }
     }
 
     /// An acknowledgement, when one is due. `rank` orders the paths, the best first, and `limit` says what a datagram

@@ -139,6 +139,10 @@ pub struct ReceiverStats {
     pub duplicates: u64,
     /// Combinations that arrived.
     pub coded: u64,
+    /// Combinations of these that were given up, because packets in them stayed unknown.
+    pub unsolved: u64,
+    /// What combinations gave and is no packet, which an honest peer's do not.
+    pub garbled: u64,
     /// Packets that others waited for in vain, when order is kept.
     pub skipped: u64,
 }

@@ -180,6 +180,25 @@ fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
 }
 
 #[test]
+fn combinations_that_come_to_nothing_are_counted() {
+    let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
+    let coded = |count: u8, transmission: u8, start: u8, symbol: [u8; 3]| {
+        [&[count, 0, transmission, 0, 0, start][..], &symbol].concat()
+    };
+    let mut send = |at, datagram: &[u8]| {
+        end.handle_datagram(at, path(0), datagram, Ecn::Unknown).unwrap();
+        end.handle_timeout(at);
+        let receiver = end.stats().receiver;
+        (receiver.coded, receiver.unsolved, receiver.garbled)
+    };
+    assert_eq!(send(Instant::ZERO, &coded(2, 0, 0, [0, 1, 7])), (1, 0, 0));
+    // A sum with a length of 0xffff, of which the first packet explains a single byte.
+    assert_eq!(send(Instant::ZERO, &coded(2, 1, 10, [0xff, 0xff, 7])), (2, 0, 0));
+    assert_eq!(send(Instant::ZERO, &[1, 0, 2, 0, 0, 10, 0]), (2, 0, 1));
+    assert_eq!(send(Instant::ZERO + 10_000 * MS, &[1, 0, 3, 0, 0, 11, 0]), (2, 1, 1));
+}
+
+#[test]
 fn a_packet_that_is_too_late_to_be_acknowledged_is_handed_out_once() {
     let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
     let mut send = |transmission: u8, number: u8| {
