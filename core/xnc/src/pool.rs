@@ -14,6 +14,8 @@ pub struct Hint {
     pub border: bool,
     /// Tells flows apart; only bonding looks at it.
     pub flow_hash: u64,
+    /// It goes before those that wait and are not urgent, and is never part of a frame.
+    pub urgent: bool,
 }
 
 /// A packet that was sent at least once.

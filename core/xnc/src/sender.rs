@@ -126,6 +126,7 @@ impl Sender {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
+        let hint = Hint { border: hint.border && !hint.urgent, ..hint };
         let keeps_frames = matches!(self.parts.recovery, Recovery::OneShot { .. });
         self.queue.push(Waiting { bytes, hint, since: now }, keeps_frames);
         Ok(())

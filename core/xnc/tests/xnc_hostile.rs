@@ -132,7 +132,11 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
         Operation::Vanish(index) => end.remove_path(*now, path(index)),
         Operation::Packets { count, bytes } => {
             for index in 0..count {
-                let hint = Hint { border: index + 1 == count, flow_hash: u64::from(index % 3) };
+                let hint = Hint {
+                    border: index + 1 == count,
+                    flow_hash: u64::from(index % 3),
+                    urgent: index % 5 == 0,
+                };
                 let _ = end.handle_packet(*now, vec![1; bytes], hint);
             }
         }

@@ -3,8 +3,8 @@
 mod network;
 
 use hawser_units::{Instant, PathId};
-use hawser_wire::xnc::{AckBlock, EcnCounts, emit_acks, emit_ping};
-use hawser_xnc::{Config, Ecn, Event, Refused, Scheme};
+use hawser_wire::xnc::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
+use hawser_xnc::{Config, Ecn, Event, Hint, Refused, Scheme};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
 
@@ -95,6 +95,19 @@ fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
     }
     network.run_for(1000 * MS);
     assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+}
+
+#[test]
+fn an_urgent_packet_does_not_wait_behind_others() {
+    let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(20 * MS, 15_000)]);
+    network.send_frame(30, 1200);
+    assert!(network.ends[0].waiting() > 10);
+    let urgent = Hint { urgent: true, border: true, ..Hint::default() };
+    network.ends[0].handle_packet(network.now, 1000u64.to_be_bytes().to_vec(), urgent).unwrap();
+    network.run_for(1000 * MS);
+    let place = network.numbers().iter().position(|number| *number == 1000).unwrap();
+    assert!(place < 20, "{:?}", network.numbers());
+    assert_eq!(network.received.len(), 31, "the frame is whole nevertheless");
 }
 
 #[test]

@@ -39,7 +39,7 @@ fn combinations(
     end.update_path(now, path, state);
     let mut last = 0;
     for id in 0..PACKETS {
-        let hint = Hint { border: borders.contains(&id), flow_hash: 0 };
+        let hint = Hint { border: borders.contains(&id), ..Hint::default() };
         end.handle_packet(now, vec![7; 1000], hint).unwrap();
         while let Some(transmit) = end.poll_transmit(now) {
             if let Ok(Frame::Packet(header, _)) = Frame::parse(&transmit.datagram) {
