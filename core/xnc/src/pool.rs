@@ -2,7 +2,7 @@
 
 use crate::Config;
 use crate::memory::{cost, give_back};
-use hawser_units::{Instant, PathId};
+use hawser_units::{Instant, MAX_PATHS, PathId};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -76,6 +76,8 @@ pub(crate) struct Shot {
     pub(crate) lost: usize,
     /// Packets of the shot that wait for a window.
     pub(crate) owed: usize,
+    /// What each path got of it.
+    pub(crate) by_path: [usize; MAX_PATHS],
     /// Combinations of these packets that are under way or planned, and that arrived.
     pub(crate) in_flight: usize,
     pub(crate) arrived: usize,

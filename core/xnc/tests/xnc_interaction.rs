@@ -61,8 +61,8 @@ fn apply(network: &mut Network, operation: &Operation) {
     }
 }
 
-fn comes_to_rest(scheme: Scheme, operations: &[Operation]) -> Result<(), TestCaseError> {
-    let config = Config { pool_limit: ByteSize(1 << 20), ..Config::of(scheme) };
+fn comes_to_rest(scheme: Scheme, total_share: f64, operations: &[Operation]) -> Result<(), TestCaseError> {
+    let config = Config { pool_limit: ByteSize(1 << 20), total_share, ..Config::of(scheme) };
     let mut network = Network::new(config, vec![Pipe::new(20 * MS, 60_000), Pipe::new(45 * MS, 60_000)]);
     network.run_for(MS);
     for operation in operations {
@@ -103,7 +103,8 @@ proptest! {
     fn a_session_comes_to_rest(
         scheme in proptest::sample::select(Scheme::ALL.to_vec()),
         operations in proptest::collection::vec(operation(), 1..60),
+        total_share in prop_oneof![3 => Just(1.0), 1 => Just(f64::INFINITY)],
     ) {
-        comes_to_rest(scheme, &operations)?;
+        comes_to_rest(scheme, total_share, &operations)?;
     }
 }

@@ -164,6 +164,57 @@ fn order_may_be_kept_for_so_long_and_no_longer() {
 }
 
 #[test]
+fn combinations_sent_ahead_go_where_there_is_most_window() {
+    let mut network = Network::new(
+        Config::of(Scheme::Fec),
+        vec![Pipe::new(10 * MS, 100_000), Pipe::new(60 * MS, 400_000), Pipe::new(30 * MS, 200_000)],
+    );
+    network.stream(1000 * MS, 20);
+    let recovery = network.ends[0].stats().sender.paths.map(|path| path.recovery);
+    assert!(recovery[1] > 20 && recovery[0] + recovery[2] == 0, "{recovery:?}");
+}
+
+#[test]
+fn how_long_an_acknowledgement_may_take_depends_on_the_path() {
+    for (delay, soonest, latest) in [(5 * MS, 10 * MS, 50 * MS), (200 * MS, 400 * MS, 500 * MS)] {
+        let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(delay, 400_000)]);
+        network.stream(3000 * MS, 5);
+        let before = network.ends[0].stats().sender.lost;
+        network.stream(1000 * MS, 5);
+        network.run_for(1000 * MS);
+        assert_eq!(network.ends[0].stats().sender.lost, before, "{delay:?}: what is usual is no loss");
+        network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+        network.send_frame(1, 1200);
+        network.run_for(soonest);
+        assert_eq!(network.ends[0].stats().sender.lost, before, "{delay:?}");
+        network.run_for(latest - soonest);
+        assert_eq!(network.ends[0].stats().sender.lost, before + 1, "{delay:?}");
+    }
+}
+
+#[test]
+fn acknowledgements_go_over_the_two_best_paths_and_name_the_marks() {
+    let pipes = [60, 20, 40].map(|delay| Pipe::new(delay * MS, 200_000));
+    let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
+    let end = &mut network.ends[1];
+    for (number, ecn) in [Ecn::Ect0, Ecn::Ce, Ecn::Ect1, Ecn::Ce, Ecn::NotEct].into_iter().enumerate() {
+        let packet = [1, 0, number as u8 + 1, 0, 0, number as u8, b'x'];
+        end.handle_datagram(network.now, path(0), &packet, ecn).unwrap();
+    }
+    let now = network.now + 5 * MS;
+    let mut seen = Vec::new();
+    while let Some(transmit) = end.poll_transmit(now) {
+        if let Ok(Frame::Acks(blocks)) = Frame::parse(&transmit.datagram) {
+            let ecn = blocks.iter().find(|block| block.path == path(0)).and_then(|block| block.ecn);
+            seen.push((transmit.path, ecn.map(|ecn| (ecn.ect0, ecn.ect1, ecn.ce))));
+        }
+    }
+    seen.sort_unstable();
+    let marks = Some((1, 1, 2));
+    assert_eq!(seen, [(path(1), marks), (path(2), marks)]);
+}
+
+#[test]
 fn redundancy_goes_over_every_path_and_is_eliminated() {
     let mut network = two_paths(Scheme::Redundant);
     network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
