@@ -460,7 +460,7 @@ impl Sender {
                 path.next_probe = path.next_probe.min(now + path.probe_interval(&self.config));
                 if silent {
                     self.stats.paths[path.id.index()].silences += 1;
-                } else {
+                } else if self.config.scheme.is_xnc() {
                     path.outstanding.forgive();
                 }
                 if self.events.len() < MAX_EVENTS {

@@ -164,6 +164,21 @@ fn order_may_be_kept_for_so_long_and_no_longer() {
 }
 
 #[test]
+fn coding_ahead_follows_what_is_lost() {
+    for (lose_every, least, most) in [(0, 0.045, 0.055), (10, 0.17, 0.24), (4, 0.45, 0.6)] {
+        let mut network = Network::new(Config::of(Scheme::Fec), vec![Pipe::new(20 * MS, 400_000)]);
+        network.pipes.get_mut(&path(0)).unwrap().lose_every = lose_every;
+        for _ in 0..500 {
+            network.send_frame(4, 1200);
+            network.run_for(5 * MS);
+        }
+        let stats = network.ends[0].stats().sender.paths[0];
+        let share = stats.recovery as f64 / stats.first as f64;
+        assert!((least..most).contains(&share), "one of {lose_every} lost: {share}");
+    }
+}
+
+#[test]
 fn combinations_sent_ahead_go_where_there_is_most_window() {
     let mut network = Network::new(
         Config::of(Scheme::Fec),
