@@ -12,7 +12,7 @@ pub enum Refused {
     /// A transmission that arrived before.
     #[error("a repeated transmission")]
     Repeated,
-    /// A packet number far beyond all that were seen.
+    /// The number of a packet or a ping far beyond all that were seen.
     #[error("a packet number too far ahead")]
     TooFarAhead,
     /// An acknowledgement of what was never sent.
