@@ -29,7 +29,16 @@ pub(crate) fn hint(packet: &[u8], borders: Borders) -> Hint {
     });
     let border =
         borders == Borders::Rtp && protocol == UDP && packet.get(transport + 8..).is_some_and(ends_rtp_frame);
-    Hint { border, flow_hash }
+    Hint { border, flow_hash, urgent: dscp(packet) >= FIRST_URGENT }
+}
+
+/// CS5, above which are voice (VOICE-ADMIT, EF; RFC 5865, RFC 3246) and what keeps networks running (CS6, CS7; RFC 4594).
+const FIRST_URGENT: u8 = 40;
+
+/// The class that the sender gave an IP packet (RFC 2474).
+fn dscp(packet: &[u8]) -> u8 {
+    let [first, second, ..] = *packet else { return 0 };
+    if first >> 4 == 4 { second >> 2 } else { (first & 0xf) << 2 | second >> 6 }
 }
 
 /// Whether a datagram looks like RTP (RFC 3550) with its marker set: version 2 and no packet of RTCP, whose types are
@@ -105,6 +114,19 @@ mod tests {
         let hash = |packet: &[u8]| hint(packet, Borders::None).flow_hash;
         assert_eq!(hash(&udp(1, &[1])), hash(&udp(1, &[2])));
         assert_ne!(hash(&udp(1, &[1])), hash(&udp(3, &[1])));
+    }
+
+    #[test]
+    fn what_its_sender_marked_is_urgent() {
+        let is_urgent = |packet: &[u8]| hint(packet, Borders::Rtp).urgent;
+        for (dscp, urgent) in [(0, false), (34, false), (39, false), (40, true), (46, true), (48, true)] {
+            let mut packet = udp(1, &[]);
+            packet[1] = dscp << 2 | 1;
+            assert_eq!(is_urgent(&packet), urgent, "DSCP {dscp} over IPv4");
+            let mut packet = vec![0; 40];
+            (packet[0], packet[1]) = (0x60 | dscp >> 2, dscp << 6 | 0x1f);
+            assert_eq!(is_urgent(&packet), urgent, "DSCP {dscp} over IPv6");
+        }
     }
 
     #[test]

@@ -195,6 +195,8 @@ impl SessionStatus {
             ("no_ip", dropped.malformed),
             ("expired", stats.sender.expired),
             ("given_up", stats.sender.given_up),
+            ("unsolved", stats.receiver.unsolved),
+            ("garbled", stats.receiver.garbled),
         ];
         let counted = refused.chain(others).filter(|(_, count)| *count > 0);
         SessionStatus {

@@ -3,35 +3,59 @@ use crate::{Config, LENGTH_BYTES};
 /// Cells that are kept although nothing is in them.
 pub(crate) const MAX_SPARE: usize = 32;
 
-/// Room for one symbol each, used again and again.
+/// What a symbol costs besides its bytes: its place in a table, and the allocator's own.
+pub(crate) const OVERHEAD: usize = 48;
+
+/// Room for one symbol each. Those of long symbols are all as large as the longest one, and used again and again; a short
+/// one has no more than it needs, so that tiny packets do not take the memory of large ones.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// Of one.
-    pub(crate) bytes: usize,
-    /// How many the configuration allows.
-    pub(crate) limit: usize,
-    pub(crate) used: usize,
-    pub(crate) spare: Vec<Vec<u8>>,
+    /// Of the largest.
+    bytes: usize,
+    /// What all of them have together, with what each costs besides.
+    used: usize,
+    spare: Vec<Vec<u8>>,
 }
 
 impl Cells {
     pub(crate) fn new(config: &Config) -> Self {
-        let bytes = LENGTH_BYTES + config.packet_bytes;
-        let limit = (config.memory.0 / bytes as u64).try_into().unwrap_or(usize::MAX);
-        Cells { bytes, limit, used: 0, spare: Vec::new() }
+        Cells { bytes: LENGTH_BYTES + config.packet_bytes, used: 0, spare: Vec::new() }
     }
 
-    /// An empty one.
-    pub(crate) fn take(&mut self) -> Vec<u8> {
-        self.used += 1;
-        self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.bytes))
+    /// Bytes of the cells that are in use.
+    pub(crate) fn used(&self) -> usize {
+        self.used
+    }
+
+    pub(crate) fn spare(&self) -> &Vec<Vec<u8>> {
+        &self.spare
+    }
+
+    /// An empty one for a symbol of `bytes` that does not grow.
+    pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
+        let cell = match bytes > self.bytes / 2 {
+            true => self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.bytes)),
+            false => Vec::with_capacity(bytes),
+        };
+        self.used += cell.capacity() + OVERHEAD;
+        cell
+    }
+
+    /// An empty one for a symbol that may become as long as the longest.
+    pub(crate) fn take_largest(&mut self) -> Vec<u8> {
+        self.take(self.bytes)
     }
 
     pub(crate) fn give(&mut self, mut cell: Vec<u8>) {
-        self.used -= 1;
-        if self.spare.len() < MAX_SPARE {
+        self.used -= cell.capacity() + OVERHEAD;
+        if cell.capacity() >= self.bytes && self.spare.len() < MAX_SPARE {
             cell.clear();
             self.spare.push(cell);
         }
+    }
+
+    /// Keeps nothing that is not in use.
+    pub(crate) fn shrink(&mut self) {
+        self.spare = Vec::new();
     }
 }

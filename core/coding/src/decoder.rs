@@ -1,4 +1,4 @@
-use crate::cells::{Cells, MAX_SPARE};
+use crate::cells::{Cells, MAX_SPARE, OVERHEAD};
 use crate::equation::{Equation, MAX_SPAN};
 use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, Refused, code};
 use hawser_units::ByteSize;
@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 
 /// Equations at most, so that one frame cannot cost more than as many eliminations.
 const MAX_EQUATIONS: usize = 256;
+
+/// Packets at most that were determined and nobody polled.
+const MAX_DETERMINED: usize = 4 * MAX_EQUATIONS;
 
 /// Numbers of packets are less, as those of QUIC.
 const IDS: u64 = 1 << 62;
@@ -17,8 +20,8 @@ pub struct Config {
     pub window_packets: usize,
     /// The longest packet, bytes, at most [`MAX_PACKET_BYTES`].
     pub packet_bytes: usize,
-    /// For packets and equations, each of which takes the room of the longest packet. When it is used up, the oldest packets
-    /// are forgotten.
+    /// For packets and equations. A packet takes its own room or, if it is longer than half of the longest, that one's, and 48
+    /// bytes; an equation always takes the latter. When it is used up, the oldest packets are forgotten.
     pub memory: ByteSize,
 }
 
@@ -30,15 +33,19 @@ impl Default for Config {
 
 impl Config {
     /// What [`Decoder::memory`] does not exceed, whatever comes in: the memory for packets and equations, room for a few more
-    /// that is kept to be used again, and tables that may have grown to twice what they hold. 9.4 MB at the default.
+    /// that is kept to be used again, and tables that may have grown to twice what they hold. 9.1 MB at the default.
     pub fn most_memory(&self) -> ByteSize {
-        let cells = Cells::new(self);
-        let room = (cells.limit + MAX_SPARE) * cells.bytes;
+        let room = self.room() + MAX_SPARE * (LENGTH_BYTES + self.packet_bytes);
         let window = 2 * self.window_packets * size_of::<Option<Vec<u8>>>();
         let equations = 2 * MAX_EQUATIONS * (size_of::<Equation>() + MAX_SPAN);
-        let determined = 2 * (cells.limit + MAX_EQUATIONS) * size_of::<(u64, Vec<u8>)>();
+        let determined = 2 * (MAX_DETERMINED + MAX_EQUATIONS) * size_of::<(u64, Vec<u8>)>();
         let spare = 2 * MAX_SPARE * size_of::<Vec<u8>>();
         ByteSize((room + window + equations + determined + spare) as u64)
+    }
+
+    /// Bytes for packets and equations.
+    fn room(&self) -> usize {
+        self.memory.0.try_into().unwrap_or(usize::MAX)
     }
 }
 
@@ -56,6 +63,8 @@ pub struct Decoder {
     /// In the order of their first packets, which are unknown packets of the window.
     equations: Vec<Equation>,
     determined: VecDeque<(u64, Vec<u8>)>,
+    /// Their bytes, with what each costs besides.
+    determined_bytes: usize,
     cells: Cells,
     counts: Counts,
 }
@@ -75,6 +84,7 @@ impl Decoder {
             window: VecDeque::new(),
             equations: Vec::new(),
             determined: VecDeque::new(),
+            determined_bytes: 0,
             cells,
             counts: Counts::default(),
         }
@@ -108,7 +118,9 @@ impl Decoder {
 
     /// The next packet that coded packets have determined, with its number. In the order in which they became determined.
     pub fn poll_packet(&mut self) -> Option<(u64, Vec<u8>)> {
-        self.determined.pop_front()
+        let (id, packet) = self.determined.pop_front()?;
+        self.determined_bytes -= packet.len() + OVERHEAD;
+        Some((id, packet))
     }
 
     /// Gives up all packets before `id`.
@@ -118,13 +130,18 @@ impl Decoder {
             self.cells.give(symbol);
         }
         self.first = self.first.max(id);
-        if self.window.is_empty() {
-            self.window.shrink_to(MAX_RANGE);
-        }
         let abandoned = self.equations.partition_point(|equation| equation.first < self.first);
         for equation in self.equations.drain(..abandoned) {
             self.counts.abandoned += 1;
             self.cells.give(equation.symbol);
+        }
+        if self.window.is_empty() {
+            self.window.shrink_to(MAX_RANGE);
+            self.equations.shrink_to(0);
+            self.determined.shrink_to(0);
+            self.cells.shrink();
+        } else if self.window.capacity() > 4 * self.window.len() + 4 * MAX_RANGE {
+            self.window.shrink_to(2 * self.window.len());
         }
     }
 
@@ -135,14 +152,14 @@ impl Decoder {
 
     /// What the decoder holds in memory, counted one by one.
     pub fn memory(&self) -> ByteSize {
-        let symbols = self.window.iter().flatten().chain(&self.cells.spare);
+        let symbols = self.window.iter().flatten().chain(self.cells.spare());
         let packets = self.determined.iter().map(|(_, packet)| packet);
         let equations = self.equations.iter().flat_map(|equation| [&equation.symbol, &equation.coefficients]);
         let contents: usize = symbols.chain(packets).chain(equations).map(Vec::capacity).sum();
         let tables = self.window.capacity() * size_of::<Option<Vec<u8>>>()
             + self.equations.capacity() * size_of::<Equation>()
             + self.determined.capacity() * size_of::<(u64, Vec<u8>)>()
-            + self.cells.spare.capacity() * size_of::<Vec<u8>>();
+            + self.cells.spare().capacity() * size_of::<Vec<u8>>();
         ByteSize((contents + tables) as u64)
     }
 
@@ -154,7 +171,7 @@ impl Decoder {
         if self.known(id).is_some() {
             return Err(Refused::Known);
         }
-        let mut symbol = self.cells.take();
+        let mut symbol = self.cells.take(LENGTH_BYTES + packet.len());
         symbol.extend_from_slice(&code::length_of(packet));
         symbol.extend_from_slice(packet);
         self.counts.originals += 1;
@@ -177,7 +194,7 @@ impl Decoder {
             self.counts.redundant += 1;
             return Ok(());
         }
-        let mut own = self.cells.take();
+        let mut own = self.cells.take_largest();
         own.extend_from_slice(symbol);
         let mut equation = Equation::coded(start, count, seed, own);
         if let Err(refused) = self.reduce(&mut equation) {
@@ -267,7 +284,7 @@ impl Decoder {
     /// Makes packets of the equations that are solved.
     fn settle(&mut self) {
         for equation in self.equations.extract_if(.., |equation| equation.is_solved()) {
-            let mut symbol = self.cells.take();
+            let mut symbol = self.cells.take(equation.symbol.len());
             equation.solve(&mut symbol);
             self.cells.give(equation.symbol);
             let Some(packet) = code::packet_of(&symbol) else {
@@ -276,6 +293,7 @@ impl Decoder {
                 continue;
             };
             self.counts.determined += 1;
+            self.determined_bytes += packet.len() + OVERHEAD;
             self.determined.push_back((equation.first, packet.to_vec()));
             self.window[(equation.first - self.first) as usize] = Some(symbol);
         }
@@ -303,13 +321,19 @@ impl Decoder {
 
     /// Forgets the oldest until what is left fits.
     fn keep_to_memory(&mut self) {
-        while self.cells.used + self.determined.len() > self.cells.limit {
-            if self.window.is_empty() {
-                self.determined.pop_front();
-                self.counts.unclaimed += 1;
-            } else {
+        while self.cells.used() + self.determined_bytes > self.config.room() {
+            if !self.window.is_empty() {
                 self.forget_before(self.first + 1);
+            } else {
+                self.give_up_determined();
             }
         }
+        while self.determined.len() > MAX_DETERMINED {
+            self.give_up_determined();
+        }
+    }
+
+    fn give_up_determined(&mut self) {
+        self.counts.unclaimed += u64::from(self.poll_packet().is_some());
     }
 }

@@ -198,5 +198,24 @@ fn a_decoder_that_has_forgotten_everything_is_small() {
     }
     assert!(decoder.memory() > ByteSize(5 << 20));
     decoder.forget_before(10_000);
-    assert!(decoder.memory() < ByteSize(60_000), "{:?}", decoder.memory());
+    assert!(decoder.memory() < ByteSize(3000), "{:?}", decoder.memory());
+}
+
+#[test]
+fn tiny_packets_take_little_memory() {
+    let mut decoder = Decoder::new(Config { window_packets: 1 << 16, ..Config::default() });
+    for id in 0..40_000 {
+        decoder.handle_original(id, b"x").unwrap();
+    }
+    assert!(decoder.memory() < ByteSize(40_000 * 60), "{:?}", decoder.memory());
+}
+
+#[test]
+fn a_window_that_was_large_once_is_not_for_ever() {
+    let mut decoder = Decoder::new(Config { window_packets: 1 << 16, ..Config::default() });
+    decoder.handle_original(0, b"first").unwrap();
+    decoder.handle_original(60_000, b"far ahead").unwrap();
+    assert!(decoder.memory() > ByteSize(1 << 20));
+    decoder.forget_before(59_900);
+    assert!(decoder.memory() < ByteSize(20_000), "{:?}", decoder.memory());
 }

@@ -31,7 +31,7 @@
 //! +-------------------------------+
 //! ```
 
-use hawser_units::PathId;
+use hawser_units::{PathId, PathSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
@@ -50,7 +50,7 @@ const WITH_ECN: u8 = 0x80;
 pub enum Frame<'a> {
     /// An original packet, or a combination of several.
     Packet(PacketHeader, &'a [u8]),
-    /// What arrived, one block for each path.
+    /// What arrived, no more than one block for each path.
     Acks(Vec<AckBlock>),
     /// To be acknowledged; its number is that of the transmission.
     Ping(u64),
@@ -197,8 +197,14 @@ fn emit_block(block: &AckBlock, datagram: &mut Vec<u8>) {
 
 fn parse_acks(mut cursor: Cursor<'_>) -> Result<Frame<'_>, FrameRefused> {
     let mut blocks = Vec::new();
+    let mut seen = PathSet::EMPTY;
     while !cursor.0.is_empty() {
-        blocks.push(parse_block(&mut cursor)?);
+        let block = parse_block(&mut cursor)?;
+        if seen.contains(block.path) {
+            return Err(FrameRefused::Meaningless);
+        }
+        seen = seen.with(block.path);
+        blocks.push(block);
     }
     if blocks.is_empty() { Err(FrameRefused::Truncated) } else { Ok(Frame::Acks(blocks)) }
 }
@@ -332,6 +338,18 @@ mod tests {
     fn a_range_below_zero_is_refused() {
         let block = [0, ACKS, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 6];
         assert_eq!(Frame::parse(&block), Err(FrameRefused::Meaningless));
+    }
+
+    #[test]
+    fn a_path_is_named_once_in_a_frame() {
+        let path = |number: u8| [number, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 9];
+        let frame = |paths: &[u8]| {
+            let blocks = paths.iter().flat_map(|number| path(*number));
+            [0, ACKS].into_iter().chain(blocks).collect::<Vec<u8>>()
+        };
+        assert!(Frame::parse(&frame(&[0, 1, 2, 3, 4, 5, 6, 7])).is_ok());
+        assert_eq!(Frame::parse(&frame(&[0, 1, 0])), Err(FrameRefused::Meaningless));
+        assert_eq!(Frame::parse(&frame(&[0; 102])), Err(FrameRefused::Meaningless));
     }
 
     fn descending(steps: Vec<(u64, u64)>) -> Vec<RangeInclusive<u64>> {

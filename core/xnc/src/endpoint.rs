@@ -89,9 +89,7 @@ impl Endpoint {
             Err(_) => Err(Refused::Malformed),
             Ok(Frame::Packet(header, bytes)) => self.receiver.handle_packet(now, path, header, bytes, ecn),
             Ok(Frame::Ping(number)) => self.receiver.handle_ping(now, path, number, ecn),
-            Ok(Frame::Acks(blocks)) => {
-                blocks.iter().map(|block| self.sender.handle_ack(now, block)).fold(Ok(()), Result::and)
-            }
+            Ok(Frame::Acks(blocks)) => self.sender.handle_acks(now, &blocks),
         };
         self.count(result)
     }

@@ -33,6 +33,7 @@
 
 mod config;
 mod endpoint;
+mod memory;
 mod numbers;
 mod outstanding;
 mod path;
@@ -43,6 +44,7 @@ mod release;
 mod scheme;
 mod sender;
 mod stats;
+mod timing;
 
 pub use config::{Config, NoScheme, Scheme};
 pub use endpoint::Endpoint;

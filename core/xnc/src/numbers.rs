@@ -1,8 +1,8 @@
 //! Numbers: those cut short on the wire, those that arrived, those that were delivered.
 
 use hawser_wire::xnc::MAX_RANGES;
-use std::collections::VecDeque;
-use std::ops::RangeInclusive;
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Range, RangeInclusive};
 
 /// The number whose low `bits` bits are `truncated` and that is nearest to the one after `largest`
 /// (RFC 9000, appendix A.3).
@@ -20,6 +20,16 @@ pub(crate) fn expand(truncated: u64, bits: u32, largest: Option<u64>) -> u64 {
     }
 }
 
+/// What a number is to those that arrived.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Insert {
+    New,
+    /// It was there.
+    Repeated,
+    /// It lies below all ranges that are remembered, so nobody can say.
+    TooOld,
+}
+
 /// The highest ranges of the numbers that arrived, as an acknowledgement names them.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Arrived {
@@ -28,19 +38,19 @@ pub(crate) struct Arrived {
 }
 
 impl Arrived {
-    /// Takes a number; false when it was there, or lies below all ranges that are remembered.
-    pub(crate) fn insert(&mut self, number: u64) -> bool {
+    /// Takes a number.
+    pub(crate) fn insert(&mut self, number: u64) -> Insert {
         let place = self.ranges.iter().position(|range| *range.start() <= number.saturating_add(1));
         let Some(place) = place else {
             if self.ranges.len() >= MAX_RANGES {
-                return false;
+                return Insert::TooOld;
             }
             self.ranges.push_back(number..=number);
-            return true;
+            return Insert::New;
         };
         let (start, end) = self.ranges[place].clone().into_inner();
         if (start..=end).contains(&number) {
-            return false;
+            return Insert::Repeated;
         }
         if number + 1 == start {
             self.ranges[place] = number..=end;
@@ -51,7 +61,7 @@ impl Arrived {
             self.ranges.insert(place, number..=number);
             self.ranges.truncate(MAX_RANGES);
         }
-        true
+        Insert::New
     }
 
     fn join_below(&mut self, place: usize) {
@@ -68,6 +78,40 @@ impl Arrived {
 
     pub(crate) fn ranges(&self) -> Vec<RangeInclusive<u64>> {
         self.ranges.iter().cloned().collect()
+    }
+}
+
+/// Numbers that were named, so that saying them again costs nothing.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    /// The first number of each range, and the one after its last; no two touch.
+    ranges: BTreeMap<u64, u64>,
+}
+
+impl Named {
+    /// Takes a range, and returns what of it is new, the lowest first.
+    pub(crate) fn add(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
+        let (mut new, mut joined, mut end) = (Vec::new(), range.clone(), range.end);
+        while let Some((start, known)) = self.ranges.range(..=range.end).next_back().map(|(s, e)| (*s, *e))
+            && known >= range.start
+        {
+            self.ranges.remove(&start);
+            new.push(known..end);
+            joined = joined.start.min(start)..joined.end.max(known);
+            end = start;
+        }
+        self.ranges.insert(joined.start, joined.end);
+        new.push(range.start..end);
+        new.retain(|part| !part.is_empty());
+        new.reverse();
+        new
+    }
+
+    /// Forgets the ranges that end before `number`.
+    pub(crate) fn forget_before(&mut self, number: u64) {
+        while let Some(first) = self.ranges.first_entry().filter(|first| *first.get() < number) {
+            first.remove();
+        }
     }
 }
 
@@ -136,13 +180,29 @@ mod tests {
             let mut arrived = Arrived::default();
             let mut seen = BTreeSet::new();
             for number in numbers {
-                prop_assert_eq!(arrived.insert(number), seen.insert(number));
+                prop_assert_eq!(arrived.insert(number) == Insert::New, seen.insert(number));
                 let ranges = arrived.ranges();
                 prop_assert!(ranges.windows(2).all(|pair| pair[1].end() + 1 < *pair[0].start()));
                 let held: BTreeSet<u64> = ranges.into_iter().flatten().collect();
                 prop_assert_eq!(&held, &seen);
                 prop_assert_eq!(arrived.largest(), seen.last().copied());
             }
+        }
+
+        #[test]
+        fn what_was_named_is_not_new(ranges in proptest::collection::vec((0u64..100, 1u64..30), 0..40)) {
+            let (mut named, mut seen) = (Named::default(), BTreeSet::new());
+            for (start, count) in ranges {
+                let range = start..start + count;
+                let expected: Vec<u64> = range.clone().filter(|number| seen.insert(*number)).collect();
+                prop_assert_eq!(named.add(range).into_iter().flatten().collect::<Vec<_>>(), expected);
+                let held = named.ranges.iter().flat_map(|(start, end)| *start..*end);
+                prop_assert_eq!(held.collect::<BTreeSet<_>>(), seen.clone());
+                let ends = named.ranges.values().zip(named.ranges.keys().skip(1));
+                prop_assert!(ends.into_iter().all(|(end, next)| end < next));
+            }
+            named.forget_before(50);
+            prop_assert!(named.ranges.values().all(|end| *end >= 50));
         }
 
         #[test]

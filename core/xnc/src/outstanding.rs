@@ -2,6 +2,9 @@
 //! which of them was lost, whatever it carried.
 
 use crate::Refused;
+use crate::memory::give_back;
+use crate::numbers::Named;
+use crate::timing::{GRANULARITY, PAUSE, Timing};
 use hawser_units::Instant;
 use hawser_wire::xnc::AckBlock;
 use std::collections::VecDeque;
@@ -14,14 +17,11 @@ const MAX_UNACKNOWLEDGED: u64 = (1 << 15) - 1;
 /// RFC 9002, section 6.1.1.
 const PACKET_THRESHOLD: u64 = 3;
 
-/// RFC 9002, section 6.1.2.
-const GRANULARITY: Duration = Duration::from_millis(1);
-
-/// Until something was acknowledged (RFC 9002, section 6.2.2, for an RTT of 333 ms).
-const INITIAL_TIMEOUT: Duration = Duration::from_millis(999);
-
 /// How long what counts as lost is remembered, to tell whether it arrived after all.
 const MEMORY: Duration = Duration::from_secs(2);
+
+/// When QUIC's detection, which waits for ever, is not waited for: by then its connection has usually timed out.
+const LONGEST: Duration = Duration::from_secs(10);
 
 /// When a transmission counts as lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +29,9 @@ pub(crate) enum LossRule {
     /// As soon as a later one shows it, or unacknowledged after this time or the probe timeout, whichever is shorter
     /// (Ni, section 4.4.1).
     Quality(Duration),
-    /// When a later one shows it, as QUIC does it (RFC 9002, section 6); the probe timeout only repeats.
+    /// When a later one shows it, as QUIC does it (RFC 9002, section 6); the probe timeout only repeats. Where nothing
+    /// later is acknowledged, pings count as lost after two seconds and the others after ten, so that none is kept for
+    /// ever.
     Quic,
 }
 
@@ -86,6 +88,8 @@ pub(crate) struct Outstanding {
     /// Everything below is known to have arrived or counts as lost.
     decided: u64,
     largest_acked: Option<u64>,
+    /// What acknowledgements said from `base` on, which their next ones repeat.
+    acked: Named,
     /// Bytes a second that the path was seen to take.
     rate: Option<f64>,
     /// How much later than expected the last acknowledgement came.
@@ -164,9 +168,10 @@ impl Outstanding {
         }
         let is_new = self.largest_acked.is_none_or(|before| largest > before);
         for range in &block.ranges {
-            let start = (*range.start()).max(self.base);
-            for number in start..=*range.end() {
-                self.arrived((number - self.base) as usize, outcomes);
+            let (start, end) = ((*range.start()).max(self.base), range.end() + 1);
+            if start < end {
+                let new = self.acked.add(start..end);
+                new.into_iter().flatten().for_each(|number| self.arrived(number, outcomes));
             }
             if *range.start() < self.base {
                 break;
@@ -185,8 +190,8 @@ impl Outstanding {
         Ok(())
     }
 
-    fn arrived(&mut self, index: usize, outcomes: &mut Vec<Outcome>) {
-        let Some(sent) = self.sent.get_mut(index) else { return };
+    fn arrived(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
+        let Some(sent) = self.sent.get_mut((number - self.base) as usize) else { return };
         match sent.fate {
             Fate::Unknown => {
                 outcomes.push(Outcome::Arrived(sent.content));
@@ -271,7 +276,8 @@ impl Outstanding {
     /// When [`Outstanding::detect`] has something to say.
     pub(crate) fn deadline(&mut self, rule: LossRule, slack: Duration) -> Option<Instant> {
         let loss = self.next_loss(rule, slack).map(|(_, due)| due).filter(|due| *due < Instant::MAX);
-        loss.or_else(|| self.repeat_due(slack).filter(|_| rule == LossRule::Quic))
+        let repeat = self.repeat_due(slack).filter(|_| rule == LossRule::Quic);
+        loss.into_iter().chain(repeat).min()
     }
 
     /// The first transmission of unknown fate, and when it counts as lost if it stays unknown.
@@ -290,7 +296,8 @@ impl Outstanding {
         };
         let late = match rule {
             LossRule::Quality(threshold) => sent.at + self.timing.patience(threshold, slack),
-            LossRule::Quic => Instant::MAX,
+            LossRule::Quic if sent.content == Content::Ping => sent.at + MEMORY,
+            LossRule::Quic => sent.at + LONGEST,
         };
         Some((sent, shown.min(late)))
     }
@@ -313,7 +320,9 @@ impl Outstanding {
             self.sent.pop_front();
             self.base += 1;
         }
+        give_back(&mut self.sent);
         self.decided = self.decided.max(self.base);
+        self.acked.forget_before(self.base);
     }
 
     /// Counts as lost what is later than expected by `patience`, if `is_worth` says so of the packet.
@@ -340,13 +349,15 @@ impl Outstanding {
     /// When the next transmission is later than expected by `patience`.
     pub(crate) fn next_straggler(&self, now: Instant, patience: Duration) -> Option<Instant> {
         let undecided = self.sent.range((self.decided - self.base) as usize..);
-        undecided.map(|sent| sent.straggles_from(patience)).find(|from| *from > now)
+        let unknown = undecided.filter(|sent| sent.fate == Fate::Unknown);
+        unknown.map(|sent| sent.straggles_from(patience)).find(|from| *from > now)
     }
 
     /// Everything whose fate is unknown, when the path vanishes.
     pub(crate) fn abandon(&mut self) -> impl Iterator<Item = Content> {
         let unknown = |sent: &Sent| sent.fate == Fate::Unknown;
         (self.base, self.decided) = (self.next(), self.next());
+        self.acked = Named::default();
         std::mem::take(&mut self.sent).into_iter().filter(unknown).map(|sent| sent.content)
     }
 }
@@ -375,71 +386,5 @@ const FAILED: u32 = 2;
 /// RFC 9002, section 6.2.4.
 const PROBES: usize = 2;
 
-/// The time from a transmission to its acknowledgement, estimated as RFC 9002 does in section 5.3. It differs from QUIC's
-/// round-trip time: acknowledgements come back over the best paths, and it holds the receiver's delay.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Timing {
-    estimate: Option<(Duration, Duration)>,
-    pub(crate) latest: Duration,
-    /// When the current period began, the least time in it, and in the period before.
-    least: Option<(Instant, Duration, Duration)>,
-}
-
-/// What a busy machine may take to get round to an acknowledgement, however short the path.
-const LEAST_PATIENCE: Duration = Duration::from_millis(25);
-
-/// An acknowledgement that is later than at best by this says that the path paused.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// How long the least time is remembered at least. A moving car's path becomes longer by a hundred ms within seconds, which
-/// is not to be taken for a queue for long.
-const PERIOD: Duration = Duration::from_secs(2);
-
-impl Timing {
-    /// Takes the time of a transmission; of one that was `alone` it is the path's own.
-    fn sample(&mut self, now: Instant, time: Duration, alone: bool) {
-        self.latest = time;
-        self.least = Some(match self.least {
-            _ if alone => (now, time, time),
-            None => (now, time, time),
-            Some((began, least, _)) if began + PERIOD <= now => (now, time, least),
-            Some((began, least, before)) => (began, least.min(time), before),
-        });
-        self.estimate = Some(match self.estimate {
-            None => (time, time / 2),
-            Some((smoothed, variation)) => {
-                ((smoothed * 7 + time) / 8, (variation * 3 + smoothed.abs_diff(time)) / 4)
-            }
-        });
-    }
-
-    pub(crate) fn smoothed(&self) -> Option<Duration> {
-        self.estimate.map(|(smoothed, _)| smoothed)
-    }
-
-    /// The probe timeout; `slack` is what the receiver may delay.
-    pub(crate) fn timeout(&self, slack: Duration) -> Duration {
-        self.estimate.map_or(INITIAL_TIMEOUT, |(smoothed, variation)| {
-            smoothed + (variation * 4).max(GRANULARITY) + slack
-        })
-    }
-
-    /// How long to wait for an acknowledgement at most: `threshold` or the probe timeout, whichever is shorter, but never
-    /// so short that the acknowledgement cannot be there. Pauses, which raise the average, are not what is usual.
-    pub(crate) fn patience(&self, threshold: Duration, slack: Duration) -> Duration {
-        let usual =
-            self.estimate.map_or(Duration::ZERO, |(smoothed, variation)| smoothed + variation + slack);
-        let usual = usual.min(self.min().map_or(Duration::MAX, |least| least + PAUSE));
-        threshold.max(usual).min(self.timeout(slack).max(LEAST_PATIENCE))
-    }
-
-    /// The least of the last seconds.
-    pub(crate) fn min(&self) -> Option<Duration> {
-        self.least.map(|(_, now, before)| now.min(before))
-    }
-
-    fn loss_delay(&self) -> Duration {
-        let smoothed = self.smoothed().unwrap_or(INITIAL_TIMEOUT);
-        (smoothed.max(self.latest) * 9 / 8).max(GRANULARITY)
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -1,7 +1,8 @@
 //! The packets that were sent and may have to be recovered, in encoding ranges (Ni, section 4.4.2).
 
 use crate::Config;
-use hawser_units::{Instant, PathId};
+use crate::memory::{cost, give_back};
+use hawser_units::{Instant, MAX_PATHS, PathId};
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
@@ -13,6 +14,8 @@ pub struct Hint {
     pub border: bool,
     /// Tells flows apart; only bonding looks at it.
     pub flow_hash: u64,
+    /// It goes before those that wait and are not urgent, and is never part of a frame.
+    pub urgent: bool,
 }
 
 /// A packet that was sent at least once.
@@ -74,6 +77,8 @@ pub(crate) struct Shot {
     pub(crate) lost: usize,
     /// Packets of the shot that wait for a window.
     pub(crate) owed: usize,
+    /// What each path got of it.
+    pub(crate) by_path: [usize; MAX_PATHS],
     /// Combinations of these packets that are under way or planned, and that arrived.
     pub(crate) in_flight: usize,
     pub(crate) arrived: usize,
@@ -144,6 +149,7 @@ impl Pool {
         self.first
     }
 
+    /// What the packets cost.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -206,7 +212,7 @@ impl Pool {
             range.closed = hint.border;
         }
         let frame = self.count_in_frame(hint.border);
-        self.bytes += bytes.len() as u64;
+        self.bytes += cost(&bytes);
         self.originals.push_back(Original {
             bytes,
             hint,
@@ -275,10 +281,13 @@ impl Pool {
         self.first_range += 1;
         self.first += range.count;
         let gone = self.originals.drain(..range.count as usize);
-        self.bytes -= gone.map(|original| original.bytes.len() as u64).sum::<u64>();
+        self.bytes -= gone.map(|original| cost(&original.bytes)).sum::<u64>();
+        give_back(&mut self.originals);
+        give_back(&mut self.ranges);
         let first_frame = self.originals.front().map_or(self.first_frame, |original| original.frame);
         self.frames.drain(..(first_frame - self.first_frame) as usize);
         self.first_frame = first_frame;
+        give_back(&mut self.frames);
         range.unsettled
     }
 }

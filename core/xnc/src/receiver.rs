@@ -1,5 +1,5 @@
 use crate::config::Config;
-use crate::numbers::{Arrived, Delivered, expand};
+use crate::numbers::{Arrived, Delivered, Insert, expand};
 use crate::release::{Packet, Release};
 use crate::sender::{MAX_PACKET, Transmit, seed};
 use crate::stats::{ReceiverStats, Refused};
@@ -9,7 +9,7 @@ use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How far beyond the largest number seen a packet's may be.
+/// How far beyond the largest number seen a packet's, or a transmission's, may be.
 const MAX_JUMP: u64 = 1 << 20;
 
 /// Paths that carry acknowledgements.
@@ -47,12 +47,20 @@ pub(crate) struct Receiver {
     decoder: Option<Decoder>,
     /// How long packets may be of use for decoding.
     memory: Duration,
-    /// When which packets are of no use any more.
-    horizons: VecDeque<(Instant, u64)>,
+    horizons: VecDeque<Horizon>,
     ack_due: Option<Instant>,
     /// Acknowledgements that are still to go over these paths.
     acks: Vec<Transmit>,
     stats: ReceiverStats,
+}
+
+/// When packets are of no use any more.
+#[derive(Debug)]
+struct Horizon {
+    noted: Instant,
+    until: Instant,
+    /// All before this one.
+    end: u64,
 }
 
 /// What arrived over a path.
@@ -60,7 +68,6 @@ pub(crate) struct Receiver {
 struct Incoming {
     arrived: Arrived,
     largest_at: Instant,
-    last_at: Instant,
     ecn: Option<EcnCounts>,
     unacknowledged: bool,
 }
@@ -110,7 +117,7 @@ impl Receiver {
         }
         self.note(now, path, number, ecn)?;
         self.largest = self.largest.max(Some(last));
-        self.note_horizon(now, last);
+        self.note_horizon(now);
         if header.count > 1 {
             self.stats.coded += 1;
             let decoder = self.decoder.as_mut().ok_or(Refused::Undecodable)?;
@@ -141,6 +148,10 @@ impl Receiver {
         number: u64,
         ecn: Ecn,
     ) -> Result<(), Refused> {
+        let largest = self.incoming(path)?.arrived.largest();
+        if number > largest.unwrap_or(0).saturating_add(MAX_JUMP) {
+            return Err(Refused::TooFarAhead);
+        }
         self.note(now, path, number, ecn)
     }
 
@@ -153,16 +164,19 @@ impl Receiver {
         let ack_due = now + self.ack_delay;
         let incoming = self.incoming(path)?;
         let is_largest = incoming.arrived.largest().is_none_or(|largest| number > largest);
-        if !incoming.arrived.insert(number) {
+        let inserted = incoming.arrived.insert(number);
+        if inserted == Insert::Repeated {
             return Err(Refused::Repeated);
         }
         if is_largest {
             incoming.largest_at = now;
         }
-        incoming.last_at = now;
-        incoming.unacknowledged = true;
         incoming.count(ecn);
-        self.ack_due.get_or_insert(ack_due);
+        // One too old cannot be acknowledged any more; whether what it carries is new shows there.
+        if inserted == Insert::New {
+            incoming.unacknowledged = true;
+            self.ack_due.get_or_insert(ack_due);
+        }
         Ok(())
     }
 
@@ -180,26 +194,28 @@ impl Receiver {
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
         self.release.handle_timeout(now);
-        while let Some((_, id)) = self.horizons.front().filter(|(until, _)| *until <= now) {
+        while let Some(horizon) = self.horizons.front().filter(|horizon| horizon.until <= now) {
             if let Some(decoder) = &mut self.decoder {
-                decoder.forget_before(*id);
+                decoder.forget_before(horizon.end);
             }
             self.horizons.pop_front();
         }
     }
 
-    /// Notes what was the newest packet, so that all up to it can be forgotten once they are of no use.
-    fn note_horizon(&mut self, now: Instant, last: u64) {
-        let until = now + self.memory;
-        if self.decoder.is_some()
-            && self.horizons.back().is_none_or(|(newest, _)| until >= *newest + HORIZONS)
-        {
-            self.horizons.push_back((until, last + 1));
+    /// Notes up to which packets all can be forgotten once the one that came now is of no use.
+    fn note_horizon(&mut self, now: Instant) {
+        let (until, end) = (now + self.memory, self.largest.map_or(0, |largest| largest + 1));
+        match self.horizons.back_mut().filter(|horizon| now < horizon.noted + HORIZONS) {
+            Some(horizon) => (horizon.until, horizon.end) = (until, end),
+            None if self.decoder.is_some() => {
+                self.horizons.push_back(Horizon { noted: now, until, end });
+            }
+            None => {}
         }
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
-        let horizon = self.horizons.front().map(|(until, _)| *until);
+        let horizon = self.horizons.front().map(|horizon| horizon.until);
         self.ack_due.into_iter().chain(self.release.poll_timeout()).chain(horizon).min()
     }
 
@@ -208,7 +224,13 @@ impl Receiver {
     }
 
     pub(crate) fn stats(&self) -> ReceiverStats {
-        ReceiverStats { skipped: self.release.skipped(), ..self.stats }
+        let decoded = self.decoder.as_ref().map(Decoder::counts).unwrap_or_default();
+        ReceiverStats {
+            skipped: self.release.skipped(),
+            unsolved: decoded.abandoned,
+            garbled: decoded.malformed,
+            ..self.stats
+        }
     }
 
     /// An acknowledgement, when one is due. `rank` orders the paths, the best first, and `limit` says what a datagram
@@ -254,9 +276,12 @@ impl Receiver {
     }
 }
 
+/// Bytes of a packet, for how many of them a decoder's table has places.
+const PACKET: u64 = 512;
+
 fn decoder_config(config: &Config) -> hawser_coding::Config {
     hawser_coding::Config {
-        window_packets: Delivered::SPAN as usize,
+        window_packets: (config.pool_limit.0 / PACKET).clamp(64, Delivered::SPAN) as usize,
         packet_bytes: MAX_PACKET,
         memory: config.pool_limit,
     }

@@ -29,6 +29,14 @@ impl ShotRule {
         }
     }
 
+    /// Packets that one path gets at most.
+    pub(crate) fn most(&self, lost: usize) -> usize {
+        match self.needed(lost) {
+            needed @ 0..=1 => needed,
+            needed => ((needed as f64 * self.path_share) as usize).max(1),
+        }
+    }
+
     /// How many of `owed` packets each path gets now, in a shot for `lost` of them. `rooms` says how many packets each
     /// path's window takes, the best path first: where a path has just lost packets, others that do not deliver soonest
     /// are often about to.
@@ -38,7 +46,7 @@ impl ShotRule {
             let open = rooms.iter().filter(|(_, room)| *room > 0);
             return open.take(owed).map(|(path, _)| (*path, 1)).collect();
         }
-        let most = ((needed as f64 * self.path_share) as usize).max(1);
+        let most = self.most(lost);
         let mut left = owed;
         let share = |(path, room): &(PathId, usize)| {
             let share = left.min(*room).min(most);

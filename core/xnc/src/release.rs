@@ -1,4 +1,5 @@
 use crate::config::Config;
+use crate::memory::{cost, give_back};
 use hawser_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -27,6 +28,7 @@ struct Order {
     wait: Duration,
     limit: u64,
     held: BTreeMap<u64, (Instant, Packet)>,
+    /// What those cost that are held.
     held_bytes: u64,
     next: u64,
     skipped: u64,
@@ -52,7 +54,7 @@ impl Release {
             // Others did not wait for it, and it has lost its place.
             Some(order) if packet.id < order.next => self.ready.push_back(packet),
             Some(order) => {
-                order.held_bytes += packet.bytes.len() as u64;
+                order.held_bytes += cost(&packet.bytes);
                 order.held.insert(packet.id, (now, packet));
                 order.release(now, &mut self.ready);
             }
@@ -71,6 +73,7 @@ impl Release {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Packet> {
+        give_back(&mut self.ready);
         self.ready.pop_front()
     }
 
@@ -91,7 +94,7 @@ impl Order {
             let (_, packet) = first.remove();
             self.skipped += id - self.next;
             self.next = id + 1;
-            self.held_bytes -= packet.bytes.len() as u64;
+            self.held_bytes -= cost(&packet.bytes);
             ready.push_back(packet);
         }
     }

@@ -13,6 +13,8 @@ mod fec;
 mod fixed;
 mod min_rtt;
 mod redundant;
+#[cfg(test)]
+mod scene;
 mod xlink;
 mod xnc;
 
@@ -132,5 +134,30 @@ impl Scheme {
     /// Whether packets may be coded, so that receivers have to keep what arrived.
     pub(crate) fn is_coded(self) -> bool {
         matches!(self, Scheme::Xnc | Scheme::XncSlowLoss | Scheme::Fec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::scene::{Scene, candidate, path};
+    use super::*;
+    use hawser_wire::xnc::AckBlock;
+    use std::time::Duration;
+
+    #[test]
+    fn a_path_with_a_queue_gets_nothing_new() {
+        let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
+        scene.send(path(0));
+        scene.wait(20);
+        let block = AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![0..=0], ecn: None };
+        let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
+        outstanding.acknowledge(scene.now, &block, &mut Vec::new()).unwrap();
+        scene.send(path(0));
+        let is_open = |scene: &Scene| is_open(scene.paths.get(path(0)).unwrap(), scene.now, &scene.config);
+        scene.wait(20 + 100);
+        assert!(is_open(&scene), "no later than at best by queue_delay");
+        scene.wait(1);
+        assert!(!is_open(&scene));
+        assert_eq!(xnc::Soonest.place(&scene.view(), candidate(0)), Place::On(path(1)));
     }
 }

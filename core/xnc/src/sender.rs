@@ -1,4 +1,5 @@
 use crate::config::Config;
+use crate::memory::{cost, give_back};
 use crate::outstanding::{Content, LossRule, Outcome};
 use crate::path::{PathState, Paths, QUIC_OVERHEAD};
 use crate::pool::{Fate, Hint, Pool};
@@ -122,24 +123,31 @@ impl Sender {
         if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
             return Err(Refused::Size);
         }
-        if self.queue.bytes() + bytes.len() as u64 > self.config.queue_limit.0 {
+        if self.queue.bytes() + cost(&bytes) > self.config.queue_limit.0 {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
+        let hint = Hint { border: hint.border && !hint.urgent, ..hint };
         let keeps_frames = matches!(self.parts.recovery, Recovery::OneShot { .. });
         self.queue.push(Waiting { bytes, hint, since: now }, keeps_frames);
         Ok(())
     }
 
-    /// Takes an acknowledgement for one path.
-    pub(crate) fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
-        let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
-        if let Some(ecn) = block.ecn {
-            self.stats.paths[block.path.index()].congestion_marks = ecn.ce;
-        }
-        path.outstanding.acknowledge(now, block, &mut self.outcomes)?;
-        self.settle_outcomes(now, block.path);
+    /// Takes acknowledgements, one for a path.
+    pub(crate) fn handle_acks(&mut self, now: Instant, blocks: &[AckBlock]) -> Result<(), Refused> {
+        let taken = blocks.iter().map(|block| self.handle_ack(now, block)).fold(Ok(()), Result::and);
         self.handle_timeout(now);
+        taken
+    }
+
+    fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
+        let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
+        path.outstanding.acknowledge(now, block, &mut self.outcomes)?;
+        if let Some(ecn) = block.ecn {
+            let marks = &mut self.stats.paths[block.path.index()].congestion_marks;
+            *marks = ecn.ce.max(*marks);
+        }
+        self.settle_outcomes(now, block.path);
         Ok(())
     }
 
@@ -155,6 +163,8 @@ impl Sender {
         self.watch_paths(now);
         self.drop_expired(now);
         self.pool.trim();
+        give_back(&mut self.planned);
+        give_back(&mut self.again);
     }
 
     /// What little is missing of a frame is recovered soon, where there is room: without it the rest is in vain.
@@ -273,7 +283,7 @@ impl Sender {
     fn poll_waiting(&mut self, now: Instant) -> Option<Transmit> {
         self.drop_expired(now);
         let front = self.queue.front()?;
-        let is_full = self.pool.bytes() + front.bytes.len() as u64 > self.config.pool_limit.0;
+        let is_full = self.pool.bytes() + cost(&front.bytes) > self.config.pool_limit.0;
         let place = self.place(now, candidate(&front.bytes, front.hint));
         if is_full && self.parts.recovery == Recovery::Resend {
             return None;
@@ -391,6 +401,7 @@ impl Sender {
                 Outcome::Repeat(_) => {}
             }
         }
+        outcomes.shrink_to(USUAL_OUTCOMES);
         self.outcomes = outcomes;
     }
 
@@ -472,7 +483,7 @@ impl Sender {
                 path.next_probe = path.next_probe.min(now + path.probe_interval(&self.config));
                 if silent {
                     self.stats.paths[path.id.index()].silences += 1;
-                } else {
+                } else if self.config.scheme.is_xnc() {
                     path.outstanding.forgive();
                 }
                 if self.events.len() < MAX_EVENTS {
@@ -486,6 +497,9 @@ impl Sender {
 
 /// Events that wait to be polled; more are not kept.
 const MAX_EVENTS: usize = 64;
+
+/// What becomes known at once of a path that is not busy; room for more is not kept.
+const USUAL_OUTCOMES: usize = 256;
 
 fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
     Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }

@@ -12,7 +12,7 @@ pub enum Refused {
     /// A transmission that arrived before.
     #[error("a repeated transmission")]
     Repeated,
-    /// A packet number far beyond all that were seen.
+    /// The number of a packet or a ping far beyond all that were seen.
     #[error("a packet number too far ahead")]
     TooFarAhead,
     /// An acknowledgement of what was never sent.
@@ -122,7 +122,7 @@ pub struct PathStats {
     pub arrived: u64,
     /// Transmissions that counted as lost.
     pub lost: u64,
-    /// Packets that arrived marked as having met congestion, where the receiver can see it; wraps.
+    /// Packets that arrived marked as having met congestion, where the receiver can see it.
     pub congestion_marks: u32,
     /// Times that the path fell silent.
     pub silences: u64,
@@ -139,6 +139,10 @@ pub struct ReceiverStats {
     pub duplicates: u64,
     /// Combinations that arrived.
     pub coded: u64,
+    /// Combinations of these that were given up, because packets in them stayed unknown.
+    pub unsolved: u64,
+    /// What combinations gave and is no packet, which an honest peer's do not.
+    pub garbled: u64,
     /// Packets that others waited for in vain, when order is kept.
     pub skipped: u64,
 }

@@ -2,8 +2,8 @@
 
 mod network;
 
-use hawser_units::{ByteSize, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Scheme};
+use hawser_units::ByteSize;
+use hawser_xnc::{Config, Scheme};
 use network::{MS, Network, Pipe, path};
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -61,8 +61,8 @@ fn apply(network: &mut Network, operation: &Operation) {
     }
 }
 
-fn comes_to_rest(scheme: Scheme, operations: &[Operation]) -> Result<(), TestCaseError> {
-    let config = Config { pool_limit: ByteSize(1 << 20), ..Config::of(scheme) };
+fn comes_to_rest(scheme: Scheme, total_share: f64, operations: &[Operation]) -> Result<(), TestCaseError> {
+    let config = Config { pool_limit: ByteSize(1 << 20), total_share, ..Config::of(scheme) };
     let mut network = Network::new(config, vec![Pipe::new(20 * MS, 60_000), Pipe::new(45 * MS, 60_000)]);
     network.run_for(MS);
     for operation in operations {
@@ -103,28 +103,8 @@ proptest! {
     fn a_session_comes_to_rest(
         scheme in proptest::sample::select(Scheme::ALL.to_vec()),
         operations in proptest::collection::vec(operation(), 1..60),
+        total_share in prop_oneof![3 => Just(1.0), 1 => Just(f64::INFINITY)],
     ) {
-        comes_to_rest(scheme, &operations)?;
-    }
-
-    #[test]
-    fn no_datagram_panics_or_makes_memory_grow(
-        datagrams in proptest::collection::vec(
-            (0u8..3, prop_oneof![Just(0u8), 0u8..70], proptest::collection::vec(any::<u8>(), 0..60)),
-            0..200,
-        ),
-    ) {
-        let mut end = Endpoint::new(Config::default());
-        let mut now = hawser_units::Instant::ZERO;
-        for path in PathId::all().take(2) {
-            end.add_path(now, path);
-        }
-        for (index, first, rest) in datagrams {
-            now += MS;
-            let datagram = [&[first][..], &rest].concat();
-            let _ = end.handle_datagram(now, path(index), &datagram, Ecn::Ce);
-            end.handle_timeout(now);
-            while end.poll_transmit(now).is_some() || end.poll_packet().is_some() {}
-        }
+        comes_to_rest(scheme, total_share, &operations)?;
     }
 }

@@ -2,8 +2,9 @@
 
 mod network;
 
-use hawser_units::PathId;
-use hawser_xnc::{Config, Ecn, Event, Refused, Scheme};
+use hawser_units::{Instant, PathId};
+use hawser_wire::xnc::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
+use hawser_xnc::{Config, Ecn, Event, Hint, Refused, Scheme};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
 
@@ -97,6 +98,19 @@ fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
 }
 
 #[test]
+fn an_urgent_packet_does_not_wait_behind_others() {
+    let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(20 * MS, 15_000)]);
+    network.send_frame(30, 1200);
+    assert!(network.ends[0].waiting() > 10);
+    let urgent = Hint { urgent: true, border: true, ..Hint::default() };
+    network.ends[0].handle_packet(network.now, 1000u64.to_be_bytes().to_vec(), urgent).unwrap();
+    network.run_for(1000 * MS);
+    let place = network.numbers().iter().position(|number| *number == 1000).unwrap();
+    assert!(place < 20, "{:?}", network.numbers());
+    assert_eq!(network.received.len(), 31, "the frame is whole nevertheless");
+}
+
+#[test]
 fn an_idle_path_is_probed() {
     let mut network = two_paths(Scheme::Xnc);
     network.run_for(1000 * MS);
@@ -150,6 +164,72 @@ fn order_may_be_kept_for_so_long_and_no_longer() {
 }
 
 #[test]
+fn coding_ahead_follows_what_is_lost() {
+    for (lose_every, least, most) in [(0, 0.045, 0.055), (10, 0.17, 0.24), (4, 0.45, 0.6)] {
+        let mut network = Network::new(Config::of(Scheme::Fec), vec![Pipe::new(20 * MS, 400_000)]);
+        network.pipes.get_mut(&path(0)).unwrap().lose_every = lose_every;
+        for _ in 0..500 {
+            network.send_frame(4, 1200);
+            network.run_for(5 * MS);
+        }
+        let stats = network.ends[0].stats().sender.paths[0];
+        let share = stats.recovery as f64 / stats.first as f64;
+        assert!((least..most).contains(&share), "one of {lose_every} lost: {share}");
+    }
+}
+
+#[test]
+fn combinations_sent_ahead_go_where_there_is_most_window() {
+    let mut network = Network::new(
+        Config::of(Scheme::Fec),
+        vec![Pipe::new(10 * MS, 100_000), Pipe::new(60 * MS, 400_000), Pipe::new(30 * MS, 200_000)],
+    );
+    network.stream(1000 * MS, 20);
+    let recovery = network.ends[0].stats().sender.paths.map(|path| path.recovery);
+    assert!(recovery[1] > 20 && recovery[0] + recovery[2] == 0, "{recovery:?}");
+}
+
+#[test]
+fn how_long_an_acknowledgement_may_take_depends_on_the_path() {
+    for (delay, soonest, latest) in [(5 * MS, 10 * MS, 50 * MS), (200 * MS, 400 * MS, 500 * MS)] {
+        let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(delay, 400_000)]);
+        network.stream(3000 * MS, 5);
+        let before = network.ends[0].stats().sender.lost;
+        network.stream(1000 * MS, 5);
+        network.run_for(1000 * MS);
+        assert_eq!(network.ends[0].stats().sender.lost, before, "{delay:?}: what is usual is no loss");
+        network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+        network.send_frame(1, 1200);
+        network.run_for(soonest);
+        assert_eq!(network.ends[0].stats().sender.lost, before, "{delay:?}");
+        network.run_for(latest - soonest);
+        assert_eq!(network.ends[0].stats().sender.lost, before + 1, "{delay:?}");
+    }
+}
+
+#[test]
+fn acknowledgements_go_over_the_two_best_paths_and_name_the_marks() {
+    let pipes = [60, 20, 40].map(|delay| Pipe::new(delay * MS, 200_000));
+    let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
+    let end = &mut network.ends[1];
+    for (number, ecn) in [Ecn::Ect0, Ecn::Ce, Ecn::Ect1, Ecn::Ce, Ecn::NotEct].into_iter().enumerate() {
+        let packet = [1, 0, number as u8 + 1, 0, 0, number as u8, b'x'];
+        end.handle_datagram(network.now, path(0), &packet, ecn).unwrap();
+    }
+    let now = network.now + 5 * MS;
+    let mut seen = Vec::new();
+    while let Some(transmit) = end.poll_transmit(now) {
+        if let Ok(Frame::Acks(blocks)) = Frame::parse(&transmit.datagram) {
+            let ecn = blocks.iter().find(|block| block.path == path(0)).and_then(|block| block.ecn);
+            seen.push((transmit.path, ecn.map(|ecn| (ecn.ect0, ecn.ect1, ecn.ce))));
+        }
+    }
+    seen.sort_unstable();
+    let marks = Some((1, 1, 2));
+    assert_eq!(seen, [(path(1), marks), (path(2), marks)]);
+}
+
+#[test]
 fn redundancy_goes_over_every_path_and_is_eliminated() {
     let mut network = two_paths(Scheme::Redundant);
     network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
@@ -162,21 +242,78 @@ fn redundancy_goes_over_every_path_and_is_eliminated() {
 }
 
 #[test]
+fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(100 * MS, 5);
+    let now = network.now;
+    let end = &mut network.ends[0];
+    let mut marks = |largest: u64, ce: u32| {
+        let ecn = Some(EcnCounts { ce, ..EcnCounts::default() });
+        let block = AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![largest..=largest], ecn };
+        let taken = end.handle_datagram(now, path(1), &emit_acks(&[block], 1400).0, Ecn::Unknown);
+        (taken, end.stats().sender.paths[0].congestion_marks)
+    };
+    assert_eq!(marks(0, 7), (Ok(()), 7));
+    assert_eq!(marks(0, 5), (Ok(()), 7));
+    assert_eq!(marks(1 << 20, 9), (Err(Refused::NeverSent), 7));
+}
+
+#[test]
+fn combinations_that_come_to_nothing_are_counted() {
+    let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
+    let coded = |count: u8, transmission: u8, start: u8, symbol: [u8; 3]| {
+        [&[count, 0, transmission, 0, 0, start][..], &symbol].concat()
+    };
+    let mut send = |at, datagram: &[u8]| {
+        end.handle_datagram(at, path(0), datagram, Ecn::Unknown).unwrap();
+        end.handle_timeout(at);
+        let receiver = end.stats().receiver;
+        (receiver.coded, receiver.unsolved, receiver.garbled)
+    };
+    assert_eq!(send(Instant::ZERO, &coded(2, 0, 0, [0, 1, 7])), (1, 0, 0));
+    // A sum with a length of 0xffff, of which the first packet explains a single byte.
+    assert_eq!(send(Instant::ZERO, &coded(2, 1, 10, [0xff, 0xff, 7])), (2, 0, 0));
+    assert_eq!(send(Instant::ZERO, &[1, 0, 2, 0, 0, 10, 0]), (2, 0, 1));
+    assert_eq!(send(Instant::ZERO + 10_000 * MS, &[1, 0, 3, 0, 0, 11, 0]), (2, 1, 1));
+}
+
+#[test]
+fn a_packet_that_is_too_late_to_be_acknowledged_is_handed_out_once() {
+    let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
+    let mut send = |transmission: u8, number: u8| {
+        let packet = [1, 0, transmission, 0, 0, number, b'x'];
+        end.handle_datagram(Instant::ZERO, path(0), &packet, Ecn::Unknown)?;
+        Ok::<_, Refused>(end.poll_packet().map(|packet| packet.id))
+    };
+    // Every other transmission, so that more ranges than acknowledgements name lie above the first.
+    for number in 0..40 {
+        assert_eq!(send(2 * number + 2, number), Ok(Some(number.into())));
+    }
+    assert_eq!(send(1, 100), Ok(Some(100)));
+    assert_eq!(send(1, 100), Ok(None), "once");
+    assert_eq!(send(80, 101), Err(Refused::Repeated));
+}
+
+#[test]
 fn what_a_hostile_peer_sends_is_refused_and_counted() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(100 * MS, 5);
     let now = network.now;
     let end = &mut network.ends[1];
     let never_sent = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
+    let twice_the_same_path = [&[0, 1][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(2)].concat();
     let unknown_path = [0, 1, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let far_ahead = [1, 0x40, 0, 0x70, 0, 0, 1, 2, 3];
     let not_a_symbol = [10, 0x40, 1, 0, 0, 0, 1];
     for (datagram, reason) in [
         (&[][..], Refused::Malformed),
         (&[200, 1, 2], Refused::Malformed),
+        (&twice_the_same_path, Refused::Malformed),
         (&never_sent, Refused::NeverSent),
         (&unknown_path, Refused::NoPath),
         (&far_ahead, Refused::TooFarAhead),
+        (&emit_ping(u64::MAX), Refused::TooFarAhead),
+        (&emit_ping((1 << 20) + 1000), Refused::TooFarAhead),
         (&not_a_symbol, Refused::Undecodable),
     ] {
         let before = end.stats().refused[reason as usize];

@@ -39,7 +39,7 @@ fn combinations(
     end.update_path(now, path, state);
     let mut last = 0;
     for id in 0..PACKETS {
-        let hint = Hint { border: borders.contains(&id), flow_hash: 0 };
+        let hint = Hint { border: borders.contains(&id), ..Hint::default() };
         end.handle_packet(now, vec![7; 1000], hint).unwrap();
         while let Some(transmit) = end.poll_transmit(now) {
             if let Ok(Frame::Packet(header, _)) = Frame::parse(&transmit.datagram) {
@@ -53,13 +53,16 @@ fn combinations(
     end.handle_datagram(now, path, &emit_acks(&[block], 1400).0, Ecn::Unknown).unwrap();
     now += 3 * MS;
     end.handle_timeout(now);
-    end.update_path(now, path, state);
     let mut combined = BTreeSet::new();
-    while let Some(transmit) = end.poll_transmit(now) {
-        if let Ok(Frame::Packet(header, _)) = Frame::parse(&transmit.datagram)
-            && header.count > 1
-        {
-            combined.insert((header.start, header.count));
+    // A window for the first part of a shot, and for the rest of it.
+    for _ in 0..3 {
+        end.update_path(now, path, state);
+        while let Some(transmit) = end.poll_transmit(now) {
+            if let Ok(Frame::Packet(header, _)) = Frame::parse(&transmit.datagram)
+                && header.count > 1
+            {
+                combined.insert((header.start, header.count));
+            }
         }
     }
     (combined.into_iter().collect(), end.stats())
@@ -91,4 +94,16 @@ fn what_is_of_no_use_any_more_is_given_up_and_counted() {
     let (late, stats) = combinations(config(), &[], Duration::ZERO, 700 * MS);
     assert_eq!(late, []);
     assert!(stats.sender.given_up >= LOST, "{:?}", stats.sender);
+}
+
+#[test]
+fn a_path_gets_its_share_of_a_shot_and_no_more() {
+    // Seven lost packets and three more, times rho.
+    for (path_share, most) in [(None, 11), (Some(1.5), 15), (Some(2.0), 20)] {
+        let paper = config();
+        let path_share = path_share.unwrap_or(paper.path_share);
+        let config = Config { total_share: f64::INFINITY, path_share, ..paper };
+        let (_, stats) = combinations(config, &[], Duration::ZERO, 100 * MS);
+        assert_eq!(stats.sender.paths[0].recovery, most, "rho {path_share}");
+    }
 }

@@ -61,6 +61,9 @@ pub struct Coding {
     pub reorder_ms: Option<u64>,
     /// What may wait for a path, kilobytes.
     pub queue_kb: Option<u64>,
+    /// What is kept of packets, in each direction: sent ones until it is known what became of them, received ones until
+    /// combinations and packets before them have come. Kilobytes.
+    pub pool_kb: Option<u64>,
     /// Which packets end a video frame.
     pub borders: Borders,
 }
@@ -104,6 +107,8 @@ impl Coding {
         let idle = (10..=10_000, "10 to 10000");
         let share = (1.0..=10.0, "1.0 to 10.0");
         let queue_kb = within("queue_kb", self.queue_kb, QUEUE_KB, (64..=65_536, "64 to 65536"))?;
+        let usual_pool_kb = POOL_KB.min(defaults.pool_limit.0 / 1000);
+        let pool_kb = within("pool_kb", self.pool_kb, usual_pool_kb, (256..=262_144, "256 to 262144"))?;
         Ok(Config {
             loss_threshold: time("loss_threshold_ms", self.loss_threshold_ms, defaults.loss_threshold)?,
             loss_threshold_waiting: time(
@@ -163,6 +168,7 @@ impl Coding {
             probe_silent: time("probe_silent_ms", self.probe_silent_ms, defaults.probe_silent)?,
             reorder,
             queue_limit: ByteSize(queue_kb * 1000),
+            pool_limit: ByteSize(pool_kb * 1000),
             ..defaults
         })
     }
@@ -195,6 +201,10 @@ fn milliseconds(ms: u64) -> Duration {
 /// A queue that is full for 0.1 s at 300 Mb/s.
 const QUEUE_KB: u64 = 4000;
 
+/// What 300 Mb/s carry in 0.4 s, which is longer than most recoveries take. With both directions and the queue, no client
+/// takes more than some 36 MB of a server.
+const POOL_KB: u64 = 16_000;
+
 /// Idle uplinks cost data and batteries, idle clients a server's time; a path whose round-trip time is a second old is
 /// still known well enough.
 const PROBE_IDLE_MS: u64 = 1000;
@@ -207,8 +217,18 @@ mod tests {
     fn nothing_given_is_the_paper_s() {
         let config = Coding::default().config().unwrap();
         let paper = Config::default();
-        let ours = Config { queue_limit: paper.queue_limit, probe_idle: paper.probe_idle, ..config };
+        let Config { queue_limit, pool_limit, probe_idle, .. } = paper;
+        let ours = Config { queue_limit, pool_limit, probe_idle, ..config };
         assert_eq!(ours, paper);
+    }
+
+    #[test]
+    fn what_is_kept_of_packets_is_bounded_and_can_be_chosen() {
+        let pool = |coding: Coding| coding.config().unwrap().pool_limit;
+        assert_eq!(pool(Coding::default()), ByteSize(16_000_000));
+        assert_eq!(pool(Coding { pool_kb: Some(1000), ..Coding::default() }), ByteSize(1_000_000));
+        let reliable = Coding { scheme: Some("minrtt".into()), ..Coding::default() };
+        assert!(pool(reliable) <= Config::of(Scheme::MinRtt).pool_limit);
     }
 
     #[test]
@@ -219,6 +239,7 @@ mod tests {
             Coding { path_share: Some(f64::NAN), ..Coding::default() },
             Coding { expiry_ms: Some(0), ..Coding::default() },
             Coding { queue_kb: Some(0), ..Coding::default() },
+            Coding { pool_kb: Some(100), ..Coding::default() },
         ] {
             assert!(coding.config().is_err(), "{coding:?}");
         }

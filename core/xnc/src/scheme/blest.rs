@@ -62,3 +62,50 @@ impl Blest {
         self.updated = now;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{Scene, candidate, path};
+    use super::*;
+    use crate::Scheme;
+    use hawser_units::ByteSize;
+
+    /// Paths of 20 and 200 ms, the first with a window of 30 packets that is full or not, and a send window.
+    fn scene(is_full: bool, send_window: u64) -> Scene {
+        let mut scene = Scene::new(Scheme::Blest, &[(20, 30_960), (200, 100_000)]);
+        if is_full {
+            let fast = scene.paths.get_mut(path(0)).unwrap();
+            fast.state.in_flight = fast.state.congestion_window;
+        }
+        scene.config.pool_limit = ByteSize(send_window);
+        scene
+    }
+
+    #[test]
+    fn the_slow_path_waits_when_it_would_fill_the_send_window() {
+        // Equation 1: 10 rounds of 30 packets, and one more in each, times 1.19 are 423,688 bytes; the packet has 1,032.
+        let meanwhile = 423_688 + 1_032;
+        let place = |scene: &Scene| Blest::default().place(&scene.view(), candidate(0));
+        let scene_with = |send_window| {
+            let mut scene = scene(true, send_window);
+            scene.wait(20);
+            scene
+        };
+        assert_eq!(place(&scene_with(meanwhile)), Place::On(path(1)));
+        assert_eq!(place(&scene_with(meanwhile - 1)), Place::Wait);
+    }
+
+    #[test]
+    fn a_fast_path_with_window_is_taken_whatever_the_send_window() {
+        assert_eq!(Blest::default().place(&scene(false, 1).view(), candidate(0)), Place::On(path(0)));
+    }
+
+    #[test]
+    fn caution_grows_after_blocking() {
+        let mut blest = Blest::default();
+        let mut blocked = scene(true, 999);
+        blocked.wait(20);
+        blest.place(&blocked.view(), candidate(0));
+        assert!(blest.lambda > FIRST_LAMBDA);
+    }
+}

@@ -61,3 +61,57 @@ fn is_urgent(view: &View<'_>) -> bool {
     let slowest = view.paths.iter().map(|path| path.state.rtt.smoothed + path.state.rtt.variation).max();
     left < LITTLE || left <= PLENTY && left < slowest.unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::scene::{Scene, path};
+    use super::*;
+    use crate::Scheme;
+
+    /// Paths of 20 ms and of so many, and a packet on the first one that was sent so many milliseconds ago.
+    fn scene(slow_ms: u64, age_ms: u64) -> Scene {
+        let mut scene = Scene::new(Scheme::Xlink, &[(20, 100_000), (slow_ms, 100_000)]);
+        scene.send(path(0));
+        scene.wait(age_ms);
+        scene
+    }
+
+    #[test]
+    fn with_plenty_left_nothing_is_sent_again_and_with_little_everything() {
+        for slow_ms in [40, 300] {
+            assert_eq!(Xlink::default().extra(&scene(slow_ms, 49).view()), None, "151 ms left");
+            let copy = Some(Extra::Copy { id: 0, path: path(1) });
+            assert_eq!(Xlink::default().extra(&scene(slow_ms, 151).view()), copy, "49 ms left");
+        }
+    }
+
+    #[test]
+    fn between_the_two_it_depends_on_how_long_a_packet_may_take() {
+        let copy = Some(Extra::Copy { id: 0, path: path(1) });
+        assert_eq!(Xlink::default().extra(&scene(120, 90).view()), copy, "110 ms left");
+        assert_eq!(Xlink::default().extra(&scene(100, 90).view()), None, "110 ms left");
+    }
+
+    #[test]
+    fn a_packet_is_sent_again_once_and_not_while_others_wait_nor_before_it_can_have_arrived() {
+        let mut scene = scene(40, 151);
+        scene.waiting = 1;
+        let mut xlink = Xlink::default();
+        assert_eq!(xlink.extra(&scene.view()), None);
+        scene.waiting = 0;
+        assert_eq!(xlink.extra(&scene.view()), Some(Extra::Copy { id: 0, path: path(1) }));
+        assert_eq!(xlink.extra(&scene.view()), None);
+        scene.send(path(1));
+        scene.wait(19);
+        assert_eq!(xlink.extra(&scene.view()), None);
+        scene.wait(1);
+        assert_eq!(xlink.extra(&scene.view()), Some(Extra::Copy { id: 1, path: path(0) }));
+    }
+
+    #[test]
+    fn no_path_without_window_is_taken() {
+        let mut scene = scene(40, 151);
+        scene.update(path(1), 40, 0);
+        assert_eq!(Xlink::default().extra(&scene.view()), None);
+    }
+}

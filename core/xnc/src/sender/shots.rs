@@ -83,13 +83,13 @@ impl Sender {
         if self.pool.range(number).is_some_and(|range| range.shot.owed == 0) && !self.load(now, number) {
             return true;
         }
-        let Some(shot @ Shot { first, count, lost, owed, .. }) =
-            self.pool.range(number).map(|range| range.shot)
-        else {
-            return true;
-        };
+        let Some(mut shot) = self.pool.range(number).map(|range| range.shot) else { return true };
+        let Shot { first, count, lost, owed, .. } = shot;
         let lengths = shot.ids().filter_map(|id| self.pool.get(id)).map(|original| original.bytes.len());
-        let rooms = self.rooms(now, lengths.max().unwrap_or(0) + CODED_OVERHEAD);
+        let rule = self.shot_rule();
+        let left = |shot: &Shot, path: PathId| rule.most(lost).saturating_sub(shot.by_path[path.index()]);
+        let mut rooms = self.rooms(now, lengths.max().unwrap_or(0) + CODED_OVERHEAD);
+        rooms.iter_mut().for_each(|(path, room)| *room = left(&shot, *path).min(*room));
         let coded = self.parts.recovery == Recovery::OneShot { coded: true } && lost > 1;
         let recovering = |id: &u64| self.pool.get(*id).is_some_and(|o| o.fate == Fate::Recovering);
         let originals: Vec<u64> = if coded { Vec::new() } else { shot.ids().filter(recovering).collect() };
@@ -97,7 +97,7 @@ impl Sender {
             return true;
         }
         let mut sent = 0;
-        for (path, share) in self.shot_rule().shares(lost, owed, &rooms) {
+        for (path, share) in rule.shares(lost, owed, &rooms) {
             for turn in owed - sent..owed - sent + share {
                 let content = match coded {
                     true => Content::Coded { start: first, count },
@@ -106,11 +106,23 @@ impl Sender {
                 self.planned.push_back((path, content));
             }
             sent += share;
+            shot.by_path[path.index()] += share;
         }
-        let Some(range) = self.pool.range_mut(number) else { return true };
-        range.shot.in_flight += if coded { sent } else { 0 };
-        range.shot.owed -= sent;
-        range.shot.owed == 0
+        shot.in_flight += if coded { sent } else { 0 };
+        shot.owed -= sent;
+        let may_more = self.paths.iter().any(|path| left(&shot, path.id) > 0);
+        let is_spent = sent == 0 && !may_more && self.paths.iter().next().is_some();
+        if is_spent {
+            shot.owed = 0;
+        }
+        if let Some(range) = self.pool.range_mut(number) {
+            range.shot = shot;
+        }
+        if is_spent {
+            // What was under way of it may have been decided while some was owed.
+            self.judge(now, number);
+        }
+        shot.owed == 0
     }
 
     /// A shot is over. What was lost since it began needs another.
@@ -153,7 +165,11 @@ impl Sender {
             }
         }
         self.stats.recoveries += 1;
-        let (lost, owed) = (missing.len(), self.shot_rule().total(missing.len()));
+        let (lost, rule) = (missing.len(), self.shot_rule());
+        let owed = rule
+            .total(lost)
+            .min(rule.most(lost).saturating_mul(self.paths.iter().count()))
+            .max(rule.needed(lost));
         let mut shot = Shot {
             first,
             count: (last - first + 1) as u8,

@@ -136,7 +136,7 @@ impl Network {
             let mut packet = vec![self.sent as u8; bytes.max(8)];
             packet[..8].copy_from_slice(&self.sent.to_be_bytes());
             self.sent += 1;
-            let hint = Hint { border: index + 1 == packets, flow_hash: 0 };
+            let hint = Hint { border: index + 1 == packets, ..Hint::default() };
             self.ends[0].handle_packet(self.now, packet, hint).unwrap();
         }
         self.turn();

@@ -130,7 +130,7 @@ impl Simulation {
     fn capture(&mut self, now: Instant) {
         while let Some(frame) = self.source.poll(now) {
             for packet in frame.packets {
-                let hint = Hint { border: ends_frame(&packet), flow_hash: self.flow_hash };
+                let hint = Hint { border: ends_frame(&packet), flow_hash: self.flow_hash, ..Hint::default() };
                 // What is refused, because there is no path yet, the viewer misses.
                 let _ = self.car.handle_packet(now, packet, hint);
             }

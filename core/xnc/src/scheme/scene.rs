@@ -1,0 +1,80 @@
+//! Paths and packets for a scheme to decide upon, in tests.
+
+use super::{Candidate, View};
+use crate::config::{Config, Scheme};
+use crate::outstanding::Content;
+use crate::path::{PathState, Paths, QUIC_OVERHEAD, Rtt};
+use crate::pool::{Hint, Pool};
+use hawser_units::{ByteSize, Instant, PathId};
+use std::time::Duration;
+
+/// Bytes of each packet.
+const PACKET: usize = 1000;
+
+pub(super) struct Scene {
+    pub(super) now: Instant,
+    pub(super) config: Config,
+    pub(super) paths: Paths,
+    pub(super) waiting: usize,
+    pool: Pool,
+}
+
+impl Scene {
+    /// Paths of these round-trip times in milliseconds and windows in bytes.
+    pub(super) fn new(scheme: Scheme, paths: &[(u64, u64)]) -> Scene {
+        let config = Config::of(scheme);
+        let mut scene = Scene {
+            now: Instant::ZERO,
+            pool: Pool::new(&config, 0),
+            paths: Paths::default(),
+            waiting: 0,
+            config,
+        };
+        for (id, (rtt_ms, window)) in PathId::all().zip(paths) {
+            scene.paths.add(scene.now, id, &scene.config);
+            scene.update(id, *rtt_ms, *window);
+        }
+        scene
+    }
+
+    pub(super) fn update(&mut self, id: PathId, rtt_ms: u64, window: u64) {
+        let smoothed = Duration::from_millis(rtt_ms);
+        let state = PathState {
+            congestion_window: ByteSize(window),
+            in_flight: ByteSize(0),
+            queued: ByteSize(0),
+            rtt: Rtt { smoothed, ..Rtt::default() },
+            datagram_size: 1400,
+        };
+        self.paths.get_mut(id).unwrap().update(state);
+    }
+
+    pub(super) fn wait(&mut self, ms: u64) {
+        self.now += Duration::from_millis(ms);
+    }
+
+    /// Sends a packet, and returns its number.
+    pub(super) fn send(&mut self, id: PathId) -> u64 {
+        let packet = self.pool.push(self.now, self.now, vec![7; PACKET], Hint::default());
+        let original = self.pool.get_mut(packet).unwrap();
+        (original.in_flight, original.path) = (1, Some(id));
+        let path = self.paths.get_mut(id).unwrap();
+        let under_way = path.outstanding_bytes();
+        path.outstanding.push(self.now, Content::Original(packet), PACKET as u64 + QUIC_OVERHEAD, under_way);
+        packet
+    }
+
+    pub(super) fn view(&self) -> View<'_> {
+        let Scene { now, config, paths, pool, waiting } = self;
+        View { now: *now, config, paths, pool, waiting: *waiting }
+    }
+}
+
+/// A packet of a flow.
+pub(super) fn candidate(flow_hash: u64) -> Candidate {
+    Candidate { size: PACKET, flow_hash }
+}
+
+pub(super) fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}

@@ -1,0 +1,190 @@
+//! What a session keeps in memory: little when it is idle, whatever it did before, and never more than it is allowed.
+
+use cap::Cap;
+use hawser_units::{ByteSize, Instant, PathId};
+use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt, Scheme};
+use proptest::prelude::*;
+use std::alloc::System;
+use std::collections::VecDeque;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+#[global_allocator]
+static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
+
+/// The allocator counts for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+const MS: Duration = Duration::from_millis(1);
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What `make` leaves allocated, bytes.
+fn cost_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
+    let before = ALLOCATOR.allocated();
+    let made = make();
+    (made, ALLOCATOR.allocated().saturating_sub(before))
+}
+
+fn path(index: u8) -> PathId {
+    PathId::try_from(index).unwrap()
+}
+
+fn state() -> PathState {
+    PathState {
+        congestion_window: ByteSize(1 << 30),
+        in_flight: ByteSize(0),
+        queued: ByteSize(0),
+        rtt: Rtt::default(),
+        datagram_size: 1438,
+    }
+}
+
+fn end(config: Config) -> Endpoint {
+    let mut end = Endpoint::new(config);
+    end.add_path(Instant::ZERO, path(0));
+    end.update_path(Instant::ZERO, path(0), state());
+    end
+}
+
+fn original(number: u32, bytes: &[u8]) -> Vec<u8> {
+    let [_, _, transmission @ ..] = number.to_be_bytes();
+    let [_, start @ ..] = number.to_be_bytes();
+    [&[1][..], &transmission, &start, bytes].concat()
+}
+
+/// Has the end do all that is due, without anybody who listens.
+fn turn(end: &mut Endpoint, now: Instant) {
+    end.handle_timeout(now);
+    end.update_path(now, path(0), state());
+    while end.poll_transmit(now).is_some() || end.poll_packet().is_some() || end.poll_event().is_some() {}
+}
+
+/// Two ends 10 ms from each other exchange so many packets in each millisecond of a second, then rest for ten.
+fn busy_then_idle(config: &Config, packets: usize) -> [Endpoint; 2] {
+    let mut ends = [end(config.clone()), end(config.clone())];
+    let mut wires: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
+    let mut now = Instant::ZERO;
+    for step in 0..11_000 {
+        now += MS;
+        for from in 0..2 {
+            let end = &mut ends[from];
+            for _ in 0..if step < 1000 { packets } else { 0 } {
+                end.handle_packet(now, vec![7; 1400], Hint::default()).unwrap();
+            }
+            while wires[1 - from].front().is_some_and(|(at, _)| *at <= now) {
+                let (_, datagram) = wires[1 - from].pop_front().unwrap();
+                end.handle_datagram(now, path(0), &datagram, Ecn::Unknown).unwrap();
+            }
+            end.handle_timeout(now);
+            end.update_path(now, path(0), state());
+            while let Some(transmit) = end.poll_transmit(now) {
+                wires[from].push_back((now + 10 * MS, transmit.datagram));
+            }
+            while end.poll_packet().is_some() {}
+        }
+    }
+    ends
+}
+
+#[test]
+fn an_idle_end_is_small_whatever_it_did_before() {
+    let _alone = alone();
+    for scheme in [Scheme::Xnc, Scheme::MinRtt, Scheme::Fec] {
+        let (ends, cost) = cost_of(|| busy_then_idle(&Config::of(scheme), 80));
+        assert!(ends[0].stats().sender.delivered > 70_000, "{scheme}: {:?}", ends[0].stats().sender);
+        assert!(cost < 2 * 100_000, "{scheme}: {cost} bytes for two ends");
+    }
+}
+
+#[test]
+fn tiny_packets_do_not_take_the_memory_of_large_ones() {
+    let _alone = alone();
+    let tiny = || {
+        let mut end = end(Config::default());
+        for number in 0..45_000 {
+            let now = Instant::ZERO + u64::from(number) as u32 * MS / 40;
+            end.handle_datagram(now, path(0), &original(number, b"x"), Ecn::Unknown).unwrap();
+            turn(&mut end, now);
+        }
+        end
+    };
+    let (_end, cost) = cost_of(tiny);
+    assert!(cost < 5_000_000, "{cost} bytes for 45,000 datagrams of 7");
+}
+
+#[test]
+fn packets_held_for_order_cost_what_they_are_allowed() {
+    let _alone = alone();
+    let held = || {
+        let mut end = end(Config { reorder: Some(Duration::MAX), ..Config::of(Scheme::MinRtt) });
+        for number in 1..100_000 {
+            let now = Instant::ZERO + MS;
+            end.handle_datagram(now, path(0), &original(number, b"x"), Ecn::Unknown).unwrap();
+        }
+        while end.poll_packet().is_some() {}
+        end
+    };
+    let (_end, cost) = cost_of(held);
+    let allowed = 2 * Config::of(Scheme::MinRtt).pool_limit.0 as usize;
+    assert!(cost < allowed, "{cost} bytes");
+}
+
+#[test]
+fn packets_that_wait_cost_what_they_are_allowed() {
+    let _alone = alone();
+    let waiting = || {
+        let mut end = end(Config { queue_limit: ByteSize(1 << 20), ..Config::default() });
+        while end.handle_packet(Instant::ZERO, vec![7], Hint::default()).is_ok() {}
+        end
+    };
+    let (_end, cost) = cost_of(waiting);
+    assert!(cost < 2 << 20, "{cost} bytes");
+}
+
+#[test]
+fn pings_that_nobody_acknowledges_are_forgotten() {
+    let _alone = alone();
+    for scheme in Scheme::ALL {
+        let an_hour = || {
+            let mut end = end(Config::of(scheme));
+            end.handle_packet(Instant::ZERO, vec![7; 1000], Hint::default()).unwrap();
+            (0..3600 * 50).for_each(|step| turn(&mut end, Instant::ZERO + step * 20 * MS));
+            end
+        };
+        let (end, cost) = cost_of(an_hour);
+        assert!(end.stats().sender.paths[0].pings > 30_000, "{scheme}");
+        assert!(cost < 100_000, "{scheme}: {cost} bytes");
+    }
+}
+
+fn transmissions() -> impl Strategy<Value = Vec<(u8, u8, Vec<u8>)>> {
+    let first = prop_oneof![Just(0u8), 0u8..70];
+    proptest::collection::vec((0u8..3, first, proptest::collection::vec(any::<u8>(), 0..60)), 0..200)
+}
+
+#[test]
+fn no_datagram_panics_or_makes_memory_grow() {
+    let _alone = alone();
+    proptest!(|(datagrams in transmissions())| {
+        let (before, mut most) = (ALLOCATOR.allocated(), 0);
+        let (_end, cost) = cost_of(|| {
+            let mut end = end(Config { pool_limit: ByteSize(1 << 20), ..Config::default() });
+            end.add_path(Instant::ZERO, path(1));
+            for (datagram, step) in datagrams.iter().zip(1u32..) {
+                let (index, first, rest) = datagram;
+                let now = Instant::ZERO + step * MS;
+                let bytes = [&[*first][..], rest].concat();
+                let _ = end.handle_datagram(now, path(*index), &bytes, Ecn::Ce);
+                most = most.max(ALLOCATOR.allocated().saturating_sub(before));
+                turn(&mut end, now);
+            }
+            turn(&mut end, Instant::ZERO + 10_000 * MS);
+            end
+        });
+        prop_assert!(most < 1 << 20, "{} bytes", most);
+        prop_assert!(cost < 50_000, "{} bytes", cost);
+    });
+}
