@@ -4,6 +4,7 @@ mod attach;
 mod complaints;
 mod cost;
 mod dial;
+mod indices;
 mod search;
 mod servers;
 mod show;
@@ -57,9 +58,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 
 /// The pause after another client of the same name has taken the session: two of them are not to take turns.
 const SUPERSEDED: Duration = Duration::from_secs(30);
-
-/// How long a session that has no path is kept; the client looks for another server long before.
-const KEEP: Duration = Duration::from_secs(600);
 
 /// Keeps a tunnel up until SIGINT or SIGTERM.
 pub(crate) async fn run(config: ClientConfig) -> Result<()> {
@@ -207,7 +205,7 @@ impl Client {
 
     fn end(&mut self) {
         if let Some(current) = self.current.take() {
-            current.membership.handle.tell(Command::Stop(CloseCode::Done));
+            current.membership.handle.stop(CloseCode::Done);
         }
     }
 
@@ -282,7 +280,7 @@ impl Client {
         self.end();
         self.to_session.send_replace(Some(handle.packets.clone()));
         let mut current = Current {
-            membership: Arc::new(Membership::new(server, opened.session, secret, handle, trouble)),
+            membership: Arc::new(Membership::new(server, opened.session, secret, handle, trouble, first.index)),
             addresses,
             since: SystemTime::now(),
             trouble: troubles,
@@ -304,7 +302,7 @@ impl Client {
             borders: opened.coding.borders,
             device: Arc::clone(&self.device),
             admission: Admission::Everything,
-            keep: KEEP,
+            keep: self.config.keep,
             // The one who sets it lives as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),
             mtu: opened.mtu.min(self.config.common.mtu),
@@ -356,10 +354,11 @@ impl Client {
                 }
                 found = finished(&mut search) => {
                     search = None;
+                    let over = forgotten || current.membership.handle.is_over();
                     match found {
-                        Some((_, server)) if server == current.membership.server && !forgotten => self.reconnect(),
+                        Some((_, server)) if server == current.membership.server && !over => self.reconnect(),
                         Some(found) => return Some(found),
-                        None if forgotten => return None,
+                        None if over => return None,
                         None => not_before = Instant::now() + backoff.after_failure(1.0),
                     }
                 }
@@ -399,7 +398,7 @@ impl Client {
             if waits != path.standby {
                 info!(interface = path.name, waits, "uplink of a higher cost");
                 let id = PathId::all().nth(path.index).expect("a path's index");
-                current.membership.handle.tell(Command::Standby(id, waits));
+                current.membership.handle.tell(Command::Standby(id, waits)).await;
             }
         }
         let heard = report.paths.iter().any(|path| path.figures.unanswered < SILENCE);

@@ -11,23 +11,27 @@ use crate::device::Device;
 use crate::metrics;
 use crate::nat::{Nat, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
-use crate::status::{Status, StatusFile};
+use crate::status::{SessionStatus, Status, StatusFile};
 use crate::tls;
 use anyhow::Result;
 use guests::Guests;
 use hawser_io::tun::Buffer;
-use registry::Registry;
+use registry::{Open, Registry};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use strays::Strays;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep, timeout};
 use tracing::{error, info};
 
 /// How often the status is written.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long sessions may take to say how they are.
+const REPORTING: Duration = Duration::from_secs(1);
 
 /// How long connections may take to say that they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -96,7 +100,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     for endpoint in &endpoints {
         endpoint.close(0u8.into(), b"the server has ended");
         // Whoever does not hear it notices soon.
-        let _ = tokio::time::timeout(CLOSING, endpoint.wait_all_draining()).await;
+        let _ = timeout(CLOSING, endpoint.wait_all_draining()).await;
     }
     Ok(())
 }
@@ -173,6 +177,10 @@ fn route(device: &Device, mut changes: mpsc::UnboundedReceiver<(Vec<IpAddr>, Opt
     }
 }
 
+async fn status_of(open: Arc<Open>) -> Option<SessionStatus> {
+    open.handle.report().await.map(|report| open.status(report))
+}
+
 impl Server {
     async fn status(&self) -> Status {
         let mut status = Status::new(&self.config.common, "server");
@@ -181,11 +189,15 @@ impl Server {
         status.not_passed_on = self.registry.counted();
         status.not_passed_on.extend(self.device.counted());
         status.not_passed_on.extend(self.strays.counted());
-        for open in self.registry.sessions() {
-            if let Some(report) = open.handle.report().await {
-                status.sessions.push(open.status(report));
+        let mut reports: JoinSet<_> = self.registry.sessions().into_iter().map(status_of).collect();
+        // Whoever does not answer in time is left out this time.
+        let all = async {
+            while let Some(answer) = reports.join_next().await {
+                status.sessions.extend(answer.ok().flatten());
             }
-        }
+        };
+        let _ = timeout(REPORTING, all).await;
+        status.sessions.sort_by(|one, other| one.peer.cmp(&other.peer));
         status
     }
 }

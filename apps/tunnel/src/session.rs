@@ -21,7 +21,7 @@ use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
 /// Packets that the kernel handed over at once.
@@ -39,6 +39,9 @@ const MOST_TRANSMITS: usize = 512;
 /// When packets wait, how soon a connection that paces what it has is looked at again. Nobody tells when it has sent.
 const PACED: Duration = Duration::from_millis(1);
 
+/// What a session may have been told and not have done: who says more has to wait.
+const COMMANDS: usize = 16;
+
 /// What a session is told.
 pub(crate) enum Command {
     /// A path; it replaces the one that has its index.
@@ -47,30 +50,38 @@ pub(crate) enum Command {
     Remove(PathId, usize),
     /// The path waits, or does so no longer.
     Standby(PathId, bool),
-    /// How things are.
-    Report(oneshot::Sender<Report>),
-    /// The end, said to the other one.
-    Stop(CloseCode),
 }
 
 /// What reaches a session.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) packets: mpsc::Sender<Batch>,
-    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    commands: mpsc::Sender<Command>,
+    reports: mpsc::Sender<oneshot::Sender<Report>>,
+    stop: watch::Sender<Option<CloseCode>>,
 }
 
 impl Handle {
     /// How things are; none when the session has ended.
     pub(crate) async fn report(&self) -> Option<Report> {
         let (answer, report) = oneshot::channel();
-        self.commands.send(Command::Report(answer)).ok()?;
+        self.reports.send(answer).await.ok()?;
         report.await.ok()
     }
 
-    /// Tells the session; one that has ended need not be told.
-    pub(crate) fn tell(&self, command: Command) {
-        let _ = self.commands.send(command);
+    /// Tells the session, as soon as it has done most of what it was told before; one that has ended need not be told.
+    pub(crate) async fn tell(&self, command: Command) {
+        let _ = self.commands.send(command).await;
+    }
+
+    /// Ends the session, and says why to the other end.
+    pub(crate) fn stop(&self, code: CloseCode) {
+        self.stop.send_replace(Some(code));
+    }
+
+    /// Whether the session has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.commands.is_closed()
     }
 }
 
@@ -131,7 +142,9 @@ struct Session {
 /// Starts a session without paths. The task ends when it is told to or has had no path for too long.
 pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>) {
     let (packets, packet_batches) = mpsc::channel(BATCHES);
-    let (commands, orders) = mpsc::unbounded_channel();
+    let (commands, orders) = mpsc::channel(COMMANDS);
+    let (reports, questions) = mpsc::channel(COMMANDS);
+    let stop = watch::Sender::new(None);
     let (datagrams, datagram_batches) = mpsc::channel(DATAGRAM_BATCHES);
     let session = Session {
         endpoint: Endpoint::new(settings.coding.clone()),
@@ -146,8 +159,16 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
         outgoing: Vec::new(),
         settings,
     };
-    let task = tokio::spawn(session.run(packet_batches, datagram_batches, orders));
-    (Handle { packets, commands }, task)
+    let told = Told { commands: orders, questions, stop: stop.subscribe() };
+    let task = tokio::spawn(session.run(packet_batches, datagram_batches, told));
+    (Handle { packets, commands, reports, stop }, task)
+}
+
+/// Where a session hears what it is told.
+struct Told {
+    commands: mpsc::Receiver<Command>,
+    questions: mpsc::Receiver<oneshot::Sender<Report>>,
+    stop: watch::Receiver<Option<CloseCode>>,
 }
 
 impl Session {
@@ -155,7 +176,7 @@ impl Session {
         mut self,
         mut packets: mpsc::Receiver<Batch>,
         mut datagrams: mpsc::Receiver<Datagrams>,
-        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut told: Told,
     ) {
         let (mut received, mut taken) = (Vec::new(), Vec::new());
         loop {
@@ -163,11 +184,13 @@ impl Session {
             let wake = Arc::clone(&self.wake);
             tokio::select! {
                 biased;
-                command = commands.recv() => match command {
-                    Some(Command::Stop(code)) => return self.stop(code),
-                    Some(command) => self.obey(command),
-                    None => return self.stop(CloseCode::Done),
-                },
+                code = told.stop.wait_for(Option::is_some) => {
+                    let code = code.ok().and_then(|code| *code);
+                    return self.stop(code.unwrap_or(CloseCode::Done));
+                }
+                // Whoever asked may have gone.
+                Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
+                Some(command) = told.commands.recv() => self.obey(command),
                 _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
                 Some(batch) = packets.recv(), if self.has_room() => taken.push(batch),
                 () = wake.wanted() => {}
@@ -200,9 +223,6 @@ impl Session {
                 }
             }
             Command::Standby(id, standby) => self.set_standby(now, id, standby),
-            // Whoever asked may have gone.
-            Command::Report(answer) => drop(answer.send(self.report())),
-            Command::Stop(_) => {}
         }
     }
 

@@ -63,11 +63,15 @@ pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch:
 
 /// A connection that has become a path.
 struct Attached {
-    connection: Connection,
+    peer: Peer,
+    link: Link,
     send: SendStream,
     receive: RecvStream,
     number: PathNumber,
     open: Arc<Open>,
+    answer: Answer,
+    /// Bytes that a packet's payload may have.
+    payload: u16,
 }
 
 /// Hears what a client wants and does it; none when it was refused or wanted nothing more.
@@ -93,24 +97,15 @@ async fn welcome(
         let explanation = format!("{} is not among the clients of this server", peer.name);
         return refuse(server, &connection, &mut send, Refusal::NotAdmitted, explanation).await;
     }
-    let client = peer.name;
-    let link = || Link {
-        connection: connection.clone(),
-        live: live.clone(),
-        wake: wake.clone(),
-        name: remote.to_string(),
-        cost: 0,
-        standby: None,
-        buffer: DATAGRAM_BUFFER,
-    };
+    let client = &peer.name;
     let outcome = match hello {
         Hello::Open { addresses, path } => {
-            open(server, &connection, &client, &addresses).map(|(open, answer)| {
+            open(server, &connection, client, &addresses).map(|(open, answer)| {
                 info!(client, addresses = ?open.addresses, %remote, "session opened");
                 (open, path, answer)
             })
         }
-        Hello::Join { session, path, proof } => match server.registry.find(session, &client) {
+        Hello::Join { session, path, proof } => match server.registry.find(session, client) {
             None => Err((Refusal::UnknownSession, "this session is over".to_owned())),
             Some(open) if !open.secret.accepts(&connection, path, &proof) => {
                 Err((Refusal::Proof, "the proof is of another session or connection".to_owned()))
@@ -123,9 +118,9 @@ async fn welcome(
     };
     match outcome {
         Ok((open, number, answer)) => {
-            open.handle.tell(Command::Add(number, link()));
-            join::send_filling(&mut send, &answer, payload).await?;
-            Ok(Some(Attached { connection, send, receive, number, open }))
+            let name = remote.to_string();
+            let link = Link { connection, live, wake, name, cost: 0, standby: None, buffer: DATAGRAM_BUFFER };
+            Ok(Some(Attached { peer, link, send, receive, number, open, answer, payload }))
         }
         Err((reason, explanation)) => refuse(server, &connection, &mut send, reason, explanation).await,
     }
@@ -234,28 +229,36 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
 
 /// Stays with a path until its connection ends.
 async fn attend(server: &Server, path: Attached) {
-    let Attached { connection, mut send, mut receive, number, open } = path;
+    let Attached { peer: _, link, mut send, mut receive, number, open, answer, payload } = path;
+    let connection = link.connection.clone();
+    open.handle.tell(Command::Add(number, link)).await;
     // A client has uplinks that wait when it wants to know whether it needs them.
     let has_waited = watch::Sender::new(number.standby);
     let listen = async {
         while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
             has_waited.send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
-            open.handle.tell(Command::Standby(number.index, standby));
+            // A session that has enough to do lets the client wait, by QUIC's flow control.
+            open.handle.tell(Command::Standby(number.index, standby)).await;
         }
         // A client that closes its stream or talks nonsense has nothing more to say.
         std::future::pending::<()>().await;
+    };
+    let speak = async {
+        // A connection that has just ended needs no answer.
+        let _ = join::send_filling(&mut send, &answer, payload).await;
+        notify(server, &open, has_waited.subscribe(), &mut send).await;
     };
     tokio::select! {
         reason = connection.closed() => {
             debug!(client = open.client, path = %number.index, "path lost: {reason}");
             if CloseCode::Done.is_of(&reason) {
-                open.handle.tell(Command::Stop(CloseCode::Done));
+                open.handle.stop(CloseCode::Done);
             }
         }
         () = listen => {}
-        () = notify(server, &open, has_waited.subscribe(), &mut send) => {}
+        () = speak => {}
     }
-    open.handle.tell(Command::Remove(number.index, connection.stable_id()));
+    open.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
 }
 
 /// Tells a client what it should know, on the stream of one of its paths.

@@ -3,7 +3,6 @@
 use super::Server;
 use crate::config::{Credentials, Listed};
 use crate::join::CloseCode;
-use crate::session::Command;
 use crate::tls::Peer;
 use anyhow::{Context, Result, bail};
 use hawser_client::{Identity, NodeClient};
@@ -170,7 +169,7 @@ impl Server {
         for open in self.registry.sessions() {
             if !known.clients.contains_key(&open.client) {
                 warn!(client = open.client, "the controller does not let it in any more");
-                open.handle.tell(Command::Stop(CloseCode::Refused));
+                open.handle.stop(CloseCode::Refused);
             }
         }
     }

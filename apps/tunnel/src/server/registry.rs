@@ -2,7 +2,7 @@ use super::addresses::Addresses;
 use crate::config::ServerConfig;
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
-use crate::session::{Batch, Command, Handle, Report};
+use crate::session::{Batch, Handle, Report};
 use crate::status::SessionStatus;
 use hawser_control::tunnel::Client;
 use std::collections::{BTreeMap, HashMap};
@@ -83,7 +83,7 @@ impl Registry {
         let mut clients = self.lock();
         if let Some(former) = clients.by_name.get(client).copied() {
             if let Some(former) = clients.by_id.get(&former) {
-                former.handle.tell(Command::Stop(CloseCode::Superseded));
+                former.handle.stop(CloseCode::Superseded);
                 self.refuse("superseded");
             }
             self.remove(&mut clients, former);
@@ -123,7 +123,7 @@ impl Registry {
     /// Ends all sessions.
     pub(crate) fn stop_all(&self) {
         for open in self.sessions() {
-            open.handle.tell(Command::Stop(CloseCode::Draining));
+            open.handle.stop(CloseCode::Draining);
         }
     }
 

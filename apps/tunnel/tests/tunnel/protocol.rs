@@ -21,6 +21,9 @@ const IDLE_CLIENT_BYTES: u64 = 200_000;
 
 const CLIENTS: u64 = 1000;
 
+/// Notices of one client.
+const FLOOD_BYTES: usize = 6_000_000;
+
 /// Runs `work` with an endpoint in the namespace.
 fn with_endpoint<T: Send, F: Future<Output = T>>(
     namespace: &Namespace,
@@ -60,8 +63,7 @@ async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
 /// Says something on the connection's stream, and returns the answer; none when there is none.
 async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
     let (mut send, mut receive) = connection.open_bi().await.ok()?;
-    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
-    send.write_all(&[&length, message].concat()).await.ok()?;
+    send.write_all(&framed(message)).await.ok()?;
     let mut length = [0; 2];
     receive.read_exact(&mut length).await.ok()?;
     let mut text = vec![0; u16::from_be_bytes(length).into()];
@@ -69,6 +71,12 @@ async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
     // An end of the stream would be the end of the path.
     std::mem::forget(send);
     Some(serde_json::from_slice(&text).unwrap())
+}
+
+/// The message after its length.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
+    [&length, message].concat()
 }
 
 fn open() -> Vec<u8> {
@@ -140,6 +148,31 @@ fn nonsense_is_refused_and_counted() {
     // Whoever comes next is served.
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
+fn a_flood_of_notices_costs_no_memory() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let _client = rig.client("");
+    let folder = rig.folder.path();
+    let memory = || resident_bytes(server.process.id());
+    with_endpoint(&rig.client, async |endpoint| {
+        let greedy = connect(&endpoint, &quic(&rig.authority, folder, "greedy")).await;
+        let (mut send, _receive) = greedy.open_bi().await.unwrap();
+        send.write_all(&framed(&open())).await.unwrap();
+        let notice = |standby: bool| framed(json!({ "standby": standby }).to_string().as_bytes());
+        let notices = [notice(true), notice(false)].concat().repeat(1000);
+        send.write_all(&notices).await.unwrap();
+        let before = memory();
+        for _ in 0..FLOOD_BYTES / notices.len() {
+            send.write_all(&notices).await.unwrap();
+            let more = memory().saturating_sub(before);
+            assert!(more < 16 << 20, "{more} bytes more");
+        }
+    });
+    echo(&rig.client, &rig.host, HOST4);
+    server.until("both have sessions", |status| status.sessions.len() == 2);
 }
 
 #[test]
