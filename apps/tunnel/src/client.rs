@@ -34,6 +34,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
@@ -126,7 +127,7 @@ impl Client {
         let usage = Usage::read(config.usage_file.clone())?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
-        let nat = config.masquerade.then(|| Nat::set_up(&common.interface, &[])).transpose()?;
+        let nat = config.masquerade.then(|| Nat::of_client(&common.interface)).transpose()?;
         let to_session = watch::Sender::new(None);
         tokio::spawn(feed(Arc::clone(&device), to_session.subscribe()));
         let (mtu, mtus) = std::sync::mpsc::channel();
@@ -280,7 +281,14 @@ impl Client {
         self.end();
         self.to_session.send_replace(Some(handle.packets.clone()));
         let mut current = Current {
-            membership: Arc::new(Membership::new(server, opened.session, secret, handle, trouble, first.index)),
+            membership: Arc::new(Membership::new(
+                server,
+                opened.session,
+                secret,
+                handle,
+                trouble,
+                first.index,
+            )),
             addresses,
             since: SystemTime::now(),
             trouble: troubles,
@@ -447,8 +455,11 @@ async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<
             Ok(packets) => {
                 let session = session.borrow().clone();
                 match session {
-                    // When the session ends while this waits, they are lost with those that it has.
-                    Some(session) => drop(session.send(packets).await),
+                    Some(session) => {
+                        if let Err(SendError(packets)) = session.send(packets).await {
+                            device.lose(packets.len());
+                        }
+                    }
                     None => device.lose(packets.len()),
                 }
             }

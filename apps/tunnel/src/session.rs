@@ -122,6 +122,8 @@ pub(crate) struct Dropped {
     pub(crate) to_other_client: u64,
     /// They are no IP packets.
     pub(crate) malformed: u64,
+    /// Datagrams of a connection that was no path any more.
+    pub(crate) path_ended: u64,
 }
 
 struct Session {
@@ -185,8 +187,8 @@ impl Session {
             tokio::select! {
                 biased;
                 code = told.stop.wait_for(Option::is_some) => {
-                    let code = code.ok().and_then(|code| *code);
-                    return self.stop(code.unwrap_or(CloseCode::Done));
+                    let code = code.ok().and_then(|code| *code).unwrap_or(CloseCode::Done);
+                    return self.stop(code, packets, datagrams);
                 }
                 // Whoever asked may have gone.
                 Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
@@ -208,7 +210,7 @@ impl Session {
             }
             self.drive(now);
             if self.is_abandoned(now) {
-                return self.stop(CloseCode::Done);
+                return self.stop(CloseCode::Done, packets, datagrams);
             }
         }
     }
@@ -270,7 +272,19 @@ impl Session {
         }
     }
 
-    fn stop(self, code: CloseCode) {
+    /// Says the end to the other end, and counts what waits still.
+    fn stop(
+        self,
+        code: CloseCode,
+        mut packets: mpsc::Receiver<Batch>,
+        mut datagrams: mpsc::Receiver<Datagrams>,
+    ) {
+        packets.close();
+        datagrams.close();
+        let packets = std::iter::from_fn(|| packets.try_recv().ok()).map(|batch| batch.len());
+        let datagrams = std::iter::from_fn(|| datagrams.try_recv().ok()).map(|batch| batch.datagrams.len());
+        let waiting = packets.chain(datagrams).sum::<usize>() + self.endpoint.waiting();
+        self.settings.device.count_ended(waiting);
         for path in self.paths.into_iter().flatten() {
             path.end(Some(code));
         }
@@ -305,10 +319,11 @@ impl Session {
     }
 
     fn take_datagrams(&mut self, now: Instant, batch: Datagrams) {
-        let Some(path) = &mut self.paths[batch.path.index()] else { return };
-        if !path.is(batch.connection) {
+        let path = self.paths[batch.path.index()].as_mut().filter(|path| path.is(batch.connection));
+        let Some(path) = path else {
+            self.dropped.path_ended += batch.datagrams.len() as u64;
             return;
-        }
+        };
         path.received(&batch.datagrams);
         for datagram in &batch.datagrams {
             // What is refused is counted by the endpoint.

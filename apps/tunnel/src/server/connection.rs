@@ -1,6 +1,7 @@
-use super::Server;
 use super::registry::Open;
-use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret};
+use super::sources::Sources;
+use super::{RouteChange, Server};
+use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, peer};
@@ -13,8 +14,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-/// How long a client may take from its first packet to what it wants.
+/// How long a client may take from its first packet to what it wants, and to the end of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+const TLS_HANDSHAKE: Duration = Duration::from_secs(3);
 
 /// How often it is looked whether packets wait for the paths of a client some of which wait.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -26,14 +28,21 @@ const HANDSHAKES: usize = 512;
 /// Lets clients in until the endpoint closes.
 pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch::Receiver<ServerConfig>) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let sources = Arc::new(Sources::default());
     while let Some(incoming) = endpoint.accept().await {
-        let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES;
+        let source = session::canonical(incoming.remote_address()).ip();
+        let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES || sources.is_crowded(source);
         if crowded && !incoming.remote_address_validated() {
             server.registry.refuse("retry");
             // It may not be asked to try again twice; then it is dropped.
             let _ = incoming.retry();
             continue;
         }
+        let Some(share) = sources.take(source) else {
+            server.registry.refuse("too_many_of_source");
+            incoming.ignore();
+            continue;
+        };
         let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else {
             server.registry.refuse("too_many_handshakes");
             incoming.ignore();
@@ -44,7 +53,7 @@ pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch:
             let remote = session::canonical(incoming.remote_address());
             match timeout(HANDSHAKE, welcome(&server, incoming, quic)).await {
                 Ok(Ok(Some(path))) => {
-                    drop(permit);
+                    drop((permit, share));
                     attend(&server, path).await;
                 }
                 Ok(Ok(None)) => {}
@@ -84,7 +93,13 @@ async fn welcome(
     let remote = session::canonical(incoming.remote_address());
     let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
     quic.transport_config(transport(payload, &live)?);
-    let connection = incoming.accept_with(Arc::new(quic))?.await?;
+    let connection = timeout(TLS_HANDSHAKE, incoming.accept_with(Arc::new(quic))?);
+    let Ok(connection) = connection.await else {
+        server.registry.refuse("timeout");
+        debug!(%remote, "took too long to show its certificate");
+        return Ok(None);
+    };
+    let connection = connection?;
     let peer = peer(&connection)?;
     let (mut send, mut receive) = connection.accept_bi().await?;
     let hello: Hello = match join::receive(&mut receive).await {
@@ -173,8 +188,8 @@ fn open(
     }
     let secret = |id| Secret::of(connection, id).ok();
     let mut task = None;
-    let start = |addresses: &[IpAddr]| {
-        let (handle, session) = start_session(server, addresses);
+    let start = |id, addresses: &[IpAddr]| {
+        let (handle, session) = start_session(server, id, addresses);
         task = Some(session);
         handle
     };
@@ -196,7 +211,11 @@ fn open(
     Ok((open, Answer::Opened(Box::new(answer))))
 }
 
-fn start_session(server: &Arc<Server>, addresses: &[IpAddr]) -> (Handle, tokio::task::JoinHandle<()>) {
+fn start_session(
+    server: &Arc<Server>,
+    session: SessionId,
+    addresses: &[IpAddr],
+) -> (Handle, tokio::task::JoinHandle<()>) {
     let config = &server.config;
     let own = server.registry.own_addresses().into_iter().map(|(address, _)| address);
     let (routed, routes) = (addresses.to_vec(), server.routes.clone());
@@ -211,7 +230,9 @@ fn start_session(server: &Arc<Server>, addresses: &[IpAddr]) -> (Handle, tokio::
         },
         keep: config.keep,
         // The one who routes lives as long as the server.
-        mtu_changed: Box::new(move |mtu| _ = routes.send((routed.clone(), Some(mtu)))),
+        mtu_changed: Box::new(move |mtu| {
+            let _ = routes.send(RouteChange { session, addresses: routed.clone(), mtu: Some(mtu) });
+        }),
         mtu: config.common.mtu,
     })
 }
@@ -223,15 +244,21 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
     }
     server.registry.close(open.id);
     // The one who routes lives as long as the server.
-    let _ = server.routes.send((open.addresses.clone(), None));
+    let _ =
+        server.routes.send(RouteChange { session: open.id, addresses: open.addresses.clone(), mtu: None });
     info!(client = open.client, "session closed");
 }
 
 /// Stays with a path until its connection ends.
 async fn attend(server: &Server, path: Attached) {
-    let Attached { peer: _, link, mut send, mut receive, number, open, answer, payload } = path;
+    let Attached { peer, link, mut send, mut receive, number, open, answer, payload } = path;
     let connection = link.connection.clone();
     open.handle.tell(Command::Add(number, link)).await;
+    open.attach(connection.clone(), peer.clone());
+    // Whoever revokes the certificate from now on sees the connection; it may have happened since it was looked at.
+    if server.guests.as_ref().is_some_and(|guests| !guests.knows(&peer)) {
+        CloseCode::Refused.close(&connection);
+    }
     // A client has uplinks that wait when it wants to know whether it needs them.
     let has_waited = watch::Sender::new(number.standby);
     let listen = async {
@@ -258,6 +285,7 @@ async fn attend(server: &Server, path: Attached) {
         () = listen => {}
         () = speak => {}
     }
+    open.detach(connection.stable_id());
     open.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
 }
 

@@ -62,6 +62,11 @@ impl Guests {
         Ok(Guests { known: watch::Sender::new(Known::of(clients, None)), stranger: Notify::new() })
     }
 
+    /// Whether the client's certificate is in force, as far as is known.
+    pub(super) fn knows(&self, peer: &Peer) -> bool {
+        self.known.borrow().admits(peer)
+    }
+
     /// Whether the client is let in. Who is not known may have been enrolled, or have got another certificate, since the
     /// controller was last asked.
     pub(super) async fn admits(&self, peer: &Peer) -> bool {
@@ -157,8 +162,8 @@ fn keep(path: &Path, clients: &[Client]) -> Result<()> {
 }
 
 impl Server {
-    /// Gives clients the addresses that the controller gave them, and ends sessions of those whom it does not let in any
-    /// more.
+    /// Gives clients the addresses that the controller gave them, ends sessions of those whom it does not let in any more,
+    /// and closes connections whose certificates are not in force any more; a client with another one may join again.
     fn follow(&self, guests: &Guests) {
         let known = guests.known.borrow();
         self.registry.assign(known.clients.values());
@@ -170,6 +175,11 @@ impl Server {
             if !known.clients.contains_key(&open.client) {
                 warn!(client = open.client, "the controller does not let it in any more");
                 open.handle.stop(CloseCode::Refused);
+                continue;
+            }
+            let closed = open.close_unless(|peer| known.admits(peer));
+            if closed > 0 {
+                warn!(client = open.client, closed, "a certificate is not in force any more");
             }
         }
     }

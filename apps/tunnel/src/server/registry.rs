@@ -4,12 +4,14 @@ use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
 use crate::session::{Batch, Handle, Report};
 use crate::status::SessionStatus;
+use crate::tls::Peer;
 use hawser_control::tunnel::Client;
+use noq::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use tokio::sync::mpsc;
 use tokio::sync::mpsc::error::TrySendError;
 
@@ -21,9 +23,32 @@ pub(crate) struct Open {
     pub(crate) secret: Secret,
     pub(crate) handle: Handle,
     pub(crate) since: SystemTime,
+    /// Its connections, by what the library calls them, with the certificates that they were let in by.
+    connections: Mutex<HashMap<usize, (Connection, Peer)>>,
 }
 
 impl Open {
+    /// Remembers a connection, and by which certificate it was let in.
+    pub(crate) fn attach(&self, connection: Connection, peer: Peer) {
+        self.connections().insert(connection.stable_id(), (connection, peer));
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn detach(&self, connection: usize) {
+        self.connections().remove(&connection);
+    }
+
+    /// Closes the connections of those that are not admitted; returns how many these were.
+    pub(crate) fn close_unless(&self, admits: impl Fn(&Peer) -> bool) -> usize {
+        let connections = self.connections();
+        let foreign = connections.values().filter(|(_, peer)| !admits(peer));
+        foreign.inspect(|(connection, _)| CloseCode::Refused.close(connection)).count()
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<usize, (Connection, Peer)>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn status(&self, report: Report) -> SessionStatus {
         SessionStatus::new(&self.client, &self.addresses, self.since, report)
     }
@@ -49,7 +74,7 @@ struct Clients {
 
 impl Registry {
     pub(crate) fn new(config: &ServerConfig) -> Registry {
-        let addresses = Addresses::new(config.prefixes.clone(), &config.clients);
+        let addresses = Addresses::new(config.prefixes.clone(), &config.clients, config.keep);
         Registry {
             most: config.most_clients,
             own: addresses.of_server(),
@@ -72,13 +97,13 @@ impl Registry {
     }
 
     /// Makes a session for `client`, in place of the one that it may have: a client that was restarted does not wait for
-    /// what it left behind. `start` gets the addresses. None when the server is full.
+    /// what it left behind. `start` gets its name and addresses. None when the server is full.
     pub(crate) fn open(
         &self,
         client: &str,
         wanted: &[IpAddr],
         secret: impl FnOnce(SessionId) -> Option<Secret>,
-        start: impl FnOnce(&[IpAddr]) -> Handle,
+        start: impl FnOnce(SessionId, &[IpAddr]) -> Handle,
     ) -> Option<Arc<Open>> {
         let mut clients = self.lock();
         if let Some(former) = clients.by_name.get(client).copied() {
@@ -93,12 +118,14 @@ impl Registry {
         }
         let id = SessionId::random();
         let secret = secret(id)?;
-        let addresses = clients.addresses.take(client, wanted)?;
-        let handle = start(&addresses);
+        let addresses = clients.addresses.take(client, wanted, Instant::now())?;
+        let handle = start(id, &addresses);
         let mut by_address = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
         by_address.extend(addresses.iter().map(|address| (*address, handle.packets.clone())));
         let since = SystemTime::now();
-        let open = Arc::new(Open { id, client: client.to_owned(), addresses, secret, handle, since });
+        let (client_name, connections) = (client.to_owned(), Mutex::default());
+        let open = Open { id, client: client_name, addresses, secret, handle, since, connections };
+        let open = Arc::new(open);
         clients.by_name.insert(client.to_owned(), id);
         clients.by_id.insert(id, Arc::clone(&open));
         Some(open)
@@ -113,6 +140,16 @@ impl Registry {
     /// The session called `id`, if it is the client's.
     pub(crate) fn find(&self, id: SessionId, client: &str) -> Option<Arc<Open>> {
         self.lock().by_id.get(&id).filter(|open| open.client == client).cloned()
+    }
+
+    /// Whether the session called `id` is open.
+    pub(crate) fn is_open(&self, id: SessionId) -> bool {
+        self.lock().by_id.contains_key(&id)
+    }
+
+    /// Whether a client has the address.
+    pub(crate) fn is_taken(&self, address: IpAddr) -> bool {
+        self.by_address.read().unwrap_or_else(PoisonError::into_inner).contains_key(&address)
     }
 
     /// Forgets a session that has ended.
@@ -137,7 +174,10 @@ impl Registry {
     pub(crate) fn dispatch(&self, packets: Batch) {
         let mut batches: Vec<(IpAddr, Batch)> = Vec::new();
         for packet in packets {
-            let Some(destination) = packet::destination(&packet) else { continue };
+            let Some(destination) = packet::destination(&packet) else {
+                self.for_nobody.fetch_add(1, Relaxed);
+                continue;
+            };
             match batches.iter_mut().rev().find(|(to, _)| *to == destination) {
                 Some((_, batch)) => batch.push(packet),
                 None => batches.push((destination, vec![packet])),
@@ -150,8 +190,11 @@ impl Registry {
                 self.for_nobody.fetch_add(count, Relaxed);
                 continue;
             };
-            if let Err(TrySendError::Full(_)) = client.try_send(batch) {
-                self.queue_full.fetch_add(count, Relaxed);
+            match client.try_send(batch) {
+                Ok(()) => {}
+                Err(TrySendError::Full(_)) => _ = self.queue_full.fetch_add(count, Relaxed),
+                // It has gone, and its addresses are about to.
+                Err(TrySendError::Closed(_)) => _ = self.for_nobody.fetch_add(count, Relaxed),
             }
         }
     }
@@ -177,7 +220,7 @@ impl Registry {
         for address in &open.addresses {
             by_address.remove(address);
         }
-        clients.addresses.give_back(&open.client, open.addresses.clone());
+        clients.addresses.give_back(&open.client, open.addresses.clone(), Instant::now());
     }
 
     /// What a panicking thread left is whole: nothing in here panics half-way.

@@ -2,7 +2,7 @@
 
 use crate::certificates::Authority;
 use crate::process::resident_bytes;
-use crate::rig::{HOST4, PORT, Rig};
+use crate::rig::{HOST4, PATIENCE, PORT, Rig, nft};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_quic::{Congestion, Live, Transport, tls};
@@ -21,6 +21,9 @@ const IDLE_CLIENT_BYTES: u64 = 200_000;
 
 const CLIENTS: u64 = 1000;
 
+/// Handshakes that one source begins, more than a server has at once.
+const HALF_OPEN: usize = 600;
+
 /// Notices of one client.
 const FLOOD_BYTES: usize = 6_000_000;
 
@@ -33,12 +36,7 @@ fn with_endpoint<T: Send, F: Future<Output = T>>(
         // The connections go on while a test waits for the server.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        runtime.block_on(async {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            let endpoint =
-                Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
-            work(endpoint).await
-        })
+        runtime.block_on(async { work(endpoint_at("0.0.0.0")).await })
     };
     namespace.run(run).unwrap()
 }
@@ -53,6 +51,11 @@ fn quic(authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
     let transport = transport.config(Congestion::bbr(Arc::new(Live::new(|| {})), 1)).unwrap();
     config.transport_config(Arc::new(transport));
     config
+}
+
+fn endpoint_at(address: &str) -> Endpoint {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap()
 }
 
 async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
@@ -148,6 +151,61 @@ fn nonsense_is_refused_and_counted() {
     // Whoever comes next is served.
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
+fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    rig.client.ip("addr add 10.1.0.66/24 dev wan0").unwrap();
+    // What is longer than a Retry gets lost on the way to that address.
+    nft(
+        &rig.client,
+        "table ip deaf {\nchain input {\ntype filter hook input priority 0;\n\
+         ip daddr 10.1.0.66 udp sport 14752 udp length > 600 drop\n}\n}",
+    );
+    with_endpoint(&rig.client, async |_| {
+        let config = quic(&rig.authority, folder, "deaf");
+        let handshakes: Vec<_> = (0..HALF_OPEN)
+            .map(|_| {
+                let (endpoint, config) = (endpoint_at("10.1.0.66"), config.clone());
+                tokio::spawn(async move {
+                    let server = format!("{SERVER}:{PORT}").parse().unwrap();
+                    loop {
+                        // It is given up at some point, and begun again.
+                        let _ = endpoint.connect_with(config.clone(), server, "one").unwrap().await;
+                    }
+                })
+            })
+            .collect();
+        let others = async {
+            server.until_counted("connection_too_many_of_source", 100);
+            let car = connect(&endpoint_at("10.1.1.1"), &quic(&rig.authority, folder, "car")).await;
+            assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
+        };
+        tokio::time::timeout(PATIENCE, others).await.unwrap();
+        handshakes.iter().for_each(tokio::task::JoinHandle::abort);
+    });
+}
+
+#[test]
+fn an_address_that_another_client_had_is_not_to_be_had_for_asking() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let car = rig.client("");
+    let had = car.session().addresses;
+    assert!(car.process.stop(PATIENCE).unwrap().success());
+    server.until("it has gone", |status| status.sessions.is_empty());
+    let path = json!({ "index": 0, "standby": false });
+    let wish = json!({ "open": { "addresses": had, "path": path } }).to_string();
+    with_endpoint(&rig.client, async |endpoint| {
+        let thief = connect(&endpoint, &quic(&rig.authority, rig.folder.path(), "thief")).await;
+        let answer = say(&thief, wish.as_bytes()).await.unwrap();
+        let got = answer["opened"]["addresses"].to_string();
+        assert!(had.iter().all(|address| !got.contains(&format!("\"{address}\""))), "{got}");
+        assert_eq!(rig.client("").session().addresses, had);
+    });
 }
 
 #[test]

@@ -34,7 +34,8 @@ fn an_uplink_that_flaps_leaves_the_other_alone() {
     let server = rig.server(0, "", "");
     let client = rig.client("");
     let steady = |status: &Status| {
-        let remotes = status.sessions.iter().flat_map(|session| &session.paths).filter_map(|path| path.remote);
+        let remotes =
+            status.sessions.iter().flat_map(|session| &session.paths).filter_map(|path| path.remote);
         remotes.filter(|remote| remote.ip().to_string() == "10.1.0.1").map(|remote| remote.port()).next()
     };
     let before = steady(&server.until("the steady uplink", |status| steady(status).is_some()));
