@@ -16,7 +16,7 @@ use crate::device::Device;
 use crate::join::{CloseCode, Opened, PathNumber};
 use crate::metrics;
 use crate::nat::Nat;
-use crate::session::{self, Admission, Batch, Command, Handle, Settings};
+use crate::session::{self, Admission, Command, Handle, Settings};
 use crate::status::{Status, StatusFile};
 use crate::time;
 use anyhow::{Context, Result};
@@ -34,7 +34,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::mpsc::error::SendError;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep};
@@ -80,7 +79,7 @@ struct Client {
     uplinks: watch::Receiver<Vec<Uplink>>,
     servers: Servers,
     /// Where the device's packets go.
-    to_session: watch::Sender<Option<mpsc::Sender<Batch>>>,
+    to_session: watch::Sender<Option<mpsc::Sender<Vec<u8>>>>,
     /// What the device's MTU is to be.
     mtu: std::sync::mpsc::Sender<u16>,
     /// The inner addresses that the device has.
@@ -448,18 +447,17 @@ impl Client {
 }
 
 /// Brings the device's packets to the session, and waits when that has enough of them.
-async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<Batch>>>) {
+async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<Vec<u8>>>>) {
     let mut buffer = Buffer::default();
     loop {
         match device.read(&mut buffer).await {
             Ok(packets) => {
                 let session = session.borrow().clone();
                 match session {
-                    Some(session) => {
-                        if let Err(SendError(packets)) = session.send(packets).await {
-                            device.lose(packets.len());
-                        }
-                    }
+                    Some(session) => match session.reserve_many(packets.len()).await {
+                        Ok(places) => places.zip(packets).for_each(|(place, packet)| place.send(packet)),
+                        Err(_) => device.lose(packets.len()),
+                    },
                     None => device.lose(packets.len()),
                 }
             }

@@ -27,8 +27,12 @@ use tokio::time::sleep_until;
 /// Packets that the kernel handed over at once.
 pub(crate) type Batch = Vec<Vec<u8>>;
 
-/// Batches that wait for a session: a few trains.
-const BATCHES: usize = 16;
+/// Packets that wait for a session: a few trains. They are counted one by one, because those of a modest client come
+/// one by one.
+const PACKETS: usize = 2048;
+
+/// Packets that a session takes before received datagrams get a turn.
+const MOST_PACKETS: usize = 128;
 
 /// Batches of datagrams that wait for a session.
 const DATAGRAM_BATCHES: usize = 16;
@@ -55,7 +59,7 @@ pub(crate) enum Command {
 /// What reaches a session.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) packets: mpsc::Sender<Batch>,
+    pub(crate) packets: mpsc::Sender<Vec<u8>>,
     commands: mpsc::Sender<Command>,
     reports: mpsc::Sender<oneshot::Sender<Report>>,
     stop: watch::Sender<Option<CloseCode>>,
@@ -143,7 +147,7 @@ struct Session {
 
 /// Starts a session without paths. The task ends when it is told to or has had no path for too long.
 pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>) {
-    let (packets, packet_batches) = mpsc::channel(BATCHES);
+    let (packets, packet_batches) = mpsc::channel(PACKETS);
     let (commands, orders) = mpsc::channel(COMMANDS);
     let (reports, questions) = mpsc::channel(COMMANDS);
     let stop = watch::Sender::new(None);
@@ -176,7 +180,7 @@ struct Told {
 impl Session {
     async fn run(
         mut self,
-        mut packets: mpsc::Receiver<Batch>,
+        mut packets: mpsc::Receiver<Vec<u8>>,
         mut datagrams: mpsc::Receiver<Datagrams>,
         mut told: Told,
     ) {
@@ -194,7 +198,7 @@ impl Session {
                 Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
                 Some(command) = told.commands.recv() => self.obey(command),
                 _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
-                Some(batch) = packets.recv(), if self.has_room() => taken.push(batch),
+                1.. = packets.recv_many(&mut taken, MOST_PACKETS), if self.has_room() => {}
                 () = wake.wanted() => {}
                 () = at(deadline) => {}
             }
@@ -202,11 +206,11 @@ impl Session {
             // Neither direction waits for the other one to have nothing to do.
             received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
             received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
-            taken.drain(..).for_each(|batch| self.take_packets(now, batch));
+            taken.drain(..).for_each(|packet| self.take_packet(now, packet));
             while self.has_room()
-                && let Ok(batch) = packets.try_recv()
+                && let Ok(packet) = packets.try_recv()
             {
-                self.take_packets(now, batch);
+                self.take_packet(now, packet);
             }
             self.drive(now);
             if self.is_abandoned(now) {
@@ -276,12 +280,12 @@ impl Session {
     fn stop(
         self,
         code: CloseCode,
-        mut packets: mpsc::Receiver<Batch>,
+        mut packets: mpsc::Receiver<Vec<u8>>,
         mut datagrams: mpsc::Receiver<Datagrams>,
     ) {
         packets.close();
         datagrams.close();
-        let packets = std::iter::from_fn(|| packets.try_recv().ok()).map(|batch| batch.len());
+        let packets = std::iter::from_fn(|| packets.try_recv().ok()).map(|_| 1);
         let datagrams = std::iter::from_fn(|| datagrams.try_recv().ok()).map(|batch| batch.datagrams.len());
         let waiting = packets.chain(datagrams).sum::<usize>() + self.endpoint.waiting();
         self.settings.device.count_ended(waiting);
@@ -307,14 +311,12 @@ impl Session {
         self.endpoint.waiting() as u64 * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
     }
 
-    fn take_packets(&mut self, now: Instant, packets: Batch) {
-        for packet in packets {
-            let hint = packet::hint(&packet, self.settings.borders);
-            let bytes = packet.len() as u64;
-            // What is refused is counted by the endpoint.
-            if self.endpoint.handle_packet(now, packet, hint).is_ok() {
-                self.sent_bytes += bytes;
-            }
+    fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {
+        let hint = packet::hint(&packet, self.settings.borders);
+        let bytes = packet.len() as u64;
+        // What is refused is counted by the endpoint.
+        if self.endpoint.handle_packet(now, packet, hint).is_ok() {
+            self.sent_bytes += bytes;
         }
     }
 

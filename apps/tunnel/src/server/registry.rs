@@ -13,7 +13,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 
 /// A session of a client.
 pub(crate) struct Open {
@@ -60,7 +59,7 @@ pub(crate) struct Registry {
     own: Vec<(IpAddr, u8)>,
     clients: Mutex<Clients>,
     /// Read for every batch of packets, written when somebody comes or goes.
-    by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Batch>>>,
+    by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Vec<u8>>>>,
     for_nobody: AtomicU64,
     queue_full: AtomicU64,
     refused: Mutex<BTreeMap<&'static str, u64>>,
@@ -185,16 +184,18 @@ impl Registry {
         }
         let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         for (destination, batch) in batches {
-            let count = batch.len() as u64;
-            let Some(client) = by_address.get(&destination) else {
-                self.for_nobody.fetch_add(count, Relaxed);
+            // One that has gone, and whose addresses are about to, is nobody, too.
+            let client = by_address.get(&destination).filter(|client| !client.is_closed());
+            let Some(client) = client else {
+                self.for_nobody.fetch_add(batch.len() as u64, Relaxed);
                 continue;
             };
-            match client.try_send(batch) {
-                Ok(()) => {}
-                Err(TrySendError::Full(_)) => _ = self.queue_full.fetch_add(count, Relaxed),
-                // It has gone, and its addresses are about to.
-                Err(TrySendError::Closed(_)) => _ = self.for_nobody.fetch_add(count, Relaxed),
+            // Nobody else takes what room there is.
+            let room = client.capacity().min(batch.len());
+            self.queue_full.fetch_add((batch.len() - room) as u64, Relaxed);
+            match client.try_reserve_many(room) {
+                Ok(places) => places.zip(batch).for_each(|(place, packet)| place.send(packet)),
+                Err(_) => _ = self.for_nobody.fetch_add(room as u64, Relaxed),
             }
         }
     }

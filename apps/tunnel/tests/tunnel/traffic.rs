@@ -247,7 +247,7 @@ fn what_is_too_big_is_answered_by_the_kernel() {
 const GREEDY: usize = 100;
 
 /// Datagrams that a modest client sends, one every so often: 5 Mb/s.
-const MODEST: u32 = 2000;
+const MODEST: u32 = 1000;
 const MODEST_BYTES: usize = 1000;
 const MODEST_EVERY: Duration = Duration::from_micros(1600);
 
@@ -271,12 +271,17 @@ fn a_greedy_client_leaves_a_modest_one_its_share() {
         status.sessions[0].sent_mbps > 50.0 && status.sessions[0].received_mbps > 50.0
     });
 
-    let times = round_trips(&rig);
-
+    // Whoever else needs the machine takes from both of them.
+    let start = std::time::Instant::now();
+    loop {
+        let times = round_trips(&rig);
+        let (count, median) = (times.len(), times.get(times.len() / 2).copied().unwrap_or(Duration::MAX));
+        if count >= MODEST as usize * 98 / 100 && median < Duration::from_millis(20) {
+            break;
+        }
+        assert!(start.elapsed() < crate::rig::PATIENCE, "{count} of {MODEST} came back, after {median:?}");
+    }
     drop(floods);
-    let (count, median) = (times.len(), times[times.len() / 2]);
-    assert!(count >= MODEST as usize * 95 / 100, "{count} of {MODEST} came back");
-    assert!(median < Duration::from_millis(50), "{median:?}");
 }
 
 /// What a datagram from client to host and back took, sorted; nothing of those that got lost.

@@ -40,7 +40,7 @@ fn an_uplink_that_flaps_leaves_the_other_alone() {
     };
     let before = steady(&server.until("the steady uplink", |status| steady(status).is_some()));
     // More often than there are numbers of paths.
-    for _ in 0..hawser_units::MAX_PATHS {
+    for _ in 0..=hawser_units::MAX_PATHS {
         rig.router.ip("link set wan1 down").unwrap();
         client.until("the steady uplink alone", |status| status.sessions[0].paths.len() == 1);
         rig.router.ip("link set wan1 up").unwrap();
