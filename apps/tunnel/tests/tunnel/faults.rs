@@ -124,6 +124,25 @@ fn what_waits_when_a_session_ends_is_counted() {
     drop(flood);
 }
 
+#[test]
+fn a_client_takes_the_nearest_server() {
+    let rig = Rig::new();
+    let _servers = [0, 1].map(|number| rig.server(number, NO_NAT, ""));
+    for (far, address, near) in [("to0", [203, 0, 0, 1], "two"), ("to1", [203, 0, 1, 1], "one")] {
+        // A queue that is always full is a long way.
+        let shape = |what: &str| {
+            let mut shaper = rig.router.command("tc").unwrap();
+            shaper.args(format!("qdisc {what}").split(' '));
+            assert!(shaper.status().unwrap().success());
+        };
+        shape(&format!("add dev {far} root tbf rate 400kbit burst 2kb latency 200ms"));
+        let flood = Flood::start(&rig.router, address.into());
+        assert_eq!(rig.client("").session().peer, near);
+        drop(flood);
+        shape(&format!("delete dev {far} root"));
+    }
+}
+
 fn since_1970(at: Instant) -> Duration {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
     now - at.elapsed()
