@@ -4,6 +4,7 @@ mod attach;
 mod complaints;
 mod cost;
 mod dial;
+mod indices;
 mod search;
 mod servers;
 mod show;
@@ -15,7 +16,7 @@ use crate::device::Device;
 use crate::join::{CloseCode, Opened, PathNumber};
 use crate::metrics;
 use crate::nat::Nat;
-use crate::session::{self, Admission, Batch, Command, Handle, Settings};
+use crate::session::{self, Admission, Command, Handle, Settings};
 use crate::status::{Status, StatusFile};
 use crate::time;
 use anyhow::{Context, Result};
@@ -58,9 +59,6 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// The pause after another client of the same name has taken the session: two of them are not to take turns.
 const SUPERSEDED: Duration = Duration::from_secs(30);
 
-/// How long a session that has no path is kept; the client looks for another server long before.
-const KEEP: Duration = Duration::from_secs(600);
-
 /// Keeps a tunnel up until SIGINT or SIGTERM.
 pub(crate) async fn run(config: ClientConfig) -> Result<()> {
     let mut client = Client::start(config).await?;
@@ -81,7 +79,7 @@ struct Client {
     uplinks: watch::Receiver<Vec<Uplink>>,
     servers: Servers,
     /// Where the device's packets go.
-    to_session: watch::Sender<Option<mpsc::Sender<Batch>>>,
+    to_session: watch::Sender<Option<mpsc::Sender<Vec<u8>>>>,
     /// What the device's MTU is to be.
     mtu: std::sync::mpsc::Sender<u16>,
     /// The inner addresses that the device has.
@@ -128,7 +126,7 @@ impl Client {
         let usage = Usage::read(config.usage_file.clone())?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
-        let nat = config.masquerade.then(|| Nat::set_up(&common.interface, &[])).transpose()?;
+        let nat = config.masquerade.then(|| Nat::of_client(&common.interface)).transpose()?;
         let to_session = watch::Sender::new(None);
         tokio::spawn(feed(Arc::clone(&device), to_session.subscribe()));
         let (mtu, mtus) = std::sync::mpsc::channel();
@@ -207,7 +205,7 @@ impl Client {
 
     fn end(&mut self) {
         if let Some(current) = self.current.take() {
-            current.membership.handle.tell(Command::Stop(CloseCode::Done));
+            current.membership.handle.stop(CloseCode::Done);
         }
     }
 
@@ -282,7 +280,14 @@ impl Client {
         self.end();
         self.to_session.send_replace(Some(handle.packets.clone()));
         let mut current = Current {
-            membership: Arc::new(Membership::new(server, opened.session, secret, handle, trouble)),
+            membership: Arc::new(Membership::new(
+                server,
+                opened.session,
+                secret,
+                handle,
+                trouble,
+                first.index,
+            )),
             addresses,
             since: SystemTime::now(),
             trouble: troubles,
@@ -304,7 +309,7 @@ impl Client {
             borders: opened.coding.borders,
             device: Arc::clone(&self.device),
             admission: Admission::Everything,
-            keep: KEEP,
+            keep: self.config.keep,
             // The one who sets it lives as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),
             mtu: opened.mtu.min(self.config.common.mtu),
@@ -356,10 +361,11 @@ impl Client {
                 }
                 found = finished(&mut search) => {
                     search = None;
+                    let over = forgotten || current.membership.handle.is_over();
                     match found {
-                        Some((_, server)) if server == current.membership.server && !forgotten => self.reconnect(),
+                        Some((_, server)) if server == current.membership.server && !over => self.reconnect(),
                         Some(found) => return Some(found),
-                        None if forgotten => return None,
+                        None if over => return None,
                         None => not_before = Instant::now() + backoff.after_failure(1.0),
                     }
                 }
@@ -399,7 +405,7 @@ impl Client {
             if waits != path.standby {
                 info!(interface = path.name, waits, "uplink of a higher cost");
                 let id = PathId::all().nth(path.index).expect("a path's index");
-                current.membership.handle.tell(Command::Standby(id, waits));
+                current.membership.handle.tell(Command::Standby(id, waits)).await;
             }
         }
         let heard = report.paths.iter().any(|path| path.figures.unanswered < SILENCE);
@@ -441,15 +447,17 @@ impl Client {
 }
 
 /// Brings the device's packets to the session, and waits when that has enough of them.
-async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<Batch>>>) {
+async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<Vec<u8>>>>) {
     let mut buffer = Buffer::default();
     loop {
         match device.read(&mut buffer).await {
             Ok(packets) => {
                 let session = session.borrow().clone();
                 match session {
-                    // When the session ends while this waits, they are lost with those that it has.
-                    Some(session) => drop(session.send(packets).await),
+                    Some(session) => match session.reserve_many(packets.len()).await {
+                        Ok(places) => places.zip(packets).for_each(|(place, packet)| place.send(packet)),
+                        Err(_) => device.lose(packets.len()),
+                    },
                     None => device.lose(packets.len()),
                 }
             }

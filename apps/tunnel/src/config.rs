@@ -20,6 +20,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 
 /// The UDP port of a server unless it is configured otherwise.
@@ -37,8 +38,14 @@ const INTERFACE: &str = "hawser-tun";
 /// Largest inner packet by default (Ni, appendix E), bytes.
 const INNER_MTU: u16 = 1440;
 
-/// What a packet may have, inside and outside, bytes: IPv6 and QUIC need the least.
+/// What a packet outside may have, bytes: QUIC over IPv6 needs the least.
 const MTU: RangeInclusive<u16> = 1280..=9000;
+
+/// What a packet inside may have, bytes: IPv6 needs the least, and longer ones are not coded.
+const INNER: RangeInclusive<u16> = 1280..=1500;
+
+/// How long a session without any path may be kept, seconds.
+const KEEP_S: RangeInclusive<u64> = 1..=86_400;
 
 /// Who a node is and whom it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -145,6 +152,14 @@ fn lasting(source: &Source<'_>, state: Option<&Path>, name: &str) -> PathBuf {
     source.directory().join(state.unwrap_or(Path::new(LASTING_STATE))).join(name)
 }
 
+/// How long a session without any path is kept.
+fn keep<T>(source: &Source<'_>, at: &Spanned<T>, seconds: u64) -> Result<Duration, ConfigError> {
+    match KEEP_S.contains(&seconds) {
+        true => Ok(Duration::from_secs(seconds)),
+        false => Err(source.wrong(at, "keep_s is 1 to 86400, a day")),
+    }
+}
+
 fn check_addresses<T>(
     source: &Source<'_>,
     at: &Spanned<T>,
@@ -209,8 +224,8 @@ fn common<T>(
     if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/') {
         return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
     }
-    if !MTU.contains(&shared.mtu_bytes) {
-        return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 9000"));
+    if !INNER.contains(&shared.mtu_bytes) {
+        return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
     }
     if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {
         return Err(
@@ -304,6 +319,11 @@ mod tests {
             ("client", client, "mtu_bytes = 1492", "mtu_bytes = 100", "line 25: mtu_bytes is 1280 to 9000"),
             ("client", client, "[\"198.51.100.1:14752\"]", "[]", "line 17: addresses has one address"),
             ("client", client, "198.51.100.1:14752", "198.51.100.1", "no address with its port, such as"),
+            ("client", client, "[tunnel]", "[tunnel]\nmtu_bytes = 1501", "line 3: mtu_bytes is 1280, which"),
+            ("client", client, "[tunnel]", "[tunnel]\nkeep_s = 0", "line 3: keep_s is 1 to 86400"),
+            ("server", server, "[tunnel]", "[tunnel]\nkeep_s = 86401", "line 1: keep_s is 1 to 86400"),
+            ("server", server, "[tunnel]", "[tunnel]\ndrain_s = 3601", "line 1: drain_s is at most 3600"),
+            ("server", server, "[tunnel]", "[tunnel]\nmtu_bytes = 9000", "line 1: mtu_bytes is 1280, which"),
             ("server", server, "\"10.77.0.0/16\"", "\"10.77.0.1/16\"", "10.77.0.1/16"),
             ("server", server, "\"fd77::/64\"", "\"10.78.0.0/16\"", "line 1: addresses has a prefix"),
             (

@@ -15,6 +15,9 @@ use tokio::io::unix::AsyncFd;
 /// Packets that are taken from the device before somebody else gets a turn.
 const BATCH: usize = 128;
 
+/// Packets that wait in a server's device: 30 ms at 800 Mbit/s.
+const SERVER_QUEUE: u32 = 2000;
+
 /// A TUN device that is up.
 pub(crate) struct Device {
     tun: AsyncFd<Tun>,
@@ -23,6 +26,8 @@ pub(crate) struct Device {
     /// Packets that the kernel did not take.
     refused: AtomicU64,
     without_session: AtomicU64,
+    /// What waited in sessions when they ended.
+    with_session: AtomicU64,
     /// Whether the host has IPv6 at all.
     has_ipv6: bool,
     configured: Mutex<Configured>,
@@ -61,6 +66,7 @@ impl Device {
             malformed: AtomicU64::new(0),
             refused: AtomicU64::new(0),
             without_session: AtomicU64::new(0),
+            with_session: AtomicU64::new(0),
             has_ipv6,
             configured: Mutex::new(Configured {
                 ipv6_addresses: String::new(),
@@ -103,6 +109,12 @@ impl Device {
             tracing::warn!("no IPv6 inside: it is switched off on this host");
         }
         ip(&batch)
+    }
+
+    /// Makes the device a server's: in a group, which rules of a firewall may name, and with a queue that is long enough
+    /// for what one client gets not to crowd out what others get before it is read.
+    pub(crate) fn serve(&self, group: u32) -> Result<()> {
+        ip(&format!("link set {} group {group} txqueuelen {SERVER_QUEUE}\n", self.name()))
     }
 
     /// Limits the packets that the kernel hands over, which it tells senders of larger ones.
@@ -192,12 +204,18 @@ impl Device {
         self.without_session.fetch_add(packets as u64, Relaxed);
     }
 
+    /// Counts what waited in a session when it ended.
+    pub(crate) fn count_ended(&self, packets: usize) {
+        self.with_session.fetch_add(packets as u64, Relaxed);
+    }
+
     /// Packets that got lost here, by reason; only reasons that occurred.
     pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
         let counts = [
             ("device_malformed", &self.malformed),
             ("device_refused", &self.refused),
             ("no_session", &self.without_session),
+            ("session_ended", &self.with_session),
         ];
         let counts = counts.map(|(reason, count)| (reason.to_owned(), count.load(Relaxed)));
         counts.into_iter().filter(|(_, count)| *count > 0).collect()

@@ -4,30 +4,36 @@ mod addresses;
 mod connection;
 pub(crate) mod guests;
 mod registry;
+mod sources;
 mod strays;
 
 use crate::config::ServerConfig;
 use crate::device::Device;
+use crate::join::SessionId;
 use crate::metrics;
-use crate::nat::{Nat, check_forwarding};
+use crate::nat::{Nat, SERVERS, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
-use crate::status::{Status, StatusFile};
+use crate::status::{SessionStatus, Status, StatusFile};
 use crate::tls;
 use anyhow::Result;
 use guests::Guests;
 use hawser_io::tun::Buffer;
-use registry::Registry;
+use registry::{Open, Registry};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use strays::Strays;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, interval, sleep};
-use tracing::{error, info};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, interval, sleep, timeout};
+use tracing::{error, info, warn};
 
 /// How often the status is written.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// How long sessions may take to say how they are.
+const REPORTING: Duration = Duration::from_secs(1);
 
 /// How long connections may take to say that they are closed.
 const CLOSING: Duration = Duration::from_secs(1);
@@ -36,14 +42,21 @@ const CLOSING: Duration = Duration::from_secs(1);
 pub(crate) struct Server {
     pub(crate) config: ServerConfig,
     pub(crate) device: Arc<Device>,
-    pub(crate) registry: Registry,
+    pub(crate) registry: Arc<Registry>,
     strays: Arc<Strays>,
     /// Whom a controller lets in; without one, whoever has a certificate.
     pub(crate) guests: Option<Arc<Guests>>,
     /// Whether the server is about to end.
     pub(crate) draining: watch::Sender<bool>,
-    /// Which clients' routes are to change: to what MTU, or to nothing.
-    pub(crate) routes: mpsc::UnboundedSender<(Vec<IpAddr>, Option<u16>)>,
+    pub(crate) routes: mpsc::UnboundedSender<RouteChange>,
+}
+
+/// What is to become of the routes to a session's client.
+pub(crate) struct RouteChange {
+    session: SessionId,
+    addresses: Vec<IpAddr>,
+    /// None: the session has ended.
+    mtu: Option<u16>,
 }
 
 /// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
@@ -54,9 +67,10 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let tls = tls::server(&config.common.credentials)?;
     let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls.clone()));
     let strays = Arc::new(Strays::default());
-    let registry = Registry::new(&config);
+    let registry = Arc::new(Registry::new(&config));
     let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
-    let _nat = config.nat.then(|| Nat::set_up(&config.common.interface, &config.prefixes)).transpose()?;
+    device.serve(SERVERS)?;
+    let _nat = set_up_rules(&config)?;
     let mut endpoints = Vec::new();
     for address in &config.listen {
         let payload = udp_payload(config.outer_mtu, Ipv4Addr::UNSPECIFIED.into(), config.common.mtu);
@@ -68,8 +82,8 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let (routes, changes) = mpsc::unbounded_channel();
     let device = Arc::new(device);
     std::thread::spawn({
-        let device = Arc::clone(&device);
-        move || route(&device, changes)
+        let (device, registry) = (Arc::clone(&device), Arc::clone(&registry));
+        move || route(&device, &registry, changes)
     });
     let listed = config.listed.clone();
     let guests = listed.as_ref().map(Guests::read).transpose()?.map(Arc::new);
@@ -96,9 +110,22 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     for endpoint in &endpoints {
         endpoint.close(0u8.into(), b"the server has ended");
         // Whoever does not hear it notices soon.
-        let _ = tokio::time::timeout(CLOSING, endpoint.wait_all_draining()).await;
+        let _ = timeout(CLOSING, endpoint.wait_all_draining()).await;
     }
     Ok(())
+}
+
+/// The rules of the firewall. Without NAT a server does without them where there is no nftables.
+fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
+    let sources = if config.nat { &config.prefixes[..] } else { &[] };
+    match Nat::of_server(&config.common.interface, sources) {
+        Ok(nat) => Ok(Some(nat)),
+        Err(error) if config.nat => Err(error.context("source NAT")),
+        Err(error) => {
+            warn!("clients of other servers on this machine are not kept away from this one's: {error:#}");
+            Ok(None)
+        }
+    }
 }
 
 /// Writes the status until a signal comes, then drains. SIGHUP makes it read the certificates again.
@@ -158,19 +185,25 @@ async fn dispatch(server: Arc<Server>) {
     }
 }
 
-/// Sets the MTU of the routes to clients, so that the kernel tells senders of larger packets (RFC 1191, RFC 8201).
-fn route(device: &Device, mut changes: mpsc::UnboundedReceiver<(Vec<IpAddr>, Option<u16>)>) {
-    while let Some((addresses, mtu)) = changes.blocking_recv() {
+/// Sets the MTU of the routes to clients, so that the kernel tells senders of larger packets (RFC 1191, RFC 8201). A
+/// session that has ended says nothing any more of addresses that its successor has.
+fn route(device: &Device, registry: &Registry, mut changes: mpsc::UnboundedReceiver<RouteChange>) {
+    while let Some(RouteChange { session, addresses, mtu }) = changes.blocking_recv() {
         for address in addresses {
             let destination = format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
             match mtu {
-                Some(mtu) => {
-                    device.route(&destination, mtu).unwrap_or_else(|error| tracing::warn!("{error:#}"))
+                Some(mtu) if registry.is_open(session) => {
+                    device.route(&destination, mtu).unwrap_or_else(|error| warn!("{error:#}"))
                 }
-                None => device.unroute(&destination),
+                None if !registry.is_taken(address) => device.unroute(&destination),
+                _ => {}
             }
         }
     }
+}
+
+async fn status_of(open: Arc<Open>) -> Option<SessionStatus> {
+    open.handle.report().await.map(|report| open.status(report))
 }
 
 impl Server {
@@ -181,11 +214,15 @@ impl Server {
         status.not_passed_on = self.registry.counted();
         status.not_passed_on.extend(self.device.counted());
         status.not_passed_on.extend(self.strays.counted());
-        for open in self.registry.sessions() {
-            if let Some(report) = open.handle.report().await {
-                status.sessions.push(open.status(report));
+        let mut reports: JoinSet<_> = self.registry.sessions().into_iter().map(status_of).collect();
+        // Whoever does not answer in time is left out this time.
+        let all = async {
+            while let Some(answer) = reports.join_next().await {
+                status.sessions.extend(answer.ok().flatten());
             }
-        }
+        };
+        let _ = timeout(REPORTING, all).await;
+        status.sessions.sort_by(|one, other| one.peer.cmp(&other.peer));
         status
     }
 }

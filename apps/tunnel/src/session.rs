@@ -21,14 +21,18 @@ use std::future::pending;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
 /// Packets that the kernel handed over at once.
 pub(crate) type Batch = Vec<Vec<u8>>;
 
-/// Batches that wait for a session: a few trains.
-const BATCHES: usize = 16;
+/// Packets that wait for a session: a few trains. They are counted one by one, because those of a modest client come
+/// one by one.
+const PACKETS: usize = 2048;
+
+/// Packets that a session takes before received datagrams get a turn.
+const MOST_PACKETS: usize = 128;
 
 /// Batches of datagrams that wait for a session.
 const DATAGRAM_BATCHES: usize = 16;
@@ -39,6 +43,9 @@ const MOST_TRANSMITS: usize = 512;
 /// When packets wait, how soon a connection that paces what it has is looked at again. Nobody tells when it has sent.
 const PACED: Duration = Duration::from_millis(1);
 
+/// What a session may have been told and not have done: who says more has to wait.
+const COMMANDS: usize = 16;
+
 /// What a session is told.
 pub(crate) enum Command {
     /// A path; it replaces the one that has its index.
@@ -47,30 +54,38 @@ pub(crate) enum Command {
     Remove(PathId, usize),
     /// The path waits, or does so no longer.
     Standby(PathId, bool),
-    /// How things are.
-    Report(oneshot::Sender<Report>),
-    /// The end, said to the other one.
-    Stop(CloseCode),
 }
 
 /// What reaches a session.
 #[derive(Clone)]
 pub(crate) struct Handle {
-    pub(crate) packets: mpsc::Sender<Batch>,
-    pub(crate) commands: mpsc::UnboundedSender<Command>,
+    pub(crate) packets: mpsc::Sender<Vec<u8>>,
+    commands: mpsc::Sender<Command>,
+    reports: mpsc::Sender<oneshot::Sender<Report>>,
+    stop: watch::Sender<Option<CloseCode>>,
 }
 
 impl Handle {
     /// How things are; none when the session has ended.
     pub(crate) async fn report(&self) -> Option<Report> {
         let (answer, report) = oneshot::channel();
-        self.commands.send(Command::Report(answer)).ok()?;
+        self.reports.send(answer).await.ok()?;
         report.await.ok()
     }
 
-    /// Tells the session; one that has ended need not be told.
-    pub(crate) fn tell(&self, command: Command) {
-        let _ = self.commands.send(command);
+    /// Tells the session, as soon as it has done most of what it was told before; one that has ended need not be told.
+    pub(crate) async fn tell(&self, command: Command) {
+        let _ = self.commands.send(command).await;
+    }
+
+    /// Ends the session, and says why to the other end.
+    pub(crate) fn stop(&self, code: CloseCode) {
+        self.stop.send_replace(Some(code));
+    }
+
+    /// Whether the session has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.commands.is_closed()
     }
 }
 
@@ -111,6 +126,8 @@ pub(crate) struct Dropped {
     pub(crate) to_other_client: u64,
     /// They are no IP packets.
     pub(crate) malformed: u64,
+    /// Datagrams of a connection that was no path any more.
+    pub(crate) path_ended: u64,
 }
 
 struct Session {
@@ -130,8 +147,10 @@ struct Session {
 
 /// Starts a session without paths. The task ends when it is told to or has had no path for too long.
 pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>) {
-    let (packets, packet_batches) = mpsc::channel(BATCHES);
-    let (commands, orders) = mpsc::unbounded_channel();
+    let (packets, packet_batches) = mpsc::channel(PACKETS);
+    let (commands, orders) = mpsc::channel(COMMANDS);
+    let (reports, questions) = mpsc::channel(COMMANDS);
+    let stop = watch::Sender::new(None);
     let (datagrams, datagram_batches) = mpsc::channel(DATAGRAM_BATCHES);
     let session = Session {
         endpoint: Endpoint::new(settings.coding.clone()),
@@ -146,16 +165,24 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
         outgoing: Vec::new(),
         settings,
     };
-    let task = tokio::spawn(session.run(packet_batches, datagram_batches, orders));
-    (Handle { packets, commands }, task)
+    let told = Told { commands: orders, questions, stop: stop.subscribe() };
+    let task = tokio::spawn(session.run(packet_batches, datagram_batches, told));
+    (Handle { packets, commands, reports, stop }, task)
+}
+
+/// Where a session hears what it is told.
+struct Told {
+    commands: mpsc::Receiver<Command>,
+    questions: mpsc::Receiver<oneshot::Sender<Report>>,
+    stop: watch::Receiver<Option<CloseCode>>,
 }
 
 impl Session {
     async fn run(
         mut self,
-        mut packets: mpsc::Receiver<Batch>,
+        mut packets: mpsc::Receiver<Vec<u8>>,
         mut datagrams: mpsc::Receiver<Datagrams>,
-        mut commands: mpsc::UnboundedReceiver<Command>,
+        mut told: Told,
     ) {
         let (mut received, mut taken) = (Vec::new(), Vec::new());
         loop {
@@ -163,13 +190,15 @@ impl Session {
             let wake = Arc::clone(&self.wake);
             tokio::select! {
                 biased;
-                command = commands.recv() => match command {
-                    Some(Command::Stop(code)) => return self.stop(code),
-                    Some(command) => self.obey(command),
-                    None => return self.stop(CloseCode::Done),
-                },
+                code = told.stop.wait_for(Option::is_some) => {
+                    let code = code.ok().and_then(|code| *code).unwrap_or(CloseCode::Done);
+                    return self.stop(code, packets, datagrams);
+                }
+                // Whoever asked may have gone.
+                Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
+                Some(command) = told.commands.recv() => self.obey(command),
                 _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
-                Some(batch) = packets.recv(), if self.has_room() => taken.push(batch),
+                1.. = packets.recv_many(&mut taken, MOST_PACKETS), if self.has_room() => {}
                 () = wake.wanted() => {}
                 () = at(deadline) => {}
             }
@@ -177,15 +206,15 @@ impl Session {
             // Neither direction waits for the other one to have nothing to do.
             received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
             received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
-            taken.drain(..).for_each(|batch| self.take_packets(now, batch));
+            taken.drain(..).for_each(|packet| self.take_packet(now, packet));
             while self.has_room()
-                && let Ok(batch) = packets.try_recv()
+                && let Ok(packet) = packets.try_recv()
             {
-                self.take_packets(now, batch);
+                self.take_packet(now, packet);
             }
             self.drive(now);
             if self.is_abandoned(now) {
-                return self.stop(CloseCode::Done);
+                return self.stop(CloseCode::Done, packets, datagrams);
             }
         }
     }
@@ -200,9 +229,6 @@ impl Session {
                 }
             }
             Command::Standby(id, standby) => self.set_standby(now, id, standby),
-            // Whoever asked may have gone.
-            Command::Report(answer) => drop(answer.send(self.report())),
-            Command::Stop(_) => {}
         }
     }
 
@@ -250,7 +276,19 @@ impl Session {
         }
     }
 
-    fn stop(self, code: CloseCode) {
+    /// Says the end to the other end, and counts what waits still.
+    fn stop(
+        self,
+        code: CloseCode,
+        mut packets: mpsc::Receiver<Vec<u8>>,
+        mut datagrams: mpsc::Receiver<Datagrams>,
+    ) {
+        packets.close();
+        datagrams.close();
+        let packets = std::iter::from_fn(|| packets.try_recv().ok()).map(|_| 1);
+        let datagrams = std::iter::from_fn(|| datagrams.try_recv().ok()).map(|batch| batch.datagrams.len());
+        let waiting = packets.chain(datagrams).sum::<usize>() + self.endpoint.waiting();
+        self.settings.device.count_ended(waiting);
         for path in self.paths.into_iter().flatten() {
             path.end(Some(code));
         }
@@ -273,22 +311,21 @@ impl Session {
         self.endpoint.waiting() as u64 * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
     }
 
-    fn take_packets(&mut self, now: Instant, packets: Batch) {
-        for packet in packets {
-            let hint = packet::hint(&packet, self.settings.borders);
-            let bytes = packet.len() as u64;
-            // What is refused is counted by the endpoint.
-            if self.endpoint.handle_packet(now, packet, hint).is_ok() {
-                self.sent_bytes += bytes;
-            }
+    fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {
+        let hint = packet::hint(&packet, self.settings.borders);
+        let bytes = packet.len() as u64;
+        // What is refused is counted by the endpoint.
+        if self.endpoint.handle_packet(now, packet, hint).is_ok() {
+            self.sent_bytes += bytes;
         }
     }
 
     fn take_datagrams(&mut self, now: Instant, batch: Datagrams) {
-        let Some(path) = &mut self.paths[batch.path.index()] else { return };
-        if !path.is(batch.connection) {
+        let path = self.paths[batch.path.index()].as_mut().filter(|path| path.is(batch.connection));
+        let Some(path) = path else {
+            self.dropped.path_ended += batch.datagrams.len() as u64;
             return;
-        }
+        };
         path.received(&batch.datagrams);
         for datagram in &batch.datagrams {
             // What is refused is counted by the endpoint.

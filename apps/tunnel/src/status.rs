@@ -193,6 +193,7 @@ impl SessionStatus {
             ("spoofed", dropped.spoofed),
             ("to_other_client", dropped.to_other_client),
             ("no_ip", dropped.malformed),
+            ("path_ended", dropped.path_ended),
             ("expired", stats.sender.expired),
             ("given_up", stats.sender.given_up),
             ("unsolved", stats.receiver.unsolved),

@@ -1,18 +1,19 @@
 //! An uplink's part in a session: a connection that is a path of it, made anew when it ends or falls silent.
 
 use super::dial::{Attached, Dialer, Refused, pair};
+use super::indices::{Index, Indices};
 use super::uplinks::Uplink;
 use crate::config::ServerEntry;
 use crate::join::{self, CloseCode, Notice, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::socket;
 use crate::session::{Command, Handle};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use hawser_client::Backoff;
 use hawser_units::{MAX_PATHS, PathId};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
@@ -35,7 +36,7 @@ pub(crate) struct Membership {
     pub(crate) handle: Handle,
     /// Where it is heard that the session cannot go on.
     pub(crate) trouble: mpsc::UnboundedSender<Trouble>,
-    next_path: AtomicUsize,
+    indices: Indices,
     /// The highest class of cost that is in use.
     pub(crate) level: AtomicU8,
     /// Packets wait for a path at the server.
@@ -72,18 +73,15 @@ impl Membership {
         secret: Secret,
         handle: Handle,
         trouble: mpsc::UnboundedSender<Trouble>,
+        first: PathId,
     ) -> Membership {
-        // The first path is in use by then.
-        let (next_path, level, wanted) = (AtomicUsize::new(1), AtomicU8::new(0), AtomicBool::new(false));
-        Membership { server, session, secret, handle, trouble, next_path, level, wanted }
-    }
-
-    /// The path that was not used for the longest time: what is under way for another one's end is not taken for it.
-    fn next_path(&self) -> PathId {
-        let index = self.next_path.fetch_add(1, Relaxed) % MAX_PATHS;
-        PathId::all().nth(index).expect("an index below the number of paths")
+        let (indices, level, wanted) = (Indices::new(first), AtomicU8::new(0), AtomicBool::new(false));
+        Membership { server, session, secret, handle, trouble, indices, level, wanted }
     }
 }
+
+/// A path of the session, and its index.
+type Member = (Attached, Arc<Index>);
 
 /// Keeps `uplink` in the session as long as it is told to; `first` is a connection that it is in by already.
 pub(crate) async fn keep(
@@ -93,13 +91,16 @@ pub(crate) async fn keep(
     first: Option<Attached>,
 ) {
     let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
-    let mut attached = first;
+    let mut attached = first.map(|path| {
+        let index = membership.indices.first(path.number.index);
+        (path, index)
+    });
     // The uplink has gone when nobody can tell of it any more.
     while uplink.has_changed().is_ok() {
         let now = uplink.borrow_and_update().clone();
         let path = match attached.take() {
             Some(path) => path,
-            None => match join(&dialer, &membership, &now).await {
+            None => match join(&dialer, &membership, &now, None).await {
                 Ok(path) => path,
                 Err(error) => {
                     if complain(&dialer, &membership, &now, &error) {
@@ -130,11 +131,19 @@ fn complain(dialer: &Dialer, membership: &Membership, uplink: &Uplink, error: &a
     false
 }
 
-async fn join(dialer: &Dialer, membership: &Membership, uplink: &Uplink) -> Result<Attached> {
+/// Makes a connection a path; it takes the place of the one with the index `own` when no other index is free.
+async fn join(
+    dialer: &Dialer,
+    membership: &Membership,
+    uplink: &Uplink,
+    own: Option<&Arc<Index>>,
+) -> Result<Member> {
     let dialed = dialer.dial(uplink, &membership.server).await?;
     let standby = uplink.cost > membership.level.load(Relaxed);
-    let number = PathNumber { index: membership.next_path(), standby };
-    dialed.join(membership.session, &membership.secret, number).await
+    let index = membership.indices.take().or_else(|| own.cloned());
+    let index = index.with_context(|| format!("the session has {MAX_PATHS} paths, which is the limit"))?;
+    let number = PathNumber { index: index.id, standby };
+    Ok((dialed.join(membership.session, &membership.secret, number).await?, index))
 }
 
 /// Stays with a path until it ends; returns the one that has taken its place, if there is one.
@@ -142,10 +151,10 @@ async fn hold(
     dialer: &Dialer,
     membership: &Membership,
     uplink: &mut watch::Receiver<Uplink>,
-    path: Attached,
-) -> Option<Attached> {
+    (path, index): Member,
+) -> Option<Member> {
     let (standby, mut standby_changes) = watch::channel(path.number.standby);
-    membership.handle.tell(Command::Add(path.number, path.link(standby)));
+    membership.handle.tell(Command::Add(path.number, path.link(standby))).await;
     let Attached { uplink: mut known, endpoint, connection, live, mut send, mut receive, number, .. } = path;
     info!(interface = known.interface, server = membership.server.name, "uplink connected");
     dialer.complaints.settle(&known.interface);
@@ -198,7 +207,7 @@ async fn hold(
                 } else if unanswered >= redial_after {
                     redial_after *= 2;
                     debug!(interface = known.interface, "silent: trying another connection");
-                    match timeout(REDIAL, join(dialer, membership, &known)).await {
+                    match timeout(REDIAL, join(dialer, membership, &known, Some(&index))).await {
                         Ok(Ok(path)) => {
                             CloseCode::Replaced.close(&connection);
                             break Some(path);
@@ -210,7 +219,7 @@ async fn hold(
             }
         }
     };
-    membership.handle.tell(Command::Remove(number.index, connection.stable_id()));
+    membership.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
     // Who said it is not heard any more; another path that has waited says it with the next change.
     membership.wanted.store(false, Relaxed);
     successor

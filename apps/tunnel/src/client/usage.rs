@@ -47,7 +47,8 @@ impl Usage {
     /// Adds what the connections have carried since the last time.
     pub(crate) fn add(&mut self, paths: &[PathReport], now: SystemTime) {
         let month = month(now);
-        if self.kept.month != month {
+        // A clock that is behind, as before it was set, forgets nothing.
+        if self.kept.month < month {
             self.kept = Kept { month, bytes: BTreeMap::new() };
         }
         for path in paths {
@@ -95,4 +96,26 @@ impl Usage {
 fn month(now: SystemTime) -> String {
     let now = OffsetDateTime::from(now);
     format!("{}-{:02}", now.year(), u8::from(now.month()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn a_new_month_begins_anew_and_a_clock_that_is_behind_forgets_nothing() {
+        let at = |days: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(days * 86_400);
+        let (december, january) = (20_800, 20_830);
+        let folder = tempfile::tempdir().unwrap();
+        let mut usage = Usage::read(folder.path().join("usage.json")).unwrap();
+        usage.add(&[], at(december));
+        usage.kept.bytes.insert("wwan0".to_owned(), 5_000_000_000);
+        for days in [december, 0, december - 60, december] {
+            usage.add(&[], at(days));
+            assert_eq!(usage.of("wwan0"), 5_000_000_000, "{days} days after 1970");
+        }
+        usage.add(&[], at(january));
+        assert_eq!((usage.of("wwan0"), usage.kept.month.as_str()), (0, "2027-01"));
+    }
 }

@@ -5,6 +5,7 @@ use hawser_client::Controller;
 use serde::Deserialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 
 /// The client's end of a tunnel.
@@ -12,6 +13,8 @@ use toml::Spanned;
 pub struct ClientConfig {
     /// What it has in common with a server.
     pub common: Common,
+    /// How long a session without any path is kept.
+    pub keep: Duration,
     /// Destinations that are routed into the tunnel.
     pub routes: Vec<Prefix>,
     /// Whether what this node forwards into the tunnel takes the tunnel's address as its source.
@@ -83,6 +86,9 @@ struct Tunnel {
     /// Largest inner packet where the uplinks have room for it.
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
+    /// How long a session without any path is kept, seconds.
+    #[serde(default = "default_keep_s")]
+    keep_s: u64,
     /// Destinations that are routed into the tunnel.
     #[serde(default)]
     routes: Vec<Prefix>,
@@ -128,6 +134,11 @@ struct Uplink {
     monthly_cap_mb: Option<u64>,
 }
 
+/// The client looks for another server long before.
+fn default_keep_s() -> u64 {
+    600
+}
+
 impl ClientConfig {
     /// Reads and checks a file. Paths in it are relative to it.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
@@ -156,6 +167,7 @@ impl ClientConfig {
         }
         Ok(ClientConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
+            keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
             usage_file: super::lasting(&source, tunnel.state.as_deref(), &tunnel.name).join("usage.json"),

@@ -130,6 +130,9 @@ struct ClientEntry {
     addresses: Vec<IpAddr>,
 }
 
+/// As long as a server may take to end, seconds.
+const MOST_DRAIN_S: u64 = 3600;
+
 fn default_listen() -> Vec<SocketAddr> {
     vec![(Ipv6Addr::UNSPECIFIED, DEFAULT_PORT).into()]
 }
@@ -182,6 +185,9 @@ impl ServerConfig {
         if !MTU.contains(&tunnel.outer_mtu_bytes) {
             return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
         }
+        if tunnel.drain_s > MOST_DRAIN_S {
+            return Err(source.wrong(&file.tunnel, format!("drain_s is at most {MOST_DRAIN_S}, an hour")));
+        }
         let listed = match &file.controller {
             Some(entry) => Some(listed(&source, entry, &file.tls, tunnel)?),
             None => None,
@@ -193,7 +199,7 @@ impl ServerConfig {
             prefixes: tunnel.addresses.clone(),
             nat: tunnel.nat,
             outer_mtu: tunnel.outer_mtu_bytes,
-            keep: Duration::from_secs(tunnel.keep_s),
+            keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
             drain: Duration::from_secs(tunnel.drain_s),
             most_clients: tunnel.most_clients,
             open: tunnel.open,

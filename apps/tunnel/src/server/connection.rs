@@ -1,6 +1,7 @@
-use super::Server;
 use super::registry::Open;
-use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret};
+use super::sources::Sources;
+use super::{RouteChange, Server};
+use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, peer};
@@ -13,8 +14,9 @@ use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-/// How long a client may take from its first packet to what it wants.
+/// How long a client may take from its first packet to what it wants, and to the end of the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+const TLS_HANDSHAKE: Duration = Duration::from_secs(3);
 
 /// How often it is looked whether packets wait for the paths of a client some of which wait.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -26,14 +28,21 @@ const HANDSHAKES: usize = 512;
 /// Lets clients in until the endpoint closes.
 pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch::Receiver<ServerConfig>) {
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
+    let sources = Arc::new(Sources::default());
     while let Some(incoming) = endpoint.accept().await {
-        let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES;
+        let source = session::canonical(incoming.remote_address()).ip();
+        let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES || sources.is_crowded(source);
         if crowded && !incoming.remote_address_validated() {
             server.registry.refuse("retry");
             // It may not be asked to try again twice; then it is dropped.
             let _ = incoming.retry();
             continue;
         }
+        let Some(share) = sources.take(source) else {
+            server.registry.refuse("too_many_of_source");
+            incoming.ignore();
+            continue;
+        };
         let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else {
             server.registry.refuse("too_many_handshakes");
             incoming.ignore();
@@ -44,7 +53,7 @@ pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch:
             let remote = session::canonical(incoming.remote_address());
             match timeout(HANDSHAKE, welcome(&server, incoming, quic)).await {
                 Ok(Ok(Some(path))) => {
-                    drop(permit);
+                    drop((permit, share));
                     attend(&server, path).await;
                 }
                 Ok(Ok(None)) => {}
@@ -63,11 +72,15 @@ pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch:
 
 /// A connection that has become a path.
 struct Attached {
-    connection: Connection,
+    peer: Peer,
+    link: Link,
     send: SendStream,
     receive: RecvStream,
     number: PathNumber,
     open: Arc<Open>,
+    answer: Answer,
+    /// Bytes that a packet's payload may have.
+    payload: u16,
 }
 
 /// Hears what a client wants and does it; none when it was refused or wanted nothing more.
@@ -80,7 +93,13 @@ async fn welcome(
     let remote = session::canonical(incoming.remote_address());
     let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
     quic.transport_config(transport(payload, &live)?);
-    let connection = incoming.accept_with(Arc::new(quic))?.await?;
+    let connection = timeout(TLS_HANDSHAKE, incoming.accept_with(Arc::new(quic))?);
+    let Ok(connection) = connection.await else {
+        server.registry.refuse("timeout");
+        debug!(%remote, "took too long to show its certificate");
+        return Ok(None);
+    };
+    let connection = connection?;
     let peer = peer(&connection)?;
     let (mut send, mut receive) = connection.accept_bi().await?;
     let hello: Hello = match join::receive(&mut receive).await {
@@ -93,24 +112,15 @@ async fn welcome(
         let explanation = format!("{} is not among the clients of this server", peer.name);
         return refuse(server, &connection, &mut send, Refusal::NotAdmitted, explanation).await;
     }
-    let client = peer.name;
-    let link = || Link {
-        connection: connection.clone(),
-        live: live.clone(),
-        wake: wake.clone(),
-        name: remote.to_string(),
-        cost: 0,
-        standby: None,
-        buffer: DATAGRAM_BUFFER,
-    };
+    let client = &peer.name;
     let outcome = match hello {
         Hello::Open { addresses, path } => {
-            open(server, &connection, &client, &addresses).map(|(open, answer)| {
+            open(server, &connection, client, &addresses).map(|(open, answer)| {
                 info!(client, addresses = ?open.addresses, %remote, "session opened");
                 (open, path, answer)
             })
         }
-        Hello::Join { session, path, proof } => match server.registry.find(session, &client) {
+        Hello::Join { session, path, proof } => match server.registry.find(session, client) {
             None => Err((Refusal::UnknownSession, "this session is over".to_owned())),
             Some(open) if !open.secret.accepts(&connection, path, &proof) => {
                 Err((Refusal::Proof, "the proof is of another session or connection".to_owned()))
@@ -123,9 +133,9 @@ async fn welcome(
     };
     match outcome {
         Ok((open, number, answer)) => {
-            open.handle.tell(Command::Add(number, link()));
-            join::send_filling(&mut send, &answer, payload).await?;
-            Ok(Some(Attached { connection, send, receive, number, open }))
+            let name = remote.to_string();
+            let link = Link { connection, live, wake, name, cost: 0, standby: None, buffer: DATAGRAM_BUFFER };
+            Ok(Some(Attached { peer, link, send, receive, number, open, answer, payload }))
         }
         Err((reason, explanation)) => refuse(server, &connection, &mut send, reason, explanation).await,
     }
@@ -178,8 +188,8 @@ fn open(
     }
     let secret = |id| Secret::of(connection, id).ok();
     let mut task = None;
-    let start = |addresses: &[IpAddr]| {
-        let (handle, session) = start_session(server, addresses);
+    let start = |id, addresses: &[IpAddr]| {
+        let (handle, session) = start_session(server, id, addresses);
         task = Some(session);
         handle
     };
@@ -201,7 +211,11 @@ fn open(
     Ok((open, Answer::Opened(Box::new(answer))))
 }
 
-fn start_session(server: &Arc<Server>, addresses: &[IpAddr]) -> (Handle, tokio::task::JoinHandle<()>) {
+fn start_session(
+    server: &Arc<Server>,
+    session: SessionId,
+    addresses: &[IpAddr],
+) -> (Handle, tokio::task::JoinHandle<()>) {
     let config = &server.config;
     let own = server.registry.own_addresses().into_iter().map(|(address, _)| address);
     let (routed, routes) = (addresses.to_vec(), server.routes.clone());
@@ -216,7 +230,9 @@ fn start_session(server: &Arc<Server>, addresses: &[IpAddr]) -> (Handle, tokio::
         },
         keep: config.keep,
         // The one who routes lives as long as the server.
-        mtu_changed: Box::new(move |mtu| _ = routes.send((routed.clone(), Some(mtu)))),
+        mtu_changed: Box::new(move |mtu| {
+            let _ = routes.send(RouteChange { session, addresses: routed.clone(), mtu: Some(mtu) });
+        }),
         mtu: config.common.mtu,
     })
 }
@@ -228,34 +244,49 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
     }
     server.registry.close(open.id);
     // The one who routes lives as long as the server.
-    let _ = server.routes.send((open.addresses.clone(), None));
+    let _ =
+        server.routes.send(RouteChange { session: open.id, addresses: open.addresses.clone(), mtu: None });
     info!(client = open.client, "session closed");
 }
 
 /// Stays with a path until its connection ends.
 async fn attend(server: &Server, path: Attached) {
-    let Attached { connection, mut send, mut receive, number, open } = path;
+    let Attached { peer, link, mut send, mut receive, number, open, answer, payload } = path;
+    let connection = link.connection.clone();
+    open.handle.tell(Command::Add(number, link)).await;
+    open.attach(connection.clone(), peer.clone());
+    // Whoever revokes the certificate from now on sees the connection; it may have happened since it was looked at.
+    if server.guests.as_ref().is_some_and(|guests| !guests.knows(&peer)) {
+        CloseCode::Refused.close(&connection);
+    }
     // A client has uplinks that wait when it wants to know whether it needs them.
     let has_waited = watch::Sender::new(number.standby);
     let listen = async {
         while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
             has_waited.send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
-            open.handle.tell(Command::Standby(number.index, standby));
+            // A session that has enough to do lets the client wait, by QUIC's flow control.
+            open.handle.tell(Command::Standby(number.index, standby)).await;
         }
         // A client that closes its stream or talks nonsense has nothing more to say.
         std::future::pending::<()>().await;
+    };
+    let speak = async {
+        // A connection that has just ended needs no answer.
+        let _ = join::send_filling(&mut send, &answer, payload).await;
+        notify(server, &open, has_waited.subscribe(), &mut send).await;
     };
     tokio::select! {
         reason = connection.closed() => {
             debug!(client = open.client, path = %number.index, "path lost: {reason}");
             if CloseCode::Done.is_of(&reason) {
-                open.handle.tell(Command::Stop(CloseCode::Done));
+                open.handle.stop(CloseCode::Done);
             }
         }
         () = listen => {}
-        () = notify(server, &open, has_waited.subscribe(), &mut send) => {}
+        () = speak => {}
     }
-    open.handle.tell(Command::Remove(number.index, connection.stable_id()));
+    open.detach(connection.stable_id());
+    open.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
 }
 
 /// Tells a client what it should know, on the stream of one of its paths.

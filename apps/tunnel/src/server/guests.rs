@@ -3,7 +3,6 @@
 use super::Server;
 use crate::config::{Credentials, Listed};
 use crate::join::CloseCode;
-use crate::session::Command;
 use crate::tls::Peer;
 use anyhow::{Context, Result, bail};
 use hawser_client::{Identity, NodeClient};
@@ -61,6 +60,11 @@ impl Guests {
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
         };
         Ok(Guests { known: watch::Sender::new(Known::of(clients, None)), stranger: Notify::new() })
+    }
+
+    /// Whether the client's certificate is in force, as far as is known.
+    pub(super) fn knows(&self, peer: &Peer) -> bool {
+        self.known.borrow().admits(peer)
     }
 
     /// Whether the client is let in. Who is not known may have been enrolled, or have got another certificate, since the
@@ -158,8 +162,8 @@ fn keep(path: &Path, clients: &[Client]) -> Result<()> {
 }
 
 impl Server {
-    /// Gives clients the addresses that the controller gave them, and ends sessions of those whom it does not let in any
-    /// more.
+    /// Gives clients the addresses that the controller gave them, ends sessions of those whom it does not let in any more,
+    /// and closes connections whose certificates are not in force any more; a client with another one may join again.
     fn follow(&self, guests: &Guests) {
         let known = guests.known.borrow();
         self.registry.assign(known.clients.values());
@@ -170,7 +174,12 @@ impl Server {
         for open in self.registry.sessions() {
             if !known.clients.contains_key(&open.client) {
                 warn!(client = open.client, "the controller does not let it in any more");
-                open.handle.tell(Command::Stop(CloseCode::Refused));
+                open.handle.stop(CloseCode::Refused);
+                continue;
+            }
+            let closed = open.close_unless(|peer| known.admits(peer));
+            if closed > 0 {
+                warn!(client = open.client, closed, "a certificate is not in force any more");
             }
         }
     }

@@ -2,16 +2,17 @@ use super::addresses::Addresses;
 use crate::config::ServerConfig;
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
-use crate::session::{Batch, Command, Handle, Report};
+use crate::session::{Batch, Handle, Report};
 use crate::status::SessionStatus;
+use crate::tls::Peer;
 use hawser_control::tunnel::Client;
+use noq::Connection;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::SystemTime;
+use std::time::{Instant, SystemTime};
 use tokio::sync::mpsc;
-use tokio::sync::mpsc::error::TrySendError;
 
 /// A session of a client.
 pub(crate) struct Open {
@@ -21,9 +22,32 @@ pub(crate) struct Open {
     pub(crate) secret: Secret,
     pub(crate) handle: Handle,
     pub(crate) since: SystemTime,
+    /// Its connections, by what the library calls them, with the certificates that they were let in by.
+    connections: Mutex<HashMap<usize, (Connection, Peer)>>,
 }
 
 impl Open {
+    /// Remembers a connection, and by which certificate it was let in.
+    pub(crate) fn attach(&self, connection: Connection, peer: Peer) {
+        self.connections().insert(connection.stable_id(), (connection, peer));
+    }
+
+    /// Forgets a connection that has ended.
+    pub(crate) fn detach(&self, connection: usize) {
+        self.connections().remove(&connection);
+    }
+
+    /// Closes the connections of those that are not admitted; returns how many these were.
+    pub(crate) fn close_unless(&self, admits: impl Fn(&Peer) -> bool) -> usize {
+        let connections = self.connections();
+        let foreign = connections.values().filter(|(_, peer)| !admits(peer));
+        foreign.inspect(|(connection, _)| CloseCode::Refused.close(connection)).count()
+    }
+
+    fn connections(&self) -> MutexGuard<'_, HashMap<usize, (Connection, Peer)>> {
+        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn status(&self, report: Report) -> SessionStatus {
         SessionStatus::new(&self.client, &self.addresses, self.since, report)
     }
@@ -35,7 +59,7 @@ pub(crate) struct Registry {
     own: Vec<(IpAddr, u8)>,
     clients: Mutex<Clients>,
     /// Read for every batch of packets, written when somebody comes or goes.
-    by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Batch>>>,
+    by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Vec<u8>>>>,
     for_nobody: AtomicU64,
     queue_full: AtomicU64,
     refused: Mutex<BTreeMap<&'static str, u64>>,
@@ -49,7 +73,7 @@ struct Clients {
 
 impl Registry {
     pub(crate) fn new(config: &ServerConfig) -> Registry {
-        let addresses = Addresses::new(config.prefixes.clone(), &config.clients);
+        let addresses = Addresses::new(config.prefixes.clone(), &config.clients, config.keep);
         Registry {
             most: config.most_clients,
             own: addresses.of_server(),
@@ -72,18 +96,18 @@ impl Registry {
     }
 
     /// Makes a session for `client`, in place of the one that it may have: a client that was restarted does not wait for
-    /// what it left behind. `start` gets the addresses. None when the server is full.
+    /// what it left behind. `start` gets its name and addresses. None when the server is full.
     pub(crate) fn open(
         &self,
         client: &str,
         wanted: &[IpAddr],
         secret: impl FnOnce(SessionId) -> Option<Secret>,
-        start: impl FnOnce(&[IpAddr]) -> Handle,
+        start: impl FnOnce(SessionId, &[IpAddr]) -> Handle,
     ) -> Option<Arc<Open>> {
         let mut clients = self.lock();
         if let Some(former) = clients.by_name.get(client).copied() {
             if let Some(former) = clients.by_id.get(&former) {
-                former.handle.tell(Command::Stop(CloseCode::Superseded));
+                former.handle.stop(CloseCode::Superseded);
                 self.refuse("superseded");
             }
             self.remove(&mut clients, former);
@@ -93,12 +117,14 @@ impl Registry {
         }
         let id = SessionId::random();
         let secret = secret(id)?;
-        let addresses = clients.addresses.take(client, wanted)?;
-        let handle = start(&addresses);
+        let addresses = clients.addresses.take(client, wanted, Instant::now())?;
+        let handle = start(id, &addresses);
         let mut by_address = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
         by_address.extend(addresses.iter().map(|address| (*address, handle.packets.clone())));
         let since = SystemTime::now();
-        let open = Arc::new(Open { id, client: client.to_owned(), addresses, secret, handle, since });
+        let (client_name, connections) = (client.to_owned(), Mutex::default());
+        let open = Open { id, client: client_name, addresses, secret, handle, since, connections };
+        let open = Arc::new(open);
         clients.by_name.insert(client.to_owned(), id);
         clients.by_id.insert(id, Arc::clone(&open));
         Some(open)
@@ -115,6 +141,16 @@ impl Registry {
         self.lock().by_id.get(&id).filter(|open| open.client == client).cloned()
     }
 
+    /// Whether the session called `id` is open.
+    pub(crate) fn is_open(&self, id: SessionId) -> bool {
+        self.lock().by_id.contains_key(&id)
+    }
+
+    /// Whether a client has the address.
+    pub(crate) fn is_taken(&self, address: IpAddr) -> bool {
+        self.by_address.read().unwrap_or_else(PoisonError::into_inner).contains_key(&address)
+    }
+
     /// Forgets a session that has ended.
     pub(crate) fn close(&self, id: SessionId) {
         self.remove(&mut self.lock(), id);
@@ -123,7 +159,7 @@ impl Registry {
     /// Ends all sessions.
     pub(crate) fn stop_all(&self) {
         for open in self.sessions() {
-            open.handle.tell(Command::Stop(CloseCode::Draining));
+            open.handle.stop(CloseCode::Draining);
         }
     }
 
@@ -137,7 +173,10 @@ impl Registry {
     pub(crate) fn dispatch(&self, packets: Batch) {
         let mut batches: Vec<(IpAddr, Batch)> = Vec::new();
         for packet in packets {
-            let Some(destination) = packet::destination(&packet) else { continue };
+            let Some(destination) = packet::destination(&packet) else {
+                self.for_nobody.fetch_add(1, Relaxed);
+                continue;
+            };
             match batches.iter_mut().rev().find(|(to, _)| *to == destination) {
                 Some((_, batch)) => batch.push(packet),
                 None => batches.push((destination, vec![packet])),
@@ -145,13 +184,18 @@ impl Registry {
         }
         let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
         for (destination, batch) in batches {
-            let count = batch.len() as u64;
-            let Some(client) = by_address.get(&destination) else {
-                self.for_nobody.fetch_add(count, Relaxed);
+            // One that has gone, and whose addresses are about to, is nobody, too.
+            let client = by_address.get(&destination).filter(|client| !client.is_closed());
+            let Some(client) = client else {
+                self.for_nobody.fetch_add(batch.len() as u64, Relaxed);
                 continue;
             };
-            if let Err(TrySendError::Full(_)) = client.try_send(batch) {
-                self.queue_full.fetch_add(count, Relaxed);
+            // Nobody else takes what room there is.
+            let room = client.capacity().min(batch.len());
+            self.queue_full.fetch_add((batch.len() - room) as u64, Relaxed);
+            match client.try_reserve_many(room) {
+                Ok(places) => places.zip(batch).for_each(|(place, packet)| place.send(packet)),
+                Err(_) => _ = self.for_nobody.fetch_add(room as u64, Relaxed),
             }
         }
     }
@@ -177,7 +221,7 @@ impl Registry {
         for address in &open.addresses {
             by_address.remove(address);
         }
-        clients.addresses.give_back(&open.client, open.addresses.clone());
+        clients.addresses.give_back(&open.client, open.addresses.clone(), Instant::now());
     }
 
     /// What a panicking thread left is whole: nothing in here panics half-way.

@@ -8,6 +8,7 @@ use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
 use hawser_control::resource::Tenant;
 use hawser_io::process::Process;
+use hawser_tunnel::status::Status;
 use std::fs;
 use std::net::TcpStream;
 use std::thread;
@@ -166,6 +167,31 @@ fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
     let stranger = controlled.client("stranger");
     server.until_counted("connection_handshake", 1);
     assert!(stranger.until("a status", |_| true).sessions.is_empty());
+}
+
+#[test]
+fn connections_of_a_certificate_that_was_replaced_are_closed() {
+    let controlled = Controlled::new(&["one", "car"]);
+    let server = controlled.server(0, "");
+    controlled.until_servers(1);
+    let client = controlled.client("car");
+    let paths = |status: &Status| status.sessions.iter().map(|session| session.paths.len()).sum::<usize>();
+    server.until("both uplinks", |status| paths(status) == UPLINKS.len());
+
+    // The client goes on with the old key, while the node is enrolled again elsewhere.
+    let folder = |name: &str| controlled.rig.path(name);
+    fs::rename(folder("car.node"), folder("old.node")).unwrap();
+    controlled.enrol("car");
+    fs::rename(folder("car.node"), folder("new.node")).unwrap();
+    fs::rename(folder("old.node"), folder("car.node")).unwrap();
+    server.until("its connections are closed", |status| paths(status) == 0);
+    server.until_counted("connection_not_admitted", 1);
+
+    fs::remove_dir_all(folder("car.node")).unwrap();
+    fs::rename(folder("new.node"), folder("car.node")).unwrap();
+    server.until("it is in again with the new one", |status| paths(status) == UPLINKS.len());
+    echo(&controlled.rig.client, &controlled.rig.host, HOST4);
+    drop(client);
 }
 
 #[test]

@@ -1,13 +1,16 @@
 //! Servers that fail, end, or come back.
 
 use crate::rig::{HOST4, HOST6, PATIENCE, Rig};
-use crate::traffic::{Connection, echo};
+use crate::traffic::{Connection, Flood, echo};
 use std::time::{Duration, Instant};
 
 /// From the death of a server to the session at another one.
 const FAILOVER: Duration = Duration::from_secs(3);
 
 const NO_NAT: &str = "nat = false";
+
+/// In what a route says.
+const MTU: &str = "mtu lock 14";
 
 fn name_of(session: &hawser_tunnel::status::SessionStatus) -> usize {
     if session.peer == "one" { 0 } else { 1 }
@@ -89,6 +92,55 @@ fn a_client_that_ends_is_forgotten_and_one_that_is_killed_gets_its_addresses_bac
     assert!(client.process.stop(PATIENCE).unwrap().success());
 
     server.until("the session is gone", |status| status.sessions.is_empty());
+}
+
+#[test]
+fn the_route_to_a_client_that_was_killed_and_came_back_stays() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    for before in 0..4 {
+        let client = rig.client("");
+        let address = client.session().addresses[0].to_string();
+        rig.until_route(&address, MTU);
+        // By the time of the next status the predecessor's end has been heard of.
+        server.until_counted("connection_superseded", before);
+        assert!(rig.route(&address).contains(MTU), "{}", rig.route(&address));
+    }
+}
+
+#[test]
+fn what_waits_when_a_session_ends_is_counted() {
+    let rig = Rig::new();
+    let server = rig.server(0, "nat = false", "");
+    let client = rig.client("");
+    let flood = Flood::start(&rig.host, client.session().addresses[0]);
+    client.until("the flood arrives", |status| status.sessions[0].received_bytes > 100_000);
+    // Nobody acknowledges any more, so that packets wait until the next client takes the session's place.
+    drop(client);
+    let carried = server.session().sent_bytes;
+    server.until("the flood goes on", |status| status.sessions[0].sent_bytes > carried + 200_000);
+    let _client = rig.client("");
+    server.until_counted("session_ended", 1);
+    drop(flood);
+}
+
+#[test]
+fn a_client_takes_the_nearest_server() {
+    let rig = Rig::new();
+    let _servers = [0, 1].map(|number| rig.server(number, NO_NAT, ""));
+    for (far, address, near) in [("to0", [203, 0, 0, 1], "two"), ("to1", [203, 0, 1, 1], "one")] {
+        // A queue that is always full is a long way.
+        let shape = |what: &str| {
+            let mut shaper = rig.router.command("tc").unwrap();
+            shaper.args(format!("qdisc {what}").split(' '));
+            assert!(shaper.status().unwrap().success());
+        };
+        shape(&format!("add dev {far} root tbf rate 400kbit burst 2kb latency 200ms"));
+        let flood = Flood::start(&rig.router, address.into());
+        assert_eq!(rig.client("").session().peer, near);
+        drop(flood);
+        shape(&format!("delete dev {far} root"));
+    }
 }
 
 fn since_1970(at: Instant) -> Duration {

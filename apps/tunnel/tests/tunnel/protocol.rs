@@ -2,7 +2,7 @@
 
 use crate::certificates::Authority;
 use crate::process::resident_bytes;
-use crate::rig::{HOST4, PORT, Rig};
+use crate::rig::{HOST4, PATIENCE, PORT, Rig, nft};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_quic::{Congestion, Live, Transport, tls};
@@ -21,6 +21,12 @@ const IDLE_CLIENT_BYTES: u64 = 200_000;
 
 const CLIENTS: u64 = 1000;
 
+/// Handshakes that one source begins, more than a server has at once.
+const HALF_OPEN: usize = 600;
+
+/// Notices of one client.
+const FLOOD_BYTES: usize = 6_000_000;
+
 /// Runs `work` with an endpoint in the namespace.
 fn with_endpoint<T: Send, F: Future<Output = T>>(
     namespace: &Namespace,
@@ -30,12 +36,7 @@ fn with_endpoint<T: Send, F: Future<Output = T>>(
         // The connections go on while a test waits for the server.
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        runtime.block_on(async {
-            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
-            let endpoint =
-                Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap();
-            work(endpoint).await
-        })
+        runtime.block_on(async { work(endpoint_at("0.0.0.0")).await })
     };
     namespace.run(run).unwrap()
 }
@@ -52,6 +53,11 @@ fn quic(authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
     config
 }
 
+fn endpoint_at(address: &str) -> Endpoint {
+    let socket = UdpSocket::bind((address, 0)).unwrap();
+    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap()
+}
+
 async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
     let server = format!("{SERVER}:{PORT}").parse().unwrap();
     endpoint.connect_with(config.clone(), server, "one").unwrap().await.unwrap()
@@ -60,8 +66,7 @@ async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
 /// Says something on the connection's stream, and returns the answer; none when there is none.
 async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
     let (mut send, mut receive) = connection.open_bi().await.ok()?;
-    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
-    send.write_all(&[&length, message].concat()).await.ok()?;
+    send.write_all(&framed(message)).await.ok()?;
     let mut length = [0; 2];
     receive.read_exact(&mut length).await.ok()?;
     let mut text = vec![0; u16::from_be_bytes(length).into()];
@@ -69,6 +74,12 @@ async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
     // An end of the stream would be the end of the path.
     std::mem::forget(send);
     Some(serde_json::from_slice(&text).unwrap())
+}
+
+/// The message after its length.
+fn framed(message: &[u8]) -> Vec<u8> {
+    let length = u16::try_from(message.len()).unwrap().to_be_bytes();
+    [&length, message].concat()
 }
 
 fn open() -> Vec<u8> {
@@ -140,6 +151,86 @@ fn nonsense_is_refused_and_counted() {
     // Whoever comes next is served.
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
+fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    rig.client.ip("addr add 10.1.0.66/24 dev wan0").unwrap();
+    // What is longer than a Retry gets lost on the way to that address.
+    nft(
+        &rig.client,
+        "table ip deaf {\nchain input {\ntype filter hook input priority 0;\n\
+         ip daddr 10.1.0.66 udp sport 14752 udp length > 600 drop\n}\n}",
+    );
+    with_endpoint(&rig.client, async |_| {
+        let config = quic(&rig.authority, folder, "deaf");
+        let handshakes: Vec<_> = (0..HALF_OPEN)
+            .map(|_| {
+                let (endpoint, config) = (endpoint_at("10.1.0.66"), config.clone());
+                tokio::spawn(async move {
+                    let server = format!("{SERVER}:{PORT}").parse().unwrap();
+                    loop {
+                        // It is given up at some point, and begun again.
+                        let _ = endpoint.connect_with(config.clone(), server, "one").unwrap().await;
+                    }
+                })
+            })
+            .collect();
+        let others = async {
+            server.until_counted("connection_too_many_of_source", 100);
+            let car = connect(&endpoint_at("10.1.1.1"), &quic(&rig.authority, folder, "car")).await;
+            assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
+        };
+        tokio::time::timeout(PATIENCE, others).await.unwrap();
+        handshakes.iter().for_each(tokio::task::JoinHandle::abort);
+    });
+}
+
+#[test]
+fn an_address_that_another_client_had_is_not_to_be_had_for_asking() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let car = rig.client("");
+    let had = car.session().addresses;
+    assert!(car.process.stop(PATIENCE).unwrap().success());
+    server.until("it has gone", |status| status.sessions.is_empty());
+    let path = json!({ "index": 0, "standby": false });
+    let wish = json!({ "open": { "addresses": had, "path": path } }).to_string();
+    with_endpoint(&rig.client, async |endpoint| {
+        let thief = connect(&endpoint, &quic(&rig.authority, rig.folder.path(), "thief")).await;
+        let answer = say(&thief, wish.as_bytes()).await.unwrap();
+        let got = answer["opened"]["addresses"].to_string();
+        assert!(had.iter().all(|address| !got.contains(&format!("\"{address}\""))), "{got}");
+        assert_eq!(rig.client("").session().addresses, had);
+    });
+}
+
+#[test]
+fn a_flood_of_notices_costs_no_memory() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let _client = rig.client("");
+    let folder = rig.folder.path();
+    let memory = || resident_bytes(server.process.id());
+    with_endpoint(&rig.client, async |endpoint| {
+        let greedy = connect(&endpoint, &quic(&rig.authority, folder, "greedy")).await;
+        let (mut send, _receive) = greedy.open_bi().await.unwrap();
+        send.write_all(&framed(&open())).await.unwrap();
+        let notice = |standby: bool| framed(json!({ "standby": standby }).to_string().as_bytes());
+        let notices = [notice(true), notice(false)].concat().repeat(1000);
+        send.write_all(&notices).await.unwrap();
+        let before = memory();
+        for _ in 0..FLOOD_BYTES / notices.len() {
+            send.write_all(&notices).await.unwrap();
+            let more = memory().saturating_sub(before);
+            assert!(more < 16 << 20, "{more} bytes more");
+        }
+    });
+    echo(&rig.client, &rig.host, HOST4);
+    server.until("both have sessions", |status| status.sessions.len() == 2);
 }
 
 #[test]

@@ -39,6 +39,83 @@ fn clients_do_not_reach_each_other() {
 }
 
 #[test]
+fn whatever_is_inside_a_source_or_destination_that_is_not_the_client_s_is_dropped() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    let own = client.session().addresses[0];
+    rig.client.ip("route add 224.0.0.0/4 dev hawser-tun").unwrap();
+    let (foreign, host, neighbour) = ("10.77.9.9", HOST4, "10.77.200.200");
+    for (protocol, fragment) in [(UDP, 0), (UDP, MORE_FRAGMENTS), (UDP, 100), (ICMP, 0), (ICMP, 100)] {
+        for (from, to) in [(foreign, host), (foreign, "224.0.0.1"), ("224.0.0.1", host)] {
+            send_raw(&rig, protocol, fragment, from, to);
+        }
+        send_raw(&rig, protocol, fragment, &own.to_string(), neighbour);
+    }
+    server.until_counted("spoofed", 15);
+    server.until_counted("to_other_client", 5);
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+const UDP: u8 = 17;
+const ICMP: u8 = 1;
+
+/// In the field of a fragment's offset: it is not the last one.
+const MORE_FRAGMENTS: u16 = 0x2000;
+
+/// Sends a packet of IPv4 as it is, but for what the kernel fills in.
+fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
+    let octets = |address: &str| address.parse::<std::net::Ipv4Addr>().unwrap().octets();
+    let mut packet = vec![0x45, 0, 0, 48, 0x12, 0x34];
+    packet.extend(fragment.to_be_bytes());
+    packet.extend([64, protocol, 0, 0]);
+    packet.extend(octets(from));
+    packet.extend(octets(to));
+    // Of UDP: ports 9. Of ICMP: nothing in particular.
+    packet.extend([0, 9, 0, 9, 0, 28, 0, 0]);
+    packet.resize(48, 0);
+    let raw = socket2::Protocol::from(nix::libc::IPPROTO_RAW);
+    let open = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, Some(raw)).unwrap();
+    let socket = rig.client.run(open).unwrap();
+    socket.bind_device(Some(b"hawser-tun")).unwrap();
+    let to: SocketAddr = (to.parse::<IpAddr>().unwrap(), 0).into();
+    socket.send_to(&packet, &to.into()).unwrap();
+}
+
+#[test]
+fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
+    let rig = Rig::new();
+    let folder = rig.folder.path();
+    let _one = rig.server(0, "", "");
+    let tls = rig.authority.credentials(folder, "three");
+    let state = folder.display();
+    let config = format!(
+        "[tunnel]\nname = \"three\"\naddresses = [\"10.78.0.0/16\"]\nlisten = [\"[::]:14753\"]\n\
+         interface = \"other\"\nstate = \"{state}\"\n{tls}"
+    );
+    let three = rig.start(&rig.servers[0], "three", "server", &config);
+    three.until("the other server serves", |_| true);
+    let tls = rig.authority.credentials(folder, "bus");
+    let config = format!(
+        "[tunnel]\nname = \"bus\"\nstate = \"{state}\"\n{tls}[[server]]\nname = \"three\"\n\
+         addresses = [\"198.51.0.1:14753\"]\n[[uplink]]\ninterface = \"to0\"\n"
+    );
+    let bus = rig.start(&rig.host, "bus", "client", &config);
+    let address = bus.session().addresses[0];
+    let _car = rig.client("");
+    rig.client.ip("route add 10.78.0.0/16 dev hawser-tun").unwrap();
+    let socket = rig.client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let start = std::time::Instant::now();
+    let has_dropped = |rule: &str| rule.contains("counter packets") && !rule.contains("packets 0 ");
+    while !crate::rig::nft(&rig.servers[0], "list ruleset").lines().any(has_dropped) {
+        socket.send_to(b"is there anybody?", (address, 9)).unwrap();
+        assert!(start.elapsed() < crate::rig::PATIENCE, "nothing was dropped");
+        thread::sleep(std::time::Duration::from_millis(20));
+    }
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
 fn certificates_of_another_authority_are_refused() {
     let rig = Rig::new();
     let stranger = Authority::new();

@@ -114,6 +114,22 @@ impl Rig {
             .unwrap();
     }
 
+    /// What the first server's routes say of an address.
+    pub(crate) fn route(&self, address: &str) -> String {
+        let mut command = self.servers[0].command("ip").unwrap();
+        let output = command.args(["route", "show", address, "dev", "hawser-tun"]).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// Waits until they say that.
+    pub(crate) fn until_route(&self, address: &str, text: &str) {
+        let start = Instant::now();
+        while !self.route(address).contains(text) {
+            assert!(start.elapsed() < PATIENCE, "not {text}: {}", self.route(address));
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }

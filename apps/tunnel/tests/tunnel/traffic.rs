@@ -1,6 +1,6 @@
 //! What is carried: TCP and UDP, both families, both directions.
 
-use crate::rig::{HOST4, HOST6, Rig};
+use crate::rig::{HOST4, HOST6, PORT, Rig};
 use hawser_io::netns::Namespace;
 use hawser_io::sockopt::{MtuDiscovery, set_mtu_discovery};
 use nix::errno::Errno;
@@ -81,22 +81,30 @@ impl Connection {
     }
 }
 
-/// 4 Mb/s of datagrams that nobody answers, until it is dropped.
+/// Datagrams that nobody answers, until it is dropped.
 pub(crate) struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Flood {
+    /// 4 Mb/s.
     pub(crate) fn start(from: &Namespace, to: IpAddr) -> Flood {
-        let socket = from.run(|| UdpSocket::bind((HOST4, 0)).unwrap()).unwrap();
+        Flood::of(from, to, 1)
+    }
+
+    /// So many datagrams every two milliseconds.
+    fn of(from: &Namespace, to: IpAddr, datagrams: usize) -> Flood {
+        let socket = from.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::spawn({
             let stop = Arc::clone(&stop);
             move || {
                 while !stop.load(Relaxed) {
-                    // That nobody listens the other end may say.
-                    let _ = socket.send_to(&[0; 1000], (to, 9));
+                    for _ in 0..datagrams {
+                        // That nobody listens the other end may say.
+                        let _ = socket.send_to(&[0; 1000], (to, 9));
+                    }
                     thread::sleep(Duration::from_millis(2));
                 }
             }
@@ -210,17 +218,19 @@ fn what_is_too_big_is_answered_by_the_kernel() {
     let _client = rig.client("");
     let session = server.session();
     assert!((1400..1440).contains(&session.mtu_bytes), "1500 bytes leave {}", session.mtu_bytes);
-    for address in session.addresses {
+    let hosts = session.addresses.iter().map(|address| if address.is_ipv6() { HOST6 } else { HOST4 });
+    let hosts: Vec<IpAddr> = hosts.map(|host| host.parse().unwrap()).collect();
+    let down = hosts.iter().zip(&session.addresses).map(|(own, to)| (&rig.host, *own, *to));
+    let up = session.addresses.iter().zip(&hosts).map(|(own, to)| (&rig.client, *own, *to));
+    for (from, own, address) in down.chain(up) {
         let ipv6 = address.is_ipv6();
-        let own = if ipv6 { HOST6 } else { HOST4 };
-        let socket = rig.host.run(|| UdpSocket::bind((own, 0)).unwrap()).unwrap();
+        let socket = from.run(|| UdpSocket::bind((own, 0)).unwrap()).unwrap();
         set_mtu_discovery(&socket, ipv6, MtuDiscovery::Do).unwrap();
         socket.connect((address, 9)).unwrap();
         let headers = if ipv6 { 48 } else { 28 };
         let fits = vec![0; usize::from(session.mtu_bytes) - headers];
         let too_big = vec![0; fits.len() + 1];
-        socket.send(&too_big).unwrap();
-        // The first one is on its way when the answer comes; those after it are refused at once.
+        // Where a router has to say it, the first one is on its way when the answer comes.
         let refused =
             || socket.send(&too_big).is_err_and(|error| error.raw_os_error() == Some(Errno::EMSGSIZE as i32));
         let start = std::time::Instant::now();
@@ -228,7 +238,87 @@ fn what_is_too_big_is_answered_by_the_kernel() {
             assert!(start.elapsed() < crate::rig::PATIENCE, "no ICMP for {address}");
             thread::sleep(Duration::from_millis(20));
         }
-        // Nobody listens there, which the client's kernel says.
+        // Nobody listens there, which the other end's kernel says.
         let _ = socket.send(&fits);
     }
+}
+
+/// Datagrams of a greedy client every two milliseconds, and in each direction: 400 Mb/s.
+const GREEDY: usize = 100;
+
+/// Datagrams that a modest client sends, one every so often: 5 Mb/s.
+const MODEST: u32 = 1000;
+const MODEST_BYTES: usize = 1000;
+const MODEST_EVERY: Duration = Duration::from_micros(1600);
+
+#[test]
+fn a_greedy_client_leaves_a_modest_one_its_share() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "nat = false", "");
+    let tls = rig.authority.credentials(rig.folder.path(), "greedy");
+    let config = format!(
+        "[tunnel]\nname = \"greedy\"\nstate = \"{}\"\n{tls}[[server]]\nname = \"one\"\n\
+         addresses = [\"203.0.0.1:{PORT}\"]\n[[uplink]]\ninterface = \"to0\"\n",
+        rig.folder.path().display()
+    );
+    let greedy = rig.start(&rig.router, "greedy", "client", &config);
+    let _modest = rig.client("");
+    let floods = [
+        Flood::of(&rig.router, [10, 77, 0, 1].into(), GREEDY),
+        Flood::of(&rig.servers[0], greedy.session().addresses[0], GREEDY),
+    ];
+    greedy.until("the flood goes up and down", |status| {
+        status.sessions[0].sent_mbps > 50.0 && status.sessions[0].received_mbps > 50.0
+    });
+
+    // Whoever else needs the machine takes from both of them.
+    let start = std::time::Instant::now();
+    loop {
+        let times = round_trips(&rig);
+        let (count, median) = (times.len(), times.get(times.len() / 2).copied().unwrap_or(Duration::MAX));
+        if count >= MODEST as usize * 98 / 100 && median < Duration::from_millis(20) {
+            break;
+        }
+        assert!(start.elapsed() < crate::rig::PATIENCE, "{count} of {MODEST} came back, after {median:?}");
+    }
+    drop(floods);
+}
+
+/// What a datagram from client to host and back took, sorted; nothing of those that got lost.
+fn round_trips(rig: &Rig) -> Vec<Duration> {
+    let host = rig.host.run(|| UdpSocket::bind((HOST4, 0)).unwrap()).unwrap();
+    let target = host.local_addr().unwrap();
+    let socket = rig.client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    for end in [&host, &socket] {
+        end.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+    }
+    let start = std::time::Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = [0; 2000];
+            while let Ok((length, from)) = host.recv_from(&mut buffer) {
+                host.send_to(&buffer[..length], from).unwrap();
+            }
+        });
+        let sent = scope.spawn(|| {
+            let times = (0..MODEST).map(|number| {
+                thread::sleep((MODEST_EVERY * number).saturating_sub(start.elapsed()));
+                let mut datagram = vec![0; MODEST_BYTES];
+                datagram[..4].copy_from_slice(&number.to_be_bytes());
+                let now = start.elapsed();
+                socket.send_to(&datagram, target).unwrap();
+                now
+            });
+            times.collect::<Vec<_>>()
+        });
+        let mut back = Vec::new();
+        let mut buffer = [0; 2000];
+        while back.len() < MODEST as usize && socket.recv(&mut buffer).is_ok() {
+            back.push((u32::from_be_bytes(buffer[..4].try_into().unwrap()), start.elapsed()));
+        }
+        let sent = sent.join().unwrap();
+        let mut times: Vec<_> = back.iter().map(|(number, at)| *at - sent[*number as usize]).collect();
+        times.sort();
+        times
+    })
 }

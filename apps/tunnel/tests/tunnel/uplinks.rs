@@ -29,6 +29,46 @@ fn each_uplink_is_cut_and_restored_under_a_connection() {
 }
 
 #[test]
+fn an_uplink_that_flaps_leaves_the_other_alone() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    let steady = |status: &Status| {
+        let remotes =
+            status.sessions.iter().flat_map(|session| &session.paths).filter_map(|path| path.remote);
+        remotes.filter(|remote| remote.ip().to_string() == "10.1.0.1").map(|remote| remote.port()).next()
+    };
+    let before = steady(&server.until("the steady uplink", |status| steady(status).is_some()));
+    // More often than there are numbers of paths.
+    for _ in 0..=hawser_units::MAX_PATHS {
+        rig.router.ip("link set wan1 down").unwrap();
+        client.until("the steady uplink alone", |status| status.sessions[0].paths.len() == 1);
+        rig.router.ip("link set wan1 up").unwrap();
+        client.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
+    }
+    assert_eq!(steady(&server.until("both uplinks", |status| status.sessions[0].paths.len() == 2)), before);
+}
+
+#[test]
+fn a_session_that_the_client_gave_up_is_opened_anew() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("keep_s = 1");
+    let before = client.session();
+    for uplink in UPLINKS {
+        rig.router.ip(&format!("link set {uplink} down")).unwrap();
+    }
+    client.until("the session is over", |status| status.sessions.is_empty());
+    for uplink in UPLINKS {
+        rig.router.ip(&format!("link set {uplink} up")).unwrap();
+    }
+    let after = client.until("a new session", |status| !status.sessions.is_empty());
+    assert_eq!(after.sessions[0].addresses, before.addresses);
+    assert!(after.sessions[0].since_unix_ms > before.since_unix_ms);
+    echo(&rig.client, &rig.host, HOST4);
+}
+
+#[test]
 fn an_uplink_that_swallows_everything_is_done_without() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
