@@ -11,7 +11,7 @@ help:
 	@echo 'make test        everything that a change has to pass; says what it skips and why'
 	@echo 'make build       the optimised binary, $(HAWSER)'
 	@echo 'make hostile     ask a controller what its OpenAPI document does not foresee'
-	@echo 'make bench       cost per packet of the eBPF programs, of coding and of the emulator, throughput of the tunnel, into target/bench; needs root'
+	@echo 'make bench       cost per packet of the eBPF programs, of coding and of the emulator, throughput of the tunnel and of TCP in it over unlike uplinks, into target/bench; needs root'
 	@echo 'make advisories  known weaknesses of the dependencies; fetches the list from the network'
 	@echo 'make setup       what the other targets do first: install what is missing'
 	@echo 'make clean       remove everything that was built'

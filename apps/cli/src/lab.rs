@@ -74,7 +74,7 @@ struct SelftestArgs {
 
 /// Measure what a packet costs: the eBPF programs, coding, the tunnel and the emulator.
 ///
-/// Takes about four minutes. Let the machine be idle meanwhile.
+/// Takes about eight minutes. Let the machine be idle meanwhile.
 #[derive(clap::Args)]
 struct BenchArgs {
     /// What is measured; everything when not given
