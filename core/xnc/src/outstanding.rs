@@ -67,6 +67,13 @@ struct Sent {
 }
 
 impl Sent {
+    /// Counts it as lost, also in the average `loss`.
+    fn lose(&mut self, loss: &mut f64) -> Outcome {
+        self.fate = Fate::Lost;
+        *loss += (1.0 - *loss) / LOSS_MEMORY;
+        Outcome::Lost(self.content)
+    }
+
     fn straggles_from(&self, patience: Duration) -> Instant {
         self.at + self.predicted.min(PAUSE) + patience
     }
@@ -124,7 +131,7 @@ impl Outstanding {
 
     /// Takes a transmission of `bytes`, while `under_way` others are.
     pub(crate) fn push(&mut self, now: Instant, content: Content, bytes: u64, under_way: u64) {
-        let predicted = self.drain(under_way + bytes).unwrap_or(Duration::MAX);
+        let predicted = self.drain(under_way.saturating_add(bytes)).unwrap_or(Duration::MAX);
         self.sent.push_back(Sent { at: now, bytes, under_way, predicted, content, fate: Fate::Unknown });
         self.last_sent = now;
     }
@@ -220,11 +227,12 @@ impl Outstanding {
     /// How long it is expected to take until `bytes` are acknowledged, those under way among them; none as long as nothing
     /// was.
     pub(crate) fn expected(&self, bytes: u64) -> Option<Duration> {
-        self.drain(bytes).map(|time| time + self.late)
+        self.drain(bytes).map(|time| time.saturating_add(self.late))
     }
 
     fn drain(&self, bytes: u64) -> Option<Duration> {
-        let busy = self.rate.map_or(Duration::ZERO, |rate| Duration::from_secs_f64(bytes as f64 / rate));
+        let time = |rate| Duration::try_from_secs_f64(bytes as f64 / rate).unwrap_or(Duration::MAX);
+        let busy = self.rate.map_or(Duration::ZERO, time);
         self.timing.min().map(|least| least.max(busy))
     }
 
@@ -236,7 +244,7 @@ impl Outstanding {
         if sent.under_way <= ALONE {
             return;
         }
-        let seen = (sent.under_way + sent.bytes) as f64 / took.as_secs_f64();
+        let seen = sent.under_way.saturating_add(sent.bytes) as f64 / took.as_secs_f64();
         let had_queue = least.is_some_and(|least| took > least + JITTER);
         self.rate = Some(match self.rate {
             None => seen,
@@ -253,14 +261,12 @@ impl Outstanding {
         slack: Duration,
         outcomes: &mut Vec<Outcome>,
     ) {
-        while let Some((sent, due)) = self.next_loss(rule, slack) {
+        while let Some((_, due)) = self.next_loss(rule, slack) {
             if due > now {
                 break;
             }
-            outcomes.push(Outcome::Lost(sent.content));
             let index = (self.decided - self.base) as usize;
-            self.sent[index].fate = Fate::Lost;
-            self.loss += (1.0 - self.loss) / LOSS_MEMORY;
+            outcomes.push(self.sent[index].lose(&mut self.loss));
         }
         if rule == LossRule::Quic && self.repeat_due(slack).is_some_and(|due| due <= now) {
             self.repeats += 1;
@@ -339,9 +345,7 @@ impl Outstanding {
                 && sent.fate == Fate::Unknown
                 && is_worth(id)
             {
-                outcomes.push(Outcome::Lost(sent.content));
-                sent.fate = Fate::Lost;
-                self.loss += (1.0 - self.loss) / LOSS_MEMORY;
+                outcomes.push(sent.lose(&mut self.loss));
             }
         }
     }

@@ -240,9 +240,13 @@ impl Pool {
 
     /// The share of the packet's frame that is not known to have arrived; none as long as the frame was not sent whole.
     pub(crate) fn missing_of_frame(&self, id: u64) -> Option<f64> {
-        let frame = self.get(id)?.frame.checked_sub(self.first_frame)?;
-        let frame = self.frames.get(usize::try_from(frame).ok()?).filter(|frame| frame.is_whole)?;
+        let place = self.place_of_frame(self.get(id)?.frame)?;
+        let frame = self.frames.get(place).filter(|frame| frame.is_whole)?;
         Some(1.0 - f64::from(frame.delivered) / f64::from(frame.packets))
+    }
+
+    fn place_of_frame(&self, number: u64) -> Option<usize> {
+        usize::try_from(number.checked_sub(self.first_frame)?).ok()
     }
 
     /// Puts a packet into its last state, unless it is in one; true when it was not.
@@ -253,8 +257,8 @@ impl Pool {
         original.fate = fate;
         let (range, frame) = (original.range, original.frame);
         if fate == Fate::Delivered
-            && let Some(index) = frame.checked_sub(self.first_frame)
-            && let Some(frame) = self.frames.get_mut(index as usize)
+            && let Some(place) = self.place_of_frame(frame)
+            && let Some(frame) = self.frames.get_mut(place)
         {
             frame.delivered += 1;
         }

@@ -35,10 +35,10 @@ pub(crate) fn is_open(path: &Path, now: Instant, config: &Config) -> bool {
 /// How long a packet of `size` bytes that is sent now is expected to take until it is acknowledged.
 pub(crate) fn expected(path: &Path, now: Instant, size: usize) -> Duration {
     let outstanding = &path.outstanding;
-    let usual = outstanding.expected(path.outstanding_bytes() + size as u64);
+    let usual = outstanding.expected(path.outstanding_bytes().saturating_add(size as u64));
     let waiting = outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
     let penalty = Duration::from_secs_f64(outstanding.loss() * LOSS_PENALTY.as_secs_f64());
-    usual.unwrap_or(path.state.rtt.smoothed).max(waiting) + penalty
+    usual.unwrap_or(path.state.rtt.smoothed).max(waiting).saturating_add(penalty)
 }
 
 /// What a lost packet costs: until it counts as lost, and until its recovery arrives.
