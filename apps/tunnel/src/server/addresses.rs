@@ -90,6 +90,9 @@ impl Addresses {
             self.taken.remove(address);
         }
         if self.had.len() < REMEMBERED || self.had.contains_key(client) {
+            if self.reserved.len() >= REMEMBERED {
+                self.reserved.retain(|_, (_, until)| now < *until);
+            }
             let until = now + self.keep;
             self.reserved.extend(addresses.iter().map(|address| (*address, (client.to_owned(), until))));
             self.had.insert(client.to_owned(), addresses);
