@@ -95,6 +95,14 @@ install_check_tools() {
     done
 }
 
+# systemd mounts it at boot; tests pin eBPF programs in it.
+mount_bpf() {
+    if ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
+        echo 'setup: mounting the bpf file system'
+        (as_root mount -t bpf bpf /sys/fs/bpf) || echo 'setup: could not; what needs it will be skipped' >&2
+    fi
+}
+
 case ${1-} in
 '')
     install_packages "$needed"
@@ -104,6 +112,7 @@ checks)
     install_packages "$needed_by_checks$needed_by_hostile"
     require_rust
     install_check_tools
+    mount_bpf
     ;;
 hostile) install_packages "$needed_by_hostile" ;;
 bench) install_packages "$needed_by_bench" ;;
