@@ -41,9 +41,12 @@ pub struct Config {
     pub queue_target: Duration,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
+    /// A path of which the last acknowledged transmission is older than its least round-trip time and this may be dead, and
+    /// what is recovered takes it last.
+    pub heard_within: Duration,
     /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
     pub extra_packets: usize,
-    /// The same while packets wait for a window.
+    /// The same while packets wait for a window, in the first shot for them.
     pub extra_packets_waiting: usize,
     /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
     pub path_share: f64,
@@ -52,6 +55,8 @@ pub struct Config {
     pub total_share: f64,
     /// Paths that get a copy where one packet was lost alone; all of them in the paper.
     pub copies: usize,
+    /// The same where an earlier shot did not suffice: for a third one it is mostly too late.
+    pub copies_again: usize,
     /// Shots for the same packets at most; one in the paper. The next one is fired when acknowledgements say that the
     /// one before did not suffice.
     pub shots: u32,
@@ -59,8 +64,10 @@ pub struct Config {
     pub gather: Duration,
     /// How long a receiver waits before it acknowledges.
     pub ack_delay: Duration,
-    /// A path on which nothing was sent for this long is probed.
+    /// A path on which nothing was sent for this long is probed, ...
     pub probe_idle: Duration,
+    /// ... or for this long, when no packet went either way for as long: sessions that rest cost next to nothing.
+    pub probe_rest: Duration,
     /// The time between the single packets by which a silent path is tried.
     pub probe_silent: Duration,
     /// Packets are handed out in the order in which they were handed in; one that is missing holds the others back for
@@ -92,15 +99,18 @@ impl Config {
             connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
             queue_target: Duration::from_millis(40),
             queue_delay: Duration::from_millis(100),
+            heard_within: Duration::from_millis(60),
             extra_packets: 3,
             extra_packets_waiting: 1,
             path_share: 1.1,
             total_share: 1.0,
             copies: 1,
+            copies_again: 2,
             shots: 3,
             gather: Duration::from_millis(3),
             ack_delay: Duration::from_millis(5),
             probe_idle: Duration::from_millis(100),
+            probe_rest: Duration::from_secs(1),
             probe_silent: Duration::from_millis(20),
             reorder: scheme.is_reliable().then_some(Duration::MAX),
             queue_limit: ByteSize(32 << 20),

@@ -87,7 +87,10 @@ impl Endpoint {
     ) -> Result<(), Refused> {
         let result = match Frame::parse(datagram) {
             Err(_) => Err(Refused::Malformed),
-            Ok(Frame::Packet(header, bytes)) => self.receiver.handle_packet(now, path, header, bytes, ecn),
+            Ok(Frame::Packet(header, bytes)) => {
+                self.sender.stir(now);
+                self.receiver.handle_packet(now, path, header, bytes, ecn)
+            }
             Ok(Frame::Ping(number)) => self.receiver.handle_ping(now, path, number, ecn),
             Ok(Frame::Acks(blocks)) => self.sender.handle_acks(now, &blocks),
         };

@@ -101,6 +101,8 @@ pub(crate) struct Outstanding {
     rate: Option<f64>,
     /// How much later than expected the last acknowledgement came.
     late: Duration,
+    /// When the last transmission was sent that is known to have arrived.
+    heard: Option<Instant>,
     timing: Timing,
     repeats: u32,
     last_sent: Instant,
@@ -156,6 +158,11 @@ impl Outstanding {
         self.loss
     }
 
+    /// When the last transmission was sent that is known to have arrived.
+    pub(crate) fn heard(&self) -> Option<Instant> {
+        self.heard
+    }
+
     /// When the first transmission was sent that no acknowledgement has reached or passed.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         let first = self.largest_acked.map_or(0, |largest| largest + 1).max(self.base);
@@ -190,6 +197,7 @@ impl Outstanding {
             if let Some(sent) = largest.checked_sub(self.base).and_then(|index| self.sent.get(index as usize))
             {
                 let (sent, before) = (*sent, self.timing.min());
+                self.heard = Some(sent.at);
                 self.timing.sample(now, now.saturating_since(sent.at), sent.under_way <= ALONE);
                 self.learn(now, sent, before);
             }

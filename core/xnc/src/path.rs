@@ -136,6 +136,14 @@ impl Path {
         self.outstanding.waiting_since().map(|since| since + patience)
     }
 
+    /// Whether the path is known to have delivered lately. One that is idle is probed from time to time, and nobody knows
+    /// in between.
+    pub(crate) fn was_heard(&self, now: Instant, config: &Config) -> bool {
+        let least = self.outstanding.timing().min().unwrap_or_default();
+        let heard = self.outstanding.heard();
+        heard.is_some_and(|sent| now.saturating_since(sent) <= least.saturating_add(config.heard_within))
+    }
+
     /// How much longer than at best what is under way has been under way.
     pub(crate) fn backlog(&self, now: Instant) -> Duration {
         let timing = self.outstanding.timing();
@@ -145,9 +153,18 @@ impl Path {
             .saturating_sub(timing.min().unwrap_or_default())
     }
 
-    /// The time from a transmission to the ping after it.
-    pub(crate) fn probe_interval(&self, config: &Config) -> Duration {
-        if self.silent { config.probe_silent } else { config.probe_idle }
+    /// Has the path probed no later than if something had been sent over it now.
+    pub(crate) fn probe_soon(&mut self, now: Instant, config: &Config, rests: bool) {
+        self.next_probe = self.next_probe.min(now + self.probe_interval(config, rests));
+    }
+
+    /// The time from a transmission to the ping after it, in a session that `rests` or not.
+    pub(crate) fn probe_interval(&self, config: &Config, rests: bool) -> Duration {
+        match (self.silent, rests) {
+            (true, _) => config.probe_silent,
+            (false, false) => config.probe_idle,
+            (false, true) => config.probe_rest,
+        }
     }
 }
 

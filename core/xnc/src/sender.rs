@@ -10,6 +10,7 @@ use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+mod outcomes;
 mod queue;
 mod shots;
 
@@ -57,6 +58,8 @@ pub(crate) struct Sender {
     outcomes: Vec<Outcome>,
     /// When time was handled last.
     handled_at: Instant,
+    /// When a packet went either way last.
+    stirred_at: Option<Instant>,
     stats: SenderStats,
 }
 
@@ -73,6 +76,7 @@ impl Sender {
             events: VecDeque::new(),
             outcomes: Vec::new(),
             handled_at: Instant::ZERO,
+            stirred_at: None,
             stats: SenderStats::default(),
             parts,
             config,
@@ -127,10 +131,24 @@ impl Sender {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
+        self.stir(now);
         let hint = Hint { border: hint.border && !hint.urgent, ..hint };
         let keeps_frames = matches!(self.parts.recovery, Recovery::OneShot { .. });
         self.queue.push(Waiting { bytes, hint, since: now }, keeps_frames);
         Ok(())
+    }
+
+    /// A packet goes either way: from now on it has to be known which paths deliver.
+    pub(crate) fn stir(&mut self, now: Instant) {
+        let rested = self.rests(now);
+        self.stirred_at = Some(now);
+        if rested {
+            self.paths.iter_mut().for_each(|path| path.probe_soon(now, &self.config, false));
+        }
+    }
+
+    fn rests(&self, now: Instant) -> bool {
+        self.stirred_at.is_none_or(|at| at + self.config.probe_rest <= now)
     }
 
     /// Takes acknowledgements, one for a path.
@@ -346,6 +364,7 @@ impl Sender {
     }
 
     fn emit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
+        let rests = self.rests(now);
         let known = self.paths.get_mut(path)?;
         let number = known.outstanding.next();
         let datagram = match content {
@@ -373,102 +392,8 @@ impl Sender {
         let under_way = known.outstanding_bytes();
         known.outstanding.push(now, content, datagram.len() as u64 + QUIC_OVERHEAD, under_way);
         known.hand_out(datagram.len());
-        known.next_probe = now + known.probe_interval(&self.config);
+        known.next_probe = now + known.probe_interval(&self.config, rests);
         Some(Transmit { path, datagram })
-    }
-
-    /// Draws the consequences of what became known of transmissions over `path`.
-    fn settle_outcomes(&mut self, now: Instant, path: PathId) {
-        let mut outcomes = std::mem::take(&mut self.outcomes);
-        for outcome in outcomes.drain(..) {
-            let stats = &mut self.stats.paths[path.index()];
-            match outcome {
-                Outcome::Arrived(content) => {
-                    stats.arrived += 1;
-                    self.arrived(now, content, true);
-                }
-                Outcome::ArrivedLate(content) => {
-                    stats.arrived += 1;
-                    stats.lost -= 1;
-                    self.stats.spurious += 1;
-                    self.arrived(now, content, false);
-                }
-                Outcome::Lost(content) => {
-                    stats.lost += 1;
-                    self.lost(now, content);
-                }
-                Outcome::Repeat(Content::Original(id)) => self.send_again(id),
-                Outcome::Repeat(_) => {}
-            }
-        }
-        outcomes.shrink_to(USUAL_OUTCOMES);
-        self.outcomes = outcomes;
-    }
-
-    fn arrived(&mut self, now: Instant, content: Content, was_under_way: bool) {
-        match content {
-            Content::Original(id) => {
-                if let Some(original) = self.pool.get_mut(id).filter(|_| was_under_way) {
-                    original.in_flight -= 1;
-                }
-                self.settle_delivered(id);
-                if let Some((number, range)) = self.pool.range_of(id)
-                    && range.shot.fired > 0
-                {
-                    self.judge(now, number);
-                }
-            }
-            Content::Coded { start, count } => self.coded_decided(now, start, count, true),
-            Content::Ping => {}
-        }
-    }
-
-    fn lost(&mut self, now: Instant, content: Content) {
-        let id = match content {
-            Content::Original(id) => id,
-            Content::Coded { start, count } => return self.coded_decided(now, start, count, false),
-            Content::Ping => return,
-        };
-        let Some(original) = self.pool.get_mut(id) else { return };
-        original.in_flight -= 1;
-        if original.in_flight > 0 {
-            return;
-        }
-        match (original.fate, self.parts.recovery) {
-            (Fate::Recovering, _) => {
-                if let Some((number, _)) = self.pool.range_of(id) {
-                    self.judge(now, number);
-                }
-            }
-            (Fate::Sent, recovery) => {
-                self.stats.lost += 1;
-                match recovery {
-                    Recovery::None => self.give_up(id),
-                    Recovery::Resend => self.send_again(id),
-                    Recovery::OneShot { .. } => self.mark_lost(now, id),
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn settle_delivered(&mut self, id: u64) {
-        if self.pool.settle(id, Fate::Delivered) {
-            self.stats.delivered += 1;
-        }
-    }
-
-    fn send_again(&mut self, id: u64) {
-        if let Some(original) = self.pool.get_mut(id).filter(|original| original.fate == Fate::Sent) {
-            original.fate = Fate::Lost;
-            self.again.push_back(id);
-        }
-    }
-
-    fn give_up(&mut self, id: u64) {
-        if self.pool.settle(id, Fate::GivenUp) {
-            self.stats.given_up += 1;
-        }
     }
 
     fn drop_expired(&mut self, now: Instant) {
@@ -476,11 +401,12 @@ impl Sender {
     }
 
     fn watch_paths(&mut self, now: Instant) {
+        let rests = self.rests(now);
         for path in self.paths.iter_mut() {
             let silent = path.silent_from(&self.config).is_some_and(|from| from <= now);
             if silent != path.silent {
                 path.silent = silent;
-                path.next_probe = path.next_probe.min(now + path.probe_interval(&self.config));
+                path.probe_soon(now, &self.config, rests);
                 if silent {
                     self.stats.paths[path.id.index()].silences += 1;
                 } else if self.config.scheme.is_xnc() {
@@ -497,9 +423,6 @@ impl Sender {
 
 /// Events that wait to be polled; more are not kept.
 const MAX_EVENTS: usize = 64;
-
-/// What becomes known at once of a path that is not busy; room for more is not kept.
-const USUAL_OUTCOMES: usize = 256;
 
 fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
     Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }

@@ -111,13 +111,30 @@ fn an_urgent_packet_does_not_wait_behind_others() {
 }
 
 #[test]
-fn an_idle_path_is_probed() {
+fn idle_paths_are_probed_often_while_packets_go_either_way() {
     let mut network = two_paths(Scheme::Xnc);
-    network.run_for(1000 * MS);
-    for stats in &network.ends[0].stats().sender.paths[..2] {
-        assert!((9..=12).contains(&stats.pings), "{} pings in a second", stats.pings);
+    let pings = |network: &Network| {
+        let stats = network.ends.each_ref().map(|end| end.stats().sender.paths);
+        // Path 1 has the longer way, and carries nothing as long as 0 suffices.
+        [stats[0][1].pings, stats[1][1].pings]
+    };
+    let in_a_second = |network: &mut Network, pass: &dyn Fn(&mut Network)| {
+        let before = pings(network);
+        pass(network);
+        let after = pings(network);
+        [after[0] - before[0], after[1] - before[1]]
+    };
+    network.run_for(2000 * MS);
+    let resting = in_a_second(&mut network, &|network| network.run_for(1000 * MS));
+    assert_eq!(resting, [1, 1]);
+    let in_use = in_a_second(&mut network, &|network| network.stream(1000 * MS, 1));
+    assert!(in_use.iter().all(|pings| (9..=12).contains(pings)), "{in_use:?} pings in a second");
+    for stats in network.ends.each_ref().map(|end| end.stats().sender.paths[1]) {
         assert!(stats.arrived + 1 >= stats.pings);
     }
+    network.run_for(1000 * MS);
+    let resting = in_a_second(&mut network, &|network| network.run_for(2000 * MS));
+    assert!(resting.iter().all(|pings| (1..=3).contains(pings)), "{resting:?} pings in two seconds");
 }
 
 #[test]

@@ -47,6 +47,10 @@ pub struct Coding {
     pub total_share: Option<f64>,
     /// Paths that get a copy where one packet was lost alone.
     pub copies: Option<usize>,
+    /// The same where an earlier shot did not suffice.
+    pub copies_again: Option<usize>,
+    /// What is recovered takes a path last that was not heard of for this long beyond its least round-trip time.
+    pub heard_within_ms: Option<u64>,
     /// Shots for the same packets at most.
     pub shots: Option<u32>,
     /// How long the losses of a range are gathered before the shot.
@@ -55,6 +59,8 @@ pub struct Coding {
     pub ack_delay_ms: Option<u64>,
     /// A path on which nothing was sent for this long is probed.
     pub probe_idle_ms: Option<u64>,
+    /// The same when no packet went either way for as long.
+    pub probe_rest_ms: Option<u64>,
     /// The time between the single packets by which a silent path is tried.
     pub probe_silent_ms: Option<u64>,
     /// How long packets wait for those before them; 0: not at all.
@@ -104,7 +110,6 @@ impl Coding {
             Some(0) => None,
             Some(_) => Some(time("reorder_ms", self.reorder_ms, Duration::ZERO)?),
         };
-        let idle = (10..=10_000, "10 to 10000");
         let share = (1.0..=10.0, "1.0 to 10.0");
         let queue_kb = within("queue_kb", self.queue_kb, QUEUE_KB, (64..=65_536, "64 to 65536"))?;
         let usual_pool_kb = POOL_KB.min(defaults.pool_limit.0 / 1000);
@@ -161,10 +166,18 @@ impl Coding {
             path_share: within("path_share", self.path_share, defaults.path_share, share.clone())?,
             total_share: within("total_share", self.total_share, defaults.total_share, share)?,
             copies: within("copies", self.copies, defaults.copies, (1..=8, "1 to 8"))?,
+            copies_again: within(
+                "copies_again",
+                self.copies_again,
+                defaults.copies_again,
+                (1..=8, "1 to 8"),
+            )?,
+            heard_within: time("heard_within_ms", self.heard_within_ms, defaults.heard_within)?,
             shots: within("shots", self.shots, defaults.shots, (1..=10, "1 to 10"))?,
             gather: time("gather_ms", self.gather_ms, defaults.gather)?,
             ack_delay: time("ack_delay_ms", self.ack_delay_ms, defaults.ack_delay)?,
-            probe_idle: milliseconds(within("probe_idle_ms", self.probe_idle_ms, PROBE_IDLE_MS, idle)?),
+            probe_idle: interval("probe_idle_ms", self.probe_idle_ms, defaults.probe_idle)?,
+            probe_rest: interval("probe_rest_ms", self.probe_rest_ms, defaults.probe_rest)?,
             probe_silent: time("probe_silent_ms", self.probe_silent_ms, defaults.probe_silent)?,
             reorder,
             queue_limit: ByteSize(queue_kb * 1000),
@@ -190,7 +203,20 @@ fn within<T: PartialOrd>(
 
 /// What was given in milliseconds, or the default, which may be finer.
 fn time(key: &'static str, given: Option<u64>, default: Duration) -> Result<Duration, InvalidCoding> {
-    let allowed = (1..=10_000, "1 to 10000");
+    time_within(key, given, default, (1..=10_000, "1 to 10000"))
+}
+
+/// The same of a time between pings over an idle path, which are to cost little.
+fn interval(key: &'static str, given: Option<u64>, default: Duration) -> Result<Duration, InvalidCoding> {
+    time_within(key, given, default, (10..=10_000, "10 to 10000"))
+}
+
+fn time_within(
+    key: &'static str,
+    given: Option<u64>,
+    default: Duration,
+    allowed: (RangeInclusive<u64>, &'static str),
+) -> Result<Duration, InvalidCoding> {
     given.map_or(Ok(default), |ms| within(key, Some(ms), 0, allowed).map(milliseconds))
 }
 
@@ -205,10 +231,6 @@ const QUEUE_KB: u64 = 4000;
 /// takes more than some 36 MB of a server.
 const POOL_KB: u64 = 16_000;
 
-/// Idle uplinks cost data and batteries, idle clients a server's time; a path whose round-trip time is a second old is
-/// still known well enough.
-const PROBE_IDLE_MS: u64 = 1000;
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -217,8 +239,8 @@ mod tests {
     fn nothing_given_is_the_paper_s() {
         let config = Coding::default().config().unwrap();
         let paper = Config::default();
-        let Config { queue_limit, pool_limit, probe_idle, .. } = paper;
-        let ours = Config { queue_limit, pool_limit, probe_idle, ..config };
+        let Config { queue_limit, pool_limit, .. } = paper;
+        let ours = Config { queue_limit, pool_limit, ..config };
         assert_eq!(ours, paper);
     }
 
@@ -239,6 +261,8 @@ mod tests {
             Coding { path_share: Some(f64::NAN), ..Coding::default() },
             Coding { expiry_ms: Some(0), ..Coding::default() },
             Coding { queue_kb: Some(0), ..Coding::default() },
+            Coding { probe_idle_ms: Some(9), ..Coding::default() },
+            Coding { probe_rest_ms: Some(9), ..Coding::default() },
             Coding { pool_kb: Some(100), ..Coding::default() },
         ] {
             assert!(coding.config().is_err(), "{coding:?}");

@@ -237,7 +237,11 @@ fn a_flood_of_notices_costs_no_memory() {
 fn a_thousand_clients_cost_little_each() {
     let rig = Rig::new();
     // These clients do not answer, and a server asks silent ones often.
-    let server = rig.server(0, "", "[coding]\nprobe_silent_ms = 10000\nprobe_idle_ms = 10000\n");
+    let server = rig.server(
+        0,
+        "",
+        "[coding]\nprobe_silent_ms = 10000\nprobe_idle_ms = 10000\nprobe_rest_ms = 10000\n",
+    );
     let folder = rig.folder.path();
     let memory = || resident_bytes(server.process.id());
     with_endpoint(&rig.client, async |endpoint| {

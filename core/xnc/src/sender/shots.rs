@@ -84,9 +84,9 @@ impl Sender {
             return true;
         }
         let Some(mut shot) = self.pool.range(number).map(|range| range.shot) else { return true };
-        let Shot { first, count, lost, owed, .. } = shot;
+        let Shot { first, count, lost, owed, fired, .. } = shot;
         let lengths = shot.ids().filter_map(|id| self.pool.get(id)).map(|original| original.bytes.len());
-        let rule = self.shot_rule();
+        let rule = self.shot_rule(fired);
         let left = |shot: &Shot, path: PathId| rule.most(lost).saturating_sub(shot.by_path[path.index()]);
         let mut rooms = self.rooms(now, lengths.max().unwrap_or(0) + CODED_OVERHEAD);
         rooms.iter_mut().for_each(|(path, room)| *room = left(&shot, *path).min(*room));
@@ -165,19 +165,13 @@ impl Sender {
             }
         }
         self.stats.recoveries += 1;
-        let (lost, rule) = (missing.len(), self.shot_rule());
+        let (lost, fired) = (missing.len(), before.fired + 1);
+        let rule = self.shot_rule(fired);
         let owed = rule
             .total(lost)
             .min(rule.most(lost).saturating_mul(self.paths.iter().count()))
             .max(rule.needed(lost));
-        let mut shot = Shot {
-            first,
-            count: (last - first + 1) as u8,
-            lost,
-            owed,
-            fired: before.fired + 1,
-            ..Shot::default()
-        };
+        let mut shot = Shot { first, count: (last - first + 1) as u8, lost, owed, fired, ..Shot::default() };
         if shot.ids() == before.ids() {
             (shot.in_flight, shot.arrived) = (before.in_flight, before.arrived);
         }
@@ -188,17 +182,102 @@ impl Sender {
         true
     }
 
-    fn shot_rule(&self) -> ShotRule {
-        let Config { extra_packets, extra_packets_waiting, path_share, total_share, copies, .. } =
-            self.config;
-        let extra = if self.queue.len() > 0 { extra_packets_waiting } else { extra_packets };
+    /// What shot number `fired` for the same packets may be.
+    fn shot_rule(&self, fired: u32) -> ShotRule {
+        let Config { path_share, total_share, .. } = self.config;
+        let is_first = fired <= 1;
+        let extra = match is_first && self.queue.len() > 0 {
+            true => self.config.extra_packets_waiting,
+            false => self.config.extra_packets,
+        };
+        let copies = if is_first { self.config.copies } else { self.config.copies_again };
         ShotRule { extra, path_share, total_share, copies }
     }
 
-    /// How many frames of `size` each path takes, the best path first.
+    /// How many frames of `size` each path takes, the best path first: what is lost once more is too late for its frame, so
+    /// those that were heard of lately come before those that may be dead.
     fn rooms(&self, now: Instant, size: usize) -> Vec<(PathId, usize)> {
         let mut paths: Vec<_> = self.paths.iter().filter(|path| is_open(path, now, &self.config)).collect();
-        paths.sort_by_key(|path| expected(path, now, size));
+        paths.sort_by_key(|path| (!path.was_heard(now, &self.config), expected(path, now, size)));
         paths.into_iter().map(|path| (path.id, path.room_without_queue(size))).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::path::{PathState, Rtt};
+    use crate::pool::Hint;
+    use hawser_units::ByteSize;
+    use hawser_wire::xnc::{AckBlock, Frame};
+    use std::time::Duration;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn path(index: u8) -> PathId {
+        PathId::try_from(index).unwrap()
+    }
+
+    fn two_paths(config: Config) -> Sender {
+        let mut sender = Sender::new(config);
+        let state = PathState {
+            congestion_window: ByteSize(100_000),
+            in_flight: ByteSize(0),
+            queued: ByteSize(0),
+            rtt: Rtt::default(),
+            datagram_size: 1400,
+        };
+        for id in [path(0), path(1)] {
+            sender.add_path(Instant::ZERO, id);
+            sender.update_path(id, state);
+        }
+        sender
+    }
+
+    /// A packet that went over a path, from one time to another in milliseconds.
+    fn deliver(sender: &mut Sender, id: PathId, sent: u32, acknowledged: u32) {
+        let outstanding = &mut sender.paths.get_mut(id).unwrap().outstanding;
+        let number = outstanding.next();
+        outstanding.push(Instant::ZERO + sent * MS, Content::Original(0), 1000, 0);
+        let block = AckBlock { path: id, delay: Duration::ZERO, ranges: vec![number..=number], ecn: None };
+        outstanding.acknowledge(Instant::ZERO + acknowledged * MS, &block, &mut Vec::new()).unwrap();
+    }
+
+    #[test]
+    fn a_path_that_was_not_heard_of_lately_comes_last() {
+        let mut sender = two_paths(Config { heard_within: 60 * MS, ..Config::default() });
+        deliver(&mut sender, path(0), 0, 20);
+        deliver(&mut sender, path(1), 40, 80);
+        let order = |sender: &Sender, ms: u32| {
+            let rooms = sender.rooms(Instant::ZERO + ms * MS, 1000);
+            rooms.iter().map(|(path, _)| path.index()).collect::<Vec<_>>()
+        };
+        assert_eq!(order(&sender, 80), [0, 1], "the path of 20 ms is the better one");
+        assert_eq!(order(&sender, 81), [1, 0], "but delivered nothing that was sent in the last 80 ms");
+        deliver(&mut sender, path(0), 81, 101);
+        assert_eq!(order(&sender, 101), [0, 1]);
+    }
+
+    #[test]
+    fn what_is_lost_again_goes_over_more_paths() {
+        let mut sender = two_paths(Config::default());
+        let packets = |sender: &mut Sender, now: Instant| {
+            let transmits = std::iter::from_fn(|| sender.poll_transmit(now));
+            let packets =
+                transmits.filter(|sent| matches!(Frame::parse(&sent.datagram), Ok(Frame::Packet(..))));
+            packets.map(|sent| sent.path.index()).collect::<Vec<_>>()
+        };
+        let mut now = Instant::ZERO;
+        sender.handle_packet(now, vec![7; 1000], Hint::default()).unwrap();
+        assert_eq!(packets(&mut sender, now).len(), 1);
+        for copies in [1, 2] {
+            sender.lost(now, Content::Original(0));
+            now += sender.config.gather;
+            let mut used = packets(&mut sender, now);
+            used.sort();
+            assert_eq!(used.len(), copies);
+            used.dedup();
+            assert_eq!(used.len(), copies, "each over a path of its own");
+        }
     }
 }
