@@ -118,6 +118,9 @@ impl Controller for Probing {
         lost_bytes: u64,
         largest_lost_pn: u64,
     ) {
+        if is_ecn {
+            self.live.marked();
+        }
         self.inner.on_congestion_event(
             now,
             sent,

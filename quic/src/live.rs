@@ -27,6 +27,7 @@ pub struct Live {
     waiting_since_ns: AtomicU64,
     sent_at_ns: AtomicU64,
     lost: AtomicU64,
+    marks: AtomicU64,
 }
 
 /// The figures of one moment.
@@ -44,6 +45,8 @@ pub struct Figures {
     pub unanswered: Duration,
     /// Packets that QUIC has declared lost.
     pub lost_packets: u64,
+    /// Acknowledgements that said of further packets marked by the network (ECN CE, RFC 9000, section 13.4).
+    pub congestion_marks: u64,
 }
 
 /// Round-trip times, the peer's acknowledgement delay included.
@@ -83,6 +86,7 @@ impl Live {
             waiting_since_ns: zero(),
             sent_at_ns: zero(),
             lost: zero(),
+            marks: zero(),
         }
     }
 
@@ -104,6 +108,7 @@ impl Live {
             delivery_rate: (rate > 0).then(|| Bitrate::from_bps(rate)),
             unanswered: self.unanswered(now),
             lost_packets: read(&self.lost),
+            congestion_marks: read(&self.marks),
         }
     }
 
@@ -144,6 +149,11 @@ impl Live {
         let in_flight = self.in_flight.load(Relaxed);
         self.in_flight.store(in_flight.saturating_sub(bytes.into()), Relaxed);
         self.lost.fetch_add(1, Relaxed);
+    }
+
+    /// An acknowledgement said that the network marked packets.
+    pub(crate) fn marked(&self) {
+        self.marks.fetch_add(1, Relaxed);
     }
 
     /// An acknowledgement of several packets, of which `sent` is when the last one was sent, has been processed.

@@ -134,12 +134,18 @@ fn session_metrics(page: &mut Page, status: &Status) {
 
 fn path_metrics(page: &mut Page, status: &Status) {
     type Figure = fn(&crate::status::PathStatus) -> f64;
-    let families: [(&str, &str, &str, Figure); 6] = [
+    let families: [(&str, &str, &str, Figure); 7] = [
         ("path_sent_bytes_total", "counter", "Bytes of datagrams sent over a path", |p| p.sent_bytes as f64),
         ("path_received_bytes_total", "counter", "Bytes of datagrams received over a path", |p| {
             p.received_bytes as f64
         }),
         ("path_lost_total", "counter", "Transmissions over a path that counted as lost", |p| p.lost as f64),
+        (
+            "path_congestion_marks_total",
+            "counter",
+            "Acknowledgements of packets that the network marked",
+            |p| p.congestion_marks as f64,
+        ),
         ("path_rtt_seconds", "gauge", "Smoothed round-trip time", |p| p.rtt_ms.unwrap_or(f64::NAN) / 1e3),
         ("path_window_bytes", "gauge", "Congestion window", |p| p.window_bytes as f64),
         ("path_unanswered_seconds", "gauge", "For how long nothing has been acknowledged", |p| {

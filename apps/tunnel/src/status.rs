@@ -111,6 +111,8 @@ pub struct PathStatus {
     pub lost: u64,
     /// Transmissions of copies and combinations.
     pub recovery: u64,
+    /// Acknowledgements that said of further packets marked by the network (ECN).
+    pub congestion_marks: u64,
     /// The rate sent since the last status, Mb/s.
     pub sent_mbps: f64,
     /// The rate received since the last status, Mb/s.
@@ -245,6 +247,7 @@ impl PathStatus {
             arrived: counted.arrived,
             lost: counted.lost,
             recovery: counted.recovery,
+            congestion_marks: figures.congestion_marks,
             sent_mbps: 0.0,
             received_mbps: 0.0,
             loss_ratio: 0.0,

@@ -1,7 +1,9 @@
-//! What comes to a server's port and is of no connection. The library drops it without a word, so it is counted here.
+//! What comes to a server's port and never to a connection. Library and kernel drop it without a word, so it is counted
+//! here.
 
 use crate::quic::SERVER_ID_BYTES;
 use bytes::BytesMut;
+use hawser_io::sockopt::drops;
 use noq::crypto::{self, HeaderKey, Keys, UnsupportedVersion};
 use noq::udp::RecvMeta;
 use noq::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid};
@@ -37,13 +39,15 @@ const REMEMBERED: usize = 16_384;
 const WAITING: usize = 4096;
 const WAITING_BYTES: u64 = 4 << 20;
 
-/// Counts datagrams of no connection, by why.
+/// Counts datagrams that reached no connection, by why.
 #[derive(Debug, Default)]
 pub(super) struct Strays {
     no_quic: AtomicU64,
     no_handshake: AtomicU64,
     no_connection: AtomicU64,
     given: Mutex<Given>,
+    /// The endpoints' sockets once more: the kernel counts what it dropped.
+    sockets: Mutex<Vec<UdpSocket>>,
 }
 
 /// The connection IDs given out last.
@@ -61,6 +65,7 @@ impl Strays {
         tls: Arc<dyn crypto::ServerConfig>,
         socket: UdpSocket,
     ) -> io::Result<Endpoint> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(socket.try_clone()?);
         let strays = Arc::clone(self);
         let ids = RandomConnectionIdGenerator::new(SERVER_ID_BYTES);
         config.cid_generator(Arc::new(move || Box::new(Ids { ids, strays: Arc::clone(&strays) })));
@@ -79,8 +84,16 @@ impl Strays {
             ("datagram_no_handshake", &self.no_handshake),
             ("datagram_no_connection", &self.no_connection),
         ];
-        let counts = counters.map(|(reason, counter)| (reason.to_owned(), counter.load(Relaxed)));
-        counts.into_iter().filter(|(_, count)| *count > 0)
+        let counts = counters.map(|(reason, counter)| (reason, counter.load(Relaxed)));
+        let unread = [("datagram_buffer_full", self.unread())];
+        let counts = counts.into_iter().chain(unread).filter(|(_, count)| *count > 0);
+        counts.map(|(reason, count)| (reason.to_owned(), count))
+    }
+
+    /// Datagrams for which the sockets' buffers had no room; the kernel does not count further than 32 bits.
+    fn unread(&self) -> u64 {
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        sockets.iter().filter_map(|socket| drops(socket).ok()).map(u64::from).sum()
     }
 
     /// Counts a datagram that the library will drop, unless only its ID or its keys tell.

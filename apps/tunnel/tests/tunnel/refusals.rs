@@ -6,6 +6,8 @@ use crate::rig::{End, HOST4, PORT, Rig};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_tunnel::status::Status;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread;
@@ -222,6 +224,22 @@ fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
     echo(&rig.client, &rig.host, HOST4);
     assert_eq!(client.session().since_unix_ms, since, "the session is the same");
     server.until("the client is the only one", |status| status.sessions.len() == 1);
+}
+
+#[test]
+fn what_a_server_does_not_come_to_read_is_counted() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let client = rig.client("");
+    let mut garbage = Garbage::new(&rig);
+    let pid = Pid::from_raw(server.process.id() as i32);
+    kill(pid, Signal::SIGSTOP).unwrap();
+    // More than the 8 MB that the kernel keeps for it at most.
+    (0..10_000).for_each(|_| garbage.send_random(&[0x43], 1400));
+    kill(pid, Signal::SIGCONT).unwrap();
+    server.until_counted("datagram_buffer_full", 1000);
+    echo(&rig.client, &rig.host, HOST4);
+    client.until("the session goes on", |status| status.sessions.len() == 1);
 }
 
 /// Types of packets with a long header.

@@ -2,7 +2,7 @@
 
 use crate::rig::{HOST4, HOST6, PATIENCE, PORT, Rig, UPLINKS, nft};
 use crate::traffic::{Connection, Flood, echo};
-use hawser_tunnel::status::Status;
+use hawser_tunnel::status::{PathStatus, Status};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
@@ -324,4 +324,20 @@ fn the_outside_may_be_ipv6() {
     for address in [HOST4, HOST6] {
         echo(&rig.client, &rig.host, address);
     }
+}
+
+#[test]
+fn what_the_network_marks_is_shown() {
+    let rig = Rig::new();
+    let _server = rig.server(0, "", "");
+    let client = rig.client("");
+    let is_marked = |path: &PathStatus| path.congestion_marks > 0;
+    assert!(!client.session().paths.iter().any(is_marked));
+    let mark =
+        "chain forward { type filter hook forward priority 0; iifname wan1 ip ecn ect0 ip ecn set ce; }";
+    nft(&rig.router, &format!("table inet marking {{\n{mark}\n}}"));
+    let status =
+        client.until("the uplink is marked", |status| status.sessions[0].paths.iter().any(is_marked));
+    let marked: Vec<_> = status.sessions[0].paths.iter().filter(|path| is_marked(path)).collect();
+    assert!(matches!(marked[..], [path] if path.name == "wan1"), "{marked:?}");
 }
