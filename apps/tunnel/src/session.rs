@@ -31,9 +31,6 @@ pub(crate) type Batch = Vec<Vec<u8>>;
 /// one by one.
 const PACKETS: usize = 2048;
 
-/// Packets that a session takes before received datagrams get a turn.
-const MOST_PACKETS: usize = 128;
-
 /// Batches of datagrams that wait for a session.
 const DATAGRAM_BATCHES: usize = 16;
 
@@ -198,7 +195,7 @@ impl Session {
                 Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
                 Some(command) = told.commands.recv() => self.obey(command),
                 _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
-                1.. = packets.recv_many(&mut taken, MOST_PACKETS), if self.has_room() => {}
+                Some(packet) = packets.recv(), if self.has_room() => taken.push(packet),
                 () = wake.wanted() => {}
                 () = at(deadline) => {}
             }
@@ -206,12 +203,10 @@ impl Session {
             // Neither direction waits for the other one to have nothing to do.
             received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
             received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
-            taken.drain(..).for_each(|packet| self.take_packet(now, packet));
-            while self.has_room()
-                && let Ok(packet) = packets.try_recv()
-            {
-                self.take_packet(now, packet);
+            if self.has_room() {
+                taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKETS));
             }
+            taken.drain(..).for_each(|packet| self.take_packet(now, packet));
             self.drive(now);
             if self.is_abandoned(now) {
                 return self.stop(CloseCode::Done, packets, datagrams);
