@@ -15,8 +15,12 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-/// How long a handshake, or an answer, may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a handshake may take.
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
+/// How long an answer may take. The server waits longer for the question than this, so a question that does not get there
+/// is noticed here, where it can be said why.
+const ANSWER: Duration = Duration::from_secs(5);
 
 /// What is assumed of an interface that does not say: the least that QUIC and IPv6 need.
 const LEAST_MTU: u16 = 1280;
@@ -86,7 +90,7 @@ impl Dialer {
         let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
-        let connection = timeout(PATIENCE, connecting).await.with_context(|| {
+        let connection = timeout(HANDSHAKE, connecting).await.with_context(|| {
             format!("no answer from {remote}: is there a route by {}, and does UDP pass?", uplink.interface)
         })??;
         if connection.max_datagram_size().is_none() {
@@ -141,7 +145,7 @@ impl Dialed {
 
     async fn ask(&mut self, hello: &Hello) -> Result<Answer> {
         join::send_filling(&mut self.send, hello, self.payload).await?;
-        let answer = timeout(PATIENCE, join::receive(&mut self.receive)).await;
+        let answer = timeout(ANSWER, join::receive(&mut self.receive)).await;
         // Packets of the handshake are smaller.
         answer.with_context(|| {
             let mtu = self.payload + self.headers;
