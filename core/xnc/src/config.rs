@@ -14,10 +14,11 @@ pub struct Config {
     /// The same while packets wait for a window. Then what is sent again takes the place of something new, and most of
     /// what is that late arrives after all: paths pause.
     pub loss_threshold_waiting: Duration,
-    /// Where ends of frames are known and nothing waits, a packet whose acknowledgement is later than expected by this
-    /// counts as lost if its frame lacks no more than `straggler_share`.
+    /// Where ends of frames are known, a packet whose acknowledgement is later than expected by this counts as lost if its
+    /// frame lacks no more than `straggler_share`, or if its path is quiet and nothing waits.
     pub straggler: Duration,
-    /// The share of a frame's packets, 0 to 1: a frame that lacks more is not worth to be hurried.
+    /// The share of a frame's packets, 0 to 1: a frame that lacks more is not worth to be hurried, unless there is room for
+    /// all of it.
     pub straggler_share: f64,
     /// Packets of an encoding range at most, 1 to 63 (r of Ni, section 4.4.2).
     pub range_packets: usize,
@@ -41,6 +42,9 @@ pub struct Config {
     pub queue_target: Duration,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
+    /// A path on which nothing was acknowledged for this long is quiet. One that is not delivers, even if what it delivers is
+    /// old because of a pause: it is not silent, and takes new packets again.
+    pub quiet_after: Duration,
     /// A path of which the last acknowledged transmission is older than its least round-trip time and this may be dead, and
     /// what is recovered takes it last.
     pub heard_within: Duration,
@@ -99,6 +103,7 @@ impl Config {
             connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
             queue_target: Duration::from_millis(40),
             queue_delay: Duration::from_millis(100),
+            quiet_after: Duration::from_millis(50),
             heard_within: Duration::from_millis(60),
             extra_packets: 3,
             extra_packets_waiting: 1,

@@ -74,8 +74,9 @@ impl Sent {
         Outcome::Lost(self.content)
     }
 
-    fn straggles_from(&self, patience: Duration) -> Instant {
-        self.at + self.predicted.min(PAUSE) + patience
+    /// From when on it is a straggler, if not acknowledged `longest` after it was sent or sooner.
+    fn straggles_from(&self, longest: Duration, patience: Duration) -> Instant {
+        self.at + self.predicted.min(longest) + patience
     }
 }
 
@@ -103,6 +104,10 @@ pub(crate) struct Outstanding {
     late: Duration,
     /// When the last transmission was sent that is known to have arrived.
     heard: Option<Instant>,
+    /// When the last acknowledgement came that said of a later transmission than the ones before.
+    acknowledged_at: Option<Instant>,
+    /// The latest transmission that counts, or counted, as lost.
+    last_lost: Option<u64>,
     timing: Timing,
     repeats: u32,
     last_sent: Instant,
@@ -163,10 +168,20 @@ impl Outstanding {
         self.heard
     }
 
+    /// When the last acknowledgement came that said of a later transmission than the ones before.
+    pub(crate) fn acknowledged_at(&self) -> Option<Instant> {
+        self.acknowledged_at
+    }
+
     /// When the first transmission was sent that no acknowledgement has reached or passed.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
         let first = self.largest_acked.map_or(0, |largest| largest + 1).max(self.base);
         self.sent.get((first - self.base) as usize).map(|sent| sent.at)
+    }
+
+    /// Whether something counts as lost that no acknowledgement has passed: the path may have paused.
+    pub(crate) fn is_doubted(&self) -> bool {
+        self.last_lost > self.largest_acked
     }
 
     /// Takes what the receiver says of this path.
@@ -194,6 +209,7 @@ impl Outstanding {
         if is_new {
             self.largest_acked = Some(largest);
             self.repeats = 0;
+            self.acknowledged_at = Some(now);
             if let Some(sent) = largest.checked_sub(self.base).and_then(|index| self.sent.get(index as usize))
             {
                 let (sent, before) = (*sent, self.timing.min());
@@ -238,7 +254,8 @@ impl Outstanding {
         self.drain(bytes).map(|time| time.saturating_add(self.late))
     }
 
-    fn drain(&self, bytes: u64) -> Option<Duration> {
+    /// The same by the rate alone, were no acknowledgement late.
+    pub(crate) fn drain(&self, bytes: u64) -> Option<Duration> {
         let time = |rate| Duration::try_from_secs_f64(bytes as f64 / rate).unwrap_or(Duration::MAX);
         let busy = self.rate.map_or(Duration::ZERO, time);
         self.timing.min().map(|least| least.max(busy))
@@ -275,6 +292,7 @@ impl Outstanding {
             }
             let index = (self.decided - self.base) as usize;
             outcomes.push(self.sent[index].lose(&mut self.loss));
+            self.last_lost = self.last_lost.max(Some(self.decided));
         }
         if rule == LossRule::Quic && self.repeat_due(slack).is_some_and(|due| due <= now) {
             self.repeats += 1;
@@ -347,22 +365,31 @@ impl Outstanding {
         is_worth: impl Fn(u64) -> bool,
         outcomes: &mut Vec<Outcome>,
     ) {
-        let undecided = self.sent.range_mut((self.decided - self.base) as usize..);
-        for sent in undecided.take_while(|sent| sent.straggles_from(patience) <= now) {
+        let longest = self.longest_expected();
+        let undecided = (self.decided..).zip(self.sent.range_mut((self.decided - self.base) as usize..));
+        for (number, sent) in undecided.take_while(|(_, sent)| sent.straggles_from(longest, patience) <= now)
+        {
             if let Content::Original(id) = sent.content
                 && sent.fate == Fate::Unknown
                 && is_worth(id)
             {
                 outcomes.push(sent.lose(&mut self.loss));
+                self.last_lost = self.last_lost.max(Some(number));
             }
         }
     }
 
     /// When the next transmission is later than expected by `patience`.
     pub(crate) fn next_straggler(&self, now: Instant, patience: Duration) -> Option<Instant> {
+        let longest = self.longest_expected();
         let undecided = self.sent.range((self.decided - self.base) as usize..);
         let unknown = undecided.filter(|sent| sent.fate == Fate::Unknown);
-        unknown.map(|sent| sent.straggles_from(patience)).find(|from| *from > now)
+        unknown.map(|sent| sent.straggles_from(longest, patience)).find(|from| *from > now)
+    }
+
+    /// What is later than this says that the path paused, whatever was under way.
+    fn longest_expected(&self) -> Duration {
+        self.timing.min().unwrap_or_default().saturating_add(PAUSE)
     }
 
     /// Everything whose fate is unknown, when the path vanishes.

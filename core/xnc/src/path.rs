@@ -133,7 +133,19 @@ impl Path {
     /// From when on the path counts as silent, if nothing is acknowledged until then.
     pub(crate) fn silent_from(&self, config: &Config) -> Option<Instant> {
         let patience = self.outstanding.timing().patience(config.loss_threshold, config.ack_delay);
-        self.outstanding.waiting_since().map(|since| since + patience)
+        let since = self.outstanding.waiting_since()? + patience;
+        Some(self.quiet_from(config).map_or(since, |quiet| quiet.max(since)))
+    }
+
+    /// From when on the path is quiet, if nothing is acknowledged until then; none as long as nothing was.
+    pub(crate) fn quiet_from(&self, config: &Config) -> Option<Instant> {
+        self.outstanding.acknowledged_at().map(|at| at + config.quiet_after)
+    }
+
+    /// Whether nothing over the path was acknowledged for a while. While something is, the path delivers, however old that
+    /// is: what a pause has held up comes first when it is over.
+    pub(crate) fn is_quiet(&self, now: Instant, config: &Config) -> bool {
+        self.quiet_from(config).is_none_or(|from| from <= now)
     }
 
     /// Whether the path is known to have delivered lately. One that is idle is probed from time to time, and nobody knows
@@ -144,13 +156,20 @@ impl Path {
         heard.is_some_and(|sent| now.saturating_since(sent) <= least.saturating_add(config.heard_within))
     }
 
-    /// How much longer than at best what is under way has been under way.
-    pub(crate) fn backlog(&self, now: Instant) -> Duration {
-        let timing = self.outstanding.timing();
-        let since = self.outstanding.waiting_since();
-        since
-            .map_or(Duration::ZERO, |since| now.saturating_since(since))
-            .saturating_sub(timing.min().unwrap_or_default())
+    /// How much longer than at best what is under way has been under way, or will be on a path that is not quiet.
+    pub(crate) fn backlog(&self, now: Instant, config: &Config) -> Duration {
+        let mut longest = self.waiting(now);
+        if !self.is_quiet(now, config)
+            && let Some(drain) = self.outstanding.drain(self.outstanding_bytes())
+        {
+            longest = longest.min(drain);
+        }
+        longest.saturating_sub(self.outstanding.timing().min().unwrap_or_default())
+    }
+
+    /// How long the first transmission has been under way that no acknowledgement has reached or passed.
+    pub(crate) fn waiting(&self, now: Instant) -> Duration {
+        self.outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since))
     }
 
     /// Has the path probed no later than if something had been sent over it now.

@@ -245,6 +245,11 @@ impl Pool {
         Some(1.0 - f64::from(frame.delivered) / f64::from(frame.packets))
     }
 
+    /// Whether the end of any frame that is kept is known.
+    pub(crate) fn knows_frames(&self) -> bool {
+        self.frames.front().is_some_and(|frame| frame.is_whole)
+    }
+
     fn place_of_frame(&self, number: u64) -> Option<usize> {
         usize::try_from(number.checked_sub(self.first_frame)?).ok()
     }

@@ -141,23 +141,50 @@ impl Scheme {
 mod tests {
     use super::scene::{Scene, candidate, path};
     use super::*;
+    use crate::outstanding::Content;
     use hawser_wire::xnc::AckBlock;
     use std::time::Duration;
+
+    fn acknowledge(scene: &mut Scene, number: u64) {
+        let block =
+            AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![number..=number], ecn: None };
+        let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
+        outstanding.acknowledge(scene.now, &block, &mut Vec::new()).unwrap();
+    }
+
+    fn is_first_open(scene: &Scene) -> bool {
+        is_open(scene.paths.get(path(0)).unwrap(), scene.now, &scene.config)
+    }
 
     #[test]
     fn a_path_with_a_queue_gets_nothing_new() {
         let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
         scene.send(path(0));
         scene.wait(20);
-        let block = AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![0..=0], ecn: None };
-        let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
-        outstanding.acknowledge(scene.now, &block, &mut Vec::new()).unwrap();
+        acknowledge(&mut scene, 0);
         scene.send(path(0));
-        let is_open = |scene: &Scene| is_open(scene.paths.get(path(0)).unwrap(), scene.now, &scene.config);
         scene.wait(20 + 100);
-        assert!(is_open(&scene), "no later than at best by queue_delay");
+        assert!(is_first_open(&scene), "no later than at best by queue_delay");
         scene.wait(1);
-        assert!(!is_open(&scene));
+        assert!(!is_first_open(&scene));
         assert_eq!(xnc::Soonest.place(&scene.view(), candidate(0)), Place::On(path(1)));
+    }
+
+    #[test]
+    fn a_path_that_delivers_what_a_pause_held_up_takes_new_packets() {
+        let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
+        scene.send(path(0));
+        scene.wait(20);
+        acknowledge(&mut scene, 0);
+        let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
+        (1..=3).for_each(|id| outstanding.push(scene.now, Content::Original(id), 1000, 10_000));
+        scene.wait(400);
+        assert!(!is_first_open(&scene));
+        acknowledge(&mut scene, 1);
+        assert!(is_first_open(&scene), "though the next ones are as old");
+        scene.wait(49);
+        assert!(is_first_open(&scene));
+        scene.wait(1);
+        assert!(!is_first_open(&scene), "nothing followed");
     }
 }

@@ -185,12 +185,14 @@ impl Sender {
         give_back(&mut self.again);
     }
 
-    /// What little is missing of a frame is recovered soon, where there is room: without it the rest is in vain.
+    /// What little is missing of a frame is recovered soon: without it the rest is in vain. So is whatever a quiet path
+    /// holds up, where there is room.
     fn detect_stragglers(&mut self, now: Instant, path: PathId) {
         let (Some(patience), Some(known)) = (self.straggler_patience(), self.paths.get_mut(path)) else {
             return;
         };
-        let (pool, most) = (&self.pool, self.config.straggler_share);
+        let (pool, spares_nothing) = (&self.pool, self.queue.len() == 0 && known.is_quiet(now, &self.config));
+        let most = if spares_nothing { 1.0 } else { self.config.straggler_share };
         let is_worth = |id| pool.missing_of_frame(id).is_some_and(|missing| missing <= most);
         known.outstanding.detect_stragglers(now, patience, is_worth, &mut self.outcomes);
         self.settle_outcomes(now, path);
@@ -200,7 +202,7 @@ impl Sender {
     fn straggler_patience(&self) -> Option<Duration> {
         let recovers = matches!(self.parts.recovery, Recovery::OneShot { .. });
         let is_early = matches!(self.parts.loss, LossRule::Quality(_));
-        (recovers && is_early && self.queue.len() == 0).then_some(self.config.straggler)
+        (recovers && is_early && self.pool.knows_frames()).then_some(self.config.straggler)
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
@@ -214,7 +216,8 @@ impl Sender {
             let silence = path.silent_from(&self.config).filter(|_| !path.silent);
             let straggler =
                 patience.and_then(|patience| path.outstanding.next_straggler(self.handled_at, patience));
-            [loss, Some(probe), silence, straggler].into_iter().flatten().min()
+            let quiet = patience.and(path.quiet_from(&self.config)).filter(|from| *from > self.handled_at);
+            [loss, Some(probe), silence, straggler, quiet].into_iter().flatten().min()
         });
         let shots = self.shots.iter().filter_map(|number| self.pool.range(*number)?.recover_at);
         let shot = shots.filter(|at| *at > self.handled_at).min();

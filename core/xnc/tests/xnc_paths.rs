@@ -81,6 +81,44 @@ fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
     assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
 }
 
+/// When the last packet came out of a frame that was sent over a path at the time when it was cut.
+fn comes_over_another_path(network: &mut Network, packets: u64) -> Duration {
+    network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
+    let (first, cut) = (network.sent, network.now);
+    let carried = network.ends[0].stats().sender.paths[0].first;
+    network.send_frame(packets, 1200);
+    assert_eq!(network.ends[0].stats().sender.paths[0].first - carried, packets);
+    network.run_for(300 * MS);
+    let numbers = network.numbers();
+    let frame = numbers.iter().zip(&network.received).filter(|(number, _)| **number >= first);
+    let times: Vec<Duration> = frame.map(|(_, (at, _))| at.saturating_since(cut)).collect();
+    assert_eq!(times.len() as u64, packets);
+    times.into_iter().max().unwrap()
+}
+
+#[test]
+fn a_path_that_lost_everything_is_not_taken_to_recover_it() {
+    let mut network = two_paths(Scheme::Xnc);
+    network.stream(500 * MS, 10);
+    // The probe timeout is little more than the round-trip time of 40 ms, and the way over the other path takes 30 ms.
+    let time = comes_over_another_path(&mut network, 10);
+    assert!(time <= (60 + 30) * MS, "{time:?}");
+}
+
+#[test]
+fn what_a_quiet_path_holds_up_is_hurried_where_there_is_room() {
+    let pipes = [20, 60].map(|delay| Pipe::new(delay * MS, 200_000));
+    let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
+    network.stream(500 * MS, 10);
+    for delay in [20, 40, 20, 40, 20, 40, 20] {
+        network.pipes.get_mut(&path(0)).unwrap().delay = delay * MS;
+        network.stream(33 * MS, 10);
+    }
+    // The probe timeout has become longer than the threshold of 100 ms. A straggler is later than at best by 30.
+    let time = comes_over_another_path(&mut network, 3);
+    assert!(time <= (40 + 5 + 30 + 3 + 60) * MS, "{time:?}");
+}
+
 #[test]
 fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
     let config = Config { frame_patience: 300 * MS, ..Config::of(Scheme::Xnc) };

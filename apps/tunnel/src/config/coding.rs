@@ -17,7 +17,7 @@ pub struct Coding {
     pub loss_threshold_waiting_ms: Option<u64>,
     /// Packets of an encoding range at most, 1 to 63.
     pub range_packets: Option<usize>,
-    /// A packet later than expected by this counts as lost, if its frame lacks little.
+    /// A packet later than expected by this counts as lost, if its frame lacks little or its uplink is quiet.
     pub straggler_ms: Option<u64>,
     /// The share of a frame's packets that is little.
     pub straggler_share: Option<f64>,
@@ -49,6 +49,8 @@ pub struct Coding {
     pub copies: Option<usize>,
     /// The same where an earlier shot did not suffice.
     pub copies_again: Option<usize>,
+    /// An uplink on which nothing was acknowledged for this long is quiet.
+    pub quiet_after_ms: Option<u64>,
     /// What is recovered takes a path last that was not heard of for this long beyond its least round-trip time.
     pub heard_within_ms: Option<u64>,
     /// Shots for the same packets at most.
@@ -172,6 +174,7 @@ impl Coding {
                 defaults.copies_again,
                 (1..=8, "1 to 8"),
             )?,
+            quiet_after: time("quiet_after_ms", self.quiet_after_ms, defaults.quiet_after)?,
             heard_within: time("heard_within_ms", self.heard_within_ms, defaults.heard_within)?,
             shots: within("shots", self.shots, defaults.shots, (1..=10, "1 to 10"))?,
             gather: time("gather_ms", self.gather_ms, defaults.gather)?,

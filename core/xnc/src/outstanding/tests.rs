@@ -87,6 +87,20 @@ fn what_is_under_way_says_when_more_would_arrive() {
 }
 
 #[test]
+fn a_long_path_has_its_time_before_anything_straggles() {
+    let mut outstanding = Outstanding::default();
+    outstanding.push(at(0), Content::Ping, PACKET, 0);
+    acknowledge(&mut outstanding, at(400), 0);
+    outstanding.push(at(400), Content::Ping, PACKET, 99 * PACKET);
+    acknowledge(&mut outstanding, at(900), 1);
+    outstanding.push(at(1000), Content::Original(0), PACKET, 0);
+    assert_eq!(outstanding.next_straggler(at(1000), 30 * MS), Some(at(1430)));
+    outstanding.push(at(1100), Content::Original(1), PACKET, 999 * PACKET);
+    let pause_shows = at(1100 + 400 + 100 + 30);
+    assert_eq!(outstanding.next_straggler(at(1430), 30 * MS), Some(pause_shows), "however much is under way");
+}
+
+#[test]
 fn stragglers_are_lost_where_that_is_worth_it() {
     let mut outstanding = Outstanding::default();
     outstanding.push(at(0), Content::Ping, PACKET, 0);

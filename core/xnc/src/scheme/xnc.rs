@@ -19,7 +19,10 @@ impl Behaviour for Soonest {
             false => path.outstanding_bytes() < TRIAL && path.fits(candidate.size),
         };
         let paths = view.paths.iter().filter(may_take);
-        paths.min_by_key(|path| expected(path, view.now, candidate.size)).map(|path| path.id).into()
+        paths
+            .min_by_key(|path| expected(path, view.now, view.config, candidate.size))
+            .map(|path| path.id)
+            .into()
     }
 }
 
@@ -29,14 +32,14 @@ const TRIAL: u64 = 3_000;
 /// Whether new packets may take a path: not while it is silent, and not while a queue stands there. What waits for it waits
 /// better here, where it can take another path.
 pub(crate) fn is_open(path: &Path, now: Instant, config: &Config) -> bool {
-    !path.silent && path.backlog(now) <= config.queue_delay
+    !path.silent && path.backlog(now, config) <= config.queue_delay
 }
 
 /// How long a packet of `size` bytes that is sent now is expected to take until it is acknowledged.
-pub(crate) fn expected(path: &Path, now: Instant, size: usize) -> Duration {
+pub(crate) fn expected(path: &Path, now: Instant, config: &Config, size: usize) -> Duration {
     let outstanding = &path.outstanding;
     let usual = outstanding.expected(path.outstanding_bytes().saturating_add(size as u64));
-    let waiting = outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since));
+    let waiting = if path.is_quiet(now, config) { path.waiting(now) } else { Duration::ZERO };
     let penalty = Duration::from_secs_f64(outstanding.loss() * LOSS_PENALTY.as_secs_f64());
     usual.unwrap_or(path.state.rtt.smoothed).max(waiting).saturating_add(penalty)
 }

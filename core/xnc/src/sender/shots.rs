@@ -3,6 +3,7 @@
 use super::{CODED_OVERHEAD, Sender, Transmit};
 use crate::config::Config;
 use crate::outstanding::Content;
+use crate::path::Path;
 use crate::pool::{Fate, Original, Shot};
 use crate::recovery::ShotRule;
 use crate::scheme::{Recovery, expected, is_open};
@@ -194,11 +195,18 @@ impl Sender {
         ShotRule { extra, path_share, total_share, copies }
     }
 
-    /// How many frames of `size` each path takes, the best path first: what is lost once more is too late for its frame, so
-    /// those that were heard of lately come before those that may be dead.
+    /// How many frames of `size` each path takes, the best path first: what is lost once more is too late for its frame. So
+    /// those that lost everything of late are left out, as long as there are others, and those that were not heard of lately
+    /// come last.
     fn rooms(&self, now: Instant, size: usize) -> Vec<(PathId, usize)> {
         let mut paths: Vec<_> = self.paths.iter().filter(|path| is_open(path, now, &self.config)).collect();
-        paths.sort_by_key(|path| (!path.was_heard(now, &self.config), expected(path, now, size)));
+        let is_doubted = |path: &&Path| path.outstanding.is_doubted();
+        if !paths.iter().all(is_doubted) {
+            paths.retain(|path| !is_doubted(path));
+        }
+        paths.sort_by_key(|path| {
+            (!path.was_heard(now, &self.config), expected(path, now, &self.config, size))
+        });
         paths.into_iter().map(|path| (path.id, path.room_without_queue(size))).collect()
     }
 }
