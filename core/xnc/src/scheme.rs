@@ -152,16 +152,22 @@ mod tests {
         outstanding.acknowledge(scene.now, &block, &mut Vec::new()).unwrap();
     }
 
+    /// Two paths, of which the first is known to answer after 20 ms.
+    fn two_paths() -> Scene {
+        let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
+        scene.send(path(0));
+        scene.wait(20);
+        acknowledge(&mut scene, 0);
+        scene
+    }
+
     fn is_first_open(scene: &Scene) -> bool {
         is_open(scene.paths.get(path(0)).unwrap(), scene.now, &scene.config)
     }
 
     #[test]
     fn a_path_with_a_queue_gets_nothing_new() {
-        let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
-        scene.send(path(0));
-        scene.wait(20);
-        acknowledge(&mut scene, 0);
+        let mut scene = two_paths();
         scene.send(path(0));
         scene.wait(20 + 100);
         assert!(is_first_open(&scene), "no later than at best by queue_delay");
@@ -172,10 +178,7 @@ mod tests {
 
     #[test]
     fn a_path_that_delivers_what_a_pause_held_up_takes_new_packets() {
-        let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
-        scene.send(path(0));
-        scene.wait(20);
-        acknowledge(&mut scene, 0);
+        let mut scene = two_paths();
         let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
         (1..=3).for_each(|id| outstanding.push(scene.now, Content::Original(id), 1000, 10_000));
         scene.wait(400);
