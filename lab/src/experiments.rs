@@ -8,8 +8,10 @@ mod figures;
 mod five_paths;
 mod live;
 pub mod qian;
+mod rtp_video;
 pub mod table1;
 pub mod tunnel_faults;
+pub mod tunnel_flows;
 
 use crate::experiment::Experiment;
 
@@ -23,5 +25,6 @@ pub fn all() -> Vec<Box<dyn Experiment>> {
         Box::new(cellfusion::CellFusion),
         Box::new(cellfusion_live::CellFusionLive),
         Box::new(tunnel_faults::TunnelFaults),
+        Box::new(tunnel_flows::TunnelFlows),
     ]
 }

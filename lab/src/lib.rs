@@ -15,3 +15,4 @@ pub mod stream;
 pub mod summary;
 pub mod topology;
 pub mod traffic;
+mod tunnel;

@@ -1,6 +1,7 @@
 use super::{case, median, median_ratio};
 use crate::certificates;
 use crate::summary::Summary;
+use crate::tunnel::{DEVICE, Ends, INNER, PATIENCE, SERVER, wait_for, wait_for_route};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hawser_io::interface;
@@ -29,22 +30,13 @@ const ROUNDS: usize = 5;
 const WARM_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(3);
 
-/// How long a tunnel may take until it carries.
-const PATIENCE: Duration = Duration::from_secs(10);
-
 const UPLINKS: [usize; 2] = [1, 4];
-
-/// Where the servers are, whatever the uplink.
-pub(super) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
-
-/// The device of Hawser's tunnel.
-pub(super) const DEVICE: &str = "hawser-tun";
 
 /// The largest UDP payload of a path of 1,500 bytes over IPv4, and what of it a datagram may be.
 const UDP_PAYLOAD: u16 = 1472;
 
-/// The server's inner address in Hawser's tunnel and in the other one.
-pub(super) const INNER: [Ipv4Addr; 2] = [Ipv4Addr::new(10, 77, 0, 1), Ipv4Addr::new(10, 78, 0, 1)];
+/// The server's inner address in wireguard-go's tunnel.
+const WIREGUARD_INNER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
 /// How many bytes a tunnel carries between two namespaces, beside bare datagrams of the QUIC library and wireguard-go.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
@@ -105,8 +97,9 @@ impl Pair {
 
     /// Mb/s of a TCP connection through Hawser's tunnel.
     fn hawser(&self) -> Result<f64> {
-        let _ends = start_tunnel(&self.client, &self.server, self.folder.path(), "wan*", "")?;
-        self.tcp(INNER[0], DEVICE)
+        let binary = std::env::current_exe().context("cannot find this program")?;
+        let _ends = Ends::start(&binary, &self.client, &self.server, self.folder.path(), "wan*", "")?;
+        self.tcp(INNER, DEVICE)
     }
 
     /// Mb/s of a TCP connection through wireguard-go, which has one path.
@@ -133,7 +126,7 @@ impl Pair {
             namespace
                 .ip(&format!("addr add 10.78.0.{own}/24 dev {device}\nlink set {device} mtu 1420 up"))?;
         }
-        let rate = self.tcp(INNER[1], &device("client"));
+        let rate = self.tcp(WIREGUARD_INNER, &device("client"));
         drop(processes);
         for (namespace, _, role, _) in ends {
             let device = device(role);
@@ -186,35 +179,6 @@ impl Drop for Pair {
     }
 }
 
-/// Starts both ends of Hawser's tunnel in `folder`, where certificates of `bench` are. `coding` ends the server's
-/// configuration.
-pub(super) fn start_tunnel(
-    client: &Namespace,
-    server: &Namespace,
-    folder: &Path,
-    uplinks: &str,
-    coding: &str,
-) -> Result<[Process; 2]> {
-    let common = |name: &str| {
-        let tls = certificates::section("bench");
-        format!("[tunnel]\nname = \"{name}\"\nstate = \"{}\"\n", folder.display()) + &tls
-    };
-    let start = |namespace, role: &str, config: String| {
-        let file = folder.join(format!("{role}.toml"));
-        fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
-        let mut command = Command::new(std::env::current_exe().context("cannot find this program")?);
-        command.args(["tunnel", role, "--config"]).arg(file).env("RUST_LOG", "warn");
-        Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
-    };
-    let address = "addresses = [\"10.77.0.0/16\"]\nnat = false\n[tls]";
-    let server_config = common("server").replace("[tls]", address) + coding;
-    let client_config = format!(
-        "{}[[server]]\nname = \"bench\"\naddresses = [\"{SERVER}:14752\"]\n[[uplink]]\ninterface = \"{uplinks}\"\n",
-        common("client")
-    );
-    Ok([start(server, "server", server_config)?, start(client, "client", client_config)?])
-}
-
 /// What is measured of a TCP connection.
 pub(super) struct Transfer {
     /// Congestion control; none: the system's.
@@ -238,9 +202,7 @@ pub(super) fn tcp(
     device: &str,
     transfer: &Transfer,
 ) -> Result<f64> {
-    // Before the tunnel is up the same address can be reached past it.
-    let route = || interface::route(address.into(), None).ok().filter(|route| route.interface == device);
-    wait_for(|| client.run(route).ok().flatten())?;
+    wait_for_route(client, address, device)?;
     let listener = wait_for(|| server.run(|| TcpListener::bind((address, 0))).ok()?.ok())?;
     let target = listener.local_addr()?;
     let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1)).ok();
@@ -279,17 +241,6 @@ fn rate(received: &AtomicU64, warm_up: Duration, measured: Duration) -> f64 {
     thread::sleep(measured);
     let bytes = received.load(Relaxed) - before;
     bytes as f64 * 8e-6 / from.elapsed().as_secs_f64()
-}
-
-pub(super) fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
-    let start = Instant::now();
-    loop {
-        if let Some(found) = look() {
-            return Ok(found);
-        }
-        ensure!(start.elapsed() < PATIENCE, "the tunnel does not come up");
-        thread::sleep(Duration::from_millis(10));
-    }
 }
 
 fn finish(command: &mut Command, input: &str) -> Result<String> {

@@ -1,8 +1,8 @@
-use super::tunnel::{DEVICE, INNER, SERVER, Transfer, start_tunnel, tcp};
-use crate::certificates;
+use super::tunnel::{Transfer, tcp};
 use crate::emulator::{EmulatedPath, Emulator};
 use crate::summary::{Case, Summary};
 use crate::topology::{Lab, Topology, network_egress, network_ingress};
+use crate::tunnel::{DEVICE, Ends, INNER, SERVER, route_to_server};
 use anyhow::{Context, Result};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_units::{Bitrate, PathId};
@@ -85,17 +85,18 @@ fn measure(uplinks: Uplinks, congestion: &'static str, way: Way, summary: &mut S
     let lab = Topology { paths: uplinks.round_trips_ms.len(), ..Topology::default() }.build()?;
     let mut emulator = Emulator::start(lab.network(), uplinks.paths(&lab), SEED)?;
     emulator.steer(&[lab.ingress(), lab.egress()])?;
-    prepare(&lab)?;
+    route_to_server(&lab)?;
     let folder = TempDir::new()?;
-    certificates::write(folder.path(), &["bench"])?;
-    let tunnel = |uplinks, coding| start_tunnel(lab.ingress(), lab.egress(), folder.path(), uplinks, coding);
+    let binary = std::env::current_exe().context("cannot find this program")?;
+    let tunnel =
+        |uplinks, coding| Ends::start(&binary, lab.ingress(), lab.egress(), folder.path(), uplinks, coding);
     let near = &lab.path(PathId::all().next().context("there are paths")?).near.device;
     let tunnel = match way {
         Way::Bare => None,
         Way::Near => Some(tunnel(near, "")?),
         Way::Both(_, coding) => Some(tunnel("path*", coding)?),
     };
-    let (address, device) = if tunnel.is_some() { (INNER[0], DEVICE) } else { (SERVER, near.as_str()) };
+    let (address, device) = if tunnel.is_some() { (INNER, DEVICE) } else { (SERVER, near.as_str()) };
     let transfer = Transfer { congestion: Some(congestion), warm_up: WARM_UP, measured: MEASURED };
     let rate = tcp(lab.ingress(), lab.egress(), address, device, &transfer)?;
     drop(tunnel);
@@ -122,14 +123,4 @@ impl Uplinks {
         };
         lab.paths().zip(self.round_trips_ms).map(path).collect()
     }
-}
-
-/// Lets the server be reached over either uplink, the nearer one first.
-fn prepare(lab: &Lab) -> Result<()> {
-    lab.egress().ip(&format!("addr add {SERVER}/32 dev lo"))?;
-    let route = |(path, metric)| {
-        let link = lab.path(path);
-        format!("route add default via {} dev {} metric {metric}\n", link.far.v4, link.near.device)
-    };
-    Ok(lab.ingress().ip(&lab.paths().zip(100..).map(route).collect::<String>())?)
 }

@@ -8,10 +8,10 @@ mod probes;
 mod report;
 mod ssh;
 mod tunnel;
-mod video;
 
 use crate::emulator::EmulatorReport;
 use crate::experiment::{Experiment, Run};
+use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Metrics, Provenance, Summary, quantile};
 use crate::topology::Stop;
 use anyhow::{Context, Result, bail};
@@ -21,7 +21,7 @@ use hawser_io::ring;
 use hawser_qoe::{Frame, Qoe, Window, measure};
 use hawser_tunnel::status::SessionStatus;
 use hawser_units::Instant;
-use network::{Network, UPLINKS};
+use network::{HOST, Network, UPLINKS};
 use probes::Ping;
 use serde::Serialize;
 use ssh::Ssh;
@@ -30,7 +30,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use tunnel::Tunnel;
-use video::Video;
 
 /// How long the uplinks fail in turn.
 const UPLINKS_S: f64 = 600.0;
@@ -167,7 +166,7 @@ impl Scene {
         let before = tunnel.settled(UPLINKS)?;
         let ssh = Ssh::start(&network, &directory)?;
         let ping = Ping::start(&network)?;
-        let video = Video::start(&network, run.seed)?;
+        let video = Video::start(&network.car, &network.host, HOST.into(), run.seed)?;
         let began = ring::now();
         network.set_origin(began + UNDISTURBED);
         Ok(Scene { before, began, ssh, ping, video, tunnel, network })

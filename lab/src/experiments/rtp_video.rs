@@ -1,11 +1,13 @@
-use super::network::{HOST, Network};
+//! A video of 6 Mb/s and 30 frames a second in packets of RTP, as both ends see it.
+
 use anyhow::{Result, anyhow};
+use hawser_io::netns::Namespace;
 use hawser_io::ring;
 use hawser_qoe::Frame;
 use hawser_units::{ByteSize, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::net::{Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
@@ -32,7 +34,7 @@ const RTP_DYNAMIC_TYPE: u8 = 96;
 const LAST: Duration = Duration::from_secs(2);
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A video from the car to the host, as packets of RTP.
+/// A video on its way from one namespace to another.
 pub(super) struct Video {
     sending: Arc<AtomicBool>,
     receiving: Arc<AtomicBool>,
@@ -41,9 +43,10 @@ pub(super) struct Video {
 }
 
 impl Video {
-    pub(super) fn start(network: &Network, seed: u64) -> Result<Video> {
-        let target = network.host.run(|| UdpSocket::bind((HOST, 0)))??;
-        let socket = network.car.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
+    /// Sends a video from `camera` to `address`, which belongs to `viewer`. `seed` decides the sizes of frames.
+    pub(super) fn start(camera: &Namespace, viewer: &Namespace, address: IpAddr, seed: u64) -> Result<Video> {
+        let target = viewer.run(|| UdpSocket::bind((address, 0)))??;
+        let socket = camera.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         socket.connect(target.local_addr()?)?;
         target.set_read_timeout(Some(LOOK_EVERY))?;
         let (sending, receiving) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
@@ -71,6 +74,7 @@ impl Video {
 
 fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
+    let source: u32 = random.random();
     let mut sequence = 0u16;
     let mut frame = 0u32;
     let began = ring::now();
@@ -87,6 +91,7 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
             bytes[1] = RTP_DYNAMIC_TYPE | if packet + 1 == packets { RTP_MARKER } else { 0 };
             bytes[2..4].copy_from_slice(&sequence.to_be_bytes());
             bytes[4..8].copy_from_slice(&(frame * 90_000 / FPS).to_be_bytes());
+            bytes[8..RTP].copy_from_slice(&source.to_be_bytes());
             bytes[RTP..RTP + 4].copy_from_slice(&frame.to_be_bytes());
             bytes[RTP + 4..RTP + 6].copy_from_slice(&(packets as u16).to_be_bytes());
             bytes[RTP + 6..HEADERS].copy_from_slice(&captured.as_nanos().to_be_bytes());

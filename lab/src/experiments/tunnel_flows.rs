@@ -1,0 +1,232 @@
+//! A video in the tunnel beside other traffic: uploads, a sender that does not slow down, a second camera.
+
+mod others;
+mod report;
+
+use crate::emulator::{EmulatedPath, Emulator};
+use crate::experiment::{Experiment, Run};
+use crate::experiments::rtp_video::Video;
+use crate::summary::{Case, Provenance, Summary};
+use crate::topology::{Lab, Topology, network_egress, network_ingress};
+use crate::tunnel::{DEVICE, Ends, INNER, route_to_server, wait_for_route};
+use anyhow::{Result, bail};
+use hawser_io::netns::Namespace;
+use hawser_io::ring;
+use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
+use hawser_qoe::{Frame, Window, measure};
+use hawser_units::{Bitrate, Instant};
+use others::{OTHERS, Other, Others};
+use std::fmt;
+use std::fs;
+use std::net::IpAddr;
+use std::time::Duration;
+
+/// The uplinks, alike in both directions.
+const UPLINKS: usize = 2;
+const UPLINK_MBPS: f64 = 10.0;
+const ONE_WAY_DELAY: Duration = Duration::from_millis(20);
+
+/// The drop-tail queue before each uplink, as long as it takes to drain.
+const QUEUE: Duration = Duration::from_millis(100);
+
+/// The video runs alone for this long before the other traffic starts.
+const ALONE: Duration = Duration::from_secs(2);
+
+/// Left out after the other traffic has started, while its windows grow.
+const WARM_UP: Duration = Duration::from_secs(5);
+
+/// Measured, unless the run says otherwise.
+const MEASURED_S: f64 = 30.0;
+
+/// The experiment.
+pub struct TunnelFlows;
+
+impl Experiment for TunnelFlows {
+    fn name(&self) -> &'static str {
+        "tunnel-flows"
+    }
+
+    fn about(&self) -> &'static str {
+        "a video in the tunnel beside CUBIC and BBR uploads, UDP of 30 Mb/s, and a second camera, in both directions"
+    }
+
+    fn cases(&self) -> Vec<String> {
+        scenarios().map(|scenario| scenario.to_string()).collect()
+    }
+
+    fn run(&self, run: &Run) -> Result<Summary> {
+        let chosen = run.chosen(self.cases())?;
+        let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
+        let mut timelines = Vec::new();
+        for scenario in scenarios().filter(|scenario| chosen.contains(&scenario.to_string())) {
+            println!("{scenario}");
+            let (outcome, _) =
+                run.until_valid(|| scenario.run(run), |outcome| outcome.invalid_because.clone())?;
+            for reason in &outcome.invalid_because {
+                summary.invalidate(format!("{scenario}: {reason}"));
+            }
+            summary.cases.push(outcome.case(scenario));
+            timelines.push((scenario.to_string(), outcome.delays()));
+        }
+        report::write(&summary, timelines, &run.out)?;
+        Ok(summary)
+    }
+}
+
+/// The direction of the video and of everything beside it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    /// From the client to the server.
+    Up,
+    /// From the server to the client.
+    Down,
+}
+
+/// A case: what is beside the video, in which direction.
+#[derive(Debug, Clone, Copy)]
+struct Scenario {
+    other: &'static Other,
+    direction: Direction,
+}
+
+fn scenarios() -> impl Iterator<Item = Scenario> {
+    let of = |direction| OTHERS.iter().map(move |other| Scenario { other, direction });
+    of(Direction::Up).chain(of(Direction::Down))
+}
+
+impl fmt::Display for Scenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let direction = if self.direction == Direction::Up { "" } else { "/down" };
+        write!(f, "{}{direction}", self.other.name)
+    }
+}
+
+/// The result of one run.
+struct Outcome {
+    window: Window,
+    from: Instant,
+    frames: Vec<Frame>,
+    /// The second camera's, if there is one.
+    second: Option<Vec<Frame>>,
+    /// Mb/s of the other traffic that its receivers got.
+    other_mbps: Option<f64>,
+    invalid_because: Vec<String>,
+}
+
+impl Scenario {
+    fn run(self, run: &Run) -> Result<Outcome> {
+        let directory = run.raw(&self.to_string().replace('/', "-"))?;
+        let lab = Topology { paths: UPLINKS, ..Topology::default() }.build()?;
+        let mut emulator = Emulator::start(lab.network(), paths(&lab), run.seed)?;
+        emulator.steer(&[lab.ingress(), lab.egress()])?;
+        route_to_server(&lab)?;
+        let (client, server) = (lab.ingress(), lab.egress());
+        let ends = Ends::start(&run.binary, client, server, &directory, "path*", "")?;
+        let address = ends.client_address(UPLINKS)?;
+        wait_for_route(client, INNER, DEVICE)?;
+        let outcome = match self.direction {
+            Direction::Up => self.observe(run, client, server, INNER.into()),
+            Direction::Down => self.observe(run, server, client, address),
+        };
+        drop(ends);
+        let emulation = emulator.stop()?;
+        let mut outcome = outcome?;
+        outcome.invalid_because.extend(emulation.health.invalid_because());
+        let raw = serde_json::json!({ "delays": outcome.delays(), "emulator": emulation });
+        fs::write(directory.join("outcome.json"), serde_json::to_vec(&raw)?)?;
+        Ok(outcome)
+    }
+
+    /// Sends everything from one namespace to an address of the other.
+    fn observe(self, run: &Run, from: &Namespace, to: &Namespace, address: IpAddr) -> Result<Outcome> {
+        let video = Video::start(from, to, address, run.seed)?;
+        pause(run, ALONE)?;
+        let others = Others::start(self.other, from, to, address, run.seed)?;
+        pause(run, WARM_UP)?;
+        let began = ring::now();
+        let before = others.received_bytes();
+        pause(run, Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S)))?;
+        let received_bytes = others.received_bytes() - before;
+        let ended = ring::now();
+        // The video goes first: nothing is to end beside it while its last frames are on their way.
+        let (frames, _) = video.stop()?;
+        let stopped = others.stop()?;
+        let window = Window::new(began, ended).unwrap_or_else(|| unreachable!("a pause has a length"));
+        let second = stopped.frames;
+        let other_mbps = match &second {
+            Some(frames) => Some(measure(frames, window).throughput_mbps),
+            None if self.other.is_none() => None,
+            None => Some(received_bytes as f64 * 8e-6 / window.duration().as_secs_f64()),
+        };
+        Ok(Outcome {
+            window,
+            from: began,
+            frames,
+            second,
+            other_mbps,
+            invalid_because: stopped.invalid_because,
+        })
+    }
+}
+
+impl Outcome {
+    fn case(&self, scenario: Scenario) -> Case {
+        let mut case = Case::new(&scenario.to_string());
+        let seconds = self.window.duration().as_secs_f64();
+        case.params.insert("seconds".into(), seconds.into());
+        case.params.insert("uplinks".into(), UPLINKS.into());
+        case.params.insert("uplink_mbps".into(), UPLINK_MBPS.into());
+        case.params.insert("one_way_delay_ms".into(), (ONE_WAY_DELAY.as_millis() as u64).into());
+        case.params.insert("queue_ms".into(), (QUEUE.as_millis() as u64).into());
+        let video = measure(&self.frames, self.window);
+        let delay_ms = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
+        case.metrics.set("fps_mean", video.fps_mean);
+        case.metrics.set("stall_ratio", video.stall_ratio);
+        case.metrics.set("frame_delay_p50_ms", delay_ms(video.frame_delay_p50_ms));
+        case.metrics.set("frame_delay_p95_ms", delay_ms(video.frame_delay_p95_ms));
+        case.metrics.set("throughput_mbps", video.throughput_mbps);
+        if let Some(other) = self.other_mbps {
+            let left = UPLINKS as f64 * UPLINK_MBPS - video.throughput_mbps;
+            case.metrics.set("other_throughput_mbps", other);
+            case.metrics.set("other_of_what_the_video_leaves_ratio", other / left);
+        }
+        if let Some(second) = &self.second {
+            let second = measure(second, self.window);
+            case.metrics.set("other_fps_mean", second.fps_mean);
+            case.metrics.set("other_stall_ratio", second.stall_ratio);
+            case.metrics.set("other_frame_delay_p95_ms", delay_ms(second.frame_delay_p95_ms));
+        }
+        case
+    }
+
+    /// When each frame was complete, seconds since the measurement began, and how old it was then, milliseconds.
+    fn delays(&self) -> Vec<(f64, f64)> {
+        let frames = self.frames.iter().filter(|frame| self.window.contains(frame.decoded));
+        let delay = |frame: &Frame| frame.decoded.saturating_since(frame.captured).as_secs_f64() * 1e3;
+        frames.map(|frame| (frame.decoded.saturating_since(self.from).as_secs_f64(), delay(frame))).collect()
+    }
+}
+
+fn pause(run: &Run, length: Duration) -> Result<()> {
+    if run.stop.sleep(length) {
+        bail!("stopped");
+    }
+    Ok(())
+}
+
+fn paths(lab: &Lab) -> Vec<EmulatedPath> {
+    let link = LinkConfig {
+        rate: Some(Rate::Constant(Bitrate::from_mbps(UPLINK_MBPS))),
+        queue: Some(QueueLimit::Time(QUEUE)),
+        delay: Delay::Constant(ONE_WAY_DELAY),
+        ..LinkConfig::default()
+    };
+    let path = |id| EmulatedPath {
+        name: format!("{id}"),
+        ingress_device: network_ingress(id),
+        egress_device: network_egress(id),
+        forward: link.clone(),
+        backward: link.clone(),
+    };
+    lab.paths().map(path).collect()
+}

@@ -1,0 +1,96 @@
+use crate::plot::{Axis, Plot, Series};
+use crate::report::{Cell, Figure, Highlight, Item, Report, Section, Table};
+use crate::summary::{Case, Summary};
+use anyhow::Result;
+use std::path::Path;
+
+/// Writes `report.html`; `timelines` are the ages of complete frames over time, by case.
+pub(super) fn write(summary: &Summary, timelines: Vec<(String, Vec<(f64, f64)>)>, out: &Path) -> Result<()> {
+    let report = Report {
+        title: "A video beside other traffic in the tunnel".to_owned(),
+        intro: "A client and a server are joined by two uplinks of 10 Mb/s and 20 ms each way. A video of 6 Mb/s and 30 \
+                frames a second goes through the tunnel in RTP, alone and beside uploads that take what they can get, a \
+                UDP sender of 30 Mb/s, and a second camera. Without a suffix from the client to the server, with /down the \
+                other way."
+            .to_owned(),
+        highlights: highlights(summary),
+        sections: vec![Section {
+            title: "The video and the others".to_owned(),
+            text: "Frames count when they are complete. What the video leaves is the rate of both uplinks less the video's."
+                .to_owned(),
+            items: vec![Item::Table(table(summary)), Item::Figure(figure(timelines))],
+        }],
+        summary,
+    };
+    report.write(out)?;
+    Ok(())
+}
+
+fn highlights(summary: &Summary) -> Vec<Highlight> {
+    let worst = |metric: &'static str, pick: fn(f64, f64) -> f64| {
+        let figures = summary.cases.iter().filter_map(move |case| case.metrics.get(metric));
+        figures.reduce(pick)
+    };
+    let highlight = |value: Option<f64>, scale: f64, unit: &str, label: &str, beside: &str| {
+        let value = format!("{:.1} {unit}", value? * scale);
+        Some(Highlight { value, label: label.to_owned(), beside: beside.to_owned() })
+    };
+    let shares = summary.cases.iter().filter(|case| !case.name.starts_with("camera"));
+    let share =
+        shares.filter_map(|case| case.metrics.get("other_of_what_the_video_leaves_ratio")).reduce(f64::min);
+    [
+        highlight(worst("fps_mean", f64::min), 1.0, "fps", "the video's frame rate, the worst case", "of 30"),
+        highlight(
+            worst("frame_delay_p95_ms", f64::max),
+            1.0,
+            "ms",
+            "95 of 100 frames were complete within, the worst case",
+            "20 ms of them the uplinks'",
+        ),
+        highlight(share, 100.0, "%", "of what the video leaves went to the others, the worst case", ""),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}
+
+fn table(summary: &Summary) -> Table {
+    const COLUMNS: [(&str, &str, f64, usize); 6] = [
+        ("frames a second", "fps_mean", 1.0, 2),
+        ("stalled (%)", "stall_ratio", 100.0, 2),
+        ("frame delay, median (ms)", "frame_delay_p50_ms", 1.0, 0),
+        ("p95 (ms)", "frame_delay_p95_ms", 1.0, 0),
+        ("others (Mb/s)", "other_throughput_mbps", 1.0, 1),
+        ("of what the video leaves (%)", "other_of_what_the_video_leaves_ratio", 100.0, 0),
+    ];
+    let cell = |value: String| Cell { value, paper: None };
+    let row = |case: &Case| {
+        let figure = |(_, metric, scale, digits): (&str, &str, f64, usize)| match case.metrics.get(metric) {
+            Some(value) => cell(format!("{:.digits$}", value * scale)),
+            None => cell("–".to_owned()),
+        };
+        std::iter::once(cell(case.name.clone())).chain(COLUMNS.map(figure)).collect()
+    };
+    Table {
+        header: std::iter::once("beside the video")
+            .chain(COLUMNS.map(|column| column.0))
+            .map(str::to_owned)
+            .collect(),
+        rows: summary.cases.iter().map(row).collect(),
+        caption: "The video and what is beside it.".to_owned(),
+    }
+}
+
+fn figure(timelines: Vec<(String, Vec<(f64, f64)>)>) -> Figure {
+    let panel = |(name, delays): (String, Vec<(f64, f64)>)| Plot {
+        title: name,
+        x: Axis::linear("time (s)"),
+        y: Axis::logarithmic("age of a complete frame (ms)"),
+        series: vec![Series::dots("frames", delays)],
+        bands: Vec::new(),
+    };
+    Figure {
+        caption: "The age of each frame when it was complete.".to_owned(),
+        panels: timelines.into_iter().map(panel).collect(),
+    }
+}

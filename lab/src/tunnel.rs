@@ -1,0 +1,110 @@
+//! Both ends of a tunnel in a lab: the client at the ingress edge, the server at the egress edge, an uplink for each path.
+
+use crate::certificates;
+use crate::topology::Lab;
+use anyhow::{Context, Result, ensure};
+use hawser_io::interface;
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_tunnel::status::Status;
+use std::fs::{self, File};
+use std::net::{IpAddr, Ipv4Addr};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// The server's address, the same over every uplink.
+pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+
+/// The server's inner address.
+pub(crate) const INNER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+
+/// The client's device.
+pub(crate) const DEVICE: &str = "hawser-tun";
+
+/// The limit for a tunnel to come up.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The name in the certificate of both ends.
+const NAME: &str = "bench";
+
+/// The processes of both ends, which end when this is dropped.
+pub(crate) struct Ends {
+    _processes: [Process; 2],
+    folder: PathBuf,
+}
+
+impl Ends {
+    /// Starts both ends of `binary`; configurations, certificates, logs and status files go to `folder`. `uplinks` names
+    /// the client's interfaces, `coding` ends the server's configuration.
+    pub(crate) fn start(
+        binary: &Path,
+        client: &Namespace,
+        server: &Namespace,
+        folder: &Path,
+        uplinks: &str,
+        coding: &str,
+    ) -> Result<Ends> {
+        certificates::write(folder, &[NAME])?;
+        let common = |role: &str| format!("[tunnel]\nname = \"{role}\"\nstate = {folder:?}\n");
+        let tls = certificates::section(NAME);
+        let start = |namespace, role: &str, config: String| {
+            let file = folder.join(format!("{role}.toml"));
+            fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
+            let log = folder.join(format!("{role}.log"));
+            let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+            let mut command = Command::new(binary);
+            command.args(["tunnel", role, "--config"]).arg(file).env("RUST_LOG", "warn");
+            command.stdout(log.try_clone()?).stderr(log);
+            Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
+        };
+        let addresses = "addresses = [\"10.77.0.0/16\"]\nnat = false\n";
+        let server_config = format!("{}{addresses}{tls}{coding}", common("server"));
+        let client_config = format!(
+            "{}{tls}[[server]]\nname = \"{NAME}\"\naddresses = [\"{SERVER}:14752\"]\n\
+             [[uplink]]\ninterface = \"{uplinks}\"\n",
+            common("client")
+        );
+        let processes = [start(server, "server", server_config)?, start(client, "client", client_config)?];
+        Ok(Ends { _processes: processes, folder: folder.to_owned() })
+    }
+
+    /// The client's inner address, once its session has `paths` paths.
+    pub(crate) fn client_address(&self, paths: usize) -> Result<IpAddr> {
+        wait_for(|| {
+            let status = Status::read(&self.folder.join("client").join("status.json")).ok()?;
+            let session = status.sessions.into_iter().next()?;
+            let address = session.addresses.iter().copied().find(IpAddr::is_ipv4)?;
+            (session.paths.len() == paths).then_some(address)
+        })
+        .with_context(|| format!("the logs are in {}", self.folder.display()))
+    }
+}
+
+/// Makes the server reachable over every path of the lab, the first one first.
+pub(crate) fn route_to_server(lab: &Lab) -> Result<()> {
+    lab.egress().ip(&format!("addr add {SERVER}/32 dev lo"))?;
+    let route = |(path, metric)| {
+        let link = lab.path(path);
+        format!("route add default via {} dev {} metric {metric}\n", link.far.v4, link.near.device)
+    };
+    Ok(lab.ingress().ip(&lab.paths().zip(100..).map(route).collect::<String>())?)
+}
+
+/// Waits until packets from `client` to `address` leave by `device`: before the tunnel is up, they may take another way.
+pub(crate) fn wait_for_route(client: &Namespace, address: Ipv4Addr, device: &str) -> Result<()> {
+    let route = || interface::route(address.into(), None).ok().filter(|route| route.interface == device);
+    wait_for(|| client.run(route).ok().flatten().map(drop))
+}
+
+pub(crate) fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return Ok(found);
+        }
+        ensure!(start.elapsed() < PATIENCE, "the tunnel does not come up");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
