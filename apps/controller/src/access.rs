@@ -4,7 +4,9 @@ use crate::api::refusal::Refusal;
 use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::limit::source;
-use crate::record::{sha256_hex, unix_ms};
+use crate::record::{NodeRecord, key, sha256_hex, unix_ms};
+use crate::store::{Expect, Write};
+use crate::view::At;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
@@ -148,11 +150,27 @@ pub(crate) fn scope_name(scope: Scope) -> &'static str {
     }
 }
 
+fn revoked(node: &Presented) -> Refusal {
+    let what = format!("the certificate of {} was revoked or replaced: enrol the node again", node.node);
+    Refusal::forbidden(what)
+}
+
 fn peer(parts: &Parts) -> &Peer {
     parts.extensions.get::<Peer>().expect("whoever calls the router says who the peer is")
 }
 
 impl Controller {
+    /// Accompanies a node's statement about itself: the commit happens only while the certificate belongs to the node.
+    pub(crate) fn still(&self, node: &Presented) -> Result<Write, Refusal> {
+        let view = self.view();
+        let record = view.node(&node.node).map(|(_, record)| record);
+        let is_of = |record: &&At<NodeRecord>| {
+            record.value.certificates.iter().any(|issued| issued.serial == node.serial)
+        };
+        let record = record.filter(is_of).ok_or_else(|| revoked(node))?;
+        Ok(Write::check(key::of(key::NODE, &node.node), Expect::Revision(record.revision)))
+    }
+
     /// The tenant of a node and the end of its certificate, if that is in force.
     pub(crate) fn certified(&self, node: &Presented) -> Option<(Name, u64)> {
         let view = self.view();
@@ -177,11 +195,7 @@ impl Controller {
             return Err(self.failed(peer.address, "no_certificate", Refusal::unauthorized(what)));
         };
         let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
-            let what = format!(
-                "the certificate of {} was revoked or replaced: enrol the node again",
-                presented.node
-            );
-            return Err(self.failed(peer.address, "revoked_certificate", Refusal::forbidden(what)));
+            return Err(self.failed(peer.address, "revoked_certificate", revoked(presented)));
         };
         if let Err(after) = self.limits.nodes.take(presented.node.clone(), Instant::now()) {
             self.metrics.refused("node_rate");

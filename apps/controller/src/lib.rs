@@ -18,6 +18,7 @@ mod metrics;
 mod observe;
 mod push;
 mod record;
+mod reference;
 mod server;
 mod signal;
 pub mod store;

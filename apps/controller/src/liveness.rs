@@ -1,5 +1,7 @@
 //! Which nodes live: each holds a lease for as long as it reports.
 
+use crate::access::Certified;
+use crate::api::refusal::Failed;
 use crate::controller::{About, Controller};
 use crate::record::{AliveRecord, HealthRecord, emit, key, unix_ms};
 use crate::store::{Error, Lease, Write};
@@ -79,8 +81,8 @@ impl Liveness {
 
 impl Controller {
     /// A node was heard of.
-    pub(crate) async fn heard_of(&self, node: &Name, tenant: &Name) -> Result<(), Error> {
-        let now = Instant::now();
+    pub(crate) async fn heard_of(&self, caller: &Certified) -> Result<(), Failed> {
+        let (node, now) = (&caller.node.node, Instant::now());
         let is_kept_here = {
             let view = self.view();
             let alive = view.nodes.get(node).and_then(|node| node.alive.as_ref());
@@ -98,22 +100,33 @@ impl Controller {
                     return Ok(());
                 }
                 Err(Error::LeaseGone(_)) => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err(error.into()),
             }
         }
         let Some(asking) = self.liveness.ask(node) else { return Ok(()) };
         let lease = self.store.grant(self.config.lease()).await?;
         let alive = AliveRecord { controller: self.name.clone(), since_unix_ms: unix_ms() };
-        let write = Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
-        let message = format!("node {node} reports to {}", self.name);
-        self.commit(vec![write], About::tenant(tenant).node(node), "node_alive", message).await?;
+        let alive = &Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
+        self.retrying(|| async move {
+            let writes = vec![self.still(&caller.node)?, alive.clone()];
+            let message = format!("node {node} reports to {}", self.name);
+            let about = About::tenant(&caller.tenant).node(node);
+            self.commit(writes, about, "node_alive", message).await?;
+            Ok(())
+        })
+        .await?;
         self.liveness.hold(node, lease, now);
         drop(asking);
         Ok(())
     }
 
     /// A node said how its paths are. What is news goes to all controllers.
-    pub(crate) async fn heard_health(&self, node: &Name, paths: Vec<PathHealth>) -> Result<(), Error> {
+    pub(crate) async fn heard_health(
+        &self,
+        caller: &Certified,
+        paths: Vec<PathHealth>,
+    ) -> Result<(), Failed> {
+        let node = &caller.node.node;
         let is_news = {
             let view = self.view();
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
@@ -121,19 +134,20 @@ impl Controller {
         };
         let Some(lease) = self.liveness.lease(node).filter(|_| is_news) else { return Ok(()) };
         let write = Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
-        self.write_under_lease(write).await
+        self.write_under_lease(caller, write).await
     }
 
     /// Writes what a node said of itself, and waits until it can be read back here.
-    pub(crate) async fn write_under_lease(&self, write: Write) -> Result<(), Error> {
-        match self.store.commit(vec![write]).await {
+    pub(crate) async fn write_under_lease(&self, caller: &Certified, write: Write) -> Result<(), Failed> {
+        // The last one tells the view that all of it was seen.
+        match self.store.commit(vec![self.still(&caller.node)?, write]).await {
             Ok(revision) => {
                 self.shown(revision).await;
                 Ok(())
             }
-            // The node's next report gets it a new lease.
-            Err(Error::LeaseGone(_)) => Ok(()),
-            Err(error) => Err(error),
+            // The node's next report gets it a new lease, or says it again.
+            Err(Error::LeaseGone(_) | Error::Conflict { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -114,9 +114,15 @@ pub(crate) mod key {
     pub(crate) const ENROLMENT: &str = "enrolment/";
     pub(crate) const TUNNEL: &str = "tunnel/";
     pub(crate) const INNER: &str = "inner/";
+    pub(crate) const USED: &str = "used/";
 
     pub(crate) fn of(kind: &str, name: &Name) -> String {
         format!("{kind}{name}")
+    }
+
+    /// Written with each reference to the entry of that kind and name, see [`crate::reference`].
+    pub(crate) fn used(kind: &str, name: &Name) -> String {
+        format!("{USED}{kind}{name}")
     }
 
     /// Of the number of a client's inner addresses, within each prefix.

@@ -45,9 +45,18 @@ impl Server {
     /// When its address, its files or its store cannot be used; the text says what to do.
     pub async fn start(config: Config) -> Result<Server> {
         config.check()?;
+        let store = open_store(&config).await?;
+        Server::start_on(store, config).await
+    }
+
+    /// As [`Server::start`], on a store that is open already; several controllers may share it.
+    ///
+    /// # Errors
+    /// As [`Server::start`].
+    pub async fn start_on(store: Arc<dyn Store>, config: Config) -> Result<Server> {
+        config.check()?;
         let state = config.state.clone();
         let authority = Authority::open(&state)?;
-        let store = open_store(&config).await?;
         share_authority(&*store, &authority, &state).await?;
 
         let name = config.name.clone().unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));

@@ -40,6 +40,8 @@ pub(crate) struct View {
     inner: BTreeMap<u64, Name>,
     inner_of: HashMap<Name, u64>,
     token_by_secret: HashMap<String, Name>,
+    /// The revision of the last reference to each tenant and node, by `used` key.
+    used: HashMap<Arc<str>, Revision>,
     /// Everything written up to here is in the view, and perhaps some of what was written after.
     pub(crate) complete: Revision,
     /// Of the last change.
@@ -90,6 +92,11 @@ impl View {
     pub(crate) fn token(&self, secret_sha256: &str) -> Option<&TokenRecord> {
         let name = self.token_by_secret.get(secret_sha256)?;
         Some(&self.tokens.get(name)?.value)
+    }
+
+    /// The revision of the last reference to a tenant or a node, by its `used` key.
+    pub(crate) fn used(&self, key: &str) -> Option<Revision> {
+        self.used.get(key).copied()
     }
 
     /// A node that exists, not only parts of one.

@@ -5,6 +5,7 @@ use crate::access::{Operate, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{FlowRecord, NumberRecord, emit, key, unix_ms};
+use crate::reference;
 use crate::store::{Expect, Write};
 use crate::view::{At, View};
 use axum::Json;
@@ -139,14 +140,14 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     if view.flow(&flow.name).is_some() {
         return Err(Refusal::conflict(format!("there is a flow {} already; change it with PUT", flow.name)));
     }
-    let mut writes = Vec::new();
+    let (mut writes, mut references) = (Vec::new(), Vec::new());
     for node in [&flow.ingress, &flow.egress] {
         let of_tenant = |record: &&At<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
         let record = view.node(node).map(|(_, record)| record).filter(of_tenant).ok_or_else(|| {
             let what = "enrol it first: POST /v1/nodes/NAME/enrolment";
             Refusal::not_found(format!("the tenant {} has no node {node}; {what}", flow.tenant))
         })?;
-        writes.push(Write::check(key::of(key::NODE, node), Expect::Revision(record.revision)));
+        references.extend(reference::refer(key::NODE, node, record.revision, &flow.name));
     }
     let (number, expected, epoch) = free_number(view, flow)?;
     let taken = emit(&NumberRecord { flow: Some(flow.name.clone()), epoch: 0 });
@@ -159,6 +160,7 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
     let record = FlowRecord { flow: flow.clone(), number, received: false };
     writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
+    writes.extend(references);
     Ok(writes)
 }
 

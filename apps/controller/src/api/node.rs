@@ -40,11 +40,12 @@ pub(super) async fn register(
             let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
             let message = format!("node {node} has {} paths and runs {}", new.paths.len(), new.version);
             let about = About::tenant(&caller.tenant).node(node);
-            controller.commit(vec![write], about, "node_registered", message).await?;
+            let writes = vec![controller.still(&caller.node)?, write];
+            controller.commit(writes, about, "node_registered", message).await?;
             Ok(())
         })
         .await?;
-    controller.heard_of(node, &caller.tenant).await?;
+    controller.heard_of(caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -72,7 +73,7 @@ pub(super) async fn report(
     caller.must_be(&node)?;
     check::report(&report).map_err(Refusal::meaningless)?;
     controller.is_own(&node, &report)?;
-    controller.heard_of(&node, &caller.tenant).await?;
+    controller.heard_of(&caller).await?;
     controller.heard_received(&report).await?;
     let observations = std::mem::take(&mut report.observations);
     if report.paths.is_empty() {
@@ -80,7 +81,7 @@ pub(super) async fn report(
         let before = controller.reports().get(&node).map(|before| before.report.paths.clone());
         report.paths = before.unwrap_or_default();
     } else {
-        controller.heard_health(&node, report.paths.clone()).await?;
+        controller.heard_health(&caller, report.paths.clone()).await?;
     }
     let reported = Reported { node: node.clone(), at_unix_ms: unix_ms(), report };
     controller.reports().insert(node.clone(), reported);

@@ -3,8 +3,9 @@ use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, emit, key, random_hex, sha256_hex, unix_ms};
-use crate::store::{Expect, Write};
-use crate::view::At;
+use crate::reference;
+use crate::store::{Expect, Revision, Write};
+use crate::view::{At, NodeView, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -64,31 +65,44 @@ pub(super) async fn delete(
     operator: Operator<Operate>,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
-    let record = controller.node_of(&operator, &name)?;
-    let mut writes = {
-        let view = controller.view();
-        let node = view.nodes.get(&name).ok_or_else(|| missing(&name))?;
-        let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
-        if let Some(flow) = flows.first() {
-            let what =
-                format!("{name} is an end of {} flows, such as {flow}; delete them first", flows.len());
-            return Err(Refusal::conflict(what).into());
-        }
-        let registration = node.registration.as_ref().map(|_| key::of(key::REGISTRATION, &name));
-        // More numbers than a commit takes stay; they do no harm to a later node of that name.
-        let numbers = node.numbers.keys().take(90).map(|number| key::number(&name, *number));
-        let inner = view.inner_of(&name).map(key::inner);
-        registration.into_iter().chain(numbers).chain(inner).map(Write::delete).collect::<Vec<_>>()
-    };
-    writes.push(Write::delete(key::of(key::NODE, &name)).when(Expect::Revision(record.revision)));
-    let message = format!("{} deleted the node {name}", operator.token.name);
-    let about = About::tenant(&record.value.tenant).node(&name);
-    controller.commit(writes, about, "node_deleted", message).await?;
-    if let Some(lease) = controller.liveness.forget(&name) {
+    let (known, operator, name) = (&*controller, &operator, &name);
+    known
+        .retrying(|| async move {
+            let record = known.node_of(operator, name)?;
+            let writes = writes_to_delete(&known.view(), name, record.revision)?;
+            let message = format!("{} deleted the node {name}", operator.token.name);
+            let about = About::tenant(&record.value.tenant).node(name);
+            known.commit(writes, about, "node_deleted", message).await?;
+            Ok(())
+        })
+        .await?;
+    if let Some(lease) = controller.liveness.forget(name) {
         controller.store.revoke(lease).await?;
     }
-    controller.reports().remove(&name);
+    controller.reports().remove(name);
     Ok(StatusCode::NO_CONTENT)
+}
+
+/// All statements of the node about itself are removed too, so that a later node of the name inherits nothing.
+fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<Write>, Refusal> {
+    let node = view.nodes.get(name).ok_or_else(|| missing(name))?;
+    if let Some(what) = ends_of_flows(name, node) {
+        return Err(Refusal::conflict(what));
+    }
+    let said = [key::REGISTRATION, key::ALIVE, key::HEALTH, key::TUNNEL].map(|kind| key::of(kind, name));
+    // Numbers beyond the limit of a commit stay; each holds nothing but its last epoch.
+    let numbers = node.numbers.keys().take(80).map(|number| key::number(name, *number));
+    let inner = view.inner_of(name).map(key::inner);
+    let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
+    writes.extend(said.into_iter().chain(numbers).chain(inner).map(Write::delete));
+    Ok(writes)
+}
+
+/// Why a node can be neither deleted nor created; none when no flow names it.
+fn ends_of_flows(name: &Name, node: &NodeView) -> Option<String> {
+    let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
+    let flow = flows.first()?;
+    Some(format!("{name} is an end of {} flows, such as {flow}; delete them first", flows.len()))
 }
 
 /// Make a one-time token by which a node gets its certificate
@@ -119,7 +133,6 @@ pub(super) async fn invite(
             let what = format!("there is no tenant {}; make it first: POST /v1/tenants", new.tenant);
             Refusal::not_found(what)
         })?;
-        writes.push(Write::check(key::of(key::TENANT, &new.tenant), Expect::Revision(tenant.revision)));
         match view.node(&name) {
             Some((_, node)) if node.value.tenant != new.tenant => {
                 let what = format!(
@@ -129,8 +142,12 @@ pub(super) async fn invite(
             }
             Some(_) => {}
             None => {
+                if let Some(what) = view.nodes.get(&name).and_then(|node| ends_of_flows(&name, node)) {
+                    return Err(Refusal::conflict(what).into());
+                }
                 let node = NodeRecord { tenant: new.tenant.clone(), signal_key: None, certificates: vec![] };
                 writes.push(Write::put(key::of(key::NODE, &name), emit(&node)).when(Expect::Absent));
+                writes.extend(reference::refer(key::TENANT, &new.tenant, tenant.revision, &name));
             }
         }
     }

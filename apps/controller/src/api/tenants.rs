@@ -3,7 +3,9 @@ use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused
 use crate::access::{Admin, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{emit, key};
+use crate::reference;
 use crate::store::{Expect, Write};
+use crate::view::View;
 use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderName, StatusCode, header};
@@ -75,23 +77,30 @@ pub(super) async fn delete(
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
     operator.must_see_all()?;
-    let revision = {
-        let view = controller.view();
-        let tenant = view.tenants.get(&name).ok_or_else(|| missing(&name))?;
-        let records = view.nodes.values().filter_map(|node| node.record.as_ref());
-        let nodes = records.filter(|record| record.value.tenant == name).count();
-        let tokens =
-            view.tokens.values().filter(|token| token.value.token.tenant.as_ref() == Some(&name)).count();
-        if nodes + tokens > 0 {
-            let what = format!("{name} still has {nodes} nodes and {tokens} tokens; delete them first");
-            return Err(Refusal::conflict(what).into());
-        }
-        tenant.revision
-    };
-    let write = Write::delete(key::of(key::TENANT, &name)).when(Expect::Revision(revision));
-    let message = format!("{} removed the tenant {name}", operator.token.name);
-    controller.commit(vec![write], About::tenant(&name), "tenant_deleted", message).await?;
-    Ok(StatusCode::NO_CONTENT)
+    let (controller, operator, name) = (&*controller, &operator, &name);
+    controller
+        .retrying(|| async move {
+            let writes = writes_to_delete(&controller.view(), name)?;
+            let message = format!("{} removed the tenant {name}", operator.token.name);
+            controller.commit(writes, About::tenant(name), "tenant_deleted", message).await?;
+            Ok(StatusCode::NO_CONTENT)
+        })
+        .await
+}
+
+fn writes_to_delete(view: &View, name: &Name) -> Result<Vec<Write>, Refusal> {
+    let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;
+    let records = view.nodes.values().filter_map(|node| node.record.as_ref());
+    let nodes = records.filter(|record| record.value.tenant == *name).count();
+    let flows = view.flows.values().filter_map(|flow| flow.record.as_ref());
+    let flows = flows.filter(|record| record.value.flow.tenant == *name).count();
+    let tokens = view.tokens.values().filter(|token| token.value.token.tenant.as_ref() == Some(name)).count();
+    if nodes + flows + tokens > 0 {
+        let what =
+            format!("{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first");
+        return Err(Refusal::conflict(what));
+    }
+    Ok(reference::remove(view, key::TENANT, name, tenant.revision).into())
 }
 
 pub(super) fn missing(name: &Name) -> Refusal {

@@ -4,7 +4,9 @@ use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, scope_name};
 use crate::controller::{About, Controller};
 use crate::record::{TokenRecord, emit, key, random_hex, sha256_hex, unix_ms};
+use crate::reference;
 use crate::store::{Expect, Write};
+use crate::view::View;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -36,29 +38,38 @@ pub(super) async fn create(
     operator: Operator<Admin>,
     Body(new): Body<NewToken>,
 ) -> Result<Created<IssuedToken>, Failed> {
-    let mut writes = Vec::new();
     match &new.tenant {
         None => operator.must_see_all()?,
-        Some(tenant) => {
-            operator.must_be_of(tenant)?;
-            let revision = controller.view().tenants.get(tenant).map(|tenant| tenant.revision);
-            let revision = revision.ok_or_else(|| tenants::missing(tenant))?;
-            writes.push(Write::check(key::of(key::TENANT, tenant), Expect::Revision(revision)));
-        }
-    }
-    if controller.view().tokens.contains_key(&new.name) {
-        return Err(
-            Refusal::conflict(format!("there is a token {} already; delete it first", new.name)).into()
-        );
+        Some(tenant) => operator.must_be_of(tenant)?,
     }
     let NewToken { name, scope, tenant } = new;
     let issued = issue(Token { name, scope, tenant, created_unix_ms: unix_ms() });
-    writes.push(put(&issued));
+    let (controller, operator, made) = (&*controller, &operator, &issued);
+    controller
+        .retrying(|| async move {
+            let Token { name, scope, tenant, .. } = &made.token;
+            let writes = writes_to_create(&controller.view(), made)?;
+            let message =
+                format!("{} made the token {name}, scope {}", operator.token.name, scope_name(*scope));
+            let about = About { tenant: tenant.clone(), ..About::default() };
+            controller.commit(writes, about, "token_created", message).await?;
+            Ok(())
+        })
+        .await?;
+    Ok(created(format!("/v1/tokens/{}", issued.token.name), issued))
+}
+
+fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Refusal> {
     let Token { name, tenant, .. } = &issued.token;
-    let message = format!("{} made the token {name}, scope {}", operator.token.name, scope_name(scope));
-    let about = About { tenant: tenant.clone(), ..About::default() };
-    controller.commit(writes, about, "token_created", message).await?;
-    Ok(created(format!("/v1/tokens/{name}"), issued))
+    if view.tokens.contains_key(name) {
+        return Err(Refusal::conflict(format!("there is a token {name} already; delete it first")));
+    }
+    let mut writes = vec![put(issued)];
+    if let Some(tenant) = tenant {
+        let known = view.tenants.get(tenant).ok_or_else(|| tenants::missing(tenant))?;
+        writes.extend(reference::refer(key::TENANT, tenant, known.revision, name));
+    }
+    Ok(writes)
 }
 
 /// Remove a token; it opens nothing from now on

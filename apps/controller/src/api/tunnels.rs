@@ -4,7 +4,7 @@ use crate::access::{Certified, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
 use crate::record::{TunnelRecord, emit, key, sha256_hex, unix_ms};
-use crate::store::{Error, Expect, Write};
+use crate::store::{Expect, Write};
 use crate::view::{NodeView, View};
 use axum::Json;
 use axum::extract::State;
@@ -35,9 +35,9 @@ pub(super) async fn serve(
         );
         return Err(Refusal::forbidden(what).into());
     }
-    controller.heard_of(&node, &caller.tenant).await?;
+    controller.heard_of(&caller).await?;
     let ServerReport { addresses, clients, most_clients, draining, known } = report;
-    controller.heard_tunnel(&node, TunnelRecord { addresses, clients, most_clients, draining }).await?;
+    controller.heard_tunnel(&caller, TunnelRecord { addresses, clients, most_clients, draining }).await?;
     let clients = controller.clients(&caller.tenant);
     let digest = sha256_hex(emit(&clients));
     let is_news = known.is_none_or(|known| known != digest);
@@ -54,7 +54,7 @@ pub(super) async fn find(
     Path(node): Path<Name>,
 ) -> Result<Json<Servers>, Failed> {
     caller.must_be(&node)?;
-    let addresses = controller.inner_addresses(&node, &caller.tenant).await?;
+    let addresses = controller.inner_addresses(&caller).await?;
     let view = controller.view();
     let mut servers: Vec<Server> =
         servers(&view).map(|(_, server)| server).filter(|server| server.tenant == caller.tenant).collect();
@@ -95,13 +95,14 @@ fn server(name: &Name, node: &NodeView) -> Option<Server> {
 
 impl Controller {
     /// A server of tunnels said how it is. What is news goes to all controllers.
-    async fn heard_tunnel(&self, node: &Name, tunnel: TunnelRecord) -> Result<(), Error> {
+    async fn heard_tunnel(&self, caller: &Certified, tunnel: TunnelRecord) -> Result<(), Failed> {
+        let node = &caller.node.node;
         let known = self.view().nodes.get(node).and_then(|node| node.tunnel.clone());
         let Some(lease) = self.liveness.lease(node).filter(|_| known.as_ref() != Some(&tunnel)) else {
             return Ok(());
         };
         let write = Write::put(key::of(key::TUNNEL, node), emit(&tunnel)).under(lease.id);
-        self.write_under_lease(write).await
+        self.write_under_lease(caller, write).await
     }
 
     /// The nodes of a tenant whose certificates are in force.
@@ -118,7 +119,8 @@ impl Controller {
     }
 
     /// The inner addresses of a client, which it gets when it asks for the first time.
-    async fn inner_addresses(&self, node: &Name, tenant: &Name) -> Result<Vec<IpAddr>, Failed> {
+    async fn inner_addresses(&self, caller: &Certified) -> Result<Vec<IpAddr>, Failed> {
+        let node = &caller.node.node;
         if self.config.tunnels.addresses.is_empty() {
             return Ok(vec![]);
         }
@@ -137,8 +139,8 @@ impl Controller {
             }
             let write = Write::put(key::inner(free), emit(node)).when(Expect::Absent);
             let message = format!("{node} has {} inside tunnels", addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" and "));
-            let about = About::tenant(tenant).node(node);
-            self.commit(vec![write], about, "tunnel_addresses_given", message).await?;
+            let about = About::tenant(&caller.tenant).node(node);
+            self.commit(vec![self.still(&caller.node)?, write], about, "tunnel_addresses_given", message).await?;
             Ok(addresses)
         })
         .await

@@ -61,6 +61,13 @@ impl View {
                 Touched::Observation(key)
             }
             key::INNER => self.apply_inner(&key, rest, value.as_deref()),
+            key::USED => {
+                match value {
+                    Some(_) => self.used.insert(key, revision),
+                    None => self.used.remove(&key),
+                };
+                Touched::Nothing
+            }
             key::NUMBER => self.apply_number(&key, rest, value.as_deref(), revision),
             _ => {
                 let Ok(name) = rest.parse::<Name>() else { return Touched::Nothing };

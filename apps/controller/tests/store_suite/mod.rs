@@ -1,13 +1,16 @@
 //! What every store has to do. Each store's own test file calls `suite!` with a function that makes a [`Subject`].
 
+mod controllers;
 mod elections;
 mod leases;
 mod model;
+mod references;
 mod watches;
 
 pub(crate) use elections::*;
 pub(crate) use leases::*;
 pub(crate) use model::*;
+pub(crate) use references::*;
 pub(crate) use watches::*;
 
 use async_trait::async_trait;
@@ -63,6 +66,7 @@ macro_rules! suite {
             a_leader_whose_key_is_deleted_stops,
             agrees_with_the_model,
             commits_have_one_order,
+            nothing_outlives_what_it_refers_to,
         );
     };
 }
