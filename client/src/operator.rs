@@ -5,6 +5,7 @@ use crate::transport::{Controller, NOTHING, Transport};
 use hawser_control::Name;
 use hawser_control::access::{Caller, Enrolment, IssuedToken, NewEnrolment, NewToken, Token};
 use hawser_control::answer::Page;
+use hawser_control::audit::AuditEntry;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Event, Flow, Node, Override, Path, Policy, Tenant};
 use hawser_control::tunnel::Server;
@@ -160,6 +161,11 @@ impl OperatorClient {
         let path = format!("/v1/events/stream{after}");
         let (response, controller) = self.transport.send(Method::GET, &path, NOTHING).await?;
         Ok(EventStream(Events::new(response, controller)))
+    }
+
+    /// Changes and their authors, after the entry of that number.
+    pub fn audit(&self, after: u64) -> Pages<'_, AuditEntry> {
+        Pages::new(self, "/v1/audit", Some(after.to_string()))
     }
 
     /// All operators' tokens.

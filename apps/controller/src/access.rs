@@ -1,6 +1,8 @@
 //! Who asks, and whether they may.
 
 use crate::api::refusal::Refusal;
+use crate::api::request::RequestId;
+use crate::audit::Origin;
 use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::limit::source;
@@ -30,6 +32,7 @@ pub struct Peer {
 /// A node whose certificate is in force.
 pub(crate) struct Certified {
     pub(crate) node: Presented,
+    pub(crate) origin: Origin,
     pub(crate) tenant: Name,
     pub(crate) expires_unix_ms: u64,
 }
@@ -37,6 +40,7 @@ pub(crate) struct Certified {
 /// The bearer of a token that allows what `N` needs.
 pub(crate) struct Operator<N> {
     pub(crate) token: Token,
+    pub(crate) origin: Origin,
     needs: PhantomData<N>,
 }
 
@@ -102,7 +106,8 @@ impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
             let (has, needs) = (scope_name(token.scope), scope_name(N::SCOPE));
             return Err(Refusal::forbidden(format!("this token has the scope {has}; use one with {needs}")));
         }
-        Ok(Operator { token, needs: PhantomData })
+        let origin = Origin::operator(&token.name, peer(parts).address, request(parts));
+        Ok(Operator { token, origin, needs: PhantomData })
     }
 }
 
@@ -110,7 +115,7 @@ impl FromRequestParts<Arc<Controller>> for Certified {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
-        controller.node(peer(parts))
+        controller.node(parts)
     }
 }
 
@@ -137,7 +142,7 @@ impl FromRequestParts<Arc<Controller>> for Anyone {
         if parts.headers.contains_key(AUTHORIZATION) || peer(parts).presented.is_none() {
             return Ok(Anyone(Caller::Operator(controller.operator(parts)?)));
         }
-        let Certified { node, tenant, expires_unix_ms } = controller.node(peer(parts))?;
+        let Certified { node, tenant, expires_unix_ms, .. } = controller.node(parts)?;
         Ok(Anyone(Caller::Node { name: node.node, tenant, expires_unix_ms }))
     }
 }
@@ -157,6 +162,10 @@ fn revoked(node: &Presented) -> Refusal {
 
 fn peer(parts: &Parts) -> &Peer {
     parts.extensions.get::<Peer>().expect("whoever calls the router says who the peer is")
+}
+
+fn request(parts: &Parts) -> RequestId {
+    parts.extensions.get::<RequestId>().expect("every request gets one").clone()
 }
 
 impl Controller {
@@ -188,7 +197,8 @@ impl Controller {
         }
     }
 
-    fn node(&self, peer: &Peer) -> Result<Certified, Refusal> {
+    fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {
+        let peer = peer(parts);
         let Some(presented) = &peer.presented else {
             let what =
                 "this is for nodes: connect with the certificate that the node got when it was enrolled";
@@ -201,7 +211,8 @@ impl Controller {
             self.metrics.refused("node_rate");
             return Err(Refusal::too_many("requests by this node", after));
         }
-        Ok(Certified { node: presented.clone(), tenant, expires_unix_ms })
+        let origin = Origin::node(&presented.node, peer.address, request(parts));
+        Ok(Certified { node: presented.clone(), origin, tenant, expires_unix_ms })
     }
 
     fn operator(&self, parts: &Parts) -> Result<Token, Refusal> {
@@ -231,7 +242,7 @@ impl Controller {
 }
 
 impl Refusal {
-    fn too_many(what: &str, after: std::time::Duration) -> Refusal {
+    pub(crate) fn too_many(what: &str, after: std::time::Duration) -> Refusal {
         let seconds = after.as_secs() + 1;
         let detail = format!("too many {what}; wait {seconds} s");
         Refusal { retry_after_s: Some(seconds), ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, detail) }

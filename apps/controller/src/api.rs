@@ -1,5 +1,6 @@
 //! The REST interface: every route under `/v1`, and the document that describes them.
 
+mod audit;
 mod enrol;
 mod events;
 pub(crate) mod extract;
@@ -9,6 +10,7 @@ mod node;
 mod nodes;
 mod policies;
 pub(crate) mod refusal;
+pub(crate) mod request;
 mod tenants;
 pub(crate) mod tokens;
 mod tunnels;
@@ -17,7 +19,7 @@ use crate::controller::Controller;
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::middleware::{Next, from_fn_with_state};
+use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use refusal::Refusal;
@@ -62,6 +64,7 @@ pub fn router(controller: &Arc<Controller>) -> Router {
         })
         .layer(DefaultBodyLimit::max(controller.config.limits.body_bytes))
         .layer(from_fn_with_state(controller.clone(), watched))
+        .layer(from_fn(request::identified))
         .with_state(controller.clone())
 }
 
@@ -136,6 +139,7 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(policies::show, policies::fix, policies::release))
         .routes(routes!(events::list))
         .routes(routes!(events::stream))
+        .routes(routes!(audit::list))
         .routes(routes!(tokens::list, tokens::create))
         .routes(routes!(tokens::delete))
         .routes(routes!(tokens::me))

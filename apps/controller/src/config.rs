@@ -32,6 +32,8 @@ pub struct Config {
     pub limits: LimitsConfig,
     /// How many events are remembered.
     pub events: usize,
+    /// How long the audit is kept.
+    pub audit: AuditConfig,
 }
 
 /// Where state is kept.
@@ -86,6 +88,16 @@ pub struct NodesConfig {
     pub signals: bool,
 }
 
+/// How long the audit is kept. Entries beyond either bound are removed.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct AuditConfig {
+    /// Age at which an entry is removed, days.
+    pub days: u32,
+    /// Number of entries; beyond it the oldest one of the actor with the most entries is removed first.
+    pub entries: usize,
+}
+
 /// What ends of tunnels are told.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -120,6 +132,13 @@ pub struct LimitsConfig {
     pub node_requests_per_s: f64,
     /// Failed authentications a minute from one address; what is more is answered with 429.
     pub failures_per_minute: f64,
+    /// Events that are kept about each node and each flow; also the burst of events, and of changes, that a node may cause.
+    pub node_events: usize,
+    /// Events a second by one node, averaged over time.
+    pub node_events_per_s: f64,
+    /// Changes a second by one node, averaged over time: registrations, leases, certificates, health of paths, decisions about
+    /// its flows.
+    pub node_changes_per_s: f64,
 }
 
 impl Default for Config {
@@ -135,6 +154,7 @@ impl Default for Config {
             tunnels: TunnelsConfig::default(),
             limits: LimitsConfig::default(),
             events: 10_000,
+            audit: AuditConfig::default(),
         }
     }
 }
@@ -142,6 +162,12 @@ impl Default for Config {
 impl Default for NodesConfig {
     fn default() -> Self {
         NodesConfig { report_every_ms: 5_000, lease_s: 15, certificate_days: 30.0, signals: true }
+    }
+}
+
+impl Default for AuditConfig {
+    fn default() -> Self {
+        AuditConfig { days: 90, entries: 20_000 }
     }
 }
 
@@ -157,6 +183,9 @@ impl Default for LimitsConfig {
             operator_requests_per_s: 500.0,
             node_requests_per_s: 50.0,
             failures_per_minute: 60.0,
+            node_events: 1_000,
+            node_events_per_s: 5.0,
+            node_changes_per_s: 20.0,
         }
     }
 }
@@ -192,7 +221,13 @@ impl Config {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let lease_ms = u64::from(self.nodes.lease_s) * 1000;
         let limits = &self.limits;
-        let rates = [limits.operator_requests_per_s, limits.node_requests_per_s, limits.failures_per_minute];
+        let rates = [
+            limits.operator_requests_per_s,
+            limits.node_requests_per_s,
+            limits.failures_per_minute,
+            limits.node_events_per_s,
+            limits.node_changes_per_s,
+        ];
         let checks = [
             (
                 at_most_one_of_each_family(self.tunnels.addresses.iter().map(|prefix| prefix.is_ipv4())),
@@ -217,7 +252,10 @@ impl Config {
             (limits.unread_s > 0, "limits.unread_s", "is at least 1"),
             (limits.body_bytes >= 4096, "limits.body_bytes", "is at least 4096"),
             (rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()), "limits", "has rates above 0"),
+            (limits.node_events >= 20, "limits.node_events", "is at least 20"),
             (self.events >= 100, "events", "is at least 100"),
+            (self.audit.days >= 1, "audit.days", "is at least 1"),
+            (self.audit.entries >= 100, "audit.entries", "is at least 100"),
         ];
         match checks.into_iter().find(|(holds, ..)| !holds) {
             Some((_, key, what)) => Err(ConfigError::Value { key, what }),

@@ -1,12 +1,14 @@
 //! What all requests share: the store, the view of it, and who is to be told.
 
+use crate::audit::Change;
 use crate::authority::Authority;
+use crate::budget::Budget;
 use crate::config::Config;
 use crate::limit::Limits;
 use crate::liveness::Liveness;
 use crate::metrics::Metrics;
 use crate::push::Streams;
-use crate::record::{EventRecord, emit, key, random_hex, unix_ms};
+use crate::record::{AuditRecord, EventRecord, emit, key, random_hex, unix_ms};
 use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::view::{Touched, View};
 use futures_util::FutureExt;
@@ -32,6 +34,7 @@ pub struct Controller {
     pub(crate) authority: Authority,
     pub(crate) metrics: Metrics,
     pub(crate) limits: Limits,
+    pub(crate) budget: Budget,
     pub(crate) liveness: Liveness,
     pub(crate) streams: Streams,
     /// Who decides.
@@ -55,6 +58,8 @@ pub(crate) struct About {
     pub(crate) tenant: Option<Name>,
     pub(crate) node: Option<Name>,
     pub(crate) flow: Option<Name>,
+    /// The author of the change, for the audit; none: not made on request.
+    pub(crate) by: Option<Change>,
 }
 
 impl About {
@@ -68,6 +73,10 @@ impl About {
 
     pub(crate) fn flow(self, flow: &Name) -> About {
         About { flow: Some(flow.clone()), ..self }
+    }
+
+    pub(crate) fn by(self, change: Change) -> About {
+        About { by: Some(change), ..self }
     }
 }
 
@@ -83,6 +92,7 @@ impl Controller {
         let (work, inbox) = mpsc::unbounded_channel();
         let controller = Controller {
             limits: Limits::new(&config.limits),
+            budget: Budget::new(&config.limits),
             liveness: Liveness::default(),
             metrics: Metrics::new(),
             streams: Streams::default(),
@@ -121,7 +131,7 @@ impl Controller {
         self.reports().get(node).map(|reported| reported.at_unix_ms)
     }
 
-    /// Writes, together with the event that tells of it, and waits until it can be read back here.
+    /// Writes, together with the event that tells of it and the audit's entry, and waits until it can be read back here.
     pub(crate) async fn commit(
         &self,
         mut writes: Vec<Write>,
@@ -129,13 +139,18 @@ impl Controller {
         kind: &str,
         message: String,
     ) -> Result<Revision, Error> {
-        let About { tenant, node, flow } = about;
+        let About { tenant, node, flow, by } = about;
         let at_unix_ms = unix_ms();
+        let audit = by.map(|change| change.record(kind, tenant.clone(), at_unix_ms));
+        writes.extend(audit.as_ref().map(AuditRecord::write));
         let event = EventRecord { at_unix_ms, tenant, node, flow, kind: kind.to_owned(), message };
         // Ordered by time, so that the oldest are found when there are too many.
         let event_key = format!("{}{at_unix_ms:013}-{}", key::EVENT, random_hex::<6>());
         writes.push(Write::put(event_key, emit(&event)));
         let revision = self.store.commit(writes).await?;
+        if let Some(audit) = audit {
+            audit.log(revision);
+        }
         self.shown(revision).await;
         Ok(revision)
     }

@@ -3,6 +3,7 @@
 //! What is decided is in `hawser_control::decide`. Here it becomes a policy with the next epoch, written only if the flow
 //! and the policy are still those that were looked at, so that epochs rise without gaps whoever decides.
 
+use crate::audit::Origin;
 use crate::controller::{About, Controller};
 use crate::record::{emit, key, unix_ms};
 use crate::store::{Error, Expect, Write};
@@ -60,7 +61,8 @@ fn cause_name(cause: Cause) -> &'static str {
 }
 
 impl Controller {
-    /// Decides about a flow and puts the new policy into force, together with the other writes.
+    /// Decides about a flow and puts the new policy into force, together with the other writes. `by`: the request of an
+    /// operator; none: the controller's own decision.
     ///
     /// # Errors
     /// When the store does not answer, or one of the other writes collides.
@@ -68,6 +70,7 @@ impl Controller {
         &self,
         flow: &Name,
         with: Vec<Write>,
+        by: Option<&Origin>,
         choose: &Choose<'_>,
         describe: &Describe<'_>,
     ) -> Result<Outcome, Error> {
@@ -85,7 +88,8 @@ impl Controller {
                     Ok(None) => Err(Outcome::Stays(before.clone())),
                     Ok(Some(decision)) => Ok(decision.following(Some(before), flow, unix_ms())),
                 };
-                let about = About::tenant(&record.value.flow.tenant).flow(flow);
+                let by = by.map(|origin| origin.changes(flow, *revision));
+                let about = About { by, ..About::tenant(&record.value.flow.tenant).flow(flow) };
                 (about, chosen, [record.revision, *revision])
             };
             let policy = match policy {

@@ -3,6 +3,7 @@
 use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::record::{EnrolmentRecord, key, parse, unix_ms};
+use crate::retention::surplus;
 use crate::store::{Error, Leadership, MAX_WRITES, Write};
 use crate::view::Touched;
 use hawser_control::Name;
@@ -16,7 +17,7 @@ use tokio::sync::{Semaphore, mpsc};
 /// Decisions that are written at once.
 const AT_ONCE: usize = 256;
 
-/// How often old events and unused tokens are cleared away.
+/// How often old events, audit entries and unused tokens are cleared away.
 const CLEAR_EVERY: Duration = Duration::from_secs(30);
 
 /// Acts upon what changes for as long as this controller leads, for ever.
@@ -141,7 +142,7 @@ impl Leader {
         let (controller, fence) = (self.controller.clone(), self.leadership.fence());
         self.spawn(async move {
             let describe = |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
-            controller.decide(&flow, vec![fence], &choose, &describe).await.map(drop)
+            controller.decide(&flow, vec![fence], None, &choose, &describe).await.map(drop)
         })
         .await;
     }
@@ -167,9 +168,8 @@ impl Leader {
 
     async fn try_clear_away(&self) -> Result<(), Error> {
         let mut keys: Vec<String> = {
-            let view = self.controller.view();
-            let surplus = view.events.len().saturating_sub(self.controller.config.events);
-            view.events.values().take(surplus).map(|stored| stored.key.to_string()).collect()
+            let (view, config) = (self.controller.view(), &self.controller.config);
+            surplus(&view, config, unix_ms()).iter().map(|key| key.to_string()).collect()
         };
         let (enrolments, _) = self.controller.store.list_all(key::ENROLMENT).await?;
         keys.extend(enrolments.iter().filter_map(|entry| {

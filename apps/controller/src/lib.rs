@@ -5,7 +5,9 @@
 
 mod access;
 pub mod api;
+mod audit;
 mod authority;
+mod budget;
 mod check;
 mod config;
 mod controller;
@@ -19,6 +21,7 @@ mod observe;
 mod push;
 mod record;
 mod reference;
+mod retention;
 mod server;
 mod signal;
 pub mod store;
@@ -26,7 +29,9 @@ mod view;
 
 pub use access::Peer;
 pub use authority::Presented;
-pub use config::{Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig, TunnelsConfig};
+pub use config::{
+    AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig, TunnelsConfig,
+};
 pub use controller::Controller;
 pub use server::Server;
 

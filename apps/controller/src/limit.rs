@@ -54,7 +54,12 @@ struct Bucket {
 
 impl<K: Hash + Eq> Limit<K> {
     fn new(per_s: f64) -> Self {
-        Limit { per_s, burst: (2.0 * per_s).max(LEAST_BURST), buckets: Mutex::default() }
+        Limit::with_burst(per_s, (2.0 * per_s).max(LEAST_BURST))
+    }
+
+    /// `burst` at once, then the rate.
+    pub(crate) fn with_burst(per_s: f64, burst: f64) -> Self {
+        Limit { per_s, burst, buckets: Mutex::default() }
     }
 
     /// Takes one, or says after how long there will be one again.

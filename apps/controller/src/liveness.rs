@@ -104,6 +104,7 @@ impl Controller {
             }
         }
         let Some(asking) = self.liveness.ask(node) else { return Ok(()) };
+        self.may_change(node)?;
         let lease = self.store.grant(self.config.lease()).await?;
         let alive = AliveRecord { controller: self.name.clone(), since_unix_ms: unix_ms() };
         let alive = &Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
@@ -130,9 +131,13 @@ impl Controller {
         let is_news = {
             let view = self.view();
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
-            known.is_none_or(|known| is_news(&known.value.paths, &paths))
+            !paths.is_empty() && known.is_none_or(|known| is_news(&known.value.paths, &paths))
         };
         let Some(lease) = self.liveness.lease(node).filter(|_| is_news) else { return Ok(()) };
+        if !self.makes_change(node, &caller.tenant).await? {
+            // The next report says it again.
+            return Ok(());
+        }
         let write = Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
         self.write_under_lease(caller, write).await
     }

@@ -93,13 +93,19 @@ impl Controller {
             return Ok(());
         }
         if !matches!(observation, Observation::Degraded { .. } | Observation::Judged { .. }) {
+            if !self.keeps_event(node, tenant).await? {
+                return Ok(());
+            }
             let (kind, message) = told(node, &observation);
             let about = About { flow, ..About::tenant(tenant).node(node) };
             return self.commit(vec![], about, kind, message).await.map(drop);
         }
+        if !self.makes_change(node, tenant).await? {
+            return Ok(());
+        }
         let leadership = self.role.borrow().leadership().cloned();
         if let Some(leadership) = leadership {
-            match self.act_upon(&observation, &leadership, vec![]).await {
+            match self.act_upon(node, &observation, &leadership, vec![]).await {
                 // Another one leads since: it finds the observation in the store.
                 Err(Error::Conflict { .. }) => {}
                 outcome => return outcome,
@@ -144,7 +150,9 @@ impl Controller {
         let Some(waiting) = self.view().observations.get(key).cloned() else { return Ok(()) };
         let taken_out = Write::delete(&**key).when(Expect::Revision(waiting.revision));
         match parse::<ObservationRecord>(key, &waiting.value) {
-            Some(record) => self.act_upon(&record.observation, leadership, vec![taken_out]).await,
+            Some(record) => {
+                self.act_upon(&record.node, &record.observation, leadership, vec![taken_out]).await
+            }
             None => self.store.commit(vec![taken_out]).await.map(drop),
         }
     }
@@ -152,6 +160,7 @@ impl Controller {
     /// Decides what follows from an observation; `with` is written together with the decision.
     async fn act_upon(
         &self,
+        node: &Name,
         observation: &Observation,
         leadership: &Leadership,
         mut with: Vec<Write>,
@@ -167,7 +176,7 @@ impl Controller {
         let choose = |situation: hawser_control::decide::Situation<'_>, policy: &_| {
             observed(situation, policy, observation)
         };
-        let outcome = self.decide(flow, with.clone(), &choose, &describe).await?;
+        let outcome = self.decide(flow, with.clone(), None, &choose, &describe).await?;
         if let Outcome::Void(void) = outcome {
             self.metrics.voided(reason(void));
             tracing::debug!(%flow, ?observation, "not acted upon: {void}");
@@ -178,7 +187,7 @@ impl Controller {
         // Nothing was decided, so nothing was written yet. That a flow is degraded is worth an event all the same.
         let tenant = self.view().flow(flow).map(|record| record.value.flow.tenant.clone());
         match (observation, tenant) {
-            (Observation::Degraded { .. }, Some(tenant)) => {
+            (Observation::Degraded { .. }, Some(tenant)) if self.keeps_event(node, &tenant).await? => {
                 let message = format!("requests of {flow} are late; its policy stays");
                 self.commit(with, About::tenant(&tenant).flow(flow), "flow_degraded", message).await.map(drop)
             }

@@ -2,10 +2,11 @@
 
 use hawser_control::Name;
 use hawser_control::access::Token;
+use hawser_control::audit::Actor;
 use hawser_control::resource::{Flow, PathHealth};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
 /// A node, apart from what it says of itself.
@@ -94,6 +95,21 @@ pub(crate) struct EventRecord {
     pub(crate) message: String,
 }
 
+/// A change and its author. The revision of this record is the one after the change.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct AuditRecord {
+    pub(crate) at_unix_ms: u64,
+    pub(crate) actor: Actor,
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) request: Option<String>,
+    pub(crate) tenant: Option<Name>,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) action: String,
+    pub(crate) before: Option<u64>,
+    pub(crate) is_removal: bool,
+}
+
 /// Keys. Names have no slash.
 pub(crate) mod key {
     use hawser_control::Name;
@@ -110,6 +126,7 @@ pub(crate) mod key {
     pub(crate) const POLICY: &str = "policy/";
     pub(crate) const TOKEN: &str = "token/";
     pub(crate) const EVENT: &str = "event/";
+    pub(crate) const AUDIT: &str = "audit/";
     pub(crate) const OBSERVATION: &str = "observation/";
     pub(crate) const ENROLMENT: &str = "enrolment/";
     pub(crate) const TUNNEL: &str = "tunnel/";

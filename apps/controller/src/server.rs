@@ -1,6 +1,7 @@
 //! A controller from its start to its end.
 
 use crate::api;
+use crate::audit::Origin;
 use crate::authority::{Authority, write_private};
 use crate::config::{Config, EtcdConfig, StoreConfig};
 use crate::controller::{About, Controller};
@@ -210,8 +211,8 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
     // First the file: a token that nobody knows would lock everybody out.
     write_private(&file, &format!("{}\n", issued.secret))?;
     let message = format!("{} made the first token", controller.name);
-    match controller.commit(vec![api::tokens::put(&issued)], About::default(), "token_created", message).await
-    {
+    let about = About::default().by(Origin::controller(&controller.name).makes(&issued.token.name));
+    match controller.commit(vec![api::tokens::put(&issued)], about, "token_created", message).await {
         Ok(_) => {
             tracing::info!(file = %file.display(), "made the first operator's token");
             Ok(())

@@ -4,14 +4,17 @@
 //! was read too early.
 
 mod apply;
+mod journal;
 
 pub(crate) use apply::Touched;
+pub(crate) use journal::Journal;
 
 use crate::record::{
     AliveRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, TokenRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
+use hawser_control::audit::AuditEntry;
 use hawser_control::decide::Situation;
 use hawser_control::node::{Assignment, Receive, Registration, Send};
 use hawser_control::resource::{Event, Flow, Node, Path, PathHealth, Policy, Tenant};
@@ -32,8 +35,8 @@ pub(crate) struct View {
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
     pub(crate) tokens: BTreeMap<Name, At<TokenRecord>>,
-    /// By number.
-    pub(crate) events: BTreeMap<u64, Arc<StoredEvent>>,
+    pub(crate) events: Journal<Event>,
+    pub(crate) audit: Journal<AuditEntry>,
     /// What nodes said to controllers that do not lead, by key.
     pub(crate) observations: BTreeMap<Arc<str>, At<Arc<[u8]>>>,
     /// Whose the inner addresses of tunnels are, by their number within each prefix, and the other way round.
@@ -46,12 +49,6 @@ pub(crate) struct View {
     pub(crate) complete: Revision,
     /// Of the last change.
     latest: Revision,
-}
-
-/// An event and its key.
-pub(crate) struct StoredEvent {
-    pub(crate) key: Arc<str>,
-    pub(crate) event: Event,
 }
 
 /// A node and what belongs to it. Kept also while only parts of it are known.

@@ -1,6 +1,7 @@
 //! `hawser ctl`: what an operator asks of a controller and tells it.
 
 mod apply;
+mod audit;
 mod event;
 mod flow;
 mod node;
@@ -58,6 +59,9 @@ enum Topic {
     /// What happened
     #[command(subcommand)]
     Event(event::Command),
+    /// Changes and their authors
+    #[command(subcommand)]
+    Audit(audit::Command),
     /// Whose nodes and flows are
     #[command(subcommand)]
     Tenant(tenant::Command),
@@ -95,6 +99,7 @@ async fn answer(topic: &Topic, client: &OperatorClient, output: Output) -> Resul
         Topic::Tunnel(command) => tunnel::run(command, client, output).await,
         Topic::Report(command) => report::run(command, client, output).await,
         Topic::Event(command) => event::run(command, client, output).await,
+        Topic::Audit(command) => audit::run(command, client, output).await,
         Topic::Tenant(command) => tenant::run(command, client, output).await,
         Topic::Token(command) => token::run(command, client, output).await,
         Topic::Apply(args) => apply::run(args, client, output).await,

@@ -1,7 +1,9 @@
 use super::extract::{Body, Path};
 use super::nodes::missing;
 use super::refusal::{BodyRefused, Failed, Refusal, Refused};
+use super::request::RequestId;
 use crate::access::{Certified, Peer};
+use crate::audit::Origin;
 use crate::authority::NodeCertificate;
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, emit, key, parse, random_hex, sha256_hex, unix_ms};
@@ -25,6 +27,7 @@ const CERTIFICATES: usize = 3;
 pub(super) async fn enrol(
     State(controller): State<Arc<Controller>>,
     Extension(peer): Extension<Peer>,
+    Extension(request): Extension<RequestId>,
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), Failed> {
     let refused = |what: &str| {
@@ -44,7 +47,8 @@ pub(super) async fn enrol(
         let signal_key = Some(random_hex::<16>());
         let new = NodeRecord { signal_key, certificates: vec![certificate.issued.clone()], ..record.value };
         let used = Write::delete(&enrolment_key).when(Expect::Revision(enrolment.revision));
-        let about = About::tenant(&new.tenant).node(node);
+        let by = Origin::node(node, peer.address, request.clone()).changes(node, record.revision);
+        let about = About::tenant(&new.tenant).node(node).by(by);
         let writes = vec![used, put_node(node, &new, record.revision)];
         match controller.commit(writes, about, "node_enrolled", format!("node {node} was enrolled")).await {
             Ok(_) => return Ok((StatusCode::CREATED, Json(controller.answer(node, certificate)))),
@@ -70,7 +74,8 @@ pub(super) async fn renew(
     Body(renew): Body<Renew>,
 ) -> Result<(StatusCode, Json<Certificate>), Failed> {
     caller.must_be(&node)?;
-    let (controller, node, csr) = (&*controller, &node, &renew.csr);
+    controller.may_change(&node)?;
+    let (controller, origin, node, csr) = (&*controller, &caller.origin, &node, &renew.csr);
     let certificate = controller
         .retrying(|| async move {
             let found = controller.view().node(node).map(|(_, record)| record.clone());
@@ -81,7 +86,7 @@ pub(super) async fn renew(
             new.certificates.push(certificate.issued.clone());
             let surplus = new.certificates.len().saturating_sub(CERTIFICATES);
             new.certificates.drain(..surplus);
-            let about = About::tenant(&new.tenant).node(node);
+            let about = About::tenant(&new.tenant).node(node).by(origin.changes(node, revision));
             let write = put_node(node, &new, revision);
             let message = format!("node {node} renewed its certificate");
             controller.commit(vec![write], about, "certificate_renewed", message).await?;

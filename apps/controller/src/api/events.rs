@@ -31,11 +31,9 @@ pub(super) async fn list(
     Query(part): Query<EventsPart>,
 ) -> Result<Json<Page<Event>>, Failed> {
     let view = controller.view();
-    let events = view
-        .events
-        .range(part.rest())
-        .filter(|(_, stored)| operator.sees_optional(stored.event.tenant.as_ref()));
-    Ok(Json(part.page(events.map(|(number, stored)| (*number, stored.event.clone())))?))
+    let events =
+        view.events.range(part.rest()).filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()));
+    Ok(Json(part.page(events.map(|(number, event)| (number, event.clone())))?))
 }
 
 /// Where a stream of events begins.
@@ -58,7 +56,7 @@ pub(super) async fn stream(
     Query(from): Query<From>,
 ) -> Result<impl IntoResponse, Failed> {
     let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
-    let newest = controller.view().events.last_key_value().map_or(0, |(number, _)| *number);
+    let newest = controller.view().events.newest();
     let stream = EventStream {
         after: last.or(from.after).unwrap_or(newest),
         changes: controller.changes(),
@@ -118,11 +116,11 @@ impl EventStream {
         let view = self.controller.view();
         let events = view.events.range((Bound::Excluded(self.after), Bound::Unbounded)).take(EVENTS_AT_ONCE);
         let mut has_read = false;
-        for (number, stored) in events {
-            self.after = *number;
+        for (number, event) in events {
+            self.after = number;
             has_read = true;
-            if self.operator.sees_optional(stored.event.tenant.as_ref()) {
-                self.read.push_back(stored.event.clone());
+            if self.operator.sees_optional(event.tenant.as_ref()) {
+                self.read.push_back(event.clone());
             }
         }
         has_read

@@ -38,7 +38,7 @@ pub(crate) struct Part {
     after: Option<String>,
 }
 
-/// Which part of a list of events.
+/// Which part of a list of what happened.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
@@ -47,7 +47,7 @@ pub(crate) struct EventsPart {
     #[serde(default = "limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: u16,
-    /// Those after the event of this number: `next` of the page before.
+    /// Those after the one of this number: `next` of the page before.
     #[param(required = false, value_type = u64)]
     after: Option<u64>,
 }

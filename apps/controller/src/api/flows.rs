@@ -55,12 +55,13 @@ pub(super) async fn create(
 ) -> Result<Created<Flow>, Failed> {
     operator.must_be_of(&flow.tenant)?;
     check::flow(&flow).map_err(Refusal::meaningless)?;
-    let (controller, flow_ref) = (&*controller, &flow);
+    let (controller, operator, flow_ref) = (&*controller, &operator, &flow);
     let message = &format!("{} made the flow {}", operator.token.name, flow.name);
     controller
         .retrying(|| async move {
             let writes = writes_to_create(&controller.view(), flow_ref)?;
-            let about = About::tenant(&flow_ref.tenant).flow(&flow_ref.name);
+            let by = operator.origin.makes(&flow_ref.name);
+            let about = About::tenant(&flow_ref.tenant).flow(&flow_ref.name).by(by);
             controller.commit(writes, about, "flow_created", message.clone()).await?;
             Ok(())
         })
@@ -96,7 +97,8 @@ pub(super) async fn change(
             }
             let writes = writes_to_change(&controller.view(), new, &before);
             let message = format!("{} changed the flow {name}", operator.token.name);
-            let about = About::tenant(&new.tenant).flow(name);
+            let by = operator.origin.changes(name, before.revision);
+            let about = About::tenant(&new.tenant).flow(name).by(by);
             controller.commit(writes, about, "flow_changed", message).await?;
             Ok(())
         })
@@ -128,7 +130,8 @@ pub(super) async fn delete(
                 );
             }
             let message = format!("{} deleted the flow {name}", operator.token.name);
-            let about = About::tenant(&flow.tenant).flow(name);
+            let by = operator.origin.removes(name, revision);
+            let about = About::tenant(&flow.tenant).flow(name).by(by);
             controller.commit(writes, about, "flow_deleted", message).await?;
             Ok(StatusCode::NO_CONTENT)
         })

@@ -6,6 +6,7 @@ use crate::store::Role;
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::CONTENT_TYPE;
+use axum::middleware::from_fn;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use hawser_control::access::Caller;
@@ -68,6 +69,7 @@ pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(text))
+        .layer(from_fn(super::request::identified))
         .with_state(controller.clone())
 }
 

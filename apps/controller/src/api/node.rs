@@ -37,6 +37,7 @@ pub(super) async fn register(
                 }
                 known.map_or(Expect::Absent, |known| Expect::Revision(known.revision))
             };
+            controller.may_change(node)?;
             let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
             let message = format!("node {node} has {} paths and runs {}", new.paths.len(), new.version);
             let about = About::tenant(&caller.tenant).node(node);
@@ -80,9 +81,8 @@ pub(super) async fn report(
         // Nothing changed, so what was said last still holds.
         let before = controller.reports().get(&node).map(|before| before.report.paths.clone());
         report.paths = before.unwrap_or_default();
-    } else {
-        controller.heard_health(&caller, report.paths.clone()).await?;
     }
+    controller.heard_health(&caller, report.paths.clone()).await?;
     let reported = Reported { node: node.clone(), at_unix_ms: unix_ms(), report };
     controller.reports().insert(node.clone(), reported);
     let (controller, node) = (&controller, &node);

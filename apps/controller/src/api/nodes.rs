@@ -71,7 +71,8 @@ pub(super) async fn delete(
             let record = known.node_of(operator, name)?;
             let writes = writes_to_delete(&known.view(), name, record.revision)?;
             let message = format!("{} deleted the node {name}", operator.token.name);
-            let about = About::tenant(&record.value.tenant).node(name);
+            let by = operator.origin.removes(name, record.revision);
+            let about = About::tenant(&record.value.tenant).node(name).by(by);
             known.commit(writes, about, "node_deleted", message).await?;
             Ok(())
         })
@@ -80,6 +81,7 @@ pub(super) async fn delete(
         controller.store.revoke(lease).await?;
     }
     controller.reports().remove(name);
+    controller.budget.forget(name);
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -152,7 +154,8 @@ pub(super) async fn invite(
         }
     }
     let message = format!("{} made a token to enrol {name}", operator.token.name);
-    controller.commit(writes, About::tenant(&new.tenant).node(&name), "enrolment_created", message).await?;
+    let about = About::tenant(&new.tenant).node(&name).by(operator.origin.makes(&name));
+    controller.commit(writes, about, "enrolment_created", message).await?;
     let token = format!("hawser1.{id}.{secret}.{}", controller.authority.digest());
     Ok((StatusCode::CREATED, Json(Enrolment { node: name, token, expires_unix_ms })))
 }
@@ -173,7 +176,8 @@ pub(super) async fn revoke(
             let node = NodeRecord { certificates: vec![], signal_key: None, ..value };
             let write = Write::put(key::of(key::NODE, name), emit(&node)).when(Expect::Revision(revision));
             let message = format!("{} revoked the certificate of {name}", operator.token.name);
-            let about = About::tenant(&tenant).node(name);
+            let by = operator.origin.removes(name, revision);
+            let about = About::tenant(&tenant).node(name).by(by);
             controller.commit(vec![write], about, "certificate_revoked", message).await?;
             Ok(StatusCode::NO_CONTENT)
         })

@@ -69,6 +69,7 @@ pub(super) async fn fix(
         .decide(
             &name,
             vec![],
+            Some(&operator.origin),
             &|_, policy| {
                 let is_in_force = policy.because == Cause::Operator && policy.code == code;
                 Ok((!is_in_force).then(|| Decision::fixed(code)))
@@ -93,6 +94,7 @@ pub(super) async fn release(
         .decide(
             &name,
             vec![],
+            Some(&operator.origin),
             &|situation, policy| Ok((policy.because == Cause::Operator).then(|| situation.initial())),
             &|policy| {
                 ("policy_released", format!("{by} released {name}: {}", crate::decide::described(policy)))

@@ -4,7 +4,7 @@ use crate::access::{Admin, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{emit, key};
 use crate::reference;
-use crate::store::{Expect, Write};
+use crate::store::{Expect, Revision, Write};
 use crate::view::View;
 use axum::Json;
 use axum::extract::State;
@@ -51,7 +51,8 @@ pub(super) async fn create(
     }
     let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
     let message = format!("{} made the tenant {}", operator.token.name, tenant.name);
-    controller.commit(vec![write], About::tenant(&tenant.name), "tenant_created", message).await?;
+    let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
+    controller.commit(vec![write], about, "tenant_created", message).await?;
     Ok(created(format!("/v1/tenants/{}", tenant.name), tenant))
 }
 
@@ -80,15 +81,17 @@ pub(super) async fn delete(
     let (controller, operator, name) = (&*controller, &operator, &name);
     controller
         .retrying(|| async move {
-            let writes = writes_to_delete(&controller.view(), name)?;
+            let (writes, revision) = writes_to_delete(&controller.view(), name)?;
+            let about = About::tenant(name).by(operator.origin.removes(name, revision));
             let message = format!("{} removed the tenant {name}", operator.token.name);
-            controller.commit(writes, About::tenant(name), "tenant_deleted", message).await?;
+            controller.commit(writes, about, "tenant_deleted", message).await?;
             Ok(StatusCode::NO_CONTENT)
         })
         .await
 }
 
-fn writes_to_delete(view: &View, name: &Name) -> Result<Vec<Write>, Refusal> {
+/// And the revision of what they delete.
+fn writes_to_delete(view: &View, name: &Name) -> Result<(Vec<Write>, Revision), Refusal> {
     let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;
     let records = view.nodes.values().filter_map(|node| node.record.as_ref());
     let nodes = records.filter(|record| record.value.tenant == *name).count();
@@ -100,7 +103,7 @@ fn writes_to_delete(view: &View, name: &Name) -> Result<Vec<Write>, Refusal> {
             format!("{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first");
         return Err(Refusal::conflict(what));
     }
-    Ok(reference::remove(view, key::TENANT, name, tenant.revision).into())
+    Ok((reference::remove(view, key::TENANT, name, tenant.revision).into(), tenant.revision))
 }
 
 pub(super) fn missing(name: &Name) -> Refusal {

@@ -51,7 +51,8 @@ pub(super) async fn create(
             let writes = writes_to_create(&controller.view(), made)?;
             let message =
                 format!("{} made the token {name}, scope {}", operator.token.name, scope_name(*scope));
-            let about = About { tenant: tenant.clone(), ..About::default() };
+            let by = Some(operator.origin.makes(name));
+            let about = About { tenant: tenant.clone(), by, ..About::default() };
             controller.commit(writes, about, "token_created", message).await?;
             Ok(())
         })
@@ -97,7 +98,8 @@ pub(super) async fn delete(
     };
     let write = Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision));
     let message = format!("{} removed the token {name}", operator.token.name);
-    let about = About { tenant, ..About::default() };
+    let by = Some(operator.origin.removes(&name, revision));
+    let about = About { tenant, by, ..About::default() };
     controller.commit(vec![write], about, "token_deleted", message).await?;
     Ok(StatusCode::NO_CONTENT)
 }

@@ -101,6 +101,10 @@ impl Controller {
         let Some(lease) = self.liveness.lease(node).filter(|_| known.as_ref() != Some(&tunnel)) else {
             return Ok(());
         };
+        if !self.makes_change(node, &caller.tenant).await? {
+            // The next one says it again.
+            return Ok(());
+        }
         let write = Write::put(key::of(key::TUNNEL, node), emit(&tunnel)).under(lease.id);
         self.write_under_lease(caller, write).await
     }

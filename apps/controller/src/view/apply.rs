@@ -1,7 +1,7 @@
 //! What a change of the store changes in the view.
 
-use super::{At, FlowView, NodeView, StoredEvent, View};
-use crate::record::{AliveRecord, EventRecord, FlowRecord, TokenRecord, key, parse};
+use super::{At, FlowView, NodeView, View};
+use crate::record::{AliveRecord, AuditRecord, EventRecord, FlowRecord, TokenRecord, key, parse};
 use crate::store::{Change, Revision};
 use hawser_control::Name;
 use hawser_control::resource::Event;
@@ -52,6 +52,13 @@ impl View {
         let (kind, rest) = key.split_at(slash + 1);
         match kind {
             key::EVENT => self.apply_event(&key, value.as_deref(), revision),
+            key::AUDIT => {
+                match value.and_then(|value| parse::<AuditRecord>(&key, &value)) {
+                    Some(record) => self.audit.insert(&key, revision, record.entry(revision)),
+                    None => self.audit.remove(&key),
+                }
+                Touched::Nothing
+            }
             key::OBSERVATION => {
                 let Some(value) = value else {
                     self.observations.remove(&key);
@@ -205,14 +212,9 @@ impl View {
                 let Some(record) = parse::<EventRecord>(key, value) else { return Touched::Nothing };
                 let EventRecord { at_unix_ms, tenant, node, flow, kind, message } = record;
                 let event = Event { number: revision, at_unix_ms, tenant, node, flow, kind, message };
-                self.events.insert(revision, Arc::new(StoredEvent { key: key.clone(), event }));
+                self.events.insert(key, revision, event);
             }
-            // The oldest are deleted first, so this one is near the front.
-            None => {
-                let number =
-                    self.events.iter().find(|(_, stored)| stored.key == *key).map(|(number, _)| *number);
-                number.map(|number| self.events.remove(&number));
-            }
+            None => self.events.remove(key),
         }
         Touched::Event
     }

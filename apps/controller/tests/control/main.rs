@@ -1,5 +1,6 @@
 //! The controller from outside: its interface called without a port, and over TLS on loopback.
 
+mod audit;
 mod decisions;
 mod nodes;
 mod operators;

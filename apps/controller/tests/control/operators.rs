@@ -73,7 +73,7 @@ async fn lists_come_in_pages_that_miss_nothing() {
         path = format!("/v1/tenants?limit=3&after={next}");
     }
     assert_eq!(seen, (0..7).map(|number| json!(format!("t{number}"))).collect::<Vec<_>>());
-    for list in ["tenants", "nodes", "paths", "flows", "policies", "reports", "events", "tokens"] {
+    for list in ["tenants", "nodes", "paths", "flows", "policies", "reports", "events", "audit", "tokens"] {
         assert_eq!(rig.get(&format!("/v1/{list}?limit=2")).await.status, StatusCode::OK, "{list}");
         rig.get(&format!("/v1/{list}?limit=0")).await.is_problem(400);
         rig.get(&format!("/v1/{list}?limit=x")).await.is_problem(400);

@@ -127,7 +127,7 @@ impl Cluster {
                 "name = '{name}'\nlisten = '127.0.0.1:{port}'\nstate = '{}'\n\
                  [store]\nkind = 'etcd'\nendpoints = ['{}']\n\
                  [nodes]\nreport_every_ms = 1000\nlease_s = {}\n\
-                 [limits]\noperator_requests_per_s = 1e6\nnode_requests_per_s = 1e6\n",
+                 [limits]\noperator_requests_per_s = 1e6\nnode_requests_per_s = 1e6\nnode_changes_per_s = 1e6\n",
                 state.display(),
                 etcd.endpoint(),
                 LEASE.as_secs()

@@ -3,6 +3,7 @@
 mod cluster;
 mod conformance;
 mod faults;
+mod quota;
 mod server;
 #[path = "../store_suite/mod.rs"]
 mod store_suite;

@@ -1,13 +1,16 @@
 //! Two controllers on one store, called without a port.
 
-use super::PATIENCE;
+use super::{PATIENCE, in_time};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use axum::http::{Method, Request};
 use hawser_controller::store::Store;
-use hawser_controller::{Config, Peer, Server, api};
-use serde_json::Value;
+use hawser_controller::{Config, Peer, Presented, Server, api};
+use rcgen::{CertificateParams, KeyPair};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,17 +20,20 @@ use tower::ServiceExt;
 pub(crate) struct Pair {
     controllers: Vec<(Server, Router)>,
     token: String,
-    _state: TempDir,
+    state: TempDir,
 }
 
 impl Pair {
     pub(crate) async fn start(store: &Arc<dyn Store>) -> Pair {
-        Pair::start_with(store, |_| ()).await
+        Pair::start_in(TempDir::new().expect("a directory"), store, |_| ()).await
     }
 
     /// They share a state directory, so they have one authority.
-    pub(crate) async fn start_with(store: &Arc<dyn Store>, change: impl Fn(&mut Config)) -> Pair {
-        let state = TempDir::new().expect("a directory");
+    pub(crate) async fn start_in(
+        state: TempDir,
+        store: &Arc<dyn Store>,
+        change: impl Fn(&mut Config),
+    ) -> Pair {
         let mut controllers = Vec::new();
         for name in ["one", "two"] {
             let mut config = Config {
@@ -43,7 +49,7 @@ impl Pair {
             controllers.push((server, router));
         }
         let token = std::fs::read_to_string(controllers[0].0.first_token_file()).expect("made");
-        Pair { controllers, token: token.trim().to_owned(), _state: state }
+        Pair { controllers, token: token.trim().to_owned(), state }
     }
 
     /// What the first operator's request to one of them is answered with.
@@ -54,15 +60,41 @@ impl Pair {
         path: &str,
         body: Option<Value>,
     ) -> (u16, Value) {
+        self.send(whom, None, method, path, body).await
+    }
+
+    /// What a node's request to one of them is answered with.
+    pub(crate) async fn call_as(
+        &self,
+        node: &Presented,
+        whom: usize,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> (u16, Value) {
+        self.send(whom, Some(node), method, path, body).await
+    }
+
+    async fn send(
+        &self,
+        whom: usize,
+        node: Option<&Presented>,
+        method: &str,
+        path: &str,
+        body: Option<Value>,
+    ) -> (u16, Value) {
         let mut request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).expect("a method"))
             .uri(path)
-            .header(AUTHORIZATION, format!("Bearer {}", self.token))
             .header(CONTENT_TYPE, "application/json")
             .body(body.map_or_else(Body::empty, |body| Body::from(body.to_string())))
             .expect("a request");
+        if node.is_none() {
+            let bearer = format!("Bearer {}", self.token).parse().expect("visible");
+            request.headers_mut().insert(AUTHORIZATION, bearer);
+        }
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-        request.extensions_mut().insert(Peer { address, presented: None });
+        request.extensions_mut().insert(Peer { address, presented: node.cloned() });
         let router = &self.controllers[whom % self.controllers.len()].1;
         let response = router.clone().oneshot(request).await.expect("it never fails");
         let status = response.status().as_u16();
@@ -70,10 +102,51 @@ impl Pair {
         (status, serde_json::from_slice(&body).unwrap_or_default())
     }
 
-    pub(crate) async fn stop(self) {
+    /// A node of the tenant acme that has registered with one of them.
+    pub(crate) async fn register(&self, whom: usize, node: &str) -> Presented {
+        let path = format!("/v1/nodes/{node}/enrolment");
+        let (status, invitation) = self.call(whom, "POST", &path, Some(json!({ "tenant": "acme" }))).await;
+        assert_eq!(status, 201, "{invitation}");
+        let key = KeyPair::generate().expect("a key");
+        let csr = CertificateParams::default().serialize_request(&key).expect("signed").pem().expect("text");
+        let enrol = json!({ "token": invitation["token"], "csr": csr });
+        let (status, enrolled) = self.call(whom, "POST", "/v1/enrol", Some(enrol)).await;
+        assert_eq!(status, 201, "{enrolled}");
+        let pem = enrolled["certificate"].as_str().expect("text");
+        let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
+        let presented = Presented::of(&der).expect("of the authority");
+        let registration = Some(json!({ "version": "1", "paths": [] }));
+        let path = format!("/v1/nodes/{node}/registration");
+        let (status, answer) = self.call_as(&presented, whom, "PUT", &path, registration).await;
+        assert_eq!(status, 204, "{answer}");
+        presented
+    }
+
+    /// Waits until one of them decides.
+    pub(crate) async fn leads(&self) {
+        in_time(async {
+            while !self.controllers.iter().any(|(server, _)| server.leads()) {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await;
+    }
+
+    /// Ends the one that decides.
+    pub(crate) async fn stop_leader(&mut self) {
+        self.leads().await;
+        let leader = self.controllers.iter().position(|(server, _)| server.leads()).expect("it has just led");
+        let (server, router) = self.controllers.remove(leader);
+        drop(router);
+        tokio::time::timeout(PATIENCE, server.stop()).await.expect("it ends");
+    }
+
+    /// Ends both; what they leave is in the directory.
+    pub(crate) async fn stop(self) -> TempDir {
         for (server, router) in self.controllers {
             drop(router);
-            tokio::time::timeout(PATIENCE + Duration::from_secs(10), server.stop()).await.expect("it ends");
+            tokio::time::timeout(PATIENCE, server.stop()).await.expect("it ends");
         }
+        self.state
     }
 }

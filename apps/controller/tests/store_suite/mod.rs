@@ -1,6 +1,6 @@
 //! What every store has to do. Each store's own test file calls `suite!` with a function that makes a [`Subject`].
 
-mod controllers;
+pub(crate) mod controllers;
 mod elections;
 mod leases;
 mod model;

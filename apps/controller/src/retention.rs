@@ -1,0 +1,124 @@
+//! How long events and entries of the audit are kept.
+
+use crate::config::Config;
+use crate::view::{Journal, View};
+use hawser_control::Name;
+use hawser_control::audit::{Actor, AuditEntry, Role};
+use hawser_control::resource::Event;
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+/// Keys of the events and audit entries that are to be removed.
+pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc<str>> {
+    let mut keys = surplus_events(&view.events, config.events, config.limits.node_events);
+    let oldest = now_unix_ms.saturating_sub(u64::from(config.audit.days) * 24 * 3600 * 1000);
+    keys.extend(surplus_entries(&view.audit, config.audit.entries, oldest));
+    keys
+}
+
+/// The oldest events about each node or flow beyond `most_each`, then the oldest of all beyond `most`.
+fn surplus_events(events: &Journal<Event>, most: usize, most_each: usize) -> Vec<Arc<str>> {
+    let mut counts: HashMap<Option<&Name>, usize> = HashMap::new();
+    let mut kept = VecDeque::with_capacity(events.len());
+    let mut surplus = Vec::new();
+    for (key, event) in events.iter().rev() {
+        let about = event.node.as_ref().or(event.flow.as_ref());
+        let count = counts.entry(about).or_default();
+        *count += 1;
+        if about.is_some() && *count > most_each { surplus.push(key.clone()) } else { kept.push_front(key) }
+    }
+    let beyond = kept.len().saturating_sub(most);
+    surplus.extend(kept.into_iter().take(beyond).cloned());
+    surplus
+}
+
+/// Entries before `oldest_unix_ms`; then, beyond `most`, the oldest entries of the actor with the most, so that no actor
+/// removes the entries of another one. All nodes count as one actor.
+fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
+    let (mut surplus, mut by_actor) = (Vec::new(), HashMap::<_, VecDeque<_>>::new());
+    let mut left = 0;
+    for (key, entry) in audit.iter() {
+        if entry.at_unix_ms < oldest_unix_ms {
+            surplus.push(key.clone());
+            continue;
+        }
+        left += 1;
+        by_actor.entry(counted_as(&entry.actor)).or_default().push_back(key);
+    }
+    let mut by_count: BTreeSet<_> = by_actor.iter().map(|(actor, keys)| (keys.len(), *actor)).collect();
+    while left > most
+        && let Some((count, actor)) = by_count.pop_last()
+    {
+        surplus.extend(by_actor.get_mut(&actor).and_then(VecDeque::pop_front).cloned());
+        by_count.insert((count - 1, actor));
+        left -= 1;
+    }
+    surplus
+}
+
+fn counted_as(actor: &Actor) -> (u8, &str) {
+    match actor.role {
+        Role::Operator => (0, &actor.name),
+        Role::Node => (1, ""),
+        Role::Controller => (2, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn journal<T: serde::de::DeserializeOwned>(entries: &[serde_json::Value]) -> Journal<T> {
+        let mut journal = Journal::default();
+        for (number, entry) in (1..).zip(entries) {
+            journal.insert(
+                &format!("{number}").into(),
+                number,
+                serde_json::from_value(entry.clone()).unwrap(),
+            );
+        }
+        journal
+    }
+
+    fn event(node: Option<&str>) -> serde_json::Value {
+        json!({ "number": 0, "at_unix_ms": 0, "tenant": null, "node": node, "flow": null, "kind": "k", "message": "" })
+    }
+
+    fn entry(role: &str, name: &str, at_unix_ms: u64) -> serde_json::Value {
+        json!({ "number": 0, "at_unix_ms": at_unix_ms, "actor": { "role": role, "name": name }, "address": null,
+            "request": null, "tenant": null, "kind": "k", "name": "n", "action": "a", "before": null, "after": null })
+    }
+
+    fn texts(keys: Vec<Arc<str>>) -> Vec<String> {
+        keys.iter().map(|key| key.to_string()).collect()
+    }
+
+    #[test]
+    fn a_node_that_tells_much_pushes_out_its_own_events() {
+        let events = [Some("a"), None, Some("b"), Some("b"), Some("b"), None].map(event);
+        assert_eq!(texts(surplus_events(&journal(&events), 100, 2)), ["3"]);
+        assert_eq!(texts(surplus_events(&journal(&events), 4, 2)), ["3", "1"]);
+        assert!(surplus_events(&journal(&events), 6, 6).is_empty());
+    }
+
+    #[test]
+    fn an_actor_pushes_out_its_own_entries() {
+        let entries = [
+            entry("operator", "quiet", 10),
+            entry("operator", "loud", 10),
+            entry("node", "a", 10),
+            entry("operator", "loud", 10),
+            entry("node", "b", 10),
+            entry("operator", "loud", 10),
+        ];
+        assert_eq!(texts(surplus_entries(&journal(&entries), 4, 0)), ["2", "3"]);
+        assert_eq!(texts(surplus_entries(&journal(&entries), 3, 0)), ["2", "3", "4"]);
+    }
+
+    #[test]
+    fn entries_are_kept_for_their_time() {
+        let entries = [entry("operator", "a", 10), entry("operator", "a", 20)];
+        assert_eq!(texts(surplus_entries(&journal(&entries), 100, 15)), ["1"]);
+    }
+}

@@ -1,0 +1,88 @@
+use crate::output::Output;
+use crate::text;
+use anyhow::Result;
+use hawser_client::OperatorClient;
+use hawser_control::audit::{Actor, AuditEntry, Role};
+
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Command {
+    /// Changes and their authors, the oldest first
+    List {
+        /// Only what came after the entry of this number
+        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+        after: u64,
+        #[command(flatten)]
+        filter: Filter,
+    },
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Filter {
+    /// Changes by this token or node only
+    #[arg(long, value_name = "NAME")]
+    actor: Option<String>,
+    /// Changes of this kind of thing only, such as flow
+    #[arg(long)]
+    kind: Option<String>,
+    /// Changes of the thing of this name only
+    #[arg(long)]
+    name: Option<String>,
+}
+
+impl Filter {
+    fn takes(&self, entry: &AuditEntry) -> bool {
+        let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
+        is(&self.actor, &entry.actor.name) && is(&self.kind, &entry.kind) && is(&self.name, &entry.name)
+    }
+}
+
+pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
+    let Command::List { after, filter } = command;
+    let mut entries = client.audit(*after).all().await?;
+    entries.retain(|entry| filter.takes(entry));
+    let header = ["number", "at", "by", "from", "request", "change", "before", "after"];
+    output.list(&entries, &header, row)
+}
+
+fn row(entry: &AuditEntry) -> Vec<String> {
+    vec![
+        entry.number.to_string(),
+        text::date(entry.at_unix_ms),
+        by(&entry.actor),
+        text::or_none(entry.address),
+        text::or_none(entry.request.as_ref()),
+        format!("{} {} {}", entry.kind, entry.name, entry.action),
+        text::or_none(entry.before),
+        text::or_none(entry.after),
+    ]
+}
+
+fn by(actor: &Actor) -> String {
+    let role = match actor.role {
+        Role::Operator => "token",
+        Role::Node => "node",
+        Role::Controller => "controller",
+    };
+    format!("{role} {}", actor.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_takes_what_it_names() {
+        let entry: AuditEntry = serde_json::from_str(
+            r#"{ "number": 1, "at_unix_ms": 0, "actor": { "role": "operator", "name": "admin" }, "address": null,
+                 "request": null, "tenant": null, "kind": "flow", "name": "stage", "action": "changed",
+                 "before": 1, "after": 2 }"#,
+        )
+        .unwrap();
+        let some = |text: &str| Some(text.to_owned());
+        assert!(Filter { actor: None, kind: None, name: None }.takes(&entry));
+        assert!(Filter { actor: some("admin"), kind: some("flow"), name: some("stage") }.takes(&entry));
+        assert!(!Filter { actor: some("eyes"), kind: None, name: None }.takes(&entry));
+        assert!(!Filter { actor: None, kind: None, name: some("other") }.takes(&entry));
+        assert_eq!(row(&entry)[2..6], ["token admin", "-", "-", "flow stage changed"]);
+    }
+}
