@@ -2,17 +2,19 @@
 
 use crate::controller::{About, Controller};
 use crate::decide::described;
-use crate::record::{EnrolmentRecord, key, parse, unix_ms};
+use crate::record::{EnrolmentRecord, SeenRecord, emit, key, parse, unix_ms};
 use crate::retention::surplus;
-use crate::store::{Error, Leadership, MAX_WRITES, Write};
+use crate::store::{Error, Expect, Leadership, MAX_WRITES, Write};
 use crate::view::Touched;
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Situation, Void, fitted, health_changed};
 use hawser_control::resource::{Mode, Policy};
+use std::collections::HashSet;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, MissedTickBehavior};
 
 /// Decisions that are written at once.
 const AT_ONCE: usize = 256;
@@ -38,6 +40,11 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
         controller.filled().await;
         let leader = Leader { controller: controller.clone(), leadership, at_once: at_once.clone() };
         leader.look_at_everything().await;
+        // Nodes have one to two lease times to find a controller after the previous one has ended.
+        let lease = controller.config.lease();
+        let mut look_for_lost = tokio::time::interval_at(Instant::now() + lease, lease);
+        look_for_lost.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut missing = HashSet::new();
         while leader.leadership.holds() {
             tokio::select! {
                 changed = role.changed() => if changed.is_err() { return } else { break },
@@ -46,6 +53,7 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
                     None => return,
                 },
                 _ = clear.tick() => leader.clear_away().await,
+                _ = look_for_lost.tick() => missing = leader.look_for_lost(&missing).await,
             }
         }
     }
@@ -149,15 +157,41 @@ impl Leader {
 
     /// A node's lease ran out. What is in force stays: its flows may live although it does not report.
     async fn lost(&self, node: Name) {
-        let tenant = self.controller.view().node(&node).map(|(_, record)| record.value.tenant.clone());
-        let Some(tenant) = tenant else { return };
-        let (controller, fence) = (self.controller.clone(), self.leadership.fence());
+        let found = {
+            let view = self.controller.view();
+            let known = view.node(&node).filter(|(node, _)| node.is_missing());
+            known.and_then(|(node, record)| Some((record.value.tenant.clone(), node.seen.clone()?)))
+        };
+        let Some((tenant, seen)) = found else { return };
+        let at_unix_ms = self.controller.seen_unix_ms(&node).unwrap_or(0).max(seen.value.at_unix_ms);
+        let lost = emit(&SeenRecord { at_unix_ms, is_alive: false });
+        let writes = vec![
+            self.leadership.fence(),
+            Write::check(key::of(key::ALIVE, &node), Expect::Absent),
+            // Only one leader can report the loss.
+            Write::put(key::of(key::SEEN, &node), lost).when(Expect::Revision(seen.revision)),
+        ];
+        let controller = self.controller.clone();
         self.spawn(async move {
             let message = format!("node {node} has not reported for too long");
             let about = About::tenant(&tenant).node(&node);
-            controller.commit(vec![fence], about, "node_lost", message).await.map(drop)
+            controller.commit(writes, about, "node_lost", message).await.map(drop)
         })
         .await;
+    }
+
+    /// Reports the loss of the nodes that are missing now and are in `before`; returns the missing ones. It finds leases that
+    /// ran out while no controller led, or ended with the store.
+    async fn look_for_lost(&self, before: &HashSet<Name>) -> HashSet<Name> {
+        let missing: HashSet<Name> = {
+            let view = self.controller.view();
+            let missing = view.nodes.iter().filter(|(_, node)| node.is_missing());
+            missing.map(|(name, _)| name.clone()).collect()
+        };
+        for node in missing.intersection(before) {
+            self.lost(node.clone()).await;
+        }
+        missing
     }
 
     async fn clear_away(&self) {

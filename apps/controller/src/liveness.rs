@@ -1,18 +1,26 @@
 //! Which nodes live: each holds a lease for as long as it reports.
+//!
+//! Nothing remains of a lease that ends, and leases of the embedded store end with the controller. A record without lease
+//! therefore says whether a node is alive: it is written when the node gets a lease and when its loss is reported, and
+//! rarely in between to note the time of the last report, so that a report costs no write.
 
 use crate::access::Certified;
 use crate::api::refusal::Failed;
 use crate::controller::{About, Controller};
-use crate::record::{AliveRecord, HealthRecord, emit, key, unix_ms};
-use crate::store::{Error, Lease, Write};
+use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key, unix_ms};
+use crate::store::{Error, Expect, Lease, MAX_WRITES, Write};
 use hawser_control::Name;
+use hawser_control::node::Reported;
 use hawser_control::resource::PathHealth;
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// A smoothed round-trip time that differs by less than this part is no news.
 const RTT_NEWS: f64 = 0.1;
+
+/// How often the times of the last reports are written.
+const SEEN_EVERY: Duration = Duration::from_secs(300);
 
 /// The leases of nodes that report here.
 #[derive(Default)]
@@ -107,9 +115,11 @@ impl Controller {
         self.may_change(node)?;
         let lease = self.store.grant(self.config.lease()).await?;
         let alive = AliveRecord { controller: self.name.clone(), since_unix_ms: unix_ms() };
+        let seen = SeenRecord { at_unix_ms: alive.since_unix_ms, is_alive: true };
         let alive = &Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
+        let seen = &Write::put(key::of(key::SEEN, node), emit(&seen));
         self.retrying(|| async move {
-            let writes = vec![self.still(&caller.node)?, alive.clone()];
+            let writes = vec![self.still(&caller.node)?, alive.clone(), seen.clone()];
             let message = format!("node {node} reports to {}", self.name);
             let about = About::tenant(&caller.tenant).node(node);
             self.commit(writes, about, "node_alive", message).await?;
@@ -118,6 +128,48 @@ impl Controller {
         .await?;
         self.liveness.hold(node, lease, now);
         drop(asking);
+        Ok(())
+    }
+
+    /// Writes the times of the last reports again and again.
+    pub(crate) async fn remember_seen_often(self: Arc<Self>) {
+        let mut often = tokio::time::interval(SEEN_EVERY);
+        often.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            often.tick().await;
+            if let Err(error) = self.remember_seen().await {
+                tracing::warn!("the times of the last reports are written later: {error}");
+            }
+        }
+    }
+
+    /// Writes the times of the last reports of the nodes that report here, many in one commit.
+    pub(crate) async fn remember_seen(&self) -> Result<(), Error> {
+        let writes: Vec<Write> = {
+            let (view, reports) = (self.view(), self.reports());
+            let write = |(name, reported): (&Name, &Reported)| {
+                let seen = view.nodes.get(name)?.seen.as_ref()?;
+                let is_news = seen.value.is_alive && seen.value.at_unix_ms < reported.at_unix_ms;
+                let now = SeenRecord { at_unix_ms: reported.at_unix_ms, is_alive: true };
+                let write = Write::put(key::of(key::SEEN, name), emit(&now));
+                is_news.then(|| write.when(Expect::Revision(seen.revision)))
+            };
+            reports.iter().filter_map(write).collect()
+        };
+        for part in writes.chunks(MAX_WRITES) {
+            match self.store.commit(part.to_vec()).await {
+                // One of the nodes was lost, deleted or heard of elsewhere; the others are written one by one.
+                Err(Error::Conflict { .. }) => {
+                    for write in part {
+                        match self.store.commit(vec![write.clone()]).await {
+                            Ok(_) | Err(Error::Conflict { .. }) => {}
+                            Err(error) => return Err(error),
+                        }
+                    }
+                }
+                outcome => drop(outcome?),
+            }
+        }
         Ok(())
     }
 

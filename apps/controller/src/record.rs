@@ -69,6 +69,14 @@ pub(crate) struct AliveRecord {
     pub(crate) since_unix_ms: u64,
 }
 
+/// When a node was last heard of, written rarely. It is not under the node's lease.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SeenRecord {
+    pub(crate) at_unix_ms: u64,
+    /// Whether it had a lease then and its loss has not been reported.
+    pub(crate) is_alive: bool,
+}
+
 /// How the paths of a node are; under its lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HealthRecord {
@@ -120,6 +128,7 @@ pub(crate) mod key {
     pub(crate) const NODE: &str = "node/";
     pub(crate) const REGISTRATION: &str = "registration/";
     pub(crate) const ALIVE: &str = "alive/";
+    pub(crate) const SEEN: &str = "seen/";
     pub(crate) const HEALTH: &str = "health/";
     pub(crate) const NUMBER: &str = "number/";
     pub(crate) const FLOW: &str = "flow/";

@@ -70,6 +70,7 @@ impl Server {
             .await
             .context("the store did not answer; see the log")?;
         background.push(tokio::spawn(leader::run(controller.clone(), work)));
+        background.push(tokio::spawn(controller.clone().remember_seen_often()));
         make_first_token(&controller).await?;
 
         let (listener, address) = bind(controller.config.listen).await?;
@@ -128,6 +129,13 @@ impl Server {
         self.controller.ending.send_replace(true);
         if let Err(error) = self.serving.await {
             tracing::error!("the server ended badly: {error}");
+        }
+        match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.controller.remember_seen()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!("the times of the last reports are not written: {error}"),
+            Err(_) => {
+                tracing::warn!("the times of the last reports are not written: the store does not answer")
+            }
         }
         for task in self.background {
             task.abort();

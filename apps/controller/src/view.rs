@@ -10,7 +10,7 @@ pub(crate) use apply::Touched;
 pub(crate) use journal::Journal;
 
 use crate::record::{
-    AliveRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, TokenRecord, TunnelRecord,
+    AliveRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, SeenRecord, TokenRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -57,6 +57,7 @@ pub(crate) struct NodeView {
     pub(crate) record: Option<At<NodeRecord>>,
     pub(crate) registration: Option<At<Registration>>,
     pub(crate) alive: Option<AliveRecord>,
+    pub(crate) seen: Option<At<SeenRecord>>,
     pub(crate) health: Option<At<HealthRecord>>,
     /// What it says of itself as a server of tunnels.
     pub(crate) tunnel: Option<TunnelRecord>,
@@ -196,6 +197,7 @@ impl NodeView {
         self.record.is_none()
             && self.registration.is_none()
             && self.alive.is_none()
+            && self.seen.is_none()
             && self.health.is_none()
             && self.tunnel.is_none()
             && self.numbers.is_empty()
@@ -208,6 +210,11 @@ impl NodeView {
         path_bits(ends.map(|end| end.number))
     }
 
+    /// Whether the node has lost its lease and its loss has not been reported.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.alive.is_none() && self.seen.as_ref().is_some_and(|seen| seen.value.is_alive)
+    }
+
     /// As operators see it.
     pub(crate) fn resource(&self, name: &Name, record: &NodeRecord, seen_unix_ms: Option<u64>) -> Node {
         let registration = self.registration.as_ref().map(|registration| &registration.value);
@@ -218,7 +225,7 @@ impl NodeView {
             tenant: record.tenant.clone(),
             version: registration.map(|registration| registration.version.clone()),
             alive: self.alive.is_some(),
-            seen_unix_ms: seen_unix_ms.max(self.alive.as_ref().map(|alive| alive.since_unix_ms)),
+            seen_unix_ms: seen_unix_ms.max(self.seen.as_ref().map(|seen| seen.value.at_unix_ms)),
             paths,
         }
     }

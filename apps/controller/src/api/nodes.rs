@@ -91,7 +91,8 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
     if let Some(what) = ends_of_flows(name, node) {
         return Err(Refusal::conflict(what));
     }
-    let said = [key::REGISTRATION, key::ALIVE, key::HEALTH, key::TUNNEL].map(|kind| key::of(kind, name));
+    let said =
+        [key::REGISTRATION, key::SEEN, key::ALIVE, key::HEALTH, key::TUNNEL].map(|kind| key::of(kind, name));
     // Numbers beyond the limit of a commit stay; each holds nothing but its last epoch.
     let numbers = node.numbers.keys().take(80).map(|number| key::number(name, *number));
     let inner = view.inner_of(name).map(key::inner);

@@ -112,6 +112,9 @@ impl View {
                 |node| node.registration = at(key, value, revision),
                 Touched::Registration,
             ),
+            key::SEEN => {
+                self.with_node(name, |node| node.seen = at(key, value, revision), |_| Touched::Nothing)
+            }
             key::HEALTH => {
                 self.with_node(name, |node| node.health = at(key, value, revision), Touched::Health)
             }

@@ -2,6 +2,7 @@
 
 mod audit;
 mod decisions;
+mod liveness;
 mod nodes;
 mod operators;
 mod restart;

@@ -59,6 +59,7 @@ async fn a_killed_controller_has_lost_nothing_that_it_acknowledged() {
     let epoch = policy["epoch"].as_u64().unwrap();
     assert!((acknowledged..=acknowledged + 1).contains(&epoch), "{acknowledged} and {policy}");
     assert_eq!(rig.get("/v1/nodes/in").await.body["paths"].as_array().unwrap().len(), 2);
+    assert!(rig.get("/v1/nodes/in").await.body["seen_unix_ms"].is_u64(), "it was seen");
     let next = rig.put("/v1/policies/stage", json!({ "code": 3 })).await.body;
     assert_eq!(next["epoch"].as_u64(), Some(epoch + 1));
 }

@@ -3,12 +3,14 @@
 pub(crate) mod controllers;
 mod elections;
 mod leases;
+mod losses;
 mod model;
 mod references;
 mod watches;
 
 pub(crate) use elections::*;
 pub(crate) use leases::*;
+pub(crate) use losses::*;
 pub(crate) use model::*;
 pub(crate) use references::*;
 pub(crate) use watches::*;
@@ -67,6 +69,8 @@ macro_rules! suite {
             agrees_with_the_model,
             commits_have_one_order,
             nothing_outlives_what_it_refers_to,
+            a_node_that_was_lost_while_no_controller_ran_is_told_of_once,
+            a_node_that_is_lost_when_the_leader_ends_is_told_of_once,
         );
     };
 }

@@ -1,0 +1,75 @@
+//! The time when a node was last heard of, and its loss, over restarts of the controller.
+
+use crate::rig::{Identity, Rig, config};
+use axum::http::StatusCode;
+use hawser_controller::Config;
+use serde_json::json;
+use tempfile::TempDir;
+
+fn short_lease(directory: &TempDir) -> Config {
+    let mut config = config(directory);
+    config.nodes.lease_s = 2;
+    config.nodes.report_every_ms = 500;
+    config.limits.node_requests_per_s = 1e6;
+    config
+}
+
+async fn lost(rig: &Rig, node: &str) -> usize {
+    let events = rig.get("/v1/events?limit=1000").await.body;
+    let is_lost = |event: &&serde_json::Value| event["kind"] == "node_lost" && event["node"] == node;
+    events["items"].as_array().unwrap().iter().filter(is_lost).count()
+}
+
+async fn reports(rig: &Rig, node: &Identity) {
+    assert_eq!(rig.report(node, json!({ "revision": 0 })).await.status, StatusCode::NO_CONTENT);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_died_with_its_controller_is_lost_once() {
+    let directory = tempfile::tempdir().unwrap();
+    let rig = Rig::start(short_lease(&directory), directory).await;
+    rig.tenant("acme").await;
+    let [dead, back] = [rig.enrol("dead").await, rig.enrol("back").await];
+    rig.invite("never").await;
+    rig.register(&dead, 1).await;
+    rig.register(&back, 1).await;
+    reports(&rig, &dead).await;
+    let seen = rig.get("/v1/nodes/dead").await.body["seen_unix_ms"].clone();
+    assert!(seen.is_u64(), "{seen}");
+
+    let directory = rig.stop().await;
+    let rig = Rig::start(short_lease(&directory), directory).await;
+    reports(&rig, &back).await;
+    let node = rig.get("/v1/nodes/dead").await.body;
+    assert_eq!((&node["alive"], &node["seen_unix_ms"]), (&json!(false), &seen), "it was seen");
+    rig.until(async || {
+        reports(&rig, &back).await;
+        lost(&rig, "dead").await == 1
+    })
+    .await;
+    assert_eq!(lost(&rig, "back").await, 0, "it came back in time");
+
+    // Once more: the other one is lost now, and by then the first one would have been told a second time.
+    let directory = rig.stop().await;
+    let rig = Rig::start(short_lease(&directory), directory).await;
+    rig.until(async || lost(&rig, "back").await == 1).await;
+    assert_eq!(lost(&rig, "dead").await, 1);
+    assert_eq!(rig.get("/v1/nodes/dead").await.body["seen_unix_ms"], seen);
+    let never = rig.get("/v1/nodes/never").await.body;
+    assert!(never["seen_unix_ms"].is_null() && lost(&rig, "never").await == 0, "{never}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_is_made_again_was_never_seen() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    rig.register(&node, 2).await;
+    assert_eq!(rig.delete("/v1/nodes/in").await.status, StatusCode::NO_CONTENT);
+    rig.invite("in").await;
+    let again = rig.get("/v1/nodes/in").await.body;
+    assert_eq!(
+        (&again["alive"], &again["seen_unix_ms"], &again["paths"]),
+        (&json!(false), &json!(null), &json!([]))
+    );
+}
