@@ -37,4 +37,4 @@ pub use error::Error;
 pub use identity::Identity;
 pub use node::{NodeClient, NodeMessage, NodeStream, enrol};
 pub use operator::{EventStream, OperatorClient, Pages};
-pub use transport::Controller;
+pub use transport::{Controller, Tag, Tagged};

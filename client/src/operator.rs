@@ -1,7 +1,7 @@
 use crate::error::Error;
 use crate::stream::Events;
 use crate::tls::{self, Proof};
-use crate::transport::{Controller, NOTHING, Transport};
+use crate::transport::{Controller, NOTHING, Tag, Tagged, Transport};
 use hawser_control::Name;
 use hawser_control::access::{Caller, Enrolment, IssuedToken, NewEnrolment, NewToken, Token};
 use hawser_control::answer::Page;
@@ -110,9 +110,14 @@ impl OperatorClient {
         self.post("/v1/flows", flow).await
     }
 
-    /// Replaces a flow.
-    pub async fn replace_flow(&self, flow: &Flow) -> Result<Flow> {
-        self.put(&format!("/v1/flows/{}", flow.name), flow).await
+    /// One flow, to be changed.
+    pub async fn tagged_flow(&self, flow: &Name) -> Result<Tagged<Flow>> {
+        self.transport.tagged(&format!("/v1/flows/{flow}")).await
+    }
+
+    /// Replaces a flow, if it still has the tag that it was read with.
+    pub async fn replace_flow(&self, flow: &Flow, tag: &Tag) -> Result<Flow> {
+        self.transport.replace(&format!("/v1/flows/{}", flow.name), tag, flow).await
     }
 
     /// Removes a flow.

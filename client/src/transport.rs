@@ -1,5 +1,6 @@
 use crate::error::Error;
 use hawser_control::answer::Problem;
+use reqwest::header::{ETAG, HeaderValue, IF_MATCH};
 use reqwest::{Client, Method, Response, StatusCode, Url};
 use rustls::ClientConfig;
 use serde::Serialize;
@@ -84,9 +85,28 @@ impl Transport {
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<T, Error> {
         let (response, controller) = self.send(method, path, body).await?;
-        let text = with_timeout(&controller, response.bytes()).await?;
-        serde_json::from_slice(&text)
-            .map_err(|error| Error::Answer { controller: controller.to_string(), reason: error.to_string() })
+        parse(response, &controller).await
+    }
+
+    /// What is there, with its tag.
+    pub(crate) async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<Tagged<T>, Error> {
+        let (response, controller) = self.send(Method::GET, path, NOTHING).await?;
+        let tag = response.headers().get(ETAG).cloned().ok_or_else(|| Error::Answer {
+            controller: controller.to_string(),
+            reason: "it has no ETag".to_owned(),
+        })?;
+        Ok(Tagged { value: parse(response, &controller).await?, tag: Tag(tag) })
+    }
+
+    /// Replaces what still has that tag.
+    pub(crate) async fn replace<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        tag: &Tag,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T, Error> {
+        let (response, controller) = self.send_for(Method::PUT, path, Some(tag), Some(body)).await?;
+        parse(response, &controller).await
     }
 
     /// A request whose answer does not matter as long as it is yes.
@@ -109,6 +129,17 @@ impl Transport {
         path: &str,
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<(Response, Controller), Error> {
+        self.send_for(method, path, None, body).await
+    }
+
+    /// As [`Transport::send`]; with a tag, for what still has that.
+    async fn send_for(
+        &self,
+        method: Method,
+        path: &str,
+        tag: Option<&Tag>,
+        body: Option<&(impl Serialize + Sync)>,
+    ) -> Result<(Response, Controller), Error> {
         let first = self.current.load(Ordering::Relaxed);
         let mut reasons = Vec::new();
         for offset in 0..self.controllers.len() {
@@ -118,6 +149,9 @@ impl Transport {
             let mut request = self.client.request(method.clone(), format!("{}{}", controller.0, &path[1..]));
             if let Some(bearer) = &self.bearer {
                 request = request.bearer_auth(bearer);
+            }
+            if let Some(Tag(tag)) = tag {
+                request = request.header(IF_MATCH, tag.clone());
             }
             if let Some(body) = body {
                 request = request.json(body);
@@ -154,6 +188,26 @@ impl Transport {
     pub(crate) fn give_up_on_current(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// Something and its tag.
+#[derive(Debug, Clone)]
+pub struct Tagged<T> {
+    /// As it was when it was read.
+    pub value: T,
+    /// Of that state.
+    pub tag: Tag,
+}
+
+/// Names a state of something that a controller keeps (its ETag): with it, a change is refused with the status 412 when
+/// somebody else has changed the same since it was read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tag(HeaderValue);
+
+async fn parse<T: DeserializeOwned>(response: Response, controller: &Controller) -> Result<T, Error> {
+    let text = with_timeout(controller, response.bytes()).await?;
+    serde_json::from_slice(&text)
+        .map_err(|error| Error::Answer { controller: controller.to_string(), reason: error.to_string() })
 }
 
 /// No body.

@@ -98,6 +98,58 @@ fn a_flow_is_made_seen_changed_and_removed() {
     assert!(rig.says("event list --flow stage").lines().count() > 3);
 }
 
+/// Each of them reads the flow, changes one thing and writes it.
+#[test]
+fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
+    let rig = Rig::with_nodes();
+    rig.says(
+        "flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence",
+    );
+    for round in 1..=5_u32 {
+        let changes = [
+            (format!("--late-after-ms {}", 100 + round), "/trigger/late_after_ms", (100 + round).into()),
+            (format!("--in-a-row {}", 10 + round), "/trigger/in_a_row", (10 + round).into()),
+            (format!("--window {round}"), "/elimination/window_packets", round.into()),
+            (format!("--paths {round}"), "/paths", serde_json::json!([round])),
+        ];
+        if round == 1 {
+            rig.says("flow set stage --trigger-destination 198.51.100.0/24");
+        }
+        let outputs: Vec<Output> = std::thread::scope(|scope| {
+            let set = |line: &String| rig.ctl(&format!("flow set stage {line}"));
+            let running: Vec<_> = changes.iter().map(|(line, ..)| scope.spawn(move || set(line))).collect();
+            running.into_iter().map(|one| one.join().unwrap()).collect()
+        });
+        let flow = rig.json("flow show stage");
+        for (output, (line, pointer, wanted)) in outputs.iter().zip(&changes) {
+            let said: &Value = flow.pointer(pointer).unwrap();
+            if output.status.success() {
+                assert_eq!(said, wanted, "{line} was acknowledged");
+            } else {
+                let refused = String::from_utf8_lossy(&output.stderr);
+                assert!(refused.contains("somebody else changed flow stage"), "{line}: {refused}");
+            }
+        }
+        assert!(outputs.iter().any(|output| output.status.success()));
+    }
+}
+
+#[test]
+fn the_audit_tells_who_changed_what() {
+    let rig = Rig::with_nodes();
+    let audit = rig.says("audit list --kind tenant");
+    let lines: Vec<&str> = audit.lines().collect();
+    assert!(lines[0].starts_with("NUMBER") && lines.len() == 2, "{audit}");
+    assert!(lines[1].contains("token admin") && lines[1].contains("tenant acme created"), "{audit}");
+    assert!(lines[1].contains("127.0.0.1"), "{audit}");
+    let entries = rig.json("audit list --actor admin --name edge-1");
+    assert_eq!(entries[0]["action"], "created");
+    assert_eq!(
+        rig.json(&format!("audit list --after {} --name acme", entries[0]["number"])),
+        serde_json::json!([])
+    );
+}
+
 #[test]
 fn secrets_go_to_files_that_only_their_owner_reads() {
     let rig = Rig::with_nodes();

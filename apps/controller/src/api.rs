@@ -9,6 +9,7 @@ pub(crate) mod health;
 mod node;
 mod nodes;
 mod policies;
+pub(crate) mod precondition;
 pub(crate) mod refusal;
 pub(crate) mod request;
 mod tenants;

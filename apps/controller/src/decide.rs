@@ -3,10 +3,11 @@
 //! What is decided is in `hawser_control::decide`. Here it becomes a policy with the next epoch, written only if the flow
 //! and the policy are still those that were looked at, so that epochs rise without gaps whoever decides.
 
+use crate::api::precondition::IfMatch;
 use crate::audit::Origin;
 use crate::controller::{About, Controller};
 use crate::record::{emit, key, unix_ms};
-use crate::store::{Error, Expect, Write};
+use crate::store::{Error, Expect, Revision, Write};
 use crate::view::At;
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Situation, Void};
@@ -16,16 +17,26 @@ use hawser_control::resource::{Cause, Policy};
 const ATTEMPTS: usize = 32;
 
 /// What came of it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Outcome {
     /// This is in force now.
-    Decided(Policy),
+    Decided(At<Policy>),
     /// This stays in force.
-    Stays(Policy),
+    Stays(At<Policy>),
+    /// The one in force is of this revision, for which the request is not meant.
+    Changed(Revision),
     /// What asked for a decision may not.
     Void(Void),
     /// There is no such flow.
     Gone,
+}
+
+/// An operator's request for a decision.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    pub(crate) origin: &'a Origin,
+    /// The policy that is to be replaced.
+    pub(crate) matching: &'a IfMatch,
 }
 
 /// Chooses the paths of a flow; nothing when its policy is to stay.
@@ -70,7 +81,7 @@ impl Controller {
         &self,
         flow: &Name,
         with: Vec<Write>,
-        by: Option<&Origin>,
+        by: Option<Asked<'_>>,
         choose: &Choose<'_>,
         describe: &Describe<'_>,
     ) -> Result<Outcome, Error> {
@@ -83,12 +94,17 @@ impl Controller {
                 else {
                     return Ok(Outcome::Gone);
                 };
+                if let Some(Asked { matching, .. }) = by
+                    && !matching.matches(*revision)
+                {
+                    return Ok(Outcome::Changed(*revision));
+                }
                 let chosen = match choose(view.situation(&record.value.flow), before) {
                     Err(void) => Err(Outcome::Void(void)),
-                    Ok(None) => Err(Outcome::Stays(before.clone())),
+                    Ok(None) => Err(Outcome::Stays(At { value: before.clone(), revision: *revision })),
                     Ok(Some(decision)) => Ok(decision.following(Some(before), flow, unix_ms())),
                 };
-                let by = by.map(|origin| origin.changes(flow, *revision));
+                let by = by.map(|asked| asked.origin.changes(flow, *revision));
                 let about = About { by, ..About::tenant(&record.value.flow.tenant).flow(flow) };
                 (about, chosen, [record.revision, *revision])
             };
@@ -113,11 +129,11 @@ impl Controller {
             writes.push(Write::put(&keys[1], emit(&policy)).when(Expect::Revision(read[1])));
             let (kind, message) = describe(&policy);
             match self.commit(writes, about, kind, message).await {
-                Ok(_) => {
+                Ok(revision) => {
                     self.signal(&policy);
                     self.metrics.decided(cause_name(policy.because));
                     tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
-                    return Ok(Outcome::Decided(policy));
+                    return Ok(Outcome::Decided(At { value: policy, revision }));
                 }
                 Err(Error::Conflict { key, found }) if keys.contains(&key) && attempt < ATTEMPTS => {
                     self.caught_up(found).await;

@@ -127,7 +127,8 @@ impl Controller {
             let view = self.view();
             let awaited = report.receives.iter().filter_map(|part| view.awaited(&part.flow, report.revision));
             let write = |record: &At<FlowRecord>| {
-                let received = FlowRecord { received: true, ..record.value.clone() };
+                let changed_in = Some(record.value.changed_in(record.revision));
+                let received = FlowRecord { received: true, changed_in, ..record.value.clone() };
                 let key = key::of(key::FLOW, &received.flow.name);
                 Write::put(key, emit(&received)).when(Expect::Revision(record.revision))
             };

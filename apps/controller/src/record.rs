@@ -1,5 +1,6 @@
 //! What is kept in the store: JSON under keys of the form `kind/name`.
 
+use crate::store::Revision;
 use hawser_control::Name;
 use hawser_control::access::Token;
 use hawser_control::audit::Actor;
@@ -43,6 +44,16 @@ pub(crate) struct FlowRecord {
     /// Whether its egress has said that it eliminates the flow's copies. Kept only for flows that wait for it.
     #[serde(default)]
     pub(crate) received: bool,
+    /// The revision in which operators changed it last, where a later one has only written `received`.
+    #[serde(default)]
+    pub(crate) changed_in: Option<Revision>,
+}
+
+impl FlowRecord {
+    /// The revision in which operators changed it last; `written`: the one that wrote the record.
+    pub(crate) fn changed_in(&self, written: Revision) -> Revision {
+        self.changed_in.unwrap_or(written)
+    }
 }
 
 /// A number of a node and whose it is. It stays when the flow goes, so that no epoch comes twice under one number: an

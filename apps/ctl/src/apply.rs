@@ -1,3 +1,4 @@
+use crate::flow::replace;
 use crate::output::Output;
 use anyhow::{Context, Result};
 use hawser_client::OperatorClient;
@@ -68,11 +69,16 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
     let there = client.flows().all().await?;
     let there: HashMap<_, _> = there.iter().map(|flow| (&flow.name, flow)).collect();
     for flow in &wanted.flows {
-        let (change, fields) = compare(there.get(&flow.name).copied(), flow)?;
+        let (change, mut fields) = compare(there.get(&flow.name).copied(), flow)?;
         let named = || format!("flow {}", flow.name);
         match change {
             Change::Created if !args.dry_run => drop(client.create_flow(flow).await.with_context(named)?),
-            Change::Changed if !args.dry_run => drop(client.replace_flow(flow).await.with_context(named)?),
+            Change::Changed if !args.dry_run => {
+                // A list has no tags. What is replaced, and told of, is what was read with one.
+                let there = client.tagged_flow(&flow.name).await.with_context(named)?;
+                (_, fields) = compare(Some(&there.value), flow)?;
+                replace(client, flow, &there.tag).await?;
+            }
             _ => {}
         }
         outcomes.push(Outcome { kind: "flow", name: flow.name.to_string(), change, fields });

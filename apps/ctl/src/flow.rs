@@ -2,8 +2,8 @@ mod options;
 
 use crate::output::Output;
 use crate::text;
-use anyhow::Result;
-use hawser_client::OperatorClient;
+use anyhow::{Result, anyhow};
+use hawser_client::{OperatorClient, Tag, Tagged};
 use hawser_control::Name;
 use hawser_control::resource::{Flow, Mode, Selector, Trigger};
 use options::{Options, name_of};
@@ -76,9 +76,9 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.changed(&flow, &format!("flow {} created", flow.name))
         }
         Command::Set { flow, options } => {
-            let mut changed = client.flow(flow).await?;
+            let Tagged { value: mut changed, tag } = client.tagged_flow(flow).await?;
             options.change(&mut changed)?;
-            let changed = client.replace_flow(&changed).await?;
+            let changed = replace(client, &changed, &tag).await?;
             output.changed(&changed, &format!("flow {flow} changed"))
         }
         Command::Delete { flow } => {
@@ -86,6 +86,17 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.done(&format!("flow {flow} deleted"))
         }
     }
+}
+
+/// Replaces a flow that nobody else has changed since it was read.
+pub(crate) async fn replace(client: &OperatorClient, flow: &Flow, tag: &Tag) -> Result<Flow> {
+    client.replace_flow(flow, tag).await.map_err(|error| match error.status() {
+        Some(412) => anyhow!(
+            "somebody else changed flow {} at the same time, and nothing was written: look at it and try again",
+            flow.name
+        ),
+        _ => error.into(),
+    })
 }
 
 impl Create {

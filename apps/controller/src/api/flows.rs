@@ -1,4 +1,5 @@
 use super::extract::{Body, Part, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
 use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
@@ -36,18 +37,19 @@ pub(super) async fn list(
 
 /// A flow
 #[utoipa::path(get, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Flow), Refused, Missing))]
+    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Json<Flow>, Failed> {
-    Ok(Json(controller.flow_of(&operator, &name)?.value.flow))
+) -> Result<Tagged<Flow>, Failed> {
+    let record = controller.flow_of(&operator, &name)?;
+    Ok(Tagged(record.value.changed_in(record.revision), record.value.flow))
 }
 
 /// Make a flow between two nodes of a tenant
 #[utoipa::path(post, path = "/v1/flows", tag = "operators", request_body = Flow, security(("token" = [])),
-    responses((status = 201, body = Flow), Refused, BodyRefused, Missing, Conflicting))]
+    responses((status = 201, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
@@ -57,34 +59,37 @@ pub(super) async fn create(
     check::flow(&flow).map_err(Refusal::meaningless)?;
     let (controller, operator, flow_ref) = (&*controller, &operator, &flow);
     let message = &format!("{} made the flow {}", operator.token.name, flow.name);
-    controller
+    let revision = controller
         .retrying(|| async move {
             let writes = writes_to_create(&controller.view(), flow_ref)?;
             let by = operator.origin.makes(&flow_ref.name);
             let about = About::tenant(&flow_ref.tenant).flow(&flow_ref.name).by(by);
-            controller.commit(writes, about, "flow_created", message.clone()).await?;
-            Ok(())
+            Ok(controller.commit(writes, about, "flow_created", message.clone()).await?)
         })
         .await?;
-    Ok(created(format!("/v1/flows/{}", flow.name), flow))
+    Ok(created(format!("/v1/flows/{}", flow.name), revision, flow))
 }
 
 /// Change a flow; its policy starts anew unless an operator has fixed it
 ///
 /// Its tenant and its nodes stay as they are: for others, delete the flow and make it again.
-#[utoipa::path(put, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), request_body = Flow, security(("token" = [])),
-    responses((status = 200, body = Flow), Refused, BodyRefused, Missing, Conflicting))]
+#[utoipa::path(put, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Flow, security(("token" = [])),
+    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn change(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
-) -> Result<Json<Flow>, Failed> {
+) -> Result<Tagged<Flow>, Failed> {
     check::flow(&flow).map_err(Refusal::meaningless)?;
     let (controller, operator, name, new) = (&*controller, &operator, &name, &flow);
-    controller
+    let matching = &matching;
+    let revision = controller
         .retrying(|| async move {
             let before = controller.flow_of(operator, name)?;
+            let changed_in = before.value.changed_in(before.revision);
+            matching.check(changed_in)?;
             let old = &before.value.flow;
             if (&new.name, &new.tenant, &new.ingress, &new.egress)
                 != (&old.name, &old.tenant, &old.ingress, &old.egress)
@@ -93,32 +98,37 @@ pub(super) async fn change(
                 return Err(Refusal::meaningless(what).into());
             }
             if new == old {
-                return Ok(());
+                // Another controller may have changed what this one still takes for granted.
+                let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
+                controller.store.commit(vec![check]).await?;
+                return Ok(changed_in);
             }
             let writes = writes_to_change(&controller.view(), new, &before);
             let message = format!("{} changed the flow {name}", operator.token.name);
-            let by = operator.origin.changes(name, before.revision);
+            let by = operator.origin.changes(name, changed_in);
             let about = About::tenant(&new.tenant).flow(name).by(by);
-            controller.commit(writes, about, "flow_changed", message).await?;
-            Ok(())
+            Ok(controller.commit(writes, about, "flow_changed", message).await?)
         })
         .await?;
-    Ok(Json(flow))
+    Ok(Tagged(revision, flow))
 }
 
 /// Remove a flow; its packets take the default route
-#[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
-    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting))]
+#[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
-    let (controller, operator, name) = (&*controller, &operator, &name);
+    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
-            let At { value: FlowRecord { flow, number, .. }, revision } =
-                controller.flow_of(operator, name)?;
+            let At { value: record, revision } = controller.flow_of(operator, name)?;
+            let changed_in = record.changed_in(revision);
+            matching.check(changed_in)?;
+            let FlowRecord { flow, number, .. } = record;
             let mut writes = vec![Write::delete(key::of(key::FLOW, name)).when(Expect::Revision(revision))];
             if let Some(policy) = controller.view().policy(name) {
                 let read = Expect::Revision(policy.revision);
@@ -130,7 +140,7 @@ pub(super) async fn delete(
                 );
             }
             let message = format!("{} deleted the flow {name}", operator.token.name);
-            let by = operator.origin.removes(name, revision);
+            let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&flow.tenant).flow(name).by(by);
             controller.commit(writes, about, "flow_deleted", message).await?;
             Ok(StatusCode::NO_CONTENT)
@@ -161,7 +171,7 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     let first = Policy { epoch: epoch + 1, ..first };
     // Before the flow, so that nobody sees a flow without policy.
     writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
-    let record = FlowRecord { flow: flow.clone(), number, received: false };
+    let record = FlowRecord { flow: flow.clone(), number, received: false, changed_in: None };
     writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
     writes.extend(references);
     Ok(writes)
@@ -176,7 +186,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Wri
         let read = Expect::Revision(policy.revision);
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
-    let record = FlowRecord { flow: new.clone(), ..before.value.clone() };
+    let record = FlowRecord { flow: new.clone(), changed_in: None, ..before.value.clone() };
     writes.push(
         Write::put(key::of(key::FLOW, &new.name), emit(&record)).when(Expect::Revision(before.revision)),
     );

@@ -1,4 +1,5 @@
 use super::extract::{Body, Part, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
@@ -42,33 +43,35 @@ pub(super) async fn list(
 
 /// A node
 #[utoipa::path(get, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Node), Refused, Missing))]
+    responses((status = 200, body = Node, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Json<Node>, Failed> {
+) -> Result<Tagged<Node>, Failed> {
     let seen = controller.seen_unix_ms(&name);
     let view = controller.view();
     let (node, record) = view.node(&name).ok_or_else(|| missing(&name))?;
     if !operator.sees(&record.value.tenant) {
         return Err(missing(&name).into());
     }
-    Ok(Json(node.resource(&name, &record.value, seen)))
+    Ok(Tagged(record.revision, node.resource(&name, &record.value, seen)))
 }
 
 /// Revoke a node's certificate and forget the node
-#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
-    responses((status = 204, description = "Forgotten"), Refused, Missing, Conflicting))]
+#[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Forgotten"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
-    let (known, operator, name) = (&*controller, &operator, &name);
+    let (known, operator, matching, name) = (&*controller, &operator, &matching, &name);
     known
         .retrying(|| async move {
             let record = known.node_of(operator, name)?;
+            matching.check(record.revision)?;
             let writes = writes_to_delete(&known.view(), name, record.revision)?;
             let message = format!("{} deleted the node {name}", operator.token.name);
             let by = operator.origin.removes(name, record.revision);
@@ -162,17 +165,19 @@ pub(super) async fn invite(
 }
 
 /// Revoke a node's certificates; open streams end at once
-#[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
-    responses((status = 204, description = "Revoked"), Refused, Missing, Conflicting))]
+#[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Revoked"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn revoke(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
-    let (controller, operator, name) = (&*controller, &operator, &name);
+    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
             let At { value, revision } = controller.node_of(operator, name)?;
+            matching.check(revision)?;
             let tenant = value.tenant.clone();
             let node = NodeRecord { certificates: vec![], signal_key: None, ..value };
             let write = Write::put(key::of(key::NODE, name), emit(&node)).when(Expect::Revision(revision));

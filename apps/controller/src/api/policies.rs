@@ -1,8 +1,10 @@
 use super::extract::{Body, Part, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged, changed};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::Controller;
-use crate::decide::Outcome;
+use crate::decide::{Asked, Outcome};
+use crate::view::At;
 use axum::Json;
 use axum::extract::State;
 use hawser_control::Name;
@@ -33,26 +35,28 @@ pub(super) async fn list(
 
 /// The policy in force for a flow
 #[utoipa::path(get, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Policy), Refused, Missing))]
+    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Json<Policy>, Failed> {
+) -> Result<Tagged<Policy>, Failed> {
     controller.flow_of(&operator, &name)?;
-    let policy = controller.view().policy(&name).map(|policy| policy.value.clone());
-    Ok(Json(policy.ok_or_else(|| gone(&name))?))
+    let policy = controller.view().policy(&name).cloned();
+    let At { value, revision } = policy.ok_or_else(|| gone(&name))?;
+    Ok(Tagged(revision, value))
 }
 
 /// Fix the policy of a flow, until it is released
-#[utoipa::path(put, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path)), request_body = Override, security(("token" = [])),
-    responses((status = 200, body = Policy), Refused, BodyRefused, Missing, Conflicting))]
+#[utoipa::path(put, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Override, security(("token" = [])),
+    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn fix(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path(name): Path<Name>,
     Body(Override { code }): Body<Override>,
-) -> Result<Json<Policy>, Failed> {
+) -> Result<Tagged<Policy>, Failed> {
     controller.flow_of(&operator, &name)?;
     let paths = {
         let view = controller.view();
@@ -69,7 +73,7 @@ pub(super) async fn fix(
         .decide(
             &name,
             vec![],
-            Some(&operator.origin),
+            Some(Asked { origin: &operator.origin, matching: &matching }),
             &|_, policy| {
                 let is_in_force = policy.because == Cause::Operator && policy.code == code;
                 Ok((!is_in_force).then(|| Decision::fixed(code)))
@@ -81,20 +85,21 @@ pub(super) async fn fix(
 }
 
 /// Release the policy of a flow that an operator has fixed
-#[utoipa::path(delete, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Policy), Refused, Missing, Conflicting))]
+#[utoipa::path(delete, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn release(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<Json<Policy>, Failed> {
+) -> Result<Tagged<Policy>, Failed> {
     controller.flow_of(&operator, &name)?;
     let by = &operator.token.name;
     let outcome = controller
         .decide(
             &name,
             vec![],
-            Some(&operator.origin),
+            Some(Asked { origin: &operator.origin, matching: &matching }),
             &|situation, policy| Ok((policy.because == Cause::Operator).then(|| situation.initial())),
             &|policy| {
                 ("policy_released", format!("{by} released {name}: {}", crate::decide::described(policy)))
@@ -104,9 +109,10 @@ pub(super) async fn release(
     answer(&name, outcome)
 }
 
-fn answer(name: &Name, outcome: Outcome) -> Result<Json<Policy>, Failed> {
+fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, Failed> {
     match outcome {
-        Outcome::Decided(policy) | Outcome::Stays(policy) => Ok(Json(policy)),
+        Outcome::Decided(policy) | Outcome::Stays(policy) => Ok(Tagged(policy.revision, policy.value)),
+        Outcome::Changed(current) => Err(changed(current).into()),
         Outcome::Void(void) => Err(Refusal::conflict(void.to_string()).into()),
         Outcome::Gone => Err(gone(name).into()),
     }

@@ -192,7 +192,7 @@ impl IntoResponses for Conflicting {
     }
 }
 
-fn documented(statuses: &[(u16, &str)]) -> BTreeMap<String, RefOr<Documented>> {
+pub(super) fn documented(statuses: &[(u16, &str)]) -> BTreeMap<String, RefOr<Documented>> {
     let schema = RefOr::<utoipa::openapi::Schema>::Ref(Ref::from_schema_name(Problem::name()));
     let response = |description: &str| {
         let content = ContentBuilder::new().schema(Some(schema.clone())).build();

@@ -1,4 +1,5 @@
 use super::extract::{Body, Part, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged, tag};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
 use crate::access::{Admin, Operator, Read};
 use crate::controller::{About, Controller};
@@ -15,10 +16,10 @@ use hawser_control::resource::Tenant;
 use std::sync::Arc;
 
 /// What was made, and where it is.
-pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 1], Json<T>);
+pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 2], Json<T>);
 
-pub(super) fn created<T>(place: String, what: T) -> Created<T> {
-    (StatusCode::CREATED, [(header::LOCATION, place)], Json(what))
+pub(super) fn created<T>(place: String, revision: Revision, what: T) -> Created<T> {
+    (StatusCode::CREATED, [(header::LOCATION, place), tag(revision)], Json(what))
 }
 
 /// Tenants, by name
@@ -36,7 +37,7 @@ pub(super) async fn list(
 
 /// Make a tenant
 #[utoipa::path(post, path = "/v1/tenants", tag = "operators", request_body = Tenant, security(("token" = [])),
-    responses((status = 201, body = Tenant), Refused, BodyRefused, Conflicting))]
+    responses((status = 201, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Conflicting))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
@@ -52,36 +53,37 @@ pub(super) async fn create(
     let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
     let message = format!("{} made the tenant {}", operator.token.name, tenant.name);
     let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
-    controller.commit(vec![write], about, "tenant_created", message).await?;
-    Ok(created(format!("/v1/tenants/{}", tenant.name), tenant))
+    let revision = controller.commit(vec![write], about, "tenant_created", message).await?;
+    Ok(created(format!("/v1/tenants/{}", tenant.name), revision, tenant))
 }
 
 /// A tenant
 #[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Tenant), Refused, Missing))]
+    responses((status = 200, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Json<Tenant>, Failed> {
+) -> Result<Tagged<Tenant>, Failed> {
     let view = controller.view();
     let tenant = view.tenants.get(&name).filter(|_| operator.sees(&name)).ok_or_else(|| missing(&name))?;
-    Ok(Json(tenant.value.clone()))
+    Ok(Tagged(tenant.revision, tenant.value.clone()))
 }
 
 /// Remove a tenant that has no nodes, flows and tokens
-#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
-    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting))]
+#[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
+    matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
     operator.must_see_all()?;
-    let (controller, operator, name) = (&*controller, &operator, &name);
+    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
-            let (writes, revision) = writes_to_delete(&controller.view(), name)?;
+            let (writes, revision) = writes_to_delete(&controller.view(), matching, name)?;
             let about = About::tenant(name).by(operator.origin.removes(name, revision));
             let message = format!("{} removed the tenant {name}", operator.token.name);
             controller.commit(writes, about, "tenant_deleted", message).await?;
@@ -91,8 +93,9 @@ pub(super) async fn delete(
 }
 
 /// And the revision of what they delete.
-fn writes_to_delete(view: &View, name: &Name) -> Result<(Vec<Write>, Revision), Refusal> {
+fn writes_to_delete(view: &View, matching: &IfMatch, name: &Name) -> Result<(Vec<Write>, Revision), Refusal> {
     let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;
+    matching.check(tenant.revision)?;
     let records = view.nodes.values().filter_map(|node| node.record.as_ref());
     let nodes = records.filter(|record| record.value.tenant == *name).count();
     let flows = view.flows.values().filter_map(|flow| flow.record.as_ref());

@@ -1,4 +1,5 @@
 use super::extract::{Body, Part, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, Preconditioned};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
 use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, scope_name};
@@ -32,7 +33,7 @@ pub(super) async fn list(
 
 /// Make a token; its secret is shown once
 #[utoipa::path(post, path = "/v1/tokens", tag = "operators", request_body = NewToken, security(("token" = [])),
-    responses((status = 201, body = IssuedToken), Refused, BodyRefused, Missing, Conflicting))]
+    responses((status = 201, body = IssuedToken, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
@@ -45,7 +46,7 @@ pub(super) async fn create(
     let NewToken { name, scope, tenant } = new;
     let issued = issue(Token { name, scope, tenant, created_unix_ms: unix_ms() });
     let (controller, operator, made) = (&*controller, &operator, &issued);
-    controller
+    let revision = controller
         .retrying(|| async move {
             let Token { name, scope, tenant, .. } = &made.token;
             let writes = writes_to_create(&controller.view(), made)?;
@@ -53,11 +54,10 @@ pub(super) async fn create(
                 format!("{} made the token {name}, scope {}", operator.token.name, scope_name(*scope));
             let by = Some(operator.origin.makes(name));
             let about = About { tenant: tenant.clone(), by, ..About::default() };
-            controller.commit(writes, about, "token_created", message).await?;
-            Ok(())
+            Ok(controller.commit(writes, about, "token_created", message).await?)
         })
         .await?;
-    Ok(created(format!("/v1/tokens/{}", issued.token.name), issued))
+    Ok(created(format!("/v1/tokens/{}", issued.token.name), revision, issued))
 }
 
 fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Refusal> {
@@ -74,11 +74,12 @@ fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Ref
 }
 
 /// Remove a token; it opens nothing from now on
-#[utoipa::path(delete, path = "/v1/tokens/{token}", tag = "operators", params(("token" = Name, Path)), security(("token" = [])),
-    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting))]
+#[utoipa::path(delete, path = "/v1/tokens/{token}", tag = "operators", params(("token" = Name, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
+    matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
     let (revision, tenant) = {
@@ -88,6 +89,7 @@ pub(super) async fn delete(
         let token = token.ok_or_else(|| {
             Refusal::not_found(format!("there is no token {name}; GET /v1/tokens lists those there are"))
         })?;
+        matching.check(token.revision)?;
         let is_admin = |token: &Token| token.scope == Scope::Admin && token.tenant.is_none();
         let admins = view.tokens.values().filter(|token| is_admin(&token.value.token)).count();
         if admins == 1 && is_admin(&token.value.token) {

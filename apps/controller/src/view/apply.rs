@@ -184,7 +184,8 @@ impl View {
         let flow = self.flows.entry(name.clone()).or_default();
         let before = std::mem::replace(&mut flow.record, record);
         if let (Some(before), Some(now)) = (&before, &flow.record)
-            && now.value == (FlowRecord { received: true, ..before.value.clone() })
+            && now.value
+                == (FlowRecord { received: true, changed_in: now.value.changed_in, ..before.value.clone() })
         {
             return Touched::Received(name);
         }

@@ -5,6 +5,7 @@ mod decisions;
 mod liveness;
 mod nodes;
 mod operators;
+mod preconditions;
 mod restart;
 mod rig;
 mod tls;

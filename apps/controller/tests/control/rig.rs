@@ -226,7 +226,7 @@ impl Rig {
 }
 
 impl Answer {
-    async fn of(response: axum::response::Response) -> Answer {
+    pub(crate) async fn of(response: axum::response::Response) -> Answer {
         let (parts, body) = response.into_parts();
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
