@@ -6,10 +6,12 @@
 #![allow(unsafe_code, reason = "maps are memory shared with the kernel and links are raw kernel objects")]
 
 mod arrivals;
+mod attachments;
 pub mod bench;
 mod device_drops;
 mod link;
 mod path_sets;
+mod pins;
 mod policy;
 mod program;
 mod reason;

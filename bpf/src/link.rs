@@ -1,9 +1,10 @@
 use libbpf_rs::libbpf_sys;
 use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// How an XDP program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,6 +35,14 @@ pub enum AttachError {
         /// The interface.
         ifindex: u32,
     },
+    /// An attachment or a table cannot be kept.
+    #[error("cannot keep {} in the bpf file system: {source}", path.display())]
+    Pin {
+        /// Where it was to be.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
     /// The kernel is older than 6.6.
     #[error("this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic)")]
     NoTcx,
@@ -45,6 +54,18 @@ pub enum AttachError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl AttachError {
+    /// The interface that it is about, if it is about one.
+    pub fn interface(&self) -> Option<u32> {
+        match self {
+            Self::NoNativeXdp { ifindex, .. } | Self::Occupied { ifindex } | Self::Other { ifindex, .. } => {
+                Some(*ifindex)
+            }
+            Self::Pin { .. } | Self::NoTcx => None,
+        }
+    }
 }
 
 /// A program's attachment to an interface. Dropping the last holder detaches it; a pinned one outlives its process.
@@ -90,11 +111,39 @@ impl Link {
         check(code).map(drop)
     }
 
-    /// Gives the attachment a name in a bpf file system.
-    pub fn pin(&self, path: &Path) -> io::Result<()> {
-        let path = CString::new(path.as_os_str().as_bytes())?;
-        // SAFETY: the descriptor is open and the path ends in a zero byte.
-        check(unsafe { libbpf_sys::bpf_obj_pin(self.0.as_raw_fd(), path.as_ptr()) }).map(drop)
+    /// Ends the attachment at once, whoever else holds it.
+    pub fn detach(&self) -> io::Result<()> {
+        // SAFETY: the descriptor is open.
+        check(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
+    }
+
+    /// The interface that an XDP program is attached to; none when that is gone or the program was detached.
+    pub fn interface(&self) -> io::Result<Option<u32>> {
+        let info = self.info()?;
+        // SAFETY: every variant of the union is plain integers, and the kernel has filled in that of an XDP link.
+        let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
+        Ok((info.type_ == libbpf_sys::BPF_LINK_TYPE_XDP && ifindex != 0).then_some(ifindex))
+    }
+
+    /// The program that is attached.
+    pub(crate) fn program(&self) -> io::Result<OwnedFd> {
+        let id = self.info()?.prog_id;
+        // SAFETY: the call takes a number.
+        let fd = check(unsafe { libbpf_sys::bpf_prog_get_fd_by_id(id) })?;
+        // SAFETY: the kernel has just given this descriptor to us alone.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    }
+
+    fn info(&self) -> io::Result<libbpf_sys::bpf_link_info> {
+        let mut info = MaybeUninit::<libbpf_sys::bpf_link_info>::zeroed();
+        let mut bytes = size_of::<libbpf_sys::bpf_link_info>() as u32;
+        // SAFETY: the descriptor is open, and both pointers are to locals of the size that is said.
+        let code = unsafe {
+            libbpf_sys::bpf_link_get_info_by_fd(self.0.as_raw_fd(), info.as_mut_ptr(), &raw mut bytes)
+        };
+        check(code)?;
+        // SAFETY: zeroes are a valid value, and the kernel has written over them.
+        Ok(unsafe { info.assume_init() })
     }
 
     /// The attachment that an earlier process pinned.
@@ -105,6 +154,29 @@ impl Link {
         // SAFETY: the kernel has just given this descriptor to us alone.
         Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
+}
+
+/// Gives an object of the kernel a name in a bpf file system.
+pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let path = CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: the descriptor is open and the path ends in a zero byte.
+    check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(drop)
+}
+
+/// How the XDP program of an interface is attached; none when it has none.
+pub(crate) fn xdp_mode(ifindex: u32) -> io::Result<Option<XdpMode>> {
+    let mut found = libbpf_sys::bpf_xdp_query_opts {
+        sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
+        ..Default::default()
+    };
+    let target = i32::try_from(ifindex).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    // SAFETY: the pointer is to a local of the size that it names.
+    check(unsafe { libbpf_sys::bpf_xdp_query(target, 0, &raw mut found) })?;
+    Ok(match u32::from(found.attach_mode) {
+        libbpf_sys::XDP_ATTACHED_NONE => None,
+        libbpf_sys::XDP_ATTACHED_SKB => Some(XdpMode::Generic),
+        _ => Some(XdpMode::Native),
+    })
 }
 
 impl AsFd for Link {

@@ -1,15 +1,17 @@
+use crate::attachments::Attachments;
+use crate::pins::Pins;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
 use crate::table::{Table, TableError, plain, reasons};
-use crate::{Arrivals, AttachError, Link, LoadError, Reason, XdpMode};
+use crate::{Arrivals, AttachError, LoadError, Reason, XdpMode};
 use hawser_units::{FlowId, MAX_PATHS, PathId};
 use hawser_wire::KeyRing;
-use libbpf_rs::skel::{OpenSkel, SkelBuilder};
+use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 plain!(types::rx_flow, types::rx_path, types::rx_stats);
@@ -51,12 +53,13 @@ pub struct RxStats {
 /// Elimination of replicas at an egress edge.
 pub struct Receiver {
     pub(crate) skeleton: DedupSkel<'static>,
-    links: Vec<(u32, Link)>,
-    pins: Option<PathBuf>,
+    attachments: Attachments,
+    replaced: Vec<String>,
 }
 
 impl Receiver {
-    /// Loads the program. With `pins`, tables and attachments that an earlier process left there are taken over.
+    /// Loads the program. With `pins`, what an earlier process remembers of packets is taken over, and its elimination goes
+    /// on by its own paths and flows until [`attach`](Receiver::attach).
     pub fn load(options: &ReceiverOptions) -> Result<Self, LoadError> {
         log_libbpf();
         // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
@@ -71,16 +74,13 @@ impl Receiver {
             (options.fingerprint_key[0], options.fingerprint_key[1]);
         let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)? as u32;
         open.maps.arrivals.set_max_entries(cpus).map_err(&failed)?;
-        if let Some(directory) = &options.pins {
-            for mut map in open.open_object_mut().maps_mut() {
-                let name = map.name().to_string_lossy().into_owned();
-                if !name.contains('.') {
-                    map.set_pin_path(directory.join(name)).map_err(&failed)?;
-                }
-            }
-        }
+        let pins = options.pins.clone().map(Pins::at);
+        let replaced = match &pins {
+            Some(pins) => pins.reuse_tables(open.open_object_mut()).map_err(&failed)?,
+            None => Vec::new(),
+        };
         let skeleton = open.load().map_err(&failed)?;
-        Ok(Receiver { skeleton, links: Vec::new(), pins: options.pins.clone() })
+        Ok(Receiver { skeleton, attachments: Attachments::new(pins), replaced })
     }
 
     /// The address that replicas on `path` are sent to; `None` takes the path out.
@@ -113,29 +113,28 @@ impl Receiver {
         select(&self.skeleton.maps.selectors, prefix, rules)
     }
 
-    /// Starts to eliminate on an interface that paths come in by. An attachment that an earlier process pinned is
-    /// given the new program without a packet passing in between.
-    pub fn attach(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
-        let program = fd(&self.skeleton.progs.dedup);
-        let pin = self.pins.as_ref().map(|directory| pin_path(directory, ifindex));
-        if let Some(link) = pin.as_deref().and_then(|pin| take_over(pin, program)) {
-            self.links.push((ifindex, link));
-            return Ok(());
-        }
-        let link = Link::xdp(program, ifindex, mode)?;
-        if let Some(pin) = pin {
-            link.pin(&pin).map_err(|source| AttachError::Other { ifindex, source })?;
-        }
-        self.links.push((ifindex, link));
-        Ok(())
+    /// Starts to eliminate on interfaces that paths come in by: on all of them, or on none, and then what earlier
+    /// processes left is as it was. An attachment of theirs is given the program, with the paths, flows and keys of this
+    /// receiver, without a packet passing in between. Only where it was made in another mode it has to be made again;
+    /// returns these interfaces, and how long each had no program.
+    pub fn attach(&mut self, interfaces: &[u32], mode: XdpMode) -> Result<Vec<(u32, Duration)>, AttachError> {
+        self.attachments.attach(fd(&self.skeleton.progs.dedup), self.skeleton.object(), interfaces, mode)
+    }
+
+    /// Ends the elimination that earlier processes left on interfaces that this one is not attached to; returns these.
+    pub fn release_others(&self) -> io::Result<Vec<u32>> {
+        self.attachments.release_others()
+    }
+
+    /// Tables whose layout has changed since an earlier process kept them, by name: counters begin again, and the second
+    /// copy of a packet that is on its way may pass.
+    pub fn replaced_tables(&self) -> &[String] {
+        &self.replaced
     }
 
     /// Ends elimination everywhere and removes what was pinned. Dropping the receiver leaves pinned parts in place.
     pub fn detach(self) -> io::Result<()> {
-        match &self.pins {
-            Some(directory) => std::fs::remove_dir_all(directory),
-            None => Ok(()),
-        }
+        self.attachments.detach()
     }
 
     /// Counters of one flow on one path, summed over CPUs.
@@ -175,19 +174,4 @@ impl Receiver {
 pub(crate) fn key_words(key: &hawser_wire::Key) -> [u64; 2] {
     let (low, high) = key.as_bytes().split_at(8);
     [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("half of 16 bytes")))
-}
-
-fn pin_path(directory: &Path, ifindex: u32) -> PathBuf {
-    directory.join(format!("link-{ifindex}"))
-}
-
-/// The pinned attachment, now with `program`. One whose interface is gone is removed.
-fn take_over(pin: &Path, program: std::os::fd::BorrowedFd<'_>) -> Option<Link> {
-    let link = Link::open(pin).ok()?;
-    if link.update(program).is_err() {
-        // It outlived its interface; a failing removal shows when the new one is pinned.
-        let _ = std::fs::remove_file(pin);
-        return None;
-    }
-    Some(link)
 }

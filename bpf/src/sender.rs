@@ -89,6 +89,8 @@ pub struct TxStats {
 pub struct Sender {
     pub(crate) xdp: ReplicateXdpSkel<'static>,
     pub(crate) tc: ReplicateTcSkel<'static>,
+    /// What sends local traffic into the loops: ends before they do.
+    local: Vec<Link>,
     links: Vec<Link>,
     /// Every flow that was ever described.
     flows: BTreeSet<FlowId>,
@@ -126,6 +128,7 @@ impl Sender {
             signals: Signals::load(xdp.object())?,
             xdp,
             tc,
+            local: Vec::new(),
             links: Vec::new(),
             flows: BTreeSet::new(),
             paths: [None; MAX_PATHS],
@@ -248,8 +251,13 @@ impl Sender {
 
     /// Starts to replicate what this node itself sends by an interface.
     pub fn attach_local(&mut self, ifindex: u32) -> Result<(), AttachError> {
-        self.links.push(Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?);
+        self.local.push(Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?);
         Ok(())
+    }
+
+    /// Stops to replicate what this node itself sends. Loops go on with what is in them.
+    pub fn detach_local(&mut self) {
+        self.local.clear();
     }
 
     /// Has trains of segments that are to leave by `ends.device` cut by a loop first.

@@ -4,6 +4,7 @@ mod support;
 
 use hawser_bpf::{Receiver, ReceiverOptions, XdpMode};
 use hawser_io::netns::Namespace;
+use libbpf_rs::{MapHandle, MapType};
 use std::path::Path;
 use support::*;
 
@@ -11,39 +12,160 @@ fn load(pins: &Path) -> Receiver {
     Receiver::load(&ReceiverOptions { pins: Some(pins.to_owned()), ..receiver_options() }).unwrap()
 }
 
-#[test]
-fn tables_and_attachments_are_taken_over() {
-    let pins = bpf_file_system().join(format!("hawser-test-{}-pins", std::process::id()));
-    let namespace = Namespace::create(format!("hawser-test-{}-pins", std::process::id())).unwrap();
-    namespace.ip("link add wan type veth peer name far\nlink set wan up\nlink set far up").unwrap();
-    let result = namespace.run(|| std::panic::catch_unwind(|| take_over(&pins)));
+/// One that receives flow 7 by path 0.
+fn load_filled(pins: &Path) -> Receiver {
+    let receiver = load(pins);
+    receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
+    receiver.set_flow(flow(7), Some(&Default::default())).unwrap();
+    receiver
+}
+
+fn frame(sequence: u64) -> Vec<u8> {
+    replica(path(0), sequence, &udp4("192.0.2.9", b"x"))
+}
+
+/// Runs a test with a place for pins, in a namespace with the devices `wan` and `lan`.
+fn with_devices(name: &str, test: impl FnOnce(&Path, [u32; 2]) + Send + std::panic::UnwindSafe) {
+    let name = format!("hawser-test-{}-{name}", std::process::id());
+    let pins = bpf_file_system().join(&name);
+    let namespace = Namespace::create(name).unwrap();
+    for device in ["wan", "lan"] {
+        let pair = format!("link add {device} type veth peer name far-{device}");
+        namespace.ip(&format!("{pair}\nlink set {device} up\nlink set far-{device} up")).unwrap();
+    }
+    let number = |name| nix::net::if_::if_nametoindex(name).unwrap();
+    let run = || std::panic::catch_unwind(|| test(&pins, ["wan", "lan"].map(number)));
+    let result = namespace.run(run);
     namespace.delete().unwrap();
     let _ = std::fs::remove_dir_all(&pins);
     result.unwrap().unwrap();
 }
 
-fn take_over(pins: &Path) {
-    let device = nix::net::if_::if_nametoindex("wan").unwrap();
-    let frame = |sequence| replica(path(0), sequence, &udp4("192.0.2.9", b"x"));
-    let mut first = load(pins);
-    first.set_path(path(0), Some(HERE_V4.into())).unwrap();
-    first.set_flow(flow(7), Some(&Default::default())).unwrap();
-    first.attach(device, XdpMode::Native).unwrap();
-    assert_eq!(first.run(&frame(1 << 40), 1).unwrap().action, XDP_PASS);
-    drop(first);
+/// How `ip link` describes the XDP program of a device, if it has one.
+fn xdp(device: &str) -> Option<String> {
+    let output = std::process::Command::new("ip").args(["link", "show", "dev", device]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().find(|word| word.starts_with("xdp")).map(str::to_owned)
+}
 
-    let mut second = load(pins);
-    assert_eq!(second.run(&frame(1 << 40), 1).unwrap().action, XDP_DROP, "the window was kept");
-    assert_eq!(second.run(&frame((1 << 40) + 1), 1).unwrap().action, XDP_PASS, "paths and flows too");
-    assert_eq!(second.stats(flow(7), path(0)).unwrap().packets, 3, "and counters");
-    second.attach(device, XdpMode::Native).unwrap();
-    let mut stranger = Receiver::load(&receiver_options()).unwrap();
-    let occupied = stranger.attach(device, XdpMode::Native);
-    assert!(matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })), "{occupied:?}");
+/// The names in a folder, in order.
+fn names(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
 
-    second.detach().unwrap();
-    assert!(!pins.exists());
-    stranger.attach(device, XdpMode::Native).unwrap();
-    let third = load(pins);
-    assert_eq!(third.run(&frame(1 << 40), 1).unwrap().frame, frame(1 << 40), "nothing was left behind");
+#[test]
+fn what_is_remembered_and_attached_is_taken_over() {
+    with_devices("pins", |pins, [device, _]| {
+        let mut first = load_filled(pins);
+        first.attach(&[device], XdpMode::Native).unwrap();
+        assert_eq!(first.run(&frame(1 << 40), 1).unwrap().action, XDP_PASS);
+        drop(first);
+
+        let mut second = load_filled(pins);
+        assert_eq!(second.run(&frame(1 << 40), 1).unwrap().action, XDP_DROP, "the window was kept");
+        assert_eq!(second.run(&frame((1 << 40) + 1), 1).unwrap().action, XDP_PASS);
+        assert_eq!(second.stats(flow(7), path(0)).unwrap().packets, 3, "counters were kept");
+        second.attach(&[device], XdpMode::Native).unwrap();
+        let mut stranger = Receiver::load(&receiver_options()).unwrap();
+        let occupied = stranger.attach(&[device], XdpMode::Native);
+        assert!(matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })), "{occupied:?}");
+
+        second.detach().unwrap();
+        assert!(!pins.exists());
+        stranger.attach(&[device], XdpMode::Native).unwrap();
+        let third = load_filled(pins);
+        assert_eq!(third.run(&frame(1 << 40), 1).unwrap().action, XDP_PASS, "nothing was left behind");
+    });
+}
+
+#[test]
+fn flows_and_paths_of_an_earlier_receiver_are_unknown() {
+    with_devices("rows", |pins, [device, _]| {
+        load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
+        let receiver = load(pins);
+        assert_eq!(receiver.run(&frame(1), 1).unwrap().frame, frame(1), "no path is known");
+        receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
+        assert_eq!(receiver.run(&frame(1), 1).unwrap().action, XDP_DROP, "no flow is known");
+    });
+}
+
+#[test]
+fn a_refused_attachment_leaves_everything_as_it_was() {
+    with_devices("refused", |pins, devices| {
+        let [free, taken] = devices;
+        let mut stranger = Receiver::load(&receiver_options()).unwrap();
+        stranger.attach(&[taken], XdpMode::Native).unwrap();
+        let refused = load_filled(pins).attach(&devices, XdpMode::Native);
+        assert!(matches!(refused, Err(hawser_bpf::AttachError::Occupied { .. })), "{refused:?}");
+        assert_eq!((xdp("wan"), pins.exists()), (None, false));
+
+        load_filled(pins).attach(&[free], XdpMode::Native).unwrap();
+        let before = names(pins);
+        // Of the other mode, so that the attachment would have to be made again.
+        assert!(load_filled(pins).attach(&devices, XdpMode::Generic).is_err());
+        assert_eq!((xdp("wan").as_deref(), names(pins)), (Some("xdp"), before));
+    });
+}
+
+#[test]
+fn a_mode_that_is_refused_brings_the_old_program_back() {
+    with_devices("mode", |pins, [device, _]| {
+        load_filled(pins).attach(&[device], XdpMode::Generic).unwrap();
+        // No driver has native XDP on the loopback device.
+        let loopback = 1;
+        load_filled(pins).attach(&[device, loopback], XdpMode::Generic).unwrap();
+        let before = names(pins);
+        let refused = load_filled(pins).attach(&[device, loopback], XdpMode::Native);
+        assert!(matches!(refused, Err(hawser_bpf::AttachError::NoNativeXdp { .. })), "{refused:?}");
+        assert_eq!((xdp("wan").as_deref(), names(pins)), (Some("xdpgeneric"), before));
+
+        let gaps = load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
+        assert_eq!(gaps.iter().map(|(ifindex, _)| *ifindex).collect::<Vec<_>>(), [device]);
+        assert_eq!(xdp("wan").as_deref(), Some("xdp"));
+        let gaps = load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
+        assert!(gaps.is_empty(), "it stays as it is: {gaps:?}");
+    });
+}
+
+#[test]
+fn attachments_to_other_interfaces_are_released() {
+    with_devices("others", |pins, devices| {
+        load_filled(pins).attach(&devices, XdpMode::Native).unwrap();
+        let [wan, lan] = devices;
+        let mut second = load_filled(pins);
+        second.attach(&[wan], XdpMode::Native).unwrap();
+        assert_eq!(second.release_others().unwrap(), [lan]);
+        assert_eq!((xdp("wan").as_deref(), xdp("lan")), (Some("xdp"), None));
+        assert!(!pins.join(format!("link-{lan}")).exists());
+    });
+}
+
+#[test]
+fn tables_of_another_layout_are_replaced() {
+    with_devices("layout", |pins, [device, _]| {
+        load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
+        let tables = pins.join(names(pins).into_iter().find(|name| name.starts_with("tables")).unwrap());
+        // A window of another size, and as many tables as there were.
+        std::fs::remove_file(tables.join("windows")).unwrap();
+        let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+            ..Default::default()
+        };
+        let mut other = MapHandle::create(MapType::Array, Some("windows"), 4, 64, 1024, &options).unwrap();
+        other.pin(tables.join("windows")).unwrap();
+        let before = names(&tables);
+
+        let mut second = load_filled(pins);
+        assert_eq!(second.replaced_tables(), ["windows"]);
+        assert_eq!(second.run(&frame(1), 1).unwrap().action, XDP_PASS);
+        second.attach(&[device], XdpMode::Native).unwrap();
+        assert_eq!((names(&tables), xdp("wan").as_deref()), (before, Some("xdp")));
+        drop(second);
+        let third = load_filled(pins);
+        assert_eq!(third.replaced_tables(), [""; 0]);
+        assert_eq!(third.run(&frame(1), 1).unwrap().action, XDP_DROP, "the new window was kept");
+    });
 }

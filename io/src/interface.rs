@@ -7,10 +7,6 @@ use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
 use std::process::Command;
-use std::time::{Duration, Instant};
-
-/// How long a next hop may take to tell its link-layer address.
-const NEIGHBOUR_PATIENCE: Duration = Duration::from_secs(3);
 
 /// Why a question was not answered.
 #[derive(Debug, thiserror::Error)]
@@ -33,14 +29,6 @@ pub enum Error {
         command: String,
         /// The answer.
         answer: String,
-    },
-    /// A next hop is silent.
-    #[error("next hop {address} does not answer on {interface}: check the cable, the address and the route")]
-    NoNeighbour {
-        /// The next hop.
-        address: IpAddr,
-        /// Where it should be.
-        interface: String,
     },
     /// Anything else.
     #[error("cannot run `ip`")]
@@ -120,22 +108,6 @@ pub fn running() -> io::Result<BTreeSet<String>> {
     let wanted = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
     let entries = nix::ifaddrs::getifaddrs()?;
     Ok(entries.filter(|entry| entry.flags.contains(wanted)).map(|entry| entry.interface_name).collect())
-}
-
-/// The link-layer address of a next hop; waits for its answer when the kernel does not know it.
-pub fn neighbour(address: IpAddr, interface: &Interface) -> Result<[u8; 6], Error> {
-    let deadline = Instant::now() + NEIGHBOUR_PATIENCE;
-    let mut pause = Duration::from_millis(10);
-    loop {
-        if let Some(mac) = follow_neighbour(address, interface)? {
-            return Ok(mac);
-        }
-        if Instant::now() >= deadline {
-            return Err(Error::NoNeighbour { address, interface: interface.name.clone() });
-        }
-        std::thread::sleep(pause);
-        pause *= 2;
-    }
 }
 
 /// The link-layer address of a next hop as far as the kernel knows it, without waiting.

@@ -2,6 +2,14 @@
 
 use crate::interface::{self, Interface};
 use std::process::Command;
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+/// What is in the pair waits for nothing but a processor: when nothing has come out for so long, it is empty.
+const QUIET: Duration = Duration::from_millis(20);
+
+/// How long emptying may take: somebody else may send into the pair.
+const DRAINED_WITHIN: Duration = Duration::from_secs(1);
 
 /// A veth pair. What is sent into its entry comes out of its exit segmented and with complete checksums.
 #[derive(Debug)]
@@ -29,6 +37,31 @@ impl Segmenter {
     pub fn remove(device: u32) {
         // It may well not exist, so a failure says nothing.
         let _ = Command::new("ip").args(["link", "delete", &names(device).0]).output();
+    }
+
+    /// Waits until everything that was sent into the pair has come out of it. Nothing may be sent into it any more.
+    pub fn drain(&self) -> io::Result<()> {
+        let deadline = Instant::now() + DRAINED_WITHIN;
+        let mut received = self.received()?;
+        while Instant::now() < deadline {
+            thread::sleep(QUIET);
+            let before = std::mem::replace(&mut received, self.received()?);
+            if received == before {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Packets that have come out.
+    fn received(&self) -> io::Result<u64> {
+        // Not that of the main thread, which may be in another namespace.
+        let table = fs::read_to_string("/proc/thread-self/net/dev")?;
+        let row =
+            table.lines().find_map(|line| line.trim_start().strip_prefix(&self.exit.name)?.strip_prefix(':'));
+        let packets = row.and_then(|row| row.split_whitespace().nth(1)?.parse().ok());
+        packets
+            .ok_or_else(|| io::Error::other(format!("{} is not in the table of interfaces", self.exit.name)))
     }
 
     /// The number of the interface to send into.

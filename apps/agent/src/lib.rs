@@ -35,7 +35,7 @@ use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
 use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
-use node::Node;
+use node::{Node, remove_pins};
 use observer::Observer;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
@@ -107,6 +107,7 @@ impl Agent {
         let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
         let observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
         let controlled = restored.map(|restored| restored.start(&mut node, monotonic_now())).transpose()?;
+        node.eliminate().context("cannot start to eliminate copies")?;
         info!(status = %status_file, "running");
         Ok(Agent { node, observer, controlled, status_file })
     }
@@ -126,7 +127,7 @@ impl Agent {
                 next_status = now + STATUS_EVERY;
                 self.write_status();
             }
-            if now >= next_follow || (status_is_due && self.node.interfaces_changed()) {
+            if now >= next_follow || (status_is_due && self.node.should_follow()) {
                 next_follow = now + FOLLOW_EVERY;
                 self.follow();
             }
@@ -184,12 +185,8 @@ impl Agent {
 }
 
 fn detach(config: &Config) -> Result<()> {
-    let pins = config.pins.join(&config.name);
-    match fs::remove_dir_all(&pins) {
-        Ok(()) => info!("removed"),
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => info!("nothing was left in the kernel"),
-        Err(error) => return Err(error).with_context(|| format!("cannot remove {}", pins.display())),
-    }
+    let outcome = if remove_pins(config)? { "removed" } else { "nothing was left in the kernel" };
+    info!("{outcome}");
     // A killed agent leaves these too.
     config.local.iter().filter_map(|name| interface::index(name)).for_each(Segmenter::remove);
     Ok(())

@@ -1,16 +1,19 @@
 //! A node in the kernel: the programs loaded, attached and filled from a configuration.
 
+mod paths;
 mod surroundings;
 
-use crate::config::{Config, PathConfig};
+use crate::config::Config;
 use crate::flows::{Flows, Selectors, Sent};
 use anyhow::{Context, Result, ensure};
-use hawser_bpf::{Loop, Prefix, Receiver, Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions};
+use hawser_bpf::{Loop, Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions};
 use hawser_io::interface::{self, Interface};
 use hawser_io::segmenter::Segmenter;
 use hawser_units::{FlowId, PathId};
+use paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
-use surroundings::{load_receiver, pins, refuse_reverse_path_filter, resolve, warn_of_large_packets};
+pub(crate) use surroundings::remove_pins;
+use surroundings::{Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets};
 use tracing::{info, warn};
 
 /// The number of an interface that is not there: those of the kernel begin at 1.
@@ -23,18 +26,24 @@ pub(crate) struct Node {
     flows: Flows,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
-    /// The number of the interface at which each program is attached.
-    attached: BTreeMap<(Hook, String), u32>,
-    /// Every interface that the configuration names, with its number when it was last looked at.
-    interfaces: BTreeMap<String, Option<u32>>,
-    /// The paths as the sender has them.
-    resolved: BTreeMap<PathId, SendPath>,
-    /// Paths whose next hop does not answer.
-    silent: BTreeSet<PathId>,
+    /// Where each program is to be attached.
+    attached: BTreeMap<(Hook, String), Attached>,
+    /// Every interface that the configuration names, when it was last looked at.
+    interfaces: Interfaces,
+    paths: Paths,
     /// Counts the policies of the file, so that receivers can tell one from the next.
     epoch: u32,
     /// Removed when the node ends.
     segmenters: Vec<Segmenter>,
+}
+
+/// A program at an interface.
+#[derive(Debug)]
+struct Attached {
+    /// Of the interface that the program was last attached to.
+    number: u32,
+    /// Why it is not attached to the interface that is there now.
+    obstacle: Option<String>,
 }
 
 /// Where a program sits.
@@ -46,16 +55,17 @@ enum Hook {
 }
 
 impl Node {
-    /// Loads and attaches everything that `config` and `flows` ask for; traffic flows through the programs when this
-    /// returns. Under a controller, what it may ask for later is loaded now: loading takes a second.
+    /// Loads everything that `config` and `flows` ask for, and attaches what replicates. Under a controller, what it may ask
+    /// for later is loaded now: loading takes a second.
+    ///
+    /// Paths that do not work and interfaces that are missing are taken when they come, as later ones are.
     pub(crate) fn start(config: Config, flows: Flows) -> Result<Self> {
         let mut node = Node {
             sender: None,
             receiver: None,
             attached: BTreeMap::new(),
-            interfaces: interfaces(&config),
-            resolved: BTreeMap::new(),
-            silent: BTreeSet::new(),
+            interfaces: Interfaces::look(&config)?,
+            paths: Paths::default(),
             epoch: 0,
             segmenters: Vec::new(),
             config,
@@ -72,6 +82,19 @@ impl Node {
             node.start_sender().context("cannot start to replicate")?;
         }
         Ok(node)
+    }
+
+    /// Attaches what eliminates, in the place of what an earlier agent left. The last step of a start: a refusal leaves in the
+    /// kernel what was there.
+    pub(crate) fn eliminate(&mut self) -> Result<()> {
+        if self.receiver.is_none() {
+            if remove_pins(&self.config)? {
+                info!("the elimination of an earlier agent has ended: nothing is received here any more");
+            }
+            return Ok(());
+        }
+        // A controller may be about to say what is received.
+        if self.flows.receive.is_empty() { Ok(()) } else { self.attach_receiver() }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -127,8 +150,10 @@ impl Node {
             let select = |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
             replace_selectors(&old.receive_selectors, &self.flows.receive_selectors, select)?;
         }
-        if !self.flows.receive.is_empty() {
-            self.attach_receiver()?;
+        if self.flows.receive.is_empty() {
+            self.release_others()?
+        } else {
+            self.attach_receiver()?
         }
         let mut changed = Vec::new();
         if let Some(sender) = &mut self.sender {
@@ -178,85 +203,74 @@ impl Node {
             .map_or(0, |stats| stats.packets)
     }
 
-    /// Whether a path can be used: its interface is there and its next hop known.
+    /// Whether a path can be used: its interface is up and its next hop known.
     pub(crate) fn is_up(&self, path: PathId) -> bool {
-        let interface = self.config.paths.get(&path).and_then(|path| self.interfaces.get(&path.interface));
-        let has_interface = interface.is_some_and(Option::is_some);
-        let has_next_hop = self.sender.is_none() || self.resolved.contains_key(&path);
-        has_interface && has_next_hop && !self.silent.contains(&path)
+        let is_used = self.sender.is_none() || self.paths.is_used(path);
+        is_used && self.obstacle(path).is_none()
+    }
+
+    /// What keeps a path from being used, or from being followed.
+    pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
+        match &self.sender {
+            Some(_) => self.paths.obstacle(path).map(str::to_owned),
+            None => self.interfaces.obstacle(&self.config.paths.get(&path)?.interface),
+        }
+    }
+
+    /// Interfaces that a program is missing from, and why.
+    pub(crate) fn unattached(&self) -> BTreeMap<String, String> {
+        let why = |((_, name), attached): (&(Hook, String), &Attached)| {
+            let missing = || "it does not exist".to_owned();
+            let number = self.interfaces.number(name);
+            let why = if number.is_none() { Some(missing()) } else { attached.obstacle.clone() };
+            Some((name.clone(), why?))
+        };
+        self.attached.iter().filter_map(why).collect()
     }
 
     /// The interfaces of the node, with their numbers when they were last looked at.
     pub(crate) fn interface_number(&self, name: &str) -> Option<u32> {
-        self.interfaces.get(name).copied().flatten()
+        self.interfaces.number(name)
     }
 
-    /// Whether an interface of the configuration has come, gone or been replaced since [`follow`](Node::follow).
-    pub(crate) fn interfaces_changed(&self) -> bool {
-        self.interfaces != interfaces(&self.config)
+    /// Whether something is waited for, or an interface of the configuration has come, gone, been replaced, or has gone up or
+    /// down since [`follow`](Node::follow).
+    pub(crate) fn should_follow(&self) -> bool {
+        self.paths.has_obstacles() || Interfaces::look(&self.config).is_ok_and(|now| now != self.interfaces)
     }
 
     /// Follows interfaces that have come, gone or been replaced, and next hops that have moved to another link-layer
     /// address.
     pub(crate) fn follow(&mut self) -> Result<()> {
-        self.interfaces = interfaces(&self.config);
-        let moved = |(key, number): (&(Hook, String), &u32)| {
-            let now = self.interfaces[&key.1]?;
-            (now != *number).then(|| key.clone())
+        self.interfaces = Interfaces::look(&self.config)?;
+        let moved = |(key, attached): (&(Hook, String), &Attached)| {
+            let now = self.interfaces.number(&key.1)?;
+            (now != attached.number).then(|| key.clone())
         };
         let moved: Vec<_> = self.attached.iter().filter_map(moved).collect();
         for (hook, name) in moved {
-            self.attach(hook, &name).unwrap_or_else(|error| warn!("{error:#}"));
-        }
-        if self.sender.is_some() {
-            let paths: Vec<_> = self.config.paths.clone().into_iter().collect();
-            paths.iter().try_for_each(|(path, description)| self.follow_path(*path, description))?;
-        }
-        Ok(())
-    }
-
-    fn follow_path(&mut self, path: PathId, description: &PathConfig) -> Result<()> {
-        let before = self.resolved.get(&path).copied();
-        let interface = self.interfaces[&description.interface];
-        let now = match interface {
-            None => None,
-            Some(number) => self.look(path, description).or(before.filter(|path| path.ifindex == number)),
-        };
-        if now == before {
-            return Ok(());
-        }
-        match now {
-            Some(_) => info!(%path, "the path has another interface or next hop than before"),
-            None => {
-                warn!(%path, "its interface {} is gone; copies take the other paths", description.interface)
+            if let Err(error) = self.attach(hook, &name) {
+                let why = format!("{error:#}");
+                let attached = self.attached.get_mut(&(hook, name));
+                let attached = attached.filter(|attached| attached.obstacle.as_ref() != Some(&why));
+                if let Some(attached) = attached {
+                    warn!("{why}");
+                    attached.obstacle = Some(why);
+                }
             }
         }
-        self.sender.as_mut().context("only a sender follows paths")?.set_path(path, now)?;
-        match now {
-            Some(resolved) => self.resolved.insert(path, resolved),
-            None => self.resolved.remove(&path),
-        };
-        Ok(())
-    }
-
-    /// The path as it is now; none when that cannot be told, which is said once.
-    fn look(&mut self, path: PathId, description: &PathConfig) -> Option<SendPath> {
-        let why = match resolve(description, interface::follow_neighbour) {
-            Ok(Some(found)) => {
-                self.silent.remove(&path);
-                return Some(found);
-            }
-            Ok(None) => "the next hop does not answer".to_owned(),
-            Err(error) => format!("{error:#}"),
-        };
-        if self.silent.insert(path) {
-            warn!(%path, "{why}; copies go to where it was last");
+        match &mut self.sender {
+            Some(sender) => self.paths.follow(sender, &self.config, &self.interfaces),
+            None => Ok(()),
         }
-        None
     }
 
     fn start_receiver(&mut self) -> Result<()> {
         let config = &self.config;
+        if !self.flows.receive.is_empty() {
+            let mut interfaces = config.paths.values().map(|path| path.interface.as_str());
+            interfaces.try_for_each(refuse_reverse_path_filter)?;
+        }
         let receiver = load_receiver(config.port, pins(config)?)?;
         for (path, description) in &config.paths {
             receiver.set_path(*path, Some(description.local))?;
@@ -268,45 +282,28 @@ impl Node {
             receiver.select_transparent(*prefix, rules)?;
         }
         self.receiver = Some(receiver);
-        if self.flows.receive.is_empty() { Ok(()) } else { self.attach_receiver() }
+        Ok(())
     }
 
     /// A node that only replicates keeps its path interfaces free of programs.
     fn attach_receiver(&mut self) -> Result<()> {
         let interfaces: BTreeSet<_> = self.config.paths.values().map(|path| path.interface.clone()).collect();
-        let is_new = |name: &&String| !self.attached.contains_key(&(Hook::Eliminate, (*name).clone()));
-        let new: Vec<_> = interfaces.iter().filter(is_new).collect();
-        for name in new {
-            if self.config.controller.is_some() && interface::index(name).is_none() {
-                warn!(interface = name, "copies will be eliminated on it when it is there");
-                self.attached.insert((Hook::Eliminate, name.clone()), NO_INTERFACE);
-            } else {
-                self.attach(Hook::Eliminate, name)?;
-            }
+        let is_new = |name: &String| !self.attached.contains_key(&(Hook::Eliminate, name.clone()));
+        let new: Vec<_> = interfaces.into_iter().filter(is_new).collect();
+        let (present, missing): (Vec<_>, Vec<_>) =
+            new.into_iter().partition(|name| self.interfaces.number(name).is_some());
+        if present.is_empty() {
+            self.release_others()?
+        } else {
+            self.attach_elimination(&present)?
         }
+        missing.into_iter().for_each(|name| self.await_interface(Hook::Eliminate, name));
         Ok(())
     }
 
     fn start_sender(&mut self) -> Result<()> {
-        let config = &self.config;
-        let mut sender = Sender::load(&SenderOptions { port: config.port })?;
-        let required: BTreeSet<PathId> = match config.controller {
-            // What is missing is told to the controller.
-            Some(_) => BTreeSet::new(),
-            None => self.flows.send.values().flat_map(|flow| flow.policy.code.paths().iter()).collect(),
-        };
-        for (path, description) in &config.paths {
-            let wait = |address, interface: &_| interface::neighbour(address, interface).map(Some);
-            match resolve(description, wait) {
-                Ok(Some(resolved)) => {
-                    sender.set_path(*path, Some(resolved))?;
-                    self.resolved.insert(*path, resolved);
-                }
-                Ok(None) => {}
-                Err(error) if required.contains(path) => return Err(error.context(path.to_string())),
-                Err(error) => warn!(%path, "not usable now: {error:#}"),
-            }
-        }
+        let mut sender = Sender::load(&SenderOptions { port: self.config.port })?;
+        self.paths.find(&mut sender, &self.config, &self.interfaces)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description)?)?;
             sender.replace_policy(*flow, description.policy)?;
@@ -315,54 +312,115 @@ impl Node {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, &sender, rules);
         }
-        let (transit, local) = (config.transit.clone(), config.local.clone());
+        let (transit, local) = (self.config.transit.clone(), self.config.local.clone());
         self.sender = Some(sender);
-        transit.iter().try_for_each(|name| self.attach(Hook::ReplicateTransit, name))?;
-        local.iter().try_for_each(|name| self.attach(Hook::ReplicateLocal, name))
-    }
-
-    /// Attaches a program to the interface that has this name now.
-    fn attach(&mut self, hook: Hook, name: &str) -> Result<()> {
-        let interface = interface::find(name)?;
-        self.attach_to(hook, &interface).with_context(|| format!("interface {name}"))?;
-        self.attached.insert((hook, name.to_owned()), interface.index);
-        Ok(())
-    }
-
-    fn attach_to(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
-        const LOADED: &str = "programs are attached after they are loaded";
-        let (name, xdp) = (&interface.name, self.config.xdp);
-        match hook {
-            Hook::Eliminate => {
-                refuse_reverse_path_filter(name)?;
-                self.receiver.as_mut().context(LOADED)?.attach(interface.index, xdp)?;
-                info!(interface = name, "eliminating copies");
-            }
-            Hook::ReplicateTransit => {
-                self.sender.as_mut().context(LOADED)?.attach_transit(interface.index, xdp)?;
-                info!(interface = name, "replicating transit traffic");
-            }
-            Hook::ReplicateLocal => {
-                let sender = self.sender.as_mut().context(LOADED)?;
-                let segmenter = Segmenter::create(interface)?;
-                let (entry, exit) = (segmenter.entry(), segmenter.exit());
-                sender.attach_loop(Loop { device: interface.index, entry, exit })?;
-                sender.attach_local(interface.index)?;
-                self.segmenters.push(segmenter);
-                info!(interface = name, "replicating local traffic");
+        let transit = transit.into_iter().map(|name| (Hook::ReplicateTransit, name));
+        let local = local.into_iter().map(|name| (Hook::ReplicateLocal, name));
+        for (hook, name) in transit.chain(local) {
+            match self.interfaces.number(&name) {
+                Some(_) => self.attach(hook, &name)?,
+                None => self.await_interface(hook, name),
             }
         }
         Ok(())
     }
+
+    /// Leaves a program to [`follow`](Node::follow).
+    fn await_interface(&mut self, hook: Hook, name: String) {
+        let then = match hook {
+            Hook::Eliminate => "copies will be eliminated",
+            Hook::ReplicateTransit | Hook::ReplicateLocal => "traffic will be replicated",
+        };
+        warn!(interface = name, "the interface does not exist; {then} when it is there");
+        self.attached.insert((hook, name), Attached { number: NO_INTERFACE, obstacle: None });
+    }
+
+    /// Attaches a program to the interface that has this name now.
+    fn attach(&mut self, hook: Hook, name: &str) -> Result<()> {
+        match hook {
+            Hook::Eliminate => self.attach_elimination(&[name.to_owned()]),
+            Hook::ReplicateTransit | Hook::ReplicateLocal => {
+                let interface = interface::find(name)?;
+                self.attach_replication(hook, &interface).with_context(|| format!("interface {name}"))?;
+                self.is_attached(hook, name, interface.index);
+                Ok(())
+            }
+        }
+    }
+
+    fn attach_replication(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
+        let (name, xdp) = (&interface.name, self.config.xdp);
+        let sender = self.sender.as_mut().context("programs are attached after they are loaded")?;
+        if hook == Hook::ReplicateTransit {
+            sender.attach_transit(interface.index, xdp)?;
+            info!(interface = name, "replicating transit traffic");
+        } else {
+            let segmenter = Segmenter::create(interface)?;
+            let (entry, exit) = (segmenter.entry(), segmenter.exit());
+            // The kernel closes a killed process's links in this order, and nothing may go into a loop that has ended.
+            sender.attach_local(interface.index)?;
+            sender.attach_loop(Loop { device: interface.index, entry, exit })?;
+            self.segmenters.push(segmenter);
+            info!(interface = name, "replicating local traffic");
+        }
+        Ok(())
+    }
+
+    /// Attaches elimination to all of the interfaces or to none.
+    fn attach_elimination(&mut self, names: &[String]) -> Result<()> {
+        let interfaces = &self.interfaces;
+        let in_context = |name: &str| format!("interface {name}");
+        for name in names {
+            refuse_reverse_path_filter(name)?;
+        }
+        let numbers: Vec<u32> = names.iter().filter_map(|name| interfaces.number(name)).collect();
+        let receiver = self.receiver.as_mut().context("programs are attached after they are loaded")?;
+        let switched = receiver.attach(&numbers, self.config.xdp).map_err(|error| {
+            let name = error.interface().and_then(|number| interfaces.name(number)).map(in_context);
+            match name {
+                Some(name) => anyhow::Error::from(error).context(name),
+                None => error.into(),
+            }
+        })?;
+        for (number, gap) in switched {
+            let interface = interfaces.name(number);
+            warn!(
+                interface,
+                "elimination is in another XDP mode now; copies were not eliminated for {gap:?}"
+            );
+        }
+        for (name, number) in names.iter().zip(numbers) {
+            info!(interface = name, "eliminating copies");
+            self.is_attached(Hook::Eliminate, name, number);
+        }
+        self.release_others()
+    }
+
+    /// Ends the elimination that an earlier agent left on other interfaces, with its flows and keys.
+    fn release_others(&self) -> Result<()> {
+        let Some(receiver) = &self.receiver else { return Ok(()) };
+        let released = receiver.release_others().context("cannot end what an earlier agent left")?;
+        if !released.is_empty() {
+            info!(interfaces = ?released, "the elimination of an earlier agent has ended");
+        }
+        Ok(())
+    }
+
+    fn is_attached(&mut self, hook: Hook, name: &str, number: u32) {
+        self.attached.insert((hook, name.to_owned()), Attached { number, obstacle: None });
+    }
 }
 
-/// The interfaces that a node works on, with their numbers now.
-fn interfaces(config: &Config) -> BTreeMap<String, Option<u32>> {
-    let of_paths = config.paths.values().map(|path| &path.interface);
-    let named = [&config.transit, &config.local, &config.watch].into_iter().flatten();
-    let signalled = config.controller.iter().flat_map(|controller| &controller.interfaces);
-    let names = of_paths.chain(named).chain(signalled);
-    names.map(|name| (name.clone(), interface::index(name))).collect()
+impl Drop for Node {
+    /// Nothing goes into a loop whose exit has no program any more.
+    fn drop(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.detach_local();
+        }
+        for segmenter in &self.segmenters {
+            segmenter.drain().unwrap_or_else(|error| warn!("packets may be lost: {error}"));
+        }
+    }
 }
 
 /// A flow with a new session: numbers start at a random place, so that no receiver takes them for old ones.

@@ -36,6 +36,12 @@ pub struct Status {
     pub written_unix_ms: u64,
     /// What the agent works by.
     pub configuration: ConfigurationStatus,
+    /// By path number, counted from one.
+    #[serde(default)]
+    pub paths: BTreeMap<u8, PathState>,
+    /// Interfaces that a program is missing from, and why.
+    #[serde(default)]
+    pub unattached: BTreeMap<String, String>,
     /// By flow number.
     pub send: BTreeMap<u16, SendStatus>,
     /// By flow number, then by path number, counted from one.
@@ -60,6 +66,15 @@ pub struct ConfigurationStatus {
     pub looked_at_unix_ms: u64,
     /// Why what was read then was refused, and the configuration before it stays in force.
     pub refused: Option<String>,
+}
+
+/// Whether a path can be used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PathState {
+    /// Its interface is up, and its next hop known.
+    pub up: bool,
+    /// Why it cannot be used. The agent looks again every second.
+    pub why: Option<String>,
 }
 
 /// A flow that is replicated.
@@ -165,6 +180,8 @@ impl Status {
             pid: std::process::id(),
             written_unix_ms: unix_now_ms(),
             configuration: configuration.clone(),
+            paths: config.paths.keys().map(|path| (number(*path), PathState::of(node, *path))).collect(),
+            unattached: node.unattached(),
             send,
             receive,
             refused_by_device,
@@ -227,6 +244,12 @@ impl StatusFile {
 impl fmt::Display for StatusFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.path.display().fmt(f)
+    }
+}
+
+impl PathState {
+    fn of(node: &Node, path: PathId) -> Self {
+        PathState { up: node.is_up(path), why: node.obstacle(path) }
     }
 }
 

@@ -4,8 +4,9 @@
 use crate::config::{Config, PathConfig};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_bpf::{Prefix, Receiver, ReceiverOptions, Rule, SendPath, Sender};
-use hawser_io::interface::{self, Interface};
+use hawser_io::interface;
 use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
+use std::collections::BTreeMap;
 use std::fs;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -15,18 +16,82 @@ use tracing::warn;
 /// Copies of a transparent packet come within this time (the paper's threshold).
 const TRANSPARENT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The directory of this node's pins, made when missing.
+/// The interfaces that a node works on, as they are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Interfaces(BTreeMap<String, Option<State>>);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct State {
+    number: u32,
+    /// It is up and has a carrier.
+    runs: bool,
+}
+
+impl Interfaces {
+    pub(super) fn look(config: &Config) -> Result<Self> {
+        let running = interface::running().context("the interfaces cannot be looked at")?;
+        let of_paths = config.paths.values().map(|path| &path.interface);
+        let named = [&config.transit, &config.local, &config.watch].into_iter().flatten();
+        let signalled = config.controller.iter().flat_map(|controller| &controller.interfaces);
+        let names = of_paths.chain(named).chain(signalled);
+        let state = |name: &String| {
+            interface::index(name).map(|number| State { number, runs: running.contains(name) })
+        };
+        Ok(Interfaces(names.map(|name| (name.clone(), state(name))).collect()))
+    }
+
+    pub(super) fn number(&self, name: &str) -> Option<u32> {
+        self.state(name).map(|state| state.number)
+    }
+
+    /// The name of an interface.
+    pub(super) fn name(&self, number: u32) -> Option<&str> {
+        let mut named = self.0.iter().filter(|(_, state)| state.is_some_and(|state| state.number == number));
+        named.next().map(|(name, _)| name.as_str())
+    }
+
+    /// Why nothing can leave by an interface, if nothing can.
+    pub(super) fn obstacle(&self, name: &str) -> Option<String> {
+        match self.state(name) {
+            None => Some(format!("its interface {name} does not exist")),
+            Some(State { runs: false, .. }) => {
+                Some(format!("its interface {name} is down or has no carrier"))
+            }
+            Some(_) => None,
+        }
+    }
+
+    fn state(&self, name: &str) -> Option<State> {
+        self.0.get(name).copied().flatten()
+    }
+}
+
+/// The directory of this node's pins. It is made when there is something to pin.
 pub(super) fn pins(config: &Config) -> Result<PathBuf> {
     let pins = config.pins.join(&config.name);
-    let directory = pins.display();
-    fs::create_dir_all(&pins).with_context(|| {
-        format!("cannot create {directory} (the agent runs as root, and pins are kept in a bpf file system)")
-    })?;
     ensure!(
-        statfs(&pins)?.filesystem_type() == BPF_FS_MAGIC,
-        "{directory} is not in a bpf file system: `mount -t bpf bpf /sys/fs/bpf`, and let `pins` be a place in it"
+        is_in_bpf_file_system(&pins)?,
+        "{} is not in a bpf file system: `mount -t bpf bpf /sys/fs/bpf`, and let `pins` be a place in it",
+        pins.display()
     );
     Ok(pins)
+}
+
+/// Ends the elimination that an earlier agent of this node left; says whether there was one.
+pub(crate) fn remove_pins(config: &Config) -> Result<bool> {
+    let pins = config.pins.join(&config.name);
+    if !pins.exists() || !is_in_bpf_file_system(&pins)? {
+        return Ok(false);
+    }
+    fs::remove_dir_all(&pins).with_context(|| format!("cannot remove {}", pins.display()))?;
+    Ok(true)
+}
+
+fn is_in_bpf_file_system(path: &Path) -> Result<bool> {
+    let existing = path.ancestors().find(|path| path.exists());
+    let existing = existing.with_context(|| format!("{} is nowhere", path.display()))?;
+    let found = statfs(existing).with_context(|| format!("cannot look at {}", existing.display()))?;
+    Ok(found.filesystem_type() == BPF_FS_MAGIC)
 }
 
 pub(super) fn load_receiver(port: u16, pins: PathBuf) -> Result<Receiver> {
@@ -40,20 +105,27 @@ pub(super) fn load_receiver(port: u16, pins: PathBuf) -> Result<Receiver> {
         fingerprint_key: [word(low), word(high)],
         pins: Some(pins),
     };
-    Ok(Receiver::load(&options)?)
+    let receiver = Receiver::load(&options)?;
+    if !receiver.replaced_tables().is_empty() {
+        warn!(
+            "the tables of an earlier agent have another layout and are replaced: {}; counters begin again, and copies \
+             that are on their way may pass twice",
+            receiver.replaced_tables().join(", ")
+        );
+    }
+    Ok(receiver)
 }
 
-/// What the kernel needs to know of a path, from the routing table and, for the next hop, from `neighbour`.
-pub(super) fn resolve(
-    path: &PathConfig,
-    neighbour: impl Fn(IpAddr, &Interface) -> Result<Option<[u8; 6]>, interface::Error>,
-) -> Result<Option<SendPath>> {
+/// What the kernel needs to know of a path, from the routing table and the kernel's neighbours; none while the next hop is
+/// being asked for its link-layer address.
+pub(super) fn resolve(path: &PathConfig) -> Result<Option<SendPath>> {
     let interface = interface::find(&path.interface)?;
     let mtu_bytes = match path.mtu_bytes {
         Some(mtu) => mtu,
         None => u16::try_from(interface.mtu_bytes).unwrap_or(u16::MAX),
     };
-    Ok(neighbour(next_hop(path)?, &interface)?.map(|next_hop_mac| SendPath {
+    let next_hop_mac = interface::follow_neighbour(next_hop(path)?, &interface)?;
+    Ok(next_hop_mac.map(|next_hop_mac| SendPath {
         ifindex: interface.index,
         local: path.local,
         remote: path.remote,
@@ -80,7 +152,7 @@ pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
     // The larger of the two is in force (Documentation/networking/ip-sysctl.rst).
     if setting("all").max(setting(interface)) == STRICT {
         bail!(
-            "the reverse path filter is strict, which drops what arrives by other paths than the route back; \
+            "interface {interface}: the reverse path filter is strict, which drops what arrives by other paths than the route back; \
              run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"
         );
     }

@@ -47,6 +47,13 @@ fn describe(status: &Status, now_ms: u64) -> String {
     if let Some(controller) = &status.controller {
         text += &controlled::describe(controller, now_ms);
     }
+    for (path, state) in status.paths.iter().filter(|(_, state)| !state.up) {
+        let why = state.why.as_deref().unwrap_or("not looked at yet");
+        let _ = writeln!(text, "PATH {path} CANNOT BE USED: {why}");
+    }
+    for (interface, why) in &status.unattached {
+        let _ = writeln!(text, "NOTHING IS DONE ON {interface}: {why}");
+    }
     text += &sent(status);
     text += &received(status);
     for (path, count) in status.refused_by_device.iter().filter(|(_, count)| **count > 0) {
@@ -160,7 +167,7 @@ fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{ConfigurationStatus, Copies, SendStatus};
+    use super::super::{ConfigurationStatus, Copies, PathState, SendStatus};
     use super::*;
     use std::collections::BTreeMap;
 
@@ -186,6 +193,8 @@ mod tests {
             pid: 17,
             written_unix_ms: 100_000,
             configuration: ConfigurationStatus { looked_at_unix_ms: 0, refused: None },
+            paths: BTreeMap::from([(1, PathState { up: true, why: None })]),
+            unattached: BTreeMap::new(),
             send: BTreeMap::from([(7, SendStatus { policy: 0b101, packets: 7, bytes: 700, copies })]),
             receive: BTreeMap::from([(3, BTreeMap::from([(2, received)]))]),
             refused_by_device: BTreeMap::new(),
@@ -220,7 +229,12 @@ mod tests {
     fn what_needs_attention_is_said() {
         let mut status = status();
         status.configuration.refused = Some("line 3: no".to_owned());
+        let why = Some("its interface wlan0 does not exist".to_owned());
+        status.paths.insert(2, PathState { up: false, why });
+        status.unattached.insert("lan0".to_owned(), "it does not exist".to_owned());
         let text = describe(&status, 200_000);
+        assert!(text.contains("PATH 2 CANNOT BE USED: its interface wlan0 does not exist"), "{text}");
+        assert!(text.contains("NOTHING IS DONE ON lan0: it does not exist"), "{text}");
         assert!(text.contains("NOT RUNNING: process 17 wrote this 100 s ago"), "{text}");
         assert!(text.contains("in force: line 3: no"), "{text}");
     }

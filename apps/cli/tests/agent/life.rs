@@ -1,22 +1,12 @@
 //! What becomes of traffic when agents die, are restarted or told something else, and when their network changes.
 
-use crate::rig::{IN_FLIGHT, Rig, assert_losses, hawser, unplugged, wait};
-use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
+use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, hawser, unplugged, wait};
+use hawser_lab::edges::{Edge, FLOW, Replication};
 use hawser_units::PathSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
-
-fn egress_copies(edges: &mut Edges, path: u8) -> u64 {
-    edges.egress().unwrap().receive[&FLOW][&path].packets
-}
-
-/// Waits until copies arrive by a path, of which there were `before`.
-fn await_copies(edges: &mut Edges, path: u8, before: u64) {
-    let arrived = |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
-    edges.egress_agent.wait_until("saw copies", arrived).unwrap();
-}
 
 #[test]
 fn traffic_takes_the_default_route_when_the_ingress_agent_is_killed() {
@@ -218,7 +208,7 @@ fn an_interface_may_go_and_come_back() {
                 Edge::Ingress => &mut edges.ingress_agent,
                 Edge::Egress => &mut edges.egress_agent,
             };
-            unplugged(lab, edge, || agent.wait_until_logged("its interface path2 is gone").unwrap());
+            unplugged(lab, edge, || agent.wait_until_logged("its interface path2 does not exist").unwrap());
             let before = egress_copies(edges, 2);
             await_copies(edges, 2, before);
         }

@@ -4,3 +4,4 @@ mod controlled;
 mod life;
 mod refusals;
 mod rig;
+mod start;

@@ -1,6 +1,6 @@
 //! An agent that cannot do its work says why, and what to do, in one line, and leaves nothing attached.
 
-use crate::rig::{Rig, hawser};
+use crate::rig::{Rig, hawser, xdp};
 use hawser_lab::topology::{Lab, Topology};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -79,16 +79,9 @@ fn assert_says(refusal: &str, words: &[&str]) {
 }
 
 #[test]
-fn a_missing_interface() {
-    let refusal = Setup::new().refusal(|text| text.replace("source0", "nowhere0"), |_| ());
-    assert_says(&refusal, &["nowhere0", "does not exist"]);
-}
-
-#[test]
-fn a_next_hop_that_does_not_answer() {
-    let setup = Setup::new();
-    setup.lab.ingress().ip("neigh del 10.1.2.2 dev path2").unwrap();
-    assert_says(&setup.refusal(|text| text, |_| ()), &["path 2", "10.1.2.2 does not answer on path2"]);
+fn an_interface_without_native_xdp() {
+    let refusal = Setup::new().refusal(|text| text.replace("source0", "lo"), |_| ());
+    assert_says(&refusal, &["lo", "no native XDP", "generic XDP"]);
 }
 
 #[test]
@@ -99,8 +92,8 @@ fn a_strict_reverse_path_filter() {
     assert_says(&refusal, &["path2", "sysctl -w net.ipv4.conf.path2.rp_filter=2"]);
     // With a loose one for all, it is loose.
     setup.lab.ingress().sysctl("net.ipv4.conf.all.rp_filter", "2").unwrap();
-    let refusal = setup.refusal(|text| text.replace("source0", "nowhere0"), |_| ());
-    assert_says(&refusal, &["nowhere0"]);
+    let refusal = setup.refusal(|text| text.replace("source0", "lo"), |_| ());
+    assert_says(&refusal, &["lo", "no native XDP"]);
 }
 
 #[test]
@@ -109,6 +102,9 @@ fn an_interface_whose_xdp_is_taken() {
     let setup = Setup { lab: rig.lab, directory: tempfile::tempdir().unwrap() };
     let refusal = setup.refusal(|text| text, |_| ());
     assert_says(&refusal, &["source0", "already has an XDP program", "bpftool net"]);
+    assert!(!setup.lab.pins("refused").exists());
+    let devices = setup.lab.addressing().paths.iter().map(|path| &path.near.device);
+    devices.for_each(|device| assert_eq!(xdp(setup.lab.ingress(), device), None));
 }
 
 #[test]

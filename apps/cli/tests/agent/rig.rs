@@ -1,6 +1,7 @@
 //! A lab of two paths whose edges run `hawser agent`, and traffic through it while something happens to them.
 
-use hawser_lab::edges::{Edge, Edges, Replication};
+use hawser_io::netns::Namespace;
+use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
 use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::{PathId, PathSet};
@@ -11,6 +12,9 @@ use tempfile::TempDir;
 
 /// The rate of each stream.
 const RATE_PPS: u32 = 2_000;
+
+/// The rate of each stream of trains, so that some are in the loop device whenever it goes.
+const TRAINS_PPS: u32 = 8_000;
 
 /// What traffic is given to arrive when the senders have ended.
 const GRACE: Duration = Duration::from_millis(300);
@@ -48,20 +52,31 @@ impl Rig {
 
     /// Lets UDP of both IP versions flow from the source to the viewer while `act` does something to the edges.
     pub(crate) fn under_traffic(&mut self, act: impl FnOnce(&mut Edges, &Lab)) -> Vec<StreamReport> {
-        let stop = Stop::default();
         let ends = Endpoints::from(&self.lab);
-        let stream = |family| Stream {
-            kind: Kind::UdpConnected,
-            family,
-            packets: 1_000_000,
-            rate_pps: RATE_PPS,
-            payload_bytes: 200,
-        };
+        self.under(&ends, Kind::UdpConnected, RATE_PPS, act)
+    }
+
+    /// Lets trains of UDP segments of both IP versions flow from the ingress edge itself to the viewer while `act` does
+    /// something to the edges.
+    pub(crate) fn under_local_trains(&mut self, act: impl FnOnce(&mut Edges, &Lab)) -> Vec<StreamReport> {
+        let ends = Endpoints { source: self.lab.ingress().clone(), ..Endpoints::from(&self.lab) };
+        self.under(&ends, Kind::UdpGso, TRAINS_PPS, act)
+    }
+
+    fn under(
+        &mut self,
+        ends: &Endpoints,
+        kind: Kind,
+        rate_pps: u32,
+        act: impl FnOnce(&mut Edges, &Lab),
+    ) -> Vec<StreamReport> {
+        let stop = Stop::default();
+        let stream = |family| Stream { kind, family, packets: 1_000_000, rate_pps, payload_bytes: 200 };
         let streams = [Family::Ipv4, Family::Ipv6].map(stream);
         thread::scope(|scope| {
             // However `act` ends, so does the traffic.
             let _ends = Requested(stop.clone());
-            let traffic = scope.spawn(|| traffic::run(&ends, &streams, GRACE, &stop).unwrap());
+            let traffic = scope.spawn(|| traffic::run(ends, &streams, GRACE, &stop).unwrap());
             self.await_packets();
             act(&mut self.edges, &self.lab);
             self.await_packets();
@@ -77,6 +92,17 @@ impl Rig {
             thread::sleep(Duration::from_millis(5));
         }
     }
+}
+
+/// Copies of the IPv4 flow that have arrived by a path.
+pub(crate) fn egress_copies(edges: &mut Edges, path: u8) -> u64 {
+    edges.egress().unwrap().receive[&FLOW][&path].packets
+}
+
+/// Waits until copies arrive by a path, of which there were `before`.
+pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
+    let arrived = |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
+    edges.egress_agent.wait_until("saw copies", arrived).unwrap();
 }
 
 /// Waits until there is what is hoped for.
@@ -140,6 +166,13 @@ pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
     );
     namespace.ip(&plug).unwrap();
     connect(lab, second);
+}
+
+/// How `ip link` describes the XDP program of a device, if it has one.
+pub(crate) fn xdp(namespace: &Namespace, device: &str) -> Option<String> {
+    let output = namespace.command("ip").unwrap().args(["link", "show", "dev", device]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.split_whitespace().find(|word| word.starts_with("xdp")).map(str::to_owned)
 }
 
 /// Packets that came in by the viewer's device.

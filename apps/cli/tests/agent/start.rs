@@ -1,0 +1,258 @@
+//! An agent starts with what works, and what its file says is then what the kernel holds.
+
+use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, connect, egress_copies, unplugged, wait, xdp};
+use hawser_lab::edges::{Agent, Edge, Edges, Replication, Sender};
+use hawser_lab::topology::Lab;
+use hawser_units::PathSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Starts the ingress agent while path 2 does not work, for which it gives a reason; the other path is used.
+fn start_without_path_2(edges: &mut Edges, why: &str) {
+    let before = egress_copies(edges, 1);
+    edges.ingress_agent.start_again().unwrap();
+    await_copies(edges, 1, before);
+    let status = edges.ingress().unwrap();
+    assert_eq!((status.paths[&1].up, &status.paths[&1].why), (true, &None));
+    let path = &status.paths[&2];
+    assert!(!path.up && path.why.as_ref().is_some_and(|text| text.contains(why)), "{path:?}");
+    assert!(edges.ingress_agent.log().contains(why), "{}", edges.ingress_agent.log());
+}
+
+fn await_path_2(edges: &mut Edges) {
+    edges.ingress_agent.wait_until("used path 2", |status| status.paths[&2].up).unwrap();
+    let before = egress_copies(edges, 2);
+    await_copies(edges, 2, before);
+}
+
+/// Changes a configuration while its agent does not run.
+fn change(agent: &Agent, change: impl FnOnce(String) -> String) {
+    let file = agent.configuration_file();
+    fs::write(&file, change(fs::read_to_string(&file).unwrap())).unwrap();
+}
+
+/// A configuration without the parts that begin with `header` and have `line`.
+fn without(text: &str, header: &str, line: &str) -> String {
+    let kept = text.split("\n\n").filter(|part| !(part.trim().starts_with(header) && part.contains(line)));
+    kept.collect::<Vec<_>>().join("\n\n")
+}
+
+#[test]
+fn an_agent_starts_without_an_interface_and_uses_its_path_when_it_comes() {
+    let mut rig = Rig::new();
+    rig.edges.ingress_agent.terminate().unwrap();
+    let reports = rig.under_traffic(|edges, lab| {
+        unplugged(lab, Edge::Ingress, || start_without_path_2(edges, "path2 does not exist"));
+        await_path_2(edges);
+    });
+    assert_losses(&reports, IN_FLIGHT, 0);
+}
+
+#[test]
+fn an_agent_starts_with_an_interface_that_is_down_and_uses_its_path_when_it_is_up() {
+    let mut rig = Rig::new();
+    rig.edges.ingress_agent.terminate().unwrap();
+    let reports = rig.under_traffic(|edges, lab| {
+        lab.ingress().ip("link set path2 down").unwrap();
+        start_without_path_2(edges, "path2 is down");
+        lab.ingress().ip("link set path2 up").unwrap();
+        await_path_2(edges);
+    });
+    assert_losses(&reports, IN_FLIGHT, 0);
+}
+
+#[test]
+fn an_agent_starts_with_a_silent_next_hop_and_uses_its_path_when_it_answers() {
+    let mut rig = Rig::new();
+    rig.edges.ingress_agent.terminate().unwrap();
+    silence(&rig.lab, 1);
+    let reports = rig.under_traffic(|edges, lab| {
+        start_without_path_2(edges, "10.1.2.2 does not answer on path2");
+        connect(lab, lab.paths().nth(1).unwrap());
+        await_path_2(edges);
+    });
+    assert_losses(&reports, IN_FLIGHT, 0);
+}
+
+#[test]
+fn an_agent_without_any_path_starts_and_waits() {
+    let mut rig = Rig::new();
+    rig.edges.ingress_agent.terminate().unwrap();
+    (0..2).for_each(|path| silence(&rig.lab, path));
+    rig.edges.ingress_agent.start_again().unwrap();
+    let status = rig.edges.ingress().unwrap();
+    assert!(status.paths.values().all(|path| !path.up && path.why.is_some()), "{status:?}");
+    rig.lab.paths().for_each(|path| connect(&rig.lab, path));
+    let is_up = |status: &hawser_agent::Status| status.paths.values().all(|path| path.up);
+    rig.edges.ingress_agent.wait_until("used both paths", is_up).unwrap();
+    let reports = rig.under_traffic(|edges, _| (1..=2).for_each(|path| await_copies(edges, path, 0)));
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn an_agent_waits_for_an_interface_that_traffic_is_to_come_by() {
+    let mut rig = Rig::new();
+    let agent = &mut rig.edges.ingress_agent;
+    agent.terminate().unwrap();
+    change(agent, |text| text.replace("transit = [", "transit = [\"late0\", "));
+    agent.start_again().unwrap();
+    assert!(agent.status().unwrap().unattached["late0"].contains("does not exist"));
+    rig.lab.ingress().ip("link add late0 type veth peer name late1\nlink set late0 up").unwrap();
+    agent.wait_until("attached to it", |status| status.unattached.is_empty()).unwrap();
+    assert!(xdp(rig.lab.ingress(), "late0").is_some());
+    let reports = rig.under_traffic(|edges, _| await_copies(edges, 2, 0));
+    assert_losses(&reports, 0, 0);
+}
+
+/// Takes a path's next hop away, and what the kernel knows of it.
+fn silence(lab: &Lab, path: usize) {
+    lab.network().ip(&format!("link set in{} nomaster", path + 1)).unwrap();
+    let far = &lab.addressing().paths[path].far;
+    lab.ingress().ip(&format!("neigh del {} dev path{}", far.v4, path + 1)).unwrap();
+}
+
+#[test]
+fn a_refused_start_leaves_elimination_as_it_was() {
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, lab| {
+        let agent = &mut edges.egress_agent;
+        agent.terminate().unwrap();
+        let file = agent.configuration_file();
+        let good = fs::read_to_string(&file).unwrap();
+        // One flow less, and a path that nothing can be attached to.
+        fs::write(&file, without(&good, "[[receive]]", "flow = 2").replace("\"path2\"", "\"lo\"")).unwrap();
+        let refusal = agent.start_again().unwrap_err().to_string();
+        assert!(refusal.contains("lo") && refusal.contains("no native XDP"), "{refusal}");
+        assert_eq!(xdp(lab.egress(), "path2").as_deref(), Some("xdp"));
+        fs::write(&file, good).unwrap();
+        agent.start_again().unwrap();
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn what_the_file_no_longer_says_ends_with_a_restart() {
+    let mut rig = Rig::new();
+    let pins = rig.lab.pins("egress").join("egress");
+    let links = || names(&pins).into_iter().filter(|name| name.starts_with("link-")).count();
+    assert_eq!(links(), 2);
+    let reports = rig.under_traffic(|edges, lab| {
+        let agent = &mut edges.egress_agent;
+        agent.terminate().unwrap();
+        change(agent, |text| without(&without(&text, "[[receive]]", "flow = 2"), "[[path]]", "number = 2"));
+        agent.start_again().unwrap();
+        let before = egress_copies(edges, 1);
+        await_copies(edges, 1, before);
+        let refuses = |status: &hawser_agent::Status| {
+            status.not_eliminated.get("dropped_unknown_flow").is_some_and(|count| *count > 100)
+        };
+        edges.egress_agent.wait_until("refused the flow", refuses).unwrap();
+        assert_eq!((xdp(lab.egress(), "path2"), links()), (None, 1));
+    });
+    assert_losses(&reports[..1], 0, 0);
+}
+
+#[test]
+fn a_node_that_is_to_receive_nothing_eliminates_nothing_after_a_restart() {
+    let mut rig = Rig::new();
+    rig.edges.ingress_agent.terminate().unwrap();
+    let agent = &mut rig.edges.egress_agent;
+    agent.terminate().unwrap();
+    change(agent, |text| without(&without(&text, "[[receive]]", "flow = 1"), "[[receive]]", "flow = 2"));
+    agent.start_again().unwrap();
+    assert!(!rig.lab.pins("egress").join("egress").exists());
+    wait("the end of the program", || xdp(rig.lab.egress(), "path2").is_none().then_some(()));
+}
+
+#[test]
+fn the_mode_of_xdp_follows_the_file_and_nothing_is_lost() {
+    const GENERIC: &str = "[node]\ngeneric_xdp = true\n";
+    let mut rig = Rig::new();
+    let reports = rig.under_traffic(|edges, lab| {
+        for (from, to, mode) in [("[node]\n", GENERIC, "xdpgeneric"), (GENERIC, "[node]\n", "xdp")] {
+            edges.egress_agent.terminate().unwrap();
+            change(&edges.egress_agent, |text| text.replace(from, to));
+            edges.egress_agent.start_again().unwrap();
+            for path in 1..=2 {
+                assert_eq!(xdp(lab.egress(), &format!("path{path}")).as_deref(), Some(mode));
+                let before = egress_copies(edges, path);
+                await_copies(edges, path, before);
+            }
+            assert!(edges.egress_agent.log().contains("in another XDP mode"));
+        }
+    });
+    assert_losses(&reports, 0, 0);
+}
+
+#[test]
+fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
+    let mut rig = Rig::new();
+    let pins = rig.lab.pins("egress").join("egress");
+    let reports = rig.under_traffic(|edges, _| {
+        edges.egress_agent.terminate().unwrap();
+        // Each has the size of the other then.
+        let [windows, seen] = ["windows", "seen"].map(|name| find(&pins, name));
+        let aside = windows.with_file_name("aside");
+        for (from, to) in [(&windows, &aside), (&seen, &windows), (&aside, &seen)] {
+            fs::rename(from, to).unwrap();
+        }
+        edges.egress_agent.start_again().unwrap();
+        assert!(edges.egress_agent.log().contains("another layout and are replaced: windows, seen"));
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+        // They fit now.
+        edges.egress_agent.terminate().unwrap();
+        edges.egress_agent.start_again().unwrap();
+        assert!(!edges.egress_agent.log().contains("another layout"));
+    });
+    assert_losses(&reports, 0, IN_FLIGHT);
+}
+
+#[test]
+fn tables_that_have_no_layout_are_replaced_and_nothing_is_lost() {
+    let mut rig = Rig::new();
+    let pins = rig.lab.pins("egress").join("egress");
+    let reports = rig.under_traffic(|edges, _| {
+        edges.egress_agent.terminate().unwrap();
+        let tables = find(&pins, "windows").parent().unwrap().to_owned();
+        for name in names(&tables) {
+            fs::rename(tables.join(&name), pins.join(&name)).unwrap();
+        }
+        fs::remove_dir(&tables).unwrap();
+        edges.egress_agent.start_again().unwrap();
+        assert!(edges.egress_agent.log().contains("another layout and are replaced"));
+        let before = egress_copies(edges, 2);
+        await_copies(edges, 2, before);
+    });
+    assert_losses(&reports, 0, IN_FLIGHT);
+    assert!(!pins.join("windows").exists() && find(&pins, "windows").exists());
+}
+
+/// Where a table is pinned.
+fn find(pins: &Path, name: &str) -> PathBuf {
+    let folders = names(pins).into_iter().map(|folder| pins.join(folder)).filter(|path| path.is_dir());
+    let mut places = folders.chain([pins.to_owned()]).map(|folder| folder.join(name));
+    places.find(|path| path.exists()).unwrap()
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn trains_of_local_senders_survive_the_end_of_the_agent() {
+    let replication = Replication { sender: Sender::Ingress, ..Replication::on(PathSet::from_bits(0b11)) };
+    let mut rig = Rig::replicating(&replication);
+    let reports = rig.under_local_trains(|edges, _| {
+        for _ in 0..3 {
+            let before = egress_copies(edges, 2);
+            await_copies(edges, 2, before);
+            assert!(edges.ingress_agent.terminate().unwrap().success());
+            edges.ingress_agent.start_again().unwrap();
+        }
+    });
+    assert_losses(&reports, 0, 0);
+}
