@@ -1,5 +1,6 @@
 use crate::cells::{Cells, MAX_SPARE, OVERHEAD};
 use crate::equation::{Equation, MAX_SPAN};
+use crate::window::Window;
 use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, Refused, code};
 use hawser_units::ByteSize;
 use std::collections::VecDeque;
@@ -56,10 +57,8 @@ impl Config {
 #[derive(Debug)]
 pub struct Decoder {
     config: Config,
-    /// The oldest packet of the window.
-    first: u64,
-    /// The symbols of the packets from `first`, as far as they are known.
-    window: VecDeque<Option<Vec<u8>>>,
+    /// The symbols of the packets that it remembers, as far as they are known.
+    window: Window,
     /// In the order of their first packets, which are unknown packets of the window.
     equations: Vec<Equation>,
     determined: VecDeque<(u64, Vec<u8>)>,
@@ -80,8 +79,7 @@ impl Decoder {
         let cells = Cells::new(&config);
         Decoder {
             config,
-            first: 0,
-            window: VecDeque::new(),
+            window: Window::default(),
             equations: Vec::new(),
             determined: VecDeque::new(),
             determined_bytes: 0,
@@ -125,24 +123,20 @@ impl Decoder {
 
     /// Gives up all packets before `id`.
     pub fn forget_before(&mut self, id: u64) {
-        let forgotten = id.saturating_sub(self.first).try_into().unwrap_or(usize::MAX);
-        for symbol in self.window.drain(..forgotten.min(self.window.len())).flatten() {
-            self.cells.give(symbol);
-        }
-        self.first = self.first.max(id);
-        let abandoned = self.equations.partition_point(|equation| equation.first < self.first);
+        let cells = &mut self.cells;
+        self.window.forget_before(id, |symbol| cells.give(symbol));
+        let first = self.window.first();
+        let abandoned = self.equations.partition_point(|equation| equation.first < first);
         for equation in self.equations.drain(..abandoned) {
             self.counts.abandoned += 1;
             self.cells.give(equation.symbol);
         }
         if self.window.is_empty() {
-            self.window.shrink_to(MAX_RANGE);
             self.equations.shrink_to(0);
             self.determined.shrink_to(0);
             self.cells.shrink();
-        } else if self.window.capacity() > 4 * self.window.len() + 4 * MAX_RANGE {
-            self.window.shrink_to(2 * self.window.len());
         }
+        self.window.shrink();
     }
 
     /// What has become of what came in.
@@ -150,13 +144,18 @@ impl Decoder {
         self.counts
     }
 
+    /// What packets and equations take of the memory that they may have. It is always known.
+    pub fn kept(&self) -> ByteSize {
+        ByteSize((self.cells.used() + self.determined_bytes) as u64)
+    }
+
     /// What the decoder holds in memory, counted one by one.
     pub fn memory(&self) -> ByteSize {
-        let symbols = self.window.iter().flatten().chain(self.cells.spare());
+        let symbols = self.window.symbols().chain(self.cells.spare());
         let packets = self.determined.iter().map(|(_, packet)| packet);
         let equations = self.equations.iter().flat_map(|equation| [&equation.symbol, &equation.coefficients]);
         let contents: usize = symbols.chain(packets).chain(equations).map(Vec::capacity).sum();
-        let tables = self.window.capacity() * size_of::<Option<Vec<u8>>>()
+        let tables = self.window.table_bytes()
             + self.equations.capacity() * size_of::<Equation>()
             + self.determined.capacity() * size_of::<(u64, Vec<u8>)>()
             + self.cells.spare().capacity() * size_of::<Vec<u8>>();
@@ -210,21 +209,18 @@ impl Decoder {
     /// Moves the window on so that it has `count` packets from `start`.
     fn reach(&mut self, start: u64, count: u64) -> Result<(), Refused> {
         let end = start.checked_add(count).filter(|end| *end <= IDS).ok_or(Refused::Range)?;
-        let first = self.first.max(end.saturating_sub(self.config.window_packets as u64));
+        let first = self.window.first().max(end.saturating_sub(self.config.window_packets as u64));
         if start < first {
             return Err(Refused::Forgotten);
         }
         self.forget_before(first);
-        let packets = (end - first) as usize;
-        if packets > self.window.len() {
-            self.window.resize_with(packets, || None);
-        }
+        self.window.extend_to(end);
         Ok(())
     }
 
     /// The symbol of packet `id` of the window.
     fn known(&self, id: u64) -> Option<&[u8]> {
-        self.window[(id - self.first) as usize].as_deref()
+        self.window.get(id)
     }
 
     /// Takes out of `equation` what is known, and the first packets of the other equations.
@@ -295,7 +291,7 @@ impl Decoder {
             self.counts.determined += 1;
             self.determined_bytes += packet.len() + OVERHEAD;
             self.determined.push_back((equation.first, packet.to_vec()));
-            self.window[(equation.first - self.first) as usize] = Some(symbol);
+            self.window.set(equation.first, symbol);
         }
     }
 
@@ -316,16 +312,16 @@ impl Decoder {
         } else {
             self.settle();
         }
-        self.window[(id - self.first) as usize] = Some(symbol);
+        self.window.set(id, symbol);
     }
 
     /// Forgets the oldest until what is left fits.
     fn keep_to_memory(&mut self) {
         while self.cells.used() + self.determined_bytes > self.config.room() {
-            if !self.window.is_empty() {
-                self.forget_before(self.first + 1);
-            } else {
-                self.give_up_determined();
+            let equation = self.equations.first().map(|equation| equation.first);
+            match self.window.first_known().into_iter().chain(equation).min() {
+                Some(oldest) => self.forget_before(oldest + 1),
+                None => self.give_up_determined(),
             }
         }
         while self.determined.len() > MAX_DETERMINED {

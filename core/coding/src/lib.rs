@@ -25,6 +25,7 @@ mod decoder;
 mod equation;
 pub mod field;
 pub mod kernel;
+mod window;
 
 pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, coefficients, encode, encode_with};
 pub use counts::{Counts, Refused};

@@ -213,9 +213,26 @@ fn tiny_packets_take_little_memory() {
 #[test]
 fn a_window_that_was_large_once_is_not_for_ever() {
     let mut decoder = Decoder::new(Config { window_packets: 1 << 16, ..Config::default() });
-    decoder.handle_original(0, b"first").unwrap();
-    decoder.handle_original(60_000, b"far ahead").unwrap();
+    for id in (0..60_000).step_by(64) {
+        decoder.handle_original(id, b"far from the others").unwrap();
+    }
     assert!(decoder.memory() > ByteSize(1 << 20));
     decoder.forget_before(59_900);
     assert!(decoder.memory() < ByteSize(20_000), "{:?}", decoder.memory());
+}
+
+#[test]
+fn a_number_far_ahead_costs_no_more_than_any_other() {
+    let config = Config { window_packets: 1 << 17, ..Config::default() };
+    let mut decoder = Decoder::new(config);
+    let mut most = 0;
+    for jump in 0..1000u64 {
+        // Within the window, beyond it, and back into what was skipped.
+        for id in [jump << 20, (jump << 20) + (1 << 16), (jump << 20) + (1 << 15)] {
+            decoder.handle_original(id, b"far ahead").unwrap();
+            most = most.max(decoder.memory().0);
+        }
+    }
+    // What is made at a jump is made at every one: a place for each packet of the window would be 3 MB.
+    assert!(most < 100_000, "{most} bytes");
 }

@@ -116,6 +116,30 @@ fn tiny_packets_do_not_take_the_memory_of_large_ones() {
 }
 
 #[test]
+fn numbers_far_ahead_cost_no_more_than_any_others() {
+    let _alone = alone();
+    let mut most = 0;
+    let jumps = || {
+        let mut end = end(Config { pool_limit: ByteSize(16_000_000), ..Config::default() });
+        let before = ALLOCATOR.allocated();
+        for number in 1..1000 {
+            // As far ahead as 24 bits tell, and a server believes.
+            let datagram = original(number << 20 & 0xff_ffff, b"far ahead");
+            let transmission = (number as u16).to_be_bytes();
+            let datagram = [&[1][..], &transmission, &datagram[3..]].concat();
+            end.handle_datagram(Instant::ZERO, path(0), &datagram, Ecn::Unknown).unwrap();
+            most = most.max(ALLOCATOR.allocated().saturating_sub(before));
+            turn(&mut end, Instant::ZERO);
+        }
+        end
+    };
+    let (end, _) = cost_of(jumps);
+    assert_eq!(end.stats().receiver.delivered, 999);
+    // Places for all packets that may be kept, made at each jump, would be 750 kB.
+    assert!(most < 64_000, "{most} bytes");
+}
+
+#[test]
 fn packets_held_for_order_cost_what_they_are_allowed() {
     let _alone = alone();
     let held = || {
