@@ -6,6 +6,7 @@ use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -33,6 +34,14 @@ impl FromStr for Controller {
         let url = Url::parse(text).map_err(|_| wrong())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if url.scheme() == "https" && url.has_host() && is_bare { Ok(Controller(url)) } else { Err(wrong()) }
+    }
+}
+
+impl Controller {
+    /// Its address, unless its host is a name.
+    pub fn address(&self) -> Option<SocketAddr> {
+        let host = self.0.host_str()?.trim_start_matches('[').trim_end_matches(']');
+        Some(SocketAddr::new(host.parse().ok()?, self.0.port_or_known_default()?))
     }
 }
 

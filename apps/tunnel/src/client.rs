@@ -6,6 +6,7 @@ mod cost;
 mod dial;
 mod hold;
 mod indices;
+pub(crate) mod kill_switch;
 mod search;
 mod servers;
 mod show;
@@ -14,6 +15,7 @@ mod usage;
 
 use crate::config::{ClientConfig, ServerEntry};
 use crate::device::Device;
+use crate::interfaces::Networks;
 use crate::join::{CloseCode, Opened, PathNumber};
 use crate::metrics;
 use crate::nat::Nat;
@@ -68,6 +70,8 @@ struct Client {
     dialer: Arc<Dialer>,
     device: Arc<Device>,
     uplinks: watch::Receiver<Vec<Uplink>>,
+    /// Those that this node is in.
+    networks: watch::Receiver<Networks>,
     servers: Servers,
     /// Where the device's packets go.
     to_session: watch::Sender<Option<mpsc::Sender<Vec<u8>>>>,
@@ -116,6 +120,7 @@ impl Client {
         let dialer = Arc::new(Dialer::new(&config)?);
         let usage = Usage::read(config.usage_file.clone())?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
+        let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
         let nat = config.masquerade.then(|| Nat::of_client(&common.interface)).transpose()?;
         let to_session = watch::Sender::new(None);
@@ -144,6 +149,7 @@ impl Client {
             dialer,
             device,
             uplinks,
+            networks,
             servers: Servers::watch(&config),
             to_session,
             mtu,
@@ -299,7 +305,11 @@ impl Client {
             coding: opened.coding.config().context("what the server says of coding makes no sense")?,
             borders: opened.coding.borders,
             device: Arc::clone(&self.device),
-            admission: Admission::Everything,
+            admission: Admission::FromServer {
+                own: opened.addresses.iter().map(|(address, _)| *address).collect(),
+                lan: self.config.lan.clone(),
+                networks: self.networks.clone(),
+            },
             keep: self.config.keep,
             // The one who sets it lives as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),

@@ -7,6 +7,7 @@
 mod client;
 pub mod config;
 mod device;
+mod interfaces;
 mod join;
 mod metrics;
 mod nat;
@@ -33,7 +34,7 @@ pub struct Args {
 #[derive(Debug, Clone, clap::Subcommand)]
 enum Command {
     /// Carry this node's packets over all of its uplinks to a server
-    Client(RunArgs),
+    Client(ClientArgs),
     /// Carry clients' packets on
     Server(RunArgs),
     Status(status::Args),
@@ -49,25 +50,43 @@ struct RunArgs {
     check: bool,
 }
 
+#[derive(Debug, Clone, clap::Args)]
+struct ClientArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Close what the kill switch closes and end: for the time before the network and the client are started
+    #[arg(long, conflicts_with = "check")]
+    close: bool,
+    /// Open what the kill switch closed, which it stays when the client ends, and end
+    #[arg(long, conflicts_with_all = ["check", "close"])]
+    release: bool,
+}
+
 /// Runs a client or a server until SIGINT or SIGTERM, or shows the status of one.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Client(args) => {
-            let config = ClientConfig::read(&args.config)?;
-            run_unless(args.check, client::run(config))
+            let config = ClientConfig::read(&args.run.config)?;
+            match args {
+                ClientArgs { release: true, .. } => client::kill_switch::release(&config),
+                ClientArgs { close: true, .. } => client::kill_switch::apply(&config),
+                ClientArgs { run: RunArgs { check: true, .. }, .. } => Ok(()),
+                _ => {
+                    // Before anything else, because what comes next may fail.
+                    client::kill_switch::apply(&config)?;
+                    run_to_end(client::run(config))
+                }
+            }
         }
         Command::Server(args) => {
             let config = ServerConfig::read(&args.config)?;
-            run_unless(args.check, server::run(config))
+            if args.check { Ok(()) } else { run_to_end(server::run(config)) }
         }
         Command::Status(args) => status::run(args),
     }
 }
 
-fn run_unless(only_check: bool, work: impl Future<Output = Result<()>>) -> Result<()> {
-    if only_check {
-        return Ok(());
-    }
+fn run_to_end(work: impl Future<Output = Result<()>>) -> Result<()> {
     // The kernel has as much to do with each packet as the tunnel, and a packet that changes threads waits for them.
     let threads = thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -20,8 +20,8 @@ impl Nat {
     }
 
     /// For packets from `sources` that leave by any other device than a server's, and against those between that device
-    /// and one of another server.
-    pub(crate) fn of_server(tun: &str, sources: &[Prefix]) -> Result<Nat> {
+    /// and one of another server. A client has `most_connections` at once, if that is given.
+    pub(crate) fn of_server(tun: &str, sources: &[Prefix], most_connections: Option<u32>) -> Result<Nat> {
         let forward = format!(
             "  chain forward {{\n    type filter hook forward priority filter;\n    \
              iifname \"{tun}\" oifgroup {SERVERS} counter drop\n    \
@@ -29,17 +29,57 @@ impl Nat {
         );
         let rules: String = sources.iter().map(|prefix| rule(tun, *prefix)).collect();
         let nat = if sources.is_empty() { String::new() } else { postrouting(&rules) };
-        Nat::set_up(tun, &(forward + &nat))
+        let bound = most_connections.map(|most| bound(tun, most)).unwrap_or_default();
+        Nat::set_up(tun, &(bound + &forward + &nat))
     }
 
     fn set_up(tun: &str, chains: &str) -> Result<Nat> {
-        let table = format!("hawser_{}", tun.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
-        // Adding a table that is there does nothing, so that the deletion never fails.
-        let script =
-            format!("add table inet {table}\ndelete table inet {table}\ntable inet {table} {{\n{chains}}}\n");
-        run_with_input("nft", &["-f", "-"], "nftables", &script)?;
+        let table = table_of(tun);
+        replace_table(&table, chains)?;
         Ok(Nat { table })
     }
+}
+
+/// The name of the table for a device.
+pub(crate) fn table_of(tun: &str) -> String {
+    format!("hawser_{}", tun.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+}
+
+/// Puts a table in place of the one that may be there, in one step.
+pub(crate) fn replace_table(table: &str, contents: &str) -> Result<()> {
+    nft(&format!("{}table inet {table} {{\n{contents}}}\n", removal(table)))
+}
+
+/// Removes a table, if it is there.
+pub(crate) fn remove_table(table: &str) -> Result<()> {
+    nft(&removal(table))
+}
+
+/// Adding a table that is there does nothing, so that the deletion never fails.
+fn removal(table: &str) -> String {
+    format!("add table inet {table}\ndelete table inet {table}\n")
+}
+
+fn nft(script: &str) -> Result<()> {
+    run_with_input("nft", &["-f", "-"], "nftables", script)
+}
+
+/// Refuses a client's new connections while it has `most` of them. Before NAT, so that what is refused takes no place.
+fn bound(tun: &str, most: u32) -> String {
+    let of = |family: &str, kind: &str| {
+        let set = format!(
+            "  set {family}_clients {{\n    type {kind};\n    size 65535;\n    flags dynamic;\n  }}\n"
+        );
+        let rule = format!(
+            "    iifname \"{tun}\" ct state new \
+             add @{family}_clients {{ {family} saddr ct count over {most} }} counter drop\n"
+        );
+        (set, rule)
+    };
+    let ((set4, rule4), (set6, rule6)) = (of("ip", "ipv4_addr"), of("ip6", "ipv6_addr"));
+    format!(
+        "{set4}{set6}  chain connections {{\n    type filter hook prerouting priority mangle;\n{rule4}{rule6}  }}\n"
+    )
 }
 
 fn postrouting(rules: &str) -> String {
@@ -48,8 +88,7 @@ fn postrouting(rules: &str) -> String {
 
 impl Drop for Nat {
     fn drop(&mut self) {
-        let script = format!("delete table inet {}\n", self.table);
-        if let Err(error) = run_with_input("nft", &["-f", "-"], "nftables", &script) {
+        if let Err(error) = remove_table(&self.table) {
             tracing::warn!("{error:#}");
         }
     }

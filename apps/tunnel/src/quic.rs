@@ -4,7 +4,7 @@ use anyhow::{Context, Result};
 use hawser_quic::{Congestion, Live, Transport};
 use hawser_units::ByteSize;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::{RcvBufForce, SndBufForce};
+use nix::sys::socket::sockopt::{Mark, RcvBufForce, SndBufForce};
 use noq::{EndpointConfig, TransportConfig};
 use noq_proto::RandomConnectionIdGenerator;
 use socket2::{Domain, Protocol, Socket, Type};
@@ -70,6 +70,15 @@ pub(crate) fn endpoint(id_bytes: usize, udp_payload: u16) -> Result<EndpointConf
     config.cid_generator(Arc::new(move || Box::new(RandomConnectionIdGenerator::new(id_bytes))));
     config.max_udp_payload_size(udp_payload).context("a UDP payload that QUIC does not allow")?;
     Ok(config)
+}
+
+/// A socket of a client's uplink. `mark` is that of its packets, by which the kernel's rules know them.
+pub(crate) fn uplink_socket(address: SocketAddr, interface: &str, mark: Option<u32>) -> Result<UdpSocket> {
+    let socket = socket(address, Some(interface))?;
+    if let Some(mark) = mark {
+        setsockopt(&socket, Mark, &mark).context("cannot mark packets: CAP_NET_ADMIN is needed")?;
+    }
+    Ok(socket)
 }
 
 /// A socket at `address`, which uses `interface` alone if one is given.

@@ -9,13 +9,14 @@ mod strays;
 
 use crate::config::ServerConfig;
 use crate::device::Device;
+use crate::interfaces::Networks;
 use crate::join::SessionId;
 use crate::metrics;
 use crate::nat::{Nat, SERVERS, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{SessionStatus, Status, StatusFile};
 use crate::tls;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use guests::Guests;
 use hawser_io::tun::Buffer;
 use registry::{Open, Registry};
@@ -42,6 +43,8 @@ const CLOSING: Duration = Duration::from_secs(1);
 pub(crate) struct Server {
     pub(crate) config: ServerConfig,
     pub(crate) device: Arc<Device>,
+    /// Those that this machine is in.
+    networks: watch::Receiver<Networks>,
     pub(crate) registry: Arc<Registry>,
     strays: Arc<Strays>,
     /// Whom a controller lets in; without one, whoever has a certificate.
@@ -68,6 +71,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls.clone()));
     let strays = Arc::new(Strays::default());
     let registry = Arc::new(Registry::new(&config));
+    let networks = Networks::watch(&config.common.interface)?;
     let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
     device.serve(SERVERS)?;
     let _nat = set_up_rules(&config)?;
@@ -88,8 +92,16 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let listed = config.listed.clone();
     let guests = listed.as_ref().map(Guests::read).transpose()?.map(Arc::new);
     let draining = watch::Sender::new(false);
-    let server =
-        Arc::new(Server { config, device, registry, strays, guests: guests.clone(), draining, routes });
+    let server = Arc::new(Server {
+        config,
+        device,
+        networks,
+        registry,
+        strays,
+        guests: guests.clone(),
+        draining,
+        routes,
+    });
     for endpoint in &endpoints {
         info!(address = %endpoint.local_addr()?, "waiting for clients");
         tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.subscribe()));
@@ -117,10 +129,17 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
 
 /// The rules of the firewall. Without NAT a server does without them where there is no nftables.
 fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
-    let sources = if config.nat { &config.prefixes[..] } else { &[] };
-    match Nat::of_server(&config.common.interface, sources) {
+    let tun = &config.common.interface;
+    if config.nat {
+        let with = |most| Nat::of_server(tun, &config.prefixes, most);
+        return with(Some(config.most_connections)).map(Some).or_else(|error| {
+            let nat = with(None).context("source NAT")?;
+            warn!("one client's connections may fill the table of all: {error:#}");
+            Ok(Some(nat))
+        });
+    }
+    match Nat::of_server(tun, &[], None) {
         Ok(nat) => Ok(Some(nat)),
-        Err(error) if config.nat => Err(error.context("source NAT")),
         Err(error) => {
             warn!("clients of other servers on this machine are not kept away from this one's: {error:#}");
             Ok(None)

@@ -3,13 +3,15 @@
 //! One task owns all of it. What wakes it comes in batches: packets from the device, datagrams from the connections,
 //! acknowledgements that open a window, timers. Both ends run the same task.
 
+mod admission;
 mod path;
 mod report;
 
+pub(crate) use admission::{Admission, Closed};
 pub(crate) use path::{Link, WakeCell, canonical};
 pub(crate) use report::{PathReport, Report};
 
-use crate::config::{Borders, Prefix};
+use crate::config::Borders;
 use crate::device::Device;
 use crate::join::{CloseCode, PathNumber};
 use crate::{packet, time};
@@ -18,7 +20,6 @@ use hawser_units::{Instant, MAX_PATHS, PathId};
 use hawser_xnc::{Config, Ecn, Endpoint};
 use path::{Datagrams, Path, Wake};
 use std::future::pending;
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -99,30 +100,11 @@ pub(crate) struct Settings {
     pub(crate) mtu: u16,
 }
 
-/// Which packets of the other end are passed on.
-#[derive(Debug, Clone)]
-pub(crate) enum Admission {
-    /// All.
-    Everything,
-    /// Those from these addresses, and not to other clients.
-    Client {
-        sources: Vec<IpAddr>,
-        /// Where clients are.
-        clients: Vec<Prefix>,
-        /// Addresses of these that are not clients.
-        open: Vec<IpAddr>,
-    },
-}
-
 /// Packets of the other end that were not passed on.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
-    /// Their source is not the client's.
-    pub(crate) spoofed: u64,
-    /// They were for another client.
-    pub(crate) to_other_client: u64,
-    /// They are no IP packets.
-    pub(crate) malformed: u64,
+    /// As in [`Closed::ALL`].
+    pub(crate) closed: [u64; Closed::ALL.len()],
     /// Datagrams of a connection that was no path any more.
     pub(crate) path_ended: u64,
 }
@@ -344,20 +326,8 @@ impl Session {
     }
 
     fn admits(&mut self, packet: &[u8]) -> bool {
-        let (Some(source), Some(destination)) = (packet::source(packet), packet::destination(packet)) else {
-            self.dropped.malformed += 1;
-            return false;
-        };
-        let Admission::Client { sources, clients, open } = &self.settings.admission else { return true };
-        if !sources.contains(&source) {
-            self.dropped.spoofed += 1;
-            return false;
-        }
-        if clients.iter().any(|prefix| prefix.contains(destination)) && !open.contains(&destination) {
-            self.dropped.to_other_client += 1;
-            return false;
-        }
-        true
+        let outcome = self.settings.admission.check(packet);
+        outcome.inspect_err(|why| self.dropped.closed[*why as usize] += 1).is_ok()
     }
 
     /// Does what is due, and hands the connections what their windows take.

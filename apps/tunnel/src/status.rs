@@ -5,7 +5,7 @@ mod show;
 pub use show::{Args, run};
 
 use crate::config::Common;
-use crate::session::{PathReport, Report};
+use crate::session::{Closed, PathReport, Report};
 use anyhow::{Context, Result};
 use hawser_io::file;
 use hawser_xnc::Refused;
@@ -192,16 +192,14 @@ impl SessionStatus {
         let Report { paths, stats, dropped, sent_bytes, received_bytes, mtu, waiting: _ } = report;
         let refused = Refused::ALL.iter().zip(stats.refused).map(|(reason, count)| (reason.name(), count));
         let others = [
-            ("spoofed", dropped.spoofed),
-            ("to_other_client", dropped.to_other_client),
-            ("no_ip", dropped.malformed),
             ("path_ended", dropped.path_ended),
             ("expired", stats.sender.expired),
             ("given_up", stats.sender.given_up),
             ("unsolved", stats.receiver.unsolved),
             ("garbled", stats.receiver.garbled),
         ];
-        let counted = refused.chain(others).filter(|(_, count)| *count > 0);
+        let closed = Closed::ALL.iter().zip(dropped.closed).map(|(reason, count)| (reason.name(), count));
+        let counted = refused.chain(closed).chain(others).filter(|(_, count)| *count > 0);
         SessionStatus {
             peer: peer.to_owned(),
             addresses: addresses.to_vec(),

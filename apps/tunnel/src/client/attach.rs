@@ -5,13 +5,11 @@ use super::indices::{Index, Indices};
 use super::uplinks::Uplink;
 use crate::config::ServerEntry;
 use crate::join::{self, CloseCode, Notice, PathNumber, Refusal, Secret, SessionId};
-use crate::quic::socket;
 use crate::session::{Command, Handle};
 use anyhow::{Context, Result};
 use hawser_client::Backoff;
 use hawser_units::{MAX_PATHS, PathId};
 use std::fmt;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -193,7 +191,7 @@ async fn hold(
                     break None;
                 }
                 let now = uplink.borrow_and_update().clone();
-                if let Err(error) = follow(&endpoint, &membership.server, &known, &now) {
+                if let Err(error) = follow(dialer, &endpoint, &membership.server, &known, &now) {
                     info!(interface = now.interface, "connecting anew: {error:#}");
                     CloseCode::Replaced.close(&connection);
                     break None;
@@ -226,12 +224,18 @@ async fn hold(
 }
 
 /// Brings the connection to the address that the uplink has now; an error when that cannot be.
-fn follow(endpoint: &noq::Endpoint, server: &ServerEntry, before: &Uplink, now: &Uplink) -> Result<()> {
+fn follow(
+    dialer: &Dialer,
+    endpoint: &noq::Endpoint,
+    server: &ServerEntry,
+    before: &Uplink,
+    now: &Uplink,
+) -> Result<()> {
     let ((old, old_remote), (own, remote)) = (pair(before, server)?, pair(now, server)?);
     anyhow::ensure!(old_remote == remote, "it has addresses of another family");
     if old != own {
         info!(interface = now.interface, %own, "uplink has another address");
-        endpoint.rebind(socket(SocketAddr::new(own, 0), Some(&now.interface))?)?;
+        endpoint.rebind(dialer.socket(own, &now.interface)?)?;
     }
     Ok(())
 }

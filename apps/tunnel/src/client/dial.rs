@@ -1,14 +1,17 @@
 use super::complaints::Complaints;
+use super::kill_switch;
 use super::uplinks::Uplink;
 use crate::config::{ClientConfig, Credentials, ServerEntry};
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
-use crate::quic::{CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, socket, transport, udp_payload};
+use crate::quic::{
+    CLIENT_ID_BYTES, DATAGRAM_BUFFER, endpoint, headers, transport, udp_payload, uplink_socket,
+};
 use crate::session::{Link, WakeCell};
 use crate::tls;
 use anyhow::{Context, Result, bail};
 use hawser_quic::Live;
 use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,6 +33,8 @@ pub(crate) struct Dialer {
     /// Read for each connection, because certificates are renewed.
     credentials: Credentials,
     inner_mtu: u16,
+    /// What the kill switch knows the tunnel's own packets by, if there is one.
+    mark: Option<u32>,
     pub(crate) complaints: Complaints,
 }
 
@@ -72,7 +77,13 @@ impl Dialer {
     pub(crate) fn new(config: &ClientConfig) -> Result<Dialer> {
         let credentials = config.common.credentials.clone();
         tls::client(&credentials)?;
-        Ok(Dialer { credentials, inner_mtu: config.common.mtu, complaints: Complaints::default() })
+        let mark = config.kill_switch.then_some(kill_switch::MARK);
+        Ok(Dialer { credentials, inner_mtu: config.common.mtu, mark, complaints: Complaints::default() })
+    }
+
+    /// A socket that keeps to the interface and its address.
+    pub(crate) fn socket(&self, own: IpAddr, interface: &str) -> Result<UdpSocket> {
+        uplink_socket(SocketAddr::new(own, 0), interface, self.mark)
     }
 
     /// Connects to the server over the uplink, whose device and address it keeps to.
@@ -83,7 +94,7 @@ impl Dialer {
             None => interface_mtu(&uplink.interface)?,
         };
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
-        let socket = socket(SocketAddr::new(own, 0), Some(&uplink.interface))?;
+        let socket = self.socket(own, &uplink.interface)?;
         let endpoint =
             Endpoint::new(endpoint(CLIENT_ID_BYTES, payload)?, None, socket, Arc::new(TokioRuntime))?;
         let (live, wake) = Link::live();

@@ -1,19 +1,11 @@
 use crate::config::UplinkRule;
+use crate::interfaces::{self, ip};
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
-    socket,
-};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::time::Duration;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
-use tracing::warn;
 
 /// An interface that can be used now.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,60 +20,9 @@ pub(crate) struct Uplink {
     pub(crate) monthly_cap: Option<u64>,
 }
 
-/// Changes come in groups: a device goes up, gets an address, then another one.
-const SETTLE: Duration = Duration::from_millis(20);
-
-/// How often the interfaces are looked at although nothing was heard.
-const LOOK_ANYWAY: Duration = Duration::from_secs(2);
-
-/// `linux/rtnetlink.h`: links and addresses.
-const RTMGRP_LINK: u32 = 0x1;
-const RTMGRP_IPV4_IFADDR: u32 = 0x10;
-const RTMGRP_IPV6_IFADDR: u32 = 0x100;
-
 /// Keeps a list of the interfaces that the rules name and that can be used.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
-    #[expect(
-        deprecated,
-        reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
-    )]
-    let changes = AsyncFd::new(subscribe().context("cannot hear of changes to interfaces")?)?;
-    let (sender, receiver) = watch::channel(look(&rules)?);
-    tokio::spawn(async move {
-        while !sender.is_closed() {
-            // That nothing was heard is as good a reason to look as that something was.
-            let _ = timeout(LOOK_ANYWAY, changed(&changes)).await;
-            match look(&rules) {
-                Ok(found) => {
-                    sender.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
-                }
-                Err(error) => warn!("{error:#}"),
-            }
-        }
-    });
-    Ok(receiver)
-}
-
-fn subscribe() -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-    let groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-    Ok(socket)
-}
-
-/// Waits for a change. What it was the kernel is asked afterwards.
-async fn changed(changes: &AsyncFd<OwnedFd>) -> Result<()> {
-    let mut ready = changes.readable().await?;
-    sleep(SETTLE).await;
-    let mut message = [0; 8192];
-    // An overflow is a change, too.
-    while !matches!(
-        recv(changes.get_ref().as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT),
-        Err(nix::Error::EAGAIN) | Ok(0)
-    ) {}
-    ready.clear_ready();
-    Ok(())
+    interfaces::watch(move || look(&rules))
 }
 
 /// The interfaces that are up, have a carrier and an address, and are named by a rule, of which the first counts.
@@ -107,11 +48,6 @@ fn look(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
         place.get_or_insert(address);
     }
     Ok(uplinks.into_values().collect())
-}
-
-fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let ipv4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
-    ipv4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }
 
 fn is_routable(address: IpAddr) -> bool {

@@ -19,6 +19,12 @@ pub struct ClientConfig {
     pub routes: Vec<Prefix>,
     /// Whether what this node forwards into the tunnel takes the tunnel's address as its source.
     pub masquerade: bool,
+    /// Networks behind this node to which packets from the tunnel may go.
+    pub lan: Vec<Prefix>,
+    /// Whether what `routes` covers is kept from leaving past the tunnel, and a family that it has nothing of.
+    pub kill_switch: bool,
+    /// Destinations that are left out of that.
+    pub bare: Vec<Prefix>,
     /// Where the tunnel may end, as long as no controller says it.
     pub servers: Vec<ServerEntry>,
     /// Who knows servers; none: nobody.
@@ -95,6 +101,15 @@ struct Tunnel {
     /// For a node that forwards: sources become the tunnel's address.
     #[serde(default)]
     masquerade: bool,
+    /// Networks behind this node to which packets from the tunnel may go.
+    #[serde(default)]
+    lan: Vec<Prefix>,
+    /// What `routes` covers never leaves past the tunnel, nor anything of a family that it has nothing of.
+    #[serde(default)]
+    kill_switch: bool,
+    /// Destinations that may be reached past the tunnel although `kill_switch` is on.
+    #[serde(default)]
+    bare: Vec<Prefix>,
     /// Where the status is written, and what uplinks with a cap have carried.
     state: Option<PathBuf>,
     /// A loopback address where metrics are served.
@@ -165,11 +180,22 @@ impl ClientConfig {
         if file.uplink.is_empty() {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
+        if tunnel.kill_switch && tunnel.routes.is_empty() {
+            return Err(source.wrong(&file.tunnel, "kill_switch closes what routes covers, which is nothing"));
+        }
+        if !tunnel.kill_switch && !tunnel.bare.is_empty() {
+            return Err(
+                source.wrong(&file.tunnel, "bare leaves destinations out of kill_switch, which is off")
+            );
+        }
         Ok(ClientConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
             routes: tunnel.routes.clone(),
             masquerade: tunnel.masquerade,
+            lan: tunnel.lan.clone(),
+            kill_switch: tunnel.kill_switch,
+            bare: tunnel.bare.clone(),
             usage_file: super::lasting(&source, tunnel.state.as_deref(), &tunnel.name).join("usage.json"),
             controllers,
             servers: file.server.iter().map(|entry| server(&source, entry)).collect::<Result<_, _>>()?,

@@ -22,6 +22,10 @@ pub struct ServerConfig {
     pub prefixes: Vec<Prefix>,
     /// Whether what leaves by another device than the tunnel's takes that device's address as its source.
     pub nat: bool,
+    /// Private destinations, and the machine's own, that clients may reach.
+    pub reach: Vec<Prefix>,
+    /// Connections of one client at once that the address translation keeps.
+    pub most_connections: u32,
     /// Largest packet of the network between here and the clients, bytes.
     pub outer_mtu: u16,
     /// How long a session without any path is kept.
@@ -89,6 +93,12 @@ struct Tunnel {
     /// Source NAT for what goes on from here.
     #[serde(default = "yes")]
     nat: bool,
+    /// Private destinations, and addresses of this machine, that clients may reach.
+    #[serde(default)]
+    reach: Vec<Prefix>,
+    /// Connections of one client at once that the address translation keeps.
+    #[serde(default = "default_most_connections")]
+    most_connections: u32,
     /// Largest packet of the network between here and the clients.
     #[serde(default = "default_outer_mtu")]
     outer_mtu_bytes: u16,
@@ -149,6 +159,11 @@ fn default_drain_s() -> u64 {
     10
 }
 
+/// More than a vehicle has; a thousand clients with as many fill a quarter of a large machine's table.
+fn default_most_connections() -> u32 {
+    4096
+}
+
 fn default_most_clients() -> usize {
     4096
 }
@@ -185,6 +200,9 @@ impl ServerConfig {
         if !MTU.contains(&tunnel.outer_mtu_bytes) {
             return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
         }
+        if tunnel.most_connections == 0 {
+            return Err(source.wrong(&file.tunnel, "most_connections is at least 1"));
+        }
         if tunnel.drain_s > MOST_DRAIN_S {
             return Err(source.wrong(&file.tunnel, format!("drain_s is at most {MOST_DRAIN_S}, an hour")));
         }
@@ -198,6 +216,8 @@ impl ServerConfig {
             listen: tunnel.listen.clone(),
             prefixes: tunnel.addresses.clone(),
             nat: tunnel.nat,
+            reach: tunnel.reach.clone(),
+            most_connections: tunnel.most_connections,
             outer_mtu: tunnel.outer_mtu_bytes,
             keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
             drain: Duration::from_secs(tunnel.drain_s),

@@ -223,10 +223,12 @@ fn start_session(
         coding: config.coding.config().expect("the configuration was checked"),
         borders: config.coding.borders,
         device: Arc::clone(&server.device),
-        admission: Admission::Client {
-            sources: addresses.to_vec(),
+        admission: Admission::FromClient {
+            own: addresses.to_vec(),
             clients: config.prefixes.clone(),
-            open: own.collect(),
+            server: own.collect(),
+            reach: Arc::from(&config.reach[..]),
+            networks: server.networks.clone(),
         },
         keep: config.keep,
         // The one who routes lives as long as the server.

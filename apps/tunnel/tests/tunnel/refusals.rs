@@ -88,7 +88,7 @@ fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
 fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
     let rig = Rig::new();
     let folder = rig.folder.path();
-    let _one = rig.server(0, "", "");
+    let _one = rig.server(0, "reach = [\"10.78.0.0/16\"]", "");
     let tls = rig.authority.credentials(folder, "three");
     let state = folder.display();
     let config = format!(

@@ -143,8 +143,12 @@ impl Rig {
 
     pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
         let name = ["one", "two"][number];
+        // The host's address of IPv6 is a private one.
+        let reach =
+            if more.contains("reach =") { String::new() } else { format!("reach = [\"{HOST6}/128\"]") };
         let config = format!(
-            "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{more}\n{sections}",
+            "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{reach}\n\
+             {more}\n{sections}",
             self.folder.path().display()
         );
         let end = self.start(&self.servers[number], name, "server", &config);

@@ -1,0 +1,135 @@
+//! What the kernel says of this machine's interfaces, and when that changes.
+
+use anyhow::{Context, Result};
+use nix::ifaddrs::getifaddrs;
+use nix::sys::socket::{
+    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
+    socket,
+};
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tracing::warn;
+
+/// Changes come in groups: a device goes up, gets an address, then another one.
+const SETTLE: Duration = Duration::from_millis(20);
+
+/// How often the interfaces are looked at although nothing was heard.
+const LOOK_ANYWAY: Duration = Duration::from_secs(2);
+
+/// `linux/rtnetlink.h`: links and addresses.
+const RTMGRP_LINK: u32 = 0x1;
+const RTMGRP_IPV4_IFADDR: u32 = 0x10;
+const RTMGRP_IPV6_IFADDR: u32 = 0x100;
+
+/// Keeps up to date what `look` finds.
+pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
+    look: impl Fn() -> Result<T> + Send + Sync + 'static,
+) -> Result<watch::Receiver<T>> {
+    #[expect(
+        deprecated,
+        reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
+    )]
+    let changes = AsyncFd::new(subscribe().context("cannot hear of changes to interfaces")?)?;
+    let (sender, receiver) = watch::channel(look()?);
+    tokio::spawn(async move {
+        while !sender.is_closed() {
+            // That nothing was heard is as good a reason to look as that something was.
+            let _ = timeout(LOOK_ANYWAY, changed(&changes)).await;
+            match look() {
+                Ok(found) => {
+                    sender.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
+                }
+                Err(error) => warn!("{error:#}"),
+            }
+        }
+    });
+    Ok(receiver)
+}
+
+fn subscribe() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
+    let groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
+    Ok(socket)
+}
+
+/// Waits for a change. What it was the kernel is asked afterwards.
+async fn changed(changes: &AsyncFd<OwnedFd>) -> Result<()> {
+    let mut ready = changes.readable().await?;
+    sleep(SETTLE).await;
+    let mut message = [0; 8192];
+    // An overflow is a change, too.
+    while !matches!(
+        recv(changes.get_ref().as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT),
+        Err(nix::Error::EAGAIN) | Ok(0)
+    ) {}
+    ready.clear_ready();
+    Ok(())
+}
+
+/// The networks that this machine is in, apart from the tunnel's.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Networks(BTreeSet<Network>);
+
+/// An address of an interface, and which of its bits are the network's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Network {
+    address: IpAddr,
+    mask: IpAddr,
+}
+
+impl Networks {
+    /// Those of all interfaces but `tun`.
+    pub(crate) fn watch(tun: &str) -> Result<watch::Receiver<Networks>> {
+        let tun = tun.to_owned();
+        watch(move || {
+            let entries = getifaddrs().context("cannot list the interfaces")?;
+            let others = entries.filter(|entry| entry.interface_name != tun);
+            let networks = others.filter_map(|entry| {
+                let address = ip(entry.address.as_ref()?)?;
+                Some(Network { address, mask: ip(entry.netmask.as_ref()?)? })
+            });
+            Ok(Networks(networks.collect()))
+        })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn of(networks: &[(&str, &str)]) -> Networks {
+        let ip = |text: &str| text.parse().unwrap();
+        Networks(
+            networks.iter().map(|(address, mask)| Network { address: ip(address), mask: ip(mask) }).collect(),
+        )
+    }
+
+    /// Whether it is an address of this machine.
+    pub(crate) fn have(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.address == address)
+    }
+
+    /// Whether it is an address of a network that this machine is in.
+    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+        self.0.iter().any(|network| network.contains(address))
+    }
+}
+
+impl Network {
+    fn contains(&self, address: IpAddr) -> bool {
+        match (self.address, self.mask, address) {
+            (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => own & mask == other & mask,
+            (IpAddr::V6(own), IpAddr::V6(mask), IpAddr::V6(other)) => own & mask == other & mask,
+            _ => false,
+        }
+    }
+}
+
+/// The address in what the kernel says.
+pub(crate) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let ipv4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+    ipv4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
+}

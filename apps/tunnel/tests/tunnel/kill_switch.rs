@@ -1,0 +1,268 @@
+//! What a client with a kill switch lets past the tunnel: nothing that its routes cover, whatever becomes of it.
+
+use crate::process;
+use crate::rig::{End, HOST4, HOST6, PATIENCE, PORT, Rig, nft};
+use crate::traffic::{Connection, echo};
+use hawser_io::netns::Namespace;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::BindToDevice;
+use std::net::{IpAddr, UdpSocket};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Past the tunnel and with leave of the file: says that all that was sent before it has arrived, too.
+const SENTINEL: [&str; 2] = ["10.1.0.2", "10.1.1.2"];
+
+const BARE: &str = "bare = [\"10.1.0.0/23\", \"10.9.0.0/24\"]\n";
+
+const ALL: &str = "[\"0.0.0.0/0\", \"::/0\"]";
+
+/// A client with a network behind it, and a router that counts what comes over the uplinks and is for the host.
+struct Car {
+    rig: Rig,
+    behind: Namespace,
+}
+
+impl Car {
+    fn new() -> Car {
+        let rig = Rig::new();
+        let behind = Namespace::create(format!("{}-behind", rig.client.name())).unwrap();
+        rig.client
+            .ip(&format!(
+                "link add lan type veth peer name lan netns {}\naddr add 10.9.0.1/24 dev lan\n\
+                 addr add fd09::1/64 dev lan nodad\nlink set lan up",
+                behind.name()
+            ))
+            .unwrap();
+        behind
+            .ip("addr add 10.9.0.2/24 dev lan\naddr add fd09::2/64 dev lan nodad\nlink set lan up\n\
+                 route add default via 10.9.0.1\nroute add default via fd09::1")
+            .unwrap();
+        for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            rig.client.sysctl(key, "1").unwrap();
+        }
+        nft(
+            &rig.router,
+            &format!(
+                "table inet bare {{\ncounter ipv4 {{}}\ncounter ipv6 {{}}\ncounter sentinel {{}}\n\
+                 chain arrives {{\ntype filter hook prerouting priority raw;\n\
+                 iifname \"wan*\" ip daddr {HOST4} counter name ipv4\n\
+                 iifname \"wan*\" ip6 daddr {HOST6} counter name ipv6\n\
+                 iifname \"wan*\" ip daddr {{ {}, {} }} udp dport 9 counter name sentinel\n}}\n}}",
+                SENTINEL[0], SENTINEL[1]
+            ),
+        );
+        let car = Car { rig, behind };
+        car.is_open();
+        car
+    }
+
+    /// Waits until both families are on their way over the uplinks.
+    fn is_open(&self) {
+        until("what is sent leaves bare", || self.leaked().iter().all(|count| *count >= 5));
+    }
+
+    fn counted(&self, name: &str) -> u64 {
+        let counter = nft(&self.rig.router, &format!("list counter inet bare {name}"));
+        let mut words = counter.split_whitespace().skip_while(|word| *word != "packets");
+        words.nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Sends datagrams of both families to the host, from the client and from behind it; returns how many of each came
+    /// over the uplinks bare.
+    fn leaked(&self) -> [u64; 2] {
+        let before = ["ipv4", "ipv6"].map(|family| self.counted(family));
+        for from in [&self.behind, &self.rig.client] {
+            for to in [HOST4, HOST6] {
+                send(from, to, 5);
+            }
+        }
+        for sentinel in SENTINEL {
+            let before = self.counted("sentinel");
+            until("the sentinel arrives", || {
+                send(&self.rig.client, sentinel, 1);
+                self.counted("sentinel") > before
+            });
+        }
+        [0, 1].map(|family| self.counted(["ipv4", "ipv6"][family]) - before[family])
+    }
+
+    fn config(&self, more: &str, server: &str) -> String {
+        let tls = self.rig.authority.credentials(self.rig.folder.path(), "car");
+        format!(
+            "[tunnel]\nname = \"car\"\nstate = \"{}\"\nmasquerade = true\n{more}\n{tls}\
+             [[server]]\nname = \"one\"\naddresses = [\"{server}:{PORT}\"]\n[[uplink]]\ninterface = \"wan*\"\n",
+            self.rig.folder.path().display()
+        )
+    }
+
+    fn start(&self, more: &str) -> End {
+        let client = self.rig.start(&self.rig.client, "car", "client", &self.config(more, "203.0.0.1"));
+        client.until("the client runs", |_| true);
+        client
+    }
+
+    /// Has a client do one thing by its file and end.
+    fn command(&self, option: &str, more: &str) {
+        let file = self.rig.path("once.toml");
+        std::fs::write(&file, self.config(more, "203.0.0.1")).unwrap();
+        let mut once = process::start(&self.rig.client, &format!("tunnel client {option}"), &file);
+        let mut ended = None;
+        until("the command ends", || {
+            ended = once.ended().unwrap();
+            ended.is_some()
+        });
+        assert!(ended.unwrap().success());
+    }
+
+    fn is_served(&self) {
+        for from in [&self.rig.client, &self.behind] {
+            for address in [HOST4, HOST6] {
+                echo(from, &self.rig.host, address);
+            }
+        }
+    }
+}
+
+impl Drop for Car {
+    fn drop(&mut self) {
+        // A test that failed has told why; this must not hide it.
+        let _ = self.behind.delete();
+    }
+}
+
+/// Sends so many datagrams; what the kernel refuses is not sent.
+fn send(from: &Namespace, to: &str, count: usize) {
+    let to: IpAddr = to.parse().unwrap();
+    let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+    let socket = from.run(|| UdpSocket::bind(any).unwrap()).unwrap();
+    for _ in 0..count {
+        let _ = socket.send_to(b"bare", (to, 9));
+    }
+}
+
+fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !done() {
+        assert!(start.elapsed() < PATIENCE, "not so: {what}");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn switch(routes: &str) -> String {
+    format!("routes = {routes}\nkill_switch = true\n{BARE}")
+}
+
+fn has_session(client: &End) {
+    client.until("there is a session over both uplinks", |status| {
+        status.sessions.iter().any(|session| session.paths.len() == 2)
+    });
+}
+
+#[test]
+fn without_a_kill_switch_what_is_routed_leaves_bare_while_there_is_no_session() {
+    let car = Car::new();
+    let _client = car.start(&format!("routes = {ALL}"));
+    car.is_open();
+}
+
+#[test]
+fn with_a_kill_switch_nothing_leaves_bare_before_the_first_session_and_while_no_server_answers() {
+    let car = Car::new();
+    let client = car.start(&switch(ALL));
+    assert_eq!(car.leaked(), [0, 0], "before the first session");
+    let server = car.rig.server(0, "", "");
+    has_session(&client);
+    car.is_served();
+    assert_eq!(car.leaked(), [0, 0], "with a session");
+    let before = client.session().since_unix_ms;
+    drop(server);
+    assert_eq!(car.leaked(), [0, 0], "while no server answers");
+    let _server = car.rig.server(0, "", "");
+    client.until("there is another session over both uplinks", |status| {
+        status.sessions.iter().any(|session| session.since_unix_ms > before && session.paths.len() == 2)
+    });
+    car.is_served();
+}
+
+#[test]
+fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_released() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    let client = car.start(&switch(ALL));
+    has_session(&client);
+    drop(client);
+    assert_eq!(car.leaked(), [0, 0], "after kill -9");
+
+    let client = car.start(&switch(ALL));
+    has_session(&client);
+    car.is_served();
+    assert!(client.process.stop(PATIENCE).unwrap().success());
+    assert_eq!(car.leaked(), [0, 0], "after an orderly end");
+
+    car.command("--release", &switch(ALL));
+    car.is_open();
+    car.command("--close", &switch(ALL));
+    assert_eq!(car.leaked(), [0, 0], "closed before the client runs");
+
+    // Without the switch in its file a client opens what an earlier one closed.
+    let client = car.start(&format!("routes = [\"{HOST4}/32\"]"));
+    has_session(&client);
+    until("IPv6 leaves bare", || {
+        let [ipv4, ipv6] = car.leaked();
+        assert_eq!(ipv4, 0, "it is routed into the tunnel");
+        ipv6 >= 5
+    });
+}
+
+#[test]
+fn ipv6_that_does_not_fit_inside_does_not_leave_bare() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    for end in [&car.rig.client, &car.rig.router] {
+        end.ip("link set wan1 mtu 1280").unwrap();
+    }
+    let client = car.start(&switch(ALL));
+    has_session(&client);
+    client.until("the narrow uplink counts", |status| status.sessions[0].mtu_bytes < 1280);
+    let by = || hawser_io::interface::route(HOST6.parse().unwrap(), None).unwrap().interface;
+    until("IPv6 is not routed into the tunnel", || car.rig.client.run(by).unwrap() != "hawser-tun");
+    assert_eq!(car.leaked(), [0, 0]);
+    let connection = Connection::open(&car.rig.client, &car.rig.host, HOST4);
+    connection.progresses();
+    connection.end();
+}
+
+#[test]
+fn routes_of_one_family_leave_nothing_of_the_other_open() {
+    for routes in ["[\"0.0.0.0/0\"]", "[\"::/0\"]", "[\"198.51.100.0/24\"]"] {
+        let car = Car::new();
+        let client = car.start(&switch(routes));
+        assert_eq!(car.leaked(), [0, 0], "{routes}, without a session");
+        let _server = car.rig.server(0, "", "");
+        has_session(&client);
+        assert_eq!(car.leaked(), [0, 0], "{routes}, with a session");
+    }
+}
+
+#[test]
+fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
+    let car = Car::new();
+    let _server = car.rig.server(0, "", "");
+    let more = format!("routes = {ALL}\nkill_switch = true\n");
+    // Its packets outside are of IPv6, for which it has to find its neighbour.
+    car.rig.client.ip("neigh flush all").unwrap();
+    let config = car.config(&more, "[fd20:0::1]");
+    let client = car.rig.start(&car.rig.client, "car", "client", &config);
+    has_session(&client);
+    let sends = |own: &str, to: &str| {
+        let socket = car.rig.client.run(|| UdpSocket::bind(own).unwrap()).unwrap();
+        setsockopt(&socket, BindToDevice, &"wan0".into()).unwrap();
+        socket.send_to(b"?", to).is_ok()
+    };
+    assert!(sends("10.1.0.1:68", "10.1.0.2:67"), "a lease is renewed");
+    assert!(sends("10.1.0.1:0", "224.0.0.251:5353"), "neighbours on the link");
+    assert!(!sends("10.1.0.1:0", "10.1.0.2:67"), "no client of DHCP");
+    assert!(!sends("10.1.0.1:0", &format!("203.0.0.1:{PORT}")), "another process at the server's port");
+    assert!(!sends("[fd01:0::1]:0", &format!("[fd20:0::1]:{PORT}")), "the same over IPv6");
+}
