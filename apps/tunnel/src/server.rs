@@ -3,8 +3,8 @@
 mod addresses;
 mod connection;
 pub(crate) mod guests;
+mod places;
 mod registry;
-mod sources;
 mod strays;
 
 use crate::config::ServerConfig;
@@ -19,6 +19,7 @@ use crate::tls;
 use anyhow::{Context, Result};
 use guests::Guests;
 use hawser_io::tun::Buffer;
+use places::Places;
 use registry::{Open, Registry};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -102,9 +103,11 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         draining,
         routes,
     });
+    let places = Arc::new(Places::default());
     for endpoint in &endpoints {
         info!(address = %endpoint.local_addr()?, "waiting for clients");
-        tokio::spawn(connection::accept(Arc::clone(&server), endpoint.clone(), quic.subscribe()));
+        let (server, places) = (Arc::clone(&server), Arc::clone(&places));
+        tokio::spawn(connection::accept(server, endpoint.clone(), places, quic.subscribe()));
     }
     tokio::spawn(dispatch(Arc::clone(&server)));
     if let (Some(guests), Some(listed)) = (guests, listed) {

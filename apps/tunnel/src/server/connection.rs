@@ -1,5 +1,5 @@
+use super::places::{Full, Place, Places};
 use super::registry::Open;
-use super::sources::Sources;
 use super::{RouteChange, Server};
 use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
@@ -9,8 +9,8 @@ use anyhow::Result;
 use noq::{Connection, Endpoint, Incoming, RecvStream, SendStream, ServerConfig};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::{Semaphore, watch};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
@@ -18,43 +18,56 @@ use tracing::{debug, info, warn};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 const TLS_HANDSHAKE: Duration = Duration::from_secs(3);
 
+/// The same where places are short: still a round trip by satellite, and a packet sent twice.
+const PRESSED_HANDSHAKE: Duration = Duration::from_secs(3);
+const PRESSED_TLS_HANDSHAKE: Duration = Duration::from_millis(1500);
+
+/// That clients are turned away is said again when none was for so long.
+const CALM: Duration = Duration::from_secs(60);
+
 /// How often it is looked whether packets wait for the paths of a client some of which wait.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// Handshakes at once before clients have to show that their address is theirs, and altogether.
-const UNVALIDATED: usize = 32;
-const HANDSHAKES: usize = 512;
-
 /// Lets clients in until the endpoint closes.
-pub(super) async fn accept(server: Arc<Server>, endpoint: Endpoint, quic: watch::Receiver<ServerConfig>) {
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES));
-    let sources = Arc::new(Sources::default());
+pub(super) async fn accept(
+    server: Arc<Server>,
+    endpoint: Endpoint,
+    places: Arc<Places>,
+    quic: watch::Receiver<ServerConfig>,
+) {
+    let mut turned_away: Option<Instant> = None;
     while let Some(incoming) = endpoint.accept().await {
         let source = session::canonical(incoming.remote_address()).ip();
-        let crowded = handshakes.available_permits() + UNVALIDATED < HANDSHAKES || sources.is_crowded(source);
-        if crowded && !incoming.remote_address_validated() {
+        if places.is_crowded(source) && !incoming.remote_address_validated() {
             server.registry.refuse("retry");
-            // It may not be asked to try again twice; then it is dropped.
+            // It may not be asked to try again twice; then it is refused.
             let _ = incoming.retry();
             continue;
         }
-        let Some(share) = sources.take(source) else {
-            server.registry.refuse("too_many_of_source");
-            incoming.ignore();
-            continue;
+        let place = match places.take(source) {
+            Ok(place) => place,
+            Err(full) => {
+                server.registry.refuse(match full {
+                    Full::Source => "too_many_of_source",
+                    Full::Server => "too_many_handshakes",
+                });
+                if turned_away.replace(Instant::now()).is_none_or(|last| last.elapsed() >= CALM) {
+                    warn!(%source, "too many handshakes at once: clients are turned away; the status counts them");
+                }
+                // The answer is shorter than the question, and lets the client try another server at once.
+                incoming.refuse();
+                continue;
+            }
         };
-        let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else {
-            server.registry.refuse("too_many_handshakes");
-            incoming.ignore();
-            continue;
-        };
-        let (server, quic) = (Arc::clone(&server), quic.borrow().clone());
+        let (server, places, quic) = (Arc::clone(&server), Arc::clone(&places), quic.borrow().clone());
         tokio::spawn(async move {
             let remote = session::canonical(incoming.remote_address());
-            match timeout(HANDSHAKE, welcome(&server, incoming, quic)).await {
+            let patience = if place.is_pressed { PRESSED_HANDSHAKE } else { HANDSHAKE };
+            match timeout(patience, welcome(&server, incoming, &place, quic)).await {
                 Ok(Ok(Some(path))) => {
-                    drop((permit, share));
-                    attend(&server, path).await;
+                    drop(place);
+                    places.remember(source);
+                    attend(&server, path, &places).await;
                 }
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => {
@@ -87,13 +100,15 @@ struct Attached {
 async fn welcome(
     server: &Arc<Server>,
     incoming: Incoming,
+    place: &Place,
     mut quic: ServerConfig,
 ) -> Result<Option<Attached>> {
     let (live, wake) = Link::live();
     let remote = session::canonical(incoming.remote_address());
     let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
     quic.transport_config(transport(payload, &live)?);
-    let connection = timeout(TLS_HANDSHAKE, incoming.accept_with(Arc::new(quic))?);
+    let patience = if place.is_pressed { PRESSED_TLS_HANDSHAKE } else { TLS_HANDSHAKE };
+    let connection = timeout(patience, incoming.accept_with(Arc::new(quic))?);
     let Ok(connection) = connection.await else {
         server.registry.refuse("timeout");
         debug!(%remote, "took too long to show its certificate");
@@ -252,7 +267,7 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
 }
 
 /// Stays with a path until its connection ends.
-async fn attend(server: &Server, path: Attached) {
+async fn attend(server: &Server, path: Attached, places: &Places) {
     let Attached { peer, link, mut send, mut receive, number, open, answer, payload } = path;
     let connection = link.connection.clone();
     open.handle.tell(Command::Add(number, link)).await;
@@ -286,6 +301,11 @@ async fn attend(server: &Server, path: Attached) {
         }
         () = listen => {}
         () = speak => {}
+    }
+    // It may have moved; from there it comes again.
+    let path = connection.path(noq::PathId::ZERO);
+    if let Some(remote) = path.and_then(|path| path.remote_address().ok()) {
+        places.remember(session::canonical(remote).ip());
     }
     open.detach(connection.stable_id());
     open.handle.tell(Command::Remove(number.index, connection.stable_id())).await;

@@ -153,32 +153,45 @@ fn nonsense_is_refused_and_counted() {
     echo(&rig.client, &rig.host, HOST4);
 }
 
+/// Begins handshakes from these addresses with the server, none of which come to an end: what is longer than a Retry gets
+/// lost on the way to `deaf`, where these are.
+async fn half_open(
+    rig: &Rig,
+    deaf: &str,
+    addresses: &[String],
+    server: &'static str,
+) -> Vec<tokio::task::JoinHandle<()>> {
+    let family = if deaf.contains(':') { "ip6" } else { "ip" };
+    nft(
+        &rig.client,
+        &format!(
+            "table inet deaf {{\nchain input {{\ntype filter hook input priority 0;\n\
+             {family} daddr {deaf} udp sport 14752 udp length > 600 drop\n}}\n}}"
+        ),
+    );
+    let config = quic(&rig.authority, rig.folder.path(), "deaf");
+    let begin = |address: &String| {
+        let (endpoint, config) = (endpoint_at(address), config.clone());
+        tokio::spawn(async move {
+            loop {
+                // It is given up at some point, and begun again; a little later if it was refused.
+                let _ = endpoint.connect_with(config.clone(), server.parse().unwrap(), "one").unwrap().await;
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        })
+    };
+    addresses.iter().cycle().take(HALF_OPEN).map(begin).collect()
+}
+
 #[test]
 fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let folder = rig.folder.path();
     rig.client.ip("addr add 10.1.0.66/24 dev wan0").unwrap();
-    // What is longer than a Retry gets lost on the way to that address.
-    nft(
-        &rig.client,
-        "table ip deaf {\nchain input {\ntype filter hook input priority 0;\n\
-         ip daddr 10.1.0.66 udp sport 14752 udp length > 600 drop\n}\n}",
-    );
     with_endpoint(&rig.client, async |_| {
-        let config = quic(&rig.authority, folder, "deaf");
-        let handshakes: Vec<_> = (0..HALF_OPEN)
-            .map(|_| {
-                let (endpoint, config) = (endpoint_at("10.1.0.66"), config.clone());
-                tokio::spawn(async move {
-                    let server = format!("{SERVER}:{PORT}").parse().unwrap();
-                    loop {
-                        // It is given up at some point, and begun again.
-                        let _ = endpoint.connect_with(config.clone(), server, "one").unwrap().await;
-                    }
-                })
-            })
-            .collect();
+        let one = ["10.1.0.66".to_owned()];
+        let handshakes = half_open(&rig, "10.1.0.66", &one, "203.0.0.1:14752").await;
         let others = async {
             server.until_counted("connection_too_many_of_source", 100);
             let car = connect(&endpoint_at("10.1.1.1"), &quic(&rig.authority, folder, "car")).await;
@@ -187,6 +200,40 @@ fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
         tokio::time::timeout(PATIENCE, others).await.unwrap();
         handshakes.iter().for_each(tokio::task::JoinHandle::abort);
     });
+}
+
+#[test]
+fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_aloud() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    let networks: Vec<String> = (0..32).map(|network| format!("fd66:0:0:{network:x}::1")).collect();
+    let add = |address: &String| format!("addr add {address}/128 dev wan0 nodad\n");
+    rig.client.ip(&networks.iter().map(add).collect::<String>()).unwrap();
+    rig.router.ip("route add fd66::/48 via fd01:0::1").unwrap();
+    with_endpoint(&rig.client, async |_| {
+        let handshakes = half_open(&rig, "fd66::/48", &networks, "[fd20:0::1]:14752").await;
+        let others = async {
+            server.until_counted("connection_too_many_of_source", 500);
+            let car = connect(&endpoint_at("10.1.1.1"), &quic(&rig.authority, folder, "car")).await;
+            assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
+            // One more of the same allocation hears that it is refused.
+            let config = quic(&rig.authority, folder, "neighbour");
+            let address = "[fd20:0::1]:14752".parse().unwrap();
+            let refused = loop {
+                let endpoint = endpoint_at(&networks[0]);
+                let attempt = endpoint.connect_with(config.clone(), address, "one").unwrap();
+                if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), attempt).await {
+                    break error.to_string();
+                }
+            };
+            assert!(refused.contains("refused"), "{refused}");
+        };
+        tokio::time::timeout(2 * PATIENCE, others).await.unwrap();
+        handshakes.iter().for_each(tokio::task::JoinHandle::abort);
+    });
+    let counted = server.until("the status", |_| true).not_passed_on;
+    assert_eq!(counted.get("connection_too_many_handshakes"), None, "{counted:?}");
 }
 
 #[test]
