@@ -13,6 +13,7 @@ mod show;
 mod uplinks;
 mod usage;
 
+use crate::budget::Budget;
 use crate::config::{ClientConfig, ServerEntry};
 use crate::device::Device;
 use crate::interfaces::Networks;
@@ -28,7 +29,7 @@ use cost::CostLevel;
 use dial::{Attached, Dialed, Dialer, Refused};
 use hawser_client::Backoff;
 use hawser_io::tun::Buffer;
-use hawser_units::PathId;
+use hawser_units::{ByteSize, PathId};
 use search::{Found, search};
 use servers::Servers;
 use std::collections::BTreeMap;
@@ -51,6 +52,9 @@ const STATUS_EVERY: u32 = 4;
 
 /// The pauses before all servers are tried again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+
+/// What is heard of a session's trouble and not acted upon yet; a server that says more of it is not listened to.
+const TROUBLES: usize = 16;
 
 /// Keeps a tunnel up until SIGINT or SIGTERM.
 pub(crate) async fn run(config: ClientConfig) -> Result<()> {
@@ -96,7 +100,7 @@ struct Current {
     membership: Arc<Membership>,
     addresses: Vec<IpAddr>,
     since: SystemTime,
-    trouble: mpsc::UnboundedReceiver<Trouble>,
+    trouble: mpsc::Receiver<Trouble>,
     /// What each interface is told of itself; who is not told any more leaves.
     members: BTreeMap<String, watch::Sender<Uplink>>,
     tasks: JoinSet<()>,
@@ -272,7 +276,7 @@ impl Client {
         let addresses: Vec<_> = opened.addresses.iter().map(|(address, _)| *address).collect();
         info!(server = server.name, ?addresses, "session opened");
         let handle = self.start_session(&opened)?;
-        let (trouble, troubles) = mpsc::unbounded_channel();
+        let (trouble, troubles) = mpsc::channel(TROUBLES);
         self.configure(&opened)?;
         self.end();
         self.to_session.send_replace(Some(handle.packets.clone()));
@@ -310,6 +314,8 @@ impl Client {
                 lan: self.config.lan.clone(),
                 networks: self.networks.clone(),
             },
+            // A client has one session, which its own limits bound.
+            claim: Budget::new(ByteSize(u64::MAX)).claim(),
             keep: self.config.keep,
             // The one who sets it lives as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),

@@ -338,6 +338,7 @@ mod tests {
                 "",
                 "line 3: bare leaves destinations out of kill_switch",
             ),
+            ("server", server, "[tunnel]", "[tunnel]\nmemory_mb = 1", "line 1: memory_mb is 16 to 1000000"),
             (
                 "server",
                 server,

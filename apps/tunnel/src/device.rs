@@ -136,9 +136,21 @@ impl Device {
         self.configured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Routes `destination` into the device, for packets of at most so many bytes.
-    pub(crate) fn route(&self, destination: &str, mtu: u16) -> Result<()> {
-        ip(&format!("route replace {destination} dev {} mtu lock {mtu}\n", self.name()))
+    /// Routes clients' addresses into the device, for packets of at most so many bytes, and takes away the routes to those
+    /// of which nothing is said.
+    pub(crate) fn route_clients(&self, changes: &[(IpAddr, Option<u16>)]) -> Result<()> {
+        let line = |(address, mtu): &(IpAddr, Option<u16>)| {
+            let destination =
+                format!("{address}/{} dev {}", if address.is_ipv4() { 32 } else { 128 }, self.name());
+            mtu.map_or(format!("route delete {destination}\n"), |mtu| {
+                format!("route replace {destination} mtu lock {mtu}\n")
+            })
+        };
+        let (set, gone): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, mtu)| mtu.is_some());
+        let batch = |changes: Vec<&(IpAddr, Option<u16>)>| changes.into_iter().map(line).collect::<String>();
+        // A route that is not there any more went with the device's addresses.
+        let _ = ip_each(&batch(gone));
+        ip_each(&batch(set))
     }
 
     /// Routes `destinations` into the device, before the routes to them that there are, which stay: uplinks need theirs,
@@ -225,6 +237,14 @@ impl Device {
 /// Hands a batch, one command a line without the leading `ip`, to iproute2.
 fn ip(batch: &str) -> Result<()> {
     run_with_input("ip", &["-batch", "-"], "iproute2", batch)
+}
+
+/// The same for commands none of which stops those after it; nothing is done where there are none.
+fn ip_each(batch: &str) -> Result<()> {
+    if batch.is_empty() {
+        return Ok(());
+    }
+    run_with_input("ip", &["-force", "-batch", "-"], "iproute2", batch)
 }
 
 /// Runs a tool of the distribution to its end; what it complains about becomes the error.

@@ -127,6 +127,10 @@ pub(crate) struct Opened {
 pub(crate) enum Refusal {
     /// The server ends, or is full: another one may do.
     Busy,
+    /// The sessions of other clients have all the memory: another server may do.
+    Memory,
+    /// This client opens sessions faster than the server allows.
+    TooOften,
     /// The session is over, or never was.
     UnknownSession,
     /// The proof is not one of this connection and that session.

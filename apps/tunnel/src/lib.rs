@@ -4,6 +4,7 @@
 //! connections of a client make a session, over which `hawser_xnc` sends, recovers and receives packets.
 //! `docs/design/tunnel.md` says how the parts work together.
 
+mod budget;
 mod client;
 pub mod config;
 mod device;

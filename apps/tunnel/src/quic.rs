@@ -35,7 +35,14 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a connection without traffic says that it is there, for the sake of NATs.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Datagrams that wait in a connection at most, in each direction. Memory is used as needed.
+/// Datagrams that were received and that wait in a connection until its session takes them: 10 ms at 1.6 Gbit/s.
+const RECEIVE_BUFFER: usize = 2 << 20;
+
+/// What waits of the stream in either direction: more than a message can say that it has, so that one that is too long
+/// gets there and is answered.
+const STREAM_WINDOW: u32 = 128 << 10;
+
+/// Datagrams that wait in a connection to be sent at most. Memory is used as needed.
 pub(crate) const DATAGRAM_BUFFER: ByteSize = ByteSize(4 << 20);
 
 /// Bytes of UDP payload that fit an outer packet, and not more than the largest inner packet needs.
@@ -61,6 +68,8 @@ pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<Transp
     let mut config = transport.config(Congestion::bbr(Arc::clone(live), seed))?;
     // One stream, on which the session is joined.
     config.max_concurrent_bidi_streams(1u8.into());
+    config.stream_receive_window(STREAM_WINDOW.into()).receive_window(STREAM_WINDOW.into());
+    config.send_window(STREAM_WINDOW.into()).datagram_receive_buffer_size(Some(RECEIVE_BUFFER));
     Ok(Arc::new(config))
 }
 

@@ -3,14 +3,16 @@
 mod addresses;
 mod connection;
 pub(crate) mod guests;
+mod opens;
 mod places;
 mod registry;
+mod routes;
 mod strays;
 
+use crate::budget::Budget;
 use crate::config::ServerConfig;
 use crate::device::Device;
 use crate::interfaces::Networks;
-use crate::join::SessionId;
 use crate::metrics;
 use crate::nat::{Nat, SERVERS, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
@@ -21,12 +23,13 @@ use guests::Guests;
 use hawser_io::tun::Buffer;
 use places::Places;
 use registry::{Open, Registry};
-use std::net::{IpAddr, Ipv4Addr};
+use routes::Routes;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use strays::Strays;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, timeout};
 use tracing::{error, info, warn};
@@ -47,20 +50,14 @@ pub(crate) struct Server {
     /// Those that this machine is in.
     networks: watch::Receiver<Networks>,
     pub(crate) registry: Arc<Registry>,
+    /// The memory of all sessions.
+    budget: Arc<Budget>,
     strays: Arc<Strays>,
     /// Whom a controller lets in; without one, whoever has a certificate.
     pub(crate) guests: Option<Arc<Guests>>,
     /// Whether the server is about to end.
     pub(crate) draining: watch::Sender<bool>,
-    pub(crate) routes: mpsc::UnboundedSender<RouteChange>,
-}
-
-/// What is to become of the routes to a session's client.
-pub(crate) struct RouteChange {
-    session: SessionId,
-    addresses: Vec<IpAddr>,
-    /// None: the session has ended.
-    mtu: Option<u16>,
+    pub(crate) routes: Arc<Routes>,
 }
 
 /// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
@@ -84,20 +81,22 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     }
     let status_file = StatusFile::at(config.common.status_file());
     let metrics_address = config.common.metrics;
-    let (routes, changes) = mpsc::unbounded_channel();
+    let routes = Arc::new(Routes::default());
     let device = Arc::new(device);
     std::thread::spawn({
-        let (device, registry) = (Arc::clone(&device), Arc::clone(&registry));
-        move || route(&device, &registry, changes)
+        let (routes, device, registry) = (Arc::clone(&routes), Arc::clone(&device), Arc::clone(&registry));
+        move || routes.apply(&device, &registry)
     });
     let listed = config.listed.clone();
     let guests = listed.as_ref().map(Guests::read).transpose()?.map(Arc::new);
     let draining = watch::Sender::new(false);
+    let budget = Budget::new(config.memory);
     let server = Arc::new(Server {
         config,
         device,
         networks,
         registry,
+        budget,
         strays,
         guests: guests.clone(),
         draining,
@@ -207,23 +206,6 @@ async fn dispatch(server: Arc<Server>) {
     }
 }
 
-/// Sets the MTU of the routes to clients, so that the kernel tells senders of larger packets (RFC 1191, RFC 8201). A
-/// session that has ended says nothing any more of addresses that its successor has.
-fn route(device: &Device, registry: &Registry, mut changes: mpsc::UnboundedReceiver<RouteChange>) {
-    while let Some(RouteChange { session, addresses, mtu }) = changes.blocking_recv() {
-        for address in addresses {
-            let destination = format!("{address}/{}", if address.is_ipv4() { 32 } else { 128 });
-            match mtu {
-                Some(mtu) if registry.is_open(session) => {
-                    device.route(&destination, mtu).unwrap_or_else(|error| warn!("{error:#}"))
-                }
-                None if !registry.is_taken(address) => device.unroute(&destination),
-                _ => {}
-            }
-        }
-    }
-}
-
 async fn status_of(open: Arc<Open>) -> Option<SessionStatus> {
     open.handle.report().await.map(|report| open.status(report))
 }
@@ -233,6 +215,7 @@ impl Server {
         let mut status = Status::new(&self.config.common, "server");
         status.draining = *self.draining.borrow();
         status.addresses = self.registry.own_addresses().into_iter().map(|(address, _)| address).collect();
+        status.kept_bytes = self.budget.used().0;
         status.not_passed_on = self.registry.counted();
         status.not_passed_on.extend(self.device.counted());
         status.not_passed_on.extend(self.strays.counted());

@@ -11,14 +11,15 @@ pub(crate) use admission::{Admission, Closed};
 pub(crate) use path::{Link, WakeCell, canonical};
 pub(crate) use report::{PathReport, Report};
 
+use crate::budget::Claim;
 use crate::config::Borders;
 use crate::device::Device;
 use crate::join::{CloseCode, PathNumber};
 use crate::{packet, time};
 use bytes::Bytes;
 use hawser_units::{Instant, MAX_PATHS, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint};
-use path::{Datagrams, Path, Wake};
+use hawser_xnc::{Config, Ecn, Endpoint, is_control};
+use path::{Datagrams, Path, READ as BATCH, Wake};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +94,8 @@ pub(crate) struct Settings {
     pub(crate) borders: Borders,
     pub(crate) device: Arc<Device>,
     pub(crate) admission: Admission,
+    /// What it keeps counts against the memory of all sessions.
+    pub(crate) claim: Claim,
     /// How long it waits for a path when it has none.
     pub(crate) keep: Duration,
     /// Called with the largest packet when that has changed.
@@ -107,6 +110,8 @@ pub(crate) struct Dropped {
     pub(crate) closed: [u64; Closed::ALL.len()],
     /// Datagrams of a connection that was no path any more.
     pub(crate) path_ended: u64,
+    /// Packets of either direction for which all sessions together had no memory left.
+    pub(crate) memory: u64,
 }
 
 struct Session {
@@ -119,6 +124,8 @@ struct Session {
     /// Bytes passed on, and taken from the device.
     received_bytes: u64,
     sent_bytes: u64,
+    /// What waited in the connections when that was last looked at.
+    queued_bytes: u64,
     mtu: u16,
     without_path_since: Option<Instant>,
     outgoing: Vec<Vec<u8>>,
@@ -139,6 +146,7 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
         dropped: Dropped::default(),
         received_bytes: 0,
         sent_bytes: 0,
+        queued_bytes: 0,
         mtu: 0,
         without_path_since: Some(time::now()),
         outgoing: Vec::new(),
@@ -190,6 +198,7 @@ impl Session {
             }
             taken.drain(..).for_each(|packet| self.take_packet(now, packet));
             self.drive(now);
+            self.claim(packets.len(), datagrams.len());
             if self.is_abandoned(now) {
                 return self.stop(CloseCode::Done, packets, datagrams);
             }
@@ -288,7 +297,17 @@ impl Session {
         self.endpoint.waiting() as u64 * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
     }
 
+    /// Says what is kept here, and what waits before this and behind it.
+    fn claim(&mut self, packets: usize, batches: usize) {
+        let channels = (packets + batches * BATCH) as u64 * u64::from(self.settings.mtu);
+        self.settings.claim.set(self.endpoint.memory().0 + channels + self.queued_bytes);
+    }
+
     fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {
+        if !self.settings.claim.may_grow() {
+            self.dropped.memory += 1;
+            return;
+        }
         let hint = packet::hint(&packet, self.settings.borders);
         let bytes = packet.len() as u64;
         // What is refused is counted by the endpoint.
@@ -305,6 +324,11 @@ impl Session {
         };
         path.received(&batch.datagrams);
         for datagram in &batch.datagrams {
+            // Acknowledgements and pings are not kept, and what is acknowledged is not kept any longer.
+            if !is_control(datagram) && !self.settings.claim.may_grow() {
+                self.dropped.memory += 1;
+                continue;
+            }
             // What is refused is counted by the endpoint.
             let _ = self.endpoint.handle_datagram(now, batch.path, datagram, Ecn::Unknown);
         }
@@ -336,8 +360,11 @@ impl Session {
         self.pass_on();
         self.wake.rest();
         let clock = std::time::Instant::now();
+        self.queued_bytes = 0;
         for path in self.paths.iter().flatten().filter(|path| !path.standby) {
-            self.endpoint.update_path(now, path.id, path.state(clock));
+            let state = path.state(clock);
+            self.queued_bytes += state.queued.0;
+            self.endpoint.update_path(now, path.id, state);
         }
         for _ in 0..MOST_TRANSMITS {
             let Some(transmit) = self.endpoint.poll_transmit(now) else { break };

@@ -41,6 +41,9 @@ pub struct Status {
     pub sessions: Vec<SessionStatus>,
     /// A client's uplinks.
     pub uplinks: Vec<UplinkStatus>,
+    /// Bytes that a server's sessions keep of packets, of those that `memory_mb` allows.
+    #[serde(default)]
+    pub kept_bytes: u64,
     /// Packets that were not passed on and connections that were not let in, by reason; only reasons that occurred.
     pub not_passed_on: BTreeMap<String, u64>,
 }
@@ -157,6 +160,7 @@ impl Status {
             addresses: Vec::new(),
             sessions: Vec::new(),
             uplinks: Vec::new(),
+            kept_bytes: 0,
             not_passed_on: BTreeMap::new(),
         }
     }
@@ -193,6 +197,7 @@ impl SessionStatus {
         let refused = Refused::ALL.iter().zip(stats.refused).map(|(reason, count)| (reason.name(), count));
         let others = [
             ("path_ended", dropped.path_ended),
+            ("memory", dropped.memory),
             ("expired", stats.sender.expired),
             ("given_up", stats.sender.given_up),
             ("unsolved", stats.receiver.unsolved),

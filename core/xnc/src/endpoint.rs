@@ -5,8 +5,13 @@ use crate::receiver::{Ecn, Receiver};
 use crate::release::Packet;
 use crate::sender::{Event, Sender, Transmit};
 use crate::stats::{Refused, Stats};
-use hawser_units::{Instant, PathId};
+use hawser_units::{ByteSize, Instant, PathId};
 use hawser_wire::xnc::Frame;
+
+/// Whether a datagram is of the ends' own, an acknowledgement or a ping, and carries no packet that would be kept.
+pub fn is_control(datagram: &[u8]) -> bool {
+    datagram.first() == Some(&0)
+}
 
 /// One end of a session: sends and receives packets over all of its paths.
 ///
@@ -63,6 +68,11 @@ impl Endpoint {
     /// Packets that wait for a path with window.
     pub fn waiting(&self) -> usize {
         self.sender.waiting()
+    }
+
+    /// Bytes of packets that this end keeps, with what each costs besides; not those that nobody has taken out yet.
+    pub fn memory(&self) -> ByteSize {
+        ByteSize(self.sender.memory() + self.receiver.memory())
     }
 
     /// Takes a packet of the application.

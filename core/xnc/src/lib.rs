@@ -47,7 +47,7 @@ mod stats;
 mod timing;
 
 pub use config::{Config, NoScheme, Scheme};
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, is_control};
 pub use path::{PathState, Rtt};
 pub use pool::Hint;
 pub use receiver::Ecn;

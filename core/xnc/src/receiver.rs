@@ -223,6 +223,11 @@ impl Receiver {
         self.release.pop()
     }
 
+    /// What the packets cost that may help to decode others, or wait for others.
+    pub(crate) fn memory(&self) -> u64 {
+        self.release.held_bytes() + self.decoder.as_ref().map_or(0, |decoder| decoder.kept().0)
+    }
+
     pub(crate) fn stats(&self) -> ReceiverStats {
         let decoded = self.decoder.as_ref().map(Decoder::counts).unwrap_or_default();
         ReceiverStats {

@@ -77,6 +77,11 @@ impl Release {
         self.ready.pop_front()
     }
 
+    /// What the packets cost that wait for those before them.
+    pub(crate) fn held_bytes(&self) -> u64 {
+        self.order.as_ref().map_or(0, |order| order.held_bytes)
+    }
+
     /// Packets that were not waited for any longer.
     pub(crate) fn skipped(&self) -> u64 {
         self.order.as_ref().map_or(0, |order| order.skipped)

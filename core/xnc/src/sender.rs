@@ -112,6 +112,11 @@ impl Sender {
         &self.paths
     }
 
+    /// What the packets cost that wait or may have to be recovered.
+    pub(crate) fn memory(&self) -> u64 {
+        self.queue.bytes() + self.pool.bytes()
+    }
+
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
     }

@@ -33,7 +33,7 @@ pub(crate) struct Membership {
     pub(crate) secret: Secret,
     pub(crate) handle: Handle,
     /// Where it is heard that the session cannot go on.
-    pub(crate) trouble: mpsc::UnboundedSender<Trouble>,
+    pub(crate) trouble: mpsc::Sender<Trouble>,
     indices: Indices,
     /// The highest class of cost that is in use.
     pub(crate) level: AtomicU8,
@@ -70,7 +70,7 @@ impl Membership {
         session: SessionId,
         secret: Secret,
         handle: Handle,
-        trouble: mpsc::UnboundedSender<Trouble>,
+        trouble: mpsc::Sender<Trouble>,
         first: PathId,
     ) -> Membership {
         let (indices, level, wanted) = (Indices::new(first), AtomicU8::new(0), AtomicBool::new(false));
@@ -121,8 +121,8 @@ pub(crate) async fn keep(
 fn complain(dialer: &Dialer, membership: &Membership, uplink: &Uplink, error: &anyhow::Error) -> bool {
     let reason = error.downcast_ref::<Refused>().map(|refused| refused.reason);
     if reason == Some(Refusal::UnknownSession) {
-        // Whoever is told has gone when the session has.
-        let _ = membership.trouble.send(Trouble::Forgotten);
+        // A receiver that is gone, or has as much to act upon, does not need it.
+        let _ = membership.trouble.try_send(Trouble::Forgotten);
         return true;
     }
     dialer.complaints.note(&uplink.interface, &membership.server.name, error);
@@ -161,8 +161,8 @@ async fn hold(
     let hear = async {
         loop {
             match join::receive(&mut receive).await {
-                // Whoever is told has gone when the session has.
-                Ok(Notice::Draining) => _ = membership.trouble.send(Trouble::Draining),
+                // A receiver that is gone, or has as much to act upon, does not need it.
+                Ok(Notice::Draining) => _ = membership.trouble.try_send(Trouble::Draining),
                 Ok(Notice::Wanted(wanted)) => membership.wanted.store(wanted, Relaxed),
                 // A server that closes its stream or talks nonsense has nothing more to say.
                 Ok(Notice::Standby(_)) | Err(_) => std::future::pending::<()>().await,
@@ -175,7 +175,7 @@ async fn hold(
             reason = connection.closed() => {
                 info!(interface = known.interface, "uplink disconnected: {reason}");
                 if CloseCode::Superseded.is_of(&reason) {
-                    let _ = membership.trouble.send(Trouble::Superseded);
+                    let _ = membership.trouble.try_send(Trouble::Superseded);
                 }
                 break None;
             }

@@ -230,8 +230,8 @@ fn milliseconds(ms: u64) -> Duration {
 /// A queue that is full for 0.1 s at 300 Mb/s.
 const QUEUE_KB: u64 = 4000;
 
-/// What 300 Mb/s carry in 0.4 s, which is longer than most recoveries take. With both directions and the queue, no client
-/// takes more than some 36 MB of a server.
+/// What 300 Mb/s carry in 0.4 s, which is longer than most recoveries take. With both directions and the queue, a session
+/// keeps no more than some 36 MB.
 const POOL_KB: u64 = 16_000;
 
 #[cfg(test)]

@@ -4,9 +4,12 @@ use super::{
 };
 use hawser_client::Controller;
 use hawser_control::at_most_one_of_each_family;
+use hawser_units::ByteSize;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
@@ -34,6 +37,8 @@ pub struct ServerConfig {
     pub drain: Duration,
     /// Sessions at once.
     pub most_clients: usize,
+    /// What all of them may keep of packets together.
+    pub memory: ByteSize,
     /// Whether clients that are not listed are let in.
     pub open: bool,
     /// What is said of single clients, by the name in their certificate.
@@ -111,6 +116,8 @@ struct Tunnel {
     /// Sessions at once.
     #[serde(default = "default_most_clients")]
     most_clients: usize,
+    /// Megabytes (10^6) that all of them may keep of packets together; half of the machine's when not given.
+    memory_mb: Option<u64>,
     /// Whether clients that are not listed are let in.
     #[serde(default = "yes")]
     open: bool,
@@ -140,6 +147,9 @@ struct ClientEntry {
     addresses: Vec<IpAddr>,
 }
 
+/// What all sessions may keep together, megabytes.
+const MEMORY_MB: RangeInclusive<u64> = 16..=1_000_000;
+
 /// As long as a server may take to end, seconds.
 const MOST_DRAIN_S: u64 = 3600;
 
@@ -162,6 +172,14 @@ fn default_drain_s() -> u64 {
 /// More than a vehicle has; a thousand clients with as many fill a quarter of a large machine's table.
 fn default_most_connections() -> u32 {
     4096
+}
+
+/// Half of the machine's memory; a gigabyte where that is not known.
+fn default_memory_mb() -> u64 {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
+    let kilobytes = total.and_then(|total| total.trim().parse::<u64>().ok());
+    kilobytes.map_or(1000, |kilobytes| kilobytes / 2000).max(*MEMORY_MB.start())
 }
 
 fn default_most_clients() -> usize {
@@ -203,6 +221,9 @@ impl ServerConfig {
         if tunnel.most_connections == 0 {
             return Err(source.wrong(&file.tunnel, "most_connections is at least 1"));
         }
+        if tunnel.memory_mb.is_some_and(|megabytes| !MEMORY_MB.contains(&megabytes)) {
+            return Err(source.wrong(&file.tunnel, "memory_mb is 16 to 1000000"));
+        }
         if tunnel.drain_s > MOST_DRAIN_S {
             return Err(source.wrong(&file.tunnel, format!("drain_s is at most {MOST_DRAIN_S}, an hour")));
         }
@@ -222,6 +243,7 @@ impl ServerConfig {
             keep: super::keep(&source, &file.tunnel, tunnel.keep_s)?,
             drain: Duration::from_secs(tunnel.drain_s),
             most_clients: tunnel.most_clients,
+            memory: ByteSize(tunnel.memory_mb.unwrap_or_else(default_memory_mb) * 1_000_000),
             open: tunnel.open,
             listed,
             clients: clients(&source, &file.client, &tunnel.addresses)?,

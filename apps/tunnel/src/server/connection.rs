@@ -1,6 +1,6 @@
+use super::Server;
 use super::places::{Full, Place, Places};
 use super::registry::Open;
-use super::{RouteChange, Server};
 use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId};
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
@@ -176,6 +176,8 @@ async fn refuse(
 ) -> Result<Option<Attached>> {
     server.registry.refuse(match reason {
         Refusal::Busy => "busy",
+        Refusal::Memory => "memory",
+        Refusal::TooOften => "too_often",
         Refusal::UnknownSession => "unknown_session",
         Refusal::Proof => "proof",
         Refusal::NotAdmitted => "not_admitted",
@@ -200,6 +202,13 @@ fn open(
     let config = &server.config;
     if *server.draining.borrow() {
         return Err((Refusal::Busy, "the server is ending".to_owned()));
+    }
+    // One that is there already leaves its former session.
+    if !server.budget.has_room() && !server.registry.has(client) {
+        return Err((Refusal::Memory, "the server has no memory for another client".to_owned()));
+    }
+    if !server.registry.may_open(client) {
+        return Err((Refusal::TooOften, "this client opens sessions too often".to_owned()));
     }
     let secret = |id| Secret::of(connection, id).ok();
     let mut task = None;
@@ -233,7 +242,8 @@ fn start_session(
 ) -> (Handle, tokio::task::JoinHandle<()>) {
     let config = &server.config;
     let own = server.registry.own_addresses().into_iter().map(|(address, _)| address);
-    let (routed, routes) = (addresses.to_vec(), server.routes.clone());
+    let (routed, routes, registry) =
+        (addresses.to_vec(), Arc::clone(&server.routes), Arc::clone(&server.registry));
     session::start(Settings {
         coding: config.coding.config().expect("the configuration was checked"),
         borders: config.coding.borders,
@@ -245,11 +255,9 @@ fn start_session(
             reach: Arc::from(&config.reach[..]),
             networks: server.networks.clone(),
         },
+        claim: server.budget.claim(),
         keep: config.keep,
-        // The one who routes lives as long as the server.
-        mtu_changed: Box::new(move |mtu| {
-            let _ = routes.send(RouteChange { session, addresses: routed.clone(), mtu: Some(mtu) });
-        }),
+        mtu_changed: Box::new(move |mtu| routes.set(&registry, session, &routed, mtu)),
         mtu: config.common.mtu,
     })
 }
@@ -260,9 +268,7 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
         warn!(client = open.client, "the session ended badly: {error}");
     }
     server.registry.close(open.id);
-    // The one who routes lives as long as the server.
-    let _ =
-        server.routes.send(RouteChange { session: open.id, addresses: open.addresses.clone(), mtu: None });
+    server.routes.end(open.id, &open.addresses);
     info!(client = open.client, "session closed");
 }
 

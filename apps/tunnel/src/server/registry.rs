@@ -1,4 +1,5 @@
 use super::addresses::Addresses;
+use super::opens::Opens;
 use crate::config::ServerConfig;
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
@@ -66,6 +67,7 @@ pub(crate) struct Registry {
 }
 
 struct Clients {
+    opens: Opens,
     addresses: Addresses,
     by_id: HashMap<SessionId, Arc<Open>>,
     by_name: HashMap<String, SessionId>,
@@ -77,7 +79,12 @@ impl Registry {
         Registry {
             most: config.most_clients,
             own: addresses.of_server(),
-            clients: Mutex::new(Clients { addresses, by_id: HashMap::new(), by_name: HashMap::new() }),
+            clients: Mutex::new(Clients {
+                opens: Opens::default(),
+                addresses,
+                by_id: HashMap::new(),
+                by_name: HashMap::new(),
+            }),
             by_address: RwLock::default(),
             for_nobody: AtomicU64::new(0),
             queue_full: AtomicU64::new(0),
@@ -93,6 +100,16 @@ impl Registry {
     /// How many sessions there are.
     pub(crate) fn count(&self) -> usize {
         self.lock().by_id.len()
+    }
+
+    /// Whether the client has a session.
+    pub(crate) fn has(&self, client: &str) -> bool {
+        self.lock().by_name.contains_key(client)
+    }
+
+    /// Whether the client has not opened too many sessions of late; it counts as one more.
+    pub(crate) fn may_open(&self, client: &str) -> bool {
+        self.lock().opens.allow(client, Instant::now())
     }
 
     /// Makes a session for `client`, in place of the one that it may have: a client that was restarted does not wait for

@@ -12,7 +12,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
 /// Datagrams that a connection is asked for at once.
-const READ: usize = 64;
+pub(super) const READ: usize = 64;
 
 /// Wakes a session when an acknowledgement has opened a window, if it wants to know.
 #[derive(Debug, Default)]

@@ -308,3 +308,62 @@ fn a_thousand_clients_cost_little_each() {
         assert!(each < IDLE_CLIENT_BYTES, "{each} bytes for each client");
     });
 }
+
+#[test]
+fn a_client_that_opens_sessions_again_and_again_is_told_to_wait() {
+    let rig = Rig::new();
+    let server = rig.server(0, "", "");
+    let folder = rig.folder.path();
+    with_endpoint(&rig.client, async |endpoint| {
+        let car = quic(&rig.authority, folder, "car");
+        let mut opened = 0;
+        while opened < 100 {
+            let connection = connect(&endpoint, &car).await;
+            let answer = say(&connection, &open()).await.unwrap();
+            if answer["opened"].is_null() {
+                assert_eq!(reason(Some(answer)), "\"too_often\"");
+                break;
+            }
+            opened += 1;
+        }
+        assert!((5..50).contains(&opened), "{opened} sessions, one after the other");
+        server.until_counted("connection_too_often", 1);
+        let bus = connect(&endpoint, &quic(&rig.authority, folder, "bus")).await;
+        assert!(say(&bus, &open()).await.unwrap()["opened"].is_object(), "another client is none the worse");
+    });
+}
+
+#[test]
+fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are_there() {
+    let rig = Rig::new();
+    let server = rig.server(0, "memory_mb = 16", "");
+    let _client = rig.client("");
+    let folder = rig.folder.path();
+    with_endpoint(&rig.client, async |endpoint| {
+        let mut clients = Vec::new();
+        let refused = loop {
+            let name = format!("car-{}", clients.len());
+            let client = connect(&endpoint, &quic(&rig.authority, folder, &name)).await;
+            let answer = say(&client, &open()).await.unwrap();
+            if answer["opened"].is_null() {
+                break answer;
+            }
+            clients.push(client);
+            assert!(clients.len() < 200, "16 MB are enough for everybody");
+        };
+        assert_eq!(reason(Some(refused)), "\"memory\"");
+        assert!(clients.len() > 40, "{} clients", clients.len());
+        server.until_counted("connection_memory", 1);
+        echo(&rig.client, &rig.host, HOST4);
+        let status = server.until("the status", |_| true);
+        assert!((8_000_000..16_000_000).contains(&status.kept_bytes), "{} bytes", status.kept_bytes);
+        // Who is there may begin again.
+        let again = connect(&endpoint, &quic(&rig.authority, folder, "car-0")).await;
+        assert!(say(&again, &open()).await.unwrap()["opened"].is_object());
+        // Who goes leaves room.
+        clients.drain(..20).for_each(|client| client.close(0u8.into(), b""));
+        server.until("twenty have gone", |status| status.kept_bytes < 9_000_000);
+        let late = connect(&endpoint, &quic(&rig.authority, folder, "late")).await;
+        assert!(say(&late, &open()).await.unwrap()["opened"].is_object());
+    });
+}

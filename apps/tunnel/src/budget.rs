@@ -1,0 +1,129 @@
+//! What all sessions of a server keep of packets together, and how much that may be.
+
+use hawser_units::ByteSize;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What a session costs although it keeps nothing: its tasks, and one idle connection or a few.
+const IDLE: u64 = 128 << 10;
+
+/// The memory of all sessions. Beyond two thirds of it nobody else is let in, and only sessions that keep less than their
+/// share of the last third may keep more: a greedy one leaves the others room.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    limit: u64,
+    used: AtomicU64,
+    sessions: AtomicU64,
+}
+
+/// What one session keeps.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    of: Arc<Budget>,
+    bytes: u64,
+}
+
+impl Budget {
+    pub(crate) fn new(limit: ByteSize) -> Arc<Budget> {
+        Arc::new(Budget { limit: limit.0, used: AtomicU64::new(0), sessions: AtomicU64::new(0) })
+    }
+
+    /// Whether another session may begin.
+    pub(crate) fn has_room(&self) -> bool {
+        self.used.load(Relaxed) + IDLE <= self.limit / 3 * 2
+    }
+
+    /// A session begins.
+    pub(crate) fn claim(self: &Arc<Self>) -> Claim {
+        self.sessions.fetch_add(1, Relaxed);
+        self.used.fetch_add(IDLE, Relaxed);
+        Claim { of: Arc::clone(self), bytes: IDLE }
+    }
+
+    /// What all of them keep.
+    pub(crate) fn used(&self) -> ByteSize {
+        ByteSize(self.used.load(Relaxed))
+    }
+}
+
+impl Claim {
+    /// The session keeps so many bytes now.
+    pub(crate) fn set(&mut self, kept: u64) {
+        let bytes = IDLE + kept;
+        // Wraps around to less where it is less.
+        self.of.used.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
+        self.bytes = bytes;
+    }
+
+    /// Whether the session may keep more than it does.
+    pub(crate) fn may_grow(&self) -> bool {
+        let Budget { limit, used, sessions } = &*self.of;
+        let (used, share) = (used.load(Relaxed), limit / 3 / sessions.load(Relaxed).max(1));
+        used < limit / 3 * 2 || used < *limit && self.bytes < share
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        self.of.sessions.fetch_sub(1, Relaxed);
+        self.of.used.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 30 << 20;
+    const STEP: u64 = 100_000;
+
+    /// Keeps one step more, if that is allowed; returns whether it is.
+    fn grow(session: &mut (Claim, u64)) -> bool {
+        let may = session.0.may_grow();
+        if may {
+            session.1 += STEP;
+            session.0.set(session.1);
+        }
+        may
+    }
+
+    #[test]
+    fn all_sessions_together_keep_no_more_than_is_allowed() {
+        let budget = Budget::new(ByteSize(LIMIT));
+        let mut sessions: Vec<_> = (0..20).map(|_| (budget.claim(), 0)).collect();
+        // Fewer and fewer, which have larger shares.
+        while !sessions.is_empty() {
+            sessions.iter_mut().for_each(|session| while grow(session) {});
+            assert!((LIMIT / 2..LIMIT + STEP).contains(&budget.used().0), "{:?} of {LIMIT}", budget.used());
+            drop(sessions.swap_remove(0));
+        }
+        assert_eq!(budget.used(), ByteSize(0));
+    }
+
+    #[test]
+    fn a_greedy_session_leaves_the_others_room() {
+        let budget = Budget::new(ByteSize(LIMIT));
+        let mut greedy = (budget.claim(), 0);
+        let mut modest = (budget.claim(), 0);
+        while grow(&mut greedy) {}
+        assert!(greedy.1 > LIMIT / 2);
+        assert!((0..10).all(|_| grow(&mut modest)), "a megabyte");
+        assert!(!grow(&mut greedy));
+    }
+
+    #[test]
+    fn nobody_else_is_let_in_when_memory_is_short_until_it_is_not() {
+        let budget = Budget::new(ByteSize(LIMIT));
+        let mut sessions = Vec::new();
+        while budget.has_room() {
+            sessions.push(budget.claim());
+        }
+        assert_eq!(sessions.len() as u64, LIMIT / 3 * 2 / IDLE);
+        sessions.pop();
+        assert!(budget.has_room());
+        sessions[0].set(10 * IDLE);
+        assert!(!budget.has_room());
+        sessions[0].set(0);
+        assert!(budget.has_room());
+    }
+}

@@ -1,0 +1,130 @@
+//! The routes to clients, whose MTU lets the kernel tell senders of larger packets (RFC 1191, RFC 8201). What they are to be
+//! is noted, address by address, and brought to the kernel in batches: whatever clients do, a process of iproute2 runs a
+//! few times a second at most.
+
+use super::registry::Registry;
+use crate::device::Device;
+use crate::join::SessionId;
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+use tracing::warn;
+
+/// The pause after a batch.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Addresses of a batch: so much is complained about in a pipe's buffer.
+const BATCH: usize = 256;
+
+/// What is not at the kernel yet.
+#[derive(Debug, Default)]
+pub(crate) struct Routes {
+    pending: Mutex<BTreeMap<IpAddr, Change>>,
+    changed: Condvar,
+}
+
+/// What is to become of the route to an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Change {
+    session: SessionId,
+    /// None: the session has ended.
+    mtu: Option<u16>,
+}
+
+impl Routes {
+    /// Packets to a session's client have at most so many bytes. Of a session that is over nothing is noted.
+    pub(super) fn set(&self, registry: &Registry, session: SessionId, addresses: &[IpAddr], mtu: u16) {
+        if registry.is_open(session) {
+            self.note(session, addresses, Some(mtu));
+        }
+    }
+
+    /// A session has ended. Its addresses may have become another one's.
+    pub(super) fn end(&self, session: SessionId, addresses: &[IpAddr]) {
+        self.note(session, addresses, None);
+    }
+
+    fn note(&self, session: SessionId, addresses: &[IpAddr], mtu: Option<u16>) {
+        let mut pending = self.lock();
+        for address in addresses {
+            let is_successor_s = pending.get(address).is_some_and(|change| change.session != session);
+            if mtu.is_some() || !is_successor_s {
+                pending.insert(*address, Change { session, mtu });
+            }
+        }
+        self.changed.notify_one();
+    }
+
+    /// Brings changes to the kernel for as long as the process lives.
+    pub(super) fn apply(&self, device: &Device, registry: &Registry) {
+        loop {
+            let mut changes = self.take();
+            changes.retain(|(address, change)| match change.mtu {
+                Some(_) => registry.is_open(change.session),
+                None => !registry.is_taken(*address),
+            });
+            let changes: Vec<_> =
+                changes.into_iter().map(|(address, change)| (address, change.mtu)).collect();
+            device.route_clients(&changes).unwrap_or_else(|error| warn!("{error:#}"));
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits for changes.
+    fn take(&self) -> Vec<(IpAddr, Change)> {
+        let pending = self.lock();
+        let pending = self.changed.wait_while(pending, |pending| pending.is_empty());
+        let mut pending = pending.unwrap_or_else(PoisonError::into_inner);
+        std::iter::from_fn(|| pending.pop_first()).take(BATCH).collect()
+    }
+
+    /// What a panicking thread left is whole: nothing in here panics half-way.
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Change>> {
+        self.pending.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_that_nobody_has_taken_are_one_for_each_address() {
+        let routes = Routes::default();
+        let addresses: Vec<IpAddr> = (0..2).map(|host| [10, 77, 0, host].into()).collect();
+        let mut last = SessionId::random();
+        for _ in 0..10_000 {
+            last = SessionId::random();
+            routes.note(last, &addresses, Some(1400));
+            routes.note(last, &addresses, Some(1430));
+        }
+        let change = Change { session: last, mtu: Some(1430) };
+        assert_eq!(routes.take(), addresses.iter().map(|address| (*address, change)).collect::<Vec<_>>());
+        assert!(routes.lock().is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_session_takes_nothing_from_its_successor() {
+        let routes = Routes::default();
+        let address: [IpAddr; 1] = [[10, 77, 0, 2].into()];
+        let (former, latter) = (SessionId::random(), SessionId::random());
+        routes.note(former, &address, Some(1400));
+        routes.note(latter, &address, Some(1430));
+        routes.end(former, &address);
+        assert_eq!(routes.take()[0].1, Change { session: latter, mtu: Some(1430) });
+        routes.end(latter, &address);
+        assert_eq!(routes.take()[0].1.mtu, None);
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_nothing_is_left_out() {
+        let routes = Routes::default();
+        let address = |number: usize| IpAddr::from([10, 77, (number / 256) as u8, (number % 256) as u8]);
+        let addresses: Vec<_> = (0..2 * BATCH + 1).map(address).collect();
+        routes.note(SessionId::random(), &addresses, Some(1400));
+        let batches: Vec<_> = (0..3).map(|_| routes.take().len()).collect();
+        assert_eq!(batches, [BATCH, BATCH, 1]);
+    }
+}
