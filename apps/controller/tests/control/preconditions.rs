@@ -5,7 +5,10 @@ use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, ETAG, IF_MATCH};
 use axum::http::{Request, StatusCode};
 use futures_util::future::join_all;
+use hawser_client::OperatorClient;
+use hawser_control::resource::{Flow, Mode};
 use serde_json::{Value, json};
+use std::net::Ipv4Addr;
 
 impl Rig {
     /// A request of the first operator with that tag in `If-Match`.
@@ -141,4 +144,21 @@ async fn the_document_tells_of_tags() {
             assert!(operation["responses"]["412"].is_object(), "{method} {path}");
         }
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_replaces_a_flow_only_in_the_state_that_it_has_read() {
+    let rig = Rig::new().await;
+    rig.two_nodes(2, flow("evidence", true)).await;
+    let controller = format!("https://{}", rig.server.address()).parse().unwrap();
+    let client = OperatorClient::new(&[controller], rig.server.authority_pem(), &rig.admin).unwrap();
+    let read = client.tagged_flow(&"stage".parse().unwrap()).await.unwrap();
+    let change = |mode| Flow { mode, ..read.value.clone() };
+    client.replace_flow(&change(Mode::Redirect), &read.tag).await.unwrap();
+    let refused = client.replace_flow(&change(Mode::Replicate), &read.tag).await.unwrap_err();
+    assert_eq!(refused.status(), Some(412), "{refused}");
+    let audit = client.audit(0).all().await.unwrap();
+    let last = audit.last().unwrap();
+    assert_eq!((&*last.kind, &*last.action, &*last.name), ("flow", "changed", "stage"));
+    assert_eq!(last.address, Some(Ipv4Addr::LOCALHOST.into()));
 }

@@ -69,6 +69,7 @@ macro_rules! suite {
             agrees_with_the_model,
             commits_have_one_order,
             nothing_outlives_what_it_refers_to,
+            a_node_inherits_no_flow_that_was_left_behind,
             a_node_that_was_lost_while_no_controller_ran_is_told_of_once,
             a_node_that_is_lost_when_the_leader_ends_is_told_of_once,
         );
