@@ -38,6 +38,12 @@ reasons! {
     DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a copy on a path without addresses";
     DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers";
     DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy or its device refused it";
+    PASSED_LOCAL, "passed_local", "to an address of this node; the kernel took it in";
+    PASSED_NOT_UNICAST, "passed_not_unicast", "to or from an address that is no single host's: multicast, broadcast, unspecified; the kernel handled it";
+    PASSED_LINK_LOCAL, "passed_link_local", "to or from an address that is good on one link or host alone, or neighbour discovery; the kernel handled it";
+    PASSED_FOREIGN_MAC, "passed_foreign_mac", "a frame to another link-layer address than the interface's; the kernel handled it";
+    PASSED_REPLICA, "passed_replica", "a replica on its way through, of a flow that is selected without ports; the kernel forwarded it";
+    PASSED_MANAGEMENT, "passed_management", "from a management port of this node, to a controller, or a measurement of a path; the kernel sent it";
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-use crate::skeleton::replicate_xdp::types;
+use crate::skeleton::replicate_xdp::types::{self, reason};
 use crate::table::{Table, TableError, plain};
 use hawser_units::FlowId;
 use std::fmt;
@@ -7,6 +7,12 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 plain!(types::selector_key, types::selector);
+
+/// Of the prefix that IPv4 addresses are mapped into.
+const MAPPED_BITS: u8 = 96;
+
+const RULE_PORTS: u8 = 0x1;
+const RULE_SOURCE_PORTS: u8 = 0x2;
 
 /// Rules that one destination prefix may hold.
 pub const MAX_RULES: usize = 16;
@@ -24,8 +30,13 @@ pub struct Prefix {
 pub struct NotAPrefix;
 
 impl Prefix {
-    /// The first `bits` of `address`; `None` when the address has fewer.
+    /// The first `bits` of `address`; `None` when the address has fewer. One that is mapped into IPv6 is one of IPv4.
     pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
+        if let (IpAddr::V6(v6), Some(bits)) = (address, bits.checked_sub(MAPPED_BITS))
+            && let Some(v4) = v6.to_ipv4_mapped()
+        {
+            return Prefix::new(v4.into(), bits);
+        }
         let cut = |most: u8| most.checked_sub(bits).map(u32::from);
         let address = match address {
             IpAddr::V4(v4) => {
@@ -55,10 +66,29 @@ impl Prefix {
         self.bits <= other.bits && Prefix::new(other.address, self.bits) == Some(self)
     }
 
+    /// The one that holds `address` alone.
+    pub(crate) fn host(address: IpAddr) -> Self {
+        Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).expect("an address has so many bits")
+    }
+
+    /// Its last address.
+    pub(crate) fn last(self) -> IpAddr {
+        match self.address {
+            IpAddr::V4(v4) => {
+                let host = u32::MAX.checked_shr(self.bits.into()).unwrap_or(0);
+                IpAddr::V4((u32::from(v4) | host).into())
+            }
+            IpAddr::V6(v6) => {
+                let host = u128::MAX.checked_shr(self.bits.into()).unwrap_or(0);
+                IpAddr::V6((u128::from(v6) | host).into())
+            }
+        }
+    }
+
     /// The key of the trie, where an IPv4 prefix is mapped into IPv6.
     fn key(self) -> types::selector_key {
         let (address, offset) = match self.address {
-            IpAddr::V4(v4) => (v4.to_ipv6_mapped(), 96),
+            IpAddr::V4(v4) => (v4.to_ipv6_mapped(), MAPPED_BITS.into()),
             IpAddr::V6(v6) => (v6, 0),
         };
         types::selector_key { prefix_bits: offset + u32::from(self.bits), address: address.octets() }
@@ -110,17 +140,28 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
     if rules.is_empty() {
         return table.remove(&prefix.key());
     }
-    let mut selector = types::selector { count: rules.len() as u32, ..Default::default() };
+    let mut selector = empty(prefix);
+    selector.count = rules.len() as u8;
     for (slot, rule) in selector.rules.iter_mut().zip(rules) {
         slot.flow = rule.flow.into();
         slot.protocol = rule.protocol.unwrap_or(0);
         if let Some(Ports { source, destination }) = &rule.ports {
-            slot.has_ports = 1;
+            slot.flags = RULE_PORTS | if *source == (0..=u16::MAX) { 0 } else { RULE_SOURCE_PORTS };
             (slot.source_min, slot.source_max) = (*source.start(), *source.end());
             (slot.destination_min, slot.destination_max) = (*destination.start(), *destination.end());
         }
     }
     table.set(&prefix.key(), &selector)
+}
+
+/// Has packets to a prefix be of no flow, for that reason.
+pub(crate) fn leave_alone(table: &impl Table, prefix: Prefix, why: reason) -> Result<(), TableError> {
+    let left_alone = why.0.try_into().expect("reasons are few");
+    table.set(&prefix.key(), &types::selector { left_alone, ..empty(prefix) })
+}
+
+fn empty(prefix: Prefix) -> types::selector {
+    types::selector { is_ipv6: prefix.address.is_ipv6().into(), ..Default::default() }
 }
 
 #[cfg(test)]
@@ -138,6 +179,26 @@ mod tests {
         assert_eq!(prefix("1.2.3.4/0"), prefix("0.0.0.0/0"));
         for text in ["10.0.0.0", "10.0.0.0/33", "::/129", "ten/8", "10.0.0.0/x"] {
             assert_eq!(text.parse::<Prefix>(), Err(NotAPrefix), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_prefix_of_mapped_addresses_is_one_of_ipv4() {
+        assert_eq!(prefix("::ffff:203.0.113.9/120"), prefix("203.0.113.0/24"));
+        assert_eq!(prefix("::ffff:0.0.0.0/96"), prefix("0.0.0.0/0"));
+        assert_eq!(prefix("::ffff:0.0.0.0/95").to_string(), "::fffe:0:0/95");
+    }
+
+    #[test]
+    fn a_prefix_ends_with_its_last_address() {
+        for (text, last) in [
+            ("203.0.113.64/26", "203.0.113.127"),
+            ("0.0.0.0/0", "255.255.255.255"),
+            ("203.0.113.9/32", "203.0.113.9"),
+            ("2001:db8::/126", "2001:db8::3"),
+            ("2001:db8::9/128", "2001:db8::9"),
+        ] {
+            assert_eq!(prefix(text).last(), last.parse::<IpAddr>().unwrap());
         }
     }
 

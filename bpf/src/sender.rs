@@ -1,9 +1,11 @@
 use crate::device_drops::DeviceDrops;
+use crate::own::Endpoint;
 use crate::path_sets::PathSets;
 use crate::policy::Policies;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
 use crate::receiver::key_words;
-use crate::selector::{Prefix, Rule, select};
+use crate::selection::{MAX_SELECTORS, Selection};
+use crate::selector::{Prefix, Rule};
 use crate::shared::Shared;
 use crate::signals::Signals;
 use crate::skeleton::replicate_tc::{ReplicateTcSkel, ReplicateTcSkelBuilder};
@@ -95,6 +97,8 @@ pub struct Sender {
     /// Every flow that was ever described.
     flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
+    pub(crate) selection: Selection,
+    pub(crate) own_endpoints: BTreeSet<Endpoint>,
     policies: Policies,
     /// By code; written with one store each, as the programs read them while packets fly.
     routes: Shared<AtomicU64>,
@@ -112,7 +116,9 @@ impl Sender {
         // The skeletons borrow their objects; a process loads one of each, so the few bytes may stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_xdp");
-        let open = ReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = ReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
+        open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = options.port;
+        open.maps.selectors.set_max_entries(MAX_SELECTORS).map_err(&failed)?;
         let xdp = open.load().map_err(&failed)?;
 
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -132,6 +138,8 @@ impl Sender {
             links: Vec::new(),
             flows: BTreeSet::new(),
             paths: [None; MAX_PATHS],
+            selection: Selection::new(),
+            own_endpoints: BTreeSet::new(),
             drops: DeviceDrops::watch()?,
             port: options.port,
         })
@@ -189,12 +197,13 @@ impl Sender {
         Ok(())
     }
 
-    /// Which packets to a prefix are of which flow; replaces what the prefix had. The longest prefix decides alone.
+    /// Which packets to a prefix are of which flow; replaces what the prefix had. The longest prefix decides alone. What no
+    /// router would forward is of no flow.
     ///
     /// # Panics
     /// With more than [`crate::MAX_RULES`] rules.
-    pub fn select(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
-        select(&self.xdp.maps.selectors, prefix, rules)
+    pub fn select(&mut self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
+        self.selection.select(&self.xdp.maps.selectors, prefix, rules)
     }
 
     /// Puts a policy into force while packets fly, unless the one in force has the same epoch or a greater one; whether

@@ -54,6 +54,8 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
             batch += &format!("link set {end} addrgenmode none up\n");
         }
     }
+    let mac = HERE_MAC.map(|byte| format!("{byte:02x}")).join(":");
+    batch += &format!("link set lan address {mac}\n");
     batch += "addr add 192.0.2.1/24 dev lan\nroute add default via 192.0.2.254\n";
     batch += "neigh add 192.0.2.254 lladdr 02:00:00:00:00:09 dev lan\n";
     let result = namespace.ip(&batch).and_then(|()| {
@@ -75,6 +77,11 @@ fn replicating() -> Sender {
     sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
     set_policy(&sender, 7, 0b001, 3);
     sender
+}
+
+/// A frame that another host sends through this node by `lan`.
+fn arriving(packet: &[u8]) -> Vec<u8> {
+    ethernet(HERE_MAC, [2, 0, 0, 0, 0, 9], packet)
 }
 
 fn far_ends() -> Vec<Port> {
@@ -107,7 +114,7 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
         let packets =
             [udp4("203.0.113.9", b"odd"), udp6("2001:db8:b::9", b"even"), udp4("203.0.113.9", &payload)];
 
-        lan.sender.send(&packets.clone().map(|packet| transit(&packet))).unwrap();
+        lan.sender.send(&packets.clone().map(|packet| arriving(&packet))).unwrap();
 
         for (index, end) in (0..).zip(&mut ends) {
             for (sequence, (frame, packet)) in
@@ -143,7 +150,7 @@ fn probes_leave_by_the_probed_paths() {
         sender.replace_policy(flow(7), policy).unwrap();
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
 
-        lan.sender.send(&vec![transit(&udp4("203.0.113.9", b"x")); PACKETS]).unwrap();
+        lan.sender.send(&vec![arriving(&udp4("203.0.113.9", b"x")); PACKETS]).unwrap();
 
         let ring = KeyRing { slots: [Some(key), None] };
         for (index, end) in (0..).zip(&mut ends) {
@@ -171,7 +178,7 @@ fn copies_that_a_device_refuses_are_counted() {
         set_policy(&sender, 7, 0b011, 3);
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
 
-        lan.sender.send(&vec![transit(&udp4("203.0.113.9", b"x")); 3]).unwrap();
+        lan.sender.send(&vec![arriving(&udp4("203.0.113.9", b"x")); 3]).unwrap();
 
         receive(&mut end, 3);
         assert_eq!([0, 1].map(|index| sender.refused(path(index)).unwrap()), [0, 3]);
@@ -188,7 +195,7 @@ fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
         let packet = with_tos(with_id(udp4("203.0.113.9", &[7; 1472]), 7), 0xb9);
 
-        lan.sender.send(&[transit(&packet)]).unwrap();
+        lan.sender.send(&[arriving(&packet)]).unwrap();
 
         for index in [0, 2] {
             let end = &mut ends[usize::from(index)];
@@ -214,7 +221,7 @@ fn a_policy_changes_at_once() {
             set_policy(sender, 7, code, u32::from(epoch));
         };
         set(&sender, policies[0]);
-        let packet = transit(&udp4("203.0.113.9", b"x"));
+        let packet = arriving(&udp4("203.0.113.9", b"x"));
         let (sent, captured) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut copies: HashMap<u64, (u8, u8)> = HashMap::new();
         let mut received = 0u64;

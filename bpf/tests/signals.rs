@@ -83,7 +83,7 @@ fn a_signal_sets_the_policy() {
 
 #[test]
 fn packets_take_the_paths_that_a_signal_names() {
-    let sender = listening_here();
+    let mut sender = listening_here();
     sender.select(prefix("0.0.0.0/0"), &[everything_of(7)]).unwrap();
     let packet = transit(&udp4("203.0.113.9", b"x"));
     assert_eq!(sender.run(&packet, 1).unwrap().action, XDP_PASS);

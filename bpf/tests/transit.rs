@@ -36,7 +36,7 @@ fn selected(sender: &Sender, packet: &[u8]) -> Option<FlowId> {
 
 #[test]
 fn a_packet_of_a_flow_leaves_its_shim_in_front() {
-    let sender = replicating("0.0.0.0/0");
+    let mut sender = replicating("0.0.0.0/0");
     sender.select(prefix("::/0"), &[everything_of(7)]).unwrap();
     for (sequence, packet) in (1 << 40..).zip([udp4("203.0.113.9", b"four"), udp6("2001:db8:b::9", b"six")]) {
         let run = sender.run(&transit(&packet), 1).unwrap();
@@ -305,7 +305,7 @@ fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
         ("IPv6, 1 longer than there is", transit(&too_long), malformed),
         ("jumbogram", transit(&jumbo), malformed),
     ];
-    let sender = replicating("203.0.113.0/24");
+    let mut sender = replicating("203.0.113.0/24");
     sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
     for (name, frame, reason) in fixtures {
         let before = sender.reasons().unwrap();
@@ -320,7 +320,7 @@ fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
 #[test]
 fn a_frame_cut_anywhere_passes_untouched() {
     for packet in [udp4("203.0.113.9", b"0123"), udp6("2001:db8:b::9", b"0123")] {
-        let sender = replicating("203.0.113.0/24");
+        let mut sender = replicating("203.0.113.0/24");
         sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
         let frame = transit(&packet);
         for length in 14..frame.len() {
@@ -356,19 +356,19 @@ fn fragments_belong_to_flows_that_are_selected_without_ports() {
     set_policy(&sender, 7, 1, 0);
     for (name, packet) in fragments {
         let before = sender.reasons().unwrap();
-        let reasons = || counted_since(&before, sender.reasons().unwrap());
+        let reasons = |sender: &Sender| counted_since(&before, sender.reasons().unwrap());
         let ports = Some(Ports { source: 0..=0xffff, destination: 0..=0xffff });
-        let select = |rules: &[Rule]| {
+        let select = |sender: &mut Sender, rules: &[Rule]| {
             sender.select(prefix("203.0.113.0/24"), rules).unwrap();
             sender.select(prefix("2001:db8::/32"), rules).unwrap();
         };
-        select(&[Rule { protocol: Some(6), ports: ports.clone(), ..everything_of(7) }]);
+        select(&mut sender, &[Rule { protocol: Some(6), ports: ports.clone(), ..everything_of(7) }]);
         assert_eq!(selected(&sender, &packet), None, "{name}: another protocol");
-        assert_eq!(reasons(), [], "{name}: not of this flow");
-        select(&[Rule { protocol: Some(17), ports, ..everything_of(7) }]);
+        assert_eq!(reasons(&sender), [], "{name}: not of this flow");
+        select(&mut sender, &[Rule { protocol: Some(17), ports, ..everything_of(7) }]);
         assert_eq!(selected(&sender, &packet), None, "{name}: with ports");
-        assert_eq!(reasons(), [("passed_fragment", 1)], "{name}");
-        select(&[Rule { protocol: Some(17), ..everything_of(7) }]);
+        assert_eq!(reasons(&sender), [("passed_fragment", 1)], "{name}");
+        select(&mut sender, &[Rule { protocol: Some(17), ..everything_of(7) }]);
         assert_eq!(selected(&sender, &packet), Some(flow(7)), "{name}: without ports");
     }
 }

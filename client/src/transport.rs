@@ -6,6 +6,7 @@ use rustls::ClientConfig;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::fmt;
+use std::io;
 use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -42,6 +43,11 @@ impl Controller {
     pub fn address(&self) -> Option<SocketAddr> {
         let host = self.0.host_str()?.trim_start_matches('[').trim_end_matches(']');
         Some(SocketAddr::new(host.parse().ok()?, self.0.port_or_known_default()?))
+    }
+
+    /// Where its name leads now. Asks the resolver, which may take its time.
+    pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
+        self.0.socket_addrs(|| None)
     }
 }
 

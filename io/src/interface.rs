@@ -1,6 +1,7 @@
 //! What this namespace knows of its interfaces, routes and neighbours, asked of iproute2.
 
 use nix::net::if_::InterfaceFlags;
+use nix::sys::socket::SockaddrStorage;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -110,6 +111,16 @@ pub fn running() -> io::Result<BTreeSet<String>> {
     Ok(entries.filter(|entry| entry.flags.contains(wanted)).map(|entry| entry.interface_name).collect())
 }
 
+/// Every address of every interface, with the length of its link's prefix.
+pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
+    let found = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
+        let address = ip(entry.address.as_ref()?)?;
+        let whole = if address.is_ipv4() { 32 } else { 128 };
+        Some((address, entry.netmask.as_ref().and_then(ip).map_or(whole, leading_ones)))
+    });
+    Ok(found.collect())
+}
+
 /// The link-layer address of a next hop as far as the kernel knows it, without waiting.
 ///
 /// The kernel looks after neighbours that it sends to itself. For those that packets are sent to past it, it is told to:
@@ -170,6 +181,19 @@ fn command(arguments: &[&str]) -> String {
     format!("ip {}", arguments.join(" "))
 }
 
+fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
+    let v4 = || address.as_sockaddr_in().map(|v4| v4.ip().into());
+    v4().or_else(|| address.as_sockaddr_in6().map(|v6| v6.ip().into()))
+}
+
+fn leading_ones(mask: IpAddr) -> u8 {
+    let ones = match mask {
+        IpAddr::V4(v4) => u32::from(v4).leading_ones(),
+        IpAddr::V6(v6) => u128::from(v6).leading_ones(),
+    };
+    ones as u8
+}
+
 fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let mut octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
     let mac = [
@@ -193,6 +217,11 @@ mod tests {
         assert_eq!(parse_mac("02:00:00:00:0a"), None);
         assert_eq!(parse_mac("02:00:00:00:0a:ff:00"), None);
         assert_eq!(parse_mac("none"), None);
+    }
+
+    #[test]
+    fn the_loopback_interface_has_its_address() {
+        assert!(addresses().unwrap().contains(&([127, 0, 0, 1].into(), 8)));
     }
 
     #[test]

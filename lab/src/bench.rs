@@ -111,7 +111,8 @@ fn on_one_cpu(work: impl FnOnce() -> Result<()>) -> Result<()> {
     work()
 }
 
-/// A frame with a UDP packet of [`INNER_BYTES`] that comes in at an ingress edge.
+/// A frame with a UDP packet of [`INNER_BYTES`] that comes in at an ingress edge. In a test run it does so by the loopback
+/// device, whose address is zero.
 fn transit_frame() -> Vec<u8> {
     let payload = [0x5a; INNER_BYTES - 28];
     let source = "192.0.2.1:1000".parse().expect("an address");
@@ -121,7 +122,7 @@ fn transit_frame() -> Vec<u8> {
     packet[10..12].fill(0);
     let checksum = ip::checksum(&packet[..20]);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00], &packet[..]].concat()
+    [&[0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2, 0x08, 0x00], &packet[..]].concat()
 }
 
 /// A case with what is set in all of them.

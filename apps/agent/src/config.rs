@@ -34,6 +34,8 @@ pub struct Config {
     pub transit: Vec<String>,
     /// Interfaces by which this node's own traffic leaves, to be replicated.
     pub local: Vec<String>,
+    /// TCP ports that this node is managed by; what it sends from them is replicated only where source ports are selected.
+    pub management_ports: Vec<u16>,
     /// Interfaces by which viewers' requests come in.
     pub watch: Vec<String>,
     /// How XDP programs are attached.

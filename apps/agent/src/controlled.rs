@@ -215,6 +215,7 @@ impl Controlled {
 
     fn handle(&mut self, node: &mut Node, message: Message, now: Instant) -> Result<()> {
         match message {
+            Message::Controllers(addresses) => node.set_controllers(addresses)?,
             Message::Connection(connection) => self.connection_changed(connection, now),
             Message::Ready => {
                 self.outbox.arrived();

@@ -126,6 +126,7 @@ impl Agent {
             if status_is_due {
                 next_status = now + STATUS_EVERY;
                 self.write_status();
+                self.node.follow_addresses().unwrap_or_else(|error| warn!("{error:#}"));
             }
             if now >= next_follow || (status_is_due && self.node.should_follow()) {
                 next_follow = now + FOLLOW_EVERY;

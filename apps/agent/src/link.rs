@@ -3,9 +3,11 @@
 
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
-use hawser_client::{Backoff, Error, Identity, NodeClient, NodeMessage};
+use hawser_client::{Backoff, Controller, Error, Identity, NodeClient, NodeMessage};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::Policy;
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -21,9 +23,14 @@ const RETRY_REFUSED: Backoff = Backoff::new(Duration::from_secs(2), Duration::fr
 /// Between attempts to renew the certificate, for which a third of its life is left.
 const RETRY_RENEWAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(3600));
 
+/// How long the resolver may take over a controller's name.
+const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
+
 /// What the loop is told.
 #[derive(Debug)]
 pub(crate) enum Message {
+    /// Where the controllers are, before they are talked to.
+    Controllers(BTreeSet<SocketAddr>),
     /// The state of the connection has changed.
     Connection(Connection),
     /// Replaces the assignment before.
@@ -132,6 +139,10 @@ impl Talk {
     async fn session(&mut self, passing: &mut Backoff, refused: &mut Backoff) -> Result<Ended, Error> {
         // Read again every time: somebody may have enrolled the node anew.
         let identity = self.identity.insert(Identity::load(&self.config.state)?).clone();
+        let addresses = addresses(&self.config.urls).await;
+        if !addresses.is_empty() {
+            self.tell(Message::Controllers(addresses));
+        }
         let client = NodeClient::new(&self.config.urls, &identity)?;
         client.register(&self.registration).await?;
         let mut stream = client.stream().await?;
@@ -181,6 +192,18 @@ impl Talk {
 fn tell(to_loop: &mpsc::Sender<Message>, message: Message) {
     // The loop ends with the process only.
     let _ = to_loop.send(message);
+}
+
+/// Where the controllers are, as far as their names lead anywhere; the client complains about those that do not.
+async fn addresses(controllers: &[Controller]) -> BTreeSet<SocketAddr> {
+    let mut found = BTreeSet::new();
+    for controller in controllers.iter().cloned() {
+        let resolved = tokio::task::spawn_blocking(move || controller.addresses());
+        if let Ok(Ok(Ok(addresses))) = tokio::time::timeout(RESOLVED_WITHIN, resolved).await {
+            found.extend(addresses);
+        }
+    }
+    found
 }
 
 /// Takes reports from the loop and sends them. `under_way` says whether one has not been answered.

@@ -1,5 +1,6 @@
 //! A node in the kernel: the programs loaded, attached and filled from a configuration.
 
+mod own;
 mod paths;
 mod surroundings;
 
@@ -10,8 +11,10 @@ use hawser_bpf::{Loop, Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, Sen
 use hawser_io::interface::{self, Interface};
 use hawser_io::segmenter::Segmenter;
 use hawser_units::{FlowId, PathId};
+use own::Own;
 use paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 pub(crate) use surroundings::remove_pins;
 use surroundings::{Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets};
 use tracing::{info, warn};
@@ -31,6 +34,7 @@ pub(crate) struct Node {
     /// Every interface that the configuration names, when it was last looked at.
     interfaces: Interfaces,
     paths: Paths,
+    own: Own,
     /// Counts the policies of the file, so that receivers can tell one from the next.
     epoch: u32,
     /// Removed when the node ends.
@@ -63,6 +67,7 @@ impl Node {
         let mut node = Node {
             sender: None,
             receiver: None,
+            own: Own::default(),
             attached: BTreeMap::new(),
             interfaces: Interfaces::look(&config)?,
             paths: Paths::default(),
@@ -239,6 +244,17 @@ impl Node {
         self.paths.has_obstacles() || Interfaces::look(&self.config).is_ok_and(|now| now != self.interfaces)
     }
 
+    /// Follows the node's addresses.
+    pub(crate) fn follow_addresses(&mut self) -> Result<()> {
+        self.sender.as_mut().map_or(Ok(()), |sender| self.own.follow(sender))
+    }
+
+    /// Takes in where the controllers are.
+    pub(crate) fn set_controllers(&mut self, controllers: BTreeSet<SocketAddr>) -> Result<()> {
+        let Some(sender) = &mut self.sender else { return Ok(()) };
+        self.own.set_controllers(sender, &self.config, controllers)
+    }
+
     /// Follows interfaces that have come, gone or been replaced, and next hops that have moved to another link-layer
     /// address.
     pub(crate) fn follow(&mut self) -> Result<()> {
@@ -308,6 +324,7 @@ impl Node {
             sender.set_flow(*flow, &session(description)?)?;
             sender.replace_policy(*flow, description.policy)?;
         }
+        self.own.begin(&mut sender, config)?;
         for (prefix, rules) in &self.flows.send_selectors {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, &sender, rules);
@@ -438,7 +455,7 @@ fn session(description: &Sent) -> Result<SendFlow> {
 fn replace_selectors<E>(
     old: &Selectors,
     new: &Selectors,
-    select: impl Fn(Prefix, &[Rule]) -> Result<(), E>,
+    mut select: impl FnMut(Prefix, &[Rule]) -> Result<(), E>,
 ) -> Result<(), E> {
     for (prefix, rules) in new {
         select(*prefix, rules)?;

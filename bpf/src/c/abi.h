@@ -42,11 +42,14 @@ struct selector_key {
 	__u8 address[16];
 };
 
-/* Protocol 0 and an empty port range match everything; ports are in host byte order, ranges inclusive. */
+#define RULE_PORTS 0x1	      /* it is for some ports only, or for packets with ports */
+#define RULE_SOURCE_PORTS 0x2 /* it is for some source ports only */
+
+/* Protocol 0 matches everything; ports are in host byte order, ranges inclusive. */
 struct rule {
 	__u16 flow;
 	__u8 protocol;
-	__u8 has_ports;
+	__u8 flags;
 	__u16 source_min, source_max;
 	__u16 destination_min, destination_max;
 };
@@ -54,9 +57,13 @@ _Static_assert(sizeof(struct rule) == 12, "no padding in a rule");
 
 /* The first matching rule wins. A selector is replaced as a whole. */
 struct selector {
-	__u32 count;
+	__u8 count;
+	__u8 left_alone; /* why packets to the prefix are of no flow, an enum reason; 0 = the rules say which they are of */
+	__u8 is_ipv6;    /* the prefix is none of IPv4, whose addresses are in ::/0 too as they stand in the trie */
+	__u8 reserved;
 	struct rule rules[MAX_RULES];
 };
+_Static_assert(sizeof(struct selector) == 4 + MAX_RULES * sizeof(struct rule), "no padding in a selector");
 
 /* What is decided per packet from one aligned word, which user space and the signal program replace while packets fly.
  * Both do so by compare-and-exchange, so that the newest policy stays.
@@ -113,6 +120,23 @@ struct tx_path {
 	__u32 reserved;
 };
 _Static_assert(sizeof(struct tx_path) == 56, "tx_path");
+
+/* Whom the node itself talks to: what it is managed by and measures its paths with. */
+struct endpoint {
+	__u8 address[16]; /* IPv4 mapped */
+	__u16 port;	  /* host byte order */
+	__u8 protocol;
+	__u8 reserved;
+};
+_Static_assert(sizeof(struct endpoint) == 20, "no padding in an endpoint");
+
+#define MANAGEMENT_PORTS 8
+
+/* TCP ports of this node that it is managed by; 0 = none. */
+struct management {
+	__u16 ports[MANAGEMENT_PORTS];
+};
+_Static_assert(sizeof(struct management) == 16, "management");
 
 struct tx_stats {
 	__u64 packets; /* of the flow, or copies on a path */
@@ -313,6 +337,13 @@ enum reason {
 	DROPPED_PATH_NOT_CONFIGURED,
 	DROPPED_NO_ROOM,
 	DROPPED_CLONE_FAILED,
+	/* of a flow by its selector, but the node's own or its link's: handed to the kernel */
+	PASSED_LOCAL,
+	PASSED_NOT_UNICAST,
+	PASSED_LINK_LOCAL,
+	PASSED_FOREIGN_MAC,
+	PASSED_REPLICA,
+	PASSED_MANAGEMENT,
 	REASONS,
 };
 

@@ -80,6 +80,7 @@ static __always_inline __u32 remaining(const struct cursor *cursor)
 
 /* What a flow is selected by, and what the shim and the outer header take over from the inner one. */
 struct packet {
+	const void *header;
 	__u8 destination[16]; /* IPv4 mapped */
 	__u32 bytes;          /* from the IP header to the packet's end by its own length field */
 	__u32 padding_bytes;  /* behind that end: Ethernet fills short frames up */
@@ -123,6 +124,7 @@ static __always_inline enum parsed parse_ip(struct cursor *cursor, __be16 protoc
 		header_bytes = ip->ihl * 4;
 		if (header_bytes < sizeof(*ip) || !take(cursor, header_bytes - sizeof(*ip)))
 			return MALFORMED;
+		packet->header = ip;
 		packet->bytes = bpf_ntohs(ip->tot_len);
 		if (packet->bytes < header_bytes)
 			return MALFORMED;
@@ -141,6 +143,7 @@ static __always_inline enum parsed parse_ip(struct cursor *cursor, __be16 protoc
 			return MALFORMED;
 		if (!ip->payload_len) /* a jumbogram (RFC 2675), or nothing behind the header */
 			return MALFORMED;
+		packet->header = ip;
 		packet->bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);
 		__builtin_memcpy(packet->destination, &ip->daddr, 16);
 		packet->protocol = ip->nexthdr;

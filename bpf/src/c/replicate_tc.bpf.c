@@ -4,9 +4,9 @@
  */
 #include "sending.h"
 
-#include <linux/pkt_cls.h>
+#include "martian.h"
 
-volatile const __u16 port = 14747;
+#include <linux/pkt_cls.h>
 
 /* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs `replicate_looped`.
  * It takes what TC cannot replicate: a train of segments must be cut and its checksums completed first, a transparent
@@ -26,6 +26,20 @@ struct {
 	__type(value, __u32);
 	__uint(max_entries, 64);
 } loop_devices SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__type(key, struct endpoint);
+	__type(value, __u8);
+	__uint(max_entries, 1024);
+} own_endpoints SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__type(key, __u32);
+	__type(value, struct management);
+	__uint(max_entries, 1);
+} management SEC(".maps");
 
 /* In tc_index, which no one else uses here: the packet has been through a loop and was not replicated. */
 #define LOOPED 0x4857
@@ -83,9 +97,29 @@ static __always_inline bool probes_by_loop(struct __sk_buff *skb, const struct p
 	       probed.flags & ROUTE_OUTER_IPV6 && bpf_map_lookup_elem(&loops, &ifindex);
 }
 
-static __always_inline bool own_replica(const struct packet *packet)
+static __always_inline bool is_management_port(__u16 source_port)
 {
-	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
+	__u32 zero = 0;
+	const struct management *own = bpf_map_lookup_elem(&management, &zero);
+
+	for (__u32 i = 0; own && i < MANAGEMENT_PORTS; i++) {
+		if (own->ports[i] && own->ports[i] == source_port)
+			return true;
+	}
+	return false;
+}
+
+/* Whether a packet to that endpoint is what the node is managed by, or measures its paths with: it must not depend on the
+ * paths and on the node at their other end. A rule that names source ports means them. Not inlined: so the verifier looks
+ * at it once, and not at what follows for each of its outcomes.
+ */
+__noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 rule_flags)
+{
+	if (!to || !to->port)
+		return false;
+	if (to->protocol == IPPROTO_TCP && !(rule_flags & RULE_SOURCE_PORTS) && is_management_port(source_port))
+		return true;
+	return bpf_map_lookup_elem(&own_endpoints, to) != NULL;
 }
 
 static __always_inline int replicate_skb(struct __sk_buff *skb)
@@ -93,6 +127,8 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
 	__u32 index, inner_bytes, ifindex = 0;
+	struct selected selected;
+	struct endpoint to = {};
 	struct policy policy;
 	struct packet packet;
 	struct tx_flow *flow;
@@ -100,8 +136,8 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	enum reason reason;
 	__u64 *sequence, number;
 	struct shim shim;
+	__u8 why;
 	__u64 flags = BPF_F_ADJ_ROOM_ENCAP_L3_IPV4 | BPF_F_ADJ_ROOM_ENCAP_L4_UDP;
-	int selected;
 
 	if (!ethernet)
 		return TC_ACT_UNSPEC;
@@ -121,17 +157,24 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	default:
 		return TC_ACT_UNSPEC;
 	}
-	if (own_replica(&packet))
+	if (is_replica(&packet))
 		return TC_ACT_UNSPEC;
-	selected = select_flow(&packet);
-	if (selected < 0)
+	if (!select_packet(&packet, &selected))
 		return TC_ACT_UNSPEC;
-	index = selected;
+	index = selected.flow;
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	sequence = bpf_map_lookup_elem(&sequences, &index);
 	if (!flow || !sequence || !read_policy(index, &policy) || !replicates(&policy) ||
 	    !read_route(policy.code, &route))
 		return TC_ACT_UNSPEC;
+	why = martian(&packet, cursor.end);
+	if (why)
+		return pass(why);
+	to.port = packet.destination_port;
+	to.protocol = packet.protocol;
+	__builtin_memcpy(to.address, packet.destination, sizeof(to.address));
+	if (is_management(&to, packet.source_port, selected.flags))
+		return pass(PASSED_MANAGEMENT);
 	if (flow->flags & FLOW_TRANSPARENT || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
 	    probes_by_loop(skb, &policy))
 		return segment(skb);

@@ -8,6 +8,10 @@
  */
 #include "sending.h"
 
+#include "martian.h"
+
+#include <bpf/bpf_core_read.h>
+
 struct path_set {
 	__uint(type, BPF_MAP_TYPE_DEVMAP);
 	__uint(key_size, sizeof(__u32));
@@ -31,6 +35,22 @@ struct transparent_mark {
 	__u8 reserved;
 	__u16 flow; /* the sender's table index */
 };
+
+/* The parts of the kernel's structures that are read here; their offsets are found when the program is loaded. */
+struct net_device {
+	const unsigned char *dev_addr;
+} __attribute__((preserve_access_index));
+
+struct xdp_rxq_info {
+	struct net_device *dev;
+} __attribute__((preserve_access_index));
+
+struct xdp_buff {
+	struct xdp_rxq_info *rxq;
+} __attribute__((preserve_access_index));
+
+void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
+void *bpf_rdonly_cast(const void *address, __u32 type) __ksym;
 
 static __always_inline int pass(enum reason reason)
 {
@@ -67,6 +87,30 @@ static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 		decrement_ttl(ip);
 	}
 	return true;
+}
+
+/* Whether a frame is for the device that it came in by: one in promiscuous mode hears other hosts' frames too. */
+static __always_inline bool is_for_device(struct xdp_md *ctx, const struct ethhdr *ethernet)
+{
+	struct xdp_buff *buffer = bpf_cast_to_kern_ctx(ctx);
+	const void *address = buffer->rxq->dev->dev_addr;
+	const struct ethhdr *own = bpf_rdonly_cast(address, bpf_core_type_id_kernel(struct ethhdr));
+	const __u32 *words = (void *)own->h_dest, *destination = WORDS(ethernet);
+
+	return words[0] == destination[0] && *(__u16 *)&words[1] == *(__u16 *)&destination[1];
+}
+
+/* Why a packet of a flow is not this node's to replicate on its way through; 0 when it is. Replicas are replicated
+ * where a rule names their ports, which one does on purpose.
+ */
+static __always_inline __u8 stray(struct xdp_md *ctx, const struct ethhdr *ethernet, const struct packet *packet,
+				  __u8 rule_flags)
+{
+	if (!is_for_device(ctx, ethernet))
+		return PASSED_FOREIGN_MAC;
+	if (!(rule_flags & RULE_PORTS) && is_replica(packet))
+		return PASSED_REPLICA;
+	return martian(packet, (void *)(long)ctx->data_end);
 }
 
 static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struct packet *packet, __u32 index,
@@ -136,9 +180,10 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	struct tx_flow *flow;
 	struct route route;
 	enum reason reason;
+	struct selected selected;
 	bool transparent;
 	__u32 index;
-	int selected;
+	__u8 why;
 
 	if (!ethernet)
 		return XDP_PASS;
@@ -152,13 +197,15 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	default:
 		return XDP_PASS;
 	}
-	selected = select_flow(&packet);
-	if (selected < 0)
+	if (!select_packet(&packet, &selected))
 		return XDP_PASS;
-	index = selected;
+	index = selected.flow;
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))
 		return XDP_PASS;
+	why = transit ? stray(ctx, ethernet, &packet, selected.flags) : 0;
+	if (why)
+		return pass(why);
 	transparent = flow->flags & FLOW_TRANSPARENT;
 	reason = obstacle(&packet, &route, transparent);
 	if (reason != REASONS)

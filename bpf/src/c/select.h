@@ -21,8 +21,14 @@ static __always_inline bool ports_match(const struct rule *rule, const struct pa
 	       packet->destination_port >= rule->destination_min && packet->destination_port <= rule->destination_max;
 }
 
-/* The flow that a packet belongs to, or -1. A fragment carries no ports, so only rules without ports see it. */
-static __always_inline int select_flow(const struct packet *packet)
+/* What is left of the rule that a packet matches. */
+struct selected {
+	__u16 flow;
+	__u8 flags;
+};
+
+/* Whether a packet is of a flow, and of which. A fragment carries no ports, so only rules without ports see it. */
+static __always_inline bool select_packet(const struct packet *packet, struct selected *selected)
 {
 	struct selector_key key = { .prefix_bits = 128 };
 	struct selector *selector;
@@ -30,21 +36,36 @@ static __always_inline int select_flow(const struct packet *packet)
 
 	__builtin_memcpy(key.address, packet->destination, sizeof(key.address));
 	selector = bpf_map_lookup_elem(&selectors, &key);
-	if (!selector)
-		return -1;
+	if (!selector || (selector->is_ipv6 && !packet->is_ipv6))
+		return false;
+	if (selector->left_alone) {
+		count(selector->left_alone);
+		return false;
+	}
 	for (__u32 i = 0; i < MAX_RULES && i < selector->count; i++) {
 		const struct rule *rule = &selector->rules[i];
 
 		if (rule->protocol && rule->protocol != packet->protocol)
 			continue;
-		if (packet->is_fragment && rule->has_ports)
+		if (packet->is_fragment && rule->flags & RULE_PORTS) {
 			skipped = true;
-		else if (!rule->has_ports || ports_match(rule, packet))
-			return rule->flow;
+		} else if (!(rule->flags & RULE_PORTS) || ports_match(rule, packet)) {
+			selected->flow = rule->flow;
+			selected->flags = rule->flags;
+			return true;
+		}
 	}
 	if (skipped)
 		count(PASSED_FRAGMENT);
-	return -1;
+	return false;
+}
+
+/* The flow that a packet belongs to, or -1. */
+static __always_inline int select_flow(const struct packet *packet)
+{
+	struct selected selected;
+
+	return select_packet(packet, &selected) ? selected.flow : -1;
 }
 
 #endif

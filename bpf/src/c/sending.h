@@ -11,6 +11,9 @@
 #include "select.h"
 #include "siphash.h"
 
+/* UDP port that replicas come from and go to. */
+volatile const __u16 port = 14747;
+
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -107,6 +110,11 @@ static __always_inline bool read_route(__u32 code, struct route *route)
 		return false;
 	*(__u64 *)route = *(volatile __u64 *)current_route;
 	return true;
+}
+
+static __always_inline bool is_replica(const struct packet *packet)
+{
+	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
 }
 
 /* Why a packet cannot be replicated although its flow is; REASONS when it can. */

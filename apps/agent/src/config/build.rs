@@ -3,7 +3,7 @@ use super::keys::read_key;
 use super::select::rule;
 use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
 use crate::flows::{Crowded, Flows, Selectors, Sent, inherit};
-use hawser_bpf::{MAX_RULES, SendPolicy, XdpMode};
+use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, SendPolicy, XdpMode};
 use hawser_control::Name;
 use hawser_io::config::Source;
 use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
@@ -32,6 +32,10 @@ impl Builder<'_> {
         if node.port == 0 {
             return Err(self.at(&file.node, "port is 1 to 65535".to_owned()));
         }
+        if node.management_ports.len() > MANAGEMENT_PORTS || node.management_ports.contains(&0) {
+            let message = format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
+            return Err(self.at(&file.node, message));
+        }
         if !file.send.is_empty() && !node.replicates() {
             let message = "there are [[send]] flows, but neither transit nor local names an interface to take them from";
             return Err(self.at(&file.node, message.to_owned()));
@@ -47,6 +51,7 @@ impl Builder<'_> {
             echo_port: node.echo_port,
             transit: node.transit.clone(),
             local: node.local.clone(),
+            management_ports: node.management_ports.clone(),
             watch: node.watch.clone(),
             xdp: if node.generic_xdp { XdpMode::Generic } else { XdpMode::Native },
             state: node.state.clone().unwrap_or_else(|| STATE.into()),
@@ -356,6 +361,7 @@ paths = [1, 2]
         let config = parse_edge(EDGE).unwrap();
         let flow = FlowId::try_from(7).unwrap();
         assert_eq!(config.port, DEFAULT_PORT);
+        assert_eq!(config.management_ports, [22]);
         assert_eq!(config.paths.len(), 2);
         assert_eq!(config.flows.send[&flow].policy.code, PolicyCode(0b11));
         assert_eq!(config.flows.send[&flow].label, flow);
@@ -365,7 +371,9 @@ paths = [1, 2]
 
     #[test]
     fn refusals_name_the_line_and_what_would_be_right() {
-        let cases: [(&str, &str, &str); 12] = [
+        let cases: [(&str, &str, &str); 14] = [
+            ("[node]", "[node]\nmanagement_ports = [0]", "line 2: management_ports holds up to 8 ports"),
+            ("[node]", "[node]\nmanagement_ports = [1, 2, 3, 4, 5, 6, 7, 8, 9]", "holds up to 8 ports"),
             ("number = 2", "number = 9", "line 16: paths are numbered 1 to 8, not 9"),
             ("number = 2", "number = 1", "line 16: path 1 is described twice"),
             ("interface = \"path2\"", "interface = \"path1\"", "line 16: path 1 leaves by path1 too"),

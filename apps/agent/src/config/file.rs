@@ -55,6 +55,9 @@ pub(super) struct Node {
     /// UDP port on which nodes measure round-trip times, the same on both nodes of a pair.
     #[serde(default = "default_echo_port")]
     pub(super) echo_port: u16,
+    /// TCP ports that this node is managed by: what it sends from them is replicated only where source ports are selected.
+    #[serde(default = "default_management_ports")]
+    pub(super) management_ports: Vec<u16>,
     /// A file to which judgements and changes of policies are written.
     pub(super) trace: Option<PathBuf>,
 }
@@ -65,6 +68,10 @@ fn default_port() -> u16 {
 
 fn default_echo_port() -> u16 {
     echo::DEFAULT_PORT
+}
+
+fn default_management_ports() -> Vec<u16> {
+    vec![22]
 }
 
 fn default_pins() -> PathBuf {

@@ -5,3 +5,4 @@ mod elimination;
 mod rig;
 mod survival;
 mod trigger;
+mod wide;

@@ -5,3 +5,4 @@ mod life;
 mod refusals;
 mod rig;
 mod start;
+mod wide;

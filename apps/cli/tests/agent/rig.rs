@@ -5,6 +5,8 @@ use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
 use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
 use hawser_units::{PathId, PathSet};
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -173,6 +175,30 @@ pub(crate) fn xdp(namespace: &Namespace, device: &str) -> Option<String> {
     let output = namespace.command("ip").unwrap().args(["link", "show", "dev", device]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     text.split_whitespace().find(|word| word.starts_with("xdp")).map(str::to_owned)
+}
+
+/// Has the ingress edge replicate all IPv4 and all IPv6.
+pub(crate) fn widen(rig: &mut Rig) {
+    let viewer = &rig.lab.addressing().viewer;
+    let (v4, v6) = (viewer.v4_prefix(), viewer.v6_prefix());
+    let wide = |text: &str| text.replace(&v4, "0.0.0.0/0").replace(&v6, "::/0");
+    assert_eq!(rig.edges.ingress_agent.reconfigure(wide).unwrap().configuration.refused, None);
+}
+
+/// Connects by TCP to a server at `address` in another namespace, and hears what it says.
+pub(crate) fn exchange(client: &Namespace, server: &Namespace, address: SocketAddr) {
+    const WORDS: &[u8] = &[0x5a; 50_000];
+    let listener = server.run(|| TcpListener::bind(address).unwrap()).unwrap();
+    let stream = client.run(|| TcpStream::connect_timeout(&address, PATIENCE));
+    let mut stream = stream.unwrap().unwrap_or_else(|error| panic!("{address}: {error}"));
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || peer.write_all(WORDS).unwrap());
+        let mut heard = Vec::new();
+        stream.read_to_end(&mut heard).unwrap();
+        assert!(heard == WORDS, "{} bytes from {address}", heard.len());
+    });
 }
 
 /// Packets that came in by the viewer's device.

@@ -1,0 +1,58 @@
+//! What a sender leaves alone because it is the node's own.
+
+use crate::Sender;
+use crate::skeleton::replicate_tc::types;
+use crate::table::{Table, TableError, plain};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+plain!(types::endpoint, types::management);
+
+/// Management ports that a node may have.
+pub const MANAGEMENT_PORTS: usize = 8;
+
+/// Whom the node itself talks to by UDP or TCP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Endpoint {
+    /// Address and port.
+    pub address: SocketAddr,
+    /// The IP protocol.
+    pub protocol: u8,
+}
+
+impl Sender {
+    /// The addresses of this node, each with the length of its link's prefix: what goes to them is of no flow.
+    pub fn set_own_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), TableError> {
+        self.selection.set_own(&self.xdp.maps.selectors, addresses)
+    }
+
+    /// Replaces those to whom nothing that this node itself sends is of a flow.
+    pub fn set_own_endpoints(&mut self, endpoints: BTreeSet<Endpoint>) -> Result<(), TableError> {
+        let table = &self.tc.maps.own_endpoints;
+        endpoints.difference(&self.own_endpoints).try_for_each(|new| table.set(&new.key(), &1u8))?;
+        self.own_endpoints.difference(&endpoints).try_for_each(|old| table.remove(&old.key()))?;
+        self.own_endpoints = endpoints;
+        Ok(())
+    }
+
+    /// TCP ports of this node that it is managed by: what it sends from them is of no flow, unless a rule names source ports.
+    ///
+    /// # Panics
+    /// With more than [`MANAGEMENT_PORTS`].
+    pub fn set_management_ports(&self, ports: &[u16]) -> Result<(), TableError> {
+        let mut row = types::management::default();
+        row.ports[..ports.len()].copy_from_slice(ports);
+        self.tc.maps.management.set(&0u32, &row)
+    }
+}
+
+impl Endpoint {
+    fn key(&self) -> types::endpoint {
+        let address = match self.address.ip() {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+            IpAddr::V6(v6) => v6,
+        };
+        let (port, protocol) = (self.address.port(), self.protocol);
+        types::endpoint { address: address.octets(), port, protocol, ..Default::default() }
+    }
+}

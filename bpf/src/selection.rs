@@ -1,0 +1,207 @@
+//! Which packets are replicated: those that were selected, less those to this node itself and to its links.
+//!
+//! The programs ask a trie for the longest prefix that holds a destination. What is left alone is in it as prefixes too,
+//! so that a packet costs no second question. These rows are there only below a prefix that was selected, and what is
+//! selected within one of them is left alone as well.
+
+use crate::Rule;
+use crate::selector::{Prefix, leave_alone, select};
+use crate::skeleton::replicate_xdp::types::reason;
+use crate::table::{Table, TableError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+/// Rows of the trie: for every flow a prefix, and for thousands of addresses of the node. Only those in use take memory.
+pub(crate) const MAX_SELECTORS: u32 = 65_536;
+
+/// Destinations that no router forwards to.
+const NOT_FORWARDED: [(&str, reason); 9] = [
+    ("0.0.0.0/32", reason::PASSED_NOT_UNICAST),
+    ("127.0.0.0/8", reason::PASSED_LINK_LOCAL),
+    ("169.254.0.0/16", reason::PASSED_LINK_LOCAL),
+    ("224.0.0.0/4", reason::PASSED_NOT_UNICAST),
+    ("255.255.255.255/32", reason::PASSED_NOT_UNICAST),
+    ("::/128", reason::PASSED_NOT_UNICAST),
+    ("::1/128", reason::PASSED_LINK_LOCAL),
+    ("fe80::/10", reason::PASSED_LINK_LOCAL),
+    ("ff00::/8", reason::PASSED_NOT_UNICAST),
+];
+
+/// What the trie of a sender holds, and why.
+#[derive(Debug)]
+pub(crate) struct Selection {
+    selected: BTreeMap<Prefix, Vec<Rule>>,
+    not_forwarded: BTreeMap<Prefix, reason>,
+    /// Each of them a single address.
+    own: BTreeMap<Prefix, reason>,
+}
+
+/// A row of the trie.
+#[derive(Debug, PartialEq)]
+enum Row<'s> {
+    Rules(&'s [Rule]),
+    LeftAlone(reason),
+}
+
+impl Selection {
+    pub(crate) fn new() -> Self {
+        let parse = |(text, why): (&str, reason)| (text.parse().expect("a prefix"), why);
+        Selection {
+            selected: BTreeMap::new(),
+            not_forwarded: NOT_FORWARDED.into_iter().map(parse).collect(),
+            own: BTreeMap::new(),
+        }
+    }
+
+    /// Replaces the rules of a prefix; none take it out.
+    pub(crate) fn select(
+        &mut self,
+        table: &impl Table,
+        prefix: Prefix,
+        rules: &[Rule],
+    ) -> Result<(), TableError> {
+        let within = || self.not_forwarded.keys().chain(self.own.keys());
+        let left_alone: Vec<_> = within().filter(|other| prefix.contains(**other)).copied().collect();
+        // At no time is the wide prefix there without those that are left alone.
+        if rules.is_empty() {
+            self.selected.remove(&prefix);
+            self.write(table, &[prefix])?;
+            self.write(table, &left_alone)
+        } else {
+            self.selected.insert(prefix, rules.to_vec());
+            self.write(table, &left_alone)?;
+            self.write(table, &[prefix])
+        }
+    }
+
+    /// Leaves alone what goes to the addresses of this node, each given with the length of its link's prefix.
+    pub(crate) fn set_own(
+        &mut self,
+        table: &impl Table,
+        addresses: &[(IpAddr, u8)],
+    ) -> Result<(), TableError> {
+        let before = std::mem::replace(&mut self.own, taken_in(addresses));
+        let changed = |prefix: &&Prefix| before.get(prefix) != self.own.get(prefix);
+        let all: BTreeSet<_> = before.keys().chain(self.own.keys()).collect();
+        let changed: Vec<_> = all.into_iter().filter(changed).copied().collect();
+        self.write(table, &changed)
+    }
+
+    fn write(&self, table: &impl Table, prefixes: &[Prefix]) -> Result<(), TableError> {
+        prefixes.iter().try_for_each(|prefix| match self.row(*prefix) {
+            Some(Row::LeftAlone(why)) => leave_alone(table, *prefix, why),
+            Some(Row::Rules(rules)) => select(table, *prefix, rules),
+            None => select(table, *prefix, &[]),
+        })
+    }
+
+    /// What stands in the trie for a prefix that was selected or is left alone.
+    fn row(&self, prefix: Prefix) -> Option<Row<'_>> {
+        let Some(why) = self.left_alone(prefix) else {
+            return self.selected.get(&prefix).map(|rules| Row::Rules(rules));
+        };
+        let is_selected = self.selected.keys().any(|selected| selected.contains(prefix));
+        is_selected.then_some(Row::LeftAlone(why))
+    }
+
+    fn left_alone(&self, prefix: Prefix) -> Option<reason> {
+        let ranges = || self.not_forwarded.iter().find(|(range, _)| range.contains(prefix));
+        self.own.get(&prefix).or_else(|| ranges().map(|(_, why)| why)).copied()
+    }
+}
+
+/// The addresses by which the kernel takes packets in: its own, the broadcast address of each of its links, and the
+/// anycast address of its routers (RFC 4291, section 2.6.1).
+fn taken_in(addresses: &[(IpAddr, u8)]) -> BTreeMap<Prefix, reason> {
+    let mut own = BTreeMap::new();
+    for link in addresses.iter().filter_map(|(address, bits)| Prefix::new(*address, *bits)) {
+        match link.address() {
+            IpAddr::V4(_) if link.bits() < 31 => {
+                own.insert(Prefix::host(link.last()), reason::PASSED_NOT_UNICAST);
+            }
+            IpAddr::V6(_) if link.bits() < 127 => {
+                own.insert(Prefix::host(link.address()), reason::PASSED_LOCAL);
+            }
+            _ => {}
+        }
+    }
+    own.extend(addresses.iter().map(|(address, _)| (Prefix::host(*address), reason::PASSED_LOCAL)));
+    own
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use hawser_units::FlowId;
+
+    fn prefix(text: &str) -> Prefix {
+        text.parse().unwrap()
+    }
+
+    fn rules() -> Vec<Rule> {
+        vec![Rule { flow: FlowId::try_from(7).unwrap(), protocol: None, ports: None }]
+    }
+
+    fn selection(selected: &[&str], own: &[(&str, u8)]) -> Selection {
+        let mut selection = Selection::new();
+        selection.selected = selected.iter().map(|text| (prefix(text), rules())).collect();
+        let own: Vec<_> = own.iter().map(|(address, bits)| (address.parse().unwrap(), *bits)).collect();
+        selection.own = taken_in(&own);
+        selection
+    }
+
+    #[test]
+    fn an_address_is_taken_in_with_those_of_its_link() {
+        let selection = selection(
+            &[],
+            &[
+                ("192.0.2.9", 24),
+                ("198.51.100.0", 31),
+                ("203.0.113.1", 32),
+                ("2001:db8::9", 64),
+                ("::1", 128),
+            ],
+        );
+        let own: Vec<_> = selection.own.iter().map(|(prefix, why)| (prefix.to_string(), *why)).collect();
+        assert_eq!(
+            own,
+            [
+                ("192.0.2.9/32", reason::PASSED_LOCAL),
+                ("192.0.2.255/32", reason::PASSED_NOT_UNICAST),
+                ("198.51.100.0/32", reason::PASSED_LOCAL),
+                ("203.0.113.1/32", reason::PASSED_LOCAL),
+                ("::1/128", reason::PASSED_LOCAL),
+                ("2001:db8::/128", reason::PASSED_LOCAL),
+                ("2001:db8::9/128", reason::PASSED_LOCAL),
+            ]
+            .map(|(text, why)| (text.to_owned(), why))
+        );
+    }
+
+    #[test]
+    fn only_below_a_selected_prefix_is_there_something_to_leave_alone() {
+        let own = [("192.0.2.9", 24), ("2001:db8::9", 64)];
+        for (selected, left_alone) in [
+            (&["203.0.113.0/24"][..], &[][..]),
+            (&["192.0.2.0/24"], &["192.0.2.9/32", "192.0.2.255/32"]),
+            (&["192.0.2.8/29"], &["192.0.2.9/32"]),
+            (&["::/0"], &["2001:db8::9/128", "2001:db8::/128", "ff00::/8", "fe80::/10", "::1/128", "::/128"]),
+        ] {
+            let selection = selection(selected, &own);
+            let all = selection.not_forwarded.keys().chain(selection.own.keys());
+            let there: BTreeSet<_> =
+                all.filter(|prefix| selection.row(**prefix).is_some()).copied().collect();
+            let expected: BTreeSet<_> = left_alone.iter().map(|text| prefix(text)).collect();
+            assert_eq!(there, expected, "{selected:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_selected_within_it_is_left_alone_too() {
+        let selection = selection(&["239.1.2.3/32", "192.0.2.9/32"], &[("192.0.2.9", 24)]);
+        let row = |text| selection.row(prefix(text));
+        assert_eq!(row("239.1.2.3/32"), Some(Row::LeftAlone(reason::PASSED_NOT_UNICAST)));
+        assert_eq!(row("192.0.2.9/32"), Some(Row::LeftAlone(reason::PASSED_LOCAL)));
+        assert_eq!(row("224.0.0.0/4"), None);
+    }
+}
