@@ -42,4 +42,11 @@ impl DeviceDrops {
     pub(crate) fn count(&self, ifindex: u32) -> Result<Option<u64>, TableError> {
         self.skeleton.maps.device_drops.find(ifindex)
     }
+
+    /// Ends counting for a device; the copies that it has refused since it was added.
+    pub(crate) fn remove(&self, ifindex: u32) -> Result<u64, TableError> {
+        let refused = self.count(ifindex)?.unwrap_or(0);
+        self.skeleton.maps.device_drops.remove(&ifindex)?;
+        Ok(refused)
+    }
 }

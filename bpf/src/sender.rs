@@ -18,7 +18,7 @@ use crate::{
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet};
 use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -91,9 +91,12 @@ pub struct TxStats {
 pub struct Sender {
     pub(crate) xdp: ReplicateXdpSkel<'static>,
     pub(crate) tc: ReplicateTcSkel<'static>,
-    /// What sends local traffic into the loops: ends before they do.
-    local: Vec<Link>,
-    links: Vec<Link>,
+    /// What sends local traffic into the loops, with the interface of each: ends before they do.
+    local: Vec<(u32, Link)>,
+    /// The other programs, with the interface of each.
+    links: Vec<(u32, Link)>,
+    /// By the interface that their packets were to leave by.
+    loops: BTreeMap<u32, Loop>,
     /// Every flow that was ever described.
     flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
@@ -105,6 +108,8 @@ pub struct Sender {
     sets: PathSets,
     signals: Signals,
     drops: DeviceDrops,
+    /// By path: copies that the devices refused by which it left before.
+    dropped_before: [u64; MAX_PATHS],
     pub(crate) port: u16,
 }
 
@@ -136,11 +141,13 @@ impl Sender {
             tc,
             local: Vec::new(),
             links: Vec::new(),
+            loops: BTreeMap::new(),
             flows: BTreeSet::new(),
             paths: [None; MAX_PATHS],
             selection: Selection::new(),
             own_endpoints: BTreeSet::new(),
             drops: DeviceDrops::watch()?,
+            dropped_before: [0; MAX_PATHS],
             port: options.port,
         })
     }
@@ -148,11 +155,12 @@ impl Sender {
     /// Describes a path, or takes it out, while packets fly. A flow without any path left takes the default route.
     pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
         let index = path.index();
+        let before = self.paths[index];
         match description {
             Some(end) => {
-                self.drops.add(end.ifindex)?;
                 self.xdp.maps.tx_paths.set(&(index as u32), &end.row(self.port))?;
                 self.sets.set(path, Some((end.ifindex, fd(path_program(&self.xdp, path)))))?;
+                self.drops.add(end.ifindex)?;
                 self.paths[index] = description;
                 self.write_routes();
             }
@@ -163,6 +171,17 @@ impl Sender {
                 self.sets.set(path, None)?;
                 self.xdp.maps.tx_paths.set(&(index as u32), &types::tx_path::default())?;
             }
+        }
+        if let Some(before) = before {
+            self.end_count(path, before.ifindex)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps what a device has refused, when no path leaves by it any more.
+    fn end_count(&mut self, path: PathId, ifindex: u32) -> Result<(), TableError> {
+        if self.paths.iter().flatten().all(|path| path.ifindex != ifindex) {
+            self.dropped_before[path.index()] += self.drops.remove(ifindex)?;
         }
         Ok(())
     }
@@ -254,13 +273,13 @@ impl Sender {
 
     /// Starts to replicate what comes in by an interface and passes through this node.
     pub fn attach_transit(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
-        self.links.push(Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?);
+        self.links.push((ifindex, Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?));
         Ok(())
     }
 
     /// Starts to replicate what this node itself sends by an interface.
     pub fn attach_local(&mut self, ifindex: u32) -> Result<(), AttachError> {
-        self.local.push(Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?);
+        self.local.push((ifindex, Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?));
         Ok(())
     }
 
@@ -271,16 +290,31 @@ impl Sender {
 
     /// Has trains of segments that are to leave by `ends.device` cut by a loop first.
     pub fn attach_loop(&mut self, ends: Loop) -> Result<(), AttachError> {
-        self.links.push(Link::xdp(fd(&self.xdp.progs.replicate_looped), ends.exit, XdpMode::Native)?);
-        let set = |result: Result<(), TableError>| {
-            result.map_err(|error| AttachError::Other {
-                ifindex: ends.device,
-                source: std::io::Error::other(error),
-            })
-        };
-        self.links.push(Link::tcx_ingress(fd(&self.tc.progs.pass_looped), ends.exit)?);
-        set(self.tc.maps.loop_devices.set(&ends.exit, &ends.device))?;
-        set(self.tc.maps.loops.set(&ends.device, &ends.entry))
+        let failed =
+            |error| AttachError::Other { ifindex: ends.device, source: std::io::Error::other(error) };
+        self.remove_loop(ends.device).map_err(failed)?;
+        let exit = Link::xdp(fd(&self.xdp.progs.replicate_looped), ends.exit, XdpMode::Native)?;
+        let passing = Link::tcx_ingress(fd(&self.tc.progs.pass_looped), ends.exit)?;
+        self.links.extend([(ends.exit, exit), (ends.exit, passing)]);
+        self.loops.insert(ends.device, ends);
+        self.tc.maps.loop_devices.set(&ends.exit, &ends.device).map_err(failed)?;
+        self.tc.maps.loops.set(&ends.device, &ends.entry).map_err(failed)
+    }
+
+    /// Ends what is attached to an interface, and its loop. One that is gone has to be detached from too: numbers of
+    /// interfaces do not come back, and what is kept of them would fill tables.
+    pub fn detach(&mut self, ifindex: u32) -> Result<(), TableError> {
+        self.local.retain(|(attached, _)| *attached != ifindex);
+        self.links.retain(|(attached, _)| *attached != ifindex);
+        self.remove_loop(ifindex)
+    }
+
+    fn remove_loop(&mut self, device: u32) -> Result<(), TableError> {
+        let Some(ends) = self.loops.remove(&device) else { return Ok(()) };
+        self.tc.maps.loops.remove(&ends.device)?;
+        self.tc.maps.loop_devices.remove(&ends.exit)?;
+        self.links.retain(|(attached, _)| *attached != ends.exit);
+        Ok(())
     }
 
     /// Counters of a flow, summed over CPUs.
@@ -304,10 +338,11 @@ impl Sender {
         for flow in &self.flows {
             handed_over += self.path_stats(*flow, path)?.packets;
         }
-        let dropped = match self.paths[path.index()] {
+        let dropped_now = match self.paths[path.index()] {
             Some(path) => self.drops.count(path.ifindex)?.unwrap_or(0),
             None => 0,
         };
+        let dropped = self.dropped_before[path.index()] + dropped_now;
         Ok(to_send.saturating_sub(handed_over) + dropped)
     }
 

@@ -37,8 +37,8 @@ pub(crate) struct Node {
     own: Own,
     /// Counts the policies of the file, so that receivers can tell one from the next.
     epoch: u32,
-    /// Removed when the node ends.
-    segmenters: Vec<Segmenter>,
+    /// By interface. Removed when the node ends.
+    segmenters: BTreeMap<String, Segmenter>,
 }
 
 /// A program at an interface.
@@ -72,7 +72,7 @@ impl Node {
             interfaces: Interfaces::look(&config)?,
             paths: Paths::default(),
             epoch: 0,
-            segmenters: Vec::new(),
+            segmenters: BTreeMap::new(),
             config,
             flows,
         };
@@ -275,10 +275,10 @@ impl Node {
                 }
             }
         }
-        match &mut self.sender {
-            Some(sender) => self.paths.follow(sender, &self.config, &self.interfaces),
-            None => Ok(()),
+        if let Some(sender) = &mut self.sender {
+            self.paths.follow(sender, &self.config, &self.interfaces);
         }
+        Ok(())
     }
 
     fn start_receiver(&mut self) -> Result<()> {
@@ -358,6 +358,10 @@ impl Node {
             Hook::Eliminate => self.attach_elimination(&[name.to_owned()]),
             Hook::ReplicateTransit | Hook::ReplicateLocal => {
                 let interface = interface::find(name)?;
+                let before = self.attached.get(&(hook, name.to_owned())).map(|attached| attached.number);
+                if let (Some(sender), Some(gone)) = (&mut self.sender, before) {
+                    sender.detach(gone)?;
+                }
                 self.attach_replication(hook, &interface).with_context(|| format!("interface {name}"))?;
                 self.is_attached(hook, name, interface.index);
                 Ok(())
@@ -377,7 +381,7 @@ impl Node {
             // The kernel closes a killed process's links in this order, and nothing may go into a loop that has ended.
             sender.attach_local(interface.index)?;
             sender.attach_loop(Loop { device: interface.index, entry, exit })?;
-            self.segmenters.push(segmenter);
+            self.segmenters.insert(name.clone(), segmenter);
             info!(interface = name, "replicating local traffic");
         }
         Ok(())

@@ -62,16 +62,15 @@ impl Paths {
     }
 
     /// Follows paths whose interface has come, gone or been replaced, and next hops that have come or moved.
-    pub(super) fn follow(
-        &mut self,
-        sender: &mut Sender,
-        config: &Config,
-        interfaces: &Interfaces,
-    ) -> Result<()> {
-        config.paths.iter().try_for_each(|(path, description)| {
+    /// One that the sender refuses keeps none of the others from being followed.
+    pub(super) fn follow(&mut self, sender: &mut Sender, config: &Config, interfaces: &Interfaces) {
+        for (path, description) in &config.paths {
             let found = look(description, interfaces);
-            self.take(sender, *path, interfaces.number(&description.interface), found)
-        })
+            let number = interfaces.number(&description.interface);
+            if let Err(error) = self.take(sender, *path, number, found) {
+                warn!(%path, "cannot be changed in the kernel: {error:#}");
+            }
+        }
     }
 
     pub(super) fn is_used(&self, path: PathId) -> bool {
