@@ -4,9 +4,10 @@ use libbpf_cargo::SkeletonBuilder;
 use std::env;
 use std::path::PathBuf;
 
-const PROGRAMS: [&str; 9] = [
+const PROGRAMS: [&str; 10] = [
     "dedup",
     "device_drops",
+    "fallback",
     "replicate_xdp",
     "replicate_tc",
     "signal",

@@ -1,7 +1,7 @@
 //! The eBPF programs and their loader: load, attach, typed map handles. No policy.
 //!
 //! [`Sender`] replicates the flows of an ingress edge and obeys in-band signals, [`Receiver`] eliminates the copies at the
-//! egress edge, [`Watcher`] sees the viewer's requests there. What the programs do is written in `src/c`; what they put
+//! egress edge, [`Watcher`] sees the viewer's requests there, [`Fallback`] takes care of what is not replicated. What the programs do is written in `src/c`; what they put
 //! on the wire in `docs/design/wire.md`.
 #![allow(unsafe_code, reason = "maps are memory shared with the kernel and links are raw kernel objects")]
 
@@ -9,6 +9,7 @@ mod arrivals;
 mod attachments;
 pub mod bench;
 mod device_drops;
+mod fallback;
 mod link;
 mod own;
 mod path_sets;
@@ -27,6 +28,7 @@ mod table;
 mod watcher;
 
 pub use arrivals::{Arrival, Arrivals};
+pub use fallback::{Fallback, FallbackStats};
 pub use hawser_dedup::Verdict;
 pub use link::{AttachError, Link, XdpMode};
 pub use own::{Endpoint, MANAGEMENT_PORTS};
@@ -77,6 +79,9 @@ mod skeleton {
     }
     pub(crate) mod device_drops {
         include!(concat!(env!("OUT_DIR"), "/device_drops.skel.rs"));
+    }
+    pub(crate) mod fallback {
+        include!(concat!(env!("OUT_DIR"), "/fallback.skel.rs"));
     }
     pub(crate) mod replicate_xdp {
         include!(concat!(env!("OUT_DIR"), "/replicate_xdp.skel.rs"));

@@ -85,13 +85,13 @@ impl Prefix {
         }
     }
 
-    /// The key of the trie, where an IPv4 prefix is mapped into IPv6.
-    fn key(self) -> types::selector_key {
+    /// The key of a trie, where an IPv4 prefix is mapped into IPv6: the bits that count, and the address.
+    pub(crate) fn key(self) -> (u32, [u8; 16]) {
         let (address, offset) = match self.address {
             IpAddr::V4(v4) => (v4.to_ipv6_mapped(), MAPPED_BITS.into()),
             IpAddr::V6(v6) => (v6, 0),
         };
-        types::selector_key { prefix_bits: offset + u32::from(self.bits), address: address.octets() }
+        (offset + u32::from(self.bits), address.octets())
     }
 }
 
@@ -138,7 +138,7 @@ pub struct Rule {
 pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
     assert!(rules.len() <= MAX_RULES, "the caller has checked the number of rules");
     if rules.is_empty() {
-        return table.remove(&prefix.key());
+        return table.remove(&selector_key(prefix));
     }
     let mut selector = empty(prefix);
     selector.count = rules.len() as u8;
@@ -151,13 +151,18 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
             (slot.destination_min, slot.destination_max) = (*destination.start(), *destination.end());
         }
     }
-    table.set(&prefix.key(), &selector)
+    table.set(&selector_key(prefix), &selector)
 }
 
 /// Has packets to a prefix be of no flow, for that reason.
 pub(crate) fn leave_alone(table: &impl Table, prefix: Prefix, why: reason) -> Result<(), TableError> {
     let left_alone = why.0.try_into().expect("reasons are few");
-    table.set(&prefix.key(), &types::selector { left_alone, ..empty(prefix) })
+    table.set(&selector_key(prefix), &types::selector { left_alone, ..empty(prefix) })
+}
+
+fn selector_key(prefix: Prefix) -> types::selector_key {
+    let (prefix_bits, address) = prefix.key();
+    types::selector_key { prefix_bits, address }
 }
 
 fn empty(prefix: Prefix) -> types::selector {

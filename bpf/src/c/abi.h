@@ -143,6 +143,18 @@ struct tx_stats {
 	__u64 bytes;   /* of inner packets */
 };
 
+/* The uplink of packets that a device which leads nowhere does not replicate. */
+struct fallback {
+	__u32 ifindex;
+	__u32 family; /* of the next hop */
+	__u8 next_hop[16];
+};
+
+struct fallback_stats {
+	__u64 taken;
+	__u64 dropped; /* no uplink was known */
+};
+
 /* ---- signals ---- */
 
 /* The payload of an in-band signal, see docs/design/wire.md. It is tagged as a shim is, and no tagged shim begins so. */
