@@ -1,4 +1,4 @@
-//! What this namespace knows of its interfaces, routes and neighbours, asked of iproute2.
+//! The interfaces, routes and neighbours of this namespace, by way of iproute2.
 
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
@@ -106,7 +106,15 @@ pub fn index(name: &str) -> Option<u32> {
 
 /// The names of the interfaces that are up and have a carrier.
 pub fn running() -> io::Result<BTreeSet<String>> {
-    let wanted = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
+    having(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
+}
+
+/// The names of the interfaces that are up, with a carrier or without.
+pub fn up() -> io::Result<BTreeSet<String>> {
+    having(InterfaceFlags::IFF_UP)
+}
+
+fn having(wanted: InterfaceFlags) -> io::Result<BTreeSet<String>> {
     let entries = nix::ifaddrs::getifaddrs()?;
     Ok(entries.filter(|entry| entry.flags.contains(wanted)).map(|entry| entry.interface_name).collect())
 }
@@ -143,6 +151,11 @@ pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option
     let lost = states().any(|state| state == "FAILED");
     let mac = found.first().filter(|_| !lost).and_then(|neighbour| neighbour.lladdr.as_deref());
     Ok(mac.and_then(parse_mac))
+}
+
+/// Changes an interface, an address or a route: a command line of iproute2 without the leading `ip`.
+pub fn change(command: &str) -> Result<(), Error> {
+    run(&command.split_whitespace().collect::<Vec<_>>()).map(drop)
 }
 
 fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {

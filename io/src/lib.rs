@@ -12,4 +12,5 @@ pub mod ring;
 pub mod segmenter;
 pub mod sockopt;
 pub mod stamped;
+pub mod tap;
 pub mod tun;

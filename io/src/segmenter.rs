@@ -64,6 +64,16 @@ impl Segmenter {
             .ok_or_else(|| io::Error::other(format!("{} is not in the table of interfaces", self.exit.name)))
     }
 
+    /// Removes pairs of devices that there are no more, which killed processes left.
+    pub fn remove_orphans() -> std::io::Result<()> {
+        let interfaces = nix::net::if_::if_nameindex()?;
+        let is_there = |device: u32| interfaces.iter().any(|interface| interface.index() == device);
+        let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
+        let devices = names.filter_map(|name| name.strip_prefix(ENTRY)?.parse().ok());
+        devices.filter(|device| !is_there(*device)).for_each(Self::remove);
+        Ok(())
+    }
+
     /// The number of the interface to send into.
     pub fn entry(&self) -> u32 {
         self.entry.index
@@ -83,9 +93,12 @@ impl Drop for Segmenter {
     }
 }
 
+/// What the names of entries begin with; the number of their device follows.
+const ENTRY: &str = "hawser-in";
+
 /// At most 15 bytes, as the kernel wants it.
 fn names(device: u32) -> (String, String) {
-    (format!("hawser-in{device}"), format!("hawser-out{device}"))
+    (format!("{ENTRY}{device}"), format!("hawser-out{device}"))
 }
 
 fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {

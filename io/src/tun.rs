@@ -84,13 +84,7 @@ impl Default for Buffer {
 impl Tun {
     /// Makes a device called `name`, down and without addresses.
     pub fn create(name: &str) -> Result<Tun, TunError> {
-        let path: &CStr = c"/dev/net/tun";
-        let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-        let file =
-            nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| TunError::Open(errno.into()))?;
-        attach(&file, name)?;
-        let udp_trains =
-            set_offloads(&file).map_err(|source| TunError::Offload { name: name.to_owned(), source })?;
+        let (file, udp_trains) = open(name, libc::IFF_TUN)?;
         Ok(Tun { file, name: name.to_owned(), udp_trains })
     }
 
@@ -168,7 +162,18 @@ impl AsRawFd for Tun {
     }
 }
 
-fn attach(file: &OwnedFd, name: &str) -> Result<(), TunError> {
+/// Makes a device of this kind with all offloads; returns whether trains of UDP are among them.
+pub(crate) fn open(name: &str, kind: libc::c_int) -> Result<(OwnedFd, bool), TunError> {
+    let path: &CStr = c"/dev/net/tun";
+    let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| TunError::Open(errno.into()))?;
+    attach(&file, name, kind)?;
+    let udp_trains =
+        set_offloads(&file).map_err(|source| TunError::Offload { name: name.to_owned(), source })?;
+    Ok((file, udp_trains))
+}
+
+fn attach(file: &OwnedFd, name: &str, kind: libc::c_int) -> Result<(), TunError> {
     let bytes = name.as_bytes();
     if bytes.is_empty() || bytes.len() >= libc::IFNAMSIZ || bytes.contains(&0) {
         return Err(TunError::Name(name.to_owned()));
@@ -177,7 +182,7 @@ fn attach(file: &OwnedFd, name: &str) -> Result<(), TunError> {
     for (to, from) in ifr_name.iter_mut().zip(bytes) {
         *to = *from as libc::c_char;
     }
-    let ifru_flags = (libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
+    let ifru_flags = (kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
     let request = libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags } };
     // SAFETY: the descriptor is open, and the request lives until the call returns.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const request) };

@@ -10,7 +10,7 @@ pub use keys::generate_key;
 pub(crate) use keys::parse_key;
 
 use crate::flows::Flows;
-use hawser_bpf::XdpMode;
+use hawser_bpf::{Prefix, XdpMode};
 use hawser_client::Controller;
 use hawser_io::config::Source;
 use hawser_units::PathId;
@@ -32,7 +32,7 @@ pub struct Config {
     pub echo_port: u16,
     /// Interfaces whose transit traffic is replicated.
     pub transit: Vec<String>,
-    /// Interfaces by which this node's own traffic leaves, to be replicated.
+    /// Interfaces by which this node's own traffic leaves, to be replicated; the device is among them.
     pub local: Vec<String>,
     /// TCP ports that this node is managed by; what it sends from them is replicated only where source ports are selected.
     pub management_ports: Vec<u16>,
@@ -56,6 +56,8 @@ pub struct Config {
     pub flows: Flows,
     /// Who says which flows there are.
     pub controller: Option<ControllerConfig>,
+    /// The interface that the agent makes itself.
+    pub device: Option<DeviceConfig>,
 }
 
 /// One path between this node and its peers.
@@ -97,6 +99,30 @@ pub struct ControllerConfig {
     pub state: PathBuf,
 }
 
+/// An interface that the agent makes for this node's own traffic.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceConfig {
+    /// Its name.
+    pub name: String,
+    /// Largest packet.
+    pub mtu_bytes: u16,
+    /// This node's addresses on the inside.
+    pub addresses: Vec<IpAddr>,
+    /// What is reached by it.
+    pub routes: Vec<DeviceRoute>,
+}
+
+/// A destination that is reached by the agent's own interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceRoute {
+    /// Where to.
+    pub destination: Prefix,
+    /// The address of this node that packets come from; of the same IP version.
+    pub source: IpAddr,
+    /// The paths that packets take without an agent, the preferred one first.
+    pub fallback: Vec<PathId>,
+}
+
 impl Config {
     /// Reads and checks a file. Paths of key files are relative to it.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
@@ -110,9 +136,14 @@ impl Config {
         without(self) == without(other)
     }
 
+    /// The folder of this node's state that ends with the machine.
+    pub(crate) fn directory(&self) -> PathBuf {
+        self.state.join(&self.name)
+    }
+
     /// Where the status of this node is.
     pub fn status_file(&self) -> PathBuf {
-        self.state.join(&self.name).join("status.json")
+        self.directory().join("status.json")
     }
 }
 

@@ -10,6 +10,7 @@
 mod assignment;
 pub mod config;
 mod controlled;
+mod device;
 mod echo;
 mod enrol;
 mod flows;
@@ -30,6 +31,7 @@ pub use status::Status;
 
 use anyhow::{Context, Result};
 use controlled::{Controlled, Restored};
+use device::Device;
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_units::Instant;
@@ -91,6 +93,8 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// A node that runs.
 struct Agent {
+    /// Goes before the programs: traffic that leaves by it without them is lost.
+    device: Option<Device>,
     node: Node,
     observer: Option<Observer>,
     controlled: Option<Controlled>,
@@ -103,13 +107,17 @@ impl Agent {
         let deadline = config.arrival_deadline;
         let restored = Restored::read(&config)?;
         let flows = restored.as_ref().map_or_else(|| config.flows.clone(), Restored::flows);
+        let mut device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
         let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
         let observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
         let controlled = restored.map(|restored| restored.start(&mut node, monotonic_now())).transpose()?;
         node.eliminate().context("cannot start to eliminate copies")?;
+        if let Some(device) = &mut device {
+            device.follow(&node, monotonic_now())?;
+        }
         info!(status = %status_file, "running");
-        Ok(Agent { node, observer, controlled, status_file })
+        Ok(Agent { device, node, observer, controlled, status_file })
     }
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
@@ -127,6 +135,7 @@ impl Agent {
                 next_status = now + STATUS_EVERY;
                 self.write_status();
                 self.node.follow_addresses().unwrap_or_else(|error| warn!("{error:#}"));
+                self.follow_device(now);
             }
             if now >= next_follow || (status_is_due && self.node.should_follow()) {
                 next_follow = now + FOLLOW_EVERY;
@@ -138,6 +147,7 @@ impl Agent {
             }
         }
         self.write_status();
+        drop(self.device.take());
         if self.node.receiver().is_some() {
             info!(
                 "elimination stays in the kernel; `hawser agent --config {} --detach` removes it",
@@ -172,30 +182,41 @@ impl Agent {
     }
 
     fn follow(&mut self) {
+        if let Some(device) = &mut self.device {
+            device.restore().unwrap_or_else(|error| warn!("{error:#}"));
+        }
         self.node.follow().unwrap_or_else(|error| warn!("{error:#}"));
         if let Some(controlled) = &mut self.controlled {
             controlled.follow(&mut self.node);
         }
     }
 
+    fn follow_device(&mut self, now: Instant) {
+        if let Some(device) = &mut self.device {
+            device.follow(&self.node, now).unwrap_or_else(|error| warn!("{error:#}"));
+        }
+    }
+
     fn write_status(&mut self) {
         let now = monotonic_now();
         let controller = self.controlled.as_ref().map(|controlled| controlled.status(&self.node, now));
-        self.status_file.write(&self.node, self.observer.as_ref(), controller);
+        self.status_file.write(&self.node, self.observer.as_ref(), controller, self.device.as_ref());
     }
 }
 
 fn detach(config: &Config) -> Result<()> {
     let outcome = if remove_pins(config)? { "removed" } else { "nothing was left in the kernel" };
     info!("{outcome}");
+    Device::remove(config)?;
     // A killed agent leaves these too.
     config.local.iter().filter_map(|name| interface::index(name)).for_each(Segmenter::remove);
+    Segmenter::remove_orphans()?;
     Ok(())
 }
 
 /// One agent a node: two would take each other's arrival records.
 fn lock(config: &Config) -> Result<Flock<File>> {
-    let directory = config.state.join(&config.name);
+    let directory = config.directory();
     fs::create_dir_all(&directory).with_context(|| {
         format!("cannot create {} (the agent runs as root; `state` says where)", directory.display())
     })?;

@@ -233,6 +233,12 @@ impl Node {
         self.attached.iter().filter_map(why).collect()
     }
 
+    /// Whether this node's own traffic is replicated at the interface that has this name and number.
+    pub(crate) fn replicates_local(&self, name: &str, number: u32) -> bool {
+        let attached = self.attached.get(&(Hook::ReplicateLocal, name.to_owned()));
+        attached.is_some_and(|attached| attached.number == number)
+    }
+
     /// The interfaces of the node, with their numbers when they were last looked at.
     pub(crate) fn interface_number(&self, name: &str) -> Option<u32> {
         self.interfaces.number(name)

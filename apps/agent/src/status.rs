@@ -8,10 +8,11 @@ pub use controlled::{
 };
 pub use show::{Args, run};
 
+use crate::device::Device;
 use crate::node::Node;
 use crate::observer::Observer;
 use anyhow::{Context, Result};
-use hawser_bpf::{RxStats, TxStats};
+use hawser_bpf::{FallbackStats, RxStats, TxStats};
 use hawser_io::file;
 use hawser_pathset::PathTotals;
 use hawser_units::PathId;
@@ -55,6 +56,9 @@ pub struct Status {
     /// How the node stands with its controller; none without one.
     #[serde(default)]
     pub controller: Option<ControllerStatus>,
+    /// The agent's own interface; none without one.
+    #[serde(default)]
+    pub device: Option<DeviceStatus>,
     /// Arrival records lost because nobody read them in time; `only_copy`, `missing` and the skews miss them.
     pub arrival_records_overflowed: u64,
 }
@@ -75,6 +79,15 @@ pub struct PathState {
     pub up: bool,
     /// Why it cannot be used. The agent looks again every second.
     pub why: Option<String>,
+}
+
+/// What left by the agent's own interface and was not replicated there, in packets or trains of segments.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceStatus {
+    /// Those that took an uplink, as if there were no agent.
+    pub took_uplink: u64,
+    /// Those that were dropped as there was no uplink.
+    pub dropped_no_uplink: u64,
 }
 
 /// A flow that is replicated.
@@ -139,6 +152,7 @@ impl Status {
         node: &Node,
         observer: Option<&Observer>,
         controller: Option<ControllerStatus>,
+        device: Option<&Device>,
         configuration: &ConfigurationStatus,
     ) -> Result<Self> {
         let (config, flows) = (node.config(), node.flows());
@@ -188,6 +202,7 @@ impl Status {
             not_replicated,
             not_eliminated,
             controller,
+            device: device.map(DeviceStatus::of).transpose()?,
             arrival_records_overflowed: observer.map_or(0, Observer::overflowed),
         })
     }
@@ -230,8 +245,9 @@ impl StatusFile {
         node: &Node,
         observer: Option<&Observer>,
         controller: Option<ControllerStatus>,
+        device: Option<&Device>,
     ) {
-        let status = Status::of(node, observer, controller, &self.configuration);
+        let status = Status::of(node, observer, controller, device, &self.configuration);
         match status.and_then(|status| status.write(&self.path)) {
             Ok(()) if self.failing => info!("the status is written again"),
             Err(error) if !self.failing => error!("{error:#}; the agent goes on without"),
@@ -250,6 +266,13 @@ impl fmt::Display for StatusFile {
 impl PathState {
     fn of(node: &Node, path: PathId) -> Self {
         PathState { up: node.is_up(path), why: node.obstacle(path) }
+    }
+}
+
+impl DeviceStatus {
+    fn of(device: &Device) -> Result<Self> {
+        let FallbackStats { taken, dropped } = device.stats()?;
+        Ok(DeviceStatus { took_uplink: taken, dropped_no_uplink: dropped })
     }
 }
 

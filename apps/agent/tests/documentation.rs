@@ -60,3 +60,25 @@ fn the_controlled_examples_are_two_ends_of_the_same_paths() {
     }
     assert!(ingress.controller.unwrap().signals.is_some());
 }
+
+#[test]
+fn the_guides_two_machines_are_two_ends_of_the_same_paths() {
+    let folder = tempfile::tempdir().unwrap();
+    generate_key(&folder.path().join("pair.key")).unwrap();
+    let [publisher, viewer] = ["publisher.toml", "viewer.toml"].map(|name| {
+        let file = folder.path().join(name);
+        fs::write(&file, read(&format!("../../docs/two-machines/{name}"))).unwrap();
+        Config::read(&file).unwrap()
+    });
+    for (path, here) in &publisher.paths {
+        let there = &viewer.paths[path];
+        assert_eq!((here.local, here.remote), (there.remote, there.local), "{path}");
+    }
+    for (from, to) in [(&publisher, &viewer), (&viewer, &publisher)] {
+        let (here, there) = (from.device.as_ref().unwrap(), to.device.as_ref().unwrap());
+        let [route] = here.routes.as_slice() else { panic!("{here:?}") };
+        assert_eq!((route.destination.address(), route.fallback.len()), (there.addresses[0], 2));
+        assert_eq!(from.local, [here.name.as_str()]);
+        assert!(from.flows.send_selectors.contains_key(&route.destination));
+    }
+}

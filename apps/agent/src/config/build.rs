@@ -1,3 +1,5 @@
+mod device;
+
 use super::file::{File, Node, PathEntry, Receive, Send, SignalAddress};
 use super::keys::read_key;
 use super::select::rule;
@@ -36,21 +38,24 @@ impl Builder<'_> {
             let message = format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
             return Err(self.at(&file.node, message));
         }
-        if !file.send.is_empty() && !node.replicates() {
-            let message = "there are [[send]] flows, but neither transit nor local names an interface to take them from";
+        if !file.send.is_empty() && !file.replicates() {
+            let message = "there are [[send]] flows, but neither transit nor local names an interface to take them from, \
+                           and there is no [device]";
             return Err(self.at(&file.node, message.to_owned()));
         }
         let peers = self.peers(&file.peer)?;
         let paths = self.paths(&file.path, &peers)?;
-        if !file.send.is_empty() || (file.controller.is_some() && node.replicates()) {
+        if !file.send.is_empty() || (file.controller.is_some() && file.replicates()) {
             self.one_interface_a_path(&file.path)?;
         }
+        let device = self.device(&file, &paths, &peers)?;
+        let own = device.iter().map(|device| device.name.clone());
         Ok(Config {
             name: node.name.clone(),
             port: node.port,
             echo_port: node.echo_port,
             transit: node.transit.clone(),
-            local: node.local.clone(),
+            local: node.local.iter().cloned().chain(own).collect(),
             management_ports: node.management_ports.clone(),
             watch: node.watch.clone(),
             xdp: if node.generic_xdp { XdpMode::Generic } else { XdpMode::Native },
@@ -62,6 +67,7 @@ impl Builder<'_> {
             paths,
             peers,
             controller: self.controller(&file)?,
+            device,
         })
     }
 
@@ -291,10 +297,11 @@ impl Builder<'_> {
     }
 }
 
-impl Node {
+impl File {
     /// Whether any traffic comes by that could be replicated.
     fn replicates(&self) -> bool {
-        !self.transit.is_empty() || !self.local.is_empty()
+        let Node { transit, local, .. } = self.node.get_ref();
+        !transit.is_empty() || !local.is_empty() || self.device.is_some()
     }
 }
 

@@ -5,6 +5,7 @@ use hawser_io::config::{ConfigError, Source};
 use hawser_units::FlowId;
 use hawser_wire::{DEFAULT_PORT, echo};
 use serde::Deserialize;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use toml::Spanned;
@@ -22,6 +23,7 @@ pub(super) struct File {
     #[serde(default)]
     pub(super) receive: Vec<Spanned<Receive>>,
     pub(super) controller: Option<Spanned<Controller>>,
+    pub(super) device: Option<Spanned<Device>>,
 }
 
 #[derive(Deserialize)]
@@ -152,6 +154,28 @@ pub(super) struct Receive {
     pub(super) peer: String,
     /// For a transparent flow: which packets.
     pub(super) transparent: Option<Selector>,
+}
+
+/// An interface that the agent makes for this node's own traffic, and the routes to and around it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Device {
+    /// Of the interface; nobody else makes one of this name.
+    #[serde(default = "default_device")]
+    pub(super) name: String,
+    /// This node's addresses on the inside, at most one of each IP version.
+    pub(super) addresses: Vec<IpAddr>,
+    /// By peer: the prefixes that are reached by the interface.
+    pub(super) routes: BTreeMap<String, Vec<String>>,
+    /// Numbers of the paths that the traffic takes without an agent, the preferred one first; all paths to the peer when
+    /// not given, none when empty.
+    pub(super) fallback: Option<Vec<u8>>,
+    /// Largest packet; what the narrowest path has room for when not given, an interface taken for one of 1500 bytes.
+    pub(super) mtu_bytes: Option<u16>,
+}
+
+fn default_device() -> String {
+    "hawser0".to_owned()
 }
 
 /// Who says which flows there are, instead of `[[send]]` and `[[receive]]`.

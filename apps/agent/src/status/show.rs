@@ -1,6 +1,6 @@
 mod controlled;
 
-use super::{ReceiveStatus, Status, unix_now_ms};
+use super::{DeviceStatus, ReceiveStatus, Status, unix_now_ms};
 use crate::config::Config;
 use anyhow::Result;
 use hawser_units::PolicyCode;
@@ -72,6 +72,13 @@ fn describe(status: &Status, now_ms: u64) -> String {
             let reason = hawser_bpf::REASONS.iter().find(|reason| reason.name == name);
             let _ = writeln!(text, "{count:>12}  {name}: {}", reason.map_or("", |reason| reason.help));
         }
+    }
+    if let Some(DeviceStatus { took_uplink, dropped_no_uplink }) = &status.device {
+        let _ = writeln!(
+            text,
+            "\nleft by the agent's interface and not replicated: {took_uplink} took an uplink, {dropped_no_uplink} were \
+             dropped without one"
+        );
     }
     if status.arrival_records_overflowed > 0 {
         let lost = status.arrival_records_overflowed;
@@ -201,6 +208,7 @@ mod tests {
             not_replicated: BTreeMap::new(),
             not_eliminated: BTreeMap::from([("dropped_tag".to_owned(), 3)]),
             controller: None,
+            device: None,
             arrival_records_overflowed: 0,
         }
     }

@@ -5,4 +5,5 @@ mod life;
 mod refusals;
 mod rig;
 mod start;
+mod two_machines;
 mod wide;

@@ -1,0 +1,137 @@
+//! The guide's two machines: the stream goes on whatever becomes of their agents.
+
+mod machines;
+mod stream;
+
+use crate::rig::wait;
+use machines::{Machine, Machines};
+use nix::sys::signal::Signal;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+use stream::Stream;
+
+/// How long the stream may stop when an agent dies: a loss that TCP has to time out, and once more.
+const AT_DEATH: Duration = Duration::from_millis(500);
+
+/// Where nothing may be lost: less than TCP's least retransmission timeout of 200 ms, and enough for a frame that comes
+/// every 33 ms and a processor that is needed elsewhere.
+const UNNOTICED: Duration = Duration::from_millis(150);
+
+/// The kernel tells routes of a carrier that is lost within a second, and then TCP has to time out.
+const AT_CARRIER_LOSS: Duration = Duration::from_secs(3);
+
+/// Frames in a second.
+const SECOND: usize = 30;
+
+/// Ends an agent, starts it again after so many frames, and sees that the stream goes on.
+fn assert_goes_on(stream: &Stream, machine: &mut Machine, signal: Signal, away: usize) {
+    let death = stream.largest_gap(away, || machine.end(signal));
+    assert!(!machine.ip("link show").contains(": hawser0:"), "the kernel has removed it");
+    let back = stream.largest_gap(SECOND, || machine.start_again());
+    let most = if signal == Signal::SIGKILL { AT_DEATH } else { UNNOTICED };
+    assert!(death <= most && back <= UNNOTICED, "gaps: {death:?} without an agent, {back:?} at its return");
+}
+
+#[test]
+fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
+    let mut machines = Machines::start(true);
+    let stream = Stream::start(&machines);
+    for machine in machines.both() {
+        machine.await_copies();
+        assert_goes_on(&stream, machine, Signal::SIGKILL, 5 * SECOND);
+        let devices = machine.ip("-brief link show");
+        let pairs = devices.lines().filter(|device| device.starts_with("hawser-in")).count();
+        assert_eq!(pairs, 1, "the killed agent's pair is gone: {devices}");
+    }
+}
+
+#[test]
+fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_native_xdp() {
+    let mut machines = Machines::start(false);
+    let stream = Stream::start(&machines);
+    for machine in machines.both() {
+        assert_goes_on(&stream, machine, Signal::SIGKILL, SECOND);
+    }
+}
+
+#[test]
+fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
+    let mut machines = Machines::start(true);
+    let stream = Stream::start(&machines);
+    for machine in machines.both() {
+        assert_goes_on(&stream, machine, Signal::SIGTERM, SECOND);
+    }
+}
+
+#[test]
+fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
+    let mut machines = Machines::start(true);
+    let stream = Stream::start(&machines);
+    for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
+        for which in [0, 1] {
+            machines.cut(cut);
+            let machine = &mut machines.both()[which];
+            wait("the uplink that is left", || (machine.first_fallback()? == left).then_some(()));
+            let death = stream.largest_gap(SECOND, || machine.end(Signal::SIGKILL));
+            assert!(death <= AT_DEATH, "{death:?} over {left}");
+            machines.mend(cut);
+            machines.both()[which].start_again();
+        }
+    }
+}
+
+#[test]
+fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() {
+    let mut machines = Machines::start(true);
+    machines.publisher.namespace.sysctl("net.ipv4.conf.all.ignore_routes_with_linkdown", "1").unwrap();
+    let stream = Stream::start(&machines);
+    machines.publisher.end(Signal::SIGKILL);
+    stream.flow_on(SECOND);
+    let gap = stream.largest_gap(SECOND, || machines.unplug(0));
+    assert!(gap <= AT_CARRIER_LOSS, "{gap:?}");
+}
+
+#[test]
+fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_it_again() {
+    let machines = Machines::start(true);
+    let stream = Stream::start(&machines);
+    let gap = stream.largest_gap(SECOND, || {
+        machines.publisher.ip("link delete hawser0");
+        machines.publisher.await_copies();
+    });
+    assert!(gap <= AT_DEATH, "{gap:?}");
+}
+
+#[test]
+fn what_the_guides_agents_do_not_replicate_takes_an_uplink() {
+    const OTHER_PORT: &str = "10.99.0.1:14700";
+    let machines = Machines::start(true);
+    let listener = machines.publisher.namespace.run(|| TcpListener::bind(OTHER_PORT).unwrap()).unwrap();
+    let mut asking = machines.viewer.namespace.run(|| TcpStream::connect(OTHER_PORT).unwrap()).unwrap();
+    let mut answering = listener.accept().unwrap().0;
+    for _ in 0..20 {
+        asking.write_all(&[1]).unwrap();
+        answering.read_exact(&mut [0]).unwrap();
+        answering.write_all(&[2]).unwrap();
+        asking.read_exact(&mut [0]).unwrap();
+    }
+    for machine in [&machines.publisher, &machines.viewer] {
+        wait("what took an uplink", || machine.status().device.filter(|device| device.took_uplink >= 20));
+    }
+}
+
+#[test]
+fn detaching_removes_the_addresses_and_routes_that_outlive_an_agent() {
+    let mut machines = Machines::start(true);
+    let machine = &mut machines.publisher;
+    machine.end(Signal::SIGTERM);
+    let left = |machine: &Machine| {
+        (machine.ip("address show dev lo").contains("10.99.0.1"), machine.ip("route show proto 72"))
+    };
+    let (has_address, routes) = left(machine);
+    assert!(has_address && routes.lines().count() == 2, "{routes}");
+    let output = machine.detach();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(left(machine), (false, String::new()));
+}

@@ -1,0 +1,177 @@
+//! The guide's two machines: its files as they are, two uplinks, and a stream that the viewer pulls.
+
+use crate::rig::{connect, hawser, wait};
+use hawser_agent::{Status, generate_key};
+use hawser_io::netns::Namespace;
+use hawser_io::process::Process;
+use hawser_lab::topology::{Lab, Topology, network_ingress};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::str::FromStr;
+use tempfile::TempDir;
+
+/// The uplinks, with the first bytes of their addresses.
+const UPLINKS: [(&str, &str); 2] = [("eth0", "192.0.2"), ("wlan0", "198.51.100")];
+
+/// Both machines and what joins them.
+pub(crate) struct Machines {
+    pub(crate) publisher: Machine,
+    pub(crate) viewer: Machine,
+    pub(crate) lab: Lab,
+    _directory: TempDir,
+}
+
+/// A machine, whose agent may run.
+pub(crate) struct Machine {
+    pub(crate) namespace: Namespace,
+    agent: Option<Process>,
+    name: &'static str,
+    directory: PathBuf,
+}
+
+impl Machines {
+    /// Both agents run. `generic_xdp` is how the files say it.
+    pub(crate) fn start(generic_xdp: bool) -> Self {
+        let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        generate_key(&directory.path().join("pair.key")).unwrap();
+        let machine = |name, namespace: &Namespace, host| {
+            put_uplinks(namespace, host);
+            write_configuration(name, directory.path(), &lab.pins(name), generic_xdp);
+            Machine {
+                namespace: namespace.clone(),
+                agent: None,
+                name,
+                directory: directory.path().to_owned(),
+            }
+        };
+        let publisher = machine("publisher", lab.ingress(), 1);
+        let viewer = machine("viewer", lab.egress(), 2);
+        lab.paths().for_each(|path| connect(&lab, path));
+        let mut machines = Machines { publisher, viewer, lab, _directory: directory };
+        machines.viewer.start();
+        machines.publisher.start();
+        machines
+    }
+
+    pub(crate) fn both(&mut self) -> [&mut Machine; 2] {
+        [&mut self.publisher, &mut self.viewer]
+    }
+
+    /// Cuts an uplink somewhere in the network: both machines still have a carrier.
+    pub(crate) fn cut(&self, uplink: usize) {
+        self.lab.network().ip(&format!("link set bridge{uplink} down")).unwrap();
+    }
+
+    pub(crate) fn mend(&self, uplink: usize) {
+        self.lab.network().ip(&format!("link set bridge{uplink} up")).unwrap();
+    }
+
+    /// Pulls the plug of one of the publisher's uplinks, which then has no carrier.
+    pub(crate) fn unplug(&self, uplink: usize) {
+        let path = self.lab.paths().nth(uplink).unwrap();
+        self.lab.network().ip(&format!("link set {} down", network_ingress(path))).unwrap();
+    }
+}
+
+impl Machine {
+    /// Starts the agent and waits until it runs.
+    pub(crate) fn start(&mut self) {
+        let log = File::create(self.file("log")).unwrap();
+        let mut command = Command::new(hawser());
+        command.args(["agent", "--config"]).arg(self.file("toml"));
+        command.stdout(log.try_clone().unwrap()).stderr(log);
+        let agent = Process::spawn(&self.namespace, command).unwrap();
+        let own = agent.id();
+        let agent = self.agent.insert(agent);
+        let status_file = self.directory.join(self.name).join("status.json");
+        let log = self.directory.join(format!("{}.log", self.name));
+        wait("a running agent", || {
+            assert_eq!(agent.ended().unwrap(), None, "{}", fs::read_to_string(&log).unwrap());
+            Status::read(&status_file).ok().filter(|status| status.pid == own).map(drop)
+        });
+    }
+
+    /// Starts the agent and waits until it replicates.
+    pub(crate) fn start_again(&mut self) {
+        self.start();
+        self.await_copies();
+    }
+
+    /// Ends the agent by a signal and waits until it has ended.
+    pub(crate) fn end(&mut self, signal: Signal) {
+        let mut agent = self.agent.take().expect("the agent runs");
+        kill(Pid::from_raw(agent.id().try_into().unwrap()), signal).unwrap();
+        wait("the end of the agent", || agent.ended().unwrap());
+    }
+
+    pub(crate) fn status(&self) -> Status {
+        Status::read(&self.directory.join(self.name).join("status.json")).unwrap()
+    }
+
+    /// Removes what agents leave behind.
+    pub(crate) fn detach(&self) -> Output {
+        let mut detach = self.namespace.command(hawser().to_str().unwrap()).unwrap();
+        detach.args(["agent", "--detach", "--config"]).arg(self.file("toml")).output().unwrap()
+    }
+
+    /// Waits until the agent has replicated another packet.
+    pub(crate) fn await_copies(&self) {
+        let copies = || self.status().send[&1].packets;
+        let before = copies();
+        wait("copies", || (copies() > before).then_some(()));
+    }
+
+    /// What iproute2 says.
+    pub(crate) fn ip(&self, arguments: &str) -> String {
+        let mut ip = self.namespace.command("ip").unwrap();
+        let output = ip.args(arguments.split(' ')).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    /// The uplink that the stream takes when there is no agent.
+    pub(crate) fn first_fallback(&self) -> Option<String> {
+        let routes = self.ip("route show proto 72");
+        let metric = |route: &str| Some(u32::from_str(after(route, "metric")?).unwrap());
+        let uplinks = routes.lines().filter(|route| !route.contains("dev hawser0"));
+        let first = uplinks.min_by_key(|route| metric(route))?;
+        after(first, "dev").map(str::to_owned)
+    }
+
+    fn file(&self, kind: &str) -> PathBuf {
+        self.directory.join(format!("{}.{kind}", self.name))
+    }
+}
+
+/// The word that comes after another one.
+fn after<'t>(text: &'t str, word: &str) -> Option<&'t str> {
+    text.split_whitespace().skip_while(|found| *found != word).nth(1)
+}
+
+/// Turns the lab's devices of paths into the guide's uplinks.
+fn put_uplinks(namespace: &Namespace, host: u8) {
+    for (number, (name, network)) in (1..).zip(UPLINKS) {
+        let batch = format!(
+            "link set path{number} down\naddress flush dev path{number}\nlink set path{number} name {name}\n\
+             link set {name} up\naddress add {network}.{host}/24 dev {name}"
+        );
+        namespace.ip(&batch).unwrap();
+    }
+    // As distributions set it.
+    namespace.sysctl("net.ipv4.conf.all.rp_filter", "2").unwrap();
+}
+
+/// The guide's file; only what would leave the lab is put elsewhere.
+fn write_configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: bool) {
+    let guide =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/two-machines").join(format!("{name}.toml"));
+    let text = fs::read_to_string(guide).unwrap();
+    assert!(text.contains("[node]\n") && text.contains("generic_xdp = true"), "{text}");
+    let text = text
+        .replace("[node]\n", &format!("[node]\nstate = {directory:?}\npins = {pins:?}\n"))
+        .replace("generic_xdp = true", &format!("generic_xdp = {generic_xdp}"));
+    fs::write(directory.join(format!("{name}.toml")), text).unwrap();
+}
