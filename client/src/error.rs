@@ -1,3 +1,5 @@
+use hawser_control::Name;
+use hawser_control::access::InvalidToken;
 use hawser_control::answer::Problem;
 use std::io;
 use std::path::PathBuf;
@@ -43,8 +45,18 @@ pub enum Error {
     #[error("the controller ended the stream: {0}")]
     Ended(String),
     /// Not an enrolment token.
-    #[error("this is no enrolment token: {0}. Make one with `hawser ctl node enrol`")]
-    Token(&'static str),
+    #[error("{0}. Make one with `hawser ctl node enrol`")]
+    Token(#[from] InvalidToken),
+    /// The token of another node, which was not used.
+    #[error(
+        "the token enrols the node {token}, and this one is called {node}; the token is still good there"
+    )]
+    AnotherNode {
+        /// The one that it enrols.
+        token: Name,
+        /// The one that wanted to use it.
+        node: Name,
+    },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {

@@ -1,10 +1,11 @@
 use crate::error::Error;
 use crate::tls::credentials;
 use hawser_control::Name;
+use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use std::fs;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -14,6 +15,11 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 const NODE: &str = "node.pem";
 /// The certificate of the authority that the node trusts.
 const AUTHORITY: &str = "authority.pem";
+/// A key that no certificate was kept for yet.
+const PENDING: &str = "pending.key";
+
+/// More than what is written when the certificate comes.
+const ROOM_BYTES: usize = 32 * 1024;
 
 /// By what a node is known, and whom it trusts. Printing it shows no key.
 #[derive(Clone)]
@@ -73,6 +79,22 @@ impl Identity {
         folder.join(NODE).exists()
     }
 
+    /// Keeps the certificate for a key in `folder`; both are on the disk when this returns.
+    pub(crate) fn keep(
+        pending: PendingKey,
+        folder: &Path,
+        certificate: String,
+        authority: String,
+    ) -> Result<Self, Error> {
+        let identity = Identity::new(pending.key_pem, certificate, authority)?;
+        identity.store(folder)?;
+        let path = folder.join(PENDING);
+        match fs::remove_file(&path) {
+            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::File { path, source }),
+            _ => Ok(identity),
+        }
+    }
+
     /// Writes `node.pem` (key and certificate, for its owner alone) and `authority.pem` into `folder`, which is made when
     /// missing. Each file is replaced as a whole: a crash leaves the one before.
     ///
@@ -101,6 +123,61 @@ impl Identity {
         let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
         self.not_before + life * 2 / 3
     }
+}
+
+/// A key that is on the disk before a certificate is asked for. It stays there until the certificate is kept, so that an
+/// answer that was lost or could not be kept can be had again for the same key.
+pub(crate) struct PendingKey {
+    pub(crate) key_pem: String,
+    /// The request to certify it, PEM.
+    pub(crate) csr: String,
+}
+
+impl PendingKey {
+    /// A new key, in memory alone.
+    pub(crate) fn generate() -> Result<Self, Error> {
+        KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)
+            .and_then(|key| PendingKey::of(&key))
+            .map_err(|error| credentials("a new key", error.to_string()))
+    }
+
+    /// The key in `folder`; both are made when missing. Fails when the folder has no room for what follows.
+    pub(crate) fn prepare(folder: &Path) -> Result<Self, Error> {
+        let failed = |source| Error::File { path: folder.to_owned(), source };
+        fs::create_dir_all(folder).map_err(failed)?;
+        let path = folder.join(PENDING);
+        // One that cannot be used never got a certificate.
+        let kept = match fs::read_to_string(&path) {
+            Ok(pem) => KeyPair::from_pem(&pem).and_then(|key| PendingKey::of(&key)).ok(),
+            Err(source) if source.kind() == ErrorKind::NotFound => None,
+            Err(source) => return Err(Error::File { path, source }),
+        };
+        let pending = match kept {
+            Some(pending) => pending,
+            None => {
+                let pending = PendingKey::generate()?;
+                replace(&path, &pending.key_pem)?;
+                pending
+            }
+        };
+        has_room(folder).map_err(failed)?;
+        Ok(pending)
+    }
+
+    fn of(key: &KeyPair) -> Result<Self, rcgen::Error> {
+        let mut params = CertificateParams::default();
+        // The name comes from the token or the certificate in use; the controller ignores what the request says.
+        params.distinguished_name = DistinguishedName::new();
+        let csr = params.serialize_request(key)?.pem()?;
+        Ok(PendingKey { key_pem: key.serialize_pem(), csr })
+    }
+}
+
+/// Writes as much as is going to be written, and takes it away again.
+fn has_room(folder: &Path) -> std::io::Result<()> {
+    let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+    file.write_all(&[0; ROOM_BYTES])?;
+    file.as_file().sync_all()
 }
 
 impl std::fmt::Debug for Identity {
@@ -148,7 +225,7 @@ fn since_1970(seconds: i64) -> SystemTime {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rcgen::{CertificateParams, DnType, KeyPair};
+    use rcgen::DnType;
 
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -179,6 +256,22 @@ mod tests {
             assert_eq!(entry.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
         }
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
+    }
+
+    #[test]
+    fn a_key_stays_the_same_until_its_certificate_is_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("made/when/missing");
+        let pending = PendingKey::prepare(&folder).unwrap();
+        let mode = fs::metadata(folder.join(PENDING)).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        let again = PendingKey::prepare(&folder).unwrap();
+        assert_eq!(again.key_pem, pending.key_pem);
+        let certificate = identity("edge-1").unwrap().certificate_pem;
+        let kept = Identity::keep(again, &folder, certificate.clone(), certificate).unwrap();
+        assert_eq!(Identity::load(&folder).unwrap().key_pem, kept.key_pem);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "the key is in node.pem now");
+        assert_ne!(PendingKey::prepare(&folder).unwrap().key_pem, pending.key_pem);
     }
 
     #[test]

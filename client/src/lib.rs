@@ -4,15 +4,16 @@
 //! trust one authority and nothing else, and go to the next controller when one does not answer.
 //!
 //! ```no_run
-//! use hawser_client::{Identity, NodeClient, NodeMessage, enrol};
+//! use hawser_client::{NodeClient, NodeMessage, enrol_in};
 //! use std::path::Path;
 //!
 //! # async fn example(token: &str) -> Result<(), hawser_client::Error> {
 //! let controllers = ["https://192.0.2.1:14750".parse()?, "https://192.0.2.2:14750".parse()?];
 //! let folder = Path::new("/var/lib/hawser/agent");
-//! enrol(&controllers, token).await?.store(folder)?;
+//! let node = "edge-1".parse().expect("a name");
+//! let identity = enrol_in(folder, &node, &controllers, token).await?;
 //!
-//! let client = NodeClient::new(&controllers, &Identity::load(folder)?)?;
+//! let client = NodeClient::new(&controllers, &identity)?;
 //! let mut stream = client.stream().await?;
 //! while let Some(message) = stream.next().await? {
 //!     if let NodeMessage::Policy(policy) = message {
@@ -35,6 +36,6 @@ mod transport;
 pub use backoff::Backoff;
 pub use error::Error;
 pub use identity::Identity;
-pub use node::{NodeClient, NodeMessage, NodeStream, enrol};
+pub use node::{NodeClient, NodeMessage, NodeStream, enrol, enrol_in};
 pub use operator::{EventStream, OperatorClient, Pages};
 pub use transport::{Controller, Tag, Tagged};

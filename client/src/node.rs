@@ -1,33 +1,66 @@
 use crate::error::Error;
-use crate::identity::Identity;
+use crate::identity::{Identity, PendingKey};
 use crate::stream::Events;
 use crate::tls::{self, Proof, credentials};
 use crate::transport::{Controller, NOTHING, Transport};
 use hawser_control::Name;
-use hawser_control::access::{Caller, Certificate, Enrol, Renew};
+use hawser_control::access::{Caller, Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use hawser_control::node::{Assignment, Registration, Report};
 use hawser_control::resource::Policy;
 use hawser_control::tunnel::{Admitted, ServerReport, Servers};
-use rcgen::{CertificateParams, KeyPair};
 use reqwest::Method;
+use std::path::Path;
 
-/// Gets a node's first certificate for a one-time token. The token names the authority, so that the controller need not
-/// be trusted before.
+/// Gets the certificate of `node` for a one-time token, and keeps it in `folder` as [`Identity::store`] does. The token
+/// names the authority, so that the controller need not be trusted before.
+///
+/// The key is in the folder before anything is asked. When this fails, it may be tried again with the same token, even if
+/// the controller has answered already.
 ///
 /// # Errors
-/// When no controller of that authority answers, or the token is void, used or too old.
+/// When the token is another node's or the folder cannot be written, in which case nothing is asked; when no controller of
+/// that authority answers, or the token is void, used or too old.
+pub async fn enrol_in(
+    folder: &Path,
+    node: &Name,
+    controllers: &[Controller],
+    token: &str,
+) -> Result<Identity, Error> {
+    let token: EnrolmentToken = token.parse()?;
+    if token.node != *node {
+        return Err(Error::AnotherNode { token: token.node, node: node.clone() });
+    }
+    let pending = PendingKey::prepare(folder)?;
+    let answer = ask(controllers, &token, Some(node), &pending).await?;
+    Identity::keep(pending, folder, answer.certificate, answer.authority)
+}
+
+/// The same for a node that is simulated: its key is in memory alone, so a lost answer uses the token up.
+///
+/// # Errors
+/// When no controller of the token's authority answers, or the token is void, used or too old.
 pub async fn enrol(controllers: &[Controller], token: &str) -> Result<Identity, Error> {
-    let token = token.trim();
-    let authority_digest = authority_digest(token)?;
-    let (key_pem, csr) = new_request()?;
+    let pending = PendingKey::generate()?;
+    let answer = ask(controllers, &token.parse()?, None, &pending).await?;
+    Identity::new(pending.key_pem, answer.certificate, answer.authority)
+}
+
+async fn ask(
+    controllers: &[Controller],
+    token: &EnrolmentToken,
+    node: Option<&Name>,
+    pending: &PendingKey,
+) -> Result<Certificate, Error> {
+    let mut authority_digest = [0; 32];
+    hex::decode_to_slice(&token.authority_sha256, &mut authority_digest).map_err(|_| InvalidToken)?;
     let transport = Transport::new(controllers, tls::pinning(authority_digest)?, None)?;
-    let body = Enrol { token: token.to_owned(), csr };
+    let body = Enrol { token: token.text(), csr: pending.csr.clone(), node: node.cloned() };
     let answer: Certificate = transport.json(Method::POST, "/v1/enrol", Some(&body)).await?;
     if tls::digest_of_pem(&answer.authority)? != authority_digest {
         let reason = "it is not the one that the token names".to_owned();
         return Err(credentials("the authority's certificate", reason));
     }
-    Identity::new(key_pem, answer.certificate, answer.authority)
+    Ok(answer)
 }
 
 /// What a node asks of its controller and tells it. Stream and reports share one connection.
@@ -101,15 +134,17 @@ impl NodeClient {
         self.transport.json(Method::POST, &self.path("tunnel-client"), NOTHING).await
     }
 
-    /// A new key and its certificate. The old certificate goes on until its end; make a new client of the new identity.
+    /// Gets a new key and its certificate, and keeps both in `folder` as [`Identity::store`] does. The old certificate
+    /// goes on until its end; make a new client of the new identity.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
-    pub async fn renew(&self) -> Result<Identity, Error> {
-        let (key_pem, csr) = new_request()?;
+    /// When the folder cannot be written, in which case nothing is asked, or no controller answers, or it refuses.
+    pub async fn renew(&self, folder: &Path) -> Result<Identity, Error> {
+        let pending = PendingKey::prepare(folder)?;
+        let body = Renew { csr: pending.csr.clone() };
         let answer: Certificate =
-            self.transport.json(Method::POST, &self.path("certificate"), Some(&Renew { csr })).await?;
-        Identity::new(key_pem, answer.certificate, answer.authority)
+            self.transport.json(Method::POST, &self.path("certificate"), Some(&body)).await?;
+        Identity::keep(pending, folder, answer.certificate, answer.authority)
     }
 
     /// The next request goes to the next controller: for a caller that finds this one out of order.
@@ -153,46 +188,5 @@ impl NodeStream {
             }
         }
         Ok(None)
-    }
-}
-
-/// The digest of the authority's certificate, the last part of a token.
-fn authority_digest(token: &str) -> Result<[u8; 32], Error> {
-    let parts: Vec<&str> = token.split('.').collect();
-    let ["hawser1", _, _, digest] = parts[..] else {
-        return Err(Error::Token("it should be hawser1 and three further parts, with dots between them"));
-    };
-    let mut bytes = [0; 32];
-    hex::decode_to_slice(digest, &mut bytes)
-        .map_err(|_| Error::Token("its last part should be 64 hexadecimal digits; perhaps it was cut off"))?;
-    Ok(bytes)
-}
-
-/// A new key and the request to certify it, both PEM.
-fn new_request() -> Result<(String, String), Error> {
-    let make = || {
-        let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)?;
-        let mut params = CertificateParams::default();
-        // The name comes from the token or the certificate in use; the controller ignores what the request says.
-        params.distinguished_name = rcgen::DistinguishedName::new();
-        let request = params.serialize_request(&key)?;
-        Ok((key.serialize_pem(), request.pem()?))
-    };
-    make().map_err(|error: rcgen::Error| credentials("a new key", error.to_string()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_token_names_its_authority() {
-        let digest = "00".repeat(31) + "ff";
-        let token = format!("hawser1.id.secret.{digest}");
-        assert_eq!(authority_digest(&token).unwrap()[31], 0xff);
-        for wrong in ["", "hawser1", "hawser2.id.secret.00", &token[..token.len() - 2], &format!("{token}.x")]
-        {
-            assert!(authority_digest(wrong).is_err(), "{wrong}");
-        }
     }
 }

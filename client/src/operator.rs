@@ -3,7 +3,9 @@ use crate::stream::Events;
 use crate::tls::{self, Proof};
 use crate::transport::{Controller, NOTHING, Tag, Tagged, Transport};
 use hawser_control::Name;
-use hawser_control::access::{Caller, Enrolment, IssuedToken, NewEnrolment, NewToken, Token};
+use hawser_control::access::{
+    Caller, Enrolment, IssuedToken, ListedEnrolment, NewEnrolment, NewToken, Token,
+};
 use hawser_control::answer::Page;
 use hawser_control::audit::AuditEntry;
 use hawser_control::node::Reported;
@@ -78,6 +80,16 @@ impl OperatorClient {
     /// Makes a token that enrols the node once.
     pub async fn enrol_node(&self, node: &Name, enrolment: &NewEnrolment) -> Result<Enrolment> {
         self.post(&format!("/v1/nodes/{node}/enrolment"), enrolment).await
+    }
+
+    /// All enrolment tokens that can be used or were, without their secrets.
+    pub fn enrolments(&self) -> Pages<'_, ListedEnrolment> {
+        Pages::new(self, "/v1/enrolments", None)
+    }
+
+    /// Makes an enrolment token void.
+    pub async fn withdraw_enrolment(&self, node: &Name, id: &str) -> Result<()> {
+        self.delete(&format!("/v1/nodes/{node}/enrolment/{}", escape(id))).await
     }
 
     /// Revokes the node's certificate; it has to be enrolled again.
@@ -266,7 +278,7 @@ impl EventStream {
     }
 }
 
-/// For a query: letters, digits and dashes are themselves, other bytes are written in hexadecimal.
+/// For a query or a part of a path: letters, digits and dashes are themselves, other bytes are written in hexadecimal.
 fn escape(text: &str) -> String {
     let escape = |byte: u8| match byte {
         byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => char::from(byte).to_string(),

@@ -8,12 +8,12 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use hawser_client::{Error, Identity, NodeClient, NodeMessage, OperatorClient, enrol};
+use hawser_client::{Controller, Error, Identity, NodeClient, NodeMessage, OperatorClient, enrol, enrol_in};
 use hawser_control::access::{Certificate, Enrol};
 use hawser_control::node::Report;
 use stand_in::{Authority, Certified, nobody};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 const PROBLEM: &str = r#"{ "type": "about:blank", "title": "Not Found", "status": 404,
     "detail": "There is no flow stage. Create it first." }"#;
@@ -77,6 +77,74 @@ async fn an_authority_that_the_token_does_not_name_is_not_taken_over() {
     let controller = authority.serve(enrolling(&authority, Authority::new().pem)).await;
     let error = enrol(&[controller], &authority.token()).await.unwrap_err();
     assert!(matches!(error, Error::Credentials { .. }), "{error}");
+}
+
+/// A controller that keeps the keys for which it was asked, and answers the second time only.
+async fn forgetful(authority: &Arc<Authority>, path: &str) -> (Controller, Arc<Mutex<Vec<Vec<u8>>>>) {
+    let keys: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let (asked, signing) = (Arc::clone(&keys), Arc::clone(authority));
+    let sign = move |Json(body): Json<serde_json::Value>| async move {
+        let csr = body["csr"].as_str().unwrap();
+        let mut asked = asked.lock().unwrap();
+        asked.push(stand_in::key_of(csr));
+        if asked.len() == 1 {
+            return StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        }
+        let certificate = Certificate {
+            node: "edge-1".parse().unwrap(),
+            certificate: signing.sign(csr, "edge-1"),
+            authority: signing.pem.clone(),
+            renew_unix_ms: 0,
+            expires_unix_ms: 0,
+        };
+        Json(certificate).into_response()
+    };
+    (authority.serve(Router::new().route(path, post(sign))).await, keys)
+}
+
+#[tokio::test]
+async fn a_node_asks_again_with_the_same_key_until_it_has_kept_a_certificate() {
+    let authority = Arc::new(Authority::new());
+    let folder = tempfile::tempdir().unwrap();
+    let node = "edge-1".parse().unwrap();
+
+    let (controller, keys) = forgetful(&authority, "/v1/enrol").await;
+    let token = authority.token();
+    let enrolled = async || enrol_in(folder.path(), &node, std::slice::from_ref(&controller), &token).await;
+    assert_eq!(enrolled().await.unwrap_err().status(), Some(500));
+    enrolled().await.unwrap();
+    let first = keys.lock().unwrap().clone();
+    assert_eq!(first[0], first[1]);
+
+    let (controller, keys) = forgetful(&authority, "/v1/nodes/edge-1/certificate").await;
+    let client = NodeClient::new(&[controller], &Identity::load(folder.path()).unwrap()).unwrap();
+    assert_eq!(client.renew(folder.path()).await.unwrap_err().status(), Some(500));
+    client.renew(folder.path()).await.unwrap();
+    let renewed = keys.lock().unwrap().clone();
+    assert_eq!(renewed[0], renewed[1]);
+    assert_ne!(renewed[0], first[0], "each certificate has a key of its own");
+    Identity::load(folder.path()).unwrap();
+}
+
+#[tokio::test]
+async fn nothing_is_asked_for_another_node_or_into_a_folder_that_cannot_be_written() {
+    let authority = Arc::new(Authority::new());
+    let (controller, keys) = forgetful(&authority, "/v1/enrol").await;
+    let (controllers, token) = ([controller], authority.token());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    std::fs::write(&file, "").unwrap();
+
+    let other = "edge-2".parse().unwrap();
+    let error = enrol_in(folder.path(), &other, &controllers, &token).await.unwrap_err();
+    assert!(matches!(error, Error::AnotherNode { .. }), "{error}");
+    let node = "edge-1".parse().unwrap();
+    let error = enrol_in(&file.join("folder"), &node, &controllers, &token).await.unwrap_err();
+    assert!(matches!(error, Error::File { .. }), "{error}");
+    let client = NodeClient::new(&controllers, &enrolled(&authority).await).unwrap();
+    let error = client.renew(&file.join("folder")).await.unwrap_err();
+    assert!(matches!(error, Error::File { .. }), "{error}");
+    assert!(keys.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 use crate::config::Config;
 use anyhow::{Context, Result};
+use hawser_control::Name;
 use std::fs;
 use std::io::{Read, stdin};
 use std::path::Path;
@@ -10,14 +11,9 @@ pub(crate) fn enrol(config: &Config, token: &Path) -> Result<()> {
         config.controller.as_ref().context("the configuration has no [controller] to enrol with")?;
     let token = read(token)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let identity = runtime.block_on(hawser_client::enrol(&controller.urls, &token))?;
-    let node = identity.node();
-    anyhow::ensure!(
-        node.as_str() == config.name,
-        "the token enrols the node {node}, and this one is called {}: the token is used up, make another one",
-        config.name
-    );
-    identity.store(&controller.state)?;
+    let node: Name = config.name.parse().context("the node's name")?;
+    let enrolment = hawser_client::enrol_in(&controller.state, &node, &controller.urls, &token);
+    runtime.block_on(enrolment)?;
     println!("{node} is enrolled; its certificate is in {}", controller.state.display());
     Ok(())
 }

@@ -239,8 +239,8 @@ async fn renew(client: &NodeClient, identity: &Identity, config: &ControllerConf
     tokio::time::sleep(left).await;
     let mut backoff = RETRY_RENEWAL;
     loop {
-        match client.renew().await.and_then(|renewed| renewed.store(&config.state)) {
-            Ok(()) => {
+        match client.renew(&config.state).await {
+            Ok(_) => {
                 info!("the node has a new certificate");
                 return Ok(Ended::Renewed);
             }

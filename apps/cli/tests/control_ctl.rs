@@ -165,6 +165,22 @@ fn secrets_go_to_files_that_only_their_owner_reads() {
 }
 
 #[test]
+fn enrolment_tokens_are_listed_and_withdrawn() {
+    let rig = Rig::with_nodes();
+    let listed = rig.json("enrolment list --node edge-1");
+    let id = listed[0]["id"].as_str().unwrap();
+    let token = fs::read_to_string(rig.folder.path().join("edge-1.token")).unwrap();
+    let parts: Vec<&str> = token.trim().split('.').collect();
+    assert_eq!((parts[1], parts[2]), ("edge-1", id));
+    let list = rig.says("enrolment list");
+    assert!(list.contains(id) && !list.contains(parts[3]), "{list}");
+    rig.says(&format!("enrolment withdraw edge-1 {id}"));
+    assert!(rig.fails(&format!("enrolment withdraw edge-1 {id}"), 1).contains("no such token"));
+    assert_eq!(rig.json("enrolment list --node edge-1"), serde_json::json!([]));
+    assert_eq!(rig.json("enrolment list --node edge-2").as_array().unwrap().len(), 1);
+}
+
+#[test]
 fn the_file_in_the_documentation_is_applied_once() {
     let rig = Rig::with_nodes();
     let documentation = include_str!("../../../docs/ctl.md");

@@ -80,12 +80,11 @@ async fn a_token_that_was_changed_enrols_nobody() {
     let rig = Rig::new().await;
     let token = rig.invite("edge-1").await;
     let parts: Vec<&str> = token.split('.').collect();
-    let forged = |id: &str, secret: &str| format!("hawser1.{id}.{secret}.{}", parts[3]);
+    let forged = |node: &str, id: &str, secret: &str| format!("hawser1.{node}.{id}.{secret}.{}", parts[4]);
     for token in [
-        forged(parts[1], &"0".repeat(parts[2].len())),
-        forged(&"0".repeat(parts[1].len()), parts[2]),
-        forged(parts[1], ""),
-        forged("tenant/acme", parts[2]),
+        forged(parts[1], parts[2], &"0".repeat(parts[3].len())),
+        forged(parts[1], &"0".repeat(parts[2].len()), parts[3]),
+        forged("edge-2", parts[2], parts[3]),
     ] {
         assert_eq!(status(enrol(&rig.controller, &token).await), 403, "{token}");
     }

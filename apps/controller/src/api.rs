@@ -2,6 +2,7 @@
 
 mod audit;
 mod enrol;
+mod enrolments;
 mod events;
 pub(crate) mod extract;
 mod flows;
@@ -134,6 +135,8 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(nodes::paths))
         .routes(routes!(nodes::reports))
         .routes(routes!(nodes::latest_report))
+        .routes(routes!(enrolments::list))
+        .routes(routes!(enrolments::withdraw))
         .routes(routes!(flows::list, flows::create))
         .routes(routes!(flows::show, flows::change, flows::delete))
         .routes(routes!(policies::list))

@@ -5,7 +5,8 @@ use anyhow::{Context, Result, ensure};
 use hawser_control::Name;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SerialNumber,
+    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKey,
+    PublicKeyData, SerialNumber,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -49,6 +50,22 @@ pub(crate) struct NodeCertificate {
     pub(crate) renew_unix_ms: u64,
 }
 
+/// A key that a certificate is asked for. Names and purposes in the request are ignored.
+pub(crate) struct SigningRequest(PublicKey);
+
+impl SigningRequest {
+    /// Reads a certificate signing request, PEM, that the key itself has signed.
+    pub(crate) fn parse(csr_pem: &str) -> Result<SigningRequest, BadRequest> {
+        let request = CertificateSigningRequestParams::from_pem(csr_pem)?;
+        Ok(SigningRequest(request.public_key))
+    }
+
+    /// SHA-256 of the key (SubjectPublicKeyInfo), hexadecimal.
+    pub(crate) fn key_sha256(&self) -> String {
+        sha256_hex(self.0.subject_public_key_info())
+    }
+}
+
 /// Whom a connection's certificate names. The authority's signature and the time were checked by TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Presented {
@@ -69,7 +86,7 @@ impl Presented {
 /// Why a request for a certificate is refused.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate signing request cannot be used: {0}")]
-pub(crate) struct BadRequest(String);
+pub(crate) struct BadRequest(#[from] rcgen::Error);
 
 impl Authority {
     /// The authority whose files are in `state`; makes it at the first start.
@@ -153,15 +170,13 @@ impl Authority {
             .build()?)
     }
 
-    /// A certificate for the key of a request. What the request says of names and purposes is ignored.
+    /// A certificate for the key of a request, with the node's name.
     pub(crate) fn sign(
         &self,
-        csr_pem: &str,
+        request: &SigningRequest,
         node: &Name,
         life: std::time::Duration,
     ) -> Result<NodeCertificate, BadRequest> {
-        let bad = |error: rcgen::Error| BadRequest(error.to_string());
-        let request = CertificateSigningRequestParams::from_pem(csr_pem).map_err(bad)?;
         let serial: [u8; 16] = {
             let mut bytes = [0; 16];
             getrandom::fill(&mut bytes).expect("every Linux has random bytes");
@@ -171,7 +186,7 @@ impl Authority {
         };
         let now = OffsetDateTime::now_utc();
         let life_ms = u64::try_from(life.as_millis()).unwrap_or(u64::MAX);
-        let life = Duration::try_from(life).map_err(|error| BadRequest(error.to_string()))?;
+        let life = Duration::try_from(life).unwrap_or(Duration::MAX);
         let mut params = CertificateParams::default();
         params.distinguished_name = common_name(node.as_str());
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
@@ -180,7 +195,7 @@ impl Authority {
         params.serial_number = Some(SerialNumber::from_slice(&serial));
         params.not_before = now - CLOCKS_DIFFER.min(life / EARLY_PART);
         params.not_after = now + life;
-        let certificate = params.signed_by(&request.public_key, &self.issuer).map_err(bad)?;
+        let certificate = params.signed_by(&request.0, &self.issuer)?;
         let issued = Issued { serial: hex::encode(serial), expires_unix_ms: unix_ms() + life_ms };
         Ok(NodeCertificate { pem: certificate.pem(), issued, renew_unix_ms: unix_ms() + life_ms * 2 / 3 })
     }
@@ -239,7 +254,7 @@ mod tests {
     #[test]
     fn a_node_gets_the_name_that_its_token_has_and_not_the_one_it_asks_for() {
         let node: Name = "edge-1".parse().unwrap();
-        let certificate = authority().sign(&request(), &node, LIFE).unwrap();
+        let certificate = authority().sign(&SigningRequest::parse(&request()).unwrap(), &node, LIFE).unwrap();
         let der = CertificateDer::from_pem_slice(certificate.pem.as_bytes()).unwrap();
         assert_eq!(Presented::of(&der), Some(Presented { node, serial: certificate.issued.serial }));
         let (_, parsed) = X509Certificate::from_der(&der).unwrap();
@@ -250,14 +265,13 @@ mod tests {
     #[test]
     fn a_request_that_its_key_did_not_sign_is_refused() {
         let authority = authority();
-        let node: Name = "edge-1".parse().unwrap();
         let good = request();
         // Among the last characters are those of the signature.
         let place = good.find("-----END").unwrap() - 12;
         let other = if good.as_bytes()[place] == b'A' { "B" } else { "A" };
         let forged = format!("{}{other}{}", &good[..place], &good[place + 1..]);
         for text in ["", authority.pem(), &forged] {
-            assert!(authority.sign(text, &node, LIFE).is_err(), "{text}");
+            assert!(SigningRequest::parse(text).is_err(), "{text}");
         }
     }
 }

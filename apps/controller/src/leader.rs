@@ -2,10 +2,10 @@
 
 use crate::controller::{About, Controller};
 use crate::decide::described;
-use crate::record::{EnrolmentRecord, SeenRecord, emit, key, parse, unix_ms};
+use crate::record::{NodeRecord, SeenRecord, emit, key, unix_ms};
 use crate::retention::surplus;
 use crate::store::{Error, Expect, Leadership, MAX_WRITES, Write};
-use crate::view::Touched;
+use crate::view::{At, Touched};
 use hawser_control::Name;
 use hawser_control::decide::{Decision, Situation, Void, fitted, health_changed};
 use hawser_control::resource::{Mode, Policy};
@@ -19,7 +19,10 @@ use tokio::time::{Instant, MissedTickBehavior};
 /// Decisions that are written at once.
 const AT_ONCE: usize = 256;
 
-/// How often old events, audit entries and unused tokens are cleared away.
+/// Nodes that are rewritten in one commit, which has a size too.
+const NODES_AT_ONCE: usize = 20;
+
+/// How often old events, audit entries and expired tokens are cleared away.
 const CLEAR_EVERY: Duration = Duration::from_secs(30);
 
 /// Acts upon what changes for as long as this controller leads, for ever.
@@ -201,19 +204,38 @@ impl Leader {
     }
 
     async fn try_clear_away(&self) -> Result<(), Error> {
-        let mut keys: Vec<String> = {
+        let keys: Vec<String> = {
             let (view, config) = (self.controller.view(), &self.controller.config);
             surplus(&view, config, unix_ms()).iter().map(|key| key.to_string()).collect()
         };
-        let (enrolments, _) = self.controller.store.list_all(key::ENROLMENT).await?;
-        keys.extend(enrolments.iter().filter_map(|entry| {
-            let enrolment: EnrolmentRecord = parse(&entry.key, &entry.value)?;
-            (enrolment.expires_unix_ms <= unix_ms()).then(|| entry.key.to_string())
-        }));
         for keys in keys.chunks(MAX_WRITES - 1) {
             let mut writes: Vec<Write> = keys.iter().map(Write::delete).collect();
             writes.push(self.leadership.fence());
             self.controller.store.commit(writes).await?;
+        }
+        self.forget_expired_tokens().await
+    }
+
+    /// Nobody is harmed by an expired token, but it takes space.
+    async fn forget_expired_tokens(&self) -> Result<(), Error> {
+        let writes: Vec<Write> = {
+            let view = self.controller.view();
+            let records = view.nodes.iter().filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
+            let without = |(name, record): (&Name, &At<NodeRecord>)| {
+                let mut node = record.value.clone();
+                node.forget_expired_tokens();
+                let write = Write::put(key::of(key::NODE, name), emit(&node));
+                (node != record.value).then(|| write.when(Expect::Revision(record.revision)))
+            };
+            records.filter_map(without).collect()
+        };
+        for writes in writes.chunks(NODES_AT_ONCE) {
+            let writes = writes.iter().cloned().chain([self.leadership.fence()]).collect();
+            match self.controller.store.commit(writes).await {
+                // Somebody changes one of them: the next time will do.
+                Ok(_) | Err(Error::Conflict { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

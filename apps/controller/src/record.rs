@@ -10,6 +10,9 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
+/// Certificates of one node that are accepted at once: the one in use and those that the node got and could not keep.
+const MAX_CERTIFICATES: usize = 3;
+
 /// A node, apart from what it says of itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
@@ -18,6 +21,45 @@ pub(crate) struct NodeRecord {
     pub(crate) signal_key: Option<String>,
     /// Certificates that are accepted. Renewing adds one, revoking removes all.
     pub(crate) certificates: Vec<Issued>,
+    /// One-time tokens. They are a part of the node, so that none outlives it and none is good for a later node of the name.
+    #[serde(default)]
+    pub(crate) enrolments: Vec<EnrolmentRecord>,
+}
+
+impl NodeRecord {
+    /// A node that nobody has enrolled yet.
+    pub(crate) fn of(tenant: Name) -> NodeRecord {
+        NodeRecord { tenant, signal_key: None, certificates: vec![], enrolments: vec![] }
+    }
+
+    /// The same without certificates and without tokens to get one.
+    pub(crate) fn revoked(self) -> NodeRecord {
+        NodeRecord::of(self.tenant)
+    }
+
+    /// Whether both say the same of the node, apart from its tokens.
+    pub(crate) fn differs_in_tokens_only(&self, other: &NodeRecord) -> bool {
+        let NodeRecord { tenant, signal_key, certificates, enrolments: _ } = self;
+        (tenant, signal_key, certificates) == (&other.tenant, &other.signal_key, &other.certificates)
+    }
+
+    /// Removes tokens that are too old to be used.
+    pub(crate) fn forget_expired_tokens(&mut self) {
+        self.enrolments.retain(|enrolment| unix_ms() < enrolment.expires_unix_ms);
+    }
+
+    /// Accepts one more certificate. The one with the serial number `in_use` stays, whatever became of those in between:
+    /// the node may not have been able to keep them.
+    pub(crate) fn renew(&mut self, issued: Issued, in_use: &str) {
+        self.certificates.retain(|known| unix_ms() < known.expires_unix_ms || known.serial == in_use);
+        let mut surplus = (self.certificates.len() + 1).saturating_sub(MAX_CERTIFICATES);
+        self.certificates.retain(|known| {
+            let goes = surplus > 0 && known.serial != in_use;
+            surplus -= usize::from(goes);
+            !goes
+        });
+        self.certificates.push(issued);
+    }
 }
 
 /// A certificate that was issued.
@@ -28,12 +70,27 @@ pub(crate) struct Issued {
     pub(crate) expires_unix_ms: u64,
 }
 
-/// A one-time token that was not used yet, under the digest of its identifier.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+/// A one-time token of the node in whose record it is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EnrolmentRecord {
-    pub(crate) node: Name,
+    /// Hexadecimal.
+    pub(crate) id: String,
     pub(crate) secret_sha256: String,
+    pub(crate) created_unix_ms: u64,
     pub(crate) expires_unix_ms: u64,
+    pub(crate) used: Option<UsedRecord>,
+}
+
+/// The answer to the one who used a token, which the same key may ask for again: the first answer may have been lost.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct UsedRecord {
+    pub(crate) at_unix_ms: u64,
+    /// The public key's (SubjectPublicKeyInfo), hexadecimal.
+    pub(crate) key_sha256: String,
+    pub(crate) serial: String,
+    /// PEM.
+    pub(crate) certificate: String,
+    pub(crate) renew_unix_ms: u64,
 }
 
 /// A flow and its number at both of its nodes.
@@ -148,7 +205,6 @@ pub(crate) mod key {
     pub(crate) const EVENT: &str = "event/";
     pub(crate) const AUDIT: &str = "audit/";
     pub(crate) const OBSERVATION: &str = "observation/";
-    pub(crate) const ENROLMENT: &str = "enrolment/";
     pub(crate) const TUNNEL: &str = "tunnel/";
     pub(crate) const INNER: &str = "inner/";
     pub(crate) const USED: &str = "used/";
@@ -203,4 +259,25 @@ pub(crate) fn random_hex<const BYTES: usize>() -> String {
 pub(crate) fn sha256_hex(bytes: impl AsRef<[u8]>) -> String {
     use sha2::Digest;
     hex::encode(sha2::Sha256::digest(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn renewing_never_drops_the_certificate_in_use() {
+        let issued = |serial: usize, expires_unix_ms| Issued { serial: serial.to_string(), expires_unix_ms };
+        let mut node = NodeRecord::of("acme".parse().unwrap());
+        node.certificates = vec![issued(0, u64::MAX), issued(1, u64::MAX)];
+        for serial in 2..9 {
+            node.renew(issued(serial, u64::MAX), "0");
+        }
+        let serials: Vec<&str> = node.certificates.iter().map(|issued| issued.serial.as_str()).collect();
+        assert_eq!(serials, ["0", "7", "8"]);
+        node.renew(issued(9, 1), "8");
+        node.renew(issued(10, u64::MAX), "8");
+        let serials: Vec<&str> = node.certificates.iter().map(|issued| issued.serial.as_str()).collect();
+        assert_eq!(serials, ["7", "8", "10"], "what has ended goes first");
+    }
 }

@@ -266,8 +266,7 @@ mod tests {
         let flow = prop::sample::select(&["x", "y"][..]);
         prop_oneof![
             name.clone().prop_map(|node| {
-                let record = NodeRecord { tenant: "t".parse().unwrap(), signal_key: None, certificates: vec![] };
-                (format!("node/{node}"), emit(&record))
+                (format!("node/{node}"), emit(&NodeRecord::of("t".parse().unwrap())))
             }),
             (name.clone(), 0..4u8).prop_map(|(node, paths)| {
                 let end = |number| json!({ "number": number, "interface": "i", "local": "::1", "remote": "::1" });

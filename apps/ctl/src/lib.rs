@@ -2,6 +2,7 @@
 
 mod apply;
 mod audit;
+mod enrolment;
 mod event;
 mod flow;
 mod node;
@@ -41,6 +42,9 @@ enum Topic {
     /// Edge nodes: who they are, and whether they may take part
     #[command(subcommand)]
     Node(node::Command),
+    /// Tokens by which nodes get their certificates
+    #[command(subcommand)]
+    Enrolment(enrolment::Command),
     /// Traffic from node to node, and what is done for it
     #[command(subcommand)]
     Flow(flow::Command),
@@ -93,6 +97,7 @@ pub fn run(args: &Args, program: Command) -> Result<()> {
 async fn answer(topic: &Topic, client: &OperatorClient, output: Output) -> Result<()> {
     match topic {
         Topic::Node(command) => node::run(command, client, output).await,
+        Topic::Enrolment(command) => enrolment::run(command, client, output).await,
         Topic::Flow(command) => flow::run(command, client, output).await,
         Topic::Policy(command) => policy::run(command, client, output).await,
         Topic::Path(command) => path::run(command, client, output).await,

@@ -36,12 +36,12 @@ pub(crate) enum Command {
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Make the node's certificate void; it has to be enrolled again
+    /// Make the node's certificate and its tokens void; it has to be enrolled again
     Revoke {
         /// Which
         node: Name,
     },
-    /// Make the node's certificate void and forget the node
+    /// Make the node's certificate and its tokens void and forget the node
     Delete {
         /// Which
         node: Name,

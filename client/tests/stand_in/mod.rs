@@ -32,7 +32,8 @@ impl Authority {
 
     /// A token that names this authority.
     pub(crate) fn token(&self) -> String {
-        format!("hawser1.id.secret.{}", hex::encode(Sha256::digest(&self.der)))
+        let digest = hex::encode(Sha256::digest(&self.der));
+        format!("hawser1.edge-1.{}.{}.{digest}", "1d".repeat(8), "5e".repeat(32))
     }
 
     /// A certificate for the key of a request.
@@ -65,6 +66,12 @@ impl Authority {
         tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), router));
         format!("https://{address}").parse().unwrap()
     }
+}
+
+/// The key that a request is to certify.
+pub(crate) fn key_of(csr: &str) -> Vec<u8> {
+    let request = rcgen::CertificateSigningRequestParams::from_pem(csr).unwrap();
+    rcgen::PublicKeyData::der_bytes(&request.public_key).to_vec()
 }
 
 /// Whether the client of a request showed a certificate of the authority.

@@ -5,6 +5,7 @@
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// What the token that enrols a node is to be: `POST /v1/nodes/{node}/enrolment`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,10 +33,78 @@ impl NewEnrolment {
 pub struct Enrolment {
     /// The node that it enrols.
     pub node: Name,
-    /// `hawser1.ID.SECRET.DIGEST`; the digest is SHA-256 of the authority's certificate (DER), hexadecimal. Shown once.
+    /// By which the token is listed and withdrawn; no secret.
+    pub id: String,
+    /// An [`EnrolmentToken`] as text. Shown once.
     pub token: String,
     /// When it stops to be of use, milliseconds since 1970.
     pub expires_unix_ms: u64,
+}
+
+/// An enrolment token without its secret: `GET /v1/enrolments`. It goes with its node, when the node's certificates are
+/// revoked, and when it expires.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct ListedEnrolment {
+    /// The node that it enrols.
+    pub node: Name,
+    /// Whose the node is.
+    pub tenant: Name,
+    /// The second part of the token after the node's name.
+    pub id: String,
+    /// When it was made, milliseconds since 1970.
+    pub created_unix_ms: u64,
+    /// When it stops to be of use, milliseconds since 1970.
+    pub expires_unix_ms: u64,
+    /// When a node was enrolled by it, milliseconds since 1970; none: it was not used yet. A used token is good for
+    /// nothing but the same answer to the same key.
+    pub used_unix_ms: Option<u64>,
+}
+
+/// The parts of the text `hawser1.NODE.ID.SECRET.DIGEST`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct EnrolmentToken {
+    /// The node that it enrols.
+    pub node: Name,
+    /// Names the token, 16 hexadecimal digits.
+    pub id: String,
+    /// Known to the bearer alone, 64 hexadecimal digits.
+    pub secret: String,
+    /// SHA-256 of the authority's certificate (DER), 64 hexadecimal digits.
+    pub authority_sha256: String,
+}
+
+/// A text that is no [`EnrolmentToken`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("this is no enrolment token, which is hawser1.NODE.ID.SECRET.DIGEST; perhaps it was cut off")]
+pub struct InvalidToken;
+
+impl FromStr for EnrolmentToken {
+    type Err = InvalidToken;
+
+    fn from_str(text: &str) -> Result<Self, InvalidToken> {
+        let parts: Vec<&str> = text.trim().split('.').collect();
+        let ["hawser1", node, id, secret, authority] = parts[..] else { return Err(InvalidToken) };
+        let is_hex =
+            |text: &str, digits: usize| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+        if !is_hex(id, 16) || !is_hex(secret, 64) || !is_hex(authority, 64) {
+            return Err(InvalidToken);
+        }
+        Ok(EnrolmentToken {
+            node: node.parse().map_err(|_| InvalidToken)?,
+            id: id.to_owned(),
+            secret: secret.to_owned(),
+            authority_sha256: authority.to_owned(),
+        })
+    }
+}
+
+impl EnrolmentToken {
+    /// As it is given to a node.
+    pub fn text(&self) -> String {
+        let EnrolmentToken { node, id, secret, authority_sha256 } = self;
+        format!("hawser1.{node}.{id}.{secret}.{authority_sha256}")
+    }
 }
 
 /// A node asks for its first certificate: `POST /v1/enrol`, without a client certificate.
@@ -46,7 +115,11 @@ pub struct Enrol {
     /// The whole text of the token.
     pub token: String,
     /// A certificate signing request, PEM. The name comes from the token; what the request says of names is ignored.
+    /// The same key may come again with the same token, and gets the same certificate.
     pub csr: String,
+    /// How the node calls itself; another node's token is refused and stays as it is. None: as the token says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<Name>,
 }
 
 /// A node asks for its next certificate: `POST /v1/nodes/{node}/certificate`.
@@ -142,4 +215,26 @@ pub enum Caller {
         /// When its certificate ends, milliseconds since 1970.
         expires_unix_ms: u64,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_read_as_it_was_written_and_not_when_a_part_is_missing() {
+        let token = EnrolmentToken {
+            node: "edge-1".parse().unwrap(),
+            id: "0123456789abcdef".to_owned(),
+            secret: "5e".repeat(32),
+            authority_sha256: "a0".repeat(32),
+        };
+        let text = token.text();
+        assert!(format!(" {text}\n").parse() == Ok(token));
+        for wrong in
+            ["", "hawser1", &text[..text.len() - 1], &format!("{text}.x"), &text.replace("edge-1", "")]
+        {
+            assert!(wrong.parse::<EnrolmentToken>().is_err(), "{wrong}");
+        }
+    }
 }

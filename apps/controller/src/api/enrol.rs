@@ -4,24 +4,27 @@ use super::refusal::{BodyRefused, Failed, Refusal, Refused};
 use super::request::RequestId;
 use crate::access::{Certified, Peer};
 use crate::audit::Origin;
-use crate::authority::NodeCertificate;
+use crate::authority::{NodeCertificate, SigningRequest};
 use crate::controller::{About, Controller};
-use crate::record::{EnrolmentRecord, NodeRecord, emit, key, parse, random_hex, sha256_hex, unix_ms};
+use crate::record::{
+    EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, random_hex, sha256_hex, unix_ms,
+};
 use crate::store::{Error, Expect, Revision, Write};
 use crate::view::At;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
 use hawser_control::Name;
-use hawser_control::access::{Certificate, Enrol, Renew};
+use hawser_control::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use std::sync::Arc;
 
-/// Certificates of one node that are accepted at once: the one in use and those that a node got and lost.
-const CERTIFICATES: usize = 3;
+/// How often an enrolment is tried when others change the same node.
+const ATTEMPTS: usize = 8;
 
 /// Get a node's first certificate for a one-time token
 ///
-/// Needs no authentication but the token. A node that had certificates loses them.
+/// Needs no authentication but the token. A node that had certificates loses them. The same key may ask again with the same
+/// token, and gets the same certificate for as long as that is in force.
 #[utoipa::path(post, path = "/v1/enrol", tag = "nodes", request_body = Enrol,
     responses((status = 201, body = Certificate), Refused, BodyRefused))]
 pub(super) async fn enrol(
@@ -34,28 +37,47 @@ pub(super) async fn enrol(
         let refusal = Refusal::forbidden(format!("{what}; make a new one: POST /v1/nodes/NAME/enrolment"));
         controller.failed(peer.address, "enrolment", refusal)
     };
-    let (enrolment_key, enrolment) = match controller.enrolment(&enrol.token).await? {
-        Ok(found) => found,
-        Err(what) => return Err(refused(what).into()),
-    };
-    let node = &enrolment.value.node;
-    for _ in 0..8 {
-        let Some(record) = controller.view().node(node).map(|(_, record)| record.clone()) else {
-            return Err(refused("the node of this token was deleted").into());
+    let token: EnrolmentToken =
+        enrol.token.parse().map_err(|error: InvalidToken| refused(&error.to_string()))?;
+    if token.authority_sha256 != controller.authority.digest() {
+        return Err(refused("this token is for another authority's controller").into());
+    }
+    let node = &token.node;
+    for _ in 0..ATTEMPTS {
+        let Some(At { value: mut record, revision }) = controller.invited(&token).await? else {
+            return Err(refused("this token was withdrawn with its node or by itself, or never made").into());
         };
-        let certificate = controller.sign(&enrol.csr, node)?;
-        let signal_key = Some(random_hex::<16>());
-        let new = NodeRecord { signal_key, certificates: vec![certificate.issued.clone()], ..record.value };
-        let used = Write::delete(&enrolment_key).when(Expect::Revision(enrolment.revision));
-        let by = Origin::node(node, peer.address, request.clone()).changes(node, record.revision);
-        let about = About::tenant(&new.tenant).node(node).by(by);
-        let writes = vec![used, put_node(node, &new, record.revision)];
+        let Some(place) = record.enrolments.iter().position(|enrolment| enrolment.id == token.id) else {
+            unreachable!("the record was found by it");
+        };
+        if record.enrolments[place].expires_unix_ms <= unix_ms() {
+            return Err(refused("this token is too old").into());
+        }
+        if let Some(other) = enrol.node.as_ref().filter(|other| *other != node) {
+            controller.metrics.refused("enrolment_of_another");
+            let what = format!("this token enrols {node}, not {other}; it was not used and is still good");
+            return Err(Refusal::forbidden(what).into());
+        }
+        let asked = controller.signing_request(&enrol.csr)?;
+        if let Some(used) = &record.enrolments[place].used {
+            let again = controller.answered_before(&record, used, node, &asked);
+            let answer = again.ok_or_else(|| refused("this token was used already"))?;
+            return Ok((StatusCode::CREATED, Json(answer)));
+        }
+        let certificate = controller.sign(&asked, node)?;
+        // Only the latest answer is worth keeping: it has made those before void.
+        record.enrolments[place].used = Some(used(&asked, &certificate));
+        record.enrolments.retain(|enrolment| enrolment.used.is_none() || enrolment.id == token.id);
+        record.forget_expired_tokens();
+        record.signal_key = Some(random_hex::<16>());
+        record.certificates = vec![certificate.issued.clone()];
+        let by = Origin::node(node, peer.address, request.clone()).changes(node, revision);
+        let about = About::tenant(&record.tenant).node(node).by(by);
+        let writes = vec![put_node(node, &record, revision)];
         match controller.commit(writes, about, "node_enrolled", format!("node {node} was enrolled")).await {
             Ok(_) => return Ok((StatusCode::CREATED, Json(controller.answer(node, certificate)))),
-            Err(Error::Conflict { key, .. }) if key == enrolment_key => {
-                return Err(refused("this token was used already").into());
-            }
-            Err(Error::Conflict { found, .. }) => controller.caught_up(found).await,
+            // It is read again from the store, where the other's change is already.
+            Err(Error::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
@@ -64,7 +86,7 @@ pub(super) async fn enrol(
 
 /// Get a node's next certificate
 ///
-/// Those before stay valid until their end.
+/// The one in use stays valid until its end, however often a node asks.
 #[utoipa::path(post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Renew,
     responses((status = 201, body = Certificate), Refused, BodyRefused))]
 pub(super) async fn renew(
@@ -75,19 +97,16 @@ pub(super) async fn renew(
 ) -> Result<(StatusCode, Json<Certificate>), Failed> {
     caller.must_be(&node)?;
     controller.may_change(&node)?;
-    let (controller, origin, node, csr) = (&*controller, &caller.origin, &node, &renew.csr);
+    let request = controller.signing_request(&renew.csr)?;
+    let (controller, node, request, caller) = (&*controller, &node, &request, &caller);
     let certificate = controller
         .retrying(|| async move {
             let found = controller.view().node(node).map(|(_, record)| record.clone());
-            let At { value, revision } = found.ok_or_else(|| missing(node))?;
-            let certificate = controller.sign(csr, node)?;
-            let mut new = value;
-            new.certificates.retain(|issued| unix_ms() < issued.expires_unix_ms);
-            new.certificates.push(certificate.issued.clone());
-            let surplus = new.certificates.len().saturating_sub(CERTIFICATES);
-            new.certificates.drain(..surplus);
-            let about = About::tenant(&new.tenant).node(node).by(origin.changes(node, revision));
-            let write = put_node(node, &new, revision);
+            let At { value: mut record, revision } = found.ok_or_else(|| missing(node))?;
+            let certificate = controller.sign(request, node)?;
+            record.renew(certificate.issued.clone(), &caller.node.serial);
+            let about = About::tenant(&record.tenant).node(node).by(caller.origin.changes(node, revision));
+            let write = put_node(node, &record, revision);
             let message = format!("node {node} renewed its certificate");
             controller.commit(vec![write], about, "certificate_renewed", message).await?;
             Ok(certificate)
@@ -96,44 +115,53 @@ pub(super) async fn renew(
     Ok((StatusCode::CREATED, Json(controller.answer(node, certificate))))
 }
 
-fn put_node(name: &Name, node: &NodeRecord, read: Revision) -> Write {
+fn used(request: &SigningRequest, certificate: &NodeCertificate) -> UsedRecord {
+    UsedRecord {
+        at_unix_ms: unix_ms(),
+        key_sha256: request.key_sha256(),
+        serial: certificate.issued.serial.clone(),
+        certificate: certificate.pem.clone(),
+        renew_unix_ms: certificate.renew_unix_ms,
+    }
+}
+
+pub(super) fn put_node(name: &Name, node: &NodeRecord, read: Revision) -> Write {
     Write::put(key::of(key::NODE, name), emit(node)).when(Expect::Revision(read))
 }
 
 impl Controller {
-    /// What a token stands for, or why it stands for nothing.
-    async fn enrolment(
-        &self,
-        token: &str,
-    ) -> Result<Result<(String, At<EnrolmentRecord>), &'static str>, Error> {
-        let parts: Vec<&str> = token.trim().split('.').collect();
-        let ["hawser1", id, secret, authority] = parts[..] else {
-            return Ok(Err("this is no enrolment token"));
-        };
-        if authority != self.authority.digest() {
-            return Ok(Err("this token is for another authority's controller"));
-        }
-        let is_id = id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-        if !is_id {
-            return Ok(Err("this is no enrolment token"));
-        }
-        let key = format!("{}{id}", key::ENROLMENT);
-        let unknown = "this token was used already, or it was never made";
-        let Some(entry) = self.store.get(&key).await? else { return Ok(Err(unknown)) };
-        let Some(record) = parse::<EnrolmentRecord>(&key, &entry.value) else { return Ok(Err(unknown)) };
+    /// The node that a token enrols, as it is in the store: the token may have been made at another controller just now.
+    async fn invited(&self, token: &EnrolmentToken) -> Result<Option<At<NodeRecord>>, Error> {
+        let key = key::of(key::NODE, &token.node);
+        let Some(entry) = self.store.get(&key).await? else { return Ok(None) };
+        let Some(value) = parse::<NodeRecord>(&key, &entry.value) else { return Ok(None) };
         // Digests are compared, so the time that it takes tells nothing of the secret.
-        if record.secret_sha256 != sha256_hex(secret) {
-            return Ok(Err(unknown));
-        }
-        if record.expires_unix_ms <= unix_ms() {
-            return Ok(Err("this token is too old"));
-        }
-        Ok(Ok((key, At { value: record, revision: entry.revision })))
+        let secret_sha256 = sha256_hex(&token.secret);
+        let is_one = |known: &EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
+        Ok(value.enrolments.iter().any(is_one).then_some(At { value, revision: entry.revision }))
     }
 
-    fn sign(&self, csr: &str, node: &Name) -> Result<NodeCertificate, Refusal> {
+    /// The answer that the bearer of this key got when it used the token, if that still holds.
+    fn answered_before(
+        &self,
+        record: &NodeRecord,
+        used: &UsedRecord,
+        node: &Name,
+        request: &SigningRequest,
+    ) -> Option<Certificate> {
+        let issued = record.certificates.iter().find(|issued| issued.serial == used.serial)?;
+        let is_same = used.key_sha256 == request.key_sha256();
+        let (pem, issued, renew_unix_ms) = (used.certificate.clone(), issued.clone(), used.renew_unix_ms);
+        is_same.then(|| self.answer(node, NodeCertificate { pem, issued, renew_unix_ms }))
+    }
+
+    fn signing_request(&self, csr: &str) -> Result<SigningRequest, Refusal> {
+        SigningRequest::parse(csr).map_err(|error| Refusal::meaningless(error.to_string()))
+    }
+
+    fn sign(&self, request: &SigningRequest, node: &Name) -> Result<NodeCertificate, Refusal> {
         let life = self.config.certificate_life();
-        self.authority.sign(csr, node, life).map_err(|error| Refusal::meaningless(error.to_string()))
+        self.authority.sign(request, node, life).map_err(|error| Refusal::meaningless(error.to_string()))
     }
 
     fn answer(&self, node: &Name, certificate: NodeCertificate) -> Certificate {

@@ -1,3 +1,4 @@
+use super::enrol::put_node;
 use super::extract::{Body, Part, Path, Query};
 use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
@@ -11,7 +12,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hawser_control::Name;
-use hawser_control::access::{Enrolment, NewEnrolment};
+use hawser_control::access::{Enrolment, EnrolmentToken, NewEnrolment};
 use hawser_control::answer::Page;
 use hawser_control::node::Reported;
 use hawser_control::resource::{Node, Path as NodePath};
@@ -20,6 +21,9 @@ use std::sync::Arc;
 
 /// The longest time for which an enrolment token may be valid, seconds: 30 days.
 const MAX_VALID_S: u32 = 30 * 24 * 3600;
+
+/// Tokens of one node that wait to be used.
+const MAX_UNUSED: usize = 16;
 
 /// Nodes, by name
 #[utoipa::path(get, path = "/v1/nodes", tag = "operators", params(Part), security(("token" = [])),
@@ -127,44 +131,36 @@ pub(super) async fn invite(
     if !(1..=MAX_VALID_S).contains(&new.valid_s) {
         return Err(Refusal::meaningless(format!("valid_s is 1 to {MAX_VALID_S}")).into());
     }
-    let (id, secret) = (random_hex::<8>(), random_hex::<32>());
-    let expires_unix_ms = unix_ms() + u64::from(new.valid_s) * 1000;
-    let enrolment =
-        EnrolmentRecord { node: name.clone(), secret_sha256: sha256_hex(&secret), expires_unix_ms };
-    let mut writes =
-        vec![Write::put(format!("{}{id}", key::ENROLMENT), emit(&enrolment)).when(Expect::Absent)];
-    {
-        let view = controller.view();
-        let tenant = view.tenants.get(&new.tenant).ok_or_else(|| {
-            let what = format!("there is no tenant {}; make it first: POST /v1/tenants", new.tenant);
-            Refusal::not_found(what)
-        })?;
-        match view.node(&name) {
-            Some((_, node)) if node.value.tenant != new.tenant => {
-                let what = format!(
-                    "another tenant has a node {name}; choose another name, or delete that node first"
-                );
-                return Err(Refusal::conflict(what).into());
-            }
-            Some(_) => {}
-            None => {
-                if let Some(what) = view.nodes.get(&name).and_then(|node| ends_of_flows(&name, node)) {
-                    return Err(Refusal::conflict(what).into());
-                }
-                let node = NodeRecord { tenant: new.tenant.clone(), signal_key: None, certificates: vec![] };
-                writes.push(Write::put(key::of(key::NODE, &name), emit(&node)).when(Expect::Absent));
-                writes.extend(reference::refer(key::TENANT, &new.tenant, tenant.revision, &name));
-            }
-        }
-    }
-    let message = format!("{} made a token to enrol {name}", operator.token.name);
-    let about = About::tenant(&new.tenant).node(&name).by(operator.origin.makes(&name));
-    controller.commit(writes, about, "enrolment_created", message).await?;
-    let token = format!("hawser1.{id}.{secret}.{}", controller.authority.digest());
-    Ok((StatusCode::CREATED, Json(Enrolment { node: name, token, expires_unix_ms })))
+    let token = EnrolmentToken {
+        node: name,
+        id: random_hex::<8>(),
+        secret: random_hex::<32>(),
+        authority_sha256: controller.authority.digest(),
+    };
+    let created_unix_ms = unix_ms();
+    let expires_unix_ms = created_unix_ms + u64::from(new.valid_s) * 1000;
+    let enrolment = EnrolmentRecord {
+        id: token.id.clone(),
+        secret_sha256: sha256_hex(&token.secret),
+        created_unix_ms,
+        expires_unix_ms,
+        used: None,
+    };
+    let (controller, operator, name, tenant, enrolment) =
+        (&*controller, &operator, &token.node, &new.tenant, &enrolment);
+    controller
+        .retrying(|| async move {
+            let writes = controller.with_token(name, tenant, enrolment.clone())?;
+            let message = format!("{} made the token {} to enrol {name}", operator.token.name, enrolment.id);
+            let about = About::tenant(tenant).node(name).by(operator.origin.makes(name));
+            Ok(controller.commit(writes, about, "enrolment_created", message).await?)
+        })
+        .await?;
+    let (text, id) = (token.text(), token.id);
+    Ok((StatusCode::CREATED, Json(Enrolment { node: token.node, id, token: text, expires_unix_ms })))
 }
 
-/// Revoke a node's certificates; open streams end at once
+/// Revoke a node's certificates and the tokens to get one; open streams end at once
 #[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
     responses((status = 204, description = "Revoked"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn revoke(
@@ -179,8 +175,7 @@ pub(super) async fn revoke(
             let At { value, revision } = controller.node_of(operator, name)?;
             matching.check(revision)?;
             let tenant = value.tenant.clone();
-            let node = NodeRecord { certificates: vec![], signal_key: None, ..value };
-            let write = Write::put(key::of(key::NODE, name), emit(&node)).when(Expect::Revision(revision));
+            let write = put_node(name, &value.revoked(), revision);
             let message = format!("{} revoked the certificate of {name}", operator.token.name);
             let by = operator.origin.removes(name, revision);
             let about = About::tenant(&tenant).node(name).by(by);
@@ -259,8 +254,48 @@ pub(super) async fn latest_report(
 }
 
 impl Controller {
+    /// Gives a node one more token; makes the node when there is none of that name.
+    fn with_token(
+        &self,
+        name: &Name,
+        tenant: &Name,
+        enrolment: EnrolmentRecord,
+    ) -> Result<Vec<Write>, Refusal> {
+        let view = self.view();
+        let At { revision, .. } = view.tenants.get(tenant).ok_or_else(|| {
+            Refusal::not_found(format!("there is no tenant {tenant}; make it first: POST /v1/tenants"))
+        })?;
+        let mut writes = Vec::new();
+        let (mut node, read) = match view.node(name) {
+            Some((_, node)) => (node.value.clone(), Expect::Revision(node.revision)),
+            None => {
+                if let Some(what) = view.nodes.get(name).and_then(|node| ends_of_flows(name, node)) {
+                    return Err(Refusal::conflict(what));
+                }
+                writes.extend(reference::refer(key::TENANT, tenant, *revision, name));
+                (NodeRecord::of(tenant.clone()), Expect::Absent)
+            }
+        };
+        if node.tenant != *tenant {
+            let what =
+                format!("another tenant has a node {name}; choose another name, or delete that node first");
+            return Err(Refusal::conflict(what));
+        }
+        node.forget_expired_tokens();
+        if node.enrolments.iter().filter(|enrolment| enrolment.used.is_none()).count() >= MAX_UNUSED {
+            let what = format!(
+                "{name} has {MAX_UNUSED} tokens that were not used; withdraw some: \
+                 DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
+            );
+            return Err(Refusal::conflict(what));
+        }
+        node.enrolments.push(enrolment);
+        writes.push(Write::put(key::of(key::NODE, name), emit(&node)).when(read));
+        Ok(writes)
+    }
+
     /// A node that the operator may know of.
-    fn node_of<N>(&self, operator: &Operator<N>, name: &Name) -> Result<At<NodeRecord>, Refusal> {
+    pub(super) fn node_of<N>(&self, operator: &Operator<N>, name: &Name) -> Result<At<NodeRecord>, Refusal> {
         let view = self.view();
         let record =
             view.node(name).map(|(_, record)| record).filter(|record| operator.sees(&record.value.tenant));

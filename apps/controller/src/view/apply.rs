@@ -1,7 +1,7 @@
 //! What a change of the store changes in the view.
 
 use super::{At, FlowView, NodeView, View};
-use crate::record::{AliveRecord, AuditRecord, EventRecord, FlowRecord, TokenRecord, key, parse};
+use crate::record::{AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, key, parse};
 use crate::store::{Change, Revision};
 use hawser_control::Name;
 use hawser_control::resource::Event;
@@ -106,7 +106,7 @@ impl View {
                 }
                 Touched::Nothing
             }
-            key::NODE => self.with_node(name, |node| node.record = at(key, value, revision), Touched::Node),
+            key::NODE => self.apply_node(name, at(key, value, revision)),
             key::REGISTRATION => self.with_node(
                 name,
                 |node| node.registration = at(key, value, revision),
@@ -141,6 +141,19 @@ impl View {
             }
             _ => Touched::Nothing,
         }
+    }
+
+    fn apply_node(&mut self, name: Name, record: Option<At<NodeRecord>>) -> Touched {
+        let before = self.nodes.get(&name).and_then(|node| node.record.as_ref());
+        // The node itself is not concerned by tokens that others could use.
+        let is_quiet = before
+            .zip(record.as_ref())
+            .is_some_and(|(before, now)| before.value.differs_in_tokens_only(&now.value));
+        self.with_node(
+            name,
+            |node| node.record = record,
+            |name| if is_quiet { Touched::Nothing } else { Touched::Node(name) },
+        )
     }
 
     fn with_node(

@@ -1,9 +1,9 @@
 //! How nodes become known, and that each speaks for itself alone.
 
-use crate::rig::{Caller, Identity, Rig, flow, key_and_request};
+use crate::rig::{Answer, Caller, Identity, Rig, flow, key_and_request};
 use axum::http::StatusCode;
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_enrols_once_however_many_try() {
@@ -33,10 +33,11 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
     for wrong in [
         "",
         "hawser1",
-        &format!("hawser1.{}.{other}.{}", parts[1], parts[3]),
-        &format!("hawser1.{}.{}.{other}", parts[1], parts[2]),
-        &format!("hawser1.0000000000000000.{}.{}", parts[2], parts[3]),
-        &format!("hawser1.../../node/in.{}.{}", parts[2], parts[3]),
+        &format!("hawser1.in.{}.{other}.{}", parts[2], parts[4]),
+        &format!("hawser1.in.{}.{}.{other}", parts[2], parts[3]),
+        &format!("hawser1.in.0000000000000000.{}.{}", parts[3], parts[4]),
+        &format!("hawser1.out.{}.{}.{}", parts[2], parts[3], parts[4]),
+        &format!("hawser1.in/../out.{}.{}.{}", parts[2], parts[3], parts[4]),
     ] {
         enrol(wrong).await.is_problem(403);
     }
@@ -147,4 +148,126 @@ async fn a_node_that_does_not_report_is_not_alive() {
     assert_eq!(paths["items"][0]["health"]["rtt_us"], 900);
     assert!(paths["items"][1]["health"].is_null());
     assert_eq!(rig.get("/v1/reports/in").await.body["report"]["paths"][0]["rtt_us"], 900);
+}
+
+impl Rig {
+    /// Somebody with that key uses a token.
+    async fn use_token(&self, token: &str, csr: &str) -> Answer {
+        self.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": csr }))).await
+    }
+
+    async fn is_in(&self, node: &Identity) -> bool {
+        self.call(Caller::Node(node), "GET", "/v1/me", None).await.status == StatusCode::OK
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_does_not_outlive_its_node_nor_enrol_a_later_one_of_the_name() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    rig.tenant("zenith").await;
+    let old = rig.invite("in").await;
+    assert_eq!(rig.delete("/v1/nodes/in").await.status, StatusCode::NO_CONTENT);
+    let theirs = rig.post("/v1/nodes/in/enrolment", json!({ "tenant": "zenith" })).await.body;
+    let (key, csr) = key_and_request();
+    rig.use_token(&old, &csr).await.is_problem(403);
+    let answer = rig.use_token(theirs["token"].as_str().unwrap(), &csr).await;
+    let me = rig.call(Caller::Node(&Identity::of(&key, &answer.body)), "GET", "/v1/me", None).await;
+    assert_eq!(me.body["tenant"], "zenith");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn revoking_a_node_withdraws_its_tokens() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    rig.enrol("in").await;
+    let unused = rig.invite("in").await;
+    assert_eq!(rig.delete("/v1/nodes/in/certificate").await.status, StatusCode::NO_CONTENT);
+    rig.use_token(&unused, &key_and_request().1).await.is_problem(403);
+    assert_eq!(rig.get("/v1/enrolments").await.body["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_are_listed_without_their_secrets_and_withdrawn() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    rig.tenant("zenith").await;
+    let tokens = [rig.invite("in").await, rig.invite("in").await, rig.invite("out").await];
+    rig.post("/v1/nodes/theirs/enrolment", json!({ "tenant": "zenith" })).await;
+    let (_, csr) = key_and_request();
+    assert_eq!(rig.use_token(&tokens[0], &csr).await.status, StatusCode::CREATED);
+
+    let (mut listed, mut path) = (vec![], "/v1/enrolments?limit=1".to_owned());
+    loop {
+        let page = rig.get(&path).await.body;
+        for token in &tokens {
+            assert!(!page.to_string().contains(token.split('.').nth(3).unwrap()), "no secrets: {page}");
+        }
+        listed.extend(page["items"].as_array().unwrap().clone());
+        let Some(next) = page["next"].as_str() else { break };
+        path = format!("/v1/enrolments?limit=1&after={next}");
+    }
+    let nodes: Vec<&str> = listed.iter().map(|token| token["node"].as_str().unwrap()).collect();
+    assert_eq!(nodes, ["in", "in", "out", "theirs"]);
+    let id = |token: &str| token.split('.').nth(2).unwrap().to_owned();
+    let used: Vec<&Value> = listed.iter().filter(|token| !token["used_unix_ms"].is_null()).collect();
+    assert!(used.len() == 1 && used[0]["id"] == id(&tokens[0]), "{listed:?}");
+
+    let reader = rig.post("/v1/tokens", json!({ "name": "r", "scope": "operate", "tenant": "zenith" })).await;
+    let reader = Caller::Operator(reader.body["secret"].as_str().unwrap());
+    let seen = rig.call(reader.clone(), "GET", "/v1/enrolments", None).await.body;
+    assert_eq!(seen["items"].as_array().unwrap().len(), 1, "{seen}");
+    let place = format!("/v1/nodes/in/enrolment/{}", id(&tokens[1]));
+    rig.call(reader, "DELETE", &place, None).await.is_problem(404);
+    assert_eq!(rig.delete(&place).await.status, StatusCode::NO_CONTENT);
+    rig.delete(&place).await.is_problem(404);
+    rig.use_token(&tokens[1], &csr).await.is_problem(403);
+    assert_eq!(rig.use_token(&tokens[2], &csr).await.status, StatusCode::CREATED, "others are still good");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_answer_is_given_again_to_the_same_key_alone() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let token = rig.invite("in").await;
+    let (key, csr) = key_and_request();
+    let first = rig.use_token(&token, &csr).await;
+    let again = rig.use_token(&token, &csr).await;
+    assert_eq!((again.status, &again.body), (StatusCode::CREATED, &first.body));
+    rig.use_token(&token, &key_and_request().1).await.is_problem(403);
+    let node = Identity::of(&key, &again.body);
+    assert!(rig.is_in(&node).await);
+    // The certificate of the first answer is void by now, so it is not given again.
+    rig.enrol("in").await;
+    rig.use_token(&token, &csr).await.is_problem(403);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_of_another_node_is_neither_used_up_nor_evicts_that_node() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    let token = rig.invite("in").await;
+    let (_, csr) = key_and_request();
+    let wrong = json!({ "token": token, "csr": csr, "node": "out" });
+    let answer = rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(wrong)).await;
+    answer.is_problem(403);
+    assert!(answer.body["detail"].as_str().unwrap().contains("enrols in, not out"), "{}", answer.body);
+    assert!(rig.is_in(&node).await, "its certificate is in force");
+    let right = json!({ "token": token, "csr": csr, "node": "in" });
+    let answer = rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(right)).await;
+    assert_eq!(answer.status, StatusCode::CREATED);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn renewals_that_a_node_could_not_keep_leave_its_certificate_in_force() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    for _ in 0..6 {
+        let body = Some(json!({ "csr": key_and_request().1 }));
+        let answer = rig.call(Caller::Node(&node), "POST", "/v1/nodes/in/certificate", body).await;
+        assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
+    }
+    assert!(rig.is_in(&node).await);
 }

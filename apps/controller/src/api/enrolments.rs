@@ -1,0 +1,79 @@
+use super::enrol::put_node;
+use super::extract::{Part, Path, Query};
+use super::refusal::{Conflicting, Failed, Missing, Refusal, Refused};
+use crate::access::{Operate, Operator, Read};
+use crate::controller::{About, Controller};
+use crate::record::{EnrolmentRecord, NodeRecord, unix_ms};
+use crate::view::At;
+use axum::Json;
+use axum::extract::State;
+use axum::http::StatusCode;
+use hawser_control::Name;
+use hawser_control::access::ListedEnrolment;
+use hawser_control::answer::Page;
+use std::ops::Bound;
+use std::sync::Arc;
+
+/// Enrolment tokens that can be used or were, by node, without their secrets
+#[utoipa::path(get, path = "/v1/enrolments", tag = "operators", params(Part), security(("token" = [])),
+    responses((status = 200, body = Page<ListedEnrolment>), Refused))]
+pub(super) async fn list(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Read>,
+    Query(part): Query<Part>,
+) -> Result<Json<Page<ListedEnrolment>>, Failed> {
+    let after = part.after().map(|after| after.split_once('/').unwrap_or((after, "")));
+    let view = controller.view();
+    let from = after.map_or(Bound::Unbounded, |(node, _)| Bound::Included(node));
+    let nodes = view.nodes.range::<str, _>((from, Bound::Unbounded));
+    let seen = nodes.filter_map(|(name, node)| Some((name, &node.record.as_ref()?.value)));
+    let seen = seen.filter(|(_, record)| operator.sees(&record.tenant));
+    let tokens = seen.flat_map(|(name, record)| listed(name, record));
+    let rest = tokens
+        .skip_while(|token| after.is_some_and(|after| (token.node.as_str(), token.id.as_str()) <= after));
+    Ok(Json(part.page(rest.map(|token| (format!("{}/{}", token.node, token.id), token)))?))
+}
+
+/// Withdraw an enrolment token; it enrols nobody from now on
+#[utoipa::path(delete, path = "/v1/nodes/{node}/enrolment/{id}", tag = "operators",
+    params(("node" = Name, Path), ("id" = String, Path)), security(("token" = [])),
+    responses((status = 204, description = "Withdrawn"), Refused, Missing, Conflicting))]
+pub(super) async fn withdraw(
+    State(controller): State<Arc<Controller>>,
+    operator: Operator<Operate>,
+    Path((name, id)): Path<(Name, String)>,
+) -> Result<StatusCode, Failed> {
+    let (controller, operator, name, id) = (&*controller, &operator, &name, &id);
+    controller
+        .retrying(|| async move {
+            let At { value: mut record, revision } = controller.node_of(operator, name)?;
+            let before = record.enrolments.len();
+            record.enrolments.retain(|enrolment| enrolment.id != *id);
+            if record.enrolments.len() == before {
+                let what = format!("{name} has no such token; GET /v1/enrolments lists those there are");
+                return Err(Refusal::not_found(what).into());
+            }
+            let about = About::tenant(&record.tenant).node(name).by(operator.origin.changes(name, revision));
+            let message = format!("{} withdrew the token {id} to enrol {name}", operator.token.name);
+            let writes = vec![put_node(name, &record, revision)];
+            controller.commit(writes, about, "enrolment_withdrawn", message).await?;
+            Ok(StatusCode::NO_CONTENT)
+        })
+        .await
+}
+
+fn listed(node: &Name, record: &NodeRecord) -> Vec<ListedEnrolment> {
+    let now = unix_ms();
+    let current = record.enrolments.iter().filter(|enrolment| now < enrolment.expires_unix_ms);
+    let listed = |enrolment: &EnrolmentRecord| ListedEnrolment {
+        node: node.clone(),
+        tenant: record.tenant.clone(),
+        id: enrolment.id.clone(),
+        created_unix_ms: enrolment.created_unix_ms,
+        expires_unix_ms: enrolment.expires_unix_ms,
+        used_unix_ms: enrolment.used.as_ref().map(|used| used.at_unix_ms),
+    };
+    let mut tokens: Vec<_> = current.map(listed).collect();
+    tokens.sort_unstable_by(|one, other| one.id.cmp(&other.id));
+    tokens
+}
