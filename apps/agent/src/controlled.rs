@@ -222,6 +222,7 @@ impl Controlled {
                 self.ready = true;
             }
             Message::Unsent => self.outbox.put_back(),
+            Message::NotTaken => self.outbox.refused(),
             Message::Policy(policy) => self.handle_policy(node, &policy, now)?,
             Message::Assignment(assignment) => {
                 info!(revision = assignment.revision, "the controller has assigned flows");

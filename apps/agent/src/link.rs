@@ -41,6 +41,8 @@ pub(crate) enum Message {
     Ready,
     /// The report that was handed over may not have arrived.
     Unsent,
+    /// The controller has refused what was handed over, and would again.
+    NotTaken,
 }
 
 /// How the node stands with its controller.
@@ -226,6 +228,7 @@ async fn report(
             // The same words would be refused again.
             Err(error) if !error.is_passing() && !is_refusal(&error) => {
                 warn!("the controller does not take a report: {error}");
+                tell(to_loop, Message::NotTaken);
             }
             Err(error) => return Err(error),
         }

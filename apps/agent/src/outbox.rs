@@ -1,5 +1,5 @@
 use hawser_control::Name;
-use hawser_control::node::Observation;
+use hawser_control::node::{Observation, Report};
 use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,13 +10,23 @@ const MAX_WAITING: usize = 1024;
 /// A flow that was degraded so long ago may have recovered; it will be noticed again if not.
 const DEGRADED_COUNTS_FOR: Duration = Duration::from_secs(5);
 
-/// Observations on their way to the controller. What a newer one makes void is taken out.
-#[derive(Debug, Default)]
+/// Observations on their way to the controller, handed over in parts that it accepts. One that a newer one makes void is
+/// taken out.
+#[derive(Debug)]
 pub(crate) struct Outbox {
     waiting: VecDeque<(Instant, Observation)>,
     /// Handed over, and not known to have arrived.
     under_way: Vec<(Instant, Observation)>,
+    /// How many are handed over at once: fewer after a refusal, until the one that is refused is alone.
+    at_once: usize,
     dropped: u64,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        let at_once = Report::MAX_OBSERVATIONS;
+        Outbox { waiting: VecDeque::new(), under_way: Vec::new(), at_once, dropped: 0 }
+    }
 }
 
 /// Of two observations about the same, the newer one counts.
@@ -52,24 +62,43 @@ impl Outbox {
         self.waiting.is_empty()
     }
 
-    /// Observations that were never told because too many waited.
+    /// Observations that were never told because too many waited or the controller did not take them.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Everything that waits, to be handed over now.
+    /// The oldest that wait, to be handed over now. The next ones follow when these have arrived.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<Observation> {
         let fresh = |(at, observation): &(Instant, Observation)| {
             !matches!(observation, Observation::Degraded { .. })
                 || now.saturating_since(*at) < DEGRADED_COUNTS_FOR
         };
-        self.under_way = self.waiting.drain(..).filter(fresh).collect();
+        self.waiting.retain(fresh);
+        self.under_way = self.waiting.drain(..self.waiting.len().min(self.at_once)).collect();
         self.under_way.iter().map(|(at, observation)| aged(observation, now.saturating_since(*at))).collect()
     }
 
     /// What was taken has arrived.
     pub(crate) fn arrived(&mut self) {
-        self.under_way.clear();
+        if !self.under_way.is_empty() {
+            self.under_way.clear();
+            self.at_once = (self.at_once * 2).min(Report::MAX_OBSERVATIONS);
+        }
+    }
+
+    /// The controller does not accept what was taken. Half of it is tried again; one that is refused alone is dropped.
+    pub(crate) fn refused(&mut self) {
+        match self.under_way.len() {
+            0 => {}
+            1 => {
+                self.under_way.clear();
+                self.dropped += 1;
+            }
+            several => {
+                self.at_once = several / 2;
+                self.put_back();
+            }
+        }
     }
 
     /// What was taken may not have arrived, and waits again.
@@ -124,6 +153,10 @@ mod tests {
         Observation::Degraded { flow: name(flow), since_due_us, silent_us: 450_000 }
     }
 
+    fn applied(epoch: u32) -> Observation {
+        Observation::Applied { flow: name("a"), epoch, code: 1, by_signal: false }
+    }
+
     fn at(millis: u64) -> Instant {
         Instant::ZERO + Duration::from_millis(millis)
     }
@@ -173,9 +206,42 @@ mod tests {
         outbox.push(at(1), refused(4));
         assert_eq!(outbox.take(at(1)), [refused(7)]);
 
-        let applied = |epoch| Observation::Applied { flow: name("a"), epoch, code: 1, by_signal: false };
+        outbox.arrived();
         (0..MAX_WAITING as u32 + 5).for_each(|epoch| outbox.push(at(2), applied(epoch)));
         assert_eq!(outbox.dropped(), 5);
         assert_eq!(outbox.take(at(3))[0], applied(5));
+    }
+
+    #[test]
+    fn what_is_more_than_a_report_takes_goes_into_several() {
+        let mut outbox = Outbox::default();
+        let all: Vec<Observation> = (0..MAX_WAITING as u32).map(applied).collect();
+        all.iter().for_each(|observation| outbox.push(at(0), observation.clone()));
+        let mut told = vec![];
+        while !outbox.is_empty() {
+            let part = outbox.take(at(1));
+            assert!((1..=Report::MAX_OBSERVATIONS).contains(&part.len()));
+            told.extend(part);
+            outbox.arrived();
+        }
+        assert_eq!((told, outbox.dropped()), (all, 0));
+    }
+
+    #[test]
+    fn one_that_is_refused_takes_no_other_with_it() {
+        let mut outbox = Outbox::default();
+        (0..600).for_each(|epoch| outbox.push(at(0), applied(epoch)));
+        let mut told = vec![];
+        while !outbox.is_empty() {
+            let part = outbox.take(at(1));
+            if part.contains(&applied(300)) {
+                outbox.refused();
+            } else {
+                told.extend(part);
+            }
+            outbox.arrived();
+        }
+        let others: Vec<Observation> = (0..600).filter(|epoch| *epoch != 300).map(applied).collect();
+        assert_eq!((told, outbox.dropped()), (others, 1));
     }
 }

@@ -26,6 +26,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use refusal::Refusal;
 use serde_json::Value;
+use hawser_control::node::Report;
 use std::sync::Arc;
 use std::time::Instant;
 use utoipa::OpenApi;
@@ -35,6 +36,9 @@ use utoipa_axum::routes;
 
 /// Where the document is.
 const DOCUMENT: &str = "/openapi.json";
+/// The largest body of a request that needs no authentication: a token and a request for a certificate.
+const ENROL_BYTES: usize = 16 * 1024;
+
 
 #[derive(OpenApi)]
 #[openapi(
@@ -122,13 +126,16 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(tenants::list, tenants::create))
         .routes(routes!(tenants::show, tenants::delete))
         .routes(routes!(nodes::list))
+    // Strangers may say less than others, nodes with many flows more.
+    let enrol_bytes = DefaultBodyLimit::max(ENROL_BYTES);
+    let report_bytes = DefaultBodyLimit::max(Report::MAX_BYTES);
         .routes(routes!(nodes::show, nodes::delete))
         .routes(routes!(nodes::invite))
         .routes(routes!(enrol::renew, nodes::revoke))
-        .routes(routes!(enrol::enrol))
+        .merge(OpenApiRouter::new().routes(routes!(enrol::enrol)).layer(enrol_bytes))
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
-        .routes(routes!(node::report))
+        .merge(OpenApiRouter::new().routes(routes!(node::report)).layer(report_bytes))
         .routes(routes!(tunnels::serve))
         .routes(routes!(tunnels::find))
         .routes(routes!(tunnels::list))

@@ -101,9 +101,9 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
         return Err("`paths` have different numbers from 1 to 8".into());
     }
     for (key, count, most) in [
-        ("sends", report.sends.len(), 1024),
-        ("receives", report.receives.len(), 1024),
-        ("observations", report.observations.len(), 256),
+        ("sends", report.sends.len(), Report::MAX_FLOWS),
+        ("receives", report.receives.len(), Report::MAX_FLOWS),
+        ("observations", report.observations.len(), Report::MAX_OBSERVATIONS),
     ] {
         if count > most {
             return Err(format!("`{key}` has more than {most} elements; send several reports"));

@@ -98,6 +98,18 @@ pub struct Report {
     pub observations: Vec<Observation>,
 }
 
+impl Report {
+    /// Flows in each direction.
+    pub const MAX_FLOWS: usize = 1024;
+
+    /// Observations; what else happened goes into the next report.
+    pub const MAX_OBSERVATIONS: usize = 256;
+
+    /// More than a report takes as JSON with all flows received by all eight paths, the longest names and the largest
+    /// counters: 1,300 bytes a flow, and 1,000 an observation.
+    pub const MAX_BYTES: usize = 2 << 20;
+}
+
 /// A node's latest report, as `GET /v1/reports` has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

@@ -120,8 +120,8 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
         }
         let bytes = Bytes::from_request(request, controller).await.map_err(|error| match error.status() {
             StatusCode::PAYLOAD_TOO_LARGE => {
-                let limit = controller.config.limits.body_bytes;
-                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, format!("the body has more than {limit} bytes"))
+                let what = "the body has more bytes than are taken here; docs/controller.md has the limits";
+                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
             }
             _ => bad(format!("the body did not arrive: {}", error.body_text())),
         })?;

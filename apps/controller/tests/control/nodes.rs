@@ -271,3 +271,30 @@ async fn renewals_that_a_node_could_not_keep_leave_its_certificate_in_force() {
     }
     assert!(rig.is_in(&node).await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_with_as_many_received_flows_as_there_are_numbers_reports() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let node = rig.enrol("in").await;
+    let most = u64::MAX;
+    let path = |number: u8| json!({ "number": number, "arrivals": most, "first": most, "only": most, "missing": most });
+    let paths: Vec<Value> = (1..=8).map(path).collect();
+    let received = |number: u16| json!({ "flow": format!("{number:0>63}"), "packets": most, "paths": paths });
+    let receives: Vec<Value> = (0..1024).map(received).collect();
+    let judged = json!({ "kind": "judged", "flow": format!("{:0>63}", 1), "epoch": u32::MAX, "code": 255, "probes": 255,
+        "probe_every": u16::MAX, "reason": "r".repeat(700) });
+    let report = json!({ "revision": most, "receives": receives, "observations": vec![judged; 256] });
+    assert!(report.to_string().len() > 1 << 20, "{}", report.to_string().len());
+    let answer = rig.report(&node, report).await;
+    assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
+    let kept = rig.get("/v1/reports/in").await.body;
+    assert_eq!(kept["report"]["receives"].as_array().unwrap().len(), 1024);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_send_small_bodies_only() {
+    let rig = Rig::new().await;
+    let body = json!({ "token": "t".repeat(20_000), "csr": "" });
+    rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body)).await.is_problem(413);
+}
