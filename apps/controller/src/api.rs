@@ -19,14 +19,16 @@ mod tunnels;
 
 use crate::controller::Controller;
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{DefaultBodyLimit, MatchedPath, Request, State};
+use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::middleware::{Next, from_fn, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use hawser_control::node::Report;
 use refusal::Refusal;
 use serde_json::Value;
-use hawser_control::node::Report;
 use std::sync::Arc;
 use std::time::Instant;
 use utoipa::OpenApi;
@@ -34,11 +36,11 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// Where the document is.
-const DOCUMENT: &str = "/openapi.json";
 /// The largest body of a request that needs no authentication: a token and a request for a certificate.
 const ENROL_BYTES: usize = 16 * 1024;
 
+/// Where the document is.
+const DOCUMENT: &str = "/openapi.json";
 
 #[derive(OpenApi)]
 #[openapi(
@@ -58,10 +60,12 @@ struct Document;
 /// All routes, to be served or called. Requests need a [`Peer`](crate::Peer) in their extensions.
 pub fn router(controller: &Arc<Controller>) -> Router {
     let (routes, document) = documented().split_for_parts();
-    let document = Arc::new(in_full(&document));
+    // Shared by all answers, since everybody may ask for it.
+    let document = Bytes::from(in_full(&document).to_string());
+    let document = ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], document);
     let docs = utoipa_swagger_ui::SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::new([DOCUMENT]));
     routes
-        .route(DOCUMENT, get(move || async move { axum::Json((*document).clone()) }))
+        .route(DOCUMENT, get(move || async move { document.clone() }))
         .merge(docs)
         .fallback(|| async { Refusal::not_found("there is no such resource; /docs lists what there is") })
         .method_not_allowed_fallback(|| async {
@@ -122,15 +126,17 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         "certificate",
         SecurityScheme::MutualTls { description: None, deprecated: None, extensions: None },
     );
+    // Strangers may say less than others, nodes with many flows more.
+    let enrol_bytes = DefaultBodyLimit::max(ENROL_BYTES);
+    let report_bytes = DefaultBodyLimit::max(Report::MAX_BYTES);
     OpenApiRouter::with_openapi(document)
         .routes(routes!(tenants::list, tenants::create))
         .routes(routes!(tenants::show, tenants::delete))
         .routes(routes!(nodes::list))
-    // Strangers may say less than others, nodes with many flows more.
-    let enrol_bytes = DefaultBodyLimit::max(ENROL_BYTES);
-    let report_bytes = DefaultBodyLimit::max(Report::MAX_BYTES);
         .routes(routes!(nodes::show, nodes::delete))
         .routes(routes!(nodes::invite))
+        .routes(routes!(enrolments::list))
+        .routes(routes!(enrolments::withdraw))
         .routes(routes!(enrol::renew, nodes::revoke))
         .merge(OpenApiRouter::new().routes(routes!(enrol::enrol)).layer(enrol_bytes))
         .routes(routes!(node::register))
@@ -142,8 +148,6 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(nodes::paths))
         .routes(routes!(nodes::reports))
         .routes(routes!(nodes::latest_report))
-        .routes(routes!(enrolments::list))
-        .routes(routes!(enrolments::withdraw))
         .routes(routes!(flows::list, flows::create))
         .routes(routes!(flows::show, flows::change, flows::delete))
         .routes(routes!(policies::list))
@@ -176,7 +180,7 @@ async fn watched(State(controller): State<Arc<Controller>>, request: Request, ne
     };
     let took = started.elapsed();
     let status = response.status().as_u16();
-    controller.metrics.request(method.as_str(), &route, status, took);
+    controller.metrics.request(&method, &route, status, took);
     tracing::debug!(%method, route, status, ?took);
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("cache-control"), HeaderValue::from_static("no-store"));

@@ -1,14 +1,17 @@
 //! Connections: TLS, HTTP/1.1 and HTTP/2, and how many of them and for how long.
 
+mod answer;
+
 use crate::access::Peer;
 use crate::authority::{Authority, Presented};
 use crate::controller::Controller;
 use crate::limit::source;
-use anyhow::{Context as _, Result};
+use answer::{Answers, Followed};
+use anyhow::{Context, Result};
 use axum::Router;
-use axum::body::{Body, Bytes};
+use axum::body::Body;
 use axum::http::Request;
-use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -18,10 +21,9 @@ use rustls::sign::CertifiedKey;
 use std::collections::HashMap;
 use std::convert::Infallible;
 use std::net::IpAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Notify;
@@ -43,8 +45,14 @@ const MAX_HEAD_BYTES: usize = 16 * 1024;
 /// What a connection may hold that its other end has not taken.
 const MAX_UNSENT_BYTES: usize = 64 * 1024;
 
-/// Requests at once on one connection.
-const STREAMS_PER_CONNECTION: u32 = 64;
+/// Bytes that the other end of an HTTP/2 connection may send before they are read.
+const WINDOW_BYTES: u32 = 64 * 1024;
+
+/// Requests at once on one HTTP/2 connection of a node.
+const NODE_STREAMS: u32 = 64;
+
+/// The same when no certificate says who it is.
+const STRANGER_STREAMS: u32 = 16;
 
 /// The server's certificate, replaced while it runs.
 #[derive(Debug)]
@@ -224,102 +232,55 @@ async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: R
     serve_http(&controller, stream, peer, router).await;
 }
 
-/// Requests in flight on a connection, streams included.
-#[derive(Default)]
-struct Busy {
-    now: AtomicUsize,
-    ever: AtomicUsize,
-}
-
-struct InFlight(Arc<Busy>);
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        self.0.now.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 async fn serve_http(controller: &Arc<Controller>, stream: TlsStream<TcpStream>, peer: Peer, router: Router) {
-    let busy = Arc::new(Busy::default());
-    let in_service = busy.clone();
+    let answers = Arc::new(Answers::default());
+    let streams = if peer.presented.is_some() { NODE_STREAMS } else { STRANGER_STREAMS };
+    let in_service = answers.clone();
     let service = service_fn(move |request: Request<Incoming>| {
-        in_service.now.fetch_add(1, Ordering::Relaxed);
-        in_service.ever.fetch_add(1, Ordering::Relaxed);
-        let in_flight = InFlight(in_service.clone());
+        let in_flight = in_service.begin();
         let mut request = request.map(Body::new);
         request.extensions_mut().insert(peer.clone());
         let answer = router.clone().oneshot(request);
         async move {
             let response = answer.await?;
-            Ok::<_, Infallible>(response.map(|body| Counted { body, _in_flight: in_flight }))
+            Ok::<_, Infallible>(response.map(|body| Followed::new(body, in_flight)))
         }
     });
     let timeout = controller.config.request_timeout();
+    let unread = controller.config.unread();
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http1().timer(TokioTimer::new()).header_read_timeout(timeout).max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
-        .max_concurrent_streams(STREAMS_PER_CONNECTION)
+        .max_concurrent_streams(streams)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
         .max_header_list_size(MAX_HEAD_BYTES as u32)
         .max_send_buf_size(MAX_UNSENT_BYTES)
-        .keep_alive_interval(controller.config.unread())
-        .keep_alive_timeout(controller.config.unread());
+        .keep_alive_interval(unread)
+        .keep_alive_timeout(unread);
     // Told by TLS; to guess from the first bytes would mean to wait for them.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
-    let idle = tokio::select! {
+    tokio::select! {
         ended = connection.as_mut() => {
             if let Err(error) = ended {
                 tracing::debug!("a connection: {error}");
             }
             return;
         }
-        () = is_idle(&busy, Duration::from_secs(controller.config.limits.idle_s.into())) => true,
-        () = controller.ended() => false,
-    };
-    if idle {
-        controller.metrics.refused("idle_connection");
+        () = answers.are_unread(unread) => {
+            controller.metrics.refused("unread_answer");
+            return;
+        }
+        () = answers.are_idle(Duration::from_secs(controller.config.limits.idle_s.into())) => {
+            controller.metrics.refused("idle_connection");
+        }
+        () = controller.ended() => {}
     }
     connection.as_mut().graceful_shutdown();
     // What does not end then is cut.
     let _ = tokio::time::timeout(FINISH_WITHIN, connection).await;
-}
-
-/// Waits until there was no request for so long.
-async fn is_idle(busy: &Busy, for_so_long: Duration) {
-    loop {
-        let before = busy.ever.load(Ordering::Relaxed);
-        tokio::time::sleep(for_so_long).await;
-        if busy.now.load(Ordering::Relaxed) == 0 && busy.ever.load(Ordering::Relaxed) == before {
-            return;
-        }
-    }
-}
-
-/// A body whose request is in flight until it is sent or given up.
-struct Counted {
-    body: Body,
-    _in_flight: InFlight,
-}
-
-impl HttpBody for Counted {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
-    }
 }

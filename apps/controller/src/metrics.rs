@@ -1,6 +1,7 @@
 //! What the controller counts, for Prometheus.
 
 use crate::record::unix_ms;
+use axum::http::Method;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct RequestLabels {
-    method: String,
+    method: &'static str,
     route: String,
     status: u16,
 }
@@ -70,6 +71,21 @@ pub(crate) struct Now {
     pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
 }
 
+/// A method by name if the interface has it. Others are the client's to invent, and each label is kept for ever.
+fn method_label(method: &Method) -> &'static str {
+    const KNOWN: [Method; 7] = [
+        Method::GET,
+        Method::HEAD,
+        Method::POST,
+        Method::PUT,
+        Method::PATCH,
+        Method::DELETE,
+        Method::OPTIONS,
+    ];
+    const NAMES: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
+    KNOWN.iter().position(|known| known == method).map_or("other", |place| NAMES[place])
+}
+
 fn seconds() -> Histogram {
     // From 0.5 ms to 16 s.
     Histogram::new(exponential_buckets(0.0005, 2.0, 16))
@@ -120,8 +136,8 @@ impl Metrics {
         Metrics { registry, ..metrics }
     }
 
-    pub(crate) fn request(&self, method: &str, route: &str, status: u16, took: Duration) {
-        let labels = RequestLabels { method: method.to_owned(), route: route.to_owned(), status };
+    pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
+        let labels = RequestLabels { method: method_label(method), route: route.to_owned(), status };
         self.requests.get_or_create(&labels).inc();
         let labels = RouteLabels { route: route.to_owned() };
         self.request_seconds.get_or_create(&labels).observe(took.as_secs_f64());

@@ -3,6 +3,7 @@
 mod audit;
 mod decisions;
 mod liveness;
+mod memory;
 mod nodes;
 mod operators;
 mod preconditions;

@@ -9,9 +9,12 @@ use hawser_controller::{Config, Peer, Presented, Server, api};
 use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
+use tokio_rustls::TlsConnector;
 use tower::ServiceExt;
 
 /// Longer than anything takes on a busy machine.
@@ -256,6 +259,17 @@ pub(crate) fn key_and_request() -> (String, String) {
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
     let request = CertificateParams::default().serialize_request(&key).unwrap();
     (key.serialize_pem(), request.pem().unwrap())
+}
+
+/// TLS that trusts a controller's authority and shows no certificate.
+pub(crate) fn connector(authority_pem: &str, protocol: &[u8]) -> TlsConnector {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![protocol.to_vec()];
+    TlsConnector::from(Arc::new(config))
 }
 
 /// A flow of two nodes, `stage`.

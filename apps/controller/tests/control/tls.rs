@@ -1,18 +1,13 @@
 //! Over TLS on loopback, as curl sees it.
 
-use crate::rig::{Identity, PATIENCE, Rig, key_and_request};
+use crate::rig::{Identity, PATIENCE, Rig, connector, key_and_request};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
-use rustls::{ClientConfig, RootCertStore};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::Instant;
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio_rustls::TlsConnector;
 
 impl Rig {
     fn write(&self, name: &str, text: &str) -> PathBuf {
@@ -173,17 +168,10 @@ async fn a_connection_whose_other_end_does_not_read_is_cut() {
         let line = format!("hawser_controller_connections {count}");
         rig.until(async || rig.get("/metrics").await.body.as_str().unwrap().contains(&line)).await;
     };
-    let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(rig.server.authority_pem().as_bytes()).unwrap()).unwrap();
-    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-        .with_safe_default_protocol_versions()
-        .unwrap()
-        .with_root_certificates(roots)
-        .with_no_client_auth();
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let socket = socket.connect(rig.server.address()).await.unwrap();
-    let tls = TlsConnector::from(Arc::new(config));
+    let tls = connector(rig.server.authority_pem(), b"http/1.1");
     let mut stream = tls.connect("localhost".try_into().unwrap(), socket).await.unwrap();
     connections(1).await;
     // The answers are more than the kernel holds between the two.

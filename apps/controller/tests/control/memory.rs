@@ -1,0 +1,186 @@
+//! How much memory strangers can make a controller hold, measured in a controller that is a process of its own.
+
+use crate::rig::{PATIENCE, config, connector};
+use axum::body::Bytes;
+use axum::http::Request;
+use h2::client::{Connection, SendRequest};
+use hawser_controller::{Config, Server};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+/// Where the test below, run again by itself in another process, finds its state.
+const STATE: &str = "HAWSER_TEST_CONTROLLER_MEMORY";
+
+/// More than the idle controller has.
+const ALLOWED_BYTES: u64 = 10_000_000;
+
+/// Long enough for an attack to be complete before its first connection is cut.
+const UNREAD_S: u32 = 10;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn is_a_controller_when_told_to() {
+    let Ok(state) = std::env::var(STATE) else { return };
+    let directory = tempfile::tempdir().unwrap();
+    let mut config = Config { state: state.into(), ..config(&directory) };
+    config.limits.unread_s = UNREAD_S;
+    let server = Server::start(config).await.unwrap();
+    println!("answers at {}", server.address());
+    std::io::stdout().flush().unwrap();
+    std::future::pending().await
+}
+
+/// A controller in another process.
+struct Victim {
+    child: Child,
+    address: SocketAddr,
+    tls: [TlsConnector; 2],
+    idle_bytes: u64,
+    _state: tempfile::TempDir,
+}
+
+impl Victim {
+    async fn start() -> Victim {
+        let state = tempfile::tempdir().unwrap();
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "memory::is_a_controller_when_told_to", "--nocapture"])
+            .env(STATE, state.path())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
+        let address = lines.find_map(|line| line.strip_prefix("answers at ")?.parse().ok()).unwrap();
+        let authority = fs::read_to_string(state.path().join("authority.pem")).unwrap();
+        let tls = [&b"http/1.1"[..], b"h2"].map(|protocol| connector(&authority, protocol));
+        let mut victim = Victim { child, address, tls, idle_bytes: 0, _state: state };
+        // The first answer of each kind makes things that stay, which is no attacker's doing.
+        for path in ["/openapi.json", "/docs/swagger-ui-bundle.js", "/metrics"] {
+            let [begin, end] = ["GET ", " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"];
+            let mut connection = victim.connect(0).await;
+            connection.write_all(format!("{begin}{path}{end}").as_bytes()).await.unwrap();
+            let mut answer = Vec::new();
+            connection.read_to_end(&mut answer).await.unwrap();
+            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+        }
+        victim.idle_bytes = victim.memory("VmRSS");
+        // From now on the peak is the attack's.
+        fs::write(format!("/proc/{}/clear_refs", victim.child.id()), "5").unwrap();
+        victim
+    }
+
+    async fn connect(&self, protocol: usize) -> TlsStream<TcpStream> {
+        let socket = TcpStream::connect(self.address).await.unwrap();
+        self.tls[protocol].connect("localhost".try_into().unwrap(), socket).await.unwrap()
+    }
+
+    /// Resident memory, or the most that it was.
+    fn memory(&self, which: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(which)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    }
+
+    fn has_kept_its_memory(&self) {
+        let peak = self.memory("VmHWM").saturating_sub(self.idle_bytes);
+        println!("idle {} bytes, under attack {peak} bytes more at the most", self.idle_bytes);
+        assert!(peak <= ALLOWED_BYTES, "{peak} bytes more than the {} of idle", self.idle_bytes);
+    }
+
+    /// Asks for `path` as often as HTTP/2 lets it, up to 60 times, takes `window` bytes of each answer and no more. Answers
+    /// pings.
+    async fn take_nothing(&self, path: &str, window: u32) -> JoinHandle<()> {
+        let connection = self.connect(1).await;
+        let mut builder = h2::client::Builder::new();
+        // None before the controller has said how many.
+        builder.initial_max_send_streams(0).initial_window_size(window);
+        let (mut requests, connection): (SendRequest<Bytes>, Connection<_, _>) =
+            builder.handshake(connection).await.unwrap();
+        let lives = tokio::spawn(async move {
+            // The controller cuts it, which may be an error here.
+            let _ = connection.await;
+        });
+        let mut answers = Vec::new();
+        let mut allowed = 1;
+        while answers.len() < allowed {
+            requests = requests.ready().await.unwrap();
+            let request = Request::get(format!("https://localhost{path}")).body(()).unwrap();
+            let (answer, _) = requests.send_request(request, true).unwrap();
+            answers.push(answer.await.unwrap().into_body());
+            // Known by now.
+            allowed = requests.current_max_send_streams().min(60);
+        }
+        assert!(allowed >= 8, "a client may ask for some things at once: {allowed}");
+        tokio::spawn(async move {
+            lives.await.unwrap();
+            drop((requests, answers));
+        })
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        // There is nothing to be done about it here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn methods_that_strangers_invent_are_not_remembered() {
+    let victim = Victim::start().await;
+    let mut connection = victim.connect(0).await;
+    for number in 0..1_500 {
+        let method = format!("{}{number}", "X".repeat(12_000));
+        let request = format!("{method} /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        connection.write_all(request.as_bytes()).await.unwrap();
+        connection.flush().await.unwrap();
+        let mut status = [0; 12];
+        connection.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 405");
+        skip_answer(&mut connection).await;
+    }
+    victim.has_kept_its_memory();
+}
+
+/// Reads the rest of an answer's head and its body.
+async fn skip_answer(connection: &mut TlsStream<TcpStream>) {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(connection.read_u8().await.unwrap());
+    }
+    let head = String::from_utf8(head).unwrap();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let mut body = vec![0; length.parse().unwrap()];
+    connection.read_exact(&mut body).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_that_are_not_taken_cost_little_and_are_cut() {
+    let victim = Victim::start().await;
+    let mut connections = Vec::new();
+    for _ in 0..20 {
+        connections.push(victim.take_nothing("/openapi.json", 0).await);
+    }
+    victim.has_kept_its_memory();
+    for connection in connections {
+        timeout(PATIENCE, connection).await.expect("it is cut").unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_connections_that_take_little_cost_little_and_are_cut() {
+    let victim = Victim::start().await;
+    let attack = (0..100).map(|number| victim.take_nothing("/docs/swagger-ui-bundle.js", number % 2 * 100));
+    let connections = futures_util::future::join_all(attack).await;
+    victim.has_kept_its_memory();
+    for connection in connections {
+        timeout(PATIENCE, connection).await.expect("it is cut").unwrap();
+    }
+}
