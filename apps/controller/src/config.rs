@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// What a controller is to be. docs/controller.md explains every key.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
     /// How other controllers and events call it; made up when not given.
@@ -37,7 +37,7 @@ pub struct Config {
 }
 
 /// Where state is kept.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum StoreConfig {
     /// In a file of this controller, `database` in its state directory.
@@ -47,7 +47,7 @@ pub enum StoreConfig {
 }
 
 /// An etcd cluster.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdConfig {
     /// `https://HOST:PORT` of its members.
@@ -74,7 +74,7 @@ impl EtcdConfig {
 }
 
 /// What nodes are told and how long they are trusted.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodesConfig {
     /// How often nodes report, milliseconds.
@@ -89,7 +89,7 @@ pub struct NodesConfig {
 }
 
 /// How long the audit is kept. Entries beyond either bound are removed.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
     /// Age at which an entry is removed, days.
@@ -99,7 +99,7 @@ pub struct AuditConfig {
 }
 
 /// What ends of tunnels are told.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TunnelsConfig {
     /// Where clients' inner addresses are taken from: the prefixes that the servers have, one of either family or of both.
@@ -110,7 +110,7 @@ pub struct TunnelsConfig {
 }
 
 /// What clients may use before they are refused.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Open connections.

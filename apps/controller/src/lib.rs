@@ -54,7 +54,7 @@ pub struct Args {
     pub openapi: bool,
 }
 
-/// Runs a controller until SIGINT or SIGTERM.
+/// Runs a controller until SIGINT or SIGTERM; SIGHUP makes it read its configuration again.
 pub fn run(args: &Args) -> Result<()> {
     if args.openapi {
         println!("{:#}", api::document());
@@ -70,10 +70,17 @@ pub fn run(args: &Args) -> Result<()> {
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut hangup = signal(SignalKind::hangup())?;
         let server = Server::start(config).await?;
-        tokio::select! {
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+        loop {
+            tokio::select! {
+                _ = terminate.recv() => break,
+                _ = interrupt.recv() => break,
+                _ = hangup.recv() => match Config::read(&args.config) {
+                    Ok(config) => server.reload(&config),
+                    Err(error) => tracing::error!("the configuration stays as it was: {error}"),
+                },
+            }
         }
         tracing::info!("ends");
         server.stop().await;

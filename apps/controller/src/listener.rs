@@ -3,7 +3,7 @@
 mod answer;
 
 use crate::access::Peer;
-use crate::authority::{Authority, Presented};
+use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::limit::source;
 use answer::{Answers, Followed};
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
@@ -64,47 +64,56 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS with the authority's certificates, and a task that renews the server's.
-pub(crate) fn tls(controller: &Arc<Controller>) -> Result<TlsAcceptor> {
-    let authority = &controller.authority;
-    let (certificate, renew_after) = server_certificate(authority, controller)?;
+/// TLS with the authority's certificates, and a task that replaces the server's before it ends and when it is to have other
+/// names.
+pub(crate) fn tls(controller: &Arc<Controller>, names: watch::Receiver<Vec<String>>) -> Result<TlsAcceptor> {
+    let (certificate, replace_after) = server_certificate(controller, &names)?;
     let certificate = Arc::new(Certificate(RwLock::new(Arc::new(certificate))));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
-        .with_client_cert_verifier(authority.verifier()?)
+        .with_client_cert_verifier(controller.authority.verifier()?)
         .with_cert_resolver(certificate.clone());
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     // What a resumed session says of the client's certificate would be from before.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    tokio::spawn(renew(controller.clone(), certificate, renew_after));
+    tokio::spawn(replace(controller.clone(), certificate, names, replace_after));
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn server_certificate(authority: &Authority, controller: &Controller) -> Result<(CertifiedKey, Duration)> {
+fn server_certificate(
+    controller: &Controller,
+    names: &watch::Receiver<Vec<String>>,
+) -> Result<(CertifiedKey, Duration)> {
     let listens = controller.config.listen.ip();
-    let mut names = controller.config.names.clone();
+    let mut names = names.borrow().clone();
     if !listens.is_unspecified() {
         names.push(listens.to_string());
     }
-    authority.server(&names).context("cannot make the server's certificate")
+    controller.authority.server(&names).context("cannot make the server's certificate")
 }
 
-async fn renew(controller: Arc<Controller>, certificate: Arc<Certificate>, mut after: Duration) {
+async fn replace(
+    controller: Arc<Controller>,
+    certificate: Arc<Certificate>,
+    mut names: watch::Receiver<Vec<String>>,
+    mut after: Duration,
+) {
     loop {
         tokio::select! {
             () = tokio::time::sleep(after) => {}
+            changed = names.changed() => if changed.is_err() { return },
             () = controller.ended() => return,
         }
-        match server_certificate(&controller.authority, &controller) {
-            Ok((new, renew_after)) => {
+        match server_certificate(&controller, &names) {
+            Ok((new, replace_after)) => {
                 *certificate.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-                after = renew_after;
-                tracing::info!("renewed the server's certificate");
+                after = replace_after;
+                tracing::info!(names = ?*names.borrow(), "the server has a new certificate");
             }
             Err(error) => {
-                tracing::error!("{error:#}");
+                tracing::error!("the server's certificate stays as it was: {error:#}");
                 after = Duration::from_secs(3600);
             }
         }

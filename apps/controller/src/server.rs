@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The name and the file of the first token.
@@ -35,6 +36,8 @@ pub struct Server {
     state: PathBuf,
     controller: Arc<Controller>,
     election: Election,
+    /// Names and addresses for its certificate, which is made again for each new list.
+    names: watch::Sender<Vec<String>>,
     serving: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
 }
@@ -75,7 +78,8 @@ impl Server {
 
         let (listener, address) = bind(controller.config.listen).await?;
         let router = api::router(&controller);
-        let tls = listener::tls(&controller)?;
+        let names = watch::Sender::new(controller.config.names.clone());
+        let tls = listener::tls(&controller, names.subscribe())?;
         let serving = tokio::spawn(listener::serve(controller.clone(), listener, tls, router));
         let metrics_address = match controller.config.metrics_listen {
             None => None,
@@ -91,7 +95,7 @@ impl Server {
             }
         };
         tracing::info!(name = controller.name, %address, "answers");
-        Ok(Server { address, metrics_address, state, controller, election, serving, background })
+        Ok(Server { address, metrics_address, state, controller, election, names, serving, background })
     }
 
     /// Where it listens; the port is the one that the system chose when 0 was asked for.
@@ -122,6 +126,16 @@ impl Server {
     /// Whether this controller decides at the moment.
     pub fn leads(&self) -> bool {
         self.controller.role.borrow().leadership().is_some()
+    }
+
+    /// Makes the server's certificate again with the names of a configuration, and says so when that has more that differs:
+    /// the rest takes effect after a restart.
+    pub fn reload(&self, config: &Config) {
+        let running = &self.controller.config;
+        if (Config { names: running.names.clone(), ..config.clone() }) != *running {
+            tracing::warn!("of the configuration, only `names` is taken over; the rest needs a restart");
+        }
+        self.names.send_replace(config.names.clone());
     }
 
     /// Ends it: streams are told, requests finish, the leadership is given up.

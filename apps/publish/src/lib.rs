@@ -28,13 +28,15 @@ use capture::Capture;
 use hawser_cloud::Level;
 use hawser_io::media::{self, Recording};
 use server::Server;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::thread;
 use std::time::Duration;
 
 /// The port of the pull protocol.
@@ -160,12 +162,18 @@ impl Config {
     }
 }
 
-/// Publishes as the command line says, until its time is over or SIGINT or SIGTERM arrives.
+/// Publishes as the command line says, until its time is over or SIGINT or SIGTERM arrives; SIGHUP does not end it.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
+    let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
+    thread::spawn(move || {
+        for _ in hangups.forever() {
+            tracing::info!("nothing is read again: another recording or address needs a restart");
+        }
+    });
     let publisher = Publisher::open(&Config::from_args(args)?)?;
     println!("{}", publisher.run(&stop)?);
     Ok(())

@@ -33,10 +33,11 @@ use hawser_units::{ByteSize, PathId};
 use search::{Found, search};
 use servers::Servers;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::{interval, sleep};
@@ -56,17 +57,26 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 /// What is heard of a session's trouble and not acted upon yet; a server that says more of it is not listened to.
 const TROUBLES: usize = 16;
 
-/// Keeps a tunnel up until SIGINT or SIGTERM.
+/// Keeps a tunnel up until SIGINT or SIGTERM; SIGHUP does not end it.
 pub(crate) async fn run(config: ClientConfig) -> Result<()> {
+    let hangup = signal(SignalKind::hangup())?;
     let mut client = Client::start(config).await?;
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         never = client.stay_connected() => match never {},
+        never = say_what_is_read_again(hangup) => match never {},
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
     client.leave().await;
     Ok(())
+}
+
+async fn say_what_is_read_again(mut hangup: Signal) -> Infallible {
+    while hangup.recv().await.is_some() {
+        info!("nothing is read again: certificates are read for each connection, the rest needs a restart");
+    }
+    std::future::pending().await
 }
 
 struct Client {

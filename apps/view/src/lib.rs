@@ -22,7 +22,7 @@ use anyhow::{Context, bail};
 use connection::{Connection, Ended};
 use hawser_codec::pull::MAX_IN_FLIGHT;
 use recorder::Recorder;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -118,10 +118,11 @@ impl Config {
     }
 }
 
-/// Watches as the command line says, until its time is over or SIGINT or SIGTERM arrives.
+/// Watches as the command line says, until its time is over or SIGINT or SIGTERM arrives, or SIGHUP because its terminal was
+/// closed.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot handle signals")?;
     }
     let config = Config::from_args(args)?;

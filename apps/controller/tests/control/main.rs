@@ -7,6 +7,7 @@ mod memory;
 mod nodes;
 mod operators;
 mod preconditions;
+mod reload;
 mod restart;
 mod rig;
 mod tls;

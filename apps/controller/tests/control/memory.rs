@@ -177,7 +177,11 @@ async fn answers_that_are_not_taken_cost_little_and_are_cut() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_connections_that_take_little_cost_little_and_are_cut() {
     let victim = Victim::start().await;
-    let attack = (0..100).map(|number| victim.take_nothing("/docs/swagger-ui-bundle.js", number % 2 * 100));
+    let documents = ["/openapi.json", "/docs/swagger-ui-bundle.js"];
+    let attack = (0..100).map(|number: u32| {
+        let document = documents[number as usize % 2];
+        victim.take_nothing(document, number / 2 % 2 * 100)
+    });
     let connections = futures_util::future::join_all(attack).await;
     victim.has_kept_its_memory();
     for connection in connections {

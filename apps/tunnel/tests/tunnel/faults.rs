@@ -2,6 +2,8 @@
 
 use crate::rig::{HOST4, HOST6, PATIENCE, Rig};
 use crate::traffic::{Connection, Flood, echo};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
 /// From the death of a server to the session at another one.
@@ -39,6 +41,20 @@ fn connections_survive_the_death_of_a_server() {
     assert_eq!(after.sessions[0].addresses, before.addresses);
     rig.route_back_by(1 - dying);
     connection.progresses();
+    connection.end();
+}
+
+#[test]
+fn a_hangup_does_not_end_a_client() {
+    let rig = Rig::new();
+    let _server = rig.server(0, NO_NAT, "");
+    let mut client = rig.client("");
+    let before = client.session();
+    let connection = Connection::open(&rig.client, &rig.host, HOST4);
+    kill(Pid::from_raw(client.process.id().try_into().unwrap()), Signal::SIGHUP).unwrap();
+    connection.progresses();
+    assert_eq!(client.process.ended().unwrap(), None);
+    assert_eq!(client.session().since_unix_ms, before.since_unix_ms, "the session goes on");
     connection.end();
 }
 

@@ -1,0 +1,112 @@
+//! SIGHUP and a controller that runs.
+
+use crate::rig::{PATIENCE, connector};
+use hawser_controller::Args;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use tokio::net::TcpStream;
+
+/// Where the test below, run again by itself in another process, finds its configuration.
+const CONFIG: &str = "HAWSER_TEST_CONTROLLER_CONFIG";
+
+#[test]
+fn is_a_controller_when_told_to() {
+    let Ok(config) = std::env::var(CONFIG) else { return };
+    tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
+        .init();
+    hawser_controller::run(&Args { config: config.into(), check: false, openapi: false }).unwrap();
+}
+
+/// `hawser controller` in another process, and its log.
+struct Process {
+    child: Child,
+    log: Receiver<String>,
+}
+
+impl Process {
+    fn start(config: &Path) -> Process {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "reload::is_a_controller_when_told_to", "--nocapture"])
+            .env(CONFIG, config)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (lines, log) = channel();
+        let output = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            // The test may have ended before the process.
+            output.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+        });
+        Process { child, log }
+    }
+
+    /// The next line of the log with this text.
+    fn says(&self, text: &str) -> String {
+        loop {
+            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{text}: {error}"));
+            if line.contains(text) {
+                return line;
+            }
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id().try_into().unwrap()), signal).unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // There is nothing to be done about it here.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn write_config(state: &Path, more: &str) -> PathBuf {
+    let file = state.join("controller.toml");
+    let text = format!("listen = \"127.0.0.1:0\"\nstate = \"{}\"\n{more}\n", state.display());
+    fs::write(&file, text).unwrap();
+    file
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
+    let state = tempfile::tempdir().unwrap();
+    let mut controller = Process::start(&write_config(state.path(), ""));
+    let line = controller.says("answers");
+    let address: SocketAddr = line.split("address=").nth(1).unwrap().trim().parse().unwrap();
+    let tls = connector(&fs::read_to_string(state.path().join("authority.pem")).unwrap(), b"h2");
+    let is_called = async |name: &'static str| {
+        let socket = TcpStream::connect(address).await.unwrap();
+        tls.connect(name.try_into().unwrap(), socket).await.is_ok()
+    };
+    assert!(is_called("localhost").await && !is_called("controller.example.net").await);
+
+    write_config(state.path(), "names = [\"controller.example.net\"]");
+    controller.signal(Signal::SIGHUP);
+    controller.says("new certificate");
+    assert!(is_called("localhost").await && is_called("controller.example.net").await);
+
+    write_config(state.path(), "names = [\"controller.example.net\"]\nevents = 500");
+    controller.signal(Signal::SIGHUP);
+    controller.says("the rest needs a restart");
+    controller.says("new certificate");
+
+    write_config(state.path(), "listem = 1");
+    controller.signal(Signal::SIGHUP);
+    controller.says("stays as it was");
+    controller.says("listem");
+    assert!(is_called("controller.example.net").await);
+
+    controller.signal(Signal::SIGTERM);
+    assert!(controller.child.wait().unwrap().success());
+}
