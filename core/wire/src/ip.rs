@@ -237,6 +237,29 @@ pub fn traffic_class(packet: &[u8]) -> Result<u8, HeaderError> {
     }
 }
 
+/// Marks an IP packet as having met congestion, with the checksum of its IPv4 header updated (RFC 1624). False, and the
+/// packet as it was, where its sender does not take marks for losses (RFC 3168), or where it is no IP packet.
+pub fn mark_congestion(packet: &mut [u8]) -> bool {
+    if traffic_class(packet).is_ok_and(|class| class & ECN_MASK != 0) {
+        match *packet {
+            [first, tos, .., _] if first >> 4 == 4 && packet.len() >= Ipv4Header::LEN => {
+                let (old, new) = ([first, tos], [first, tos | CE]);
+                let before = u16::from_be_bytes([packet[10], packet[11]]);
+                let sum = fold(u64::from(!before) + u64::from(!u16::from_be_bytes(old)) + sum(&new));
+                packet[1] = new[1];
+                packet[10..12].copy_from_slice(&sum.to_be_bytes());
+                return true;
+            }
+            [first, ..] if first >> 4 == 6 && packet.len() >= Ipv6Header::LEN => {
+                packet[1] |= CE << 4;
+                return true;
+            }
+            _ => {}
+        }
+    }
+    false
+}
+
 /// The ECN field that a packet leaves a tunnel with, or `None` where it must be dropped.
 ///
 /// RFC 6040, section 4.2, but that an outer ECT(1) does not replace an inner ECT(0): no network marks so, and
@@ -340,6 +363,40 @@ mod tests {
             for inner in [not_ect, ect1, ect0, CE] {
                 assert_eq!(decapsulated_ecn(outer, inner), Some(inner));
             }
+        }
+    }
+
+    #[test]
+    fn congestion_is_marked_where_the_sender_listens() {
+        for [source, destination] in [["10.0.0.1:1", "10.0.0.2:2"], ["[fd00::1]:1", "[fd00::2]:2"]] {
+            let packet =
+                |class| udp_packet(source.parse().unwrap(), destination.parse().unwrap(), class, b"payload");
+            for ecn in [0b01, 0b10, CE] {
+                let mut marked = packet(0b1011_1000 | ecn);
+                assert!(mark_congestion(&mut marked));
+                assert_eq!(marked, packet(0b1011_1000 | CE), "{source} {ecn}");
+            }
+            let mut deaf = packet(0b1011_1000);
+            assert!(!mark_congestion(&mut deaf));
+            assert_eq!(deaf, packet(0b1011_1000));
+            for length in 0..packet(1).len().min(20) {
+                let mut cut = packet(1)[..length].to_vec();
+                assert!(!mark_congestion(&mut cut));
+                assert_eq!(cut, packet(1)[..length]);
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_marked_header_keeps_a_right_checksum(mut header in any::<[u8; 20]>(), ecn in 1u8..4) {
+            (header[0], header[1]) = (0x45, header[1] & !ECN_MASK | ecn);
+            header[10..12].fill(0);
+            let sum = checksum(&header);
+            header[10..12].copy_from_slice(&sum.to_be_bytes());
+            prop_assert!(mark_congestion(&mut header));
+            prop_assert_eq!(checksum(&header), 0);
+            prop_assert_eq!(header[1] & ECN_MASK, CE);
         }
     }
 
