@@ -111,7 +111,7 @@ fn text(status: &Status) -> String {
 
 fn session_metrics(page: &mut Page, status: &Status) {
     type Figure = fn(&crate::status::SessionStatus) -> f64;
-    let families: [(&str, &str, &str, Figure); 7] = [
+    let families: [(&str, &str, &str, Figure); 8] = [
         ("sent_bytes_total", "counter", "Bytes of packets taken for the other end", |s| s.sent_bytes as f64),
         ("received_bytes_total", "counter", "Bytes of packets passed on", |s| s.received_bytes as f64),
         ("sent_packets_total", "counter", "Packets taken for the other end", |s| s.sent_packets as f64),
@@ -119,6 +119,12 @@ fn session_metrics(page: &mut Page, status: &Status) {
         ("recovered_packets_total", "counter", "Lost packets recovered from combinations", |s| {
             s.recovered_packets as f64
         }),
+        (
+            "marked_packets_total",
+            "counter",
+            "Packets sent that were marked for their senders to send less",
+            |s| s.marked_packets as f64,
+        ),
         ("redundancy_ratio", "gauge", "Sent besides first transmissions, as a share of these", |s| {
             s.redundancy_ratio
         }),

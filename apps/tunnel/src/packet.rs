@@ -1,10 +1,17 @@
 //! The little of an inner packet that a tunnel looks at.
 
+mod rtp;
+
 use crate::config::Borders;
+use hawser_units::Instant;
+use hawser_wire::ip::{self, UDP};
 use hawser_xnc::Hint;
+use rtp::Streams;
+use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-const UDP: u8 = 17;
+/// Protocols whose header begins with the ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
+const HAVE_PORTS: [u8; 5] = [6, UDP, 33, 132, 136];
 
 /// Who sent an IP packet; none for what is no IP packet.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
@@ -16,37 +23,38 @@ pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     address(packet, 16, 24)
 }
 
-/// What is known of a packet that is to be sent.
-pub(crate) fn hint(packet: &[u8], borders: Borders) -> Hint {
-    let Some((transport, protocol)) = transport(packet) else { return Hint::default() };
-    let addresses = if packet[0] >> 4 == 4 { 12..20 } else { 8..40 };
-    // Ports of TCP and UDP; of other protocols something that does no harm.
-    let ports = packet.get(transport..transport + 4).unwrap_or_default();
-    let words = packet[addresses].chunks(4).chain([ports]);
-    let flow_hash = words.fold(u64::from(protocol), |hash, word| {
-        let word = word.iter().fold(0, |all, byte| all << 8 | u64::from(*byte));
-        (hash ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29)
-    });
-    let border =
-        borders == Borders::Rtp && protocol == UDP && packet.get(transport + 8..).is_some_and(ends_rtp_frame);
-    Hint { border, flow_hash, urgent: dscp(packet) >= FIRST_URGENT }
+/// What tells the packets of a session apart.
+#[derive(Debug)]
+pub(crate) struct Flows {
+    /// With a key of its own, so that nobody can make flows share a queue.
+    hasher: RandomState,
+    /// Streams that are or may be videos, where their frames are looked for.
+    streams: Option<Streams>,
+}
+
+impl Flows {
+    pub(crate) fn new(borders: Borders) -> Flows {
+        Flows { hasher: RandomState::new(), streams: (borders == Borders::Rtp).then(Streams::default) }
+    }
+
+    /// What is known of a packet that is to be sent.
+    pub(crate) fn hint(&mut self, now: Instant, packet: &[u8]) -> Hint {
+        let Some(Transport { protocol, start }) = transport(packet) else { return Hint::default() };
+        let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
+        let transport =
+            start.filter(|_| HAVE_PORTS.contains(&protocol)).and_then(|start| packet.get(start..));
+        let ports = transport.and_then(|transport| transport.first_chunk::<4>());
+        let flow_hash = self.hasher.hash_one((addresses, protocol, ports));
+        let payload = transport.filter(|_| protocol == UDP).and_then(|transport| transport.get(8..));
+        let border = self.streams.as_mut().zip(payload);
+        let border = border.is_some_and(|(streams, payload)| streams.ends_frame(now, flow_hash, payload));
+        let class = ip::traffic_class(packet).unwrap_or_default();
+        Hint { border, flow_hash, urgent: class >> 2 >= FIRST_URGENT, ecn: class & ip::ECN_MASK != 0 }
+    }
 }
 
 /// CS5, above which are voice (VOICE-ADMIT, EF; RFC 5865, RFC 3246) and what keeps networks running (CS6, CS7; RFC 4594).
 const FIRST_URGENT: u8 = 40;
-
-/// The class that the sender gave an IP packet (RFC 2474).
-fn dscp(packet: &[u8]) -> u8 {
-    let [first, second, ..] = *packet else { return 0 };
-    if first >> 4 == 4 { second >> 2 } else { (first & 0xf) << 2 | second >> 6 }
-}
-
-/// Whether a datagram looks like RTP (RFC 3550) with its marker set: version 2 and no packet of RTCP, whose types are
-/// those of RTP with marker between 72 and 76.
-fn ends_rtp_frame(payload: &[u8]) -> bool {
-    let [first, second, ..] = *payload else { return false };
-    payload.len() >= 12 && first >> 6 == 2 && second & 0x80 != 0 && !(72..=76).contains(&(second & 0x7f))
-}
 
 fn address(packet: &[u8], in_ipv4: usize, in_ipv6: usize) -> Option<IpAddr> {
     match packet.first()? >> 4 {
@@ -62,14 +70,41 @@ fn address(packet: &[u8], in_ipv4: usize, in_ipv6: usize) -> Option<IpAddr> {
     }
 }
 
-/// Where the transport header starts, and its protocol; for a fragment after the first there is none.
-fn transport(packet: &[u8]) -> Option<(usize, u8)> {
+/// What an IP packet carries.
+struct Transport {
+    protocol: u8,
+    /// Where its header is; none in a fragment, so that all fragments are of one flow.
+    start: Option<usize>,
+}
+
+/// Headers that may stand between that of IPv6 and what it carries (RFC 8200, section 4), and how many are looked past.
+const OPTIONS: [u8; 3] = [0, 43, 60];
+const FRAGMENT: u8 = 44;
+const MOST_HEADERS: usize = 8;
+
+fn transport(packet: &[u8]) -> Option<Transport> {
     match packet.first()? >> 4 {
         4 if packet.len() >= 20 => {
-            let later_fragment = packet[6] & 0x1f != 0 || packet[7] != 0;
-            Some((if later_fragment { packet.len() } else { usize::from(packet[0] & 0xf) * 4 }, packet[9]))
+            let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
+            let start = (!is_fragment).then_some(usize::from(packet[0] & 0xf) * 4);
+            Some(Transport { protocol: packet[9], start })
         }
-        6 if packet.len() >= 40 => Some((40, packet[6])),
+        6 if packet.len() >= 40 => {
+            let (mut protocol, mut start) = (packet[6], 40);
+            for _ in 0..MOST_HEADERS {
+                let is_option = OPTIONS.contains(&protocol);
+                let Some(header) = packet.get(start..start + 8).filter(|_| is_option || protocol == FRAGMENT)
+                else {
+                    break;
+                };
+                protocol = header[0];
+                if !is_option {
+                    return Some(Transport { protocol, start: None });
+                }
+                start += 8 * (usize::from(header[1]) + 1);
+            }
+            Some(Transport { protocol, start: Some(start) })
+        }
         _ => None,
     }
 }
@@ -98,43 +133,89 @@ mod tests {
         assert_eq!(destination(&packet), Some("::2".parse().unwrap()));
     }
 
+    fn ipv6(next: u8, rest: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x60, 0, 0, 0, 0, 0, next, 64];
+        packet.extend([0xfd; 32]);
+        packet.extend(rest);
+        packet
+    }
+
     #[test]
     fn what_is_cut_short_has_neither_address_nor_flow() {
-        for packet in [udp(1, &[]), [&[0x60], &[0; 39][..]].concat()] {
+        let mut flows = Flows::new(Borders::Rtp);
+        let options = ipv6(0, &[43, 0, 0, 0, 0, 0, 0, 0, UDP, 255, 0, 0, 0, 0, 0, 0]);
+        for packet in [udp(1, &[]), options, ipv6(UDP, &[0x80; 30])] {
             for length in 0..packet.len() {
                 let cut = &packet[..length];
                 assert!(source(cut).is_none() || length >= 20);
-                hint(cut, Borders::Rtp);
+                flows.hint(Instant::ZERO, cut);
             }
         }
     }
 
     #[test]
     fn flows_are_told_apart() {
-        let hash = |packet: &[u8]| hint(packet, Borders::None).flow_hash;
+        let mut flows = Flows::new(Borders::None);
+        let mut hash = |packet: &[u8]| flows.hint(Instant::ZERO, packet).flow_hash;
         assert_eq!(hash(&udp(1, &[1])), hash(&udp(1, &[2])));
         assert_ne!(hash(&udp(1, &[1])), hash(&udp(3, &[1])));
+        let ports = |last: u8| [0x10, 0, 0x20, last, 0, 0, 0, 0];
+        assert_ne!(hash(&ipv6(UDP, &ports(1))), hash(&ipv6(UDP, &ports(2))));
+        assert_ne!(hash(&ipv6(UDP, &ports(1))), hash(&ipv6(6, &ports(1))));
+        let behind_options = |last: u8| ipv6(0, &[&[UDP, 0, 0, 0, 0, 0, 0, 0][..], &ports(last)].concat());
+        assert_ne!(hash(&behind_options(1)), hash(&behind_options(2)));
+        let echo = |number: u8| ipv6(58, &[128, 0, 0, 0, 0, 1, 0, number]);
+        assert_eq!(hash(&echo(1)), hash(&echo(2)), "by their addresses");
+        let mut labelled = ipv6(UDP, &ports(1));
+        labelled[3] = 7;
+        assert_eq!(hash(&labelled), hash(&ipv6(UDP, &ports(1))), "whatever the flow label says");
+        let other = Flows::new(Borders::None).hint(Instant::ZERO, &udp(1, &[])).flow_hash;
+        assert_ne!(hash(&udp(1, &[])), other, "nobody outside can tell which flows share a queue");
     }
 
     #[test]
-    fn what_its_sender_marked_is_urgent() {
-        let is_urgent = |packet: &[u8]| hint(packet, Borders::Rtp).urgent;
+    fn all_fragments_are_of_one_flow() {
+        let mut flows = Flows::new(Borders::Rtp);
+        let mut hash = |packet: &[u8]| flows.hint(Instant::ZERO, packet).flow_hash;
+        let fragment = |flags: u8, offset: u8, payload: &[u8]| {
+            let mut packet = udp(1, payload);
+            (packet[6], packet[7]) = (flags, offset);
+            packet
+        };
+        let mut later = fragment(0, 3, &[]);
+        later[20..24].fill(0xee);
+        assert_eq!(hash(&fragment(0x20, 0, &[])), hash(&later));
+        let of_ipv6 = |offset: u8, port: u8| ipv6(44, &[UDP, 0, 0, offset, 0, 0, 0, 1, port, 0, 0, 0]);
+        assert_eq!(hash(&of_ipv6(1, 1)), hash(&of_ipv6(8, 2)));
+    }
+
+    #[test]
+    fn what_its_sender_marked_is_urgent_and_what_it_listens_to_is_known() {
+        let mut flows = Flows::new(Borders::Rtp);
+        let mut of = |packet: &[u8]| {
+            let hint = flows.hint(Instant::ZERO, packet);
+            (hint.urgent, hint.ecn)
+        };
         for (dscp, urgent) in [(0, false), (34, false), (39, false), (40, true), (46, true), (48, true)] {
-            let mut packet = udp(1, &[]);
-            packet[1] = dscp << 2 | 1;
-            assert_eq!(is_urgent(&packet), urgent, "DSCP {dscp} over IPv4");
-            let mut packet = vec![0; 40];
-            (packet[0], packet[1]) = (0x60 | dscp >> 2, dscp << 6 | 0x1f);
-            assert_eq!(is_urgent(&packet), urgent, "DSCP {dscp} over IPv6");
+            for ecn in 0..4 {
+                let mut packet = udp(1, &[]);
+                packet[1] = dscp << 2 | ecn;
+                assert_eq!(of(&packet), (urgent, ecn > 0), "DSCP {dscp}, ECN {ecn} over IPv4");
+                let mut packet = vec![0; 40];
+                (packet[0], packet[1]) = (0x60 | dscp >> 2, dscp << 6 | ecn << 4 | 0xf);
+                assert_eq!(of(&packet), (urgent, ecn > 0), "DSCP {dscp}, ECN {ecn} over IPv6");
+            }
         }
     }
 
     #[test]
     fn the_marker_of_rtp_ends_a_frame() {
-        let rtp = |second: u8| udp(1, &[&[0x80, second][..], &[0; 10]].concat());
-        assert!(hint(&rtp(0x80 | 96), Borders::Rtp).border);
-        assert!(!hint(&rtp(0x80 | 96), Borders::None).border);
-        assert!(!hint(&rtp(96), Borders::Rtp).border);
-        assert!(!hint(&rtp(200), Borders::Rtp).border, "a report of RTCP");
+        let ends = |borders| {
+            let mut flows = Flows::new(borders);
+            let rtp = |number: u8| udp(1, &[0x80, 0x80 | 96, 0, number, 0, 0, 0, number, 0, 0, 0, 1]);
+            (0..20).filter(|number| flows.hint(Instant::ZERO, &rtp(*number)).border).count()
+        };
+        assert_eq!(ends(Borders::Rtp), 13);
+        assert_eq!(ends(Borders::None), 0);
     }
 }

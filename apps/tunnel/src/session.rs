@@ -15,7 +15,8 @@ use crate::budget::Claim;
 use crate::config::Borders;
 use crate::device::Device;
 use crate::join::{CloseCode, PathNumber};
-use crate::{packet, time};
+use crate::packet::Flows;
+use crate::time;
 use bytes::Bytes;
 use hawser_units::{Instant, MAX_PATHS, PathId};
 use hawser_xnc::{Config, Ecn, Endpoint, is_control};
@@ -29,8 +30,8 @@ use tokio::time::sleep_until;
 /// Packets that the kernel handed over at once.
 pub(crate) type Batch = Vec<Vec<u8>>;
 
-/// Packets that wait for a session: a few trains. They are counted one by one, because those of a modest client come
-/// one by one.
+/// Packets that wait until a session comes round to them: a few trains. They are counted one by one, because those of a
+/// modest client come one by one.
 const PACKETS: usize = 2048;
 
 /// Batches of datagrams that wait for a session.
@@ -116,6 +117,7 @@ pub(crate) struct Dropped {
 
 struct Session {
     settings: Settings,
+    flows: Flows,
     endpoint: Endpoint,
     paths: [Option<Path>; MAX_PATHS],
     wake: Arc<Wake>,
@@ -150,6 +152,7 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
         mtu: 0,
         without_path_since: Some(time::now()),
         outgoing: Vec::new(),
+        flows: Flows::new(settings.borders),
         settings,
     };
     let told = Told { commands: orders, questions, stop: stop.subscribe() };
@@ -185,7 +188,7 @@ impl Session {
                 Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
                 Some(command) = told.commands.recv() => self.obey(command),
                 _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
-                Some(packet) = packets.recv(), if self.has_room() => taken.push(packet),
+                Some(packet) = packets.recv() => taken.push(packet),
                 () = wake.wanted() => {}
                 () = at(deadline) => {}
             }
@@ -193,9 +196,8 @@ impl Session {
             // Neither direction waits for the other one to have nothing to do.
             received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
             received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
-            if self.has_room() {
-                taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKETS));
-            }
+            // Packets wait where flows are told apart, and not in line before that.
+            taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKETS));
             taken.drain(..).for_each(|packet| self.take_packet(now, packet));
             self.drive(now);
             self.claim(packets.len(), datagrams.len());
@@ -291,12 +293,6 @@ impl Session {
         [self.endpoint.poll_timeout(), abandoned, paced].into_iter().flatten().min()
     }
 
-    /// Whether more packets should wait here. Those that should not wait in the device's queue, so that who sends them
-    /// notices, as with any interface that is slower than its users.
-    fn has_room(&self) -> bool {
-        self.endpoint.waiting() as u64 * u64::from(self.settings.mtu) < self.settings.coding.queue_limit.0 / 2
-    }
-
     /// Says what is kept here, and what waits before this and behind it.
     fn claim(&mut self, packets: usize, batches: usize) {
         let channels = (packets + batches * BATCH) as u64 * u64::from(self.settings.mtu);
@@ -308,7 +304,7 @@ impl Session {
             self.dropped.memory += 1;
             return;
         }
-        let hint = packet::hint(&packet, self.settings.borders);
+        let hint = self.flows.hint(now, &packet);
         let bytes = packet.len() as u64;
         // What is refused is counted by the endpoint.
         if self.endpoint.handle_packet(now, packet, hint).is_ok() {

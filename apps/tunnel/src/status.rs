@@ -71,6 +71,9 @@ pub struct SessionStatus {
     pub recovered_packets: u64,
     /// Packets sent that counted as lost at least once.
     pub lost_packets: u64,
+    /// Packets sent that were marked for their senders to send less (ECN).
+    #[serde(default)]
+    pub marked_packets: u64,
     /// What was sent besides the first transmission of each packet, as a share of these.
     pub redundancy_ratio: f64,
     /// The rate of packets taken since the last status, Mb/s.
@@ -199,6 +202,8 @@ impl SessionStatus {
             ("path_ended", dropped.path_ended),
             ("memory", dropped.memory),
             ("expired", stats.sender.expired),
+            ("overflowed", stats.sender.overflowed),
+            ("congested", stats.sender.congested),
             ("given_up", stats.sender.given_up),
             ("unsolved", stats.receiver.unsolved),
             ("garbled", stats.receiver.garbled),
@@ -216,6 +221,7 @@ impl SessionStatus {
             received_bytes,
             recovered_packets: stats.receiver.recovered,
             lost_packets: stats.sender.lost,
+            marked_packets: stats.sender.marked,
             redundancy_ratio: stats.sender.redundancy(),
             sent_mbps: 0.0,
             received_mbps: 0.0,

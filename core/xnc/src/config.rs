@@ -40,6 +40,15 @@ pub struct Config {
     pub connection_share: f64,
     /// A path gets no more than it drains within its least round-trip time and this, by the rate that it was seen to take.
     pub queue_target: Duration,
+    /// The same for packets of other flows while there is one of which it is known where its frames end: the rest of
+    /// `queue_target` is for its next frame.
+    pub queue_target_shared: Duration,
+    /// Where ends of frames are not known: packets of a flow that wait for longer than this for as long as `codel_interval`
+    /// are dropped, or marked if their sender takes marks for losses, one at first and then more often, until its queue is
+    /// shorter (RFC 8289). ...
+    pub codel_target: Duration,
+    /// ... It is what senders take to notice, a round-trip time that is not exceeded often.
+    pub codel_interval: Duration,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
     /// A path on which nothing was acknowledged for this long is quiet. One that is not delivers, even if what it delivers is
@@ -77,7 +86,7 @@ pub struct Config {
     /// Packets are handed out in the order in which they were handed in; one that is missing holds the others back for
     /// this long at most, [`Duration::MAX`] until it comes. None: as they arrive.
     pub reorder: Option<Duration>,
-    /// What may wait for a path with window; what is more is refused.
+    /// What may wait for a path with window; for what is more, packets of the flow are dropped that has most waiting.
     pub queue_limit: ByteSize,
     /// Packets kept for recovery, and at the receiver for decoding and for order. When a fully reliable scheme has sent
     /// so much that is not acknowledged, it waits, as for a stream's flow control; the others give the oldest up.
@@ -102,6 +111,9 @@ impl Config {
             frame_patience_step: Duration::from_millis(40),
             connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
             queue_target: Duration::from_millis(40),
+            queue_target_shared: Duration::from_millis(20),
+            codel_target: Duration::from_millis(15),
+            codel_interval: Duration::from_millis(150),
             queue_delay: Duration::from_millis(100),
             quiet_after: Duration::from_millis(50),
             heard_within: Duration::from_millis(60),

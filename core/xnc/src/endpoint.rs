@@ -78,7 +78,8 @@ impl Endpoint {
     /// Takes a packet of the application.
     ///
     /// # Errors
-    /// When it is not taken: [`Refused::Size`] or [`Refused::QueueFull`].
+    /// When it is not taken: [`Refused::Size`] or [`Refused::QueueFull`]. One that is taken may be dropped later, if too much
+    /// waits for a path.
     pub fn handle_packet(&mut self, now: Instant, packet: Vec<u8>, hint: Hint) -> Result<(), Refused> {
         let result = self.sender.handle_packet(now, packet, hint);
         self.count(result)
@@ -145,7 +146,7 @@ impl Endpoint {
 
     /// What this end did since it began.
     pub fn stats(&self) -> Stats {
-        Stats { sender: *self.sender.stats(), receiver: self.receiver.stats(), refused: self.refused }
+        Stats { sender: self.sender.stats(), receiver: self.receiver.stats(), refused: self.refused }
     }
 
     fn count(&mut self, result: Result<(), Refused>) -> Result<(), Refused> {

@@ -242,8 +242,17 @@ impl Outstanding {
     /// Congestion control remembers for seconds what a path could carry; a cellular one loses that within a step of a
     /// traffic light.
     pub(crate) fn limit(&self, queue: Duration) -> u64 {
+        self.limit_of(|least| least + queue)
+    }
+
+    /// Bytes with which the path has no queue for certain, even if its least time is not quite its own.
+    pub(crate) fn limit_without_queue(&self) -> u64 {
+        self.limit_of(|least| least / 2)
+    }
+
+    fn limit_of(&self, time: impl FnOnce(Duration) -> Duration) -> u64 {
         match (self.timing.min(), self.rate) {
-            (Some(least), Some(rate)) => ((rate * (least + queue).as_secs_f64()) as u64).max(LEAST_LIMIT),
+            (Some(least), Some(rate)) => ((rate * time(least).as_secs_f64()) as u64).max(LEAST_LIMIT),
             _ => u64::MAX,
         }
     }

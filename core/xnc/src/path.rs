@@ -1,5 +1,6 @@
 use crate::config::Config;
 use crate::outstanding::{Content, Outstanding};
+use crate::timing::PERIOD;
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
@@ -49,9 +50,8 @@ pub(crate) struct Path {
     pub(crate) state: PathState,
     /// Bytes handed out since `state` was told, and not in it.
     handed_out: u64,
-    /// The share of the congestion window that may wait in the connection, and how long what is under way may take to drain.
+    /// The share of the congestion window that may wait in the connection.
     queue_share: f64,
-    queue_target: Duration,
     pub(crate) outstanding: Outstanding,
     /// When the next ping is due, should nothing else be sent before.
     pub(crate) next_probe: Instant,
@@ -73,7 +73,6 @@ impl Path {
             state,
             handed_out: 0,
             queue_share: config.connection_share,
-            queue_target: config.queue_target,
             outstanding,
             next_probe: now,
             silent: false,
@@ -115,10 +114,32 @@ impl Path {
         usize::try_from(self.window() / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX)
     }
 
-    /// The same without making a queue.
-    pub(crate) fn room_without_queue(&self, bytes: usize) -> usize {
-        let left = self.outstanding.limit(self.queue_target).saturating_sub(self.outstanding_bytes());
+    /// The same without making a queue that takes longer than `queue` to drain.
+    pub(crate) fn room_within(&self, bytes: usize, queue: Duration) -> usize {
+        self.room_below(self.outstanding.limit(queue), bytes)
+    }
+
+    /// The same for packets that leave the path alone every now and then, for as long as it takes to see it without a queue.
+    /// Flows that always have something to send would otherwise never let its least time be seen, and what they make wait
+    /// would be taken for the path's own after some seconds.
+    pub(crate) fn room_for_bulk(&self, now: Instant, bytes: usize, queue: Duration) -> usize {
+        match self.is_measured(now) {
+            true => self.room_below(self.outstanding.limit_without_queue(), bytes),
+            false => self.room_within(bytes, queue),
+        }
+    }
+
+    fn room_below(&self, limit: u64, bytes: usize) -> usize {
+        let left = limit.saturating_sub(self.outstanding_bytes());
         self.room(bytes).min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
+    }
+
+    /// Whether it is this path's time to be seen without a queue. Paths have theirs one after another.
+    fn is_measured(&self, now: Instant) -> bool {
+        let every = PERIOD.as_nanos() as u64;
+        let turn = every / MAX_PATHS as u64 * self.id.index() as u64;
+        let since = Duration::from_nanos((now.as_nanos() % every + turn) % every);
+        self.outstanding.timing().min().is_some_and(|least| since < (2 * least).min(PERIOD / 8))
     }
 
     /// Whether a ping may be sent. It says its number whole, so it may be sent however many are unacknowledged.

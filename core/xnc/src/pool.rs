@@ -3,7 +3,8 @@
 use crate::Config;
 use crate::memory::{cost, give_back};
 use hawser_units::{Instant, MAX_PATHS, PathId};
-use std::collections::VecDeque;
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -12,10 +13,12 @@ use std::time::Duration;
 pub struct Hint {
     /// It is the last of a video frame: lost packets of different frames are recovered apart.
     pub border: bool,
-    /// Tells flows apart; only bonding looks at it.
+    /// Tells flows apart. Who can choose what it is made of shares the queue of another flow, so it has a secret key.
     pub flow_hash: u64,
     /// It goes before those that wait and are not urgent, and is never part of a frame.
     pub urgent: bool,
+    /// It is an IP packet whose sender takes a mark of congestion for a loss (RFC 3168).
+    pub ecn: bool,
 }
 
 /// A packet that was sent at least once.
@@ -32,6 +35,13 @@ pub(crate) struct Original {
     pub(crate) path: Option<PathId>,
     range: u64,
     frame: u64,
+}
+
+impl Original {
+    /// It counts as lost, and it is not known that it was recovered.
+    pub(crate) fn is_missing(&self) -> bool {
+        matches!(self.fate, Fate::Lost | Fate::Recovering)
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,16 +120,22 @@ pub(crate) struct Pool {
     range_span: Duration,
     /// Packets that are kept though they are settled, because later combinations reach back to them.
     reach: usize,
-    /// The video frames that the packets are of, the last of them still growing.
-    frames: VecDeque<Frame>,
-    first_frame: u64,
+    /// The video frames that the packets are of, by number.
+    frames: BTreeMap<u64, Frame>,
+    next_frame: u64,
+    whole_frames: usize,
+    /// The frame of each flow that is still growing.
+    growing: BTreeMap<u64, u64>,
 }
 
 /// How many packets of a frame were sent, and how many of them arrived.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 struct Frame {
+    flow_hash: u64,
     packets: u32,
     delivered: u32,
+    /// Packets of it that are in the pool.
+    kept: u32,
     is_whole: bool,
 }
 
@@ -134,8 +150,10 @@ impl Pool {
             range_packets: config.range_packets.clamp(1, 63) as u64,
             range_span: config.range_span,
             reach,
-            frames: VecDeque::new(),
-            first_frame: 0,
+            frames: BTreeMap::new(),
+            next_frame: 0,
+            whole_frames: 0,
+            growing: BTreeMap::new(),
         }
     }
 
@@ -211,7 +229,7 @@ impl Pool {
             range.unsettled += 1;
             range.closed = hint.border;
         }
-        let frame = self.count_in_frame(hint.border);
+        let frame = self.count_in_frame(hint);
         self.bytes += cost(&bytes);
         self.originals.push_back(Original {
             bytes,
@@ -226,32 +244,47 @@ impl Pool {
         id
     }
 
-    /// Counts one more packet, and says of which frame it is.
-    fn count_in_frame(&mut self, is_last: bool) -> u64 {
-        if self.frames.back().is_none_or(|frame| frame.is_whole) {
-            self.frames.push_back(Frame::default());
+    /// Counts one more packet of its flow's frame, and says which one that is.
+    fn count_in_frame(&mut self, hint: Hint) -> u64 {
+        let Hint { flow_hash, border, .. } = hint;
+        let number = *self.growing.entry(flow_hash).or_insert_with(|| {
+            self.next_frame += 1;
+            self.next_frame - 1
+        });
+        let new = Frame { flow_hash, packets: 0, delivered: 0, kept: 0, is_whole: false };
+        let frame = self.frames.entry(number).or_insert(new);
+        (frame.packets, frame.kept) = (frame.packets + 1, frame.kept + 1);
+        if border {
+            frame.is_whole = true;
+            self.whole_frames += 1;
+            self.growing.remove(&flow_hash);
         }
-        if let Some(frame) = self.frames.back_mut() {
-            frame.packets += 1;
-            frame.is_whole = is_last;
+        number
+    }
+
+    /// A packet of a frame goes, and with the last of them the frame.
+    fn forget_of_frame(&mut self, number: u64) {
+        let Entry::Occupied(mut entry) = self.frames.entry(number) else { return };
+        entry.get_mut().kept -= 1;
+        if entry.get().kept > 0 {
+            return;
         }
-        self.first_frame + self.frames.len() as u64 - 1
+        let frame = entry.remove();
+        match frame.is_whole {
+            true => self.whole_frames -= 1,
+            false => _ = self.growing.remove(&frame.flow_hash),
+        }
     }
 
     /// The share of the packet's frame that is not known to have arrived; none as long as the frame was not sent whole.
     pub(crate) fn missing_of_frame(&self, id: u64) -> Option<f64> {
-        let place = self.place_of_frame(self.get(id)?.frame)?;
-        let frame = self.frames.get(place).filter(|frame| frame.is_whole)?;
+        let frame = self.frames.get(&self.get(id)?.frame).filter(|frame| frame.is_whole)?;
         Some(1.0 - f64::from(frame.delivered) / f64::from(frame.packets))
     }
 
     /// Whether the end of any frame that is kept is known.
     pub(crate) fn knows_frames(&self) -> bool {
-        self.frames.front().is_some_and(|frame| frame.is_whole)
-    }
-
-    fn place_of_frame(&self, number: u64) -> Option<usize> {
-        usize::try_from(number.checked_sub(self.first_frame)?).ok()
+        self.whole_frames > 0
     }
 
     /// Puts a packet into its last state, unless it is in one; true when it was not.
@@ -262,8 +295,7 @@ impl Pool {
         original.fate = fate;
         let (range, frame) = (original.range, original.frame);
         if fate == Fate::Delivered
-            && let Some(place) = self.place_of_frame(frame)
-            && let Some(frame) = self.frames.get_mut(place)
+            && let Some(frame) = self.frames.get_mut(&frame)
         {
             frame.delivered += 1;
         }
@@ -289,14 +321,13 @@ impl Pool {
         let Some(range) = self.ranges.pop_front() else { return 0 };
         self.first_range += 1;
         self.first += range.count;
-        let gone = self.originals.drain(..range.count as usize);
-        self.bytes -= gone.map(|original| cost(&original.bytes)).sum::<u64>();
+        for _ in 0..range.count {
+            let Some(original) = self.originals.pop_front() else { break };
+            self.bytes -= cost(&original.bytes);
+            self.forget_of_frame(original.frame);
+        }
         give_back(&mut self.originals);
         give_back(&mut self.ranges);
-        let first_frame = self.originals.front().map_or(self.first_frame, |original| original.frame);
-        self.frames.drain(..(first_frame - self.first_frame) as usize);
-        self.first_frame = first_frame;
-        give_back(&mut self.frames);
         range.unsettled
     }
 }

@@ -6,6 +6,7 @@ use crate::path::{Path, Paths};
 use crate::pool::Pool;
 use hawser_units::{Instant, PathId, PathSet};
 use hawser_wire::xnc::PacketHeader;
+use std::time::Duration;
 
 mod blest;
 mod ecf;
@@ -44,6 +45,10 @@ pub(crate) struct Candidate {
     pub(crate) size: usize,
     /// Tells flows apart.
     pub(crate) flow_hash: u64,
+    /// How long the queue may take to drain that it makes on a path.
+    pub(crate) queue: Duration,
+    /// It is of a flow that may always have something to send.
+    pub(crate) is_bulk: bool,
 }
 
 /// What is sent besides new packets.
@@ -143,7 +148,6 @@ mod tests {
     use super::*;
     use crate::outstanding::Content;
     use hawser_wire::xnc::AckBlock;
-    use std::time::Duration;
 
     fn acknowledge(scene: &mut Scene, number: u64) {
         let block =

@@ -1,20 +1,22 @@
 use crate::config::Config;
 use crate::memory::{cost, give_back};
 use crate::outstanding::{Content, LossRule, Outcome};
-use crate::path::{PathState, Paths, QUIC_OVERHEAD};
-use crate::pool::{Fate, Hint, Pool};
-use crate::scheme::{Behaviour, Candidate, Extra, Parts, Place, Recovery, View, frame_size};
+use crate::path::{PathState, Paths};
+use crate::pool::{Hint, Pool};
+use crate::scheme::{Parts, Recovery};
 use crate::stats::{Refused, SenderStats};
 use hawser_units::{Instant, PathId};
-use hawser_wire::xnc::{AckBlock, PacketHeader, emit_ping};
+use hawser_wire::xnc::{AckBlock, PacketHeader};
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 mod outcomes;
 mod queue;
 mod shots;
+mod transmit;
 
 use queue::{Queue, Waiting};
+pub(crate) use transmit::seed;
 
 /// Bytes that a combination has more than the longest packet in it: the header, and the length of a packet.
 pub const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
@@ -54,6 +56,8 @@ pub(crate) struct Sender {
     again: VecDeque<u64>,
     /// Ranges with losses that are to be recovered.
     shots: BTreeSet<u64>,
+    /// Where to go on in `shots` at this time: there is nothing to send for those before.
+    next_shot: Option<(Instant, u64)>,
     events: VecDeque<Event>,
     outcomes: Vec<Outcome>,
     /// When time was handled last.
@@ -68,11 +72,12 @@ impl Sender {
         let parts = Parts::of(&config);
         Sender {
             paths: Paths::default(),
-            queue: Queue::default(),
+            queue: Queue::new(matches!(parts.recovery, Recovery::OneShot { .. })),
             pool: Pool::new(&config, parts.reach),
             planned: VecDeque::new(),
             again: VecDeque::new(),
             shots: BTreeSet::new(),
+            next_shot: None,
             events: VecDeque::new(),
             outcomes: Vec::new(),
             handled_at: Instant::ZERO,
@@ -103,6 +108,7 @@ impl Sender {
     }
 
     pub(crate) fn update_path(&mut self, path: PathId, state: PathState) {
+        self.next_shot = None;
         if let Some(path) = self.paths.get_mut(path) {
             path.update(state);
         }
@@ -132,14 +138,14 @@ impl Sender {
         if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
             return Err(Refused::Size);
         }
-        if self.queue.bytes() + cost(&bytes) > self.config.queue_limit.0 {
+        let limit = self.config.queue_limit.0;
+        if cost(&bytes) > limit {
             return Err(Refused::QueueFull);
         }
         self.stats.packets += 1;
         self.stir(now);
         let hint = Hint { border: hint.border && !hint.urgent, ..hint };
-        let keeps_frames = matches!(self.parts.recovery, Recovery::OneShot { .. });
-        self.queue.push(Waiting { bytes, hint, since: now }, keeps_frames);
+        self.queue.push(Waiting { bytes, hint, since: now }, limit);
         Ok(())
     }
 
@@ -184,7 +190,8 @@ impl Sender {
             self.detect_stragglers(now, path);
         }
         self.watch_paths(now);
-        self.drop_expired(now);
+        self.queue.drop_expired(now, &self.config);
+        self.drop_stale_shots(now);
         self.pool.trim();
         give_back(&mut self.planned);
         give_back(&mut self.again);
@@ -196,7 +203,8 @@ impl Sender {
         let (Some(patience), Some(known)) = (self.straggler_patience(), self.paths.get_mut(path)) else {
             return;
         };
-        let (pool, spares_nothing) = (&self.pool, self.queue.len() == 0 && known.is_quiet(now, &self.config));
+        let (pool, spares_nothing) =
+            (&self.pool, !self.queue.is_pressed() && known.is_quiet(now, &self.config));
         let most = if spares_nothing { 1.0 } else { self.config.straggler_share };
         let is_worth = |id| pool.missing_of_frame(id).is_some_and(|missing| missing <= most);
         known.outstanding.detect_stragglers(now, patience, is_worth, &mut self.outcomes);
@@ -231,7 +239,7 @@ impl Sender {
 
     fn loss_rule(&self) -> LossRule {
         match self.parts.loss {
-            LossRule::Quality(_) if self.queue.len() > 0 => {
+            LossRule::Quality(_) if self.queue.is_pressed() => {
                 LossRule::Quality(self.config.loss_threshold_waiting)
             }
             rule => rule,
@@ -242,8 +250,9 @@ impl Sender {
         self.events.pop_front()
     }
 
-    pub(crate) fn stats(&self) -> &SenderStats {
-        &self.stats
+    pub(crate) fn stats(&self) -> SenderStats {
+        let queue::Counts { expired, overflowed, congested, marked } = self.queue.counts();
+        SenderStats { expired, overflowed, congested, marked, ..self.stats }
     }
 
     /// An acknowledgement goes over a path, whose window it is a part of.
@@ -254,158 +263,6 @@ impl Sender {
         if let Some(path) = self.paths.get_mut(ack.path) {
             path.hand_out(ack.datagram.len());
         }
-    }
-
-    /// The next datagram that a path has window for.
-    pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        self.poll_planned(now)
-            .or_else(|| self.poll_probe(now))
-            .or_else(|| self.poll_shot(now))
-            .or_else(|| self.poll_again(now))
-            .or_else(|| self.poll_extra(now))
-            .or_else(|| self.poll_waiting(now))
-    }
-
-    fn poll_planned(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some((path, content)) = self.planned.pop_front() {
-            if let Some(transmit) = self.transmit(now, path, content) {
-                return Some(transmit);
-            }
-        }
-        None
-    }
-
-    fn poll_probe(&mut self, now: Instant) -> Option<Transmit> {
-        let path = self.paths.iter().find(|path| path.next_probe <= now && path.fits_ping())?.id;
-        self.transmit(now, path, Content::Ping)
-    }
-
-    fn poll_again(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some(&id) = self.again.front() {
-            let Some(original) = self.pool.get(id).filter(|original| original.fate == Fate::Lost) else {
-                self.again.pop_front();
-                continue;
-            };
-            let candidate = candidate(&original.bytes, original.hint);
-            let place = self.place(now, candidate);
-            let path = self.first_of(place, Content::Original(id))?;
-            self.again.pop_front();
-            if let Some(original) = self.pool.get_mut(id) {
-                original.fate = Fate::Sent;
-            }
-            return self.transmit(now, path, Content::Original(id));
-        }
-        None
-    }
-
-    fn poll_extra(&mut self, now: Instant) -> Option<Transmit> {
-        let (path, content) = match self.ask(now, |behaviour, view| behaviour.extra(view))? {
-            Extra::Copy { id, path } => (path, Content::Original(id)),
-            Extra::Coded { start, count, path } => (path, Content::Coded { start, count }),
-        };
-        self.transmit(now, path, content)
-    }
-
-    fn poll_waiting(&mut self, now: Instant) -> Option<Transmit> {
-        self.drop_expired(now);
-        let front = self.queue.front()?;
-        let is_full = self.pool.bytes() + cost(&front.bytes) > self.config.pool_limit.0;
-        let place = self.place(now, candidate(&front.bytes, front.hint));
-        if is_full && self.parts.recovery == Recovery::Resend {
-            return None;
-        }
-        let path = self.first_of(place, Content::Original(self.pool.next()))?;
-        if is_full {
-            self.stats.given_up += self.pool.drop_first_range();
-        }
-        let Waiting { bytes, hint, since } = self.queue.pop()?;
-        let stats = &mut self.stats.paths[path.index()];
-        stats.first += 1;
-        stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
-        let id = self.pool.push(now, since, bytes, hint);
-        self.emit(now, path, Content::Original(id))
-    }
-
-    fn place(&mut self, now: Instant, candidate: Candidate) -> Place {
-        self.ask(now, |behaviour, view| behaviour.place(view, candidate))
-    }
-
-    /// What the scheme says to a question about how things are.
-    fn ask<T>(&mut self, now: Instant, question: impl FnOnce(&mut dyn Behaviour, &View<'_>) -> T) -> T {
-        let view = View {
-            now,
-            config: &self.config,
-            paths: &self.paths,
-            pool: &self.pool,
-            waiting: self.queue.len(),
-        };
-        question(self.parts.behaviour.as_mut(), &view)
-    }
-
-    /// The first path of a place; what is to go on others is planned.
-    fn first_of(&mut self, place: Place, content: Content) -> Option<PathId> {
-        match place {
-            Place::Wait => None,
-            Place::On(path) => Some(path),
-            Place::OnAll(paths) => {
-                let mut paths = paths.iter();
-                let first = paths.next()?;
-                self.planned.extend(paths.map(|path| (path, content)));
-                Some(first)
-            }
-        }
-    }
-
-    /// A datagram besides the first transmission of a packet; none when there is nothing to send any more.
-    fn transmit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
-        let transmit = self.emit(now, path, content)?;
-        let bytes = transmit.datagram.len() as u64;
-        let stats = &mut self.stats.paths[path.index()];
-        if content == Content::Ping {
-            stats.pings += 1;
-            stats.ping_bytes += bytes;
-        } else {
-            stats.recovery += 1;
-            stats.recovery_bytes += bytes;
-        }
-        Some(transmit)
-    }
-
-    fn emit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
-        let rests = self.rests(now);
-        let known = self.paths.get_mut(path)?;
-        let number = known.outstanding.next();
-        let datagram = match content {
-            Content::Ping => emit_ping(number),
-            Content::Original(id) => {
-                let original = self.pool.get_mut(id)?;
-                original.in_flight += 1;
-                original.path = Some(path);
-                let mut datagram = Vec::with_capacity(PacketHeader::LEN + original.bytes.len());
-                datagram.extend(header(1, number, id).emit());
-                datagram.extend_from_slice(&original.bytes);
-                datagram
-            }
-            Content::Coded { start, count } => {
-                let ids = start..start + u64::from(count);
-                let originals = ids.map(|id| self.pool.get(id).map(|original| &original.bytes[..]));
-                let originals: Vec<&[u8]> = originals.collect::<Option<_>>()?;
-                let longest = originals.iter().map(|bytes| bytes.len()).max()?;
-                let mut datagram = Vec::with_capacity(CODED_OVERHEAD + longest);
-                datagram.extend(header(count, number, start).emit());
-                hawser_coding::encode(&originals, seed(path, number, start), &mut datagram);
-                datagram
-            }
-        };
-        let under_way = known.outstanding_bytes();
-        known.outstanding.push(now, content, datagram.len() as u64 + QUIC_OVERHEAD, under_way);
-        known.hand_out(datagram.len());
-        known.next_probe = now + known.probe_interval(&self.config, rests);
-        Some(Transmit { path, datagram })
-    }
-
-    fn drop_expired(&mut self, now: Instant) {
-        self.stats.expired += self.queue.drop_expired(now, &self.config);
     }
 
     fn watch_paths(&mut self, now: Instant) {
@@ -431,17 +288,3 @@ impl Sender {
 
 /// Events that wait to be polled; more are not kept.
 const MAX_EVENTS: usize = 64;
-
-fn candidate(bytes: &[u8], hint: Hint) -> Candidate {
-    Candidate { size: frame_size(bytes), flow_hash: hint.flow_hash }
-}
-
-/// Numbers are cut short to what the frame has room for.
-fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
-    PacketHeader { count, transmission: transmission as u16, start: (start & 0x00ff_ffff) as u32 }
-}
-
-/// The seed of a combination, which both ends know.
-pub(crate) fn seed(path: PathId, transmission: u64, start: u64) -> u64 {
-    (u64::from(u8::from(path)) << 56) ^ (start << 24) ^ transmission
-}

@@ -24,7 +24,7 @@ pub enum Refused {
     /// A packet that is empty, or that fits no path even when coded.
     #[error("a packet of a size that fits no path")]
     Size,
-    /// A packet for which the queue has no room.
+    /// A packet that is larger than the queue.
     #[error("the queue is full")]
     QueueFull,
 }
@@ -75,6 +75,12 @@ pub struct SenderStats {
     pub packets: u64,
     /// Packets that waited for a window until they were of no use.
     pub expired: u64,
+    /// Packets that were dropped because too many waited, and most of them of their flow.
+    pub overflowed: u64,
+    /// Packets that were dropped for their flow to send less.
+    pub congested: u64,
+    /// Packets that were marked for the same reason, and sent.
+    pub marked: u64,
     /// Packets that were sent, were lost, and for which nothing more is done.
     pub given_up: u64,
     /// Packets of which an acknowledgement says that they arrived or could be decoded.

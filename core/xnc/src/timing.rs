@@ -27,7 +27,7 @@ pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
 /// How long the least time is remembered at least. A moving car's path becomes longer by a hundred ms within seconds, which
 /// is not to be taken for a queue for long.
-const PERIOD: Duration = Duration::from_secs(2);
+pub(crate) const PERIOD: Duration = Duration::from_secs(2);
 
 impl Timing {
     /// Takes the time of a transmission; of one that was `alone` it is the path's own.

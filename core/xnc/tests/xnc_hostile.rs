@@ -136,6 +136,7 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
                     border: index + 1 == count,
                     flow_hash: u64::from(index % 3),
                     urgent: index % 5 == 0,
+                    ecn: index % 7 == 0,
                 };
                 let _ = end.handle_packet(*now, vec![1; bytes], hint);
             }

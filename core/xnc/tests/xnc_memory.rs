@@ -161,10 +161,14 @@ fn packets_that_wait_cost_what_they_are_allowed() {
     let _alone = alone();
     let waiting = || {
         let mut end = end(Config { queue_limit: ByteSize(1 << 20), ..Config::default() });
-        while end.handle_packet(Instant::ZERO, vec![7], Hint::default()).is_ok() {}
+        for flow_hash in 0..20_000 {
+            let hint = Hint { flow_hash, border: flow_hash % 2 == 0, ..Hint::default() };
+            end.handle_packet(Instant::ZERO, vec![7], hint).unwrap();
+        }
         end
     };
-    let (_end, cost) = cost_of(waiting);
+    let (end, cost) = cost_of(waiting);
+    assert!(end.stats().sender.overflowed > 10_000);
     assert!(cost < 2 << 20, "{cost} bytes");
 }
 

@@ -35,6 +35,15 @@ pub struct Coding {
     pub connection_share: Option<f64>,
     /// An uplink gets no more than it drains within its least round-trip time and this.
     pub queue_target_ms: Option<u64>,
+    /// The same for packets of other flows while there is a video.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue_target_shared_ms: Option<u64>,
+    /// Of a flow whose packets wait for longer than this, some are dropped or marked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codel_target_ms: Option<u64>,
+    /// As soon as they have done so for this long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub codel_interval_ms: Option<u64>,
     /// An uplink whose acknowledgements are later than at best by more than this gets nothing new.
     pub queue_delay_ms: Option<u64>,
     /// Coded packets beyond the number of lost ones.
@@ -152,6 +161,13 @@ impl Coding {
                 (0.0..=1.0, "0.0 to 1.0"),
             )?,
             queue_target: time("queue_target_ms", self.queue_target_ms, defaults.queue_target)?,
+            queue_target_shared: time(
+                "queue_target_shared_ms",
+                self.queue_target_shared_ms,
+                defaults.queue_target_shared,
+            )?,
+            codel_target: time("codel_target_ms", self.codel_target_ms, defaults.codel_target)?,
+            codel_interval: time("codel_interval_ms", self.codel_interval_ms, defaults.codel_interval)?,
             queue_delay: time("queue_delay_ms", self.queue_delay_ms, defaults.queue_delay)?,
             extra_packets: within(
                 "extra_packets",
@@ -245,6 +261,16 @@ mod tests {
         let Config { queue_limit, pool_limit, .. } = paper;
         let ours = Config { queue_limit, pool_limit, ..config };
         assert_eq!(ours, paper);
+    }
+
+    #[test]
+    fn what_is_not_given_is_not_told_to_clients_that_may_not_know_it() {
+        let told = serde_json::to_string(&Coding::default()).unwrap();
+        assert!(!told.contains("codel") && !told.contains("shared"), "{told}");
+        let given = Coding { codel_target_ms: Some(5), codel_interval_ms: Some(50), ..Coding::default() };
+        let told: Coding = serde_json::from_str(&serde_json::to_string(&given).unwrap()).unwrap();
+        let config = told.config().unwrap();
+        assert_eq!([config.codel_target, config.codel_interval], [5, 50].map(Duration::from_millis));
     }
 
     #[test]

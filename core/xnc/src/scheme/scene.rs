@@ -72,7 +72,7 @@ impl Scene {
 
 /// A packet of a flow.
 pub(super) fn candidate(flow_hash: u64) -> Candidate {
-    Candidate { size: PACKET, flow_hash }
+    Candidate { size: PACKET, flow_hash, queue: Config::default().queue_target, is_bulk: false }
 }
 
 pub(super) fn path(index: u8) -> PathId {

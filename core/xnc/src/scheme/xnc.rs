@@ -13,9 +13,13 @@ pub(crate) struct Soonest;
 
 impl Behaviour for Soonest {
     fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
+        let room = |path: &Path| match candidate.is_bulk {
+            true => path.room_for_bulk(view.now, candidate.size, candidate.queue),
+            false => path.room_within(candidate.size, candidate.queue),
+        };
         let is_any_open = view.paths.iter().any(|path| is_open(path, view.now, view.config));
         let may_take = |path: &&Path| match is_any_open {
-            true => is_open(path, view.now, view.config) && path.room_without_queue(candidate.size) > 0,
+            true => is_open(path, view.now, view.config) && room(path) > 0,
             false => path.outstanding_bytes() < TRIAL && path.fits(candidate.size),
         };
         let paths = view.paths.iter().filter(may_take);

@@ -1,10 +1,18 @@
-//! Packets that wait for a path with window.
+//! Packets that wait for a path with window: fair queueing by flow, each with controlled delay (RFC 8290).
 
 use crate::config::Config;
 use crate::memory::{cost, give_back};
 use crate::pool::Hint;
 use hawser_units::Instant;
-use std::collections::VecDeque;
+use hawser_wire::ip::mark_congestion;
+use std::collections::{BTreeMap, VecDeque};
+
+mod codel;
+mod flow;
+#[cfg(test)]
+mod tests;
+
+use flow::Flow;
 
 /// A packet that was not sent yet.
 #[derive(Debug)]
@@ -14,30 +22,85 @@ pub(super) struct Waiting {
     pub(super) since: Instant,
 }
 
+/// Which of the packets that wait.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// Those whose sender asks for it, in the order in which they came.
+    Urgent,
+    /// Those of flows that tell where their frames end: they cannot send less without harm, and are late sooner.
+    Live,
+    /// The others.
+    Rest,
+}
+
 /// Urgent packets at most that go one after another while others wait.
 const URGENT_IN_A_ROW: u32 = 16;
 
-/// The packets that were not sent yet, in the order in which they came, urgent ones before the others.
+/// Live flows together get so many bytes for each of the others, where they need them and others wait.
+const LIVE_WEIGHT: i64 = 3;
+
+/// Bytes that a flow may send before the next one has its turn: a packet.
+const QUANTUM: i64 = 1500;
+
+/// What recovery may take in advance of a flow's turns, bytes.
+const MOST_DEBT: i64 = 64_000;
+
+/// Flows that are told apart; what is of further ones shares the queues of these.
+const MAX_FLOWS: usize = 1024;
+
+/// Packets of the flow with the longest queue that are dropped at once when there is no room: looking for it takes time.
+const DROPPED_AT_ONCE: usize = 64;
+
+/// Packets that were not sent, and those that were marked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Counts {
+    /// They waited too long.
+    pub(super) expired: u64,
+    /// There was no room, and their flow had most waiting.
+    pub(super) overflowed: u64,
+    /// Their flow is to send less.
+    pub(super) congested: u64,
+    /// They were sent, marked, for their flow to send less.
+    pub(super) marked: u64,
+}
+
+/// The packets that were not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    waiting: VecDeque<Waiting>,
+    keeps_frames: bool,
+    flows: BTreeMap<u64, Flow>,
+    live: Turns,
+    rest: Turns,
+    /// By how many bytes live flows are ahead of their share, while others wait too.
+    ahead: i64,
+    /// Flows that are live.
+    live_flows: usize,
     urgent: VecDeque<Waiting>,
     /// Urgent packets that were sent since another one was.
     urgent_in_a_row: u32,
+    len: usize,
     bytes: u64,
-    /// The flow that told last where a frame ends, when frames are kept whole.
-    framed: Option<u64>,
-    /// The flow of which the frame at the head cannot be whole any more.
-    doomed: Option<u64>,
-    /// Whether a part of the frame at the head was sent.
-    is_begun: bool,
-    /// Frames that were dropped since one was sent.
-    dropped_frames: u32,
+    swept_at: Instant,
+    counts: Counts,
+}
+
+/// Whose turn it is among the flows of a class: deficit round robin, those first that begin to send (RFC 8290, section 4).
+#[derive(Debug, Default)]
+struct Turns {
+    new: VecDeque<u64>,
+    old: VecDeque<u64>,
+    /// Packets that wait.
+    packets: usize,
 }
 
 impl Queue {
+    /// An empty one, which keeps frames whole or not.
+    pub(super) fn new(keeps_frames: bool) -> Self {
+        Queue { keeps_frames, ..Queue::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
-        self.waiting.len() + self.urgent.len()
+        self.len
     }
 
     /// What the packets cost.
@@ -45,205 +108,272 @@ impl Queue {
         self.bytes
     }
 
-    /// The packet that is to be sent next.
-    pub(super) fn front(&self) -> Option<&Waiting> {
-        if self.is_urgent_next() { self.urgent.front() } else { self.waiting.front() }
+    pub(super) fn counts(&self) -> Counts {
+        self.counts
     }
 
-    fn is_urgent_next(&self) -> bool {
-        !self.urgent.is_empty() && (self.urgent_in_a_row < URGENT_IN_A_ROW || self.waiting.is_empty())
+    /// Whether there is a live flow, for which the others leave room.
+    pub(super) fn has_live(&self) -> bool {
+        self.live_flows > 0
     }
 
-    pub(super) fn push(&mut self, waiting: Waiting, keeps_frames: bool) {
-        if keeps_frames && waiting.hint.border {
-            self.framed = Some(waiting.hint.flow_hash);
+    /// Whether what live flows need waits, or anything where there are none.
+    pub(super) fn is_pressed(&self) -> bool {
+        let waiting = if self.has_live() { self.live.packets + self.urgent.len() } else { self.len };
+        waiting > 0
+    }
+
+    /// Takes a packet, and makes room for it in `limit` bytes at the expense of the flow that has most waiting.
+    pub(super) fn push(&mut self, waiting: Waiting, limit: u64) {
+        let added = cost(&waiting.bytes);
+        while self.bytes > limit.saturating_sub(added) && self.drop_from_longest() {}
+        if waiting.hint.urgent {
+            self.len += 1;
+            self.bytes += added;
+            self.urgent.push_back(waiting);
+            return;
         }
-        self.bytes += cost(&waiting.bytes);
-        let queue = if waiting.hint.urgent { &mut self.urgent } else { &mut self.waiting };
-        queue.push_back(waiting);
+        let key = self.key(waiting.hint.flow_hash);
+        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(waiting.since, self.keeps_frames));
+        let was_live = flow.is_live();
+        if flow.tells(&waiting) != was_live {
+            self.change_class(key);
+        }
+        self.change(key, |flow| flow.push(waiting));
+        self.list(key);
     }
 
-    /// The packet that [`Queue::front`] names, which is sent.
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
-        if self.is_urgent_next() {
+    /// The classes in the order in which their packets are to go.
+    pub(super) fn order(&self) -> [Class; 3] {
+        let [first, second] =
+            if self.ahead > 0 { [Class::Rest, Class::Live] } else { [Class::Live, Class::Rest] };
+        match self.urgent_in_a_row < URGENT_IN_A_ROW {
+            true => [Class::Urgent, first, second],
+            false => [first, second, Class::Urgent],
+        }
+    }
+
+    /// The packet of a class that is to be sent next, after those were dropped that have waited too long.
+    pub(super) fn front(&mut self, class: Class, now: Instant, config: &Config) -> Option<&Waiting> {
+        if class == Class::Urgent {
+            self.drop_expired_urgent(now, config);
+            return self.urgent.front();
+        }
+        let key = self.next_flow(class == Class::Live, now, config)?;
+        self.flows.get(&key)?.front()
+    }
+
+    /// Takes the packet that [`Queue::front`] names. None where it was dropped, for its flow to send less.
+    pub(super) fn pop(&mut self, class: Class, now: Instant, config: &Config) -> Option<Waiting> {
+        if class == Class::Urgent {
             self.urgent_in_a_row += 1;
             return self.remove_urgent();
         }
-        self.urgent_in_a_row = 0;
-        let sent = self.remove_front()?;
-        if self.framed == Some(sent.hint.flow_hash) {
-            self.is_begun = !sent.hint.border;
-            self.dropped_frames = 0;
+        let is_live = class == Class::Live;
+        let key = self.turns(is_live).first()?;
+        let flow = self.flows.get_mut(&key)?;
+        let is_congested = flow.is_congested(now, config);
+        if is_congested && !flow.front()?.hint.ecn {
+            self.counts.congested += 1;
+            self.change(key, Flow::drop_front);
+            return None;
         }
+        let mut sent = self.change(key, Flow::send)?;
+        if is_congested && mark_congestion(&mut sent.bytes) {
+            self.counts.marked += 1;
+        }
+        self.urgent_in_a_row = 0;
+        self.balance(is_live, sent.bytes.len() as i64);
         Some(sent)
+    }
+
+    /// Something else was sent for a flow, which its turns pay for.
+    pub(super) fn charge(&mut self, flow_hash: u64, bytes: usize) {
+        self.urgent_in_a_row = 0;
+        if let Some(flow) = self.flows.get_mut(&flow_hash) {
+            flow.deficit = (flow.deficit - bytes as i64).max(-MOST_DEBT);
+        }
     }
 
     /// When a packet has waited too long.
     pub(super) fn deadline(&self, config: &Config) -> Option<Instant> {
         let urgent = self.urgent.front().map(|front| front.since + config.patience);
-        urgent.into_iter().chain(self.deadline_of_waiting(config)).min()
+        self.flows.values().filter_map(|flow| flow.deadline(config)).chain(urgent).min()
     }
 
-    /// When the first that is not urgent has waited too long. It is given more time when a part of its frame was sent, and
-    /// when the frames before were dropped.
-    fn deadline_of_waiting(&self, config: &Config) -> Option<Instant> {
-        let front = self.waiting.front()?;
-        let patience = match self.framed == Some(front.hint.flow_hash) {
-            false => config.patience,
-            true if self.is_begun => config.expiry,
-            true => {
-                let further = config.frame_patience_step.saturating_mul(self.dropped_frames);
-                config.frame_patience.saturating_add(further).min(config.patience)
+    /// Drops what waited too long, and forgets flows of which nothing comes any more.
+    pub(super) fn drop_expired(&mut self, now: Instant, config: &Config) {
+        self.drop_expired_urgent(now, config);
+        let late = self.flows.iter().filter(|(_, flow)| flow.has_expired(now, config));
+        let late: Vec<u64> = late.map(|(key, _)| *key).collect();
+        late.into_iter().for_each(|key| self.expire(key, now, config));
+        if self.swept_at + flow::MEMORY <= now {
+            self.swept_at = now;
+            self.forget(|flow| flow.is_unused(now));
+        }
+    }
+
+    /// The flow of a class whose turn it is.
+    fn next_flow(&mut self, is_live: bool, now: Instant, config: &Config) -> Option<u64> {
+        loop {
+            let key = self.turns(is_live).first()?;
+            self.expire(key, now, config);
+            let (turns, flow) = self.turns_and_flow(is_live, key)?;
+            if flow.len() == 0 {
+                flow.is_listed = turns.rest();
+            } else if flow.deficit <= 0 {
+                flow.deficit += QUANTUM;
+                turns.pass();
+            } else {
+                return Some(key);
             }
-        };
-        Some(front.since + patience)
+        }
     }
 
-    /// Drops what waited too long, and says how many packets these are. A frame of which a packet is dropped cannot be
-    /// shown: the rest of it goes too.
-    pub(super) fn drop_expired(&mut self, now: Instant, config: &Config) -> u64 {
-        let mut dropped = 0;
+    /// The queue of a flow: its own, as long as there are not too many.
+    fn key(&mut self, flow_hash: u64) -> u64 {
+        if self.flows.len() < MAX_FLOWS || self.flows.contains_key(&flow_hash) {
+            return flow_hash;
+        }
+        if self.live.len() + self.rest.len() + self.live_flows < self.flows.len() {
+            self.forget(|flow| !flow.is_live());
+            return flow_hash;
+        }
+        let nearest = self.flows.range(flow_hash..).chain(&self.flows).next();
+        nearest.map_or(flow_hash, |(key, _)| *key)
+    }
+
+    /// Forgets those flows without a turn of which `is_useless` says so.
+    fn forget(&mut self, is_useless: impl Fn(&Flow) -> bool) {
+        self.flows.retain(|_, flow| flow.is_listed || !is_useless(flow));
+        self.live_flows = self.flows.values().filter(|flow| flow.is_live()).count();
+    }
+
+    /// Gives a flow its turns.
+    fn list(&mut self, key: u64) {
+        let Some(flow) = self.flows.get_mut(&key).filter(|flow| !flow.is_listed) else { return };
+        (flow.is_listed, flow.deficit) = (true, QUANTUM);
+        let is_live = flow.is_live();
+        self.turns(is_live).new.push_back(key);
+    }
+
+    /// A flow is live now and was not, or the other way round: its turns are among those of the others.
+    fn change_class(&mut self, key: u64) {
+        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let (is_live, packets) = (flow.is_live(), flow.len());
+        flow.is_listed = false;
+        self.live_flows = if is_live { self.live_flows + 1 } else { self.live_flows - 1 };
+        let former = self.turns(!is_live);
+        former.remove(key);
+        former.packets -= packets;
+        self.turns(is_live).packets += packets;
+    }
+
+    /// Does something to the packets of a flow, and counts what it changes.
+    fn change<T>(&mut self, key: u64, change: impl FnOnce(&mut Flow) -> T) -> T
+    where
+        T: Default,
+    {
+        let Some(flow) = self.flows.get_mut(&key) else { return T::default() };
+        let (len, bytes) = (flow.len(), flow.bytes());
+        let changed = change(flow);
+        let (is_live, len_now, bytes_now) = (flow.is_live(), flow.len(), flow.bytes());
+        self.len = self.len + len_now - len;
+        self.bytes = self.bytes + bytes_now - bytes;
+        let turns = self.turns(is_live);
+        turns.packets = turns.packets + len_now - len;
+        changed
+    }
+
+    /// Drops what waited too long of a flow.
+    fn expire(&mut self, key: u64, now: Instant, config: &Config) {
+        let before = self.len;
+        if self.flows.get(&key).is_some_and(|flow| flow.has_expired(now, config)) {
+            self.change(key, |flow| flow.drop_expired(now, config));
+        }
+        self.counts.expired += (before - self.len) as u64;
+    }
+
+    fn drop_expired_urgent(&mut self, now: Instant, config: &Config) {
         while self.urgent.front().is_some_and(|front| front.since + config.patience <= now) {
             self.remove_urgent();
-            dropped += 1;
+            self.counts.expired += 1;
         }
-        while let Some(Hint { border, flow_hash, .. }) = self.waiting.front().map(|front| front.hint) {
-            let is_late = self.deadline_of_waiting(config).is_some_and(|deadline| deadline <= now);
-            if !is_late && self.doomed != Some(flow_hash) {
-                break;
+    }
+
+    /// Drops packets from the head of the flow that has most waiting; false when nothing waits.
+    fn drop_from_longest(&mut self) -> bool {
+        let longest = self.flows.iter().max_by_key(|(_, flow)| flow.bytes());
+        let longest = longest.map(|(key, flow)| (*key, flow.bytes(), flow.len()));
+        let of_flows: u64 = self.flows.values().map(Flow::bytes).sum();
+        let before = self.len;
+        let at_once = |packets: usize| (packets / 2).clamp(1, DROPPED_AT_ONCE);
+        match longest.filter(|(_, bytes, _)| *bytes > 0 && *bytes >= self.bytes - of_flows) {
+            Some((key, _, packets)) => {
+                self.change(key, |flow| (0..at_once(packets)).for_each(|_| flow.drop_front()));
             }
-            if self.framed == Some(flow_hash) {
-                self.doomed = (!border).then_some(flow_hash);
-                self.is_begun &= !border;
-                self.dropped_frames = self.dropped_frames.saturating_add(border.into());
-            }
-            self.remove_front();
-            dropped += 1;
+            None => (0..at_once(self.urgent.len())).for_each(|_| drop(self.remove_urgent())),
         }
-        dropped
+        self.counts.overflowed += (before - self.len) as u64;
+        self.len < before
+    }
+
+    /// What was sent of one class while the other one waits is set off against its share.
+    fn balance(&mut self, is_live: bool, bytes: i64) {
+        let most = LIVE_WEIGHT * QUANTUM;
+        let ahead = if is_live { self.ahead + bytes } else { self.ahead - LIVE_WEIGHT * bytes };
+        self.ahead = if self.turns(!is_live).packets > 0 { ahead.clamp(-most, most) } else { 0 };
+    }
+
+    fn turns(&mut self, is_live: bool) -> &mut Turns {
+        if is_live { &mut self.live } else { &mut self.rest }
+    }
+
+    fn turns_and_flow(&mut self, is_live: bool, key: u64) -> Option<(&mut Turns, &mut Flow)> {
+        let turns = if is_live { &mut self.live } else { &mut self.rest };
+        Some((turns, self.flows.get_mut(&key)?))
     }
 
     fn remove_urgent(&mut self) -> Option<Waiting> {
         let front = self.urgent.pop_front()?;
+        self.len -= 1;
         self.bytes -= cost(&front.bytes);
         give_back(&mut self.urgent);
         Some(front)
     }
-
-    fn remove_front(&mut self) -> Option<Waiting> {
-        let front = self.waiting.pop_front()?;
-        self.bytes -= cost(&front.bytes);
-        give_back(&mut self.waiting);
-        Some(front)
-    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use std::time::Duration;
+impl Turns {
+    fn len(&self) -> usize {
+        self.new.len() + self.old.len()
+    }
 
-    const FLOW: u64 = 7;
+    fn first(&self) -> Option<u64> {
+        self.new.front().or(self.old.front()).copied()
+    }
 
-    /// Frames of three packets that came at once.
-    fn queue(frames: u32) -> Queue {
-        let mut queue = Queue::default();
-        for index in 0..3 * frames {
-            let hint = Hint { border: index % 3 == 2, flow_hash: FLOW, ..Hint::default() };
-            let since = Instant::ZERO + index / 3 * Duration::from_millis(33);
-            queue.push(Waiting { bytes: vec![0; 10], hint, since }, true);
+    /// The first has had its turn.
+    fn pass(&mut self) {
+        let first = self.new.pop_front().or_else(|| self.old.pop_front());
+        self.old.extend(first);
+    }
+
+    /// The first has nothing that waits. One that was new waits for the others nevertheless, so that it is not new again
+    /// before they had their turn (RFC 8290, section 4.2). Whether it still has turns.
+    fn rest(&mut self) -> bool {
+        let stays = !self.new.is_empty() && !self.old.is_empty();
+        if stays {
+            self.pass();
+        } else if self.new.pop_front().is_none() {
+            self.old.pop_front();
         }
-        queue
+        give_back(&mut self.new);
+        give_back(&mut self.old);
+        stays
     }
 
-    fn config() -> Config {
-        Config {
-            frame_patience: Duration::from_millis(60),
-            frame_patience_step: Duration::from_millis(30),
-            patience: Duration::from_millis(100),
-            expiry: Duration::from_millis(300),
-            ..Config::default()
-        }
-    }
-
-    #[test]
-    fn a_frame_goes_as_a_whole() {
-        let mut queue = queue(3);
-        let late = queue.deadline(&config()).unwrap();
-        assert_eq!(late, Instant::ZERO + Duration::from_millis(60));
-        assert_eq!(queue.drop_expired(late, &config()), 3);
-        assert_eq!((queue.len(), queue.bytes()), (6, 6 * cost(&[0; 10])));
-    }
-
-    #[test]
-    fn the_frame_after_a_dropped_one_may_wait_longer() {
-        let mut queue = queue(6);
-        let mut waits = Vec::new();
-        while let Some(late) = queue.deadline(&config()) {
-            let since = queue.front().unwrap().since;
-            waits.push(late.saturating_since(since).as_millis());
-            queue.drop_expired(late, &config());
-            if waits.len() == 4 {
-                queue.pop();
-                queue.pop();
-                queue.pop();
-            }
-        }
-        assert_eq!(waits, [60, 90, 100, 100, 60]);
-    }
-
-    #[test]
-    fn a_frame_that_was_begun_is_given_more_time() {
-        let mut queue = queue(2);
-        queue.pop();
-        assert_eq!(queue.drop_expired(Instant::ZERO + Duration::from_millis(299), &config()), 0);
-        assert_eq!(queue.drop_expired(Instant::ZERO + Duration::from_millis(300), &config()), 5);
-        assert_eq!(queue.deadline(&config()), None);
-    }
-
-    fn push_urgent(queue: &mut Queue, ms: u64) {
-        let hint = Hint { urgent: true, flow_hash: FLOW, ..Hint::default() };
-        queue.push(
-            Waiting { bytes: vec![0; 10], hint, since: Instant::ZERO + Duration::from_millis(ms) },
-            true,
-        );
-    }
-
-    #[test]
-    fn urgent_packets_go_first_and_leave_the_others_a_little() {
-        let mut queue = queue(1);
-        queue.pop();
-        (0..40).for_each(|ms| push_urgent(&mut queue, ms));
-        let order: Vec<Waiting> = std::iter::from_fn(|| queue.pop()).collect();
-        let of_others: Vec<usize> = (0..42).filter(|index| !order[*index].hint.urgent).collect();
-        assert_eq!(of_others, [16, 33]);
-        assert!(order.iter().filter(|waiting| waiting.hint.urgent).is_sorted_by_key(|waiting| waiting.since));
-        assert_eq!((queue.len(), queue.bytes()), (0, 0));
-    }
-
-    #[test]
-    fn urgent_packets_expire_and_do_not_go_with_a_frame() {
-        let mut queue = queue(1);
-        push_urgent(&mut queue, 0);
-        push_urgent(&mut queue, 30);
-        let at = |ms| Instant::ZERO + Duration::from_millis(ms);
-        assert_eq!(queue.drop_expired(at(60), &config()), 3, "the frame");
-        assert_eq!(queue.deadline(&config()), Some(at(100)));
-        assert_eq!(queue.drop_expired(at(100), &config()), 1);
-        assert_eq!(queue.front().unwrap().since, at(30));
-    }
-
-    #[test]
-    fn the_packets_of_others_do_not_go_with_a_frame() {
-        let mut queue = queue(1);
-        let other = Waiting {
-            bytes: vec![0],
-            hint: Hint::default(),
-            since: Instant::ZERO + Duration::from_millis(50),
-        };
-        queue.push(other, true);
-        assert_eq!(queue.drop_expired(Instant::ZERO + Duration::from_millis(100), &config()), 3);
-        assert_eq!(queue.front().unwrap().hint.flow_hash, 0);
-        assert_eq!(queue.deadline(&config()), Some(Instant::ZERO + Duration::from_millis(150)));
+    fn remove(&mut self, key: u64) {
+        self.new.retain(|listed| *listed != key);
+        self.old.retain(|listed| *listed != key);
     }
 }

@@ -18,6 +18,7 @@ impl Sender {
         if let Some((number, range)) = self.pool.range_of(id) {
             range.recover_at.get_or_insert(now + self.config.gather);
             self.shots.insert(number);
+            self.next_shot = None;
         }
     }
 
@@ -57,22 +58,83 @@ impl Sender {
         }
     }
 
-    /// Fires the shots that are due and that the windows take.
+    /// Fires the shots that are due and that the windows take. Until windows, losses or the time change, nothing can be sent
+    /// for a range that was passed by.
     pub(super) fn poll_shot(&mut self, now: Instant) -> Option<Transmit> {
-        let numbers: Vec<u64> = self.shots.iter().copied().collect();
-        for number in numbers {
+        let mut from = self.next_shot.filter(|(at, _)| *at == now).map_or(0, |(_, number)| number);
+        while let Some(&number) = self.shots.range(from..).next() {
+            self.next_shot = Some((now, number));
             let due = self.pool.range(number).map(|range| range.recover_at.is_some_and(|at| at <= now));
-            if due == Some(false) {
-                continue;
+            if due != Some(false) {
+                if self.shoot(now, number) {
+                    self.unload(now, number);
+                }
+                if let Some(transmit) = self.poll_planned(now) {
+                    return Some(transmit);
+                }
             }
-            if self.shoot(now, number) {
-                self.unload(now, number);
-            }
-            if let Some(transmit) = self.poll_planned(now) {
-                return Some(transmit);
-            }
+            from = number + 1;
         }
+        self.next_shot = Some((now, from));
         None
+    }
+
+    /// Gives up the shots for the oldest packets, as long as these are of no use any more.
+    pub(super) fn drop_stale_shots(&mut self, now: Instant) {
+        self.next_shot = None;
+        while let Some(&number) = self.shots.first()
+            && self.is_stale(now, number)
+        {
+            self.abandon(number);
+            self.unload(now, number);
+        }
+    }
+
+    /// Whether something is still to be recovered of a range, and all of it is of no use any more.
+    fn is_stale(&self, now: Instant, number: u64) -> bool {
+        let Some(range) = self.pool.range(number) else { return false };
+        let mut missing = self.pool.members(range).filter(|(_, original)| original.is_missing()).peekable();
+        missing.peek().is_some() && missing.all(|(_, original)| self.is_expired(now, original))
+    }
+
+    fn is_expired(&self, now: Instant, original: &Original) -> bool {
+        original.since + self.config.expiry <= now
+    }
+
+    /// Gives up what is still to be recovered of a range.
+    fn abandon(&mut self, number: u64) {
+        let Some(range) = self.pool.range(number) else { return };
+        let missing = self.pool.members(range).filter(|(_, original)| original.is_missing());
+        let missing: Vec<u64> = missing.map(|(id, _)| id).collect();
+        missing.into_iter().for_each(|id| self.give_up(id));
+        if let Some(range) = self.pool.range_mut(number) {
+            range.shot.owed = 0;
+        }
+    }
+
+    /// Whether what was planned is of use when it is handed out.
+    pub(super) fn is_wanted(&self, now: Instant, content: Content) -> bool {
+        let ids = match content {
+            Content::Ping => return true,
+            Content::Original(id) => id..id + 1,
+            Content::Coded { start, count } => start..start + u64::from(count),
+        };
+        let is_reliable = self.parts.recovery == Recovery::Resend;
+        let mut originals = ids.filter_map(|id| self.pool.get(id));
+        originals.any(|original| is_reliable || !self.is_expired(now, original))
+    }
+
+    /// Something that was planned is not sent.
+    pub(super) fn drop_planned(&mut self, now: Instant, content: Content) {
+        match content {
+            Content::Coded { start, count } => self.coded_decided(now, start, count, false),
+            Content::Original(id) => {
+                if let Some((number, _)) = self.pool.range_of(id) {
+                    self.judge(now, number);
+                }
+            }
+            Content::Ping => {}
+        }
     }
 
     /// Plans what the windows take of the shot for a range; true when nothing remains of it.
@@ -81,7 +143,12 @@ impl Sender {
     /// that far, and the shot would not be fired before it is of no use; so it begins with the first window, before all
     /// packets that are new.
     fn shoot(&mut self, now: Instant, number: u64) -> bool {
-        if self.pool.range(number).is_some_and(|range| range.shot.owed == 0) && !self.load(now, number) {
+        let is_owed = self.pool.range(number).is_some_and(|range| range.shot.owed > 0);
+        if is_owed && self.is_stale(now, number) {
+            self.abandon(number);
+            return true;
+        }
+        if !is_owed && !self.load(now, number) {
             return true;
         }
         let Some(mut shot) = self.pool.range(number).map(|range| range.shot) else { return true };
@@ -147,19 +214,25 @@ impl Sender {
     /// for is part of it, as long as it is not known to have been recovered.
     fn load(&mut self, now: Instant, number: u64) -> bool {
         let Some(range) = self.pool.range(number) else { return false };
-        let (before, mut is_new) = (range.shot, false);
-        let is_missing = |(_, original): &(u64, &Original)| {
-            is_new |= original.fate == Fate::Lost;
-            matches!(original.fate, Fate::Lost | Fate::Recovering)
+        let before = range.shot;
+        let missing = self.pool.members(range).filter(|(_, original)| original.is_missing());
+        let missing: Vec<(u64, &Original)> = missing.collect();
+        // Of a flow packets are sent in the order in which they came: one that is still of use keeps those before it.
+        let is_of_use = |(_, original): &&(u64, &Original)| {
+            let of_flow = missing.iter().filter(|(_, other)| other.hint.flow_hash == original.hint.flow_hash);
+            of_flow.into_iter().any(|(_, other)| !self.is_expired(now, other))
         };
-        let missing: Vec<u64> = self.pool.members(range).filter(is_missing).map(|(id, _)| id).collect();
+        let is_new = |(_, original): &&(u64, &Original)| original.fate == Fate::Lost;
+        if !missing.iter().any(|lost| is_new(&lost)) {
+            return false;
+        }
+        let (wanted, stale): (Vec<_>, Vec<_>) = missing.iter().partition(is_of_use);
+        let is_new = wanted.iter().any(|lost| is_new(&lost));
+        let [missing, stale] = [wanted, stale].map(|ids| ids.iter().map(|(id, _)| *id).collect::<Vec<u64>>());
+        stale.into_iter().for_each(|id| self.give_up(id));
         let (Some(&first), Some(&last), true) = (missing.first(), missing.last(), is_new) else {
             return false;
         };
-        if self.pool.get(last).is_none_or(|original| original.since + self.config.expiry <= now) {
-            missing.into_iter().for_each(|id| self.give_up(id));
-            return false;
-        }
         for id in &missing {
             if let Some(original) = self.pool.get_mut(*id) {
                 original.fate = Fate::Recovering;
@@ -187,7 +260,7 @@ impl Sender {
     fn shot_rule(&self, fired: u32) -> ShotRule {
         let Config { path_share, total_share, .. } = self.config;
         let is_first = fired <= 1;
-        let extra = match is_first && self.queue.len() > 0 {
+        let extra = match is_first && self.queue.is_pressed() {
             true => self.config.extra_packets_waiting,
             false => self.config.extra_packets,
         };
@@ -207,85 +280,9 @@ impl Sender {
         paths.sort_by_key(|path| {
             (!path.was_heard(now, &self.config), expected(path, now, &self.config, size))
         });
-        paths.into_iter().map(|path| (path.id, path.room_without_queue(size))).collect()
+        paths.into_iter().map(|path| (path.id, path.room_within(size, self.config.queue_target))).collect()
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::path::{PathState, Rtt};
-    use crate::pool::Hint;
-    use hawser_units::ByteSize;
-    use hawser_wire::xnc::{AckBlock, Frame};
-    use std::time::Duration;
-
-    const MS: Duration = Duration::from_millis(1);
-
-    fn path(index: u8) -> PathId {
-        PathId::try_from(index).unwrap()
-    }
-
-    fn two_paths(config: Config) -> Sender {
-        let mut sender = Sender::new(config);
-        let state = PathState {
-            congestion_window: ByteSize(100_000),
-            in_flight: ByteSize(0),
-            queued: ByteSize(0),
-            rtt: Rtt::default(),
-            datagram_size: 1400,
-        };
-        for id in [path(0), path(1)] {
-            sender.add_path(Instant::ZERO, id);
-            sender.update_path(id, state);
-        }
-        sender
-    }
-
-    /// A packet that went over a path, from one time to another in milliseconds.
-    fn deliver(sender: &mut Sender, id: PathId, sent: u32, acknowledged: u32) {
-        let outstanding = &mut sender.paths.get_mut(id).unwrap().outstanding;
-        let number = outstanding.next();
-        outstanding.push(Instant::ZERO + sent * MS, Content::Original(0), 1000, 0);
-        let block = AckBlock { path: id, delay: Duration::ZERO, ranges: vec![number..=number], ecn: None };
-        outstanding.acknowledge(Instant::ZERO + acknowledged * MS, &block, &mut Vec::new()).unwrap();
-    }
-
-    #[test]
-    fn a_path_that_was_not_heard_of_lately_comes_last() {
-        let mut sender = two_paths(Config { heard_within: 60 * MS, ..Config::default() });
-        deliver(&mut sender, path(0), 0, 20);
-        deliver(&mut sender, path(1), 40, 80);
-        let order = |sender: &Sender, ms: u32| {
-            let rooms = sender.rooms(Instant::ZERO + ms * MS, 1000);
-            rooms.iter().map(|(path, _)| path.index()).collect::<Vec<_>>()
-        };
-        assert_eq!(order(&sender, 80), [0, 1], "the path of 20 ms is the better one");
-        assert_eq!(order(&sender, 81), [1, 0], "but delivered nothing that was sent in the last 80 ms");
-        deliver(&mut sender, path(0), 81, 101);
-        assert_eq!(order(&sender, 101), [0, 1]);
-    }
-
-    #[test]
-    fn what_is_lost_again_goes_over_more_paths() {
-        let mut sender = two_paths(Config::default());
-        let packets = |sender: &mut Sender, now: Instant| {
-            let transmits = std::iter::from_fn(|| sender.poll_transmit(now));
-            let packets =
-                transmits.filter(|sent| matches!(Frame::parse(&sent.datagram), Ok(Frame::Packet(..))));
-            packets.map(|sent| sent.path.index()).collect::<Vec<_>>()
-        };
-        let mut now = Instant::ZERO;
-        sender.handle_packet(now, vec![7; 1000], Hint::default()).unwrap();
-        assert_eq!(packets(&mut sender, now).len(), 1);
-        for copies in [1, 2] {
-            sender.lost(now, Content::Original(0));
-            now += sender.config.gather;
-            let mut used = packets(&mut sender, now);
-            used.sort();
-            assert_eq!(used.len(), copies);
-            used.dedup();
-            assert_eq!(used.len(), copies, "each over a path of its own");
-        }
-    }
-}
+mod tests;

@@ -132,14 +132,25 @@ impl Network {
 
     /// Hands packets of a frame to the first end. Their first bytes are their number.
     pub(crate) fn send_frame(&mut self, packets: u64, bytes: usize) {
+        self.send_frame_of(Hint::default(), packets, bytes);
+    }
+
+    /// The same of a flow.
+    pub(crate) fn send_frame_of(&mut self, hint: Hint, packets: u64, bytes: usize) {
         for index in 0..packets {
-            let mut packet = vec![self.sent as u8; bytes.max(8)];
-            packet[..8].copy_from_slice(&self.sent.to_be_bytes());
-            self.sent += 1;
-            let hint = Hint { border: index + 1 == packets, ..Hint::default() };
-            self.ends[0].handle_packet(self.now, packet, hint).unwrap();
+            self.send(Hint { border: index + 1 == packets, ..hint }, bytes);
         }
         self.turn();
+    }
+
+    /// Hands a packet to the first end, and says its number.
+    pub(crate) fn send(&mut self, hint: Hint, bytes: usize) -> u64 {
+        let number = self.sent;
+        let mut packet = vec![number as u8; bytes.max(8)];
+        packet[..8].copy_from_slice(&number.to_be_bytes());
+        self.sent += 1;
+        self.ends[0].handle_packet(self.now, packet, hint).unwrap();
+        number
     }
 
     /// Lets time pass.

@@ -1,0 +1,112 @@
+//! Controlled delay (RFC 8289): of a queue that stays longer than it needs to, a packet is dropped every now and then.
+
+use crate::config::Config;
+use hawser_units::Instant;
+use std::time::Duration;
+
+/// A queue of less than this is not shortened: a packet that is being sent is no queue (RFC 8289, section 5.4).
+const LEAST_BYTES: u64 = 1500;
+
+/// After fewer intervals without a drop the rate of drops goes on where it was (RFC 8289, section 5.4).
+const RESUMED_WITHIN: u32 = 16;
+
+/// The state of one queue.
+#[derive(Debug, Default)]
+pub(super) struct Codel {
+    /// When packets will have waited too long for an interval.
+    above_from: Option<Instant>,
+    is_dropping: bool,
+    next_drop: Instant,
+    /// Packets dropped since dropping began, and of these when it began last.
+    count: u32,
+    count_before: u32,
+}
+
+impl Codel {
+    /// Whether a packet that is taken from the head now, after it waited for `waited`, is to be dropped or marked. `bytes`
+    /// are those that wait, the packet's among them.
+    pub(super) fn is_to_drop(&mut self, now: Instant, waited: Duration, bytes: u64, config: &Config) -> bool {
+        let interval = config.codel_interval;
+        let is_above = self.is_above(now, waited, bytes, config);
+        if self.is_dropping {
+            self.is_dropping = is_above;
+            if !is_above || now < self.next_drop {
+                return false;
+            }
+            self.count = self.count.saturating_add(1);
+            self.next_drop = control_law(self.next_drop, interval, self.count);
+            return true;
+        }
+        if !is_above {
+            return false;
+        }
+        self.is_dropping = true;
+        let since = self.count.saturating_sub(self.count_before);
+        let resumes = now.saturating_since(self.next_drop) < interval * RESUMED_WITHIN;
+        self.count = if since > 1 && resumes { since } else { 1 };
+        self.count_before = self.count;
+        self.next_drop = control_law(now, interval, self.count);
+        true
+    }
+
+    /// Nothing waits any more.
+    pub(super) fn rest(&mut self) {
+        (self.above_from, self.is_dropping) = (None, false);
+    }
+
+    fn is_above(&mut self, now: Instant, waited: Duration, bytes: u64, config: &Config) -> bool {
+        if waited < config.codel_target || bytes <= LEAST_BYTES {
+            self.above_from = None;
+            return false;
+        }
+        let from = *self.above_from.get_or_insert(now + config.codel_interval);
+        from <= now
+    }
+}
+
+/// When the next packet is dropped: the more were, the sooner (RFC 8289, section 4.4).
+fn control_law(from: Instant, interval: Duration, count: u32) -> Instant {
+    from + interval.div_f64(f64::from(count).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// When packets are dropped of a queue of 30 kB in which each waited for as long as `waited` says at a time in ms.
+    fn drops(waited: impl Fn(u32) -> u32, until: u32) -> Vec<u32> {
+        let config = Config { codel_target: 10 * MS, codel_interval: 100 * MS, ..Config::default() };
+        let mut codel = Codel::default();
+        let mut is_to_drop =
+            |ms: u32| codel.is_to_drop(Instant::ZERO + ms * MS, waited(ms) * MS, 30_000, &config);
+        (0..until).filter(|ms| is_to_drop(*ms)).collect()
+    }
+
+    #[test]
+    fn a_standing_queue_is_dropped_from_more_and_more_often() {
+        assert_eq!(drops(|_| 50, 400), [100, 200, 271, 329, 379]);
+    }
+
+    #[test]
+    fn a_burst_is_left_alone() {
+        assert_eq!(drops(|ms| if ms % 100 < 99 { 90 } else { 9 }, 10_000), []);
+    }
+
+    #[test]
+    fn a_queue_that_returns_soon_is_dropped_from_as_often_as_before() {
+        let returning = drops(|ms| if (1000..1010).contains(&ms) { 0 } else { 50 }, 1300);
+        let of = |from, to| returning.iter().filter(|ms| (from..to).contains(*ms)).count();
+        assert!(of(1110, 1210) >= 3, "{returning:?}");
+        let long_gone = drops(|ms| if (1000..4000).contains(&ms) { 0 } else { 50 }, 4300);
+        assert_eq!(long_gone.iter().filter(|ms| (4000..4210).contains(*ms)).count(), 2, "{long_gone:?}");
+    }
+
+    #[test]
+    fn one_packet_is_no_queue() {
+        let config = Config::default();
+        let mut codel = Codel::default();
+        assert!((0..10_000).all(|ms| !codel.is_to_drop(Instant::ZERO + ms * MS, 300 * MS, 1500, &config)));
+    }
+}
