@@ -330,7 +330,7 @@ impl Node {
             sender.set_flow(*flow, &session(description)?)?;
             sender.replace_policy(*flow, description.policy)?;
         }
-        self.own.begin(&mut sender, config)?;
+        self.own.begin(&mut sender, &self.config)?;
         for (prefix, rules) in &self.flows.send_selectors {
             sender.select(*prefix, rules)?;
             warn_of_large_packets(*prefix, &sender, rules);
@@ -444,7 +444,7 @@ impl Drop for Node {
         if let Some(sender) = &mut self.sender {
             sender.detach_local();
         }
-        for segmenter in &self.segmenters {
+        for segmenter in self.segmenters.values() {
             segmenter.drain().unwrap_or_else(|error| warn!("packets may be lost: {error}"));
         }
     }
