@@ -20,7 +20,7 @@
 //! [`LATE_EPOCHS`] belong to different sessions of the sender (each starts at a random number), or to one that jumped; so
 //! does whatever meets a slot that nothing was recorded in.
 //!
-//! # What is guaranteed
+//! # What is guaranteed of untagged flows
 //!
 //! - A packet is refused only when a packet with the same number, modulo 2^49, was accepted and recorded before: the
 //!   first copy always passes, in whatever order, after whatever loss, jump or restart. A session meets the numbers of
@@ -30,6 +30,20 @@
 //! - That second guarantee, and only that one, ends early in two cases, in which duplicates pass. A slot is taken
 //!   over by a packet of another session or one more than 16 epochs (2^21 numbers) away, and forgets its 32 numbers. And
 //!   a packet loses the race for its slot [`ATTEMPTS`] times and passes unrecorded.
+//!
+//! # Tagged flows
+//!
+//! Where tags prove the sender, nothing is accepted twice ([`Window::observe_tagged`]). The sessions of such a sender start
+//! ever higher and the send times in its packets never go back, so:
+//!
+//! - a packet that is older than what its slot holds, by whatever distance, is [`Verdict::Outdated`] and refused: it, or a
+//!   packet that pushed it out, was accepted before;
+//! - a packet that took longer than the fastest by more than a bound is [`Verdict::Expired`] and refused, except that a
+//!   session may begin with one that was sent later than everything before.
+//!
+//! A number that was accepted and recorded is never accepted again, unless 2^48 numbers have passed. A first copy is
+//! accepted as long as its number is within the last 131,040, its age within the bound, and its slot was not taken over by a
+//! session that began meanwhile.
 //!
 //! ```
 //! use hawser_dedup::{Verdict, Window};
@@ -42,6 +56,9 @@
 
 #[cfg(feature = "operations")]
 pub mod operations;
+mod tagged;
+
+pub use tagged::Times;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -76,27 +93,42 @@ pub enum Verdict {
     Reset = 3,
     /// Too many others changed the slot at the same time.
     Contended = 4,
+    /// Tagged and older than the window remembers, or of a session that was left.
+    Outdated = 5,
+    /// Tagged and sent too long ago.
+    Expired = 6,
 }
 
 impl Verdict {
     /// Whether the packet goes on to its receiver.
     pub const fn accepts(self) -> bool {
-        !matches!(self, Verdict::Duplicate)
+        !matches!(self, Verdict::Duplicate | Verdict::Outdated | Verdict::Expired)
     }
 }
 
 /// The numbers of one flow that were seen last.
 pub struct Window {
     slots: Box<[AtomicU64]>,
+    /// Of tagged packets: the newest send time, microseconds.
+    newest_sent: AtomicU64,
+    /// The number of that packet.
+    newest_sequence: AtomicU64,
+    /// When it came, or would have come without the delay that its age is; 0: there was none.
+    expected: AtomicU64,
 }
 
 impl Window {
     /// A window that has seen nothing.
     pub fn new() -> Self {
-        Window { slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect() }
+        Window {
+            slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            newest_sent: AtomicU64::new(0),
+            newest_sequence: AtomicU64::new(0),
+            expected: AtomicU64::new(0),
+        }
     }
 
-    /// Judges a packet and remembers its number. May be called from several threads at once.
+    /// Judges a packet of which nothing is proved, and remembers its number. What is in doubt is accepted. May be called from several threads at once.
     pub fn observe(&self, sequence: u64) -> Verdict {
         let slot = &self.slots[(sequence / SLOT_BITS) as usize % SLOTS];
         // A slot is all there is to know about its numbers, so no other memory has to be ordered with it.
@@ -196,13 +228,11 @@ mod tests {
     }
 
     #[test]
-    fn only_duplicates_are_refused() {
+    fn duplicates_and_what_is_too_old_are_refused() {
         use Verdict::*;
-        let refused: Vec<_> = [First, Duplicate, Late, Reset, Contended]
-            .into_iter()
-            .filter(|verdict| !verdict.accepts())
-            .collect();
-        assert_eq!(refused, [Duplicate]);
-        assert_eq!([First as u8, Duplicate as u8, Late as u8, Reset as u8, Contended as u8], [0, 1, 2, 3, 4]);
+        let all = [First, Duplicate, Late, Reset, Contended, Outdated, Expired];
+        let refused: Vec<_> = all.into_iter().filter(|verdict| !verdict.accepts()).collect();
+        assert_eq!(refused, [Duplicate, Outdated, Expired]);
+        assert_eq!(all.map(|verdict| verdict as u8), [0, 1, 2, 3, 4, 5, 6]);
     }
 }

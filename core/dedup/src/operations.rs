@@ -106,6 +106,100 @@ pub fn arrivals(start: u64, operations: &[Operation]) -> Vec<u64> {
     arrived
 }
 
+/// A tagged packet as it arrives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tagged {
+    /// Its number.
+    pub sequence: u64,
+    /// The sender's clock when it was sent, microseconds of 48 bits.
+    pub sent_micros: u64,
+    /// The receiver's clock when it arrives, microseconds.
+    pub now_micros: u64,
+}
+
+/// The same traffic from a sender whose sessions start ever higher: a session that is to start at a number starts that much,
+/// as far as 2^40, after the one before. Its clock jumps ahead by as little as a machine's does that was away for hours. `clock` is what it
+/// shows at first.
+pub fn tagged_arrivals(start: u64, clock: u64, operations: &[Operation]) -> Vec<Tagged> {
+    let mut timed = Timed { next: start, clock, now: NOW, ended: (start, clock), arrived: Vec::new() };
+    operations.iter().for_each(|operation| timed.play(*operation));
+    timed.arrived
+}
+
+/// The receiver's clock at first.
+const NOW: u64 = 1_000_000;
+
+/// Between two packets, microseconds.
+const GAP: u64 = 50;
+
+struct Timed {
+    next: u64,
+    clock: u64,
+    now: u64,
+    /// Number and clock at the end of the session before.
+    ended: (u64, u64),
+    arrived: Vec<Tagged>,
+}
+
+impl Timed {
+    fn play(&mut self, operation: Operation) {
+        const LONGEST: u64 = 1 << 35;
+        match operation {
+            Operation::Send { packets } => self.burst(packets).for_each(|sent| self.arrive(&[sent, sent])),
+            Operation::Lose { packets } => self.burst(packets).for_each(|sent| self.arrive(&[sent])),
+            Operation::Reorder { packets, seed } => {
+                let mut deck: Vec<_> = self.burst(packets).flat_map(|sent| [sent, sent]).collect();
+                shuffle(&mut deck, seed);
+                self.arrive(&deck);
+            }
+            Operation::Lag { packets, behind } => {
+                let origin = (self.next, self.clock);
+                let packets = u64::from(packets).min(behind);
+                (0..packets).for_each(|n| self.arrive(&[before(origin, behind - n)]));
+            }
+            Operation::Jump { packets } => {
+                self.next = self.next.wrapping_add(packets);
+                let time = packets.saturating_mul(GAP).min(LONGEST);
+                self.clock = self.clock.wrapping_add(time);
+                self.now += time;
+            }
+            Operation::Restart { start } => {
+                self.ended = (self.next, self.clock);
+                self.next = self.next.wrapping_add(start % (1 << 40));
+                self.clock = self.clock.wrapping_add(start % LONGEST);
+                self.now += start.rotate_left(32) % LONGEST;
+            }
+            Operation::Straggle { packets } => {
+                let ended = self.ended;
+                (1..=u64::from(packets)).rev().for_each(|n| self.arrive(&[before(ended, n)]));
+            }
+        }
+    }
+
+    fn burst(&mut self, packets: u16) -> std::vec::IntoIter<(u64, u64)> {
+        let sent: Vec<_> = burst(&mut self.next, packets)
+            .map(|number| {
+                self.clock = self.clock.wrapping_add(GAP);
+                (number, self.clock)
+            })
+            .collect();
+        sent.into_iter()
+    }
+
+    fn arrive(&mut self, packets: &[(u64, u64)]) {
+        for (sequence, sent) in packets {
+            self.now += GAP / 2;
+            let sent_micros = sent & ((1 << 48) - 1);
+            self.arrived.push(Tagged { sequence: *sequence, sent_micros, now_micros: self.now });
+        }
+    }
+}
+
+/// The packet that was sent `packets` before the next one.
+fn before((next, clock): (u64, u64), packets: u64) -> (u64, u64) {
+    (next.wrapping_sub(packets), clock.wrapping_sub((packets - 1).saturating_mul(GAP)))
+}
+
 /// A number of 1 to `bits` binary digits, each length as likely as the others.
 fn magnitude(bits: u32) -> impl Strategy<Value = u64> {
     (0..bits, any::<u64>()).prop_map(|(bits, any)| 1 << bits | any & ((1 << bits) - 1))
@@ -118,7 +212,7 @@ fn burst(next: &mut u64, packets: u16) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// Fisher-Yates with the generator of Knuth's MMIX.
-fn shuffle(deck: &mut [u64], mut seed: u64) {
+fn shuffle<T>(deck: &mut [T], mut seed: u64) {
     for last in (1..deck.len()).rev() {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         deck.swap(last, (seed >> 33) as usize % (last + 1));
