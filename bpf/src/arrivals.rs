@@ -28,7 +28,7 @@ pub struct Arrival {
     pub epoch: u8,
     /// What was done with it.
     pub verdict: Verdict,
-    /// The sender's monotonic clock when it was sent, microseconds, wrapping.
+    /// The sender's clock when it was sent, the low bits of its microseconds.
     pub sent_micros: u32,
     /// Size of the inner packet.
     pub inner_bytes: u16,
@@ -101,7 +101,9 @@ fn parse(record: &types::arrival) -> Option<Arrival> {
     })
 }
 
-fn verdict(code: u8) -> Option<Verdict> {
-    use Verdict::{Contended, Duplicate, First, Late, Reset};
-    [First, Duplicate, Late, Reset, Contended].into_iter().find(|verdict| *verdict as u8 == code)
+pub(crate) fn verdict(code: u8) -> Option<Verdict> {
+    use Verdict::{Contended, Duplicate, Expired, First, Late, Outdated, Reset};
+    [First, Duplicate, Late, Reset, Contended, Outdated, Expired]
+        .into_iter()
+        .find(|verdict| *verdict as u8 == code)
 }

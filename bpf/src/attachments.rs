@@ -97,6 +97,11 @@ impl Attachments {
         Ok(gaps)
     }
 
+    /// Whether the program judges packets, and not that of an earlier process.
+    pub(crate) fn are_in_force(&self) -> bool {
+        self.pins.is_none() || !self.links.is_empty()
+    }
+
     /// Ends what earlier processes attached to other interfaces; returns these.
     pub(crate) fn release_others(&self) -> io::Result<Vec<u32>> {
         self.pins.as_ref().map_or(Ok(Vec::new()), |pins| pins.release_others(&self.links))

@@ -9,6 +9,8 @@ use crate::{Arrivals, AttachError, Link, LoadError, Receiver, RunError, Sender, 
 use bench_dedup::{BenchDedupSkel, BenchDedupSkelBuilder};
 use bench_replicate_tc::{BenchReplicateTcSkel, BenchReplicateTcSkelBuilder};
 use bench_replicate_xdp::{BenchReplicateXdpSkel, BenchReplicateXdpSkelBuilder};
+use hawser_dedup::{Times, Verdict};
+use hawser_units::FlowId;
 use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6, Shim};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::mem::MaybeUninit;
@@ -46,8 +48,12 @@ impl DedupBench {
         let failed = LoadError::of("bench_dedup");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let mut open = BenchDedupSkelBuilder::default().open(storage).map_err(&failed)?;
-        open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = port;
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        rodata.port = port;
+        // All packets of a run have one send time.
+        rodata.max_age_us = u32::MAX;
         open.progs.dedup.set_autoload(false);
+        open.progs.judge.set_autoload(false);
         share_tables(open.open_object_mut(), receiver.skeleton.object()).map_err(&failed)?;
         let programs = open.load().map_err(&failed)?;
         let prepared = Shared::map(&programs.maps.prepared)?;
@@ -116,6 +122,31 @@ impl DedupBench {
 
     fn outer_bytes(&self) -> usize {
         ETHERNET + if self.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 }
+    }
+}
+
+/// The windows of tagged flows by themselves, with times that are given to them.
+pub struct TaggedWindows(BenchDedupSkel<'static>);
+
+impl TaggedWindows {
+    /// Windows that have seen nothing.
+    pub fn load() -> Result<Self, LoadError> {
+        let failed = LoadError::of("bench_dedup");
+        let storage = Box::leak(Box::new(MaybeUninit::uninit()));
+        let mut open = BenchDedupSkelBuilder::default().open(storage).map_err(&failed)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            program.set_autoload(program.name() == "judge");
+        }
+        Ok(TaggedWindows(open.load().map_err(&failed)?))
+    }
+
+    /// What the window of a flow says of a packet.
+    pub fn observe(&self, flow: FlowId, sequence: u64, times: Times) -> Result<Option<Verdict>, RunError> {
+        let words = [sequence, times.sent_micros, times.now_micros].map(u64::to_ne_bytes);
+        let start = [flow.index() as u32, times.max_age_micros].map(u32::to_ne_bytes);
+        let observation = [&start.concat()[..], &words.concat()].concat();
+        let verdict = test_run(&self.0.progs.judge, &observation, 1)?.action;
+        Ok(u8::try_from(verdict).ok().and_then(crate::arrivals::verdict))
     }
 }
 

@@ -32,7 +32,7 @@ reasons! {
     PASSED_OUTER_FRAGMENT, "passed_outer_fragment", "the first fragment of a replica; the kernel handled it";
     PASSED_NOT_ADDRESSED, "passed_not_addressed", "a replica to an address that no path here has; the kernel handled it";
     DROPPED_UNKNOWN_FLOW, "dropped_unknown_flow", "a replica of a flow that is not configured here";
-    DROPPED_TAG, "dropped_tag", "a replica with a wrong or missing authentication tag";
+    DROPPED_TAG, "dropped_tag", "a replica with a wrong or missing authentication tag: altered, forged, sent back, or the nodes' keys or names differ";
     DROPPED_MALFORMED, "dropped_malformed", "a replica whose lengths do not agree";
     DROPPED_ECN, "dropped_ecn", "congestion marked on a replica whose packet cannot carry the mark (RFC 6040)";
     DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a copy on a path without addresses";
@@ -44,6 +44,9 @@ reasons! {
     PASSED_FOREIGN_MAC, "passed_foreign_mac", "a frame to another link-layer address than the interface's; the kernel handled it";
     PASSED_REPLICA, "passed_replica", "a replica on its way through, of a flow that is selected without ports; the kernel forwarded it";
     PASSED_MANAGEMENT, "passed_management", "from a management port of this node, to a controller, or a measurement of a path; the kernel sent it";
+    DROPPED_NOT_WHOLE, "dropped_not_whole", "a replica whose tag does not cover the whole packet, as this node demands";
+    DROPPED_OUTDATED, "dropped_outdated", "a tagged replica older than the window remembers, or of a session that its sender has left";
+    DROPPED_EXPIRED, "dropped_expired", "a tagged replica that was sent too long ago";
 }
 
 #[cfg(test)]

@@ -5,9 +5,10 @@ use crate::selector::{Prefix, Rule, select};
 use crate::skeleton::dedup::{DedupSkel, DedupSkelBuilder, types};
 use crate::table::{Table, TableError, plain, reasons};
 use crate::{Arrivals, AttachError, LoadError, Reason, XdpMode};
-use hawser_units::{FlowId, MAX_PATHS, PathId};
-use hawser_wire::KeyRing;
+use hawser_units::{FlowId, MAX_FLOWS, MAX_PATHS, PathId};
+use hawser_wire::{Cover, SealRing};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
+use libbpf_rs::{MapCore, MapFlags};
 use std::io;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
@@ -16,6 +17,18 @@ use std::time::Duration;
 
 plain!(types::rx_flow, types::rx_path, types::rx_stats);
 
+/// The keys of a direction as the tables have them, whose types every program has for itself.
+macro_rules! shim_keys {
+    ($types:ident, $key:expr) => {{
+        let words = |key| {
+            let [k0, k1] = $crate::receiver::key_words(key);
+            $types::siphash_key { k0, k1 }
+        };
+        $types::shim_keys { seal: words($key.seal()), digest: words($key.digest()) }
+    }};
+}
+pub(crate) use shim_keys;
+
 /// How a receiver is loaded.
 #[derive(Debug, Clone)]
 pub struct ReceiverOptions {
@@ -23,6 +36,8 @@ pub struct ReceiverOptions {
     pub port: u16,
     /// How long a copy of a transparent packet is remembered; less than 4 hours.
     pub transparent_within: Duration,
+    /// How much longer than the fastest a tagged copy may take.
+    pub max_age: Duration,
     /// Key of the fingerprints of transparent packets: random, so that nobody can make two packets look the same.
     pub fingerprint_key: [u64; 2],
     /// Directory in a bpf file system that keeps tables and attachments when the process ends; none = they end with it.
@@ -40,14 +55,18 @@ pub struct RxStats {
     pub first: u64,
     /// Copies dropped because another had arrived.
     pub duplicates: u64,
-    /// Copies passed on although older than the window.
+    /// Untagged copies passed on although older than the window.
     pub late: u64,
     /// Copies passed on because the session was unknown or jumped.
     pub reset: u64,
     /// Copies passed on because two CPUs raced too often.
     pub contended: u64,
-    /// Copies dropped because the tag was wrong or missing.
+    /// Copies dropped because the tag was wrong, missing or covers too little.
     pub tag_failures: u64,
+    /// Tagged copies dropped because they are older than the window remembers, or of a session that was left.
+    pub outdated: u64,
+    /// Tagged copies dropped because they were sent too long ago.
+    pub expired: u64,
 }
 
 /// Elimination of replicas at an egress edge.
@@ -70,6 +89,7 @@ impl Receiver {
         rodata.port = options.port;
         rodata.transparent_within_ms =
             u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
+        rodata.max_age_us = u32::try_from(options.max_age.as_micros()).unwrap_or(u32::MAX);
         (rodata.fingerprint_key.k0, rodata.fingerprint_key.k1) =
             (options.fingerprint_key[0], options.fingerprint_key[1]);
         let cpus = libbpf_rs::num_possible_cpus().map_err(&failed)? as u32;
@@ -93,19 +113,34 @@ impl Receiver {
     }
 
     /// Accepts replicas of `flow`, tagged under one of `keys` when there are any; `None` takes the flow out.
-    pub fn set_flow(&self, flow: FlowId, keys: Option<&KeyRing>) -> Result<(), TableError> {
-        let mut row = types::rx_flow::default();
-        if let Some(keys) = keys {
-            row.configured = 1;
-            for (slot, key) in keys.slots.iter().enumerate() {
-                if let Some(key) = key {
-                    row.keys_valid |= 1 << slot;
-                    let [k0, k1] = key_words(key);
-                    row.keys[slot] = types::siphash_key { k0, k1 };
-                }
-            }
+    ///
+    /// What is known of numbers and times is kept while keys are replaced one at a time, and forgotten when the flow shares
+    /// none with that before: then it has another sender.
+    pub fn set_flow(&self, flow: FlowId, keys: Option<&SealRing>) -> Result<(), TableError> {
+        let row = keys.map_or_else(Default::default, flow_row);
+        self.skeleton.maps.rx_flows.set(&(flow.index() as u32), &row)?;
+        let before: types::rx_flow = self.skeleton.maps.rx_senders.get(flow.index() as u32)?;
+        // The program of an earlier process goes on to fill the windows of its flows until this one is attached.
+        let is_settled = self.attachments.are_in_force() || before.configured == 0;
+        if is_settled { self.keep_window(flow, &row) } else { Ok(()) }
+    }
+
+    /// Has the window of a flow be that of its sender.
+    fn keep_window(&self, flow: FlowId, row: &types::rx_flow) -> Result<(), TableError> {
+        let senders = &self.skeleton.maps.rx_senders;
+        let index = flow.index() as u32;
+        let before: types::rx_flow = senders.get(index)?;
+        if row.configured != 0 && !has_same_sender(&before, row) {
+            self.forget(flow)?;
         }
-        self.skeleton.maps.rx_flows.set(&(flow.index() as u32), &row)
+        senders.set(&index, row)
+    }
+
+    fn forget(&self, flow: FlowId) -> Result<(), TableError> {
+        let windows = &self.skeleton.maps.windows;
+        let empty = vec![0; size_of::<types::window>()];
+        let index = (flow.index() as u32).to_ne_bytes();
+        windows.update(&index, &empty, MapFlags::ANY).map_err(|source| windows.failed(source))
     }
 
     /// The transparent flows to a prefix, see [`crate::Sender::select`].
@@ -118,7 +153,16 @@ impl Receiver {
     /// receiver, without a packet passing in between. Only where it was made in another mode it has to be made again;
     /// returns these interfaces, and how long each had no program.
     pub fn attach(&mut self, interfaces: &[u32], mode: XdpMode) -> Result<Vec<(u32, Duration)>, AttachError> {
-        self.attachments.attach(fd(&self.skeleton.progs.dedup), self.skeleton.object(), interfaces, mode)
+        let program = fd(&self.skeleton.progs.dedup);
+        let switched = self.attachments.attach(program, self.skeleton.object(), interfaces, mode)?;
+        for flow in (0..MAX_FLOWS as u16).filter_map(|index| FlowId::try_from(index).ok()) {
+            let keep = || self.keep_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
+            keep().map_err(|error| AttachError::Other {
+                ifindex: interfaces.first().copied().unwrap_or_default(),
+                source: io::Error::other(error),
+            })?;
+        }
+        Ok(switched)
     }
 
     /// Ends the elimination that earlier processes left on interfaces that this one is not attached to; returns these.
@@ -151,6 +195,8 @@ impl Receiver {
             reset: sum(|row| row.reset),
             contended: sum(|row| row.contended),
             tag_failures: sum(|row| row.tag_failures),
+            outdated: sum(|row| row.outdated),
+            expired: sum(|row| row.expired),
         })
     }
 
@@ -168,6 +214,28 @@ impl Receiver {
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.skeleton.progs.dedup, frame, repeat)
     }
+}
+
+fn flow_row(keys: &SealRing) -> types::rx_flow {
+    let mut row = types::rx_flow { configured: 1, ..Default::default() };
+    row.demands_whole = (keys.demands == Cover::Whole).into();
+    for (slot, key) in keys.slots.iter().enumerate() {
+        if let Some(key) = key {
+            row.keys_valid |= 1 << slot;
+            row.keys[slot] = shim_keys!(types, key);
+        }
+    }
+    row
+}
+
+fn has_same_sender(before: &types::rx_flow, now: &types::rx_flow) -> bool {
+    let keys = |row: &types::rx_flow| -> Vec<[u64; 2]> {
+        let valid = row.keys.iter().enumerate().filter(|(slot, _)| row.keys_valid & 1 << slot != 0);
+        valid.map(|(_, key)| [key.seal.k0, key.seal.k1]).collect()
+    };
+    let (before_keys, keys) = (keys(before), keys(now));
+    let shares_key = before_keys.iter().any(|key| keys.contains(key));
+    before.configured != 0 && (shares_key || before_keys.is_empty() && keys.is_empty())
 }
 
 /// A key as the two little-endian words that SipHash takes.

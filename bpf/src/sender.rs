@@ -3,7 +3,7 @@ use crate::own::Endpoint;
 use crate::path_sets::PathSets;
 use crate::policy::Policies;
 use crate::program::{RunError, TestRun, fd, log_libbpf, test_run};
-use crate::receiver::key_words;
+use crate::receiver::shim_keys;
 use crate::selection::{MAX_SELECTORS, Selection};
 use crate::selector::{Prefix, Rule};
 use crate::shared::Shared;
@@ -16,7 +16,7 @@ use crate::{
     SignalOutcome, SignalsError, XdpMode,
 };
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet};
-use hawser_wire::{Key, KeySlot, OVERHEAD_V4, OVERHEAD_V6};
+use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -28,6 +28,7 @@ plain!(types::tx_flow, types::tx_path, types::tx_stats, types::route);
 const FLOW_TRANSPARENT: u8 = 0x1;
 const FLOW_TAGGED: u8 = 0x2;
 const FLOW_KEY_SLOT: u8 = 0x4;
+const FLOW_WHOLE: u8 = 0x8;
 const ROUTE_OUTER_IPV6: u8 = 0x1;
 
 /// How a sender is loaded.
@@ -35,6 +36,9 @@ const ROUTE_OUTER_IPV6: u8 = 0x1;
 pub struct SenderOptions {
     /// UDP port that replicas come from and go to.
     pub port: u16,
+    /// What is added to the microseconds since the machine started (`CLOCK_BOOTTIME`) for send times, which must be greater
+    /// than those of every sender before.
+    pub clock_offset_micros: u64,
 }
 
 /// One path to the receiving node.
@@ -61,9 +65,9 @@ pub struct SendFlow {
     pub label: FlowId,
     /// The paper's form: nothing is added to the packet.
     pub transparent: bool,
-    /// The key that shims are tagged with, and the receiver's slot for it.
-    pub key: Option<(KeySlot, Key)>,
-    /// Where this session starts to count: a random number.
+    /// The key that shims are tagged with, the receiver's slot for it, and what tags cover.
+    pub key: Option<(KeySlot, SealKey, Cover)>,
+    /// Where this session starts to count: above all numbers of the sessions before.
     pub first_sequence: u64,
 }
 
@@ -122,14 +126,18 @@ impl Sender {
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_xdp");
         let mut open = ReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
-        open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = options.port;
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        rodata.port = options.port;
+        rodata.clock_offset_us = options.clock_offset_micros;
         open.maps.selectors.set_max_entries(MAX_SELECTORS).map_err(&failed)?;
         let xdp = open.load().map_err(&failed)?;
 
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_tc");
         let mut open = ReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
-        open.maps.rodata_data.as_deref_mut().expect("the program has constants").port = options.port;
+        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        rodata.port = options.port;
+        rodata.clock_offset_us = options.clock_offset_micros;
         share_tables(open.open_object_mut(), xdp.object()).map_err(&failed)?;
         let tc = open.load().map_err(&failed)?;
         Ok(Sender {
@@ -194,17 +202,15 @@ impl Sender {
     }
 
     /// Replaces the description of a flow while packets fly; its session goes on.
-    ///
-    /// When the key changes, so must its slot: copies already on their way to a path are tagged with the old slot's key.
     pub fn update_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
         let mut row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         row.configured = 1;
         row.flow = description.label.into();
         row.flags = if description.transparent { FLOW_TRANSPARENT } else { 0 };
-        if let Some((slot, key)) = &description.key {
+        if let Some((slot, key, cover)) = &description.key {
             row.flags |= FLOW_TAGGED | if *slot == KeySlot::One { FLOW_KEY_SLOT } else { 0 };
-            let [k0, k1] = key_words(key);
-            row.keys[slot.index()] = types::siphash_key { k0, k1 };
+            row.flags |= if *cover == Cover::Whole { FLOW_WHOLE } else { 0 };
+            row.keys[slot.index()] = shim_keys!(types, key);
         }
         self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
     }

@@ -3,8 +3,9 @@
 mod support;
 
 use hawser_bpf::Verdict;
-use hawser_dedup::Window;
-use hawser_dedup::operations::{arrivals, operation, start};
+use hawser_bpf::bench::TaggedWindows;
+use hawser_dedup::operations::{Tagged, arrivals, operation, start, tagged_arrivals};
+use hawser_dedup::{Times, Window};
 use hawser_wire::Shim;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -42,6 +43,30 @@ fn both_say_the_same_of_random_traffic() {
         records.drain(&mut recorded);
         let recorded: Vec<_> = recorded.iter().map(|record| (record.sequence, record.verdict)).collect();
         prop_assert_eq!(recorded, expected);
+        Ok(())
+    };
+    runner.run(&traffic, agree).unwrap();
+}
+
+/// The same of tagged flows, where times decide too.
+#[test]
+fn both_say_the_same_of_random_tagged_traffic() {
+    let windows = TaggedWindows::load().unwrap();
+    let mut runner = TestRunner::new(ProptestConfig { cases: 100, ..ProptestConfig::default() });
+    let operations = proptest::collection::vec(operation(), 1..12);
+    let traffic = (start(), 0..1u64 << 48, prop_oneof![Just(2_000_000), 1..100_000u32], operations);
+    let fresh_flows = std::cell::RefCell::new(0..1024);
+    let agree = |(start, clock, max_age_micros, operations): (u64, u64, u32, Vec<_>)| {
+        let Some(index) = fresh_flows.borrow_mut().next() else {
+            return Err(TestCaseError::reject("no flow has an empty window any more"));
+        };
+        let window = Window::new();
+        for packet in tagged_arrivals(start, clock, &operations) {
+            let Tagged { sequence, sent_micros, now_micros } = packet;
+            let times = Times { sent_micros, now_micros, max_age_micros };
+            let verdict = windows.observe(flow(index), sequence, times).unwrap();
+            prop_assert_eq!(verdict, Some(window.observe_tagged(sequence, times)), "{:x?}", packet);
+        }
         Ok(())
     };
     runner.run(&traffic, agree).unwrap();

@@ -5,7 +5,7 @@ mod support;
 use hawser_bpf::{Receiver, RxStats, Verdict};
 use hawser_dedup::{SLOT_BITS, SLOTS};
 use hawser_units::PathSet;
-use hawser_wire::{KeyRing, Shim};
+use hawser_wire::Shim;
 use nix::sched::{CpuSet, sched_getcpu, sched_setaffinity};
 use nix::unistd::Pid;
 use std::time::Duration;
@@ -77,6 +77,8 @@ fn the_counters_add_up_to_the_records() {
             reset: count(Verdict::Reset),
             contended: 0,
             tag_failures: 0,
+            outdated: 0,
+            expired: 0,
         };
         assert_eq!(receiver.stats(flow(7), by).unwrap(), expected);
         assert_eq!(expected.first + expected.duplicates, expected.packets);
@@ -114,7 +116,7 @@ fn a_full_ring_is_counted_and_keeps_its_oldest_records() {
 fn what_was_refused_leaves_no_record() {
     let receiver = receiver();
     let mut arrivals = receiver.arrivals().unwrap();
-    let keys = KeyRing { slots: [Some(hawser_wire::Key::from_bytes([1; 16])), None] };
+    let keys = ring(Some(&seal_key(1)), None);
     receiver.set_flow(flow(7), Some(&keys)).unwrap();
     let inner = udp4("192.0.2.9", b"x");
     receiver.run(&replica(path(0), 1 << 40, &inner), 1).unwrap();

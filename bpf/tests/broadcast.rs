@@ -2,11 +2,11 @@
 
 mod support;
 
-use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, SenderOptions, XdpMode};
+use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, XdpMode};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Replica, ip, transparent};
+use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica, ip, transparent};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use std::collections::{HashMap, HashSet};
@@ -68,7 +68,7 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
 
 /// A sender that replicates everything as flow 7 over path 0.
 fn replicating() -> Sender {
-    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT }).unwrap();
+    let mut sender = Sender::load(&sender_options()).unwrap();
     for index in 0..PATHS {
         sender.set_path(path(index), Some(path_end(index))).unwrap();
     }
@@ -105,8 +105,8 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
     in_namespace("transit", || {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
-        let key = Key::from_bytes([1; 16]);
-        let tagged = SendFlow { key: Some((KeySlot::One, key.clone())), ..send_flow(7) };
+        let key = seal_key(1);
+        let tagged = SendFlow { key: Some((KeySlot::One, key.clone(), Cover::Whole)), ..send_flow(7) };
         sender.set_flow(flow(7), &tagged).unwrap();
         set_policy(&sender, 7, 0b111, 3);
         sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
@@ -126,7 +126,7 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
                 assert_eq!((copy.shim.flow, copy.shim.sequence), (flow(7), sequence));
                 assert_eq!(copy.inner, one_hop_on(packet));
                 let datagram = &frame[frame.len() - copy.inner.len() - 28..];
-                assert!(KeyRing { slots: [None, Some(key.clone())] }.accepts(datagram));
+                assert!(ring(None, Some(&key)).accepts(datagram));
             }
             assert_eq!(sender.path_stats(flow(7), path(index)).unwrap().packets, 3);
         }
@@ -142,8 +142,8 @@ fn probes_leave_by_the_probed_paths() {
     in_namespace("probes", || {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
-        let key = Key::from_bytes([1; 16]);
-        let tagged = SendFlow { key: Some((KeySlot::Zero, key.clone())), ..send_flow(7) };
+        let key = seal_key(1);
+        let tagged = SendFlow { key: Some((KeySlot::Zero, key.clone(), Cover::Whole)), ..send_flow(7) };
         sender.set_flow(flow(7), &tagged).unwrap();
         let probes = PathSet::from_bits(0b110);
         let policy = SendPolicy { code: PolicyCode(0b001), probes, probe_every: 4, epoch: 3 };
@@ -152,7 +152,7 @@ fn probes_leave_by_the_probed_paths() {
 
         lan.sender.send(&vec![arriving(&udp4("203.0.113.9", b"x")); PACKETS]).unwrap();
 
-        let ring = KeyRing { slots: [Some(key), None] };
+        let ring = ring(Some(&key), None);
         for (index, end) in (0..).zip(&mut ends) {
             let copies = if index == 0 { PACKETS } else { PACKETS / 4 };
             for frame in receive(end, copies) {

@@ -4,7 +4,7 @@
 mod support;
 
 use hawser_bpf::{SendFlow, Sender};
-use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Replica};
+use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica};
 use support::*;
 
 const TC_ACT_UNSPEC: u32 = u32::MAX;
@@ -28,8 +28,13 @@ fn sent(packet: &[u8]) -> Vec<u8> {
 #[test]
 fn the_last_copy_is_the_packet_itself() {
     let mut sender = replicating();
-    let key = Key::from_bytes([1; 16]);
-    sender.set_flow(flow(7), &SendFlow { key: Some((KeySlot::One, key.clone())), ..send_flow(9) }).unwrap();
+    let key = seal_key(1);
+    sender
+        .set_flow(
+            flow(7),
+            &SendFlow { key: Some((KeySlot::One, key.clone(), Cover::Headers)), ..send_flow(9) },
+        )
+        .unwrap();
     set_policy(&sender, 7, 0b101, 3);
     let six = {
         let mut packet = udp6("2001:db8:b::9", b"local");
@@ -51,7 +56,7 @@ fn the_last_copy_is_the_packet_itself() {
         assert_eq!(replica.traffic_class, 0xb9);
         assert_eq!((replica.shim.path, replica.shim.paths.bits(), replica.shim.epoch), (path(2), 0b101, 3));
         assert_eq!((replica.shim.flow, replica.shim.sequence), (flow(9), (1 << 40) + number));
-        let ring = KeyRing { slots: [None, Some(key.clone())] };
+        let ring = ring(None, Some(&key));
         assert!(ring.accepts(&run.frame[14 + 28..]));
     }
     for by in [path(0), path(2)] {
@@ -106,9 +111,14 @@ fn what_is_left_alone_goes_on_untouched() {
         let expected: Vec<_> = reason.map(|reason| (reason, 1)).into_iter().collect();
         assert_eq!(counted_since(&before, sender.reasons().unwrap()), expected, "{name}");
     }
-    for (name, code, transparent) in [("over IPv6", 0b011, false), ("transparent", 0b001, true)] {
+    let whole = Some((KeySlot::Zero, seal_key(1), Cover::Whole));
+    for (name, code, transparent, key) in [
+        ("over IPv6", 0b011, false, None),
+        ("transparent", 0b001, true, None),
+        ("wholly covered by its tag", 0b001, false, whole),
+    ] {
         let before = sender.reasons().unwrap();
-        sender.set_flow(flow(7), &SendFlow { transparent, ..send_flow(9) }).unwrap();
+        sender.set_flow(flow(7), &SendFlow { transparent, key, ..send_flow(9) }).unwrap();
         set_policy(&sender, 7, code, 3);
         let run = sender.run_local(&sent(&packet), 1).unwrap();
         assert_eq!((run.action, run.frame), (TC_ACT_UNSPEC, sent(&packet)), "{name}");

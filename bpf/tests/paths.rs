@@ -1,4 +1,4 @@
-//! What a path's program makes of `[shim | packet]`, byte by byte.
+//! What a path's program makes of `[handover | shim | packet]`, byte by byte.
 //!
 //! The kernel runs a devmap's program on no test packet, so the same object is loaded with these programs as plain XDP.
 
@@ -14,7 +14,9 @@ mod skeleton {
 }
 
 use hawser_units::PathId;
-use hawser_wire::{Addresses, Encapsulation, Key, KeySlot, Replica, Shim, golden, ip, transparent};
+use hawser_wire::{
+    Addresses, Cover, Encapsulation, Key, KeySlot, Replica, SealKey, Shim, golden, ip, transparent,
+};
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use libbpf_rs::{MapCore, MapFlags, ProgramAttachType, ProgramInput, ProgramType};
 use skeleton::{ReplicateXdpSkel, ReplicateXdpSkelBuilder};
@@ -60,13 +62,6 @@ impl Paths {
         self.0.maps.tx_paths.update(&(path.index() as u32).to_ne_bytes(), &row, MapFlags::ANY).unwrap();
     }
 
-    /// As `Sender::set_flow` does.
-    fn set_key(&self, slot: KeySlot, key: &Key) {
-        let mut row = [0; 40];
-        row[16 * slot.index()..][..16].copy_from_slice(key.as_bytes());
-        self.0.maps.tx_flows.update(&u32::from(FLOW).to_ne_bytes(), &row, MapFlags::ANY).unwrap();
-    }
-
     fn run(&self, program: &str, frame: &[u8]) -> (u32, Vec<u8>) {
         let program = self.0.object().progs_mut().find(|found| found.name() == program).unwrap();
         let mut out = vec![0; 4096];
@@ -84,16 +79,78 @@ impl Paths {
     }
 }
 
-/// What the ingress program leaves: the shim, unsealed and with the flow's index in its reserved bytes, and the packet.
-fn broadcast(shim: &Shim, key: Option<KeySlot>, inner: &[u8]) -> Vec<u8> {
+/// What the ingress program leaves: what it hands over to the paths' programs, the shim without path and tag, and the packet.
+fn broadcast(shim: &Shim, key: Option<(KeySlot, &SealKey, Cover)>, inner: &[u8]) -> Vec<u8> {
+    const ENCAPSULATED: u8 = 0x11;
     let mut bytes = Shim { path: path(0), seal: None, ..*shim }.emit();
-    bytes[0] |= match key {
-        None => 0,
-        Some(KeySlot::Zero) => 0x1,
-        Some(KeySlot::One) => 0x3,
-    };
-    bytes[6..8].copy_from_slice(&FLOW.to_ne_bytes());
-    [&bytes[..], inner].concat()
+    let mut handover = [&[ENCAPSULATED, 0][..], &FLOW.to_ne_bytes(), &[0; 36]].concat();
+    if let Some((slot, key, cover)) = key {
+        let slot = if slot == KeySlot::One { 0x2 } else { 0 };
+        let whole = if cover == Cover::Whole { 0x4 } else { 0 };
+        bytes[0] |= 0x1 | slot | whole;
+        let mut covered = covered_headers(inner);
+        if cover == Cover::Whole {
+            covered.extend(SipHash::digest(key.digest(), inner));
+        }
+        covered.extend(&bytes[4..20]);
+        let mut seal = SipHash::new(key.seal(), 2);
+        covered.chunks_exact(8).for_each(|word| seal.add(word));
+        handover[1] = covered.len() as u8 + 4;
+        handover[8..].copy_from_slice(&seal.state.map(u64::to_le_bytes).concat());
+    }
+    [&handover, &bytes[..], inner].concat()
+}
+
+fn covered_headers(inner: &[u8]) -> Vec<u8> {
+    let bytes = if inner[0] >> 4 == 4 { 24 } else { 44 };
+    [&inner[..bytes], &[0; 4][..bytes % 8]].concat()
+}
+
+/// SipHash while it runs, of which the programs hand over the state.
+struct SipHash {
+    state: [u64; 4],
+    rounds: usize,
+}
+
+impl SipHash {
+    fn new(key: &Key, rounds: usize) -> Self {
+        let half = |at: usize| u64::from_le_bytes(key.as_bytes()[at..at + 8].try_into().unwrap());
+        let (k0, k1) = (half(0), half(8));
+        let constants =
+            [0x736f_6d65_7073_6575, 0x646f_7261_6e64_6f6d, 0x6c79_6765_6e65_7261, 0x7465_6462_7974_6573];
+        let [c0, c1, c2, c3] = constants;
+        SipHash { state: [k0 ^ c0, k1 ^ c1, k0 ^ c2, k1 ^ c3], rounds }
+    }
+
+    fn add(&mut self, word: &[u8]) {
+        let word = u64::from_le_bytes(word.try_into().unwrap());
+        self.state[3] ^= word;
+        (0..self.rounds).for_each(|_| self.round());
+        self.state[0] ^= word;
+    }
+
+    fn round(&mut self) {
+        let [mut a, mut b, mut c, mut d] = self.state;
+        (a, c) = (a.wrapping_add(b), c.wrapping_add(d));
+        (b, d) = (b.rotate_left(13) ^ a, d.rotate_left(16) ^ c);
+        a = a.rotate_left(32);
+        (c, a) = (c.wrapping_add(b), a.wrapping_add(d));
+        (b, d) = (b.rotate_left(17) ^ c, d.rotate_left(21) ^ a);
+        self.state = [a, b, c.rotate_left(32), d];
+    }
+
+    /// SipHash-1-3 of a message.
+    fn digest(key: &Key, message: &[u8]) -> [u8; 8] {
+        let mut hash = SipHash::new(key, 1);
+        let words = message.chunks_exact(8);
+        let mut last = [0; 8];
+        last[..words.remainder().len()].copy_from_slice(words.remainder());
+        last[7] = message.len() as u8;
+        words.chain([&last[..]]).for_each(|word| hash.add(word));
+        hash.state[2] ^= 0xff;
+        (0..3).for_each(|_| hash.round());
+        hash.state.into_iter().fold(0, |sum, word| sum ^ word).to_le_bytes()
+    }
 }
 
 #[test]
@@ -102,13 +159,10 @@ fn golden_vectors_are_written() {
     for vector in golden::vectors() {
         let before = paths.copies_of(vector.shim.path);
         paths.set_path(vector.shim.path, &vector.encapsulation);
-        if let Some((slot, key)) = &vector.key {
-            paths.set_key(*slot, key);
-        }
         let program = format!("path_{}", vector.shim.path.index());
-        let slot = vector.key.as_ref().map(|(slot, _)| *slot);
+        let key = vector.key.as_ref().map(|(slot, key, cover)| (*slot, key, *cover));
 
-        let (action, frame) = paths.run(&program, &broadcast(&vector.shim, slot, &vector.inner));
+        let (action, frame) = paths.run(&program, &broadcast(&vector.shim, key, &vector.inner));
 
         assert_eq!((action, frame), (XDP_PASS, vector.frame), "{}", vector.name);
         assert_eq!(paths.copies_of(vector.shim.path), before + 1, "{}", vector.name);
@@ -128,7 +182,7 @@ fn the_checksum_over_ipv6_is_right_for_every_length() {
         let mut summed = unsummed.clone();
         // The sum in the machine's order of bytes, as the ingress program leaves it: the checksum, not complemented.
         let sum = u16::from_ne_bytes((!ip::checksum(&inner)).to_be_bytes());
-        summed[20..24].copy_from_slice(&u32::from(sum).to_ne_bytes());
+        summed[4..8].copy_from_slice(&u32::from(sum).to_ne_bytes());
         for frame in [unsummed, summed] {
             let (_, frame) = paths.run("path_1", &frame);
             assert_eq!(frame, here.frame(&shim(path(1), 9), &inner).unwrap(), "{length} bytes");
@@ -172,13 +226,13 @@ fn every_path_has_a_program_of_its_own() {
         }
     };
     PathId::all().for_each(|path| paths.set_path(path, &encapsulation(path)));
-    let key = Key::from_bytes([7; 16]);
-    paths.set_key(KeySlot::One, &key);
+    let key = seal_key(7);
     for path in PathId::all() {
-        let sealed = shim(path, 9).sealed(KeySlot::One, &key);
+        let sealed = shim(path, 9).sealed(KeySlot::One, &key, Cover::Headers, &inner);
         let expected = encapsulation(path).frame(&sealed, &inner).unwrap();
         let program = format!("path_{}", path.index());
-        let (action, frame) = paths.run(&program, &broadcast(&sealed, Some(KeySlot::One), &inner));
+        let (action, frame) =
+            paths.run(&program, &broadcast(&sealed, Some((KeySlot::One, &key, Cover::Headers)), &inner));
         assert_eq!((action, frame), (XDP_PASS, expected), "{path}");
 
         let packet = with_id(with_tos(udp4("203.0.113.9", b"x"), 0xb9), 7);

@@ -4,7 +4,7 @@ mod support;
 
 use hawser_bpf::{SendFlow, SendPolicy, Sender};
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{Key, KeyRing, KeySlot, Replica, Shim};
+use hawser_wire::{Cover, KeySlot, Replica, Shim};
 use support::*;
 
 const TC_ACT_REDIRECT: u32 = 7;
@@ -33,7 +33,7 @@ fn probe(sender: &Sender, code: u8, probes: u8, probe_every: u16) {
 fn transit_shim(sender: &Sender, payload: &[u8]) -> Shim {
     let run = sender.run(&transit(&udp4("203.0.113.9", payload)), 1).unwrap();
     assert_eq!(run.action, XDP_REDIRECT);
-    Shim::parse(&run.frame).unwrap().0
+    Shim::parse(&run.frame[HANDOVER..]).unwrap().0
 }
 
 /// The last copy of the next packet when this node sends it.
@@ -64,10 +64,10 @@ fn one_packet_in_so_many_of_transit_is_a_probe() {
 #[test]
 fn one_packet_in_so_many_of_local_traffic_is_a_probe() {
     let mut sender = sending();
-    let key = Key::from_bytes([1; 16]);
-    let tagged = SendFlow { key: Some((KeySlot::One, key.clone())), ..send_flow(7) };
+    let key = seal_key(1);
+    let tagged = SendFlow { key: Some((KeySlot::One, key.clone(), Cover::Headers)), ..send_flow(7) };
     sender.set_flow(flow(7), &tagged).unwrap();
-    let ring = KeyRing { slots: [None, Some(key)] };
+    let ring = ring(None, Some(&key));
     probe(&sender, 0b0001, 0b1100, 8);
     for number in 0..64 {
         let frame = local_copy(&sender);

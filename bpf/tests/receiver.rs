@@ -4,7 +4,7 @@ mod support;
 
 use hawser_bpf::{Receiver, RxStats};
 use hawser_units::{FlowId, PathId};
-use hawser_wire::{Addresses, Encapsulation, Key, KeyRing, KeySlot, Replica, Shim, golden, ip};
+use hawser_wire::{Addresses, Cover, Encapsulation, KeySlot, Replica, SealKey, SealRing, Shim, golden, ip};
 use support::*;
 
 const SHIM_V4: usize = 14 + 20 + 8;
@@ -18,8 +18,9 @@ fn golden_vectors_are_decapsulated() {
         let receiver = Receiver::load(&options).unwrap();
         let (_, local) = vector.encapsulation.addresses.pair();
         receiver.set_path(vector.shim.path, Some(local)).unwrap();
-        let mut keys = KeyRing::default();
-        if let Some((slot, key)) = &vector.key {
+        let mut keys = SealRing::default();
+        if let Some((slot, key, cover)) = &vector.key {
+            keys.demands = *cover;
             keys.slots[slot.index()] = Some(key.clone());
         }
         receiver.set_flow(vector.shim.flow, Some(&keys)).unwrap();
@@ -66,7 +67,7 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
         ("first fragment", outer(|packet| packet[6] = 0x20), Some("passed_outer_fragment")),
         ("later fragment", outer(|packet| packet[7] = 0x10), None),
         ("shim version 0", changed(&replica4, SHIM_V4, 0x00), Some("passed_unknown_version")),
-        ("shim version 2", changed(&replica6, SHIM_V6, 0x20), Some("passed_unknown_version")),
+        ("shim version 3", changed(&replica6, SHIM_V6, 0x30), Some("passed_unknown_version")),
         ("to another node", to_another.frame(&shim(path(0), 1), &udp).unwrap(), Some("passed_not_addressed")),
         ("path 2 is not here", replica(path(2), 1, &udp), Some("passed_not_addressed")),
         ("path 8 does not exist", changed(&replica4, SHIM_V4 + 1, 8), Some("passed_not_addressed")),
@@ -205,16 +206,16 @@ fn every_congestion_mark_ends_as_rfc_6040_says() {
 
 #[test]
 fn tags_are_checked_with_the_key_of_their_slot() {
-    let [old, new, other] = [1, 2, 3].map(|byte| Key::from_bytes([byte; 16]));
-    let ring = |zero: Option<&Key>, one: Option<&Key>| KeyRing { slots: [zero.cloned(), one.cloned()] };
+    let [old, new, other] = [1, 2, 3].map(seal_key);
     let before = ring(Some(&old), None);
     let during = ring(Some(&old), Some(&new));
     let after = ring(None, Some(&new));
-    let by = |slot, key: &Key| shim(path(0), 1 << 40).sealed(slot, key);
+    let inner = udp4("192.0.2.9", b"sealed");
+    let by = |slot, key: &SealKey| shim(path(0), 1 << 40).sealed(slot, key, Cover::Headers, &inner);
     let untagged = shim(path(0), 1 << 40);
     let fixtures = [
-        ("no keys, untagged", KeyRing::default(), untagged, true),
-        ("no keys, tagged", KeyRing::default(), by(KeySlot::Zero, &old), true),
+        ("no keys, untagged", SealRing::default(), untagged, true),
+        ("no keys, tagged", SealRing::default(), by(KeySlot::Zero, &old), true),
         ("untagged", before.clone(), untagged, false),
         ("the only key", before.clone(), by(KeySlot::Zero, &old), true),
         ("a wrong key", before.clone(), by(KeySlot::Zero, &other), false),
@@ -227,7 +228,6 @@ fn tags_are_checked_with_the_key_of_their_slot() {
         ("old key after rotation", after.clone(), by(KeySlot::Zero, &old), false),
         ("new key after rotation", after, by(KeySlot::One, &new), true),
     ];
-    let inner = udp4("192.0.2.9", b"sealed");
     for (name, keys, shim, accepted) in fixtures {
         let receiver = receiver();
         receiver.set_flow(flow(7), Some(&keys)).unwrap();
@@ -242,21 +242,31 @@ fn tags_are_checked_with_the_key_of_their_slot() {
 }
 
 #[test]
-fn the_tag_covers_every_bit_of_the_shim() {
-    let key = Key::from_bytes([9; 16]);
-    let receiver = receiver();
-    receiver.set_flow(flow(7), Some(&KeyRing { slots: [Some(key.clone()), None] })).unwrap();
-    let sealed = shim(path(0), 1 << 40).sealed(KeySlot::Zero, &key);
-    let good = towards_here(path(0)).frame(&sealed, &udp4("192.0.2.9", b"x")).unwrap();
-    for bit in 0..28 * 8 {
-        let mut forged = good.clone();
-        forged[SHIM_V4 + bit / 8] ^= 1 << (bit % 8);
-        let run = receiver.run(&forged, 1).unwrap();
-        assert_eq!(run.frame, forged, "bit {bit}");
-        // Another version, path or flow is seen before the tag is.
-        assert!(run.action == XDP_DROP || bit < 16, "bit {bit}");
+fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
+    let key = seal_key(9);
+    for (cover, by, inner) in [
+        (Cover::Headers, path(0), udp4("192.0.2.9", b"x")),
+        (Cover::Headers, path(1), udp6("2001:db8:b::9", b"x")),
+        (Cover::Whole, path(0), udp4("192.0.2.9", &[7; 53])),
+        (Cover::Whole, path(1), udp6("2001:db8:b::9", &[7; 6])),
+    ] {
+        let receiver = receiver();
+        receiver.set_flow(flow(7), Some(&ring(Some(&key), None))).unwrap();
+        let sealed = shim(by, 1 << 40).sealed(KeySlot::Zero, &key, cover, &inner);
+        let good = towards_here(by).frame(&sealed, &inner).unwrap();
+        let shim_at = good.len() - inner.len() - 28;
+        let headers = if inner[0] >> 4 == 4 { 24 } else { 44 };
+        let covered = 28 + if cover == Cover::Whole { inner.len() } else { headers };
+        for bit in 0..covered * 8 {
+            let mut forged = good.clone();
+            forged[shim_at + bit / 8] ^= 1 << (bit % 8);
+            let run = receiver.run(&forged, 1).unwrap();
+            assert_eq!(run.frame, forged, "bit {bit}");
+            // Another version, path or flow is seen before the tag is.
+            assert!(run.action == XDP_DROP || bit < 16, "{cover:?}, bit {bit}");
+        }
+        assert_eq!(receiver.run(&good, 1).unwrap().action, XDP_PASS, "no forgery has taken its number");
     }
-    assert_eq!(receiver.run(&good, 1).unwrap().action, XDP_PASS, "no forgery has taken its number");
 }
 
 #[test]
@@ -278,7 +288,7 @@ fn a_flow_and_a_path_can_be_taken_out() {
 fn the_last_flow_and_path_have_counters_of_their_own() {
     let receiver = receiver();
     let (last_flow, last_path) = (flow(1023), path(7));
-    receiver.set_flow(last_flow, Some(&KeyRing::default())).unwrap();
+    receiver.set_flow(last_flow, Some(&SealRing::default())).unwrap();
     receiver.set_path(last_path, Some(HERE_V6.into())).unwrap();
     let inner = udp4("192.0.2.9", b"x");
     let copy = Shim { flow: last_flow, ..shim(last_path, 5 << 40) };

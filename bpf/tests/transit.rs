@@ -4,7 +4,7 @@ mod support;
 
 use hawser_bpf::{Ports, Rule, SendFlow, Sender, TxStats};
 use hawser_units::FlowId;
-use hawser_wire::{Key, KeySlot, Shim, ip};
+use hawser_wire::{Cover, KeySlot, Shim, ip};
 use std::time::{Duration, Instant};
 use support::*;
 
@@ -25,7 +25,7 @@ fn replicating(to: &str) -> Sender {
 fn selected(sender: &Sender, packet: &[u8]) -> Option<FlowId> {
     let run = sender.run(&transit(packet), 1).unwrap();
     match run.action {
-        XDP_REDIRECT => Some(Shim::parse(&run.frame).unwrap().0.flow),
+        XDP_REDIRECT => Some(Shim::parse(&run.frame[HANDOVER..]).unwrap().0.flow),
         XDP_PASS => {
             assert_eq!(run.frame, transit(packet));
             None
@@ -42,15 +42,11 @@ fn a_packet_of_a_flow_leaves_its_shim_in_front() {
         let run = sender.run(&transit(&packet), 1).unwrap();
 
         assert_eq!(run.action, XDP_REDIRECT);
-        let (shim, inner) = Shim::parse(&run.frame).unwrap();
+        let (shim, inner) = Shim::parse(&run.frame[HANDOVER..]).unwrap();
         assert_eq!(inner, one_hop_on(&packet));
         assert_eq!((shim.paths.bits(), shim.epoch, shim.flow), (0b01, 3, flow(7)));
         assert_eq!((shim.sequence, shim.seal), (sequence, None));
-        assert_eq!(
-            run.frame[6..8],
-            7u16.to_ne_bytes(),
-            "the index of the sender's table, until a path's program clears it"
-        );
+        assert_eq!(run.frame[2..4], 7u16.to_ne_bytes(), "the index of the sender's table");
     }
     assert_eq!(counted(sender.reasons().unwrap()), []);
     let bytes = (udp4("203.0.113.9", b"four").len() + udp6("2001:db8:b::9", b"six").len()) as u64;
@@ -65,8 +61,8 @@ fn the_packet_is_summed_once_when_a_path_is_over_ipv6() {
         set_policy(&sender, 7, code, 1);
         let run = sender.run(&transit(&packet), 1).unwrap();
         let sum = u16::from_ne_bytes((!ip::checksum(&one_hop_on(&packet))).to_be_bytes());
-        let expected = if summed { u64::from(sum) } else { 0 };
-        assert_eq!(run.frame[20..28], expected.to_ne_bytes(), "code {code}");
+        let expected = if summed { u32::from(sum) } else { 0 };
+        assert_eq!(run.frame[4..8], expected.to_ne_bytes(), "code {code}");
     }
 }
 
@@ -75,24 +71,30 @@ fn the_time_of_sending_goes_with_the_clock() {
     let sender = replicating("0.0.0.0/0");
     let sent = || {
         let run = sender.run(&transit(&udp4("203.0.113.9", b"x")), 1).unwrap();
-        Shim::parse(&run.frame).unwrap().0.sent_micros
+        Shim::parse(&run.frame[HANDOVER..]).unwrap().0.sent_micros
     };
     let start = Instant::now();
     let first = sent();
     let between = Instant::now();
     while between.elapsed() < Duration::from_millis(2) {}
-    let elapsed = sent().wrapping_sub(first);
-    assert!((2000..=start.elapsed().as_micros() as u32 + 1).contains(&elapsed), "{elapsed} us");
+    let elapsed = sent() - first;
+    assert!(first >= sender_options().clock_offset_micros);
+    assert!((2000..=start.elapsed().as_micros() as u64 + 1).contains(&elapsed), "{elapsed} us");
 }
 
 #[test]
-fn the_shim_names_the_key_that_its_copies_are_tagged_with() {
+fn the_shim_names_the_key_that_its_copies_are_tagged_with_and_what_their_tags_cover() {
     let mut sender = replicating("0.0.0.0/0");
-    for (slot, flags) in [(KeySlot::Zero, 0x11), (KeySlot::One, 0x13)] {
-        let key = Some((slot, Key::from_bytes([1; 16])));
+    for (slot, cover, flags) in [
+        (KeySlot::Zero, Cover::Headers, 0x21),
+        (KeySlot::One, Cover::Headers, 0x23),
+        (KeySlot::Zero, Cover::Whole, 0x25),
+        (KeySlot::One, Cover::Whole, 0x27),
+    ] {
+        let key = Some((slot, seal_key(1), cover));
         sender.set_flow(flow(7), &SendFlow { key, ..send_flow(7) }).unwrap();
         let run = sender.run(&transit(&udp4("203.0.113.9", b"x")), 1).unwrap();
-        assert_eq!(run.frame[0], flags);
+        assert_eq!(run.frame[HANDOVER], flags);
     }
 }
 
@@ -219,7 +221,7 @@ fn policy_codes_of_the_paper() {
     for code in [0x01, 0x02, 0x03] {
         set_policy(&sender, 7, code, u32::from(code));
         let run = sender.run(&transit(&packet), 1).unwrap();
-        let shim = Shim::parse(&run.frame).unwrap().0;
+        let shim = Shim::parse(&run.frame[HANDOVER..]).unwrap().0;
         assert_eq!((run.action, shim.paths.bits(), shim.epoch), (XDP_REDIRECT, code, code));
     }
     for code in [0x00, 0xff] {
@@ -379,7 +381,7 @@ fn padding_is_not_replicated() {
     let packet = udp4("203.0.113.9", b"x");
     let padded = [&transit(&packet)[..], &[0; 17]].concat();
     let run = sender.run(&padded, 1).unwrap();
-    assert_eq!(Shim::parse(&run.frame).unwrap().1, one_hop_on(&packet));
+    assert_eq!(Shim::parse(&run.frame[HANDOVER..]).unwrap().1, one_hop_on(&packet));
 }
 
 #[test]
@@ -418,7 +420,7 @@ fn sequence_numbers_count_packets_of_a_flow_and_wrap() {
     sender.select(prefix("192.0.2.0/24"), &[everything_of(8)]).unwrap();
     let sequence = |sender: &Sender, to| {
         let run = sender.run(&transit(&udp4(to, b"x")), 1).unwrap();
-        Shim::parse(&run.frame).unwrap().0.sequence
+        Shim::parse(&run.frame[HANDOVER..]).unwrap().0.sequence
     };
     assert_eq!([(); 3].map(|()| sequence(&sender, "203.0.113.9")), [u64::MAX - 1, u64::MAX, 0]);
     assert_eq!(sequence(&sender, "192.0.2.9"), u64::MAX - 1);

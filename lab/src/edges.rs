@@ -8,6 +8,7 @@ use hawser_agent::{Status, generate_key};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
 use hawser_units::{PathId, PathSet};
+use hawser_wire::Cover;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fmt::Write;
@@ -33,8 +34,8 @@ pub struct Replication {
     pub paths: PathSet,
     /// The IP version of the outer headers.
     pub outer: Outer,
-    /// Whether copies carry tags.
-    pub authenticate: bool,
+    /// What of packets the tags of copies cover; none: copies carry no tags.
+    pub authenticate: Option<Cover>,
     /// The paper's form for IPv4: nothing is added to packets. IPv6 has no such form and is encapsulated all the same.
     pub transparent: bool,
     /// Who sends to the viewer.
@@ -76,7 +77,7 @@ impl Replication {
         Replication {
             paths,
             outer: Outer::V4,
-            authenticate: true,
+            authenticate: Some(Cover::Headers),
             transparent: false,
             sender: Sender::Source,
             both_ways: false,
@@ -109,7 +110,7 @@ impl Edges {
     pub fn start(lab: &Lab, binary: &Path, directory: &Path, replication: &Replication) -> Result<Self> {
         fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
         let key = directory.join("pair.key");
-        if replication.authenticate && !key.exists() {
+        if replication.authenticate.is_some() && !key.exists() {
             generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
         }
         let start = |edge: Edge, namespace: &Namespace| {
@@ -290,11 +291,18 @@ fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> 
 }
 
 fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: Edge) -> String {
-    let secret =
-        if replication.authenticate { "keys = { slot0 = \"pair.key\" }" } else { "authenticate = false" };
+    let secret = match replication.authenticate {
+        Some(Cover::Headers) => "keys = { slot0 = \"pair.key\" }",
+        Some(Cover::Whole) => "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"",
+        None => "authenticate = false",
+    };
+    let peer = match edge {
+        Edge::Ingress => Edge::Egress.name(),
+        Edge::Egress => Edge::Ingress.name(),
+    };
     let mut text = format!(
         "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{sources}\n\n\
-         [[peer]]\nname = \"peer\"\n{secret}\n",
+         [[peer]]\nname = \"peer\"\nnode = {peer:?}\n{secret}\n",
         name = edge.name(),
         pins = lab.pins(edge.name()),
         sources = sources(lab, replication, edge),

@@ -65,7 +65,7 @@ impl Plan {
             label: flow,
             policy: send_policy(&send.policy),
             transparent: false,
-            key: peer.key.clone(),
+            key: peer.sealed.clone(),
         };
         self.flows.send.insert(flow, sent);
         missing_paths(&send.policy, config)
@@ -80,7 +80,7 @@ impl Plan {
             return Err(format!("another flow to be received has the number {}", receive.number));
         }
         let peer = peer(&receive.peer, config)?;
-        self.flows.receive.insert(flow, peer.ring.clone());
+        self.flows.receive.insert(flow, peer.accepted.clone());
         self.receives.insert(flow, receive.clone());
         Ok(())
     }

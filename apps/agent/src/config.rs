@@ -14,7 +14,7 @@ use hawser_bpf::{Prefix, XdpMode};
 use hawser_client::Controller;
 use hawser_io::config::Source;
 use hawser_units::PathId;
-use hawser_wire::{Key, KeyRing, KeySlot};
+use hawser_wire::{Cover, Key, KeyRing, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -44,6 +44,10 @@ pub struct Config {
     pub state: PathBuf,
     /// A bpf file system, for what must outlive the agent.
     pub pins: PathBuf,
+    /// Where is kept what must outlive a reboot.
+    pub lasting: PathBuf,
+    /// How much longer than the fastest a tagged copy may take.
+    pub max_age: Duration,
     /// When a copy that has not arrived counts as missing.
     pub arrival_deadline: Duration,
     /// Where judgements and changes of policies are written.
@@ -84,6 +88,10 @@ pub struct Peer {
     pub ring: KeyRing,
     /// The key that is used toward it, and its slot there.
     pub key: Option<(KeySlot, Key)>,
+    /// What it is accepted with as the sender of replicas: the keys of its direction.
+    pub accepted: SealRing,
+    /// What replicas to it are sealed with: the key of this node's direction.
+    pub sealed: Option<(KeySlot, SealKey, Cover)>,
 }
 
 /// Where the controller is, and what this node lets it do.

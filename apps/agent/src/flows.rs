@@ -3,7 +3,7 @@
 use hawser_bpf::{MAX_RULES, Prefix, Rule, SendPolicy};
 use hawser_control::Name;
 use hawser_units::FlowId;
-use hawser_wire::{Key, KeyRing, KeySlot};
+use hawser_wire::{Cover, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;
 
 /// Which packets to a destination are of which flow.
@@ -17,7 +17,7 @@ pub struct Flows {
     /// Which packets are of which of them.
     pub send_selectors: Selectors,
     /// The flows whose copies are eliminated here, with the keys of their senders.
-    pub receive: BTreeMap<FlowId, KeyRing>,
+    pub receive: BTreeMap<FlowId, SealRing>,
     /// Which packets without a shim are copies.
     pub receive_selectors: Selectors,
 }
@@ -33,8 +33,8 @@ pub struct Sent {
     pub policy: SendPolicy,
     /// The paper's form: nothing is added to packets.
     pub transparent: bool,
-    /// What shims are tagged with.
-    pub key: Option<(KeySlot, Key)>,
+    /// What shims are tagged with, and what the tags cover.
+    pub key: Option<(KeySlot, SealKey, Cover)>,
 }
 
 impl Sent {

@@ -21,6 +21,7 @@ mod node;
 mod observer;
 mod onset;
 mod outbox;
+mod refused;
 pub mod status;
 mod trace;
 mod watch;
@@ -39,6 +40,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 use node::{Node, remove_pins};
 use observer::Observer;
+use refused::Refused;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
 use std::fs::{self, File};
@@ -99,6 +101,7 @@ struct Agent {
     observer: Option<Observer>,
     controlled: Option<Controlled>,
     status_file: StatusFile,
+    refused: Refused,
 }
 
 impl Agent {
@@ -117,7 +120,7 @@ impl Agent {
             device.follow(&node, monotonic_now())?;
         }
         info!(status = %status_file, "running");
-        Ok(Agent { device, node, observer, controlled, status_file })
+        Ok(Agent { device, node, observer, controlled, status_file, refused: Refused::default() })
     }
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
@@ -136,6 +139,8 @@ impl Agent {
                 self.write_status();
                 self.node.follow_addresses().unwrap_or_else(|error| warn!("{error:#}"));
                 self.follow_device(now);
+                self.node.keep_clock();
+                self.refused.look(&self.node);
             }
             if now >= next_follow || (status_is_due && self.node.should_follow()) {
                 next_follow = now + FOLLOW_EVERY;

@@ -1,5 +1,6 @@
 //! A node in the kernel: the programs loaded, attached and filled from a configuration.
 
+mod clock;
 mod own;
 mod paths;
 mod surroundings;
@@ -7,6 +8,7 @@ mod surroundings;
 use crate::config::Config;
 use crate::flows::{Flows, Selectors, Sent};
 use anyhow::{Context, Result, ensure};
+use clock::SendClock;
 use hawser_bpf::{Loop, Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions};
 use hawser_io::interface::{self, Interface};
 use hawser_io::segmenter::Segmenter;
@@ -37,6 +39,8 @@ pub(crate) struct Node {
     own: Own,
     /// Counts the policies of the file, so that receivers can tell one from the next.
     epoch: u32,
+    /// The time that packets are sent at; read when there is a sender.
+    clock: Option<SendClock>,
     /// By interface. Removed when the node ends.
     segmenters: BTreeMap<String, Segmenter>,
 }
@@ -73,6 +77,7 @@ impl Node {
             paths: Paths::default(),
             epoch: 0,
             segmenters: BTreeMap::new(),
+            clock: None,
             config,
             flows,
         };
@@ -118,6 +123,13 @@ impl Node {
         self.receiver.as_ref()
     }
 
+    /// Keeps where the send clock is, so that it goes on from there after a reboot.
+    pub(crate) fn keep_clock(&mut self) {
+        if let Some(clock) = &mut self.clock {
+            clock.keep();
+        }
+    }
+
     pub(crate) fn sender_mut(&mut self) -> Option<&mut Sender> {
         self.sender.as_mut()
     }
@@ -161,16 +173,16 @@ impl Node {
             self.attach_receiver()?
         }
         let mut changed = Vec::new();
-        if let Some(sender) = &mut self.sender {
+        if let (Some(sender), Some(clock)) = (&mut self.sender, &self.clock) {
             for flow in old.send.keys().filter(|flow| !self.flows.send.contains_key(flow)) {
                 sender.remove_flow(*flow)?;
             }
             for (flow, description) in &self.flows.send {
                 let continues = old.send.get(flow).is_some_and(|before| description.continues(before));
                 if continues {
-                    sender.update_flow(*flow, &session(description)?)?;
+                    sender.update_flow(*flow, &session(description, clock))?;
                 } else {
-                    sender.set_flow(*flow, &session(description)?)?;
+                    sender.set_flow(*flow, &session(description, clock))?;
                 }
                 let applied = if continues && !replace_policies {
                     sender.set_policy(*flow, description.policy)?
@@ -293,7 +305,7 @@ impl Node {
             let mut interfaces = config.paths.values().map(|path| path.interface.as_str());
             interfaces.try_for_each(refuse_reverse_path_filter)?;
         }
-        let receiver = load_receiver(config.port, pins(config)?)?;
+        let receiver = load_receiver(config, pins(config)?)?;
         for (path, description) in &config.paths {
             receiver.set_path(*path, Some(description.local))?;
         }
@@ -324,10 +336,12 @@ impl Node {
     }
 
     fn start_sender(&mut self) -> Result<()> {
-        let mut sender = Sender::load(&SenderOptions { port: self.config.port })?;
+        let clock = SendClock::start(&self.config.lasting);
+        let options = SenderOptions { port: self.config.port, clock_offset_micros: clock.offset_micros() };
+        let mut sender = Sender::load(&options)?;
         self.paths.find(&mut sender, &self.config, &self.interfaces)?;
         for (flow, description) in &self.flows.send {
-            sender.set_flow(*flow, &session(description)?)?;
+            sender.set_flow(*flow, &session(description, &clock))?;
             sender.replace_policy(*flow, description.policy)?;
         }
         self.own.begin(&mut sender, &self.config)?;
@@ -337,6 +351,7 @@ impl Node {
         }
         let (transit, local) = (self.config.transit.clone(), self.config.local.clone());
         self.sender = Some(sender);
+        self.clock = Some(clock);
         let transit = transit.into_iter().map(|name| (Hook::ReplicateTransit, name));
         let local = local.into_iter().map(|name| (Hook::ReplicateLocal, name));
         for (hook, name) in transit.chain(local) {
@@ -450,16 +465,14 @@ impl Drop for Node {
     }
 }
 
-/// A flow with a new session: numbers start at a random place, so that no receiver takes them for old ones.
-fn session(description: &Sent) -> Result<SendFlow> {
-    let mut first = [0; 8];
-    getrandom::fill(&mut first)?;
-    Ok(SendFlow {
+/// A flow with a new session: numbers start above those of every session before, so that no receiver takes them for old ones.
+fn session(description: &Sent, clock: &SendClock) -> SendFlow {
+    SendFlow {
         label: description.label,
         transparent: description.transparent,
         key: description.key.clone(),
-        first_sequence: u64::from_le_bytes(first),
-    })
+        first_sequence: clock.first_sequence(),
+    }
 }
 
 fn replace_selectors<E>(

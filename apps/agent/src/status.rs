@@ -123,14 +123,20 @@ pub struct ReceiveStatus {
     pub first: u64,
     /// Copies dropped because another had arrived.
     pub duplicates: u64,
-    /// Copies passed on although older than the window.
+    /// Untagged copies passed on although older than the window.
     pub late: u64,
     /// Copies passed on because the session was unknown or jumped.
     pub reset: u64,
     /// Copies passed on because two CPUs raced too often.
     pub contended: u64,
-    /// Copies dropped because the tag was wrong or missing.
+    /// Copies dropped because the tag was wrong, missing or covers too little.
     pub tag_failures: u64,
+    /// Tagged copies dropped because they are older than the window remembers, or of a session that was left.
+    #[serde(default)]
+    pub outdated: u64,
+    /// Tagged copies dropped because they were sent too long ago.
+    #[serde(default)]
+    pub expired: u64,
     /// Packets of which no other copy arrived before the deadline.
     pub only_copy: u64,
     /// Copies that were sent and had not arrived at the deadline.
@@ -287,6 +293,8 @@ impl ReceiveStatus {
             reset: stats.reset,
             contended: stats.contended,
             tag_failures: stats.tag_failures,
+            outdated: stats.outdated,
+            expired: stats.expired,
             only_copy: totals.map_or(0, |totals| totals.only),
             missing: totals.map_or(0, |totals| totals.missing),
             after_deadline: totals.map_or(0, |totals| totals.late),

@@ -61,3 +61,8 @@ fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() 
         assert!(case.metrics.get("duplicates_ratio").unwrap() <= 0.001, "{case:?}");
     }
 }
+
+#[test]
+fn a_path_that_corrupts_packets_takes_none_away_where_tags_cover_the_whole() {
+    assert_complete("corrupting-20,local-corrupting-20");
+}

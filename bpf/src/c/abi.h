@@ -10,9 +10,10 @@
 #define MAX_RULES 16 /* flows that share one destination prefix */
 
 /* The shim of docs/design/wire.md. Fields are in network byte order, the tag is the eight bytes that SipHash emits. */
-#define SHIM_VERSION 1
+#define SHIM_VERSION 2
 #define SHIM_TAGGED 0x1
 #define SHIM_KEY_SLOT 0x2
+#define SHIM_WHOLE 0x4 /* the tag covers every byte of the inner packet */
 
 struct shim {
 	__u8 version_flags;
@@ -20,10 +21,10 @@ struct shim {
 	__u8 paths;
 	__u8 epoch;
 	__be16 flow_be;
-	__u16 reserved; /* zero on the wire; between the sender's two programs the flow's index in its tables */
+	__be16 sent_high_be; /* of the send time, bits 32 to 47 */
 	__be64 sequence_be;
-	__be32 sent_us_be;
-	__u8 tag[8]; /* between the sender's two programs the inner packet's sum, zero when it is not known */
+	__be32 sent_low_be;
+	__u8 tag[8];
 } __attribute__((packed, aligned(4)));
 _Static_assert(sizeof(struct shim) == 28, "the shim is 28 bytes");
 
@@ -33,6 +34,33 @@ struct siphash_key {
 	__u64 k0;
 	__u64 k1;
 };
+
+/* Of one direction between two nodes, derived from the key that they share. */
+struct shim_keys {
+	struct siphash_key seal;   /* of tags */
+	struct siphash_key digest; /* of whole packets */
+};
+
+/* SipHash while it runs. */
+struct siphash_state {
+	__u64 v0, v1, v2, v3;
+};
+
+/* In front of what the sender's first program hands to those of the paths, which write the outer headers over it. A
+ * transparent copy has the first four bytes in place of its Ethernet header, an encapsulated one all of it and then the
+ * shim.
+ */
+struct handover {
+	__u8 kind;
+	__u8 sealed_bytes;
+	__u16 flow;                /* the sender's table index */
+	__u32 inner_sum;           /* of the inner packet for the UDP checksum, zero when it is not known */
+	struct siphash_state seal; /* of the tag, over everything but the shim's first word */
+};
+_Static_assert(sizeof(struct handover) == 40, "smaller than the outer headers over IPv4");
+
+#define HANDOVER_TRANSPARENT 0x10
+#define HANDOVER_ENCAPSULATED 0x11
 
 /* ---- sending ---- */
 
@@ -94,18 +122,17 @@ _Static_assert(sizeof(struct route) == 8, "a route is written with one store");
 #define FLOW_TRANSPARENT 0x1
 #define FLOW_TAGGED 0x2
 #define FLOW_KEY_SLOT 0x4
+#define FLOW_WHOLE 0x8
 
-/* User space may replace a row while packets fly: the sequence number is kept elsewhere, and a copy is tagged with the
- * key of the slot that its own shim names.
- */
+/* User space may replace a row while packets fly: the sequence number is kept elsewhere. */
 struct tx_flow {
-	struct siphash_key keys[2];
+	struct shim_keys keys[2];
 	__u16 flow; /* the receiver's number for this flow */
 	__u8 flags;
 	__u8 configured;
 	__u8 reserved[4];
 };
-_Static_assert(sizeof(struct tx_flow) == 40, "tx_flow");
+_Static_assert(sizeof(struct tx_flow) == 72, "tx_flow");
 
 struct tx_path {
 	__u32 ifindex;
@@ -251,6 +278,9 @@ _Static_assert(sizeof(struct request) == 24, "request");
 /* One slot: {epoch in the high half, bitmap in the low half}. core/dedup is the executable specification. */
 struct window {
 	__u64 slots[WINDOW_SLOTS];
+	__u64 newest_sent_us;  /* the newest send time of a tagged packet */
+	__u64 newest_sequence; /* of that packet */
+	__u64 expected_us;     /* when it came, or would have come without the delay that its age is; 0 = there was none */
 };
 
 /* Copies of transparent flows that were seen, by fingerprint of the packet. */
@@ -261,12 +291,13 @@ struct seen {
 };
 
 struct rx_flow {
-	struct siphash_key keys[2];
+	struct shim_keys keys[2];
 	__u8 keys_valid; /* bit i = keys[i]; 0 = untagged packets are accepted */
 	__u8 configured;
-	__u8 reserved[6];
+	__u8 demands_whole; /* tags that do not cover the whole packet are refused */
+	__u8 reserved[5];
 };
-_Static_assert(sizeof(struct rx_flow) == 40, "rx_flow");
+_Static_assert(sizeof(struct rx_flow) == 72, "rx_flow");
 
 struct rx_path {
 	__u16 family; /* 0 = path not configured */
@@ -281,12 +312,14 @@ struct rx_stats {
 	__u64 bytes;   /* of inner packets */
 	__u64 first;   /* accepted because no other copy had arrived; late, reset and contended ones among them */
 	__u64 duplicates;
-	__u64 late;      /* accepted although older than the window */
+	__u64 late;      /* untagged and accepted although older than the window */
 	__u64 reset;     /* accepted because the session was unknown or jumped */
 	__u64 contended; /* accepted because two CPUs raced too often */
 	__u64 tag_failures;
+	__u64 outdated; /* tagged and dropped: older than the window remembers, or of a session that was left */
+	__u64 expired;  /* tagged and dropped: sent too long ago */
 };
-_Static_assert(sizeof(struct rx_stats) == 64, "one cache line");
+_Static_assert(sizeof(struct rx_stats) == 80, "rx_stats");
 
 enum verdict {
 	VERDICT_FIRST = 0,
@@ -294,13 +327,15 @@ enum verdict {
 	VERDICT_LATE = 2,
 	VERDICT_RESET = 3,
 	VERDICT_CONTENDED = 4,
+	VERDICT_OUTDATED = 5,
+	VERDICT_EXPIRED = 6,
 };
 
 /* One copy that arrived. */
 struct arrival {
 	__u64 at_ns; /* CLOCK_MONOTONIC */
 	__u64 sequence;
-	__u32 sent_us;
+	__u32 sent_us; /* the low bits */
 	__u16 flow;
 	__u16 inner_bytes;
 	__u8 path;
@@ -356,6 +391,9 @@ enum reason {
 	PASSED_FOREIGN_MAC,
 	PASSED_REPLICA,
 	PASSED_MANAGEMENT,
+	DROPPED_NOT_WHOLE,
+	DROPPED_OUTDATED,
+	DROPPED_EXPIRED,
 	REASONS,
 };
 

@@ -76,6 +76,30 @@ int restore(struct xdp_md *ctx)
 	return undo(ctx, OUTER_V4);
 }
 
+/* A tagged packet and its times, for the window alone. */
+struct observation {
+	__u32 flow;
+	__u32 max_age_us;
+	__u64 sequence;
+	__u64 sent_us;
+	__u64 now_us;
+};
+
+/* Returns the verdict: the test runs it in lockstep with the specification, which is given the same times. */
+SEC("xdp")
+int judge(struct xdp_md *ctx)
+{
+	const struct observation *seen = (void *)(long)ctx->data;
+	struct window *window;
+
+	if ((void *)(seen + 1) > (void *)(long)ctx->data_end)
+		return -1;
+	window = bpf_map_lookup_elem(&windows, &seen->flow);
+	if (!window)
+		return -1;
+	return observe_tagged(window, seen->sequence, seen->sent_us, seen->now_us, seen->max_age_us);
+}
+
 /* What a test run costs at the least. */
 SEC("xdp")
 int bare_drop(__attribute__((unused)) struct xdp_md *ctx)

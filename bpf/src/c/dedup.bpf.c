@@ -5,13 +5,15 @@
 #include "parse.h"
 
 #include "checksum.h"
+#include "digest.h"
+#include "seal.h"
 #include "select.h"
-#include "siphash.h"
 #include "transparent.h"
 #include "window.h"
 
 volatile const __u16 port = 14747;
 volatile const __u32 transparent_within_ms = 1000;
+volatile const __u32 max_age_us = 2000000; /* of a tagged packet */
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -19,6 +21,14 @@ struct {
 	__type(value, struct rx_flow);
 	__uint(max_entries, MAX_FLOWS);
 } rx_flows SEC(".maps");
+
+/* The rows of rx_flows by which the windows were filled. User space alone uses it, also over restarts. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_FLOWS);
+	__type(key, __u32);
+	__type(value, struct rx_flow);
+} rx_senders SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -174,16 +184,6 @@ static __always_inline bool addressed_here(const struct replica *replica, const 
 	return got[0] == want[0] && got[1] == want[1];
 }
 
-static __always_inline bool tag_valid(const struct shim *shim, const struct rx_flow *flow)
-{
-	__u32 slot = shim->version_flags & SHIM_KEY_SLOT ? 1 : 0;
-	const __u64 *words = WORDS(shim), *tag = WORDS(shim->tag);
-
-	if (!(shim->version_flags & SHIM_TAGGED) || !(flow->keys_valid & (1 << slot)))
-		return false;
-	return *tag == shim_tag(words[0], words[1], shim->sent_us_be, &flow->keys[slot]);
-}
-
 static __always_inline __u32 inner_bytes(const struct replica *replica)
 {
 	return replica->udp_bytes - sizeof(struct udphdr) - sizeof(struct shim);
@@ -230,6 +230,28 @@ static __always_inline bool combine_ecn(const struct replica *replica, void *end
 		ip6->flow_lbl[0] |= ECN_CE << 4;
 	}
 	return true;
+}
+
+/* The lengths of the replica agree. */
+static __always_inline bool tag_valid(struct xdp_md *ctx, const struct replica *replica, const struct rx_flow *flow,
+				      void *end)
+{
+	const struct shim *shim = replica->shim;
+	__u32 slot = shim->version_flags & SHIM_KEY_SLOT ? 1 : 0;
+	const __u32 *first_word = WORDS(shim);
+	const __u64 *tag = WORDS(shim->tag);
+	const struct shim_keys *keys = &flow->keys[slot];
+	struct sealing sealing;
+
+	if (!(shim->version_flags & SHIM_TAGGED) || !(flow->keys_valid & (1 << slot)))
+		return false;
+	if (!seal_headers(&sealing, &keys->seal, shim + 1, end, inner_bytes(replica)))
+		return false;
+	if (shim->version_flags & SHIM_WHOLE)
+		seal_digest(&sealing, digest_of_packet(ctx, sizeof(struct ethhdr) + replica->outer_bytes,
+						       inner_bytes(replica), keys->digest.k0, keys->digest.k1));
+	seal_shim(&sealing, shim);
+	return *tag == seal_copy(&sealing, *first_word);
 }
 
 static __always_inline int drop(enum reason reason)
@@ -328,24 +350,43 @@ static __always_inline int eliminate(struct xdp_md *ctx)
 	window = bpf_map_lookup_elem(&windows, &flow_index);
 	if (!stats || !window)
 		return drop(DROPPED_UNKNOWN_FLOW);
-	if (flow->keys_valid && !tag_valid(replica.shim, flow)) {
+	if (!lengths_agree(&replica, cursor.end))
+		return drop(DROPPED_MALFORMED);
+	if (flow->keys_valid && !tag_valid(ctx, &replica, flow, cursor.end)) {
 		stats->tag_failures++;
 		return drop(DROPPED_TAG);
 	}
-	if (!lengths_agree(&replica, cursor.end))
-		return drop(DROPPED_MALFORMED);
+	if (flow->demands_whole && !(replica.shim->version_flags & SHIM_WHOLE)) {
+		stats->tag_failures++;
+		return drop(DROPPED_NOT_WHOLE);
+	}
 	if (!combine_ecn(&replica, cursor.end))
 		return drop(DROPPED_ECN);
 
 	arrival.at_ns = bpf_ktime_get_ns();
 	arrival.sequence = bpf_be64_to_cpu(replica.shim->sequence_be);
-	arrival.sent_us = bpf_ntohl(replica.shim->sent_us_be);
+	arrival.sent_us = bpf_ntohl(replica.shim->sent_low_be);
 	arrival.flow = flow_index;
 	arrival.inner_bytes = inner_bytes(&replica);
 	arrival.path = path_index;
 	arrival.paths = replica.shim->paths;
 	arrival.epoch = replica.shim->epoch;
-	arrival.verdict = observe(window, arrival.sequence);
+	if (flow->keys_valid) {
+		__u64 sent_us = (__u64)bpf_ntohs(replica.shim->sent_high_be) << 32 | arrival.sent_us;
+
+		arrival.verdict = observe_tagged(window, arrival.sequence, sent_us, arrival.at_ns / 1000, max_age_us);
+	} else {
+		arrival.verdict = observe(window, arrival.sequence);
+	}
+	/* Anyone who has seen these packets may send them: they say nothing of the paths. */
+	if (arrival.verdict == VERDICT_OUTDATED) {
+		stats->outdated++;
+		return drop(DROPPED_OUTDATED);
+	}
+	if (arrival.verdict == VERDICT_EXPIRED) {
+		stats->expired++;
+		return drop(DROPPED_EXPIRED);
+	}
 	account(stats, &arrival);
 	return arrival.verdict == VERDICT_DUPLICATE ? XDP_DROP : decapsulate(ctx, &replica);
 }

@@ -5,12 +5,14 @@
 #include "sending.h"
 
 #include "martian.h"
+#include "skb.h"
 
 #include <linux/pkt_cls.h>
 
 /* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs `replicate_looped`.
  * It takes what TC cannot replicate: a train of segments must be cut and its checksums completed first, a transparent
- * copy must not meet TC again at the path's device, and a UDP checksum over IPv6 needs the whole packet.
+ * copy must not meet TC again at the path's device, and a UDP checksum over IPv6 and a tag that covers the whole packet
+ * need all of it, with its checksum completed.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -68,7 +70,7 @@ static __always_inline int drop(enum reason reason)
 
 /* Writes a path over [Ethernet | outer IPv4 | UDP | shim], which the packet starts with; false when it does not. */
 static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx_path *path, __u32 index,
-					  const struct shim *shim, const struct tx_flow *flow, __u8 tos,
+					  const struct shim *shim, const struct sealing *sealing, __u8 tos,
 					  __u32 inner_bytes)
 {
 	struct ethhdr *ethernet = (void *)(long)skb->data;
@@ -83,7 +85,7 @@ static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx
 	write_ipv4(ip, path, tos, udp_bytes);
 	write_udp(udp, path, udp_bytes, 0);
 	*copy = *shim;
-	seal_shim(copy, flow, index);
+	finish_shim(copy, sealing, index);
 	return true;
 }
 
@@ -124,8 +126,9 @@ __noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 
 
 static __always_inline int replicate_skb(struct __sk_buff *skb)
 {
-	struct cursor cursor = { (void *)(long)skb->data, (void *)(long)skb->data_end };
+	struct cursor cursor = read_skb(skb, 4);
 	struct ethhdr *ethernet = take(&cursor, sizeof(*ethernet));
+	struct sealing sealing = {};
 	__u32 index, inner_bytes, ifindex = 0;
 	struct selected selected;
 	struct endpoint to = {};
@@ -175,7 +178,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	__builtin_memcpy(to.address, packet.destination, sizeof(to.address));
 	if (is_management(&to, packet.source_port, selected.flags))
 		return pass(PASSED_MANAGEMENT);
-	if (flow->flags & FLOW_TRANSPARENT || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
+	if (flow->flags & (FLOW_TRANSPARENT | FLOW_WHOLE) || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
 	    probes_by_loop(skb, &policy))
 		return segment(skb);
 	reason = obstacle(&packet, &route, false);
@@ -185,12 +188,16 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 		return pass(PASSED_MALFORMED);
 
 	inner_bytes = packet.bytes;
+	if (flow->flags & FLOW_TAGGED &&
+	    !seal_headers(&sealing, &sending_keys(flow)->seal, ethernet + 1, (void *)(long)skb->data_end, inner_bytes))
+		return pass(PASSED_MALFORMED);
 	if (bpf_skb_adjust_room(skb, sizeof(struct iphdr) + sizeof(struct udphdr) + sizeof(shim), BPF_ADJ_ROOM_MAC,
 				flags))
 		return pass(PASSED_NO_ROOM);
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(&packet, &policy, number, ROUTE_OUTER_IPV6, &route);
-	fill_shim(&shim, flow, index, route.paths, policy.epoch, number);
+	fill_shim(&shim, flow, route.paths, policy.epoch, number);
+	seal_shim(&sealing, &shim);
 	account(&tx_flow_stats, index, inner_bytes);
 	account(&tx_set_stats, route.paths, inner_bytes);
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
@@ -206,7 +213,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 		}
 		if (ifindex && bpf_clone_redirect(skb, ifindex, 0))
 			count(DROPPED_CLONE_FAILED);
-		if (!write_headers(skb, description, path, &shim, flow, packet.traffic_class, inner_bytes))
+		if (!write_headers(skb, description, path, &shim, &sealing, packet.traffic_class, inner_bytes))
 			return drop(DROPPED_NO_ROOM);
 		account(&tx_path_stats, index * MAX_PATHS + path, inner_bytes);
 		ifindex = description->ifindex;

@@ -8,6 +8,7 @@
  */
 #include "sending.h"
 
+#include "digest.h"
 #include "martian.h"
 
 #include <bpf/bpf_core_read.h>
@@ -26,15 +27,6 @@ struct {
 	__uint(max_entries, 256);
 	__array(values, struct path_set);
 } path_sets SEC(".maps");
-
-/* In front of a transparent copy, until its path's program writes the Ethernet header. Not to be taken for a shim, which
- * begins with its version.
- */
-struct transparent_mark {
-	__u8 zero;
-	__u8 reserved;
-	__u16 flow; /* the sender's table index */
-};
 
 /* The parts of the kernel's structures that are read here; their offsets are found when the program is loaded. */
 struct net_device {
@@ -116,8 +108,8 @@ static __always_inline __u8 stray(struct xdp_md *ctx, const struct ethhdr *ether
 static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struct packet *packet, __u32 index,
 						 __u32 paths, bool transit)
 {
-	struct transparent_mark *mark = (void *)(long)ctx->data;
-	struct iphdr *ip = (void *)mark + sizeof(struct ethhdr);
+	struct handover *handover = (void *)(long)ctx->data;
+	struct iphdr *ip = (void *)handover + sizeof(struct ethhdr);
 	void *end = (void *)(long)ctx->data_end;
 	void *set;
 
@@ -128,19 +120,37 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 		return pass(PASSED_NO_PATH);
 	if (transit && !forward_once(ip, end, false))
 		return pass(PASSED_MALFORMED);
-	mark->zero = 0;
-	mark->flow = index;
+	handover->kind = HANDOVER_TRANSPARENT;
+	handover->flow = index;
 	account(&tx_flow_stats, index, packet->bytes);
 	account(&tx_set_stats, paths, packet->bytes);
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 
-/* Puts the shim in place of the Ethernet header, and takes off the padding behind the packet. */
+/* Seals what is the same in all copies of the packet in [Ethernet | packet of `bytes`], except for the shim. */
+static __always_inline bool seal_packet(struct xdp_md *ctx, const struct tx_flow *flow, __u32 offset, __u32 bytes,
+					struct sealing *sealing)
+{
+	const struct shim_keys *keys = sending_keys(flow);
+	void *end = (void *)(long)ctx->data_end;
+
+	if (!seal_headers(sealing, &keys->seal, (void *)(long)ctx->data + offset, end, bytes))
+		return false;
+	if (flow->flags & FLOW_WHOLE)
+		seal_digest(sealing, digest_of_packet(ctx, offset, bytes, keys->digest.k0, keys->digest.k1));
+	return true;
+}
+
+/* Puts the shim and what the paths' programs need in place of the Ethernet header, and takes off the padding behind the
+ * packet.
+ */
 static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const struct packet *packet,
 						  const struct tx_flow *flow, __u32 index,
 						  const struct policy *policy, struct route *route, bool transit)
 {
 	__u64 *sequence = bpf_map_lookup_elem(&sequences, &index);
+	struct handover *handover;
+	struct sealing sealing = {};
 	struct shim *shim;
 	void *end, *set;
 	__u64 number;
@@ -148,20 +158,31 @@ static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const stru
 
 	if (!sequence)
 		return pass(PASSED_NO_PATH);
+	if (flow->flags & FLOW_WHOLE && packet->bytes > DIGEST_BYTES_MAX)
+		return pass(PASSED_OVERSIZE);
 	if (packet->padding_bytes && bpf_xdp_adjust_tail(ctx, -(int)packet->padding_bytes))
 		return pass(PASSED_NO_ROOM);
-	if (bpf_xdp_adjust_head(ctx, (int)sizeof(struct ethhdr) - (int)sizeof(*shim)))
+	if (bpf_xdp_adjust_head(ctx, (int)sizeof(struct ethhdr) - (int)(sizeof(*handover) + sizeof(*shim))))
 		return pass(PASSED_NO_ROOM);
-	shim = (void *)(long)ctx->data;
+	handover = (void *)(long)ctx->data;
+	shim = (void *)(handover + 1);
 	end = (void *)(long)ctx->data_end;
 	if ((void *)(shim + 1) > end || (transit && !forward_once(shim + 1, end, packet->is_ipv6)))
 		return drop(DROPPED_MALFORMED);
 	number = __sync_fetch_and_add(sequence, 1);
 	probe(packet, policy, number, 0, route);
 	paths = route->paths;
-	fill_shim(shim, flow, index, paths, policy->epoch, number);
-	if (route->flags & ROUTE_OUTER_IPV6)
-		*(__u32 *)shim->tag = fold(sum_bytes(0, shim + 1, end));
+	fill_shim(shim, flow, paths, policy->epoch, number);
+	handover->kind = HANDOVER_ENCAPSULATED;
+	handover->flow = index;
+	if (flow->flags & FLOW_TAGGED) {
+		if (!seal_packet(ctx, flow, sizeof(*handover) + sizeof(*shim), packet->bytes, &sealing))
+			return drop(DROPPED_MALFORMED);
+		seal_shim(&sealing, shim);
+		handover->seal = sealing.state;
+		handover->sealed_bytes = sealing.bytes;
+	}
+	handover->inner_sum = route->flags & ROUTE_OUTER_IPV6 ? fold(sum_bytes(0, shim + 1, end)) : 0;
 	set = bpf_map_lookup_elem(&path_sets, &paths);
 	if (!set)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
@@ -250,15 +271,16 @@ static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_
 	return check ?: 0xffff;
 }
 
-/* [shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
+/* [handover | shim | inner packet] becomes [Ethernet | outer IP | UDP | shim | inner packet]. */
 static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 {
 	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
 	void *end = (void *)(long)ctx->data_end;
-	struct shim *shim = (void *)(long)ctx->data;
+	struct handover *handover = (void *)(long)ctx->data;
+	struct shim *shim = (void *)(handover + 1);
 	__u32 inner_bytes, udp_bytes, outer_bytes, flow_index, inner_sum;
+	struct sealing sealing;
 	struct ethhdr *ethernet;
-	struct tx_flow *flow;
 	__u8 traffic_class;
 	__u8 *inner = (void *)(shim + 1);
 
@@ -266,17 +288,16 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(inner + 2) > end)
 		return drop(DROPPED_MALFORMED);
-	flow_index = shim->reserved;
-	flow = bpf_map_lookup_elem(&tx_flows, &flow_index);
-	if (!flow)
-		return drop(DROPPED_UNKNOWN_FLOW);
+	flow_index = handover->flow;
 	traffic_class = inner[0] >> 4 == 4 ? inner[1] : inner[0] << 4 | inner[1] >> 4;
-	inner_sum = *(__u32 *)shim->tag;
-	seal_shim(shim, flow, index);
+	inner_sum = handover->inner_sum;
+	sealing = (struct sealing){ handover->seal, handover->sealed_bytes };
+	finish_shim(shim, &sealing, index);
 	inner_bytes = end - (void *)inner;
 	udp_bytes = sizeof(struct udphdr) + sizeof(*shim) + inner_bytes;
 	outer_bytes = path->family == AF_INET6 ? sizeof(struct ipv6hdr) : sizeof(struct iphdr);
-	if (bpf_xdp_adjust_head(ctx, -(int)(sizeof(*ethernet) + outer_bytes + sizeof(struct udphdr))))
+	if (bpf_xdp_adjust_head(ctx, (int)sizeof(*handover) -
+					     (int)(sizeof(*ethernet) + outer_bytes + sizeof(struct udphdr))))
 		return drop(DROPPED_NO_ROOM);
 	ethernet = (void *)(long)ctx->data;
 	end = (void *)(long)ctx->data_end;
@@ -308,14 +329,14 @@ static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
 {
 	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
 	struct ethhdr *ethernet = (void *)(long)ctx->data;
-	struct transparent_mark *mark = (void *)ethernet;
+	struct handover *handover = (void *)ethernet;
 	struct iphdr *ip = (void *)(ethernet + 1);
 
 	if (!path || !path->family)
 		return drop(DROPPED_PATH_NOT_CONFIGURED);
 	if ((void *)(ip + 1) > (void *)(long)ctx->data_end)
 		return drop(DROPPED_MALFORMED);
-	account(&tx_path_stats, mark->flow * MAX_PATHS + index, bpf_ntohs(ip->tot_len));
+	account(&tx_path_stats, handover->flow * MAX_PATHS + index, bpf_ntohs(ip->tot_len));
 	write_ethernet(ethernet, path, bpf_htons(ETH_P_IP));
 	replace_tos(ip, path_tos(index, ip->tos));
 	return XDP_PASS;
@@ -323,11 +344,11 @@ static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
 
 static __always_inline int send_copy(struct xdp_md *ctx, __u32 index)
 {
-	__u8 *first = (void *)(long)ctx->data;
+	__u8 *kind = (void *)(long)ctx->data;
 
-	if ((void *)(first + 1) > (void *)(long)ctx->data_end)
+	if ((void *)(kind + 1) > (void *)(long)ctx->data_end)
 		return drop(DROPPED_MALFORMED);
-	return *first >> 4 == SHIM_VERSION ? encapsulate(ctx, index) : readdress(ctx, index);
+	return *kind == HANDOVER_ENCAPSULATED ? encapsulate(ctx, index) : readdress(ctx, index);
 }
 
 #define PATH_PROGRAM(n)                                                                                                \

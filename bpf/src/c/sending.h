@@ -8,8 +8,11 @@
 #include "parse.h"
 
 #include "checksum.h"
+#include "seal.h"
 #include "select.h"
-#include "siphash.h"
+
+/* What is added to the time since the machine started, so that send times never go back, whatever happens to clocks. */
+volatile const __u64 clock_offset_us = 0;
 
 /* UDP port that replicas come from and go to. */
 volatile const __u16 port = 14747;
@@ -144,21 +147,23 @@ static __always_inline void probe(const struct packet *packet, const struct poli
 }
 
 /* The part of the shim that is the same in all copies. */
-static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *flow, __u32 index,
-				      __u8 paths, __u32 epoch, __u64 sequence)
+static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *flow, __u8 paths, __u32 epoch,
+				      __u64 sequence)
 {
+	__u64 sent_us = bpf_ktime_get_boot_ns() / 1000 + clock_offset_us;
 	__u8 flags = 0;
 
 	if (flow->flags & FLOW_TAGGED)
-		flags = SHIM_TAGGED | (flow->flags & FLOW_KEY_SLOT ? SHIM_KEY_SLOT : 0);
+		flags = SHIM_TAGGED | (flow->flags & FLOW_KEY_SLOT ? SHIM_KEY_SLOT : 0) |
+			(flow->flags & FLOW_WHOLE ? SHIM_WHOLE : 0);
 	shim->version_flags = SHIM_VERSION << 4 | flags;
 	shim->path = 0;
 	shim->paths = paths;
 	shim->epoch = epoch;
 	shim->flow_be = bpf_htons(flow->flow);
-	shim->reserved = index;
+	shim->sent_high_be = bpf_htons((__u16)(sent_us >> 32));
 	shim->sequence_be = bpf_cpu_to_be64(sequence);
-	shim->sent_us_be = bpf_htonl((__u32)(bpf_ktime_get_ns() / 1000));
+	shim->sent_low_be = bpf_htonl((__u32)sent_us);
 	__builtin_memset(shim->tag, 0, sizeof(shim->tag));
 }
 
@@ -205,22 +210,23 @@ static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *
 	words[1] = bpf_htons(udp_bytes) | (__u32)check << 16;
 }
 
-#define SHIM_PATH (0xffULL << 8) /* of its first eight bytes */
-#define SHIM_RESERVED (0xffffULL << 48)
+#define SHIM_PATH (0xffU << 8) /* of its first four bytes */
 _Static_assert(__builtin_offsetof(struct shim, path) == 1, "the mask of the path");
-_Static_assert(__builtin_offsetof(struct shim, reserved) == 6, "the mask of the reserved bytes");
 
-/* Names the path in the shim and seals it, with the key of the slot that the shim names. */
-static __always_inline void seal_shim(struct shim *shim, const struct tx_flow *flow, __u32 path)
+/* The key that a flow's shims are sealed with; the flow is tagged. */
+static __always_inline const struct shim_keys *sending_keys(const struct tx_flow *flow)
 {
-	__u64 *words = WORDS(shim);
-	__u64 first = (words[0] & ~(SHIM_PATH | SHIM_RESERVED)) | (__u64)path << 8;
-	__u64 tag = 0;
+	return &flow->keys[flow->flags & FLOW_KEY_SLOT ? 1 : 0];
+}
 
-	if (first & SHIM_TAGGED)
-		tag = shim_tag(first, words[1], shim->sent_us_be, &flow->keys[first & SHIM_KEY_SLOT ? 1 : 0]);
+/* Names the path in the shim and tags it. */
+static __always_inline void finish_shim(struct shim *shim, const struct sealing *sealing, __u32 path)
+{
+	__u32 *words = WORDS(shim);
+	__u32 first = (words[0] & ~SHIM_PATH) | path << 8;
+
 	words[0] = first;
-	*(__u64 *)WORDS(shim->tag) = tag;
+	*(__u64 *)WORDS(shim->tag) = first & SHIM_TAGGED ? seal_copy(sealing, first) : 0;
 }
 
 #endif

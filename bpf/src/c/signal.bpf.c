@@ -97,7 +97,7 @@ static __always_inline bool is_sealed(const struct signal *signal, const struct 
 {
 	const __u64 *words = WORDS(signal), *tag = WORDS(signal->tag);
 
-	return *tag == shim_tag(words[0], words[1], signal->epoch_be, key);
+	return *tag == signal_tag(words[0], words[1], signal->epoch_be, key);
 }
 
 static __always_inline bool is_recent(const struct signal *signal)

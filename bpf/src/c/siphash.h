@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* SipHash-2-4 with 64-bit output (Aumasson, Bernstein 2012) over the 20 bytes of the shim in front of its tag. */
+/* SipHash-2-4 with 64-bit output (Aumasson, Bernstein 2012). */
 #ifndef HAWSER_SIPHASH_H
 #define HAWSER_SIPHASH_H
 
@@ -29,6 +29,23 @@
 		v0 ^= (word);                                                                                          \
 	} while (0)
 
+/* SipHash-1-3: fewer rounds, for what is long. */
+#define SIPHASH_SHORT_BLOCK(v0, v1, v2, v3, word)                                                                      \
+	do {                                                                                                           \
+		const __u64 block = (word);                                                                            \
+		v3 ^= block;                                                                                           \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		v0 ^= block;                                                                                           \
+	} while (0)
+
+#define SIPHASH_SHORT_FINISH(v0, v1, v2, v3)                                                                           \
+	do {                                                                                                           \
+		v2 ^= 0xff;                                                                                            \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+		SIPROUND(v0, v1, v2, v3);                                                                              \
+	} while (0)
+
 #define SIPHASH_START(v0, v1, v2, v3, k0, k1)                                                                          \
 	do {                                                                                                           \
 		v0 = (k0) ^ 0x736f6d6570736575ULL;                                                                     \
@@ -47,19 +64,36 @@
 		SIPROUND(v0, v1, v2, v3);                                                                              \
 	} while (0)
 
-/* The tag of a shim, as it lies in memory; the arguments are the bytes before it, as they lie there. */
-static __always_inline __u64 shim_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
+static __always_inline struct siphash_state siphash_start(const struct siphash_key *key)
 {
-	__u64 v0, v1, v2, v3, last;
+	struct siphash_state state;
+
+	SIPHASH_START(state.v0, state.v1, state.v2, state.v3, key->k0, key->k1);
+	return state;
+}
+
+static __always_inline void siphash_add(struct siphash_state *state, __u64 word)
+{
+	SIPHASH_BLOCK(state->v0, state->v1, state->v2, state->v3, word);
+}
+
+/* `last` has the bytes that are left and, in the highest of its bytes, the length of the message. */
+static __always_inline __u64 siphash_end(struct siphash_state state, __u64 last)
+{
+	siphash_add(&state, last);
+	SIPHASH_FINISH(state.v0, state.v1, state.v2, state.v3);
+	return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
+}
+
+/* The tag of a signal, as it lies in memory; the arguments are the bytes before it, as they lie there. */
+static __always_inline __u64 signal_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
+{
+	struct siphash_state state = siphash_start(key);
 
 	_Static_assert(SHIM_TAGGED_BYTES == 20, "two words and a half");
-	last = rest | (__u64)SHIM_TAGGED_BYTES << 56;
-	SIPHASH_START(v0, v1, v2, v3, key->k0, key->k1);
-	SIPHASH_BLOCK(v0, v1, v2, v3, first);
-	SIPHASH_BLOCK(v0, v1, v2, v3, second);
-	SIPHASH_BLOCK(v0, v1, v2, v3, last);
-	SIPHASH_FINISH(v0, v1, v2, v3);
-	return v0 ^ v1 ^ v2 ^ v3;
+	siphash_add(&state, first);
+	siphash_add(&state, second);
+	return siphash_end(state, rest | (__u64)SHIM_TAGGED_BYTES << 56);
 }
 
 #endif

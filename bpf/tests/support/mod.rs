@@ -5,7 +5,7 @@ use hawser_bpf::{
     Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions,
 };
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
-use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Shim, ip};
+use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, SealKey, SealRing, Shim, ip};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::Path;
 use std::process::Command;
@@ -23,6 +23,9 @@ pub const HERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 pub const THERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 pub const HERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
 pub const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
+
+/// Bytes that the sender's first program puts in front of the shim for those of the paths.
+pub const HANDOVER: usize = 40;
 
 pub fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()
@@ -45,14 +48,29 @@ pub fn receiver_options() -> ReceiverOptions {
     ReceiverOptions {
         port: DEFAULT_PORT,
         transparent_within: Duration::from_secs(1),
+        max_age: Duration::from_secs(2),
         fingerprint_key: [1, 2],
         pins: None,
     }
 }
 
+pub fn sender_options() -> SenderOptions {
+    SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 1 << 40 }
+}
+
+/// The key of a direction.
+pub fn seal_key(byte: u8) -> SealKey {
+    Key::from_bytes([byte; 16]).of_direction("here", "there")
+}
+
+/// A receiver's keys by slot.
+pub fn ring(zero: Option<&SealKey>, one: Option<&SealKey>) -> SealRing {
+    SealRing { slots: [zero.cloned(), one.cloned()], ..SealRing::default() }
+}
+
 /// A sender with path 0 over IPv4 and path 1 over IPv6, both by the loopback device.
 pub fn sender() -> Sender {
-    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT }).unwrap();
+    let mut sender = Sender::load(&sender_options()).unwrap();
     sender.set_path(path(0), Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
     sender.set_path(path(1), Some(send_path(HERE_V6.into(), THERE_V6.into()))).unwrap();
     sender

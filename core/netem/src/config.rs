@@ -36,6 +36,9 @@ pub struct LinkConfig {
     pub cuts: Vec<Span>,
     /// The share of packets that arrive twice. Default: 0.
     pub duplicate: Probability,
+    /// The share of packets that are corrupted, where it is known how ([`Link::corrupting_by`](crate::Link::corrupting_by)).
+    /// Default: 0.
+    pub corrupt: Probability,
     /// The share of packets that are held back so that others overtake them. Absent: none.
     pub reorder: Option<Reorder>,
 }

@@ -21,6 +21,8 @@ pub struct Link<T> {
     extra: Vec<Extra>,
     duplicating: Draws,
     reordering: Draws,
+    corrupting: Draws,
+    corrupt: Option<fn(&mut T)>,
     latest_arrival: Instant,
     latest_departure: Instant,
     departures: BinaryHeap<Reverse<Departure<T>>>,
@@ -50,6 +52,8 @@ impl<T: Clone> Link<T> {
             extra: extras.map(|(number, extra)| Extra::new(extra, seed, number)).collect(),
             duplicating: Draws::new(seed, Stream::Duplicate, 0),
             reordering: Draws::new(seed, Stream::Reorder, 0),
+            corrupting: Draws::new(seed, Stream::Corrupt, 0),
+            corrupt: None,
             latest_arrival: Instant::ZERO,
             latest_departure: Instant::ZERO,
             departures: BinaryHeap::new(),
@@ -57,6 +61,12 @@ impl<T: Clone> Link<T> {
             stats: LinkStats::default(),
             config,
         }
+    }
+
+    /// The same link, which knows how packets are corrupted; without this none is.
+    #[must_use]
+    pub fn corrupting_by(self, corrupt: fn(&mut T)) -> Self {
+        Link { corrupt: Some(corrupt), ..self }
     }
 
     /// Begins schedules and traces anew at `starts_at`. Packets in the link leave as it was decided when they arrived.
@@ -70,7 +80,7 @@ impl<T: Clone> Link<T> {
 
     /// Offers the link a packet of `size` that arrives `now`. Time does not run backwards: a packet that arrives before
     /// the one offered last counts as arriving with it.
-    pub fn push(&mut self, now: Instant, size: ByteSize, payload: T) -> Admission {
+    pub fn push(&mut self, now: Instant, size: ByteSize, mut payload: T) -> Admission {
         let now = now.max(self.latest_arrival);
         self.latest_arrival = now;
         let number = self.stats.offered;
@@ -78,7 +88,11 @@ impl<T: Clone> Link<T> {
         self.stats.offered_bytes += size;
 
         match self.decide(now, size) {
-            Ok(Decision { leaves, copies }) => {
+            Ok(Decision { leaves, copies, is_corrupted }) => {
+                if is_corrupted && let Some(corrupt) = self.corrupt {
+                    corrupt(&mut payload);
+                    self.stats.corrupted += 1;
+                }
                 for _ in 0..copies {
                     self.departures.push(Reverse(Departure {
                         leaves,
@@ -134,6 +148,7 @@ impl<T: Clone> Link<T> {
         self.extra.iter_mut().for_each(Extra::draw);
         let held_back = self.config.reorder.filter(|reorder| self.reordering.hit(reorder.share));
         let copies = u64::from(self.duplicating.hit(self.config.duplicate));
+        let is_corrupted = self.corrupting.hit(self.config.corrupt);
 
         if elapsed.is_some_and(|elapsed| self.config.cuts.iter().any(|cut| cut.contains(elapsed))) {
             return Err(DropReason::Cut);
@@ -151,7 +166,7 @@ impl<T: Clone> Link<T> {
         if let Some(reorder) = held_back {
             leaves += reorder.delay;
         }
-        Ok(Decision { leaves, copies })
+        Ok(Decision { leaves, copies, is_corrupted })
     }
 
     fn propagate(&mut self, sent: Instant) -> Instant {
@@ -174,6 +189,7 @@ impl<T: Clone> Link<T> {
 struct Decision {
     leaves: Instant,
     copies: u64,
+    is_corrupted: bool,
 }
 
 #[derive(Debug, Clone)]

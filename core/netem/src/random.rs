@@ -8,6 +8,7 @@ pub(crate) enum Stream {
     Loss = 1,
     Duplicate = 2,
     Reorder = 3,
+    Corrupt = 4,
     /// The first of the extra delays; the others follow.
     ExtraDelay = 16,
 }

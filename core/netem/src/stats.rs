@@ -29,6 +29,9 @@ pub struct LinkStats {
     pub dropped_queue: u64,
     /// Copies made.
     pub duplicated: u64,
+    /// Packets that were corrupted; they are delivered.
+    #[serde(default)]
+    pub corrupted: u64,
     /// Packets that left after one that had arrived later.
     pub reordered: u64,
     /// Bytes of the packets offered.

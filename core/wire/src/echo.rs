@@ -17,8 +17,8 @@
 //! ```
 //!
 //! A UDP payload of these 20 bytes, the answer as long as the question, so that nobody gains by asking in another's name.
-//! Version and flags are a shim's, and so are the keys. The tag is SipHash-2-4 of bytes 0 to 11; a shim's covers 20, and
-//! the hash covers the length, so neither can be taken for the other.
+//! The low nibble of the first byte has a shim's flags TAGGED and KEY. The tag is SipHash-2-4 of bytes 0 to 11 under the key
+//! that the nodes share; a shim's is under keys that are derived from it.
 
 use crate::tag::{Key, KeyRing, KeySlot};
 use hawser_units::PathId;

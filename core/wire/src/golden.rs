@@ -3,7 +3,7 @@
 //!
 //! A file holds one frame: lines `# comment` and lines `name = value`, every value in hex and in network byte order.
 
-use crate::{Addresses, Encapsulation, Key, KeySlot, Shim, Signal};
+use crate::{Addresses, Cover, Encapsulation, Key, KeySlot, SealKey, Shim, Signal};
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub struct Vector {
     /// The shim, not yet sealed.
     pub shim: Shim,
     /// What seals it.
-    pub key: Option<(KeySlot, Key)>,
+    pub key: Option<(KeySlot, SealKey, Cover)>,
     /// The packet that was replicated.
     pub inner: Vec<u8>,
     /// The whole frame, from the Ethernet header on.
@@ -100,7 +100,10 @@ fn vector(name: &'static str, text: &str) -> Vector {
     let fields = Fields::parse(name, text);
     let key = fields.0.contains_key("key").then(|| {
         let slot = if fields.array("key_slot") == [0] { KeySlot::Zero } else { KeySlot::One };
-        (slot, Key::from_bytes(fields.array("key")))
+        let cover = if fields.array("whole") == [0] { Cover::Headers } else { Cover::Whole };
+        let node = |name| std::str::from_utf8(fields.bytes(name)).expect("the name of a node");
+        let shared = Key::from_bytes(fields.array("key"));
+        (slot, shared.of_direction(node("from"), node("to")), cover)
     });
     let [path] = fields.array("path");
     let [paths] = fields.array("paths");
@@ -119,7 +122,10 @@ fn vector(name: &'static str, text: &str) -> Vector {
             epoch,
             flow: FlowId::try_from(u16::from_be_bytes(fields.array("flow"))).expect("a flow index"),
             sequence: u64::from_be_bytes(fields.array("sequence")),
-            sent_micros: u32::from_be_bytes(fields.array("sent_micros")),
+            sent_micros: {
+                let [h0, h1, low @ ..] = fields.array::<6>("sent_micros");
+                u64::from(u16::from_be_bytes([h0, h1])) << 32 | u64::from(u32::from_be_bytes(low))
+            },
             seal: None,
         },
         key,
@@ -166,10 +172,13 @@ impl<'a> Fields<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KeyRing, Replica};
+    use crate::{Replica, SealRing};
 
     fn sealed(vector: &Vector) -> Shim {
-        vector.key.as_ref().map_or(vector.shim, |(slot, key)| vector.shim.sealed(*slot, key))
+        vector
+            .key
+            .as_ref()
+            .map_or(vector.shim, |(slot, key, cover)| vector.shim.sealed(*slot, key, *cover, &vector.inner))
     }
 
     #[test]
@@ -194,8 +203,8 @@ mod tests {
     fn tags_are_accepted_with_their_key_only() {
         for vector in vectors() {
             let datagram = &vector.frame[vector.frame.len() - vector.inner.len() - Shim::LEN..];
-            let Some((slot, key)) = vector.key else { continue };
-            let mut ring = KeyRing::default();
+            let Some((slot, key, demands)) = vector.key else { continue };
+            let mut ring = SealRing { demands, ..SealRing::default() };
             ring.slots[slot.index()] = Some(key.clone());
             assert!(ring.accepts(datagram), "{}", vector.name);
             ring.slots.swap(0, 1);

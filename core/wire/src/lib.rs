@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use hawser_units::{FlowId, PathId, PathSet};
-//! use hawser_wire::{Key, KeyRing, KeySlot, Shim};
+//! use hawser_wire::{Cover, Key, KeySlot, SealRing, Shim};
 //!
 //! let shim = Shim {
 //!     path: PathId::try_from(1)?,
@@ -16,14 +16,15 @@
 //!     sent_micros: 1_000_000,
 //!     seal: None,
 //! };
-//! let key = Key::from_bytes([0x5a; 16]);
-//! let mut datagram = shim.sealed(KeySlot::One, &key).emit().to_vec();
-//! datagram.extend_from_slice(b"the inner packet");
+//! let key = Key::from_bytes([0x5a; 16]).of_direction("ingress", "egress");
+//! let packet = b"the inner packet";
+//! let mut datagram = shim.sealed(KeySlot::One, &key, Cover::Headers, packet).emit().to_vec();
+//! datagram.extend_from_slice(packet);
 //!
 //! let (parsed, inner) = Shim::parse(&datagram)?;
 //! assert_eq!(parsed.sequence, u64::MAX);
 //! assert_eq!(inner, b"the inner packet");
-//! assert!(KeyRing { slots: [None, Some(key)] }.accepts(&datagram));
+//! assert!(SealRing { slots: [None, Some(key)], ..SealRing::default() }.accepts(&datagram));
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
@@ -32,6 +33,7 @@ mod encapsulation;
 #[cfg(any(test, feature = "golden"))]
 pub mod golden;
 pub mod ip;
+mod seal;
 mod shim;
 mod signal;
 mod tag;
@@ -41,9 +43,10 @@ pub mod xnc;
 pub use encapsulation::{
     Addresses, Encapsulation, EncapsulationError, FrameError, OVERHEAD_V4, OVERHEAD_V6, Replica,
 };
+pub use seal::{Cover, Seal, SealKey, SealRing};
 pub use shim::{Shim, ShimError};
 pub use signal::{Signal, SignalError};
-pub use tag::{Key, KeyRing, KeySlot, Seal, Tag};
+pub use tag::{Key, KeyRing, KeySlot, Tag};
 
 /// The UDP port that replicas are sent from and to unless a node is configured otherwise.
 pub const DEFAULT_PORT: u16 = 14747;

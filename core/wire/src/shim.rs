@@ -1,9 +1,11 @@
-use crate::tag::{Key, KeySlot, Seal, Tag};
+use crate::seal::{Cover, Seal, SealKey};
+use crate::tag::{KeySlot, Tag};
 use hawser_units::{FlowId, OutOfRange, PathId, PathSet};
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const TAGGED: u8 = 0x1;
 const KEY: u8 = 0x2;
+const WHOLE: u8 = 0x4;
 
 /// What every replica carries between the outer UDP header and the inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,11 +18,12 @@ pub struct Shim {
     pub epoch: u8,
     /// The flow, as the receiving node numbers it.
     pub flow: FlowId,
-    /// Starts anywhere for every session of the sender, grows by one with every packet of the flow, wraps. All copies
-    /// of a packet have the same.
+    /// Starts above all numbers of the sender's sessions before, grows by one with every packet of the flow, wraps. All
+    /// copies of a packet have the same.
     pub sequence: u64,
-    /// When the sender sent the packet, in microseconds of its monotonic clock, wraps every 71.6 minutes.
-    pub sent_micros: u32,
+    /// When the sender sent the packet, in microseconds of a clock that never goes back. Has [`Shim::SENT_BITS`] bits and
+    /// wraps after 8.9 years.
+    pub sent_micros: u64,
     /// What proves the sender.
     pub seal: Option<Seal>,
 }
@@ -43,17 +46,20 @@ impl Shim {
     /// Bytes on the wire.
     pub const LEN: usize = 28;
 
-    /// How many of them the tag covers.
+    /// Bits of the send time.
+    pub const SENT_BITS: u32 = 48;
+
+    /// How many of the bytes the tag covers.
     pub(crate) const COVERED: usize = 20;
 
     /// The shim at the start of a UDP payload, and the inner packet behind it.
     ///
-    /// Reserved bits are ignored here, but a [`KeyRing`](crate::KeyRing) sees them: hand it the bytes, not this value.
+    /// Reserved bits are ignored here, but a [`SealRing`](crate::SealRing) sees them: hand it the bytes, not this value.
     pub fn parse(datagram: &[u8]) -> Result<(Shim, &[u8]), ShimError> {
         let Some((bytes, inner)) = datagram.split_first_chunk::<{ Shim::LEN }>() else {
             return Err(ShimError::Truncated(datagram.len()));
         };
-        let [version_flags, path, paths, epoch, f0, f1, _, _, s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] =
+        let [version_flags, path, paths, epoch, f0, f1, h0, h1, s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] =
             *bytes;
         let [t0, t1, t2, t3, tag @ ..] = rest;
 
@@ -61,14 +67,15 @@ impl Shim {
             return Err(ShimError::Version(version_flags >> 4));
         }
         let slot = if version_flags & KEY == 0 { KeySlot::Zero } else { KeySlot::One };
+        let cover = if version_flags & WHOLE == 0 { Cover::Headers } else { Cover::Whole };
         let shim = Shim {
             path: PathId::try_from(path)?,
             paths: PathSet::from_bits(paths),
             epoch,
             flow: FlowId::try_from(u16::from_be_bytes([f0, f1]))?,
             sequence: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
-            sent_micros: u32::from_be_bytes([t0, t1, t2, t3]),
-            seal: (version_flags & TAGGED != 0).then_some(Seal { slot, tag: Tag(tag) }),
+            sent_micros: u64::from_be_bytes([0, 0, h0, h1, t0, t1, t2, t3]),
+            seal: (version_flags & TAGGED != 0).then_some(Seal { slot, cover, tag: Tag(tag) }),
         };
         Ok((shim, inner))
     }
@@ -77,8 +84,11 @@ impl Shim {
     pub fn emit(&self) -> [u8; Shim::LEN] {
         let (flags, tag) = match self.seal {
             None => (0, Tag::default()),
-            Some(Seal { slot: KeySlot::Zero, tag }) => (TAGGED, tag),
-            Some(Seal { slot: KeySlot::One, tag }) => (TAGGED | KEY, tag),
+            Some(Seal { slot, cover, tag }) => {
+                let key = if slot == KeySlot::One { KEY } else { 0 };
+                let whole = if cover == Cover::Whole { WHOLE } else { 0 };
+                (TAGGED | key | whole, tag)
+            }
         };
         let mut bytes = [0; Shim::LEN];
         bytes[0] = VERSION << 4 | flags;
@@ -87,16 +97,20 @@ impl Shim {
         bytes[3] = self.epoch;
         bytes[4..6].copy_from_slice(&u16::from(self.flow).to_be_bytes());
         bytes[8..16].copy_from_slice(&self.sequence.to_be_bytes());
-        bytes[16..20].copy_from_slice(&self.sent_micros.to_be_bytes());
+        let [_, _, h0, h1, low @ ..] = self.sent_micros.to_be_bytes();
+        bytes[6..8].copy_from_slice(&[h0, h1]);
+        bytes[16..20].copy_from_slice(&low);
         bytes[20..28].copy_from_slice(&tag.0);
         bytes
     }
 
-    /// The same shim, sealed with `key`, which the receiver holds in `slot`.
+    /// The same shim, sealed for `inner` with `key`, which the receiver holds in `slot`.
     #[must_use]
-    pub fn sealed(self, slot: KeySlot, key: &Key) -> Shim {
-        let unsigned = Shim { seal: Some(Seal { slot, tag: Tag::default() }), ..self };
-        Shim { seal: Some(Seal { slot, tag: key.tag(&unsigned.emit()) }), ..self }
+    pub fn sealed(self, slot: KeySlot, key: &SealKey, cover: Cover, inner: &[u8]) -> Shim {
+        let seal = Seal { slot, cover, tag: Tag::default() };
+        let unsigned = Shim { seal: Some(seal), ..self };
+        let tag = key.tag(&unsigned.emit(), cover, inner);
+        Shim { seal: Some(Seal { tag, ..seal }), ..self }
     }
 }
 
@@ -107,8 +121,10 @@ mod tests {
 
     fn shims() -> impl Strategy<Value = Shim> {
         let slot = prop_oneof![Just(KeySlot::Zero), Just(KeySlot::One)];
-        let seal = proptest::option::of((slot, any::<[u8; 8]>()));
-        (0..8u8, any::<u8>(), any::<u8>(), 0..1024u16, any::<u64>(), any::<u32>(), seal).prop_map(
+        let cover = prop_oneof![Just(Cover::Headers), Just(Cover::Whole)];
+        let seal = proptest::option::of((slot, cover, any::<[u8; 8]>()));
+        let sent = 0..1u64 << Shim::SENT_BITS;
+        (0..8u8, any::<u8>(), any::<u8>(), 0..1024u16, any::<u64>(), sent, seal).prop_map(
             |(path, paths, epoch, flow, sequence, sent_micros, seal)| Shim {
                 path: PathId::try_from(path).unwrap(),
                 paths: PathSet::from_bits(paths),
@@ -116,7 +132,7 @@ mod tests {
                 flow: FlowId::try_from(flow).unwrap(),
                 sequence,
                 sent_micros,
-                seal: seal.map(|(slot, tag)| Seal { slot, tag: Tag(tag) }),
+                seal: seal.map(|(slot, cover, tag)| Seal { slot, cover, tag: Tag(tag) }),
             },
         )
     }
@@ -130,7 +146,7 @@ mod tests {
         }
 
         #[test]
-        fn garbage_is_refused_or_parsed_but_never_panics(mut bytes: Vec<u8>, version in 0..3u8) {
+        fn garbage_is_refused_or_parsed_but_never_panics(mut bytes: Vec<u8>, version in 0..4u8) {
             if let Some(first) = bytes.first_mut() {
                 *first = version << 4 | *first & 0xf;
             }
@@ -145,7 +161,7 @@ mod tests {
         let mut bytes = [0; Shim::LEN];
         assert_eq!(Shim::parse(&bytes[..27]), Err(ShimError::Truncated(27)));
         assert_eq!(Shim::parse(&bytes), Err(ShimError::Version(0)));
-        bytes[0] = 0x10;
+        bytes[0] = 0x20;
         assert!(Shim::parse(&bytes).is_ok());
         bytes[1] = 8;
         assert_eq!(Shim::parse(&bytes).unwrap_err().to_string(), "path 8 is out of range: must be below 8");
@@ -160,10 +176,9 @@ mod tests {
     #[test]
     fn reserved_bits_are_ignored() {
         let mut bytes = [0; Shim::LEN];
-        bytes[0] = 0x10;
+        bytes[0] = 0x20;
         let plain = Shim::parse(&bytes).unwrap().0;
         bytes[0] |= 0xc;
-        bytes[6..8].fill(0xff);
         assert_eq!(Shim::parse(&bytes).unwrap().0, plain);
     }
 }

@@ -57,6 +57,9 @@ impl Signal {
     /// Bytes of the UDP payload.
     pub const LEN: usize = 28;
 
+    /// How many of them the tag covers.
+    pub(crate) const COVERED: usize = 20;
+
     /// The payload, tagged.
     pub fn emit(&self, key: &Key) -> Result<[u8; Signal::LEN], SignalError> {
         let probe_shift = match self.probe_every {

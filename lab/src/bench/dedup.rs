@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use hawser_bpf::bench::{Accepting, DedupBench};
 use hawser_bpf::{Receiver, ReceiverOptions, Verdict};
 use hawser_units::{FlowId, PathId, PathSet};
-use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, KeyRing, KeySlot, Shim};
+use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, Key, KeySlot, SealKey, SealRing, Shim};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -18,28 +18,28 @@ const PACKETS: u32 = 50_000;
 struct Form {
     name: &'static str,
     is_ipv6: bool,
-    tagged: bool,
+    tagged: Option<Cover>,
     duplicate_limit_ns: Option<f64>,
     accept_limit_ns: Option<f64>,
 }
 
-const FORMS: [Form; 4] = [
-    Form {
-        name: "",
-        is_ipv6: false,
-        tagged: false,
-        duplicate_limit_ns: Some(90.0),
-        accept_limit_ns: Some(160.0),
-    },
+const PLAIN: Form =
+    Form { name: "", is_ipv6: false, tagged: None, duplicate_limit_ns: None, accept_limit_ns: None };
+const TAGGED: Option<Cover> = Some(Cover::Headers);
+const WHOLE: Option<Cover> = Some(Cover::Whole);
+
+const FORMS: [Form; 5] = [
+    Form { duplicate_limit_ns: Some(90.0), accept_limit_ns: Some(160.0), ..PLAIN },
     Form {
         name: "-tagged",
-        is_ipv6: false,
-        tagged: true,
+        tagged: TAGGED,
         duplicate_limit_ns: Some(150.0),
         accept_limit_ns: Some(220.0),
+        ..PLAIN
     },
-    Form { name: "-v6", is_ipv6: true, tagged: false, duplicate_limit_ns: None, accept_limit_ns: None },
-    Form { name: "-v6-tagged", is_ipv6: true, tagged: true, duplicate_limit_ns: None, accept_limit_ns: None },
+    Form { name: "-whole", tagged: WHOLE, ..PLAIN },
+    Form { name: "-v6", is_ipv6: true, ..PLAIN },
+    Form { name: "-v6-tagged", is_ipv6: true, tagged: TAGGED, ..PLAIN },
 ];
 
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
@@ -77,7 +77,7 @@ fn timed(name: &str, limit_ns: Option<f64>, figure: f64) -> Case {
 struct Bench {
     programs: DedupBench,
     flow: FlowId,
-    key: Key,
+    key: SealKey,
     /// No number comes twice but those that are to.
     next_sequence: u64,
     records: Vec<hawser_bpf::Arrival>,
@@ -88,6 +88,7 @@ impl Bench {
         let receiver = Receiver::load(&ReceiverOptions {
             port: DEFAULT_PORT,
             transparent_within: Duration::from_secs(1),
+            max_age: Duration::from_secs(86_400),
             fingerprint_key: [1, 2],
             pins: None,
         })?;
@@ -97,7 +98,7 @@ impl Bench {
         Ok(Bench {
             programs: DedupBench::load(receiver, DEFAULT_PORT)?,
             flow: FlowId::try_from(7)?,
-            key: Key::from_bytes([0x5a; 16]),
+            key: Key::from_bytes([0x5a; 16]).of_direction("ingress", "egress"),
             next_sequence: 1 << 40,
             records: Vec::new(),
         })
@@ -146,8 +147,9 @@ impl Bench {
 
     /// Shims of packets that were not seen yet.
     fn shims(&mut self, form: Form, count: usize) -> Result<Vec<Shim>> {
-        let key = form.tagged.then(|| self.key.clone());
-        self.programs.receiver().set_flow(self.flow, Some(&KeyRing { slots: [key, None] }))?;
+        let key = form.tagged.map(|_| self.key.clone());
+        let ring = SealRing { slots: [key, None], ..SealRing::default() };
+        self.programs.receiver().set_flow(self.flow, Some(&ring))?;
         let path = PathId::try_from(u8::from(form.is_ipv6))?;
         let first = self.next_sequence;
         self.next_sequence += count as u64;
@@ -160,7 +162,11 @@ impl Bench {
             sent_micros: 0,
             seal: None,
         };
-        let sealed = |shim: Shim| if form.tagged { shim.sealed(KeySlot::Zero, &self.key) } else { shim };
+        let inner = transit_frame().split_off(14);
+        let sealed = |shim: Shim| match form.tagged {
+            Some(cover) => shim.sealed(KeySlot::Zero, &self.key, cover, &inner),
+            None => shim,
+        };
         Ok((first..self.next_sequence).map(shim).map(sealed).collect())
     }
 

@@ -5,7 +5,7 @@ use anyhow::{Result, ensure};
 use hawser_bpf::bench::{Egress, LocalBench, TransitBench};
 use hawser_bpf::{Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions};
 use hawser_units::{FlowId, PathId, PolicyCode};
-use hawser_wire::{DEFAULT_PORT, Key, KeySlot};
+use hawser_wire::{Cover, DEFAULT_PORT, Key, KeySlot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Paths that a case replicates to at most.
@@ -25,19 +25,22 @@ struct Form {
     name: &'static str,
     copies: usize,
     is_ipv6: bool,
-    tagged: bool,
+    tagged: Option<Cover>,
     transparent: bool,
 }
 
-const PLAIN: Form = Form { name: "", copies: 3, is_ipv6: false, tagged: false, transparent: false };
+const PLAIN: Form = Form { name: "", copies: 3, is_ipv6: false, tagged: None, transparent: false };
+const TAGGED: Option<Cover> = Some(Cover::Headers);
+const WHOLE: Option<Cover> = Some(Cover::Whole);
 
-const TRANSIT: [Form; 7] = [
+const TRANSIT: [Form; 8] = [
     PLAIN,
     Form { copies: 1, ..PLAIN },
     Form { copies: 5, ..PLAIN },
-    Form { name: "-tagged", tagged: true, ..PLAIN },
+    Form { name: "-tagged", tagged: TAGGED, ..PLAIN },
+    Form { name: "-whole", tagged: WHOLE, ..PLAIN },
     Form { name: "-v6", is_ipv6: true, ..PLAIN },
-    Form { name: "-v6-tagged", is_ipv6: true, tagged: true, ..PLAIN },
+    Form { name: "-v6-tagged", is_ipv6: true, tagged: TAGGED, ..PLAIN },
     Form { name: "-transparent", transparent: true, ..PLAIN },
 ];
 
@@ -45,7 +48,7 @@ const LOCAL: [Form; 4] = [
     PLAIN,
     Form { copies: 1, ..PLAIN },
     Form { copies: 5, ..PLAIN },
-    Form { name: "-tagged", tagged: true, ..PLAIN },
+    Form { name: "-tagged", tagged: TAGGED, ..PLAIN },
 ];
 
 pub(super) fn run(network: &Network, summary: &mut Summary) -> Result<()> {
@@ -126,7 +129,7 @@ impl Form {
 
 /// A sender that replicates everything to the form's paths.
 fn sender(network: &Network, form: Form) -> Result<Sender> {
-    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT })?;
+    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0 })?;
     let (local, remote): (IpAddr, IpAddr) = if form.is_ipv6 {
         let host = |last| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, last);
         (host(1).into(), host(2).into())
@@ -140,7 +143,8 @@ fn sender(network: &Network, form: Form) -> Result<Sender> {
         sender.set_path(path, Some(path_end))?;
     }
     let flow = FlowId::try_from(7)?;
-    let key = form.tagged.then(|| (KeySlot::Zero, Key::from_bytes([0x5a; 16])));
+    let key = Key::from_bytes([0x5a; 16]).of_direction("ingress", "egress");
+    let key = form.tagged.map(|cover| (KeySlot::Zero, key, cover));
     sender.set_flow(
         flow,
         &SendFlow { label: flow, transparent: form.transparent, key, first_sequence: 1 << 40 },

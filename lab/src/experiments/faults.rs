@@ -36,7 +36,7 @@ impl Experiment for Faults {
     }
 
     fn about(&self) -> &'static str {
-        "a path without loss and one that is cut, lossy, reordering or skewed: every kind of packet, and none missing"
+        "a path without loss and one that is cut, lossy, reordering, corrupting or skewed: every kind of packet, and none missing"
     }
 
     fn cases(&self) -> Vec<String> {

@@ -9,7 +9,7 @@ use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, SendPolicy, XdpMode};
 use hawser_control::Name;
 use hawser_io::config::Source;
 use hawser_units::{MAX_PATHS, PathId, PathSet, PolicyCode};
-use hawser_wire::{KeyRing, KeySlot, SIGNAL_PORT};
+use hawser_wire::{Cover, KeyRing, KeySlot, SIGNAL_PORT};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -43,7 +43,7 @@ impl Builder<'_> {
                            and there is no [device]";
             return Err(self.at(&file.node, message.to_owned()));
         }
-        let peers = self.peers(&file.peer)?;
+        let peers = self.peers(&node.name, &file.peer)?;
         let paths = self.paths(&file.path, &peers)?;
         if !file.send.is_empty() || (file.controller.is_some() && file.replicates()) {
             self.one_interface_a_path(&file.path)?;
@@ -61,6 +61,8 @@ impl Builder<'_> {
             xdp: if node.generic_xdp { XdpMode::Generic } else { XdpMode::Native },
             state: node.state.clone().unwrap_or_else(|| STATE.into()),
             pins: node.pins.clone(),
+            lasting: self.lasting(&file),
+            max_age: Duration::from_millis(node.max_age_ms.into()),
             arrival_deadline: Duration::from_millis(node.arrival_deadline_ms),
             trace: node.trace.clone(),
             flows: self.flows(&file, &paths, &peers)?,
@@ -93,13 +95,20 @@ impl Builder<'_> {
                 "interfaces says where in-band signals come in and signals to which address: give both or neither",
             );
         }
-        let state = entry.state.as_ref().or(node.state.as_ref());
         Ok(Some(ControllerConfig {
             urls,
             interfaces: entry.interfaces.clone(),
             signals: entry.signals.as_ref().map(SignalAddress::socket),
-            state: state.map_or(Path::new(LASTING_STATE), PathBuf::as_path).join(&node.name),
+            state: self.lasting(file),
         }))
+    }
+
+    /// Where is kept what must outlive a reboot.
+    fn lasting(&self, file: &File) -> PathBuf {
+        let node = file.node.get_ref();
+        let controller = file.controller.as_ref().and_then(|controller| controller.get_ref().state.as_ref());
+        let state = controller.or(node.state.as_ref());
+        state.map_or(Path::new(LASTING_STATE), PathBuf::as_path).join(&node.name)
     }
 
     fn flows(
@@ -169,11 +178,15 @@ impl Builder<'_> {
         Ok(())
     }
 
-    fn peers(&self, entries: &[Spanned<file::Peer>]) -> Result<BTreeMap<String, Peer>, ConfigError> {
+    fn peers(
+        &self,
+        own_name: &str,
+        entries: &[Spanned<file::Peer>],
+    ) -> Result<BTreeMap<String, Peer>, ConfigError> {
         let mut peers = BTreeMap::new();
         for spanned in entries {
             let entry = spanned.get_ref();
-            let secrets = self.secrets(entry).map_err(|message| self.at(spanned, message))?;
+            let secrets = self.secrets(own_name, entry).map_err(|message| self.at(spanned, message))?;
             if peers.insert(entry.name.clone(), secrets).is_some() {
                 return Err(self.at(spanned, format!("peer {:?} is described twice", entry.name)));
             }
@@ -181,7 +194,7 @@ impl Builder<'_> {
         Ok(peers)
     }
 
-    fn secrets(&self, peer: &file::Peer) -> Result<Peer, String> {
+    fn secrets(&self, own_name: &str, peer: &file::Peer) -> Result<Peer, String> {
         let files = [&peer.keys.slot0, &peer.keys.slot1];
         let mut ring = KeyRing::default();
         for (slot, file) in ring.slots.iter_mut().zip(files) {
@@ -210,7 +223,24 @@ impl Builder<'_> {
         if filled && key.is_none() {
             return Err(format!("send_with is {0}, but keys.slot{0} names no file", peer.send_with));
         }
-        Ok(Peer { ring, key })
+        let node = peer.node.as_ref().unwrap_or(&peer.name);
+        if filled && node == own_name {
+            return Err(format!(
+                "peer {:?} has the name of this node: keys tell the directions apart by the nodes' names; give its own \
+                 in `node`",
+                peer.name
+            ));
+        }
+        let cover = match peer.cover {
+            file::Cover::Headers => Cover::Headers,
+            file::Cover::Whole => Cover::Whole,
+        };
+        Ok(Peer {
+            accepted: ring.of_direction(node, own_name, cover),
+            sealed: key.as_ref().map(|(slot, key)| (*slot, key.of_direction(own_name, node), cover)),
+            ring,
+            key,
+        })
     }
 
     fn add_send(
@@ -247,7 +277,7 @@ impl Builder<'_> {
             label: entry.label.unwrap_or(entry.flow),
             policy: SendPolicy { code: PolicyCode(code.bits()), ..SendPolicy::default() },
             transparent: entry.transparent,
-            key: secrets.key.clone(),
+            key: secrets.sealed.clone(),
         };
         if flows.send.insert(entry.flow, flow).is_some() {
             return Err(self.at(spanned, format!("{} is sent twice", entry.flow)));
@@ -265,7 +295,7 @@ impl Builder<'_> {
     ) -> Result<(), ConfigError> {
         let entry = spanned.get_ref();
         let secrets = self.peer(spanned, &entry.peer, peers)?;
-        if flows.receive.insert(entry.flow, secrets.ring.clone()).is_some() {
+        if flows.receive.insert(entry.flow, secrets.accepted.clone()).is_some() {
             return Err(self.at(spanned, format!("{} is received twice", entry.flow)));
         }
         if let Some(selector) = &entry.transparent {

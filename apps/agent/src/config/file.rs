@@ -51,6 +51,9 @@ pub(super) struct Node {
     /// A bpf file system.
     #[serde(default = "default_pins")]
     pub(super) pins: PathBuf,
+    /// How much longer than the fastest a tagged copy may take, milliseconds.
+    #[serde(default = "default_max_age_ms")]
+    pub(super) max_age_ms: u32,
     /// When a copy that has not arrived counts as missing, milliseconds.
     #[serde(default = "default_arrival_deadline_ms")]
     pub(super) arrival_deadline_ms: u64,
@@ -80,6 +83,10 @@ fn default_pins() -> PathBuf {
     PathBuf::from("/sys/fs/bpf/hawser")
 }
 
+fn default_max_age_ms() -> u32 {
+    2_000
+}
+
 fn default_arrival_deadline_ms() -> u64 {
     500
 }
@@ -89,12 +96,17 @@ fn default_arrival_deadline_ms() -> u64 {
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     pub(super) name: String,
+    /// The node's own name, where it is called otherwise here.
+    pub(super) node: Option<String>,
     /// Files with a key for each slot; a receiver accepts both.
     #[serde(default)]
     pub(super) keys: Keys,
     /// The slot whose key a sender uses.
     #[serde(default)]
     pub(super) send_with: u8,
+    /// How much of a packet the tags cover that are sent to the peer, and at least those that are accepted from it.
+    #[serde(default)]
+    pub(super) cover: Cover,
     /// False: replicas carry no tags, and anyone who reaches this node can forge them.
     #[serde(default = "yes")]
     pub(super) authenticate: bool,
@@ -102,6 +114,16 @@ pub(super) struct Peer {
 
 fn yes() -> bool {
     true
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Cover {
+    /// The headers and the length.
+    #[default]
+    Headers,
+    /// Every byte.
+    Whole,
 }
 
 #[derive(Default, Deserialize)]

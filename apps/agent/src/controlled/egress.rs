@@ -10,7 +10,7 @@ use hawser_control::node::{Observation, Receive};
 use hawser_control::resource::Policy;
 use hawser_pathset::JudgedPacket;
 use hawser_units::{FlowId, Instant, PathSet, PolicyCode};
-use hawser_wire::KeyRing;
+use hawser_wire::SealRing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub(super) struct Egress {
     watch: Option<Watch>,
     received: BTreeMap<FlowId, Received>,
     /// Flows that have ended, until when their copies are still eliminated.
-    lingering: BTreeMap<FlowId, (KeyRing, Instant)>,
+    lingering: BTreeMap<FlowId, (SealRing, Instant)>,
     /// When all copies of a packet are in.
     arrival_deadline: Duration,
 }

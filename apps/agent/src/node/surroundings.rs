@@ -94,13 +94,14 @@ fn is_in_bpf_file_system(path: &Path) -> Result<bool> {
     Ok(found.filesystem_type() == BPF_FS_MAGIC)
 }
 
-pub(super) fn load_receiver(port: u16, pins: PathBuf) -> Result<Receiver> {
+pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> {
     let mut key = [0; 16];
     getrandom::fill(&mut key)?;
     let (low, high) = key.split_at(8);
     let word = |half: &[u8]| u64::from_le_bytes(half.try_into().expect("half of 16 bytes"));
     let options = ReceiverOptions {
-        port,
+        port: config.port,
+        max_age: config.max_age,
         transparent_within: TRANSPARENT_WITHIN,
         fingerprint_key: [word(low), word(high)],
         pins: Some(pins),

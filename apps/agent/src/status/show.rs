@@ -112,7 +112,7 @@ fn paths(code: u8) -> String {
 }
 
 fn received(status: &Status) -> String {
-    const COLUMNS: [&str; 9] = [
+    const COLUMNS: [&str; 10] = [
         "flow",
         "path",
         "copies",
@@ -121,13 +121,16 @@ fn received(status: &Status) -> String {
         "only copy",
         "missing",
         "tag failures",
+        "too old",
         "median skew",
     ];
     let mut rows = Vec::new();
     for (flow, paths) in &status.receive {
         for (path, received) in paths {
-            let ReceiveStatus { packets, first, duplicates, only_copy, missing, tag_failures, .. } = received;
-            let counts = [packets, first, duplicates, only_copy, missing, tag_failures];
+            let ReceiveStatus { packets, first, duplicates, only_copy, missing, tag_failures, .. } =
+                *received;
+            let too_old = received.outdated + received.expired;
+            let counts = [packets, first, duplicates, only_copy, missing, tag_failures, too_old];
             let mut row = vec![flow.to_string(), path.to_string()];
             row.extend(counts.map(|count| count.to_string()));
             row.push(median_skew(&received.skew_log2_us));
@@ -188,6 +191,8 @@ mod tests {
             reset: 1,
             contended: 0,
             tag_failures: 3,
+            outdated: 4,
+            expired: 1,
             only_copy: 10,
             missing: 20,
             after_deadline: 0,
@@ -225,11 +230,12 @@ mod tests {
              \x20     path 1        7    700\n\
              \n\
              received\n\
-             flow  path  copies  first  duplicates  only copy  missing  tag failures     median skew\n\
-             \x20  3     2     100     60          40         10       20             3  0.008-0.016 ms\n\
+             flow  path  copies  first  duplicates  only copy  missing  tag failures  too old     median skew\n\
+             \x20  3     2     100     60          40         10       20             3        5  0.008-0.016 ms\n\
              \n\
              not eliminated\n\
-             \x20          3  dropped_tag: a replica with a wrong or missing authentication tag\n"
+             \x20          3  dropped_tag: a replica with a wrong or missing authentication tag: altered, forged, sent back, or \
+             the nodes' keys or names differ\n"
         );
     }
 

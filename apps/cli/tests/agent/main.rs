@@ -3,6 +3,7 @@
 mod controlled;
 mod life;
 mod refusals;
+mod replay;
 mod rig;
 mod start;
 mod two_machines;

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// The rate of each stream.
-const RATE_PPS: u32 = 2_000;
+pub(crate) const RATE_PPS: u32 = 2_000;
 
 /// The rate of each stream of trains, so that some are in the loop device whenever it goes.
 const TRAINS_PPS: u32 = 8_000;

@@ -4,6 +4,7 @@ use crate::topology::{Lab, network_egress, network_ingress};
 use anyhow::Result;
 use hawser_netem::{Delay, LinkConfig, Loss, Order, Probability, Reorder, Span};
 use hawser_units::PathSet;
+use hawser_wire::Cover;
 use std::fmt;
 use std::time::Duration;
 
@@ -43,6 +44,10 @@ pub(in crate::experiments) enum Fault {
     Late {
         ms: u64,
     },
+    /// It changes a byte of the payload of packets.
+    Corrupting {
+        percent: u8,
+    },
 }
 
 /// How traffic is replicated.
@@ -50,10 +55,14 @@ pub(in crate::experiments) enum Fault {
 enum Form {
     /// What passes through the ingress edge, encapsulated.
     Transit,
+    /// The same with tags that cover the whole packet.
+    TransitWhole,
     /// The same in IPv6 headers.
     TransitV6,
     /// What the ingress edge itself sends.
     Local,
+    /// The same with tags that cover the whole packet.
+    LocalWhole,
     /// The same in IPv6 headers.
     LocalV6,
     /// The paper's form, for the IPv4 that passes through, beside encapsulated IPv6.
@@ -79,10 +88,12 @@ pub(in crate::experiments) const SCENARIOS: &[Scenario] = &[
     scenario("skew-50ms", Fault::Ahead { ms: 50 }, Form::Transit),
     scenario("skew-450ms", Fault::Ahead { ms: 450 }, Form::Transit),
     scenario("late-450ms", Fault::Late { ms: 450 }, Form::Transit),
+    scenario("corrupting-20", Fault::Corrupting { percent: 20 }, Form::TransitWhole),
     scenario("ipv6-lossy-20", Fault::Lossy { percent: 20 }, Form::TransitV6),
     scenario("local-clean", Fault::None, Form::Local),
     scenario("local-cut", Fault::Cut, Form::Local),
     scenario("local-lossy-20", Fault::Lossy { percent: 20 }, Form::Local),
+    scenario("local-corrupting-20", Fault::Corrupting { percent: 20 }, Form::LocalWhole),
     scenario("local-ipv6-lossy-20", Fault::Lossy { percent: 20 }, Form::LocalV6),
     scenario("transparent-clean", Fault::None, Form::Transparent),
     scenario("transparent-lossy-20", Fault::Lossy { percent: 20 }, Form::Transparent),
@@ -94,6 +105,7 @@ impl Scenario {
         let v6 = matches!(self.form, Form::TransitV6 | Form::LocalV6);
         Replication {
             outer: if v6 { Outer::V6 } else { Outer::V4 },
+            authenticate: Some(self.cover()),
             transparent: self.is_transparent(),
             sender: if self.is_local() { Sender::Ingress } else { Sender::Source },
             both_ways: true,
@@ -101,9 +113,16 @@ impl Scenario {
         }
     }
 
+    fn cover(&self) -> Cover {
+        match self.form {
+            Form::TransitWhole | Form::LocalWhole => Cover::Whole,
+            _ => Cover::Headers,
+        }
+    }
+
     /// Whether the ingress edge itself sends.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.form, Form::Local | Form::LocalV6 | Form::LocalTransparent)
+        matches!(self.form, Form::Local | Form::LocalWhole | Form::LocalV6 | Form::LocalTransparent)
     }
 
     /// Whether nothing is added to IPv4 packets.
@@ -148,6 +167,7 @@ impl Fault {
                 LinkConfig { cuts: (0..flaps).map(cut).collect::<Result<_, _>>()?, ..link }
             }
             Fault::Lossy { percent } => LinkConfig { loss: lossy(percent)?, ..link },
+            Fault::Corrupting { percent } => LinkConfig { corrupt: share(percent)?, ..link },
             Fault::Reordering { percent } => {
                 let reorder = Some(Reorder { share: share(percent)?, delay: HELD_BACK });
                 LinkConfig { reorder, order: Order::Free, ..link }
@@ -175,6 +195,7 @@ impl fmt::Display for Fault {
             Fault::Cut => write!(f, "cut from the first packet to the last"),
             Fault::Flapping => write!(f, "cut for the first half of every second"),
             Fault::Lossy { percent } => write!(f, "{percent} % loss, 4 ms faster"),
+            Fault::Corrupting { percent } => write!(f, "{percent} % corrupted, 4 ms faster"),
             Fault::Reordering { percent } => write!(f, "{percent} % held back by 10 ms, 4 ms faster"),
             Fault::Ahead { ms } => write!(f, "{ms} ms faster, 20 % loss"),
             Fault::Late { ms } => write!(f, "{ms} ms slower"),
