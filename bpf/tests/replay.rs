@@ -133,7 +133,7 @@ fn a_receiver_that_demands_the_whole_packet_drops_tags_that_cover_less() {
 fn every_length_is_covered_wholly() {
     let key = seal_key(1);
     let receiver = receiver_with(&key);
-    let payload: Vec<u8> = (0..1500u32).map(|n| (n * 7919 >> 3) as u8).collect();
+    let payload: Vec<u8> = (0..1500u32).map(|n| ((n * 7919) >> 3) as u8).collect();
     for (sequence, length) in (FIRST..).zip((0..80).chain(1380..1445)) {
         for (by, inner) in [
             (path(0), udp4("192.0.2.9", &payload[..length])),

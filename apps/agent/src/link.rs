@@ -199,7 +199,8 @@ fn tell(to_loop: &mpsc::Sender<Message>, message: Message) {
 /// Where the controllers are, as far as their names lead anywhere; the client complains about those that do not.
 async fn addresses(controllers: &[Controller]) -> BTreeSet<SocketAddr> {
     let mut found = BTreeSet::new();
-    for controller in controllers.iter().cloned() {
+    for controller in controllers {
+        let controller = controller.clone();
         let resolved = tokio::task::spawn_blocking(move || controller.addresses());
         if let Ok(Ok(Ok(addresses))) = tokio::time::timeout(RESOLVED_WITHIN, resolved).await {
             found.extend(addresses);

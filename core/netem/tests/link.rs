@@ -83,6 +83,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
                 loss,
                 cuts,
                 duplicate: share(duplicate),
+                corrupt: Probability::ZERO,
                 reorder,
             }
         })

@@ -100,7 +100,8 @@ impl Driver {
         };
         for path in paths {
             let mut direction = |config: LinkConfig, from, to| {
-                let link = Link::new(config, seeds.next_u64(), origin).corrupting_by(corrupt);
+                let link = Link::new(config, seeds.next_u64(), origin)
+                    .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame));
                 driver.directions.push(Direction { link, origin, from, to });
             };
             let (ingress, egress) = (driver.ports.len(), driver.ports.len() + 1);
@@ -211,7 +212,7 @@ impl Driver {
 
 /// Changes a byte of the payload that a frame ends with, as a link without a checksum does. What a network needs to find
 /// neighbours, which is short, is left alone.
-fn corrupt(frame: &mut Vec<u8>) {
+fn corrupt(frame: &mut [u8]) {
     const SHORTEST: usize = 200;
     if frame.len() >= SHORTEST
         && let Some(last) = frame.last_mut()
