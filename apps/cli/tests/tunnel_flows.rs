@@ -1,0 +1,45 @@
+//! The tunnel's fairness in short: `hawser lab run tunnel-flows` beside the traffic that harms a video most.
+
+use hawser_lab::summary::{Case, Summary};
+use std::process::Command;
+
+/// Frames a second that a viewer takes for an unharmed video of 30.
+const FPS_MIN: f64 = 29.0;
+
+/// Of what the video leaves; the machine of a test is busier than that of a measurement.
+const OTHERS_MIN: f64 = 0.7;
+
+fn run(case: &str) -> Case {
+    let folder = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args(["lab", "run", "tunnel-flows", "--case", case, "--seconds", "10", "--attempts", "3", "--out"])
+        .arg(folder.path())
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let mut summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{errors}"));
+    assert_eq!(summary.cases.len(), 1, "{errors}");
+    summary.cases.remove(0)
+}
+
+fn assert_unharmed(case: &Case) {
+    let metric = |name| case.metrics.get(name).unwrap_or_else(|| panic!("{name}: {case:?}"));
+    assert!(metric("fps_mean") >= FPS_MIN, "{case:?}");
+    assert!(metric("frame_delay_p95_ms") < 100.0, "{case:?}");
+    assert!(metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN, "{case:?}");
+}
+
+#[test]
+fn a_video_keeps_its_frames_beside_eight_uploads() {
+    assert_unharmed(&run("cubic-8"));
+}
+
+#[test]
+fn a_video_keeps_its_frames_beside_eight_downloads() {
+    assert_unharmed(&run("cubic-8/down"));
+}
+
+#[test]
+fn a_video_keeps_its_frames_beside_a_sender_that_does_not_slow_down() {
+    assert_unharmed(&run("udp-30"));
+}
