@@ -55,6 +55,9 @@ impl Attachments {
         interfaces: &[u32],
         mode: XdpMode,
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
+        if let Some(pins) = &self.pins {
+            pins.remove_unfinished();
+        }
         let (mut taken_over, mut in_other_mode) = (Vec::new(), Vec::new());
         let (mut fresh, mut staged) = (Fresh::default(), Staged::default());
         for ifindex in interfaces {

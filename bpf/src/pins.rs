@@ -16,6 +16,9 @@ const LAYOUT: u32 = 1;
 /// Tables that follow from a configuration. Every receiver fills its own, which come into force with its program.
 const CONFIGURED: [&str; 3] = ["rx_flows", "rx_paths", "selectors"];
 
+/// What a pin's name ends in until everything is attached.
+const UNFINISHED: &str = "-next";
+
 #[derive(Debug)]
 pub(crate) struct Pins(PathBuf);
 
@@ -102,6 +105,19 @@ impl Pins {
         Ok(released)
     }
 
+    /// Removes what a process that was killed while it attached has left, which ends attachments that it had begun.
+    pub(crate) fn remove_unfinished(&self) {
+        for folder in [&self.0, &self.tables()] {
+            let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+            let unfinished =
+                entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(UNFINISHED));
+            for entry in unfinished {
+                // One that stays shows when the interface turns out to be occupied.
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+    }
+
     pub(crate) fn remove(&self) -> io::Result<()> {
         fs::remove_dir_all(&self.0)
     }
@@ -150,7 +166,7 @@ impl Staged {
 
     fn pin(&mut self, object: BorrowedFd<'_>, path: PathBuf) -> Result<(), AttachError> {
         let mut next = path.clone().into_os_string();
-        next.push("-next");
+        next.push(UNFINISHED);
         let next = PathBuf::from(next);
         // A process that was killed here has left it.
         let _ = fs::remove_file(&next);

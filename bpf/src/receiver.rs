@@ -127,10 +127,13 @@ impl Receiver {
 
     /// Has the window of a flow be that of its sender.
     fn keep_window(&self, flow: FlowId, row: &types::rx_flow) -> Result<(), TableError> {
+        // That of a flow which is not received stays as it is: it may come back.
+        if row.configured == 0 {
+            return Ok(());
+        }
         let senders = &self.skeleton.maps.rx_senders;
         let index = flow.index() as u32;
-        let before: types::rx_flow = senders.get(index)?;
-        if row.configured != 0 && !has_same_sender(&before, row) {
+        if !has_same_sender(&senders.get(index)?, row) {
             self.forget(flow)?;
         }
         senders.set(&index, row)

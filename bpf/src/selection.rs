@@ -84,7 +84,12 @@ impl Selection {
         let changed = |prefix: &&Prefix| before.get(prefix) != self.own.get(prefix);
         let all: BTreeSet<_> = before.keys().chain(self.own.keys()).collect();
         let changed: Vec<_> = all.into_iter().filter(changed).copied().collect();
-        self.write(table, &changed)
+        let written = self.write(table, &changed);
+        if written.is_err() {
+            // So that the next one writes them again.
+            self.own = before;
+        }
+        written
     }
 
     fn write(&self, table: &impl Table, prefixes: &[Prefix]) -> Result<(), TableError> {

@@ -4,7 +4,7 @@ mod support;
 
 use hawser_bpf::{SendPolicy, Sender, SignalEvent, SignalOptions, SignalOutcome};
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{Addresses, Key, SIGNAL_PORT, Signal, golden, ip};
+use hawser_wire::{Addresses, Key, SIGNAL_PORT, Shim, Signal, golden, ip};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use support::*;
@@ -89,7 +89,8 @@ fn packets_take_the_paths_that_a_signal_names() {
     assert_eq!(sender.run(&packet, 1).unwrap().action, XDP_PASS);
     outcome(&sender, &frame(HERE_V4.into(), &signal(1)));
     let run = sender.run(&packet, 1).unwrap();
-    assert_eq!((run.action, run.frame[2..4].to_vec()), (XDP_REDIRECT, vec![0b11, 1]));
+    let shim = Shim::parse(&run.frame[HANDOVER..]).unwrap().0;
+    assert_eq!((run.action, shim.paths.bits(), shim.epoch), (XDP_REDIRECT, 0b11, 1));
 }
 
 #[test]

@@ -59,7 +59,11 @@ struct Uplink {
 impl Device {
     /// Makes the interface of the configuration, if there is one. No route leads to it yet.
     pub(crate) fn create(config: &Config) -> Result<Option<Self>> {
-        let Some(device) = config.device.clone() else { return Ok(None) };
+        let Some(device) = config.device.clone() else {
+            // Those of a device that the file no longer has.
+            Self::remove(config)?;
+            return Ok(None);
+        };
         // The interface of a killed agent had another number than the new one will have.
         Segmenter::remove_orphans()?;
         Ok(Some(Device {

@@ -167,11 +167,8 @@ impl Node {
             let select = |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
             replace_selectors(&old.receive_selectors, &self.flows.receive_selectors, select)?;
         }
-        if self.flows.receive.is_empty() {
-            self.release_others()?
-        } else {
-            self.attach_receiver()?
-        }
+        let eliminated =
+            if self.flows.receive.is_empty() { self.release_others() } else { self.attach_receiver() };
         let mut changed = Vec::new();
         if let (Some(sender), Some(clock)) = (&mut self.sender, &self.clock) {
             for flow in old.send.keys().filter(|flow| !self.flows.send.contains_key(flow)) {
@@ -202,6 +199,8 @@ impl Node {
                 }
             }
         }
+        // Only now: flows that the sender was not told of would go on at a number that receivers take for an old one.
+        eliminated?;
         Ok(changed)
     }
 
@@ -399,9 +398,10 @@ impl Node {
         } else {
             let segmenter = Segmenter::create(interface)?;
             let (entry, exit) = (segmenter.entry(), segmenter.exit());
-            // The kernel closes a killed process's links in this order, and nothing may go into a loop that has ended.
-            sender.attach_local(interface.index)?;
+            // The kernel closes a killed process's links from the last to the first, and nothing may go into a loop that has
+            // ended.
             sender.attach_loop(Loop { device: interface.index, entry, exit })?;
+            sender.attach_local(interface.index)?;
             self.segmenters.insert(name.clone(), segmenter);
             info!(interface = name, "replicating local traffic");
         }

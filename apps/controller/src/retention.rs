@@ -5,7 +5,8 @@ use crate::view::{Journal, View};
 use hawser_control::Name;
 use hawser_control::audit::{Actor, AuditEntry, Role};
 use hawser_control::resource::Event;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Keys of the events and audit entries that are to be removed.
@@ -32,10 +33,11 @@ fn surplus_events(events: &Journal<Event>, most: usize, most_each: usize) -> Vec
     surplus
 }
 
-/// Entries before `oldest_unix_ms`; then, beyond `most`, the oldest entries of the actor with the most, so that no actor
-/// removes the entries of another one. All nodes count as one actor.
+/// Entries before `oldest_unix_ms`; then, beyond `most`, entries of the actor with the most: of the thing that it changed most
+/// often, the oldest. So no actor removes the entries of another one, nor those of a change by repeating a different one.
+/// All nodes count as one actor.
 fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
-    let (mut surplus, mut by_actor) = (Vec::new(), HashMap::<_, VecDeque<_>>::new());
+    let (mut surplus, mut by_actor) = (Vec::new(), HashMap::<_, BTreeMap<_, VecDeque<_>>>::new());
     let mut left = 0;
     for (key, entry) in audit.iter() {
         if entry.at_unix_ms < oldest_unix_ms {
@@ -43,13 +45,18 @@ fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64
             continue;
         }
         left += 1;
-        by_actor.entry(counted_as(&entry.actor)).or_default().push_back(key);
+        let thing = (&entry.actor.name, &entry.kind, &entry.name);
+        by_actor.entry(counted_as(&entry.actor)).or_default().entry(thing).or_default().push_back(key);
     }
-    let mut by_count: BTreeSet<_> = by_actor.iter().map(|(actor, keys)| (keys.len(), *actor)).collect();
+    let count = |things: &BTreeMap<_, VecDeque<_>>| things.values().map(VecDeque::len).sum();
+    let mut by_count: BTreeSet<(usize, _)> =
+        by_actor.iter().map(|(actor, things)| (count(things), *actor)).collect();
     while left > most
         && let Some((count, actor)) = by_count.pop_last()
     {
-        surplus.extend(by_actor.get_mut(&actor).and_then(VecDeque::pop_front).cloned());
+        let things = by_actor.get_mut(&actor).into_iter().flat_map(BTreeMap::values_mut);
+        let most_often = things.max_by_key(|keys| (keys.len(), Reverse(keys.front().copied())));
+        surplus.extend(most_often.and_then(VecDeque::pop_front).cloned());
         by_count.insert((count - 1, actor));
         left -= 1;
     }
@@ -114,6 +121,13 @@ mod tests {
         ];
         assert_eq!(texts(surplus_entries(&journal(&entries), 4, 0)), ["2", "3"]);
         assert_eq!(texts(surplus_entries(&journal(&entries), 3, 0)), ["2", "3", "4"]);
+    }
+
+    #[test]
+    fn a_change_is_not_forgotten_by_repeating_another_one() {
+        let mut entries = vec![entry("operator", "thief", 10); 6];
+        entries[0]["name"] = "what was stolen".into();
+        assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["2", "3", "4", "5"]);
     }
 
     #[test]

@@ -49,8 +49,10 @@ impl Server {
     /// When its address, its files or its store cannot be used; the text says what to do.
     pub async fn start(config: Config) -> Result<Server> {
         config.check()?;
+        // Makes the folder that the store is in.
+        let authority = Authority::open(&config.state)?;
         let store = open_store(&config).await?;
-        Server::start_on(store, config).await
+        Server::serve(store, authority, config).await
     }
 
     /// As [`Server::start`], on a store that is open already; several controllers may share it.
@@ -59,8 +61,12 @@ impl Server {
     /// As [`Server::start`].
     pub async fn start_on(store: Arc<dyn Store>, config: Config) -> Result<Server> {
         config.check()?;
+        let authority = Authority::open(&config.state)?;
+        Server::serve(store, authority, config).await
+    }
+
+    async fn serve(store: Arc<dyn Store>, authority: Authority, config: Config) -> Result<Server> {
         let state = config.state.clone();
-        let authority = Authority::open(&state)?;
         share_authority(&*store, &authority, &state).await?;
 
         let name = config.name.clone().unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));

@@ -107,9 +107,9 @@ impl Networks {
         )
     }
 
-    /// Whether it is an address of this machine.
+    /// Whether this machine takes in what is sent to it: its own addresses, and those of everybody on a network of its.
     pub(crate) fn have(&self, address: IpAddr) -> bool {
-        self.0.iter().any(|network| network.address == address)
+        self.0.iter().any(|network| network.delivers(address))
     }
 
     /// Whether it is an address of a network that this machine is in.
@@ -119,6 +119,17 @@ impl Networks {
 }
 
 impl Network {
+    /// The broadcast address of IPv4, and the first address: subnet-router anycast (RFC 4291, section 2.6.1), and what IPv4
+    /// once took for broadcast.
+    fn delivers(&self, to: IpAddr) -> bool {
+        let everybody = match (self.address, self.mask) {
+            (IpAddr::V4(own), IpAddr::V4(mask)) => [(own | !mask).into(), (own & mask).into()],
+            (IpAddr::V6(own), IpAddr::V6(mask)) => [(own & mask).into(); 2],
+            _ => [self.address; 2],
+        };
+        to == self.address || everybody.contains(&to)
+    }
+
     fn contains(&self, address: IpAddr) -> bool {
         match (self.address, self.mask, address) {
             (IpAddr::V4(own), IpAddr::V4(mask), IpAddr::V4(other)) => own & mask == other & mask,

@@ -356,7 +356,7 @@ static __always_inline int eliminate(struct xdp_md *ctx)
 		stats->tag_failures++;
 		return drop(DROPPED_TAG);
 	}
-	if (flow->demands_whole && !(replica.shim->version_flags & SHIM_WHOLE)) {
+	if (flow->keys_valid && flow->demands_whole && !(replica.shim->version_flags & SHIM_WHOLE)) {
 		stats->tag_failures++;
 		return drop(DROPPED_NOT_WHOLE);
 	}

@@ -24,7 +24,7 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } tx_flows SEC(".maps");
 
-/* The number of a flow's next packet; a session starts at a random one. */
+/* The number of a flow's next packet; a session starts above those before. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);

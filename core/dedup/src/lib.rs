@@ -17,7 +17,7 @@
 //! A packet touches the one slot of its number. When the slot holds the packet's epoch, the bit decides. When it holds
 //! an older one, the ring has come round and the slot now belongs to the packet's epoch. When it holds a newer one, the
 //! packet is older than the window remembers: it is accepted and nothing is recorded. Epochs further apart than
-//! [`LATE_EPOCHS`] belong to different sessions of the sender (each starts at a random number), or to one that jumped; so
+//! [`LATE_EPOCHS`] belong to different sessions of the sender (those of untagged flows start anywhere), or to one that jumped; so
 //! does whatever meets a slot that nothing was recorded in.
 //!
 //! # What is guaranteed of untagged flows

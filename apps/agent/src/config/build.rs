@@ -235,6 +235,12 @@ impl Builder<'_> {
             file::Cover::Headers => Cover::Headers,
             file::Cover::Whole => Cover::Whole,
         };
+        if !filled && cover == Cover::Whole {
+            return Err(format!(
+                "peer {:?} has cover = \"whole\" and no keys: only tags cover something",
+                peer.name
+            ));
+        }
         Ok(Peer {
             accepted: ring.of_direction(node, own_name, cover),
             sealed: key.as_ref().map(|(slot, key)| (*slot, key.of_direction(own_name, node), cover)),
@@ -279,6 +285,14 @@ impl Builder<'_> {
             transparent: entry.transparent,
             key: secrets.sealed.clone(),
         };
+        let is_taken = |other: &Sent| other.label == flow.label && other.key == flow.key;
+        if flow.key.is_some() && flows.send.values().any(is_taken) {
+            let message = format!(
+                "peer {:?} is sent two flows with the label {}: it would take packets of one for copies of the other",
+                entry.peer, flow.label
+            );
+            return Err(self.at(spanned, message));
+        }
         if flows.send.insert(entry.flow, flow).is_some() {
             return Err(self.at(spanned, format!("{} is sent twice", entry.flow)));
         }

@@ -80,7 +80,9 @@ impl SendClock {
 /// The clock at its start, by the time of day and by what was kept of the clock before.
 fn start(time_of_day: u64, kept: Option<u64>) -> u64 {
     match kept {
-        Some(kept) => time_of_day.clamp(kept.saturating_add(RESERVE), kept.saturating_add(FURTHEST)),
+        // A wrong one is not followed a part of the way either: over several restarts the parts would add up.
+        Some(kept) if time_of_day > kept.saturating_add(FURTHEST) => kept.saturating_add(RESERVE),
+        Some(kept) => time_of_day.max(kept.saturating_add(RESERVE)),
         None => time_of_day,
     }
 }
@@ -111,6 +113,15 @@ mod tests {
         let in_a_hundred_years = NOW + 100 * FURTHEST;
         let clock = start(in_a_hundred_years, Some(NOW));
         assert!(clock - NOW < 1 << 46, "less than half of what receivers see");
+    }
+
+    #[test]
+    fn a_time_of_day_that_cannot_be_adds_nothing_up_over_restarts() {
+        let mut clock = NOW;
+        for _ in 0..100 {
+            clock = start(NOW + 100 * FURTHEST, Some(clock));
+        }
+        assert!(clock - NOW < FURTHEST);
     }
 
     #[test]

@@ -186,6 +186,10 @@ fn the_mode_of_xdp_follows_the_file_and_nothing_is_lost() {
     assert_losses(&reports, 0, 0);
 }
 
+/// Second copies that pass while one interface has the new tables and the other one not yet: the kernel waits for its
+/// readers in between, tens of milliseconds on a busy machine.
+const WHILE_TABLES_ARE_REPLACED: u64 = 200;
+
 #[test]
 fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
     let mut rig = Rig::new();
@@ -207,7 +211,7 @@ fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
         edges.egress_agent.start_again().unwrap();
         assert!(!edges.egress_agent.log().contains("another layout"));
     });
-    assert_losses(&reports, 0, IN_FLIGHT);
+    assert_losses(&reports, 0, WHILE_TABLES_ARE_REPLACED);
 }
 
 #[test]
@@ -226,7 +230,7 @@ fn tables_that_have_no_layout_are_replaced_and_nothing_is_lost() {
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
     });
-    assert_losses(&reports, 0, IN_FLIGHT);
+    assert_losses(&reports, 0, WHILE_TABLES_ARE_REPLACED);
     assert!(!pins.join("windows").exists() && find(&pins, "windows").exists());
 }
 

@@ -74,7 +74,8 @@ pub(super) async fn enrol(
         let by = Origin::node(node, peer.address, request.clone()).changes(node, revision);
         let about = About::tenant(&record.tenant).node(node).by(by);
         let writes = vec![put_node(node, &record, revision)];
-        match controller.commit(writes, about, "node_enrolled", format!("node {node} was enrolled")).await {
+        let message = format!("node {node} was enrolled by the token {}", token.id);
+        match controller.commit(writes, about, "node_enrolled", message).await {
             Ok(_) => return Ok((StatusCode::CREATED, Json(controller.answer(node, certificate)))),
             // It is read again from the store, where the other's change is already.
             Err(Error::Conflict { .. }) => {}

@@ -1,5 +1,6 @@
 use super::enrol::put_node;
 use super::extract::{Part, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, Preconditioned};
 use super::refusal::{Conflicting, Failed, Missing, Refusal, Refused};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
@@ -36,17 +37,19 @@ pub(super) async fn list(
 
 /// Withdraw an enrolment token; it enrols nobody from now on
 #[utoipa::path(delete, path = "/v1/nodes/{node}/enrolment/{id}", tag = "operators",
-    params(("node" = Name, Path), ("id" = String, Path)), security(("token" = [])),
-    responses((status = 204, description = "Withdrawn"), Refused, Missing, Conflicting))]
+    params(("node" = Name, Path), ("id" = String, Path), IfMatchHeader), security(("token" = [])),
+    responses((status = 204, description = "Withdrawn"), Refused, Missing, Conflicting, Preconditioned))]
 pub(super) async fn withdraw(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
+    matching: IfMatch,
     Path((name, id)): Path<(Name, String)>,
 ) -> Result<StatusCode, Failed> {
-    let (controller, operator, name, id) = (&*controller, &operator, &name, &id);
+    let (controller, operator, matching, name, id) = (&*controller, &operator, &matching, &name, &id);
     controller
         .retrying(|| async move {
             let At { value: mut record, revision } = controller.node_of(operator, name)?;
+            matching.check(revision)?;
             let before = record.enrolments.len();
             record.enrolments.retain(|enrolment| enrolment.id != *id);
             if record.enrolments.len() == before {

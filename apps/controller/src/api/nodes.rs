@@ -265,14 +265,14 @@ impl Controller {
         let At { revision, .. } = view.tenants.get(tenant).ok_or_else(|| {
             Refusal::not_found(format!("there is no tenant {tenant}; make it first: POST /v1/tenants"))
         })?;
-        let mut writes = Vec::new();
+        let mut refers = None;
         let (mut node, read) = match view.node(name) {
             Some((_, node)) => (node.value.clone(), Expect::Revision(node.revision)),
             None => {
                 if let Some(what) = view.nodes.get(name).and_then(|node| ends_of_flows(name, node)) {
                     return Err(Refusal::conflict(what));
                 }
-                writes.extend(reference::refer(key::TENANT, tenant, *revision, name));
+                refers = Some(reference::refer(key::TENANT, tenant, *revision, name));
                 (NodeRecord::of(tenant.clone()), Expect::Absent)
             }
         };
@@ -290,8 +290,8 @@ impl Controller {
             return Err(Refusal::conflict(what));
         }
         node.enrolments.push(enrolment);
-        writes.push(Write::put(key::of(key::NODE, name), emit(&node)).when(read));
-        Ok(writes)
+        let put = Write::put(key::of(key::NODE, name), emit(&node)).when(read);
+        Ok(std::iter::once(put).chain(refers.into_iter().flatten()).collect())
     }
 
     /// A node that the operator may know of.

@@ -82,7 +82,7 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
-    let (revision, tenant) = {
+    let (revision, tenant, stays) = {
         let view = controller.view();
         let token =
             view.tokens.get(&name).filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
@@ -91,18 +91,25 @@ pub(super) async fn delete(
         })?;
         matching.check(token.revision)?;
         let is_admin = |token: &Token| token.scope == Scope::Admin && token.tenant.is_none();
-        let admins = view.tokens.values().filter(|token| is_admin(&token.value.token)).count();
-        if admins == 1 && is_admin(&token.value.token) {
+        let other = || {
+            let others =
+                view.tokens.iter().filter(|(other, token)| **other != name && is_admin(&token.value.token));
             let what = "this is the last token that can make others; make another with the scope admin first";
-            return Err(Refusal::conflict(what).into());
-        }
-        (token.revision, token.value.token.tenant.clone())
+            others
+                .map(|(other, token)| (other.clone(), token.revision))
+                .next()
+                .ok_or_else(|| Refusal::conflict(what))
+        };
+        // The other one must not be removed at the same time.
+        let stays = is_admin(&token.value.token).then(other).transpose()?;
+        (token.revision, token.value.token.tenant.clone(), stays)
     };
-    let write = Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision));
+    let mut writes = vec![Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision))];
+    writes.extend(stays.map(|(other, at)| Write::check(key::of(key::TOKEN, &other), Expect::Revision(at))));
     let message = format!("{} removed the token {name}", operator.token.name);
     let by = Some(operator.origin.removes(&name, revision));
     let about = About { tenant, by, ..About::default() };
-    controller.commit(vec![write], about, "token_deleted", message).await?;
+    controller.commit(writes, about, "token_deleted", message).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

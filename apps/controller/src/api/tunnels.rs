@@ -144,7 +144,10 @@ impl Controller {
             let write = Write::put(key::inner(free), emit(node)).when(Expect::Absent);
             let message = format!("{node} has {} inside tunnels", addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" and "));
             let about = About::tenant(&caller.tenant).node(node);
-            self.commit(vec![self.still(&caller.node)?, write], about, "tunnel_addresses_given", message).await?;
+            // A deletion of the node that has not seen the address is refused.
+            let used = Write::put(key::used(key::NODE, node), node.as_str().as_bytes());
+            let writes = vec![self.still(&caller.node)?, write, used];
+            self.commit(writes, about, "tunnel_addresses_given", message).await?;
             Ok(addresses)
         })
         .await

@@ -115,7 +115,7 @@ async fn no_secret_is_in_the_audit_or_in_events() {
     for list in ["/v1/audit?limit=1000", "/v1/events?limit=1000"] {
         let text = rig.get(list).await.body.to_string();
         for secret in
-            [parts[2], &rig.admin, bearer.body["secret"].as_str().unwrap(), signal_key.as_str().unwrap()]
+            [parts[3], &rig.admin, bearer.body["secret"].as_str().unwrap(), signal_key.as_str().unwrap()]
         {
             assert!(!text.contains(secret.trim_start_matches("hawser-")), "{list} has a secret");
         }

@@ -166,7 +166,7 @@ impl Queue {
     /// Takes the packet that [`Queue::front`] names. None where it was dropped, for its flow to send less.
     pub(super) fn pop(&mut self, class: Class, now: Instant, config: &Config) -> Option<Waiting> {
         if class == Class::Urgent {
-            self.urgent_in_a_row += 1;
+            self.urgent_in_a_row = (self.urgent_in_a_row + 1).min(URGENT_IN_A_ROW);
             return self.remove_urgent();
         }
         let is_live = class == Class::Live;
@@ -182,14 +182,14 @@ impl Queue {
         if is_congested && mark_congestion(&mut sent.bytes) {
             self.counts.marked += 1;
         }
-        self.urgent_in_a_row = 0;
+        self.urgent_in_a_row = self.urgent_in_a_row.saturating_sub(1);
         self.balance(is_live, sent.bytes.len() as i64);
         Some(sent)
     }
 
     /// Something else was sent for a flow, which its turns pay for.
     pub(super) fn charge(&mut self, flow_hash: u64, bytes: usize) {
-        self.urgent_in_a_row = 0;
+        self.urgent_in_a_row = self.urgent_in_a_row.saturating_sub(1);
         if let Some(flow) = self.flows.get_mut(&flow_hash) {
             flow.deficit = (flow.deficit - bytes as i64).max(-MOST_DEBT);
         }
