@@ -217,9 +217,11 @@ impl Sender {
 
     /// Forgets a flow: its packets take the default route, and no signal changes that.
     pub fn remove_flow(&mut self, flow: FlowId) -> Result<(), TableError> {
-        self.xdp.maps.tx_flows.set(&(flow.index() as u32), &types::tx_flow::default())?;
+        let (rows, index) = (&self.xdp.maps.tx_flows, flow.index() as u32);
+        // Packets that a program is at now are still sealed as they should be.
+        rows.set(&index, &types::tx_flow { configured: 0, ..rows.get(index)? })?;
         self.policies.replace(flow, SendPolicy::default()).expect("nothing is probed");
-        Ok(())
+        rows.set(&index, &types::tx_flow::default())
     }
 
     /// Which packets to a prefix are of which flow; replaces what the prefix had. The longest prefix decides alone. What no
