@@ -82,10 +82,10 @@ END
 done
 ctl flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence
 
-# A body may have the right form and still say what cannot be: 422.
+# A body may have the right form and still say what cannot be: 422. What is asked may build on another state: 412.
 cat >"$folder/anything.toml" <<'END'
 [checks.positive_data_acceptance]
-expected-statuses = ["2xx", "401", "403", "404", "409", "422", "429", "503"]
+expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "429", "503"]
 END
 # The same about things that exist, where requests have to get through.
 cat "$folder/anything.toml" - >"$folder/known.toml" <<'END'

@@ -34,20 +34,23 @@ impl IfMatch {
         if values.peek().is_none() {
             return Ok(IfMatch::Any);
         }
-        let tags: Vec<&str> = values.flat_map(|value| value.split(',')).map(str::trim).collect();
-        if tags == ["*"] {
-            return Ok(IfMatch::Any);
-        }
         let mut revisions = Vec::new();
-        for tag in tags {
-            let strong = tag.strip_prefix("W/").unwrap_or(tag);
-            let opaque = strong.strip_prefix('"').and_then(|tag| tag.strip_suffix('"'));
-            let opaque = opaque.filter(|opaque| !opaque.contains('"')).ok_or_else(|| {
-                let what = "`If-Match` is the ETag of an answer with its quotation marks, or *";
-                Refusal::new(StatusCode::BAD_REQUEST, what)
-            })?;
-            // A weak tag, or one that is no revision, matches nothing.
-            revisions.extend(opaque.parse::<Revision>().ok().filter(|_| strong.len() == tag.len()));
+        for value in values {
+            let mut rest = value.trim();
+            if rest == "*" {
+                return Ok(IfMatch::Any);
+            }
+            loop {
+                let (tag, behind) = first_tag(rest).ok_or_else(|| {
+                    let what = "`If-Match` is the ETag of an answer with its quotation marks, or *";
+                    Refusal::new(StatusCode::BAD_REQUEST, what)
+                })?;
+                revisions.extend(tag);
+                if behind.is_empty() {
+                    break;
+                }
+                rest = behind.strip_prefix(',').unwrap_or(behind).trim_start();
+            }
         }
         Ok(IfMatch::OneOf(revisions))
     }
@@ -63,6 +66,16 @@ impl IfMatch {
     pub(crate) fn check(&self, current: Revision) -> Result<(), Refusal> {
         if self.matches(current) { Ok(()) } else { Err(changed(current)) }
     }
+}
+
+/// The first tag of a list, and what is behind it: nothing, or a comma first. A weak tag, or one that is no revision, matches
+/// nothing.
+fn first_tag(list: &str) -> Option<(Option<Revision>, &str)> {
+    let (is_weak, strong) = list.strip_prefix("W/").map_or((false, list), |strong| (true, strong));
+    let (opaque, behind) = strong.strip_prefix('"')?.split_once('"')?;
+    let behind = behind.trim_start();
+    let ends = behind.is_empty() || behind.starts_with(',');
+    ends.then(|| (opaque.parse().ok().filter(|_| !is_weak), behind))
 }
 
 /// The refusal of a request that builds on another revision than the current one.
@@ -154,6 +167,7 @@ mod tests {
         assert_eq!(parse(&["\"5\", \"6\"", "\"7\""]), Ok(IfMatch::OneOf(vec![5, 6, 7])));
         assert_eq!(parse(&["W/\"5\""]), Ok(IfMatch::OneOf(vec![])), "a weak tag matches nothing");
         assert_eq!(parse(&["\"another's\""]), Ok(IfMatch::OneOf(vec![])));
+        assert_eq!(parse(&["W/\"a,b\", \"5\""]), Ok(IfMatch::OneOf(vec![5])), "commas may be in tags");
         for wrong in ["", "5", "\"5", "5\"", "\"5\"6\"", "\"5\",", "*, \"5\""] {
             assert_eq!(parse(&[wrong]), Err(400), "{wrong}");
         }
