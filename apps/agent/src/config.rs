@@ -88,9 +88,9 @@ pub struct Peer {
     pub ring: KeyRing,
     /// The key that is used toward it, and its slot there.
     pub key: Option<(KeySlot, Key)>,
-    /// What it is accepted with as the sender of replicas: the keys of its direction.
+    /// Keys that replicas from the peer are checked with: those of its direction.
     pub accepted: SealRing,
-    /// What replicas to it are sealed with: the key of this node's direction.
+    /// Key that replicas to the peer are sealed with: that of this node's direction.
     pub sealed: Option<(KeySlot, SealKey, Cover)>,
 }
 
@@ -116,7 +116,7 @@ pub struct DeviceConfig {
     pub mtu_bytes: u16,
     /// This node's addresses on the inside.
     pub addresses: Vec<IpAddr>,
-    /// What is reached by it.
+    /// Destinations that are routed to the interface.
     pub routes: Vec<DeviceRoute>,
 }
 

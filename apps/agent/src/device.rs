@@ -21,13 +21,13 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// Of the routes by the interface.
+/// Metric of the routes by the interface.
 const METRIC: u32 = 50;
 
-/// Of the routes by uplinks that deliver, in their order.
+/// Least metric of the routes by uplinks that deliver, in their order.
 const FALLBACK_METRIC: u32 = 1_000;
 
-/// Of the routes by uplinks that seem not to.
+/// Least metric of the routes by uplinks that seem not to deliver.
 const LAST_RESORT_METRIC: u32 = 2_000;
 
 /// How often everything is put in place again: other programs may have removed it.
@@ -83,7 +83,7 @@ impl Device {
         Ok(())
     }
 
-    /// Makes the interface again when somebody has deleted it.
+    /// Makes the interface again after it was deleted.
     pub(crate) fn restore(&mut self) -> Result<()> {
         if !self.tap.exists() {
             warn!(interface = self.config.name, "it was deleted; the agent makes it again");
@@ -119,7 +119,7 @@ impl Device {
         Ok(())
     }
 
-    /// What left by the interface without being replicated.
+    /// Counts packets that left by the interface without being replicated.
     pub(crate) fn stats(&self) -> Result<FallbackStats> {
         Ok(self.program.stats()?)
     }

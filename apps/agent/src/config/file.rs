@@ -182,7 +182,7 @@ pub(super) struct Receive {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Device {
-    /// Of the interface; nobody else makes one of this name.
+    /// Name of the interface. No other program may make one of this name.
     #[serde(default = "default_device")]
     pub(super) name: String,
     /// This node's addresses on the inside, at most one of each IP version.

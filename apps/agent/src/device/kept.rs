@@ -25,7 +25,7 @@ fn command(verb: &str, entry: &str) -> String {
 }
 
 impl Kept {
-    /// What an agent before this one has left, as the file in `directory` says.
+    /// Reads what an earlier agent has left, from the file in `directory`.
     pub(super) fn read(directory: &Path) -> Result<Self> {
         let file = directory.join("device.json");
         let unreadable = || format!("cannot read {}", file.display());

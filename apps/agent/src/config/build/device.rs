@@ -7,10 +7,10 @@ use hawser_wire::{OVERHEAD_V4, OVERHEAD_V6};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Of a path whose MTU is not given.
+/// MTU assumed for a path whose MTU is not given, bytes.
 const ETHERNET_MTU: u16 = 1500;
 
-/// What IPv4 (RFC 791) and IPv6 (RFC 8200, section 5) need.
+/// Least MTU of IPv4 (RFC 791) and of IPv6 (RFC 8200, section 5), bytes.
 const LEAST_MTU: [u16; 2] = [576, 1280];
 
 type Paths = BTreeMap<PathId, PathConfig>;
