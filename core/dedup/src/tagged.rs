@@ -101,18 +101,9 @@ impl Window {
     }
 }
 
-/// What a slot says of a packet, and what the slot becomes if it changes.
+/// As for untagged packets, but that nothing takes the place of what is newer, however far apart they are.
 fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
-    let epoch = epoch_of(sequence);
-    let bit = 1 << (sequence % SLOT_BITS);
-    let fresh = u64::from(epoch) << 32 | bit;
-    let newer = ((slot >> 32) as u32).wrapping_sub(epoch) as i32;
-    match newer {
-        _ if slot as u32 == 0 => (Verdict::Reset, Some(fresh)),
-        0 if slot & bit != 0 => (Verdict::Duplicate, None),
-        0 => (Verdict::First, Some(slot | bit)),
-        1.. => (Verdict::Outdated, None),
-        _ if newer >= -LATE_EPOCHS => (Verdict::First, Some(fresh)),
-        _ => (Verdict::Reset, Some(fresh)),
-    }
+    let newer = ((slot >> 32) as u32).wrapping_sub(epoch_of(sequence)) as i32;
+    let is_empty = slot as u32 == 0;
+    if newer > 0 && !is_empty { (Verdict::Outdated, None) } else { crate::judge(slot, sequence) }
 }
