@@ -17,9 +17,14 @@ const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 const ARM_LINKER: &str = "aarch64-linux-gnu-gcc";
 const ARM_RUNNER: [&str; 3] = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
 
-/// Features that integration tests require which need root: to load programs, to make network namespaces.
+/// Features that integration tests require which need root: to load programs, to make network namespaces, to emulate networks
+/// in real time.
 const EBPF: &str = "ebpf-tests";
 const NETWORK: &str = "network-tests";
+const REAL_TIME: &str = "real-time-tests";
+
+/// Network tests that run at the same time on each core: most of the time they wait for one another's processes and for timers.
+const NETWORK_TESTS_PER_CORE: usize = 2;
 
 /// Random requests for each operation of the controller, besides those that cover its OpenAPI document.
 const HOSTILE_REQUESTS: &str = "10";
@@ -75,13 +80,19 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     run.step("tests: coding on ARM", arm_tests)?;
     run.step("tests: eBPF", |count| {
         let tests = tests_of(workspace, |requires| requires(EBPF) && !requires(NETWORK));
-        tests_as_root(&tests, &root, machine::without_ebpf, &[], count)
+        tests_as_root(&tests, &root, machine::without_ebpf, None, count)
     })?;
+    let without_network =
+        |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
     run.step("tests: network", |count| {
         let tests = tests_of(workspace, |requires| requires(NETWORK));
-        let missing = |root: &Root| machine::without_ebpf(root).or_else(|| machine::without_namespaces(root));
+        let threads = std::thread::available_parallelism()?.get() * NETWORK_TESTS_PER_CORE;
+        tests_as_root(&tests, &root, without_network, Some(threads), count)
+    })?;
+    run.step("tests: real time", |count| {
+        let tests = tests_of(workspace, |requires| requires(REAL_TIME));
         // One at a time: they share the machine's cores with emulators that must keep up.
-        tests_as_root(&tests, &root, missing, &["--test-threads=1"], count)
+        tests_as_root(&tests, &root, without_network, Some(1), count)
     })?;
     run.step("hostile requests", |_| hostile_requests(workspace))?;
     run.finish()
@@ -207,7 +218,7 @@ fn tests_of(workspace: &Metadata, wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool
 fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
     let mut command = cargo_command(&TESTS);
     command.args(["--lib", "--bins", "--examples"]);
-    for test in tests_of(workspace, |requires| !requires(EBPF) && !requires(NETWORK)) {
+    for test in tests_of(workspace, |requires| ![EBPF, NETWORK, REAL_TIME].into_iter().any(requires)) {
         command.args(["--test", &test]);
     }
     let tests = counted(command, count)?;
@@ -221,7 +232,7 @@ fn tests_as_root(
     tests: &BTreeSet<String>,
     root: &Result<Root, String>,
     missing: impl Fn(&Root) -> Option<String>,
-    arguments: &[&str],
+    threads: Option<usize>,
     count: &mut Count,
 ) -> Result<Outcome> {
     if tests.is_empty() {
@@ -242,7 +253,9 @@ fn tests_as_root(
     for test in tests {
         command.args(["--test", test]);
     }
-    command.arg("--").args(arguments);
+    if let Some(threads) = threads {
+        command.arg("--").arg(format!("--test-threads={threads}"));
+    }
     counted(command, count)
 }
 
