@@ -43,7 +43,7 @@ reasons! {
     PASSED_LINK_LOCAL, "passed_link_local", "to or from an address that is good on one link or host alone, or neighbour discovery; the kernel handled it";
     PASSED_FOREIGN_MAC, "passed_foreign_mac", "a frame to another link-layer address than the interface's; the kernel handled it";
     PASSED_REPLICA, "passed_replica", "a replica on its way through, of a flow that is selected without ports; the kernel forwarded it";
-    PASSED_MANAGEMENT, "passed_management", "from a management port of this node, to a controller, or a measurement of a path; the kernel sent it";
+    PASSED_MANAGEMENT, "passed_management", "from a management port of this node, to a controller, a name server or a DHCP port, or a measurement of a path; the kernel sent it";
     DROPPED_NOT_WHOLE, "dropped_not_whole", "a replica whose tag does not cover the whole packet, as this node demands";
     DROPPED_OUTDATED, "dropped_outdated", "a tagged replica older than the window remembers, or of a session that its sender has left";
     DROPPED_EXPIRED, "dropped_expired", "a tagged replica that was sent too long ago";

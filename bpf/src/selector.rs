@@ -13,6 +13,7 @@ const MAPPED_BITS: u8 = 96;
 
 const RULE_PORTS: u8 = 0x1;
 const RULE_SOURCE_PORTS: u8 = 0x2;
+const RULE_DESTINATION_PORTS: u8 = 0x4;
 
 /// Rules that one destination prefix may hold.
 pub const MAX_RULES: usize = 16;
@@ -146,7 +147,9 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
         slot.flow = rule.flow.into();
         slot.protocol = rule.protocol.unwrap_or(0);
         if let Some(Ports { source, destination }) = &rule.ports {
-            slot.flags = RULE_PORTS | if *source == (0..=u16::MAX) { 0 } else { RULE_SOURCE_PORTS };
+            let flag = |ports: &RangeInclusive<u16>, flag| if *ports == (0..=u16::MAX) { 0 } else { flag };
+            slot.flags =
+                RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_DESTINATION_PORTS);
             (slot.source_min, slot.source_max) = (*source.start(), *source.end());
             (slot.destination_min, slot.destination_max) = (*destination.start(), *destination.end());
         }

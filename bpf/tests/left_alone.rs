@@ -303,3 +303,59 @@ fn the_node_stays_manageable_when_all_that_it_sends_is_selected() {
     sender.set_own_endpoints(BTreeSet::new()).unwrap();
     assert!(is_replicated(&sender, &tcp(ports(v4, 50000, 14750))), "it is no controller any more");
 }
+
+#[test]
+fn the_nodes_questions_for_names_and_addresses_are_replicated_where_a_rule_names_their_ports_alone() {
+    let mut sender = node();
+    let (v4, v6) = (udp4("203.0.113.9", b"x"), udp6("2001:db8:b::9", b"x"));
+    let service = |port| [ports(v4.clone(), 50000, port), ports(v6.clone(), 50000, port)];
+    let names =
+        [53, 853].into_iter().flat_map(|port| service(port).into_iter().chain(service(port).map(tcp)));
+    let leases = [67, 68, 546, 547].into_iter().flat_map(service);
+    let questions: Vec<_> = names.chain(leases).collect();
+    let action = |sender: &Sender, packet: &[u8]| {
+        sender.run_local(&ethernet([2, 0, 0, 0, 0, 9], HERE_MAC, packet), 1).unwrap().action
+    };
+    for packet in &questions {
+        let before = sender.reasons().unwrap();
+        assert_eq!(action(&sender, packet), TC_ACT_UNSPEC, "{packet:02x?}");
+        assert_eq!(
+            counted_since(&before, sender.reasons().unwrap()),
+            [("passed_management", 1)],
+            "{packet:02x?}"
+        );
+        assert_eq!(
+            sender.run(&transit(packet), 1).unwrap().action,
+            XDP_REDIRECT,
+            "another host's: {packet:02x?}"
+        );
+    }
+    for (name, packet) in [
+        ("an answer", ports(v4.clone(), 53, 50000)),
+        ("TCP to a DHCP port", tcp(ports(v4.clone(), 50000, 67))),
+        ("the port beside", ports(v4.clone(), 50000, 54)),
+    ] {
+        assert_eq!(action(&sender, &packet), TC_ACT_REDIRECT, "{name}");
+    }
+    let some = |ports: std::ops::RangeInclusive<u16>, source| match source {
+        true => Ports { source: ports, destination: 0..=u16::MAX },
+        false => Ports { source: 0..=u16::MAX, destination: ports },
+    };
+    for (ports, expected) in [
+        (some(1..=1000, false), TC_ACT_REDIRECT),
+        (some(50000..=50000, true), TC_ACT_UNSPEC),
+        (some(0..=u16::MAX, true), TC_ACT_UNSPEC),
+    ] {
+        let rules = [UDP, TCP].map(|protocol| Rule {
+            protocol: Some(protocol),
+            ports: Some(ports.clone()),
+            ..everything_of(7)
+        });
+        for everything in ["0.0.0.0/0", "::/0"] {
+            sender.select(prefix(everything), &rules).unwrap();
+        }
+        for packet in &questions {
+            assert_eq!(action(&sender, packet), expected, "{ports:?}: {packet:02x?}");
+        }
+    }
+}

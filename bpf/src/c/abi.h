@@ -70,8 +70,9 @@ struct selector_key {
 	__u8 address[16];
 };
 
-#define RULE_PORTS 0x1	      /* it is for some ports only, or for packets with ports */
-#define RULE_SOURCE_PORTS 0x2 /* it is for some source ports only */
+#define RULE_PORTS 0x1		   /* it is for some ports only, or for packets with ports */
+#define RULE_SOURCE_PORTS 0x2	   /* it is for some source ports only */
+#define RULE_DESTINATION_PORTS 0x4 /* it is for some destination ports only */
 
 /* Protocol 0 matches everything; ports are in host byte order, ranges inclusive. */
 struct rule {

@@ -111,15 +111,35 @@ static __always_inline bool is_management_port(__u16 source_port)
 	return false;
 }
 
-/* Whether a packet to that endpoint is what the node is managed by, or measures its paths with: it must not depend on the
- * paths and on the node at their other end. A rule that names source ports means them. Not inlined: so the verifier looks
- * at it once, and not at what follows for each of its outcomes.
+/* Whether by this port a node asks for names (53, 853) or an address (67, 68 over IPv4; 546, 547 over IPv6). */
+static __always_inline bool is_service_port(__u8 protocol, __u16 port)
+{
+	switch (port) {
+	case 53:
+	case 853:
+		return protocol == IPPROTO_UDP || protocol == IPPROTO_TCP;
+	case 67:
+	case 68:
+	case 546:
+	case 547:
+		return protocol == IPPROTO_UDP;
+	default:
+		return false;
+	}
+}
+
+/* Whether a packet to that endpoint is what the node is managed by, finds its controllers and keeps its addresses by, or
+ * measures its paths with: it must not depend on the paths and on the node at their other end. A rule that names source
+ * ports means management ports among them, and one that names destination ports means those of name servers and DHCP.
+ * Not inlined: so the verifier looks at it once, and not at what follows for each of its outcomes.
  */
 __noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 rule_flags)
 {
 	if (!to || !to->port)
 		return false;
 	if (to->protocol == IPPROTO_TCP && !(rule_flags & RULE_SOURCE_PORTS) && is_management_port(source_port))
+		return true;
+	if (!(rule_flags & RULE_DESTINATION_PORTS) && is_service_port(to->protocol, to->port))
 		return true;
 	return bpf_map_lookup_elem(&own_endpoints, to) != NULL;
 }
