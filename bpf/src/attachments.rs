@@ -33,6 +33,17 @@ impl Drop for Fresh {
     }
 }
 
+/// What attaching has changed so far, which is undone if it fails.
+#[derive(Default)]
+struct Changes {
+    fresh: Fresh,
+    staged: Staged,
+    /// Attachments that had another mode than is wanted.
+    switched: Vec<Switched>,
+    /// Attachments with the program that they had before.
+    updated: Vec<(u32, Link, OwnedFd)>,
+}
+
 /// An attachment that had another mode than is wanted.
 struct Switched {
     ifindex: u32,
@@ -58,12 +69,36 @@ impl Attachments {
         if let Some(pins) = &self.pins {
             pins.remove_unfinished();
         }
+        let mut changes = Changes::default();
+        match self.change(program, tables, interfaces, mode, &mut changes) {
+            Ok(gaps) => {
+                let updated = changes.updated.into_iter().map(|(ifindex, link, _)| (ifindex, link));
+                // An interface that went has taken its attachment with it.
+                self.links.retain(|_, link| link.interface().is_ok_and(|interface| interface.is_some()));
+                self.links.extend(updated.chain(changes.fresh.keep()));
+                Ok(gaps)
+            }
+            Err(error) => {
+                self.undo(changes);
+                Err(error)
+            }
+        }
+    }
+
+    /// Attaches to all of the interfaces, unless it fails on the way. Notes what it changes.
+    fn change(
+        &self,
+        program: BorrowedFd<'_>,
+        tables: &Object,
+        interfaces: &[u32],
+        mode: XdpMode,
+        changes: &mut Changes,
+    ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let (mut taken_over, mut in_other_mode) = (Vec::new(), Vec::new());
-        let (mut fresh, mut staged) = (Fresh::default(), Staged::default());
         for ifindex in interfaces {
             let failed = |source| AttachError::Other { ifindex: *ifindex, source };
             let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(*ifindex)) else {
-                fresh.0.push((*ifindex, Link::xdp(program, *ifindex, mode)?));
+                changes.fresh.0.push((*ifindex, Link::xdp(program, *ifindex, mode)?));
                 continue;
             };
             match xdp_mode(*ifindex).map_err(failed)? {
@@ -72,32 +107,37 @@ impl Attachments {
             }
         }
         if let Some(pins) = &self.pins {
-            pins.stage_tables(tables, &mut staged)?;
-            fresh.0.iter().try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, &mut staged))?;
+            pins.stage_tables(tables, &mut changes.staged)?;
+            let Changes { fresh, staged, .. } = changes;
+            fresh.0.iter().try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))?;
         }
-        let mut switched = Vec::new();
         let mut gaps = Vec::new();
         // One interface after the other, so that copies by the others fill the gap.
         for (ifindex, link, old) in in_other_mode {
             let begin = Instant::now();
-            let result =
-                self.switch(program, (ifindex, link, old), mode, &mut switched, &mut fresh, &mut staged);
-            if let Err(error) = result {
-                // The old programs come back when nothing is in their place.
-                drop((fresh, staged));
-                switched.iter().for_each(|switched| self.switch_back(switched));
-                return Err(error);
-            }
+            self.switch(program, (ifindex, link, old), mode, changes)?;
             gaps.push((ifindex, begin.elapsed()));
         }
-        for (ifindex, link) in &taken_over {
-            link.update(program).map_err(|source| AttachError::Other { ifindex: *ifindex, source })?;
+        for (ifindex, link) in taken_over {
+            let failed = |source| AttachError::Other { ifindex, source };
+            let before = link.program().map_err(failed)?;
+            link.update(program).map_err(failed)?;
+            changes.updated.push((ifindex, link, before));
         }
-        staged.commit()?;
-        // An interface that went has taken its attachment with it.
-        self.links.retain(|_, link| link.interface().is_ok_and(|interface| interface.is_some()));
-        self.links.extend(taken_over.into_iter().chain(fresh.keep()));
+        changes.staged.commit()?;
         Ok(gaps)
+    }
+
+    /// Puts back what was there before.
+    fn undo(&self, Changes { fresh, staged, switched, updated }: Changes) {
+        // The old programs come back when nothing is in their place.
+        drop((fresh, staged));
+        switched.iter().for_each(|switched| self.switch_back(switched));
+        for (ifindex, link, before) in &updated {
+            // The interface may be gone, and then so is the attachment.
+            link.update(before.as_fd())
+                .unwrap_or_else(|error| tracing::warn!(ifindex, "has the new program: {error}"));
+        }
     }
 
     /// Whether the program judges packets, and not that of an earlier process.
@@ -121,15 +161,14 @@ impl Attachments {
         program: BorrowedFd<'_>,
         (ifindex, link, old): (u32, Link, XdpMode),
         wanted: XdpMode,
-        switched: &mut Vec<Switched>,
-        fresh: &mut Fresh,
-        staged: &mut Staged,
+        changes: &mut Changes,
     ) -> Result<(), AttachError> {
         let failed = |source| AttachError::Other { ifindex, source };
         let before = Switched { ifindex, program: link.program().map_err(failed)?, mode: old };
         link.detach().map_err(failed)?;
-        switched.push(before);
+        changes.switched.push(before);
         let link = Link::xdp(program, ifindex, wanted)?;
+        let Changes { fresh, staged, .. } = changes;
         let staging = self.pins.as_ref().map_or(Ok(()), |pins| pins.stage_link(ifindex, &link, staged));
         fresh.0.push((ifindex, link));
         staging

@@ -165,9 +165,7 @@ impl Staged {
     }
 
     fn pin(&mut self, object: BorrowedFd<'_>, path: PathBuf) -> Result<(), AttachError> {
-        let mut next = path.clone().into_os_string();
-        next.push(UNFINISHED);
-        let next = PathBuf::from(next);
+        let next = with_suffix(&path, UNFINISHED);
         // A process that was killed here has left it.
         let _ = fs::remove_file(&next);
         pin(object, &next).map_err(|source| AttachError::Pin { path: next.clone(), source })?;
@@ -175,11 +173,19 @@ impl Staged {
         Ok(())
     }
 
-    pub(crate) fn commit(mut self) -> Result<(), AttachError> {
-        self.folders.clear();
-        for (next, path) in std::mem::take(&mut self.pins) {
-            fs::rename(&next, &path).map_err(|source| AttachError::Pin { path, source })?;
+    /// Gives all of them their names. When one is refused, all names are what they were before.
+    pub(crate) fn commit(&mut self) -> Result<(), AttachError> {
+        for (at, (next, path)) in self.pins.iter().enumerate() {
+            let renamed = keep_aside(path).and_then(|()| fs::rename(next, path));
+            if let Err(source) = renamed {
+                let done = &self.pins[..at];
+                done.iter().for_each(|(_, path)| bring_back(path));
+                let _ = fs::remove_file(aside(path));
+                return Err(AttachError::Pin { path: path.clone(), source });
+            }
         }
+        self.pins.drain(..).for_each(|(_, path)| drop(fs::remove_file(aside(&path))));
+        self.folders.clear();
         Ok(())
     }
 }
@@ -190,6 +196,31 @@ impl Drop for Staged {
         self.pins.iter().for_each(|(next, _)| drop(fs::remove_file(next)));
         self.folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
     }
+}
+
+/// Gives what has a name a second one.
+fn keep_aside(path: &Path) -> io::Result<()> {
+    match fs::hard_link(path, aside(path)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Gives a name back to what had it, or removes it.
+fn bring_back(path: &Path) {
+    let before = if aside(path).exists() { fs::rename(aside(path), path) } else { fs::remove_file(path) };
+    before.unwrap_or_else(|error| tracing::error!("{} is not what it was before: {error}", path.display()));
+}
+
+/// Where a pin is while another takes its name.
+fn aside(path: &Path) -> PathBuf {
+    with_suffix(path, &format!("-before{UNFINISHED}"))
+}
+
+fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(suffix);
+    name.into()
 }
 
 fn is_link(path: &Path) -> bool {

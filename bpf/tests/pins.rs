@@ -41,11 +41,20 @@ fn with_devices(name: &str, test: impl FnOnce(&Path, [u32; 2]) + Send + std::pan
     result.unwrap().unwrap();
 }
 
+/// What `ip link` says of a device.
+fn described(device: &str) -> Vec<String> {
+    let output = std::process::Command::new("ip").args(["link", "show", "dev", device]).output().unwrap();
+    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+}
+
 /// How `ip link` describes the XDP program of a device, if it has one.
 fn xdp(device: &str) -> Option<String> {
-    let output = std::process::Command::new("ip").args(["link", "show", "dev", device]).output().unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
-    text.split_whitespace().find(|word| word.starts_with("xdp")).map(str::to_owned)
+    described(device).into_iter().find(|word| word.starts_with("xdp"))
+}
+
+/// The number of the XDP program of a device.
+fn xdp_program(device: &str) -> Option<String> {
+    described(device).into_iter().skip_while(|word| word != "prog/xdp").nth(2)
 }
 
 /// The names in a folder, in order.
@@ -127,6 +136,37 @@ fn a_mode_that_is_refused_brings_the_old_program_back() {
         assert_eq!(xdp("wan").as_deref(), Some("xdp"));
         let gaps = load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
         assert!(gaps.is_empty(), "it stays as it is: {gaps:?}");
+    });
+}
+
+#[test]
+fn an_attachment_that_cannot_be_kept_brings_the_old_program_back() {
+    with_devices("unkept", |pins, [wan, lan]| {
+        load_filled(pins).attach(&[wan], XdpMode::Generic).unwrap();
+        let before = (xdp_program("wan"), names(pins));
+        // An attachment cannot take the name of a folder.
+        let blocked = pins.join(format!("link-{lan}"));
+        for mode in [XdpMode::Native, XdpMode::Generic] {
+            std::fs::create_dir(&blocked).unwrap();
+            let refused = load_filled(pins).attach(&[wan, lan], mode);
+            assert!(matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })), "{refused:?}");
+            std::fs::remove_dir(&blocked).unwrap();
+            assert_eq!((xdp("wan").as_deref(), xdp("lan")), (Some("xdpgeneric"), None), "{mode:?}");
+            assert_eq!((xdp_program("wan"), names(pins)), before, "{mode:?}");
+        }
+        load_filled(pins).attach(&[wan, lan], XdpMode::Native).unwrap();
+        assert_eq!((xdp("wan").as_deref(), xdp("lan").as_deref()), (Some("xdp"), Some("xdp")));
+    });
+}
+
+#[test]
+fn of_what_cannot_be_kept_together_nothing_is_kept() {
+    with_devices("partly", |pins, [wan, lan]| {
+        let blocked = format!("link-{lan}");
+        std::fs::create_dir_all(pins.join(&blocked)).unwrap();
+        let refused = load_filled(pins).attach(&[wan, lan], XdpMode::Native);
+        assert!(matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })), "{refused:?}");
+        assert_eq!((xdp("wan"), xdp("lan"), names(pins)), (None, None, vec![blocked]));
     });
 }
 
