@@ -293,7 +293,7 @@ fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> 
 fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: Edge) -> String {
     let secret = match replication.authenticate {
         Some(Cover::Headers) => "keys = { slot0 = \"pair.key\" }",
-        Some(Cover::Whole) => "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"",
+        Some(Cover::Whole) => "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\ndemand = \"whole\"",
         None => "authenticate = false",
     };
     let peer = match edge {

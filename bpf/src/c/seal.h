@@ -10,8 +10,9 @@
 
 #include "siphash.h"
 
-/* The covered headers: without options, and the four bytes behind, in which TCP and UDP have their ports. No checksum of a
- * transport protocol is among them: a sender may leave it to the device to complete that one.
+/* The covered headers: without options, and the four bytes behind, in which TCP and UDP have their ports unless IPv4 options
+ * or IPv6 extension headers are between. No checksum of a transport protocol is among them: a sender may leave it to the
+ * device to complete that one.
  */
 #define SEALED_V4 (sizeof(struct iphdr) + 4)
 #define SEALED_V6 (sizeof(struct ipv6hdr) + 4) /* and four zero bytes */

@@ -22,6 +22,9 @@ const STATE: &str = "/run/hawser/agent";
 /// Where state is kept that outlives it.
 const LASTING_STATE: &str = "/var/lib/hawser/agent";
 
+/// Least `max_age_ms`: paths differ by tens of milliseconds, and a processor that is needed elsewhere adds some.
+const LEAST_MAX_AGE_MS: u32 = 100;
+
 /// Turns the sections into a [`Config`], or points at the first that makes no sense.
 pub(super) struct Builder<'a> {
     pub(super) source: &'a Source<'a>,
@@ -33,6 +36,13 @@ impl Builder<'_> {
         self.source.check_name(&file.node, &node.name)?;
         if node.port == 0 {
             return Err(self.at(&file.node, "port is 1 to 65535".to_owned()));
+        }
+        if node.max_age_ms < LEAST_MAX_AGE_MS {
+            let message = format!(
+                "max_age_ms is at least {LEAST_MAX_AGE_MS}, more than paths differ in delay: copies that take longer than \
+                 the fastest by more are refused"
+            );
+            return Err(self.at(&file.node, message));
         }
         if node.management_ports.len() > MANAGEMENT_PORTS || node.management_ports.contains(&0) {
             let message = format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
@@ -231,18 +241,17 @@ impl Builder<'_> {
                 peer.name
             ));
         }
-        let cover = match peer.cover {
-            file::Cover::Headers => Cover::Headers,
-            file::Cover::Whole => Cover::Whole,
-        };
-        if !filled && cover == Cover::Whole {
-            return Err(format!(
-                "peer {:?} has cover = \"whole\" and no keys: only tags cover something",
-                peer.name
-            ));
+        for (key, cover) in [("cover", peer.cover), ("demand", peer.demand)] {
+            if !filled && cover == file::Cover::Whole {
+                return Err(format!(
+                    "peer {:?} has {key} = \"whole\" and no keys: only tags cover something",
+                    peer.name
+                ));
+            }
         }
+        let (cover, demand) = (Cover::from(peer.cover), Cover::from(peer.demand));
         Ok(Peer {
-            accepted: ring.of_direction(node, own_name, cover),
+            accepted: ring.of_direction(node, own_name, demand),
             sealed: key.as_ref().map(|(slot, key)| (*slot, key.of_direction(own_name, node), cover)),
             ring,
             key,
@@ -349,6 +358,15 @@ impl File {
     }
 }
 
+impl From<file::Cover> for Cover {
+    fn from(cover: file::Cover) -> Cover {
+        match cover {
+            file::Cover::Headers => Cover::Headers,
+            file::Cover::Whole => Cover::Whole,
+        }
+    }
+}
+
 impl SignalAddress {
     fn socket(&self) -> SocketAddr {
         match self {
@@ -368,6 +386,7 @@ fn path_of(number: u8) -> Result<PathId, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::generate_key;
     use hawser_units::FlowId;
     use hawser_wire::DEFAULT_PORT;
 
@@ -422,7 +441,19 @@ paths = [1, 2]
 
     #[test]
     fn refusals_name_the_line_and_what_would_be_right() {
-        let cases: [(&str, &str, &str); 14] = [
+        let cases: [(&str, &str, &str); 18] = [
+            ("[node]", "[node]\nmax_age_ms = 0", "line 2: max_age_ms is at least 100"),
+            ("[node]", "[node]\nmax_age_ms = 99", "line 2: max_age_ms is at least 100"),
+            (
+                "authenticate = false",
+                "authenticate = false\ncover = \"whole\"",
+                "has cover = \"whole\" and no keys",
+            ),
+            (
+                "authenticate = false",
+                "authenticate = false\ndemand = \"whole\"",
+                "has demand = \"whole\" and no keys",
+            ),
             ("[node]", "[node]\nmanagement_ports = [0]", "line 2: management_ports holds up to 8 ports"),
             ("[node]", "[node]\nmanagement_ports = [1, 2, 3, 4, 5, 6, 7, 8, 9]", "holds up to 8 ports"),
             ("number = 2", "number = 9", "line 16: paths are numbered 1 to 8, not 9"),
@@ -441,6 +472,24 @@ paths = [1, 2]
         for (from, to, expected) in cases {
             let message = refusal(|text| text.replacen(from, to, 1));
             assert!(message.contains(expected), "{to}: {message}");
+        }
+    }
+
+    #[test]
+    fn what_tags_cover_and_what_is_demanded_of_the_peers_are_set_apart() {
+        let directory = tempfile::tempdir().unwrap();
+        generate_key(&directory.path().join("pair.key")).unwrap();
+        let file = directory.path().join("edge.toml");
+        for (keys, cover, demand) in [
+            ("", Cover::Headers, Cover::Headers),
+            ("cover = \"whole\"", Cover::Whole, Cover::Headers),
+            ("demand = \"whole\"", Cover::Headers, Cover::Whole),
+        ] {
+            let keys = format!("keys = {{ slot0 = \"pair.key\" }}\n{keys}");
+            std::fs::write(&file, EDGE.replace("authenticate = false", &keys)).unwrap();
+            let config = Config::read(&file).unwrap();
+            let peer = &config.peers["egress"];
+            assert_eq!((peer.sealed.as_ref().unwrap().2, peer.accepted.demands), (cover, demand), "{keys}");
         }
     }
 

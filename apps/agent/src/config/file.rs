@@ -104,9 +104,12 @@ pub(super) struct Peer {
     /// The slot whose key a sender uses.
     #[serde(default)]
     pub(super) send_with: u8,
-    /// How much of a packet the tags cover that are sent to the peer, and at least those that are accepted from it.
+    /// How much of a packet the tags cover that are sent to the peer.
     #[serde(default)]
     pub(super) cover: Cover,
+    /// How much the tags that are accepted from the peer cover at least.
+    #[serde(default)]
+    pub(super) demand: Cover,
     /// False: replicas carry no tags, and anyone who reaches this node can forge them.
     #[serde(default = "yes")]
     pub(super) authenticate: bool,
