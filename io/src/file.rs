@@ -1,6 +1,6 @@
 //! Files that others read while they are written.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -11,10 +11,47 @@ use std::path::Path;
 /// # Errors
 /// When the folder is not there or cannot be written to, or the disk is full. The file is then what it was.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    write(path, contents, mode, false)
+}
+
+/// The same for what has to outlive a power failure: the file and its folder are on the disk when this returns, which may
+/// take as long as the disk is busy.
+///
+/// # Errors
+/// As [`replace`], and when the disk fails; the file is then what it was, or the new one.
+pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
+    write(path, contents, mode, true)?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
+}
+
+fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
     file.write_all(contents)?;
+    if durably {
+        file.sync_all()?;
+    }
     drop(file);
     fs::rename(&draft, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_replaced_as_a_whole_and_nothing_else_is_left() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("kept");
+        for replace in [replace, replace_durably] {
+            for contents in ["a longer one", "short"] {
+                replace(&path, contents.as_bytes(), 0o600).unwrap();
+                assert_eq!(fs::read_to_string(&path).unwrap(), contents);
+            }
+        }
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 1);
+        assert!(replace_durably(&directory.path().join("missing/kept"), b"", 0o600).is_err());
+    }
 }

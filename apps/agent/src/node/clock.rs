@@ -1,7 +1,9 @@
 use hawser_io::file;
 use nix::time::{ClockId, clock_gettime};
 use std::fs;
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tracing::warn;
 
@@ -25,18 +27,29 @@ pub(super) struct SendClock {
     offset_micros: u64,
     file: PathBuf,
     kept: u64,
+    /// A disk may take seconds, which the packets' records would not wait for.
+    keeping: Option<JoinHandle<io::Result<()>>>,
     failing: bool,
 }
 
 impl SendClock {
-    /// Goes on from the time of day or from what is kept in `directory`, whichever is later.
+    /// Goes on from the time of day or from what is kept in `directory`, whichever is later. Where it begins is on the disk
+    /// when this returns, or the log says why not.
     pub(super) fn start(directory: &Path) -> Self {
         let file = directory.join("send-clock");
-        let kept = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
+        let kept = read(&file).unwrap_or_else(|why| {
+            warn!(
+                "{} is of no use: {why}; the send clock goes on from the time of day, and if that is behind what it was, \
+                 receivers refuse what this node sends until it has caught up",
+                file.display()
+            );
+            None
+        });
         let start = start(micros(ClockId::CLOCK_REALTIME), kept);
         let offset_micros = start.wrapping_sub(micros(ClockId::CLOCK_BOOTTIME));
-        let mut clock = SendClock { offset_micros, file, kept: 0, failing: false };
-        clock.keep();
+        let mut clock = SendClock { offset_micros, file, kept: start, keeping: None, failing: false };
+        let outcome = write(&clock.file, start);
+        clock.note(outcome);
         clock
     }
 
@@ -50,17 +63,25 @@ impl SendClock {
         self.now().wrapping_mul(NUMBERS_PER_MICRO)
     }
 
-    /// Keeps the clock if it is time to.
+    /// Begins to keep the clock if it is time to and the disk is done with the one before.
     pub(super) fn keep(&mut self) {
+        if let Some(done) = self.keeping.take_if(|keeping| keeping.is_finished()) {
+            let outcome =
+                done.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes it has ended")));
+            self.note(outcome);
+        }
         let now = self.now();
-        if now - self.kept < KEEP_EVERY {
+        if now - self.kept < KEEP_EVERY || self.keeping.is_some() {
             return;
         }
         self.kept = now;
-        let folder = self.file.parent().unwrap_or(Path::new("/"));
-        let kept = fs::create_dir_all(folder)
-            .and_then(|()| file::replace(&self.file, now.to_string().as_bytes(), 0o600));
-        match kept {
+        let file = self.file.clone();
+        self.keeping = Some(thread::spawn(move || write(&file, now)));
+    }
+
+    /// Says once that the clock cannot be kept, and once that it can be again.
+    fn note(&mut self, outcome: io::Result<()>) {
+        match outcome {
             Err(error) if !self.failing => warn!(
                 "the send clock cannot be kept in {}: {error}; should this machine start with a wrong time of day, receivers \
                  refuse what it sends",
@@ -75,6 +96,22 @@ impl SendClock {
     fn now(&self) -> u64 {
         self.offset_micros.wrapping_add(micros(ClockId::CLOCK_BOOTTIME))
     }
+}
+
+/// What is kept; none when there is no file yet. The error says why a file tells nothing.
+fn read(file: &Path) -> Result<Option<u64>, String> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|error| error.to_string())?,
+    };
+    let kept = text.trim().parse();
+    kept.map(Some).map_err(|_| format!("it holds {:?}, which is no number of microseconds", text.trim()))
+}
+
+/// Durably: after a power failure the clock must not go on from an older one.
+fn write(file: &Path, clock: u64) -> io::Result<()> {
+    fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
+    file::replace_durably(file, clock.to_string().as_bytes(), 0o600)
 }
 
 /// The clock at its start, by the time of day and by what was kept of the clock before.
@@ -133,5 +170,33 @@ mod tests {
         assert!(first.now() >= ahead + RESERVE);
         let second = SendClock::start(directory.path());
         assert!(second.first_sequence() > first.first_sequence());
+    }
+
+    #[test]
+    fn what_is_kept_is_read_back_and_what_tells_nothing_says_why() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("node/send-clock");
+        assert_eq!(read(&file), Ok(None), "there is none yet");
+        write(&file, NOW).unwrap();
+        assert_eq!(read(&file), Ok(Some(NOW)));
+        for useless in ["", "soon", "-1"] {
+            fs::write(&file, useless).unwrap();
+            assert!(read(&file).unwrap_err().contains(&format!("{useless:?}")), "{useless:?}");
+        }
+        let before = micros(ClockId::CLOCK_REALTIME);
+        assert!(SendClock::start(&directory.path().join("node")).now() >= before, "the time of day");
+        assert!(read(&file).unwrap().is_some_and(|kept| kept >= before), "the file is good again");
+    }
+
+    #[test]
+    fn the_clock_is_kept_when_it_is_time_to() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut clock = SendClock::start(directory.path());
+        clock.keep();
+        assert!(clock.keeping.is_none(), "it was kept just now");
+        clock.kept -= KEEP_EVERY;
+        clock.keep();
+        clock.keeping.take().expect("it is being kept").join().unwrap().unwrap();
+        assert_eq!(read(&directory.path().join("send-clock")), Ok(Some(clock.kept)));
     }
 }
