@@ -17,6 +17,8 @@ use crate::{
 };
 use hawser_units::{FlowId, MAX_PATHS, PathId, PathSet};
 use hawser_wire::{Cover, KeySlot, OVERHEAD_V4, OVERHEAD_V6, SealKey};
+use libbpf_rs::btf::Btf;
+use libbpf_rs::btf::types::Func;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::MaybeUninit;
@@ -279,6 +281,15 @@ impl Sender {
         self.signals.counts()
     }
 
+    /// Whether transit frames to other hosts' link-layer addresses are left alone: only since Linux 6.2 can the programs see
+    /// an interface's own. Frames to groups of hosts always are.
+    pub fn tells_foreign_frames(&self) -> bool {
+        const NEEDED: [&str; 2] = ["bpf_cast_to_kern_ctx", "bpf_rdonly_cast"];
+        let has =
+            |kernel: &Btf<'_>| NEEDED.iter().all(|name| kernel.type_by_name::<Func<'_>>(name).is_some());
+        Btf::from_vmlinux().is_ok_and(|kernel| has(&kernel))
+    }
+
     /// Starts to replicate what comes in by an interface and passes through this node.
     pub fn attach_transit(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
         self.links.push((ifindex, Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?));
@@ -359,7 +370,8 @@ impl Sender {
         reasons(&self.xdp.maps.reasons)
     }
 
-    /// Runs the transit program on a frame without a network: what it leaves is `[shim | packet]` for the paths.
+    /// Runs the transit program on a frame without a network: what it leaves is `[handover | shim | packet]` for the
+    /// paths.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.xdp.progs.replicate, frame, repeat)
     }

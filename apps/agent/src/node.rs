@@ -338,6 +338,12 @@ impl Node {
         let clock = SendClock::start(&self.config.lasting);
         let options = SenderOptions { port: self.config.port, clock_offset_micros: clock.offset_micros() };
         let mut sender = Sender::load(&options)?;
+        if !self.config.transit.is_empty() && !sender.tells_foreign_frames() {
+            warn!(
+                "this kernel is older than Linux 6.2: frames to other hosts, which interfaces in promiscuous mode or in a \
+                 bridge hear too, are not told from this node's own and are replicated where they are selected"
+            );
+        }
         self.paths.find(&mut sender, &self.config, &self.interfaces)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description, &clock))?;

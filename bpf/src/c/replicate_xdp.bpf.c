@@ -41,8 +41,9 @@ struct xdp_buff {
 	struct xdp_rxq_info *rxq;
 } __attribute__((preserve_access_index));
 
-void *bpf_cast_to_kern_ctx(void *ctx) __ksym;
-void *bpf_rdonly_cast(const void *address, __u32 type) __ksym;
+/* Since Linux 6.2. */
+void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
+void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
 
 static __always_inline int pass(enum reason reason)
 {
@@ -81,14 +82,20 @@ static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 	return true;
 }
 
-/* Whether a frame is for the device that it came in by: one in promiscuous mode hears other hosts' frames too. */
+/* Whether a frame is for the device that it came in by: one in promiscuous mode hears other hosts' frames too. Where the
+ * device's address cannot be seen, all frames are but those to groups.
+ */
 static __always_inline bool is_for_device(struct xdp_md *ctx, const struct ethhdr *ethernet)
 {
-	struct xdp_buff *buffer = bpf_cast_to_kern_ctx(ctx);
-	const void *address = buffer->rxq->dev->dev_addr;
-	const struct ethhdr *own = bpf_rdonly_cast(address, bpf_core_type_id_kernel(struct ethhdr));
-	const __u32 *words = (void *)own->h_dest, *destination = WORDS(ethernet);
+	const __u32 *words, *destination = WORDS(ethernet);
+	const struct ethhdr *own;
+	struct xdp_buff *buffer;
 
+	if (!bpf_ksym_exists(bpf_cast_to_kern_ctx) || !bpf_ksym_exists(bpf_rdonly_cast))
+		return !(ethernet->h_dest[0] & 1);
+	buffer = bpf_cast_to_kern_ctx(ctx);
+	own = bpf_rdonly_cast(buffer->rxq->dev->dev_addr, bpf_core_type_id_kernel(struct ethhdr));
+	words = (void *)own->h_dest;
 	return words[0] == destination[0] && *(__u16 *)&words[1] == *(__u16 *)&destination[1];
 }
 
