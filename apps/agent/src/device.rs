@@ -1,7 +1,8 @@
 //! The interface that the agent makes for the node's own traffic, and the way around it for when no agent runs.
 //!
 //! The kernel removes the interface with its process, and the routes by it. The node's inner addresses and a worse route by
-//! each uplink stay, so that traffic goes on over an uplink, without copies, until there is an agent again.
+//! each uplink stay, so that traffic goes on over an uplink, without copies, until there is an agent again. Where the machine
+//! has other routes to the same prefix, such as a default route to `0.0.0.0/0`, the one of the least metric is taken then.
 
 mod heard;
 mod kept;
@@ -21,7 +22,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// Metric of the routes by the interface.
+/// Metric of the routes by the interface; other routes to the same prefixes need a greater one.
 const METRIC: u32 = 50;
 
 /// Least metric of the routes by uplinks that deliver, in their order.
@@ -54,6 +55,8 @@ struct Uplink {
     metric: u32,
     interface: String,
     next_hop: IpAddr,
+    /// The kernel's route by it.
+    route: String,
 }
 
 impl Device {
@@ -61,13 +64,13 @@ impl Device {
     pub(crate) fn create(config: &Config) -> Result<Option<Self>> {
         let Some(device) = config.device.clone() else {
             // Those of a device that the file no longer has.
-            Self::remove(config)?;
+            Self::remove(config);
             return Ok(None);
         };
         // The interface of a killed agent had another number than the new one will have.
         Segmenter::remove_orphans()?;
         Ok(Some(Device {
-            kept: Kept::read(&config.directory())?,
+            kept: Kept::read(&config.directory()),
             program: Fallback::load()?,
             tap: make(&device)?,
             config: device,
@@ -78,9 +81,8 @@ impl Device {
     }
 
     /// Takes away what stays when an agent ends.
-    pub(crate) fn remove(config: &Config) -> Result<()> {
-        Kept::read(&config.directory())?.set(BTreeSet::new());
-        Ok(())
+    pub(crate) fn remove(config: &Config) {
+        Kept::read(&config.directory()).set(BTreeSet::new());
     }
 
     /// Makes the interface again after it was deleted.
@@ -102,19 +104,28 @@ impl Device {
         }
         self.heard.look(copies(node)?);
         let (up, running) = (interface::up()?, interface::running()?);
+        let uplinks: Vec<_> =
+            self.config.routes.iter().map(|route| self.uplinks(node, route, &up, &running)).collect();
         let mut lasting: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
-        for route in &self.config.routes {
-            let uplinks = self.uplinks(node, route, &up, &running);
-            lasting.extend(uplinks.iter().map(|uplink| self.fallback(route, uplink)));
-            let best = uplinks.iter().min_by_key(|uplink| uplink.metric);
-            let best = best.and_then(|uplink| Some((interface::index(&uplink.interface)?, uplink.next_hop)));
-            self.program.set(route.destination, best)?;
-        }
+        lasting.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
         if repeats || !self.kept.is(&lasting) {
             self.kept.set(lasting);
         }
+        self.lead_past(&uplinks)?;
         if node.replicates_local(&self.config.name, self.tap.index()) && (repeats || !self.open) {
             self.open()?;
+        }
+        Ok(())
+    }
+
+    /// Has what is not replicated take the best uplink, by route. One by which the kernel refuses a route is none: it cannot
+    /// reach its next hop.
+    fn lead_past(&self, uplinks: &[Vec<Uplink>]) -> Result<()> {
+        for (route, uplinks) in self.config.routes.iter().zip(uplinks) {
+            let usable = uplinks.iter().filter(|uplink| !self.kept.is_refused(&uplink.route));
+            let best = usable.min_by_key(|uplink| uplink.metric);
+            let best = best.and_then(|uplink| Some((interface::index(&uplink.interface)?, uplink.next_hop)));
+            self.program.set(route.destination, best)?;
         }
         Ok(())
     }
@@ -154,15 +165,18 @@ impl Device {
             let PathConfig { interface, remote, .. } = &node.config().paths[path];
             let delivers = running.contains(interface) && node.is_up(*path) && !self.heard.is_quiet(*path);
             let metric = place + if delivers { FALLBACK_METRIC } else { LAST_RESORT_METRIC };
-            let uplink = Uplink { metric, interface: interface.clone(), next_hop: *remote };
-            up.contains(interface).then_some(uplink)
+            up.contains(interface).then(|| Uplink {
+                metric,
+                interface: interface.clone(),
+                next_hop: *remote,
+                route: self.fallback(route, interface, *remote, metric),
+            })
         };
         (0..).zip(&route.fallback).filter_map(uplink).collect()
     }
 
-    fn fallback(&self, route: &DeviceRoute, uplink: &Uplink) -> String {
+    fn fallback(&self, route: &DeviceRoute, interface: &str, next_hop: IpAddr, metric: u32) -> String {
         let DeviceRoute { destination, source, .. } = route;
-        let Uplink { metric, interface, next_hop } = uplink;
         let inet6 = if destination.address().is_ipv4() && next_hop.is_ipv6() { "inet6 " } else { "" };
         // As by the interface: connections do not notice which one they take.
         let mtu = self.config.mtu_bytes;

@@ -212,7 +212,7 @@ impl Agent {
 fn detach(config: &Config) -> Result<()> {
     let outcome = if remove_pins(config)? { "removed" } else { "nothing was left in the kernel" };
     info!("{outcome}");
-    Device::remove(config)?;
+    Device::remove(config);
     // A killed agent leaves these too.
     config.local.iter().filter_map(|name| interface::index(name)).for_each(Segmenter::remove);
     Segmenter::remove_orphans()?;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
 /* The way out of a device that leads nowhere, for what was not replicated there: TCX at its egress, behind the program
- * that replicates. A packet takes the uplink that it would take if the device were not there.
+ * that replicates. The longest prefix says by which uplink a packet leaves and to which next hop, whatever the routing table
+ * says: that has brought the packet here, and may have other routes to the same prefix.
  */
 #include <linux/bpf.h>
 

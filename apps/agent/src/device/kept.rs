@@ -1,21 +1,34 @@
 use anyhow::{Context, Result};
 use hawser_io::{file, interface};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tracing::{error, info, warn};
 
+/// Where the kernel says which boot this is.
+const BOOT: &str = "/proc/sys/kernel/random/boot_id";
+
 /// Addresses and routes that the agent has given to the kernel and that outlive it, so that the next one knows which are its
-/// own. The file is to be where nothing outlives the machine, as they do not either.
+/// own. They end with the machine, and so does what the file says, should that be on a disk.
 #[derive(Debug)]
 pub(super) struct Kept {
     file: PathBuf,
+    boot: String,
     entries: BTreeSet<String>,
     /// Those that the kernel refused.
     refused: BTreeSet<String>,
     /// Whether the file could not be written last.
     failing: bool,
+}
+
+/// The file.
+#[derive(Serialize, Deserialize)]
+struct Record {
+    /// The boot of the machine in which the kernel was given these.
+    boot: String,
+    entries: BTreeSet<String>,
 }
 
 /// The command for an entry, which is one of `ip` without its verb: `route 10.99.0.2/32 via 192.0.2.2 dev eth0`.
@@ -25,20 +38,44 @@ fn command(verb: &str, entry: &str) -> String {
 }
 
 impl Kept {
-    /// Reads what an earlier agent has left, from the file in `directory`.
-    pub(super) fn read(directory: &Path) -> Result<Self> {
+    /// Reads what an earlier agent has left, from the file in `directory`. One that cannot be read, such as an empty one
+    /// after a power failure, counts as none.
+    pub(super) fn read(directory: &Path) -> Self {
+        let boot = fs::read_to_string(BOOT).unwrap_or_else(|error| {
+            warn!("cannot tell this boot of the machine from others: {BOOT}: {error}");
+            String::new()
+        });
+        Kept::of_boot(directory, boot.trim())
+    }
+
+    fn of_boot(directory: &Path, boot: &str) -> Self {
         let file = directory.join("device.json");
-        let unreadable = || format!("cannot read {}", file.display());
-        let entries = match fs::read(&file) {
-            Err(error) if error.kind() == ErrorKind::NotFound => BTreeSet::new(),
-            text => serde_json::from_slice(&text.with_context(unreadable)?).with_context(unreadable)?,
-        };
-        Ok(Kept { file, entries, refused: BTreeSet::new(), failing: false })
+        let record = read(&file).unwrap_or_else(|error| {
+            warn!(
+                "{} is of no use: {error:#}; what an earlier agent gave the kernel and the configuration no longer has stays \
+                 there (`ip route show proto 72`, `ip address show dev lo`)",
+                file.display()
+            );
+            None
+        });
+        let of_this_boot = record.filter(|record| record.boot == boot);
+        Kept {
+            file,
+            boot: boot.to_owned(),
+            entries: of_this_boot.map(|record| record.entries).unwrap_or_default(),
+            refused: BTreeSet::new(),
+            failing: false,
+        }
     }
 
     /// Whether the kernel was last given exactly this.
     pub(super) fn is(&self, wanted: &BTreeSet<String>) -> bool {
         self.entries == *wanted
+    }
+
+    /// Whether the kernel refused this when it was given it last.
+    pub(super) fn is_refused(&self, entry: &str) -> bool {
+        self.refused.contains(entry)
     }
 
     /// Has the kernel hold `wanted`, and of what was kept before nothing else. All that is new is there before anything
@@ -81,8 +118,55 @@ impl Kept {
     }
 
     fn write(&self) -> Result<()> {
-        let text = serde_json::to_vec(&self.entries).context("cannot describe addresses and routes")?;
+        let record = Record { boot: self.boot.clone(), entries: self.entries.clone() };
+        let text = serde_json::to_vec(&record).context("cannot describe addresses and routes")?;
         file::replace(&self.file, &text, 0o644)
             .with_context(|| format!("cannot write {}", self.file.display()))
+    }
+}
+
+fn read(file: &Path) -> Result<Option<Record>> {
+    match fs::read(file) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        text => Ok(Some(serde_json::from_slice(&text?)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries() -> BTreeSet<String> {
+        BTreeSet::from(["address 10.99.0.1/32 dev lo".to_owned()])
+    }
+
+    /// A file as an agent leaves it in a boot.
+    fn leave(directory: &Path, boot: &str) {
+        let mut kept = Kept::of_boot(directory, boot);
+        kept.record(entries());
+        assert!(!kept.failing);
+    }
+
+    #[test]
+    fn what_an_agent_leaves_is_known_to_the_next_one_until_the_machine_is_started_again() {
+        let directory = tempfile::tempdir().unwrap();
+        leave(directory.path(), "first");
+        assert_eq!(Kept::of_boot(directory.path(), "first").entries, entries());
+        assert_eq!(Kept::of_boot(directory.path(), "second").entries, BTreeSet::new());
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_counts_as_none_and_is_replaced() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("device.json");
+        for useless in ["", "{ \"boot\":", "[]"] {
+            fs::write(&file, useless).unwrap();
+            assert_eq!(Kept::read(directory.path()).entries, BTreeSet::new(), "{useless:?}");
+        }
+        leave(directory.path(), "first");
+        assert_eq!(Kept::of_boot(directory.path(), "first").entries, entries());
+        fs::remove_file(&file).unwrap();
+        fs::create_dir(&file).unwrap();
+        assert_eq!(Kept::read(directory.path()).entries, BTreeSet::new(), "a folder");
     }
 }

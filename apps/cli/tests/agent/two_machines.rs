@@ -71,14 +71,37 @@ fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
     for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
         for which in [0, 1] {
             machines.cut(cut);
-            let machine = &mut machines.both()[which];
-            wait("the uplink that is left", || (machine.first_fallback()? == left).then_some(()));
-            let death = stream.largest_gap(SECOND, || machine.end(Signal::SIGKILL));
-            assert!(death <= AT_DEATH, "{death:?} over {left}");
+            assert_survives_death(&stream, machines.both()[which], left);
             machines.mend(cut);
             machines.both()[which].start_again();
         }
     }
+}
+
+#[test]
+fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
+    let mut machines = Machines::start(true);
+    let stream = Stream::start(&machines);
+    // As with routers that answer while nothing gets through behind them: to the agent that comes back both uplinks work.
+    machines.both().into_iter().for_each(|machine| machine.hold_next_hops());
+    for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
+        for which in [0, 1] {
+            machines.cut(cut);
+            let machine = &mut *machines.both()[which];
+            assert_survives_death(&stream, machine, left);
+            let back = stream.largest_gap(3 * SECOND, || machine.start_again());
+            assert!(back <= UNNOTICED, "{back:?} at the return over {left}");
+            machines.mend(cut);
+            stream.flow_on(SECOND);
+        }
+    }
+}
+
+/// Kills an agent once its fallback is the uplink that is left, and sees that the stream goes on by it.
+fn assert_survives_death(stream: &Stream, machine: &mut Machine, left: &str) {
+    wait("the uplink that is left", || (machine.first_fallback()? == left).then_some(()));
+    let death = stream.largest_gap(SECOND, || machine.end(Signal::SIGKILL));
+    assert!(death <= AT_DEATH, "{death:?} over {left}");
 }
 
 #[test]
@@ -105,8 +128,28 @@ fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_i
 
 #[test]
 fn what_the_guides_agents_do_not_replicate_takes_an_uplink() {
+    assert_others_take_an_uplink(&Machines::start(true));
+}
+
+#[test]
+fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() {
+    // The preferred path leads to an address beyond a router, which is on no link.
+    let beyond = "remote = \"203.0.113.2\"\nnext_hop = \"192.0.2.2\"";
+    let machines = Machines::start_changed(true, |name, text| match name {
+        "publisher" => text.replace("remote = \"192.0.2.2\"", beyond),
+        _ => text,
+    });
+    assert_eq!(
+        machines.publisher.first_fallback().as_deref(),
+        Some("wlan0"),
+        "the only route that was not refused"
+    );
+    assert_others_take_an_uplink(&machines);
+}
+
+/// Sees that a connection by another port than the stream's goes on past the programs.
+fn assert_others_take_an_uplink(machines: &Machines) {
     const OTHER_PORT: &str = "10.99.0.1:14700";
-    let machines = Machines::start(true);
     let listener = machines.publisher.namespace.run(|| TcpListener::bind(OTHER_PORT).unwrap()).unwrap();
     let mut asking = machines.viewer.namespace.run(|| TcpStream::connect(OTHER_PORT).unwrap()).unwrap();
     let mut answering = listener.accept().unwrap().0;

@@ -35,12 +35,18 @@ pub(crate) struct Machine {
 impl Machines {
     /// Both agents run. `generic_xdp` is how the files say it.
     pub(crate) fn start(generic_xdp: bool) -> Self {
+        Self::start_changed(generic_xdp, |_, text| text)
+    }
+
+    /// The same with the file of each machine, which is given by name, changed.
+    pub(crate) fn start_changed(generic_xdp: bool, change: impl Fn(&str, String) -> String) -> Self {
         let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
         let directory = tempfile::tempdir().unwrap();
         generate_key(&directory.path().join("pair.key")).unwrap();
         let machine = |name, namespace: &Namespace, host| {
             put_uplinks(namespace, host);
-            write_configuration(name, directory.path(), &lab.pins(name), generic_xdp);
+            let text = configuration(name, directory.path(), &lab.pins(name), generic_xdp);
+            fs::write(directory.path().join(format!("{name}.toml")), change(name, text)).unwrap();
             Machine {
                 namespace: namespace.clone(),
                 agent: None,
@@ -132,6 +138,16 @@ impl Machine {
         String::from_utf8(output.stdout).unwrap()
     }
 
+    /// Keeps the link-layer addresses of the next hops, whatever becomes of these.
+    pub(crate) fn hold_next_hops(&self) {
+        for (device, _) in UPLINKS {
+            let known = self.ip(&format!("-4 neigh show dev {device}"));
+            let (address, mac) = (known.split(' ').next().unwrap(), after(&known, "lladdr").unwrap());
+            let hold = format!("neigh replace {address} lladdr {mac} dev {device} nud permanent");
+            self.namespace.ip(&hold).unwrap();
+        }
+    }
+
     /// The uplink that the stream takes when there is no agent.
     pub(crate) fn first_fallback(&self) -> Option<String> {
         let routes = self.ip("route show proto 72");
@@ -165,13 +181,11 @@ fn put_uplinks(namespace: &Namespace, host: u8) {
 }
 
 /// The guide's file; only what would leave the lab is put elsewhere.
-fn write_configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: bool) {
+fn configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: bool) -> String {
     let guide =
         Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/two-machines").join(format!("{name}.toml"));
     let text = fs::read_to_string(guide).unwrap();
     assert!(text.contains("[node]\n") && text.contains("generic_xdp = true"), "{text}");
-    let text = text
-        .replace("[node]\n", &format!("[node]\nstate = {directory:?}\npins = {pins:?}\n"))
-        .replace("generic_xdp = true", &format!("generic_xdp = {generic_xdp}"));
-    fs::write(directory.join(format!("{name}.toml")), text).unwrap();
+    text.replace("[node]\n", &format!("[node]\nstate = {directory:?}\npins = {pins:?}\n"))
+        .replace("generic_xdp = true", &format!("generic_xdp = {generic_xdp}"))
 }
