@@ -69,11 +69,12 @@ paths='{"number": 1, "interface": "wan1", "local": "192.0.2.1", "remote": "192.0
 ctl tenant create acme
 for node in edge-1 edge-2; do
     openssl req -new -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -subj "/CN=$node" \
-        -keyout "$folder/$node.key" -out "$folder/node.csr" 2>/dev/null
-    token=$(ctl node enrol "$node" --tenant acme)
-    python3 - "$token" "$folder/node.csr" >"$folder/enrol.json" <<'END'
+        -keyout "$folder/$node.key" -out "$folder/$node.csr" 2>/dev/null
+    ctl node enrol "$node" --tenant acme --out "$folder/$node.token"
+    python3 - "$folder/$node.token" "$folder/$node.csr" >"$folder/enrol.json" <<'END'
 import json, sys
-print(json.dumps({"token": sys.argv[1], "csr": open(sys.argv[2]).read()}))
+token, csr = (open(file).read() for file in sys.argv[1:])
+print(json.dumps({"token": token.strip(), "csr": csr}))
 END
     curl --silent --show-error --fail --cacert "$folder/state/authority.pem" --json "@$folder/enrol.json" "$url/v1/enrol" |
         python3 -c 'import json, sys; print(json.load(sys.stdin)["certificate"], end="")' >"$folder/$node.crt"
@@ -87,8 +88,8 @@ cat >"$folder/anything.toml" <<'END'
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "429", "503"]
 END
-# The same about things that exist, where requests have to get through.
-cat "$folder/anything.toml" - >"$folder/known.toml" <<'END'
+# The same about things that exist, where requests have to get through. The key that has used a token may use it again.
+cat "$folder/anything.toml" - >"$folder/known.toml" <<END
 [warnings]
 fail-on = ["missing_auth", "missing_test_data"]
 [parameters]
@@ -96,6 +97,13 @@ fail-on = ["missing_auth", "missing_test_data"]
 "path.flow" = "stage"
 "path.tenant" = "acme"
 "path.token" = "admin"
+"body.token" = "$(cat "$folder/edge-1.token")"
+"body.csr" = '''
+$(cat "$folder/edge-1.csr")'''
+[[operations]]
+include-name = "POST /v1/enrol"
+[operations.parameters]
+"body.node" = "edge-1"
 END
 
 # Streams do not end, so they are not among what is asked here.
