@@ -6,9 +6,8 @@ use crate::audit::Origin;
 use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::limit::source;
-use crate::record::{NodeRecord, key, sha256_hex, unix_ms};
+use crate::record::{key, sha256_hex, unix_ms};
 use crate::store::{Expect, Write};
-use crate::view::At;
 use axum::extract::FromRequestParts;
 use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
@@ -172,19 +171,14 @@ impl Controller {
     /// Accompanies a node's statement about itself: the commit happens only while the certificate belongs to the node.
     pub(crate) fn still(&self, node: &Presented) -> Result<Write, Refusal> {
         let view = self.view();
-        let record = view.node(&node.node).map(|(_, record)| record);
-        let is_of = |record: &&At<NodeRecord>| {
-            record.value.certificates.iter().any(|issued| issued.serial == node.serial)
-        };
-        let record = record.filter(is_of).ok_or_else(|| revoked(node))?;
+        let (record, _) = view.accepted(node).ok_or_else(|| revoked(node))?;
         Ok(Write::check(key::of(key::NODE, &node.node), Expect::Revision(record.revision)))
     }
 
     /// The tenant of a node and the end of its certificate, if that is in force.
     pub(crate) fn certified(&self, node: &Presented) -> Option<(Name, u64)> {
         let view = self.view();
-        let (_, record) = view.node(&node.node)?;
-        let issued = record.value.certificates.iter().find(|issued| issued.serial == node.serial)?;
+        let (record, issued) = view.accepted(node)?;
         (unix_ms() < issued.expires_unix_ms).then(|| (record.value.tenant.clone(), issued.expires_unix_ms))
     }
 

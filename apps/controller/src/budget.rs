@@ -56,9 +56,11 @@ impl Budget {
         true
     }
 
-    /// Forgets a removed node.
+    /// Forgets a removed node. A later node of the name has the whole budget.
     pub(crate) fn forget(&self, node: &Name) {
         self.withheld().remove(node);
+        self.events.forget(node);
+        self.changes.forget(node);
     }
 }
 

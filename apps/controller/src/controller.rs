@@ -1,7 +1,7 @@
 //! What all requests share: the store, the view of it, and who is to be told.
 
 use crate::audit::Change;
-use crate::authority::Authority;
+use crate::authority::{Authority, Presented};
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::limit::Limits;
@@ -13,7 +13,7 @@ use crate::store::{Error, Follow, Revision, Role, Store, Update, Write};
 use crate::view::{Touched, View};
 use futures_util::FutureExt;
 use hawser_control::Name;
-use hawser_control::node::Reported;
+use hawser_control::node::{Report, Reported};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
@@ -126,6 +126,17 @@ impl Controller {
         lock(&self.reports)
     }
 
+    /// Keeps the latest report of a node, unless the node was deleted meanwhile.
+    pub(crate) fn keep_report(&self, caller: &Presented, report: Report) {
+        let reported = Reported { node: caller.node.clone(), at_unix_ms: unix_ms(), report };
+        // A deletion is taken over either before, so that the certificate is not valid any more, or after, and then the report
+        // is removed.
+        let view = self.view();
+        if view.accepted(caller).is_some() {
+            self.reports().insert(caller.node.clone(), reported);
+        }
+    }
+
     /// When a node was last heard of here, milliseconds since 1970.
     pub(crate) fn seen_unix_ms(&self, node: &Name) -> Option<u64> {
         self.reports().get(node).map(|reported| reported.at_unix_ms)
@@ -216,8 +227,10 @@ impl Controller {
                 match update {
                     Update::Change(change) => touched.push(view.apply(change)),
                     Update::All(entries) => {
-                        *view = View::of(entries);
-                        touched.clear();
+                        let before = std::mem::replace(&mut *view, View::of(entries));
+                        // Told below, after what is new. A node may have been deleted and made again unseen.
+                        touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
+                        touched.extend(before.nodes_that_differ(&view).map(Touched::Deleted));
                         is_new = true;
                     }
                 }
@@ -251,6 +264,10 @@ impl Controller {
             Touched::Flow { nodes, .. } => nodes.iter().for_each(|node| self.streams.renew(node)),
             Touched::Policy { flow, nodes } => nodes.iter().for_each(|node| self.streams.policy(node, flow)),
             Touched::Node(name) => self.streams.renew(name),
+            Touched::Deleted(name) => {
+                self.forget(name);
+                self.streams.renew(name);
+            }
             Touched::Registration(name) => self.peers(name).iter().for_each(|node| self.streams.renew(node)),
             Touched::Lost(_)
             | Touched::Received(_)
@@ -271,6 +288,14 @@ impl Controller {
             // The receiver ends with the controller.
             let _ = self.work.send(touched);
         }
+    }
+
+    /// Forgets what is known of a deleted node here alone, so that a later node of the name inherits nothing. The node's lease
+    /// runs out by itself.
+    fn forget(&self, node: &Name) {
+        self.reports().remove(node);
+        self.budget.forget(node);
+        self.liveness.forget(node);
     }
 
     /// The nodes to which a node's paths matter: those that eliminate what it sends, and itself.

@@ -102,7 +102,11 @@ impl Leader {
             }
             Touched::Received(flow) => self.fit(flow, "flow_received").await,
             Touched::Lost(node) => self.lost(node).await,
-            Touched::Node(_) | Touched::Flow { .. } | Touched::Policy { .. } | Touched::Event => {}
+            Touched::Node(_)
+            | Touched::Deleted(_)
+            | Touched::Flow { .. }
+            | Touched::Policy { .. }
+            | Touched::Event => {}
         }
     }
 
@@ -224,8 +228,11 @@ impl Leader {
             let without = |(name, record): (&Name, &At<NodeRecord>)| {
                 let mut node = record.value.clone();
                 node.forget_expired_tokens();
+                let is_less = node != record.value;
+                // Nobody has asked for it, so the node's tag stays.
+                node.changed_in = Some(node.changed_in(record.revision));
                 let write = Write::put(key::of(key::NODE, name), emit(&node));
-                (node != record.value).then(|| write.when(Expect::Revision(record.revision)))
+                is_less.then(|| write.when(Expect::Revision(record.revision)))
             };
             records.filter_map(without).collect()
         };

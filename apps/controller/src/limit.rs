@@ -79,6 +79,11 @@ impl<K: Hash + Eq> Limit<K> {
         }
         Err(Duration::from_secs_f64((1.0 - bucket.left) / self.per_s))
     }
+
+    /// Begins with a full bucket again.
+    pub(crate) fn forget(&self, who: &K) {
+        self.buckets.lock().unwrap_or_else(PoisonError::into_inner).remove(who);
+    }
 }
 
 #[cfg(test)]

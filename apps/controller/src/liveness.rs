@@ -79,11 +79,8 @@ impl Liveness {
     }
 
     /// The node is not to be kept alive any more.
-    pub(crate) fn forget(&self, node: &Name) -> Option<i64> {
-        match self.leases().remove(node)? {
-            Held::Lease { lease, .. } => Some(lease.id),
-            Held::Asked => None,
-        }
+    pub(crate) fn forget(&self, node: &Name) {
+        self.leases().remove(node);
     }
 }
 

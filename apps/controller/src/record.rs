@@ -24,12 +24,15 @@ pub(crate) struct NodeRecord {
     /// One-time tokens. They are a part of the node, so that none outlives it and none is good for a later node of the name.
     #[serde(default)]
     pub(crate) enrolments: Vec<EnrolmentRecord>,
+    /// The revision in which it was changed on request last, where a later one has only removed expired tokens.
+    #[serde(default)]
+    pub(crate) changed_in: Option<Revision>,
 }
 
 impl NodeRecord {
     /// A node that nobody has enrolled yet.
     pub(crate) fn of(tenant: Name) -> NodeRecord {
-        NodeRecord { tenant, signal_key: None, certificates: vec![], enrolments: vec![] }
+        NodeRecord { tenant, signal_key: None, certificates: vec![], enrolments: vec![], changed_in: None }
     }
 
     /// The same without certificates and without tokens to get one.
@@ -39,8 +42,13 @@ impl NodeRecord {
 
     /// Whether both say the same of the node, apart from its tokens.
     pub(crate) fn differs_in_tokens_only(&self, other: &NodeRecord) -> bool {
-        let NodeRecord { tenant, signal_key, certificates, enrolments: _ } = self;
+        let NodeRecord { tenant, signal_key, certificates, enrolments: _, changed_in: _ } = self;
         (tenant, signal_key, certificates) == (&other.tenant, &other.signal_key, &other.certificates)
+    }
+
+    /// The revision in which it was changed on request last; `written`: the one that wrote the record.
+    pub(crate) fn changed_in(&self, written: Revision) -> Revision {
+        self.changed_in.unwrap_or(written)
     }
 
     /// Removes tokens that are too old to be used.

@@ -9,8 +9,10 @@ mod journal;
 pub(crate) use apply::Touched;
 pub(crate) use journal::Journal;
 
+use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, HealthRecord, NodeRecord, NumberRecord, SeenRecord, TokenRecord, TunnelRecord,
+    AliveRecord, FlowRecord, HealthRecord, Issued, NodeRecord, NumberRecord, SeenRecord, TokenRecord,
+    TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -101,6 +103,23 @@ impl View {
     pub(crate) fn node(&self, name: &Name) -> Option<(&NodeView, &At<NodeRecord>)> {
         let node = self.nodes.get(name)?;
         Some((node, node.record.as_ref()?))
+    }
+
+    /// The node whose certificate was presented, and the certificate, unless it was revoked or replaced.
+    pub(crate) fn accepted(&self, presented: &Presented) -> Option<(&At<NodeRecord>, &Issued)> {
+        let (_, record) = self.node(&presented.node)?;
+        let mut certificates = record.value.certificates.iter();
+        Some((record, certificates.find(|issued| issued.serial == presented.serial)?))
+    }
+
+    /// The nodes of this view of which the other one has none or another record.
+    pub(crate) fn nodes_that_differ(&self, other: &View) -> impl Iterator<Item = Name> {
+        let written = |node: Option<&NodeView>| Some(node?.record.as_ref()?.revision);
+        let differs = self
+            .nodes
+            .iter()
+            .filter(move |(name, node)| written(Some(node)) != written(other.nodes.get(*name)));
+        differs.map(|(name, _)| name.clone())
     }
 
     /// A flow that exists.

@@ -9,7 +9,7 @@ use crate::controller::{About, Controller};
 use crate::record::{
     EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, random_hex, sha256_hex, unix_ms,
 };
-use crate::store::{Error, Expect, Revision, Write};
+use crate::store::{Error, Expect, Write};
 use crate::view::At;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -71,9 +71,9 @@ pub(super) async fn enrol(
         record.forget_expired_tokens();
         record.signal_key = Some(random_hex::<16>());
         record.certificates = vec![certificate.issued.clone()];
-        let by = Origin::node(node, peer.address, request.clone()).changes(node, revision);
+        let by = Origin::node(node, peer.address, request.clone()).changes(node, record.changed_in(revision));
         let about = About::tenant(&record.tenant).node(node).by(by);
-        let writes = vec![put_node(node, &record, revision)];
+        let writes = vec![put_node(node, record, Expect::Revision(revision))];
         let message = format!("node {node} was enrolled by the token {}", token.id);
         match controller.commit(writes, about, "node_enrolled", message).await {
             Ok(_) => return Ok((StatusCode::CREATED, Json(controller.answer(node, certificate)))),
@@ -106,8 +106,9 @@ pub(super) async fn renew(
             let At { value: mut record, revision } = found.ok_or_else(|| missing(node))?;
             let certificate = controller.sign(request, node)?;
             record.renew(certificate.issued.clone(), &caller.node.serial);
-            let about = About::tenant(&record.tenant).node(node).by(caller.origin.changes(node, revision));
-            let write = put_node(node, &record, revision);
+            let by = caller.origin.changes(node, record.changed_in(revision));
+            let about = About::tenant(&record.tenant).node(node).by(by);
+            let write = put_node(node, record, Expect::Revision(revision));
             let message = format!("node {node} renewed its certificate");
             controller.commit(vec![write], about, "certificate_renewed", message).await?;
             Ok(certificate)
@@ -126,8 +127,9 @@ fn used(request: &SigningRequest, certificate: &NodeCertificate) -> UsedRecord {
     }
 }
 
-pub(super) fn put_node(name: &Name, node: &NodeRecord, read: Revision) -> Write {
-    Write::put(key::of(key::NODE, name), emit(node)).when(Expect::Revision(read))
+/// Writes a node that was changed on request.
+pub(super) fn put_node(name: &Name, node: NodeRecord, read: Expect) -> Write {
+    Write::put(key::of(key::NODE, name), emit(&NodeRecord { changed_in: None, ..node })).when(read)
 }
 
 impl Controller {

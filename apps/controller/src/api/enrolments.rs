@@ -5,6 +5,7 @@ use super::refusal::{Conflicting, Failed, Missing, Refusal, Refused};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, unix_ms};
+use crate::store::Expect;
 use crate::view::At;
 use axum::Json;
 use axum::extract::State;
@@ -49,16 +50,18 @@ pub(super) async fn withdraw(
     controller
         .retrying(|| async move {
             let At { value: mut record, revision } = controller.node_of(operator, name)?;
-            matching.check(revision)?;
+            let changed_in = record.changed_in(revision);
+            matching.check(changed_in)?;
             let before = record.enrolments.len();
             record.enrolments.retain(|enrolment| enrolment.id != *id);
             if record.enrolments.len() == before {
                 let what = format!("{name} has no such token; GET /v1/enrolments lists those there are");
                 return Err(Refusal::not_found(what).into());
             }
-            let about = About::tenant(&record.tenant).node(name).by(operator.origin.changes(name, revision));
+            let by = operator.origin.changes(name, changed_in);
+            let about = About::tenant(&record.tenant).node(name).by(by);
             let message = format!("{} withdrew the token {id} to enrol {name}", operator.token.name);
-            let writes = vec![put_node(name, &record, revision)];
+            let writes = vec![put_node(name, record, Expect::Revision(revision))];
             controller.commit(writes, about, "enrolment_withdrawn", message).await?;
             Ok(StatusCode::NO_CONTENT)
         })

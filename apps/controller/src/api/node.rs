@@ -5,14 +5,14 @@ use crate::check;
 use crate::controller::{About, Controller};
 use crate::observe;
 use crate::push;
-use crate::record::{emit, key, unix_ms};
+use crate::record::{emit, key};
 use crate::store::{Expect, Write};
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Sse};
 use futures_util::future::try_join_all;
 use hawser_control::Name;
-use hawser_control::node::{Registration, Report, Reported};
+use hawser_control::node::{Registration, Report};
 use std::sync::Arc;
 
 /// Say what the node has; first on every connection
@@ -83,8 +83,7 @@ pub(super) async fn report(
         report.paths = before.unwrap_or_default();
     }
     controller.heard_health(&caller, report.paths.clone()).await?;
-    let reported = Reported { node: node.clone(), at_unix_ms: unix_ms(), report };
-    controller.reports().insert(node.clone(), reported);
+    controller.keep_report(&caller.node, report);
     let (controller, node) = (&controller, &node);
     try_join_all(
         observations.into_iter().map(|observation| controller.heard(node, &caller.tenant, observation)),

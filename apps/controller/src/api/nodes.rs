@@ -4,7 +4,7 @@ use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
-use crate::record::{EnrolmentRecord, NodeRecord, emit, key, random_hex, sha256_hex, unix_ms};
+use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex, unix_ms};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
 use crate::view::{At, NodeView, View};
@@ -59,7 +59,7 @@ pub(super) async fn show(
     if !operator.sees(&record.value.tenant) {
         return Err(missing(&name).into());
     }
-    Ok(Tagged(record.revision, node.resource(&name, &record.value, seen)))
+    Ok(Tagged(record.value.changed_in(record.revision), node.resource(&name, &record.value, seen)))
 }
 
 /// Revoke a node's certificate and forget the node
@@ -71,25 +71,20 @@ pub(super) async fn delete(
     matching: IfMatch,
     Path(name): Path<Name>,
 ) -> Result<StatusCode, Failed> {
-    let (known, operator, matching, name) = (&*controller, &operator, &matching, &name);
-    known
+    let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
+    controller
         .retrying(|| async move {
-            let record = known.node_of(operator, name)?;
-            matching.check(record.revision)?;
-            let writes = writes_to_delete(&known.view(), name, record.revision)?;
+            let record = controller.node_of(operator, name)?;
+            let changed_in = record.value.changed_in(record.revision);
+            matching.check(changed_in)?;
+            let writes = writes_to_delete(&controller.view(), name, record.revision)?;
             let message = format!("{} deleted the node {name}", operator.token.name);
-            let by = operator.origin.removes(name, record.revision);
+            let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&record.value.tenant).node(name).by(by);
-            known.commit(writes, about, "node_deleted", message).await?;
-            Ok(())
+            controller.commit(writes, about, "node_deleted", message).await?;
+            Ok(StatusCode::NO_CONTENT)
         })
-        .await?;
-    if let Some(lease) = controller.liveness.forget(name) {
-        controller.store.revoke(lease).await?;
-    }
-    controller.reports().remove(name);
-    controller.budget.forget(name);
-    Ok(StatusCode::NO_CONTENT)
+        .await
 }
 
 /// All statements of the node about itself are removed too, so that a later node of the name inherits nothing.
@@ -173,11 +168,12 @@ pub(super) async fn revoke(
     controller
         .retrying(|| async move {
             let At { value, revision } = controller.node_of(operator, name)?;
-            matching.check(revision)?;
+            let changed_in = value.changed_in(revision);
+            matching.check(changed_in)?;
             let tenant = value.tenant.clone();
-            let write = put_node(name, &value.revoked(), revision);
+            let write = put_node(name, value.revoked(), Expect::Revision(revision));
             let message = format!("{} revoked the certificate of {name}", operator.token.name);
-            let by = operator.origin.removes(name, revision);
+            let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&tenant).node(name).by(by);
             controller.commit(vec![write], about, "certificate_revoked", message).await?;
             Ok(StatusCode::NO_CONTENT)
@@ -290,8 +286,7 @@ impl Controller {
             return Err(Refusal::conflict(what));
         }
         node.enrolments.push(enrolment);
-        let put = Write::put(key::of(key::NODE, name), emit(&node)).when(read);
-        Ok(std::iter::once(put).chain(refers.into_iter().flatten()).collect())
+        Ok(std::iter::once(put_node(name, node, read)).chain(refers.into_iter().flatten()).collect())
     }
 
     /// A node that the operator may know of.

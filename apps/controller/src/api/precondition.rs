@@ -1,6 +1,6 @@
 //! `ETag` and `If-Match` (RFC 9110, sections 8.8.3 and 13.1.1): no change overwrites another one that its author has not seen.
 //!
-//! A tag is the revision of the part that operators change; reports of nodes do not change it. The handler compares it with
+//! A tag is the revision of the last change on request; reports of nodes do not change it, nor does the removal of expired tokens. The handler compares it with
 //! the revision that it has read, and the store's transaction expects that revision.
 
 use super::refusal::Refusal;

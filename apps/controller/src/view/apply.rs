@@ -14,6 +14,8 @@ use std::sync::Arc;
 pub(crate) enum Touched {
     /// Certificates of a node.
     Node(Name),
+    /// A node that was deleted. There may be another one of that name already.
+    Deleted(Name),
     /// What a node said of itself.
     Registration(Name),
     /// A node that was alive is not any more.
@@ -145,6 +147,7 @@ impl View {
 
     fn apply_node(&mut self, name: Name, record: Option<At<NodeRecord>>) -> Touched {
         let before = self.nodes.get(&name).and_then(|node| node.record.as_ref());
+        let is_deletion = record.is_none();
         // The node itself is not concerned by tokens that others could use.
         let is_quiet = before
             .zip(record.as_ref())
@@ -152,7 +155,11 @@ impl View {
         self.with_node(
             name,
             |node| node.record = record,
-            |name| if is_quiet { Touched::Nothing } else { Touched::Node(name) },
+            |name| match (is_deletion, is_quiet) {
+                (true, _) => Touched::Deleted(name),
+                (_, true) => Touched::Nothing,
+                _ => Touched::Node(name),
+            },
         )
     }
 

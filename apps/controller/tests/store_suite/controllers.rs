@@ -3,8 +3,9 @@
 use super::{PATIENCE, in_time};
 use axum::Router;
 use axum::body::{Body, to_bytes};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, IF_MATCH};
 use axum::http::{Method, Request};
+use axum::response::Response;
 use hawser_controller::store::Store;
 use hawser_controller::{Config, Peer, Presented, Server, api};
 use rcgen::{CertificateParams, KeyPair};
@@ -60,7 +61,18 @@ impl Pair {
         path: &str,
         body: Option<Value>,
     ) -> (u16, Value) {
-        self.send(whom, None, method, path, body).await
+        answer(self.send(whom, None, None, method, path, body).await).await
+    }
+
+    /// The status of the answer to a request with that tag in `If-Match`.
+    pub(crate) async fn call_for(&self, tag: &str, whom: usize, method: &str, path: &str) -> u16 {
+        self.send(whom, None, Some(tag), method, path, None).await.status().as_u16()
+    }
+
+    /// The tag of the answer to a GET.
+    pub(crate) async fn tag(&self, whom: usize, path: &str) -> String {
+        let response = self.send(whom, None, None, "GET", path, None).await;
+        response.headers()[ETAG].to_str().expect("visible").to_owned()
     }
 
     /// What a node's request to one of them is answered with.
@@ -72,17 +84,18 @@ impl Pair {
         path: &str,
         body: Option<Value>,
     ) -> (u16, Value) {
-        self.send(whom, Some(node), method, path, body).await
+        answer(self.send(whom, Some(node), None, method, path, body).await).await
     }
 
     async fn send(
         &self,
         whom: usize,
         node: Option<&Presented>,
+        tag: Option<&str>,
         method: &str,
         path: &str,
         body: Option<Value>,
-    ) -> (u16, Value) {
+    ) -> Response {
         let mut request = Request::builder()
             .method(Method::from_bytes(method.as_bytes()).expect("a method"))
             .uri(path)
@@ -93,17 +106,31 @@ impl Pair {
             let bearer = format!("Bearer {}", self.token).parse().expect("visible");
             request.headers_mut().insert(AUTHORIZATION, bearer);
         }
+        if let Some(tag) = tag {
+            request.headers_mut().insert(IF_MATCH, tag.parse().expect("visible"));
+        }
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
         request.extensions_mut().insert(Peer { address, presented: node.cloned() });
         let router = &self.controllers[whom % self.controllers.len()].1;
-        let response = router.clone().oneshot(request).await.expect("it never fails");
-        let status = response.status().as_u16();
-        let body = to_bytes(response.into_body(), usize::MAX).await.expect("it comes");
-        (status, serde_json::from_slice(&body).unwrap_or_default())
+        router.clone().oneshot(request).await.expect("it never fails")
     }
 
     /// A node of the tenant acme that has registered with one of them.
     pub(crate) async fn register(&self, whom: usize, node: &str) -> Presented {
+        let presented = self.enrol(whom, node).await;
+        assert_eq!(self.registers(&presented, whom, node, "1").await, 204);
+        presented
+    }
+
+    /// The status of the answer to a node's registration with one of them.
+    pub(crate) async fn registers(&self, by: &Presented, whom: usize, node: &str, version: &str) -> u16 {
+        let registration = Some(json!({ "version": version, "paths": [] }));
+        let path = format!("/v1/nodes/{node}/registration");
+        self.call_as(by, whom, "PUT", &path, registration).await.0
+    }
+
+    /// A node of the tenant acme that one of them has enrolled.
+    pub(crate) async fn enrol(&self, whom: usize, node: &str) -> Presented {
         let path = format!("/v1/nodes/{node}/enrolment");
         let (status, invitation) = self.call(whom, "POST", &path, Some(json!({ "tenant": "acme" }))).await;
         assert_eq!(status, 201, "{invitation}");
@@ -114,12 +141,7 @@ impl Pair {
         assert_eq!(status, 201, "{enrolled}");
         let pem = enrolled["certificate"].as_str().expect("text");
         let der = CertificateDer::from_pem_slice(pem.as_bytes()).expect("a certificate");
-        let presented = Presented::of(&der).expect("of the authority");
-        let registration = Some(json!({ "version": "1", "paths": [] }));
-        let path = format!("/v1/nodes/{node}/registration");
-        let (status, answer) = self.call_as(&presented, whom, "PUT", &path, registration).await;
-        assert_eq!(status, 204, "{answer}");
-        presented
+        Presented::of(&der).expect("of the authority")
     }
 
     /// Waits until one of them decides.
@@ -149,4 +171,10 @@ impl Pair {
         }
         self.state
     }
+}
+
+async fn answer(response: Response) -> (u16, Value) {
+    let status = response.status().as_u16();
+    let body = to_bytes(response.into_body(), usize::MAX).await.expect("it comes");
+    (status, serde_json::from_slice(&body).unwrap_or_default())
 }

@@ -6,6 +6,7 @@ mod leases;
 mod losses;
 mod model;
 mod references;
+mod remains;
 mod watches;
 
 pub(crate) use elections::*;
@@ -13,6 +14,7 @@ pub(crate) use leases::*;
 pub(crate) use losses::*;
 pub(crate) use model::*;
 pub(crate) use references::*;
+pub(crate) use remains::*;
 pub(crate) use watches::*;
 
 use async_trait::async_trait;
@@ -70,6 +72,8 @@ macro_rules! suite {
             commits_have_one_order,
             nothing_outlives_what_it_refers_to,
             a_node_inherits_no_flow_that_was_left_behind,
+            a_node_inherits_nothing_that_another_controller_keeps,
+            a_sweep_of_expired_tokens_changes_no_tag,
             a_node_that_was_lost_while_no_controller_ran_is_told_of_once,
             a_node_that_is_lost_when_the_leader_ends_is_told_of_once,
         );

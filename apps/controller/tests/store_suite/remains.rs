@@ -1,0 +1,89 @@
+//! State that outlives its cause: of deleted nodes in the memory of controllers, and expired tokens in the store.
+
+use super::controllers::Pair;
+use super::{Subject, in_time};
+use hawser_controller::store::Write;
+use serde_json::{Value, json};
+use std::time::Duration;
+use tempfile::TempDir;
+
+pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subject: &impl Subject) {
+    let store = subject.store();
+    let state = TempDir::new().expect("a directory");
+    let pair = Pair::start_in(state, &store, |config| {
+        // Enough for an enrolment of the node and its first report, and no more while the test runs.
+        config.limits.node_events = 20;
+        config.limits.node_changes_per_s = 1e-3;
+    })
+    .await;
+    assert_eq!(pair.call(1, "POST", "/v1/tenants", Some(json!({ "name": "acme" }))).await.0, 201);
+    let before = pair.enrol(1, "edge").await;
+    let (status, answer) =
+        pair.call_as(&before, 1, "POST", "/v1/nodes/edge/reports", Some(json!({ "revision": 0 }))).await;
+    assert_eq!(status, 204, "{answer}");
+    assert_eq!(pair.call(1, "GET", "/v1/reports/edge", None).await.0, 200);
+    let mut registrations = 0;
+    while pair.registers(&before, 1, "edge", &format!("{registrations}")).await == 204 {
+        registrations += 1;
+    }
+    assert!((1..20).contains(&registrations), "{registrations}");
+
+    // The other controller deletes the node and makes one of the same name.
+    in_time(async {
+        while pair.call(0, "DELETE", "/v1/nodes/edge", None).await.0 != 204 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let after = pair.enrol(0, "edge").await;
+    in_time(async {
+        while pair.call_as(&after, 1, "GET", "/v1/me", None).await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let (status, report) = pair.call(1, "GET", "/v1/reports/edge", None).await;
+    assert_eq!(status, 404, "{report}");
+    let (_, node) = pair.call(1, "GET", "/v1/nodes/edge", None).await;
+    assert_eq!((&node["alive"], &node["seen_unix_ms"]), (&json!(false), &Value::Null), "{node}");
+    assert_eq!(pair.registers(&after, 1, "edge", "1").await, 204, "its budget is its own");
+    let (_, node) = pair.call(1, "GET", "/v1/nodes/edge", None).await;
+    assert_eq!(node["alive"], true, "{node}");
+    pair.stop().await;
+}
+
+pub(crate) async fn a_sweep_of_expired_tokens_changes_no_tag(subject: &impl Subject) {
+    let store = subject.store();
+    let expired = json!({ "id": "00", "secret_sha256": "00", "created_unix_ms": 0, "expires_unix_ms": 1, "used": null });
+    let node = json!({ "tenant": "acme", "signal_key": null, "certificates": [], "enrolments": [expired] });
+    let writes = vec![
+        Write::put("tenant/acme", json!({ "name": "acme" }).to_string().into_bytes()),
+        Write::put("node/edge", node.to_string().into_bytes()),
+    ];
+    let tag = format!("\"{}\"", store.commit(writes).await.expect("written"));
+    let pair = Pair::start(&store).await;
+    in_time(async {
+        let is_swept = async || {
+            let node = store.get("node/edge").await.expect("read").expect("held");
+            let node: Value = serde_json::from_slice(&node.value).expect("JSON");
+            node["enrolments"] == json!([])
+        };
+        while !is_swept().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    // Makes sure that both have seen the sweep.
+    assert_eq!(pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "later" }))).await.0, 201);
+    in_time(async {
+        while pair.call(1, "GET", "/v1/tenants/later", None).await.0 != 200 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    for whom in [0, 1] {
+        assert_eq!(pair.tag(whom, "/v1/nodes/edge").await, tag);
+    }
+    assert_eq!(pair.call_for(&tag, 1, "DELETE", "/v1/nodes/edge").await, 204);
+    pair.stop().await;
+}
