@@ -43,17 +43,17 @@ impl Origin {
     }
 
     /// Creates something.
-    pub(crate) fn makes(&self, name: &Name) -> Change {
+    pub(crate) fn makes(&self, name: impl ToString) -> Change {
         Change { origin: self.clone(), name: name.to_string(), before: None, is_removal: false }
     }
 
     /// Changes the entry that the revision `before` wrote.
-    pub(crate) fn changes(&self, name: &Name, before: Revision) -> Change {
+    pub(crate) fn changes(&self, name: impl ToString, before: Revision) -> Change {
         Change { before: Some(before), ..self.makes(name) }
     }
 
     /// Removes the entry that the revision `before` wrote.
-    pub(crate) fn removes(&self, name: &Name, before: Revision) -> Change {
+    pub(crate) fn removes(&self, name: impl ToString, before: Revision) -> Change {
         Change { is_removal: true, ..self.changes(name, before) }
     }
 }

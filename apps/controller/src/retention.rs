@@ -35,7 +35,7 @@ fn surplus_events(events: &Journal<Event>, most: usize, most_each: usize) -> Vec
 
 /// Entries before `oldest_unix_ms`; then, beyond `most`, entries of the actor with the most: of the thing that it changed most
 /// often, the oldest. So no actor removes the entries of another one, nor those of a change by repeating a different one.
-/// All nodes count as one actor.
+/// All nodes count as one actor, and all tokens of a node (`NODE/ID`) as one thing.
 fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
     let (mut surplus, mut by_actor) = (Vec::new(), HashMap::<_, BTreeMap<_, VecDeque<_>>>::new());
     let mut left = 0;
@@ -45,7 +45,8 @@ fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64
             continue;
         }
         left += 1;
-        let thing = (&entry.actor.name, &entry.kind, &entry.name);
+        let name = entry.name.split_once('/').map_or(&*entry.name, |(node, _)| node);
+        let thing = (&entry.actor.name, &entry.kind, name);
         by_actor.entry(counted_as(&entry.actor)).or_default().entry(thing).or_default().push_back(key);
     }
     let count = |things: &BTreeMap<_, VecDeque<_>>| things.values().map(VecDeque::len).sum();
@@ -127,6 +128,15 @@ mod tests {
     fn a_change_is_not_forgotten_by_repeating_another_one() {
         let mut entries = vec![entry("operator", "thief", 10); 6];
         entries[0]["name"] = "what was stolen".into();
+        assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["2", "3", "4", "5"]);
+    }
+
+    #[test]
+    fn a_change_is_not_forgotten_by_making_tokens() {
+        let mut entries = vec![entry("operator", "thief", 10); 6];
+        for (number, entry) in entries.iter_mut().enumerate().skip(1) {
+            entry["name"] = format!("node/{number}").into();
+        }
         assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["2", "3", "4", "5"]);
     }
 

@@ -23,7 +23,7 @@ pub struct AuditEntry {
     pub tenant: Option<Name>,
     /// The kind of thing, such as `flow`.
     pub kind: String,
-    /// Its name.
+    /// Its name; `NODE/ID` for an enrolment token.
     pub name: String,
     /// The action, such as `changed`.
     pub action: String,

@@ -33,7 +33,7 @@ pub(super) async fn list(
     let tokens = seen.flat_map(|(name, record)| listed(name, record));
     let rest = tokens
         .skip_while(|token| after.is_some_and(|after| (token.node.as_str(), token.id.as_str()) <= after));
-    Ok(Json(part.page(rest.map(|token| (format!("{}/{}", token.node, token.id), token)))?))
+    Ok(Json(part.page(rest.map(|token| (enrolment_name(&token.node, &token.id), token)))?))
 }
 
 /// Withdraw an enrolment token; it enrols nobody from now on
@@ -58,7 +58,7 @@ pub(super) async fn withdraw(
                 let what = format!("{name} has no such token; GET /v1/enrolments lists those there are");
                 return Err(Refusal::not_found(what).into());
             }
-            let by = operator.origin.changes(name, changed_in);
+            let by = operator.origin.removes(enrolment_name(name, id), changed_in);
             let about = About::tenant(&record.tenant).node(name).by(by);
             let message = format!("{} withdrew the token {id} to enrol {name}", operator.token.name);
             let writes = vec![put_node(name, record, Expect::Revision(revision))];
@@ -66,6 +66,11 @@ pub(super) async fn withdraw(
             Ok(StatusCode::NO_CONTENT)
         })
         .await
+}
+
+/// `NODE/ID`, the name of a token in lists and in the audit.
+pub(super) fn enrolment_name(node: &Name, id: &str) -> String {
+    format!("{node}/{id}")
 }
 
 fn listed(node: &Name, record: &NodeRecord) -> Vec<ListedEnrolment> {

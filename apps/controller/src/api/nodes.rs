@@ -1,4 +1,5 @@
 use super::enrol::put_node;
+use super::enrolments::enrolment_name;
 use super::extract::{Body, Part, Path, Query};
 use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
 use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
@@ -147,7 +148,8 @@ pub(super) async fn invite(
         .retrying(|| async move {
             let writes = controller.with_token(name, tenant, enrolment.clone())?;
             let message = format!("{} made the token {} to enrol {name}", operator.token.name, enrolment.id);
-            let about = About::tenant(tenant).node(name).by(operator.origin.makes(name));
+            let by = operator.origin.makes(enrolment_name(name, &enrolment.id));
+            let about = About::tenant(tenant).node(name).by(by);
             Ok(controller.commit(writes, about, "enrolment_created", message).await?)
         })
         .await?;

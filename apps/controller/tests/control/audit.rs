@@ -9,9 +9,9 @@ fn items(answer: &Answer) -> &Vec<Value> {
     answer.body["items"].as_array().unwrap_or_else(|| panic!("{}", answer.body))
 }
 
-/// `kind action name` of each entry.
+/// `kind action name` of each entry, of a token's name the node alone.
 fn told(entries: &[Value]) -> Vec<String> {
-    let word = |entry: &Value, key: &str| entry[key].as_str().unwrap().to_owned();
+    let word = |entry: &Value, key: &str| entry[key].as_str().unwrap().split('/').next().unwrap().to_owned();
     entries.iter().map(|e| format!("{} {} {}", word(e, "kind"), word(e, "action"), word(e, "name"))).collect()
 }
 
@@ -86,6 +86,31 @@ async fn every_change_is_in_the_audit_with_who_made_it_and_by_which_request() {
     let rest = rig.get(&format!("/v1/audit?after={}&limit=2", entries[11]["number"])).await;
     assert_eq!(told(items(&rest)), ["flow deleted stage", "certificate revoked in"]);
     assert_eq!(rest.body["next"], entries[13]["number"].to_string());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_audit_names_each_enrolment_token() {
+    let rig = Rig::new().await;
+    rig.tenant("acme").await;
+    let mut names = Vec::new();
+    for _ in 0..2 {
+        let token = rig.invite("in").await;
+        names.push(format!("in/{}", token.split('.').nth(2).unwrap()));
+    }
+    let withdrawn = rig.delete(&format!("/v1/nodes/{}", names[0].replace('/', "/enrolment/"))).await;
+    assert_eq!(withdrawn.status, StatusCode::NO_CONTENT, "{}", withdrawn.body);
+
+    let audit = rig.get("/v1/audit").await;
+    let [.., first, second, removal] = &items(&audit)[..] else { panic!("{}", audit.body) };
+    for (entry, name) in [(first, &names[0]), (second, &names[1]), (removal, &names[0])] {
+        assert_eq!((&entry["kind"], &entry["name"]), (&json!("enrolment"), &json!(name)));
+    }
+    assert_eq!(
+        (&first["action"], &first["before"], &first["after"]),
+        (&json!("created"), &Value::Null, &first["number"])
+    );
+    assert_eq!(removal["action"], "withdrawn");
+    assert_eq!((&removal["before"], &removal["after"]), (&second["after"], &Value::Null));
 }
 
 #[tokio::test(flavor = "multi_thread")]
