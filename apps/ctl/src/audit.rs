@@ -1,4 +1,5 @@
-use crate::output::Output;
+use crate::event::Part;
+use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
@@ -8,9 +9,8 @@ use hawser_control::audit::{Actor, AuditEntry, Role};
 pub(crate) enum Command {
     /// Changes and their authors, the oldest first
     List {
-        /// Only what came after the entry of this number
-        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-        after: u64,
+        #[command(flatten)]
+        part: Part,
         #[command(flatten)]
         filter: Filter,
     },
@@ -24,21 +24,23 @@ pub(crate) struct Filter {
     /// Changes of this kind of thing only, such as flow
     #[arg(long)]
     kind: Option<String>,
-    /// Changes of the thing of this name only
+    /// Changes of the thing of this name only; of a node also those of its enrolment tokens
     #[arg(long)]
     name: Option<String>,
 }
 
 impl Filter {
     fn takes(&self, entry: &AuditEntry) -> bool {
-        let is = |wanted: &Option<String>, found: &str| wanted.as_ref().is_none_or(|wanted| wanted == found);
-        is(&self.actor, &entry.actor.name) && is(&self.kind, &entry.kind) && is(&self.name, &entry.name)
+        let node = entry.name.split_once('/').map_or(&*entry.name, |(node, _)| node);
+        is_wanted(self.actor.as_deref(), &entry.actor.name)
+            && is_wanted(self.kind.as_deref(), &entry.kind)
+            && [&*entry.name, node].iter().any(|name| is_wanted(self.name.as_deref(), name))
     }
 }
 
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
-    let Command::List { after, filter } = command;
-    let mut entries = client.audit(*after).all().await?;
+    let Command::List { part, filter } = command;
+    let mut entries = client.audit(part.after).all().await?;
     entries.retain(|entry| filter.takes(entry));
     let header = ["number", "at", "by", "from", "request", "change", "before", "after"];
     output.list(&entries, &header, row)
@@ -83,6 +85,12 @@ mod tests {
         assert!(Filter { actor: some("admin"), kind: some("flow"), name: some("stage") }.takes(&entry));
         assert!(!Filter { actor: some("eyes"), kind: None, name: None }.takes(&entry));
         assert!(!Filter { actor: None, kind: None, name: some("other") }.takes(&entry));
+        let named = |name: &str| Filter { actor: None, kind: None, name: some(name) };
+        let token =
+            AuditEntry { kind: "enrolment".to_owned(), name: "edge-1/0f".to_owned(), ..entry.clone() };
+        assert!(
+            named("edge-1").takes(&token) && named("edge-1/0f").takes(&token) && !named("edge").takes(&token)
+        );
         assert_eq!(row(&entry)[2..6], ["token admin", "-", "-", "flow stage changed"]);
     }
 }

@@ -1,4 +1,4 @@
-use crate::output::Output;
+use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
@@ -26,7 +26,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     match command {
         Command::List { node } => {
             let mut enrolments = client.enrolments().all().await?;
-            enrolments.retain(|enrolment| node.as_ref().is_none_or(|node| enrolment.node == *node));
+            enrolments.retain(|enrolment| is_wanted(node.as_ref(), &enrolment.node));
             output.list(&enrolments, &["node", "id", "tenant", "created", "expires", "used"], row)
         }
         Command::Withdraw { node, id } => {

@@ -1,4 +1,4 @@
-use crate::output::Output;
+use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::{Backoff, Error, EventStream, OperatorClient};
@@ -10,9 +10,8 @@ use std::time::Duration;
 pub(crate) enum Command {
     /// What happened, the oldest first
     List {
-        /// Only what came after the event of this number
-        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
-        after: u64,
+        #[command(flatten)]
+        part: Part,
         #[command(flatten)]
         filter: Filter,
     },
@@ -21,6 +20,14 @@ pub(crate) enum Command {
         #[command(flatten)]
         filter: Filter,
     },
+}
+
+/// Which part of a list in order of time.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Part {
+    /// Only what came after the entry of this number
+    #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+    pub(crate) after: u64,
 }
 
 #[derive(Debug, clap::Args)]
@@ -38,16 +45,17 @@ pub(crate) struct Filter {
 
 impl Filter {
     fn takes(&self, event: &Event) -> bool {
-        self.node.as_ref().is_none_or(|node| event.node.as_ref() == Some(node))
-            && self.flow.as_ref().is_none_or(|flow| event.flow.as_ref() == Some(flow))
-            && self.kind.as_ref().is_none_or(|kind| event.kind == *kind)
+        let is_about = |wanted: &Option<Name>, found: &Option<Name>| wanted.is_none() || wanted == found;
+        is_about(&self.node, &event.node)
+            && is_about(&self.flow, &event.flow)
+            && is_wanted(self.kind.as_deref(), &event.kind)
     }
 }
 
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     match command {
-        Command::List { after, filter } => {
-            let mut events = client.events(*after).all().await?;
+        Command::List { part, filter } => {
+            let mut events = client.events(part.after).all().await?;
             events.retain(|event| filter.takes(event));
             output.list(&events, &["number", "at", "kind", "about", "message"], |event| {
                 vec![

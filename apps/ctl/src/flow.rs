@@ -1,6 +1,6 @@
 mod options;
 
-use crate::output::Output;
+use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::{Result, anyhow};
 use hawser_client::{OperatorClient, Tag, Tagged};
@@ -62,8 +62,8 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::List { tenant, node } => {
             let mut flows = client.flows().all().await?;
             flows.retain(|flow| {
-                tenant.as_ref().is_none_or(|tenant| flow.tenant == *tenant)
-                    && node.as_ref().is_none_or(|node| flow.ingress == *node || flow.egress == *node)
+                let is_end = |end| is_wanted(node.as_ref(), end);
+                is_wanted(tenant.as_ref(), &flow.tenant) && (is_end(&flow.ingress) || is_end(&flow.egress))
             });
             output.list(&flows, &["name", "tenant", "from", "to", "packets", "paths", "mode", "starts"], row)
         }

@@ -1,4 +1,4 @@
-use crate::output::Output;
+use crate::output::{Output, is_wanted};
 use crate::text;
 use crate::token::write_secret;
 use anyhow::{Context, Result};
@@ -52,7 +52,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     match command {
         Command::List { tenant } => {
             let mut nodes = client.nodes().all().await?;
-            nodes.retain(|node| tenant.as_ref().is_none_or(|tenant| node.tenant == *tenant));
+            nodes.retain(|node| is_wanted(tenant.as_ref(), &node.tenant));
             output.list(&nodes, &["name", "tenant", "state", "heard of", "version", "paths"], row)
         }
         Command::Show { node } => {

@@ -71,6 +71,11 @@ impl Output {
     }
 }
 
+/// Whether a filter takes what it found; without one, everything.
+pub(crate) fn is_wanted<T: PartialEq + ?Sized>(wanted: Option<&T>, found: &T) -> bool {
+    wanted.is_none_or(|wanted| wanted == found)
+}
+
 /// Columns aligned by spaces, on a terminal and elsewhere.
 fn aligned(table: &Table) -> String {
     table.lines().map(|line| format!("{}\n", line.trim())).collect()

@@ -1,4 +1,4 @@
-use crate::output::Output;
+use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
 use hawser_client::OperatorClient;
@@ -18,7 +18,7 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     let Command::List { node } = command;
     let mut paths = client.paths().all().await?;
-    paths.retain(|path| node.as_ref().is_none_or(|node| path.node == *node));
+    paths.retain(|path| is_wanted(node.as_ref(), &path.node));
     let header = ["node", "path", "interface", "local", "remote", "state", "round trip", "refused by device"];
     output.list(&paths, &header, row)
 }
