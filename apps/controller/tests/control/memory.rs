@@ -16,21 +16,29 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where the test below, run again by itself in another process, finds its state.
+/// Where the test below, run again by itself in another process, finds its state, and its `limits.unread_s`.
 const STATE: &str = "HAWSER_TEST_CONTROLLER_MEMORY";
+const UNREAD_S: &str = "HAWSER_TEST_CONTROLLER_UNREAD_S";
 
 /// More than the idle controller has.
 const ALLOWED_BYTES: u64 = 10_000_000;
 
-/// Long enough for an attack to be complete before its first connection is cut.
-const UNREAD_S: u32 = 10;
+/// Documents that everybody may ask for, and the bytes of each answer that an attacker takes.
+const DOCUMENTS: [&str; 2] = ["/openapi.json", "/docs/swagger-ui-bundle.js"];
+const WINDOWS: [u32; 2] = [0, 100];
+
+/// Long enough for an attack to be measured before its first connection is cut.
+const PATIENT_S: u32 = 60;
+
+/// Long enough for the requests of one connection.
+const IMPATIENT_S: u32 = 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn is_a_controller_when_told_to() {
     let Ok(state) = std::env::var(STATE) else { return };
     let directory = tempfile::tempdir().unwrap();
     let mut config = Config { state: state.into(), ..config(&directory) };
-    config.limits.unread_s = UNREAD_S;
+    config.limits.unread_s = std::env::var(UNREAD_S).unwrap().parse().unwrap();
     let server = Server::start(config).await.unwrap();
     println!("answers at {}", server.address());
     std::io::stdout().flush().unwrap();
@@ -47,11 +55,12 @@ struct Victim {
 }
 
 impl Victim {
-    async fn start() -> Victim {
+    async fn start(unread_s: u32) -> Victim {
         let state = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", "memory::is_a_controller_when_told_to", "--nocapture"])
             .env(STATE, state.path())
+            .env(UNREAD_S, unread_s.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
@@ -134,7 +143,7 @@ impl Drop for Victim {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn methods_that_strangers_invent_are_not_remembered() {
-    let victim = Victim::start().await;
+    let victim = Victim::start(PATIENT_S).await;
     let mut connection = victim.connect(0).await;
     for number in 0..1_500 {
         let method = format!("{}{number}", "X".repeat(12_000));
@@ -162,28 +171,38 @@ async fn skip_answer(connection: &mut TlsStream<TcpStream>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn answers_that_are_not_taken_cost_little_and_are_cut() {
-    let victim = Victim::start().await;
+async fn answers_that_are_not_taken_cost_little() {
+    let victim = Victim::start(PATIENT_S).await;
     let mut connections = Vec::new();
     for _ in 0..20 {
         connections.push(victim.take_nothing("/openapi.json", 0).await);
     }
     victim.has_kept_its_memory();
-    for connection in connections {
-        timeout(PATIENCE, connection).await.expect("it is cut").unwrap();
-    }
+    assert!(
+        connections.iter().all(|connection| !connection.is_finished()),
+        "all are open while it is measured"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn many_connections_that_take_little_cost_little_and_are_cut() {
-    let victim = Victim::start().await;
-    let documents = ["/openapi.json", "/docs/swagger-ui-bundle.js"];
-    let attack = (0..100).map(|number: u32| {
-        let document = documents[number as usize % 2];
-        victim.take_nothing(document, number / 2 % 2 * 100)
-    });
+async fn many_connections_that_take_little_cost_little() {
+    let victim = Victim::start(PATIENT_S).await;
+    let attack = (0..100).map(|number| victim.take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2]));
     let connections = futures_util::future::join_all(attack).await;
     victim.has_kept_its_memory();
+    assert!(
+        connections.iter().all(|connection| !connection.is_finished()),
+        "all are open while it is measured"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_take_little_are_cut() {
+    let victim = Victim::start(IMPATIENT_S).await;
+    let mut connections = Vec::new();
+    for number in 0..20 {
+        connections.push(victim.take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2]).await);
+    }
     for connection in connections {
         timeout(PATIENCE, connection).await.expect("it is cut").unwrap();
     }

@@ -97,7 +97,7 @@ async fn a_certificate_of_another_authority_does_not_get_through_the_handshake()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
-    let rig = Rig::with(|config| config.limits.request_timeout_s = 3).await;
+    let rig = Rig::with(|config| config.limits.request_timeout_s = 2).await;
     let address = rig.server.address();
     let mut slow = Vec::new();
     for number in 0..1000 {

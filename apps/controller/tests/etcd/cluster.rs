@@ -57,7 +57,7 @@ async fn a_killed_leader_and_a_restarted_etcd_lose_no_policy() {
     println!("decisions go on {:?} after the leader was killed, with a lease of {LEASE:?}", killed.elapsed());
     cluster.run(&leader).await;
 
-    for away in [LEASE / 3, LEASE * 2] {
+    for away in [LEASE / 3, LEASE * 3 / 2] {
         etcd.kill();
         tokio::time::sleep(away).await;
         etcd.start_again();

@@ -160,7 +160,7 @@ async fn decisions_go_on_after_etcd_was_restarted() {
     let mut last = decided_after(&observer, 0).await;
 
     // Away for less than the lease, and for longer: the second time nobody can be sure to lead.
-    for away in [TTL / 4, TTL * 2] {
+    for away in [TTL / 4, TTL * 3 / 2] {
         server.kill();
         tokio::time::sleep(away).await;
         server.start_again();

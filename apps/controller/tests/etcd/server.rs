@@ -66,12 +66,12 @@ impl EtcdServer {
 /// Once etcd has started.
 pub(crate) async fn connect(settings: EtcdSettings) -> Etcd {
     let mut last = None;
-    for _ in 0..100 {
+    for _ in 0..1000 {
         match Etcd::connect(settings.clone()).await {
             Ok(etcd) => return etcd,
             Err(e) => last = Some(e),
         }
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     panic!("etcd does not start: {last:?}");
 }
@@ -93,6 +93,8 @@ fn spawn(directory: &TempDir, client: &str, peer: &str, extra: &[String]) -> Chi
         .args(["--listen-client-urls", client, "--advertise-client-urls", client])
         .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
         .args(["--initial-cluster", &format!("test={peer}"), "--logger", "zap"])
+        // It has no other member whose votes could be late.
+        .args(["--heartbeat-interval", "10", "--election-timeout", "100"])
         .args(extra)
         .stdout(Stdio::null())
         .stderr(log)

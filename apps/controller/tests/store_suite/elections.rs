@@ -27,7 +27,7 @@ pub(crate) async fn one_candidate_leads(subject: &impl Subject) {
     follows(&mut second.role(), "first").await;
 
     // Longer than the lease, so that it has to be kept alive.
-    let until = tokio::time::Instant::now() + TTL * 2;
+    let until = tokio::time::Instant::now() + TTL * 3 / 2;
     while tokio::time::Instant::now() < until {
         assert!(held.holds());
         assert!(second.role().borrow().leadership().is_none());
