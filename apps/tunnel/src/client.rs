@@ -22,6 +22,7 @@ use crate::metrics;
 use crate::nat::Nat;
 use crate::session::{self, Admission, Handle, Settings};
 use crate::status::{Status, StatusFile};
+use crate::tables::{self, Table};
 use crate::time;
 use anyhow::{Context, Result};
 use attach::{Membership, Trouble};
@@ -30,6 +31,7 @@ use dial::{Attached, Dialed, Dialer, Refused};
 use hawser_client::Backoff;
 use hawser_io::tun::Buffer;
 use hawser_units::{ByteSize, PathId};
+use kill_switch::KillSwitch;
 use search::{Found, search};
 use servers::Servers;
 use std::collections::BTreeMap;
@@ -58,9 +60,9 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from
 const TROUBLES: usize = 16;
 
 /// Keeps a tunnel up until SIGINT or SIGTERM; SIGHUP does not end it.
-pub(crate) async fn run(config: ClientConfig) -> Result<()> {
+pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
     let hangup = signal(SignalKind::hangup())?;
-    let mut client = Client::start(config).await?;
+    let mut client = Client::start(config, kill_switch).await?;
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     tokio::select! {
         never = client.stay_connected() => match never {},
@@ -102,6 +104,8 @@ struct Client {
     status_file: StatusFile,
     /// What was written last, for metrics.
     shown: Arc<Mutex<Status>>,
+    /// Of the firewall; they are made again when somebody else removes them.
+    tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
 }
 
@@ -129,14 +133,18 @@ impl Current {
 }
 
 impl Client {
-    async fn start(config: ClientConfig) -> Result<Client> {
+    async fn start(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<Client> {
         let common = &config.common;
-        let dialer = Arc::new(Dialer::new(&config)?);
+        let kill_switch = kill_switch.map(Arc::new);
+        let mut tables: Vec<_> = kill_switch.iter().map(|kill_switch| kill_switch.table()).collect();
+        let dialer = Arc::new(Dialer::new(&config, kill_switch)?);
         let usage = Usage::read(config.usage_file.clone())?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
         let nat = config.masquerade.then(|| Nat::of_client(&common.interface)).transpose()?;
+        tables.extend(nat.iter().map(Nat::table));
+        tables::keep(tables.clone())?;
         let to_session = watch::Sender::new(None);
         tokio::spawn(feed(Arc::clone(&device), to_session.subscribe()));
         let (mtu, mtus) = std::sync::mpsc::channel();
@@ -174,6 +182,7 @@ impl Client {
             usage,
             status_file,
             shown,
+            tables,
             _nat: nat,
             config,
         })

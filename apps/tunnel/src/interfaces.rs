@@ -1,18 +1,14 @@
 //! What the kernel says of this machine's interfaces, and when that changes.
 
+use crate::netlink::Changes;
 use anyhow::{Context, Result};
 use nix::ifaddrs::getifaddrs;
-use nix::sys::socket::{
-    AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, SockaddrStorage, bind, recv,
-    socket,
-};
+use nix::sys::socket::{SockProtocol, SockaddrStorage};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::Duration;
-use tokio::io::unix::AsyncFd;
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 use tracing::warn;
 
 /// Changes come in groups: a device goes up, gets an address, then another one.
@@ -30,16 +26,14 @@ const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
     look: impl Fn() -> Result<T> + Send + Sync + 'static,
 ) -> Result<watch::Receiver<T>> {
-    #[expect(
-        deprecated,
-        reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
-    )]
-    let changes = AsyncFd::new(subscribe().context("cannot hear of changes to interfaces")?)?;
+    let groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+    let changes = Changes::subscribe(SockProtocol::NetlinkRoute, groups)
+        .context("cannot hear of changes to interfaces")?;
     let (sender, receiver) = watch::channel(look()?);
     tokio::spawn(async move {
         while !sender.is_closed() {
             // That nothing was heard is as good a reason to look as that something was.
-            let _ = timeout(LOOK_ANYWAY, changed(&changes)).await;
+            let _ = timeout(LOOK_ANYWAY, changes.next(SETTLE)).await;
             match look() {
                 Ok(found) => {
                     sender.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
@@ -49,28 +43,6 @@ pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
         }
     });
     Ok(receiver)
-}
-
-fn subscribe() -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
-    let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, SockProtocol::NetlinkRoute)?;
-    let groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-    bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
-    Ok(socket)
-}
-
-/// Waits for a change. What it was the kernel is asked afterwards.
-async fn changed(changes: &AsyncFd<OwnedFd>) -> Result<()> {
-    let mut ready = changes.readable().await?;
-    sleep(SETTLE).await;
-    let mut message = [0; 8192];
-    // An overflow is a change, too.
-    while !matches!(
-        recv(changes.get_ref().as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT),
-        Err(nix::Error::EAGAIN) | Ok(0)
-    ) {}
-    ready.clear_ready();
-    Ok(())
 }
 
 /// The networks that this machine is in, apart from the tunnel's.

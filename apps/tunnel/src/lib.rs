@@ -12,11 +12,13 @@ mod interfaces;
 mod join;
 mod metrics;
 mod nat;
+mod netlink;
 mod packet;
 mod quic;
 mod server;
 mod session;
 pub mod status;
+mod tables;
 mod time;
 mod tls;
 
@@ -70,12 +72,12 @@ pub fn run(args: &Args) -> Result<()> {
             let config = ClientConfig::read(&args.run.config)?;
             match args {
                 ClientArgs { release: true, .. } => client::kill_switch::release(&config),
-                ClientArgs { close: true, .. } => client::kill_switch::apply(&config),
+                ClientArgs { close: true, .. } => client::kill_switch::apply(&config).map(drop),
                 ClientArgs { run: RunArgs { check: true, .. }, .. } => Ok(()),
                 _ => {
                     // Before anything else, because what comes next may fail.
-                    client::kill_switch::apply(&config)?;
-                    run_to_end(client::run(config))
+                    let kill_switch = client::kill_switch::apply(&config)?;
+                    run_to_end(client::run(config, kill_switch))
                 }
             }
         }

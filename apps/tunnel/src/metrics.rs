@@ -91,6 +91,12 @@ fn text(status: &Status) -> String {
     let mut page = Page(String::new());
     page.family("sessions", "gauge", "Sessions");
     page.value("sessions", &[], status.sessions.len());
+    page.family(
+        "tables_restored_total",
+        "counter",
+        "Tables of nftables made again because somebody else had changed or removed them",
+    );
+    page.value("tables_restored_total", &[], status.tables_restored);
     session_metrics(&mut page, status);
     path_metrics(&mut page, status);
     page.family(

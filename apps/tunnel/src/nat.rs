@@ -1,7 +1,8 @@
 use crate::config::Prefix;
-use crate::device::run_with_input;
+use crate::tables::Table;
 use anyhow::{Context, Result, ensure};
 use std::fs;
+use std::sync::Arc;
 
 /// The group of devices in which the TUN devices of servers are: none of them passes packets on to another one.
 pub(crate) const SERVERS: u32 = 14752;
@@ -10,7 +11,7 @@ pub(crate) const SERVERS: u32 = 14752;
 /// clients of a machine's servers apart. It is removed with this value; one that a killed process left is replaced.
 #[derive(Debug)]
 pub(crate) struct Nat {
-    table: String,
+    table: Arc<Table>,
 }
 
 impl Nat {
@@ -34,34 +35,20 @@ impl Nat {
     }
 
     fn set_up(tun: &str, chains: &str) -> Result<Nat> {
-        let table = table_of(tun);
-        replace_table(&table, chains)?;
-        Ok(Nat { table })
+        let table = Table::named(table_of(tun));
+        table.make(chains.to_owned())?;
+        Ok(Nat { table: Arc::new(table) })
+    }
+
+    /// What is to be kept as it is.
+    pub(crate) fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table)
     }
 }
 
 /// The name of the table for a device.
 pub(crate) fn table_of(tun: &str) -> String {
     format!("hawser_{}", tun.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
-}
-
-/// Puts a table in place of the one that may be there, in one step.
-pub(crate) fn replace_table(table: &str, contents: &str) -> Result<()> {
-    nft(&format!("{}table inet {table} {{\n{contents}}}\n", removal(table)))
-}
-
-/// Removes a table, if it is there.
-pub(crate) fn remove_table(table: &str) -> Result<()> {
-    nft(&removal(table))
-}
-
-/// Adding a table that is there does nothing, so that the deletion never fails.
-fn removal(table: &str) -> String {
-    format!("add table inet {table}\ndelete table inet {table}\n")
-}
-
-fn nft(script: &str) -> Result<()> {
-    run_with_input("nft", &["-f", "-"], "nftables", script)
 }
 
 /// Refuses a client's new connections while it has `most` of them. Before NAT, so that what is refused takes no place.
@@ -88,7 +75,7 @@ fn postrouting(rules: &str) -> String {
 
 impl Drop for Nat {
     fn drop(&mut self) {
-        if let Err(error) = remove_table(&self.table) {
+        if let Err(error) = self.table.remove() {
             tracing::warn!("{error:#}");
         }
     }

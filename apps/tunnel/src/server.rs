@@ -17,6 +17,7 @@ use crate::metrics;
 use crate::nat::{Nat, SERVERS, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{SessionStatus, Status, StatusFile};
+use crate::tables::{self, Table};
 use crate::tls;
 use anyhow::{Context, Result};
 use guests::Guests;
@@ -58,6 +59,8 @@ pub(crate) struct Server {
     /// Whether the server is about to end.
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) routes: Arc<Routes>,
+    /// Of the firewall; they are made again when somebody else removes them.
+    tables: Vec<Arc<Table>>,
 }
 
 /// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
@@ -72,7 +75,9 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let networks = Networks::watch(&config.common.interface)?;
     let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
     device.serve(SERVERS)?;
-    let _nat = set_up_rules(&config)?;
+    let nat = set_up_rules(&config)?;
+    let tables: Vec<_> = nat.iter().map(Nat::table).collect();
+    tables::keep(tables.clone())?;
     let mut endpoints = Vec::new();
     for address in &config.listen {
         let payload = udp_payload(config.outer_mtu, Ipv4Addr::UNSPECIFIED.into(), config.common.mtu);
@@ -101,6 +106,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         guests: guests.clone(),
         draining,
         routes,
+        tables,
     });
     let places = Arc::new(Places::default());
     for endpoint in &endpoints {
@@ -216,6 +222,7 @@ impl Server {
         status.draining = *self.draining.borrow();
         status.addresses = self.registry.own_addresses().into_iter().map(|(address, _)| address).collect();
         status.kept_bytes = self.budget.used().0;
+        status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         status.not_passed_on = self.registry.counted();
         status.not_passed_on.extend(self.device.counted());
         status.not_passed_on.extend(self.strays.counted());

@@ -44,6 +44,9 @@ pub struct Status {
     /// Bytes that a server's sessions keep of packets, of those that `memory_mb` allows.
     #[serde(default)]
     pub kept_bytes: u64,
+    /// How often a table of nftables was made again because somebody else had changed or removed it.
+    #[serde(default)]
+    pub tables_restored: u64,
     /// Packets that were not passed on and connections that were not let in, by reason; only reasons that occurred.
     pub not_passed_on: BTreeMap<String, u64>,
 }
@@ -164,6 +167,7 @@ impl Status {
             sessions: Vec::new(),
             uplinks: Vec::new(),
             kept_bytes: 0,
+            tables_restored: 0,
             not_passed_on: BTreeMap::new(),
         }
     }

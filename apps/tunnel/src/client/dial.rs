@@ -1,5 +1,5 @@
 use super::complaints::Complaints;
-use super::kill_switch;
+use super::kill_switch::{self, KillSwitch};
 use super::uplinks::Uplink;
 use crate::config::{ClientConfig, Credentials, ServerEntry};
 use crate::join::{self, Answer, CloseCode, Hello, Opened, PathNumber, Refusal, Secret, SessionId};
@@ -16,6 +16,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 /// How long a handshake may take.
@@ -33,8 +34,8 @@ pub(crate) struct Dialer {
     /// Read for each connection, because certificates are renewed.
     credentials: Credentials,
     inner_mtu: u16,
-    /// What the kill switch knows the tunnel's own packets by, if there is one.
-    mark: Option<u32>,
+    /// Lets out only what it knows by its mark and that goes to servers that it was told of.
+    kill_switch: Option<Arc<KillSwitch>>,
     pub(crate) complaints: Complaints,
 }
 
@@ -74,21 +75,29 @@ pub(crate) struct Refused {
 
 impl Dialer {
     /// Fails when there are no certificates that can be used.
-    pub(crate) fn new(config: &ClientConfig) -> Result<Dialer> {
+    pub(crate) fn new(config: &ClientConfig, kill_switch: Option<Arc<KillSwitch>>) -> Result<Dialer> {
         let credentials = config.common.credentials.clone();
         tls::client(&credentials)?;
-        let mark = config.kill_switch.then_some(kill_switch::MARK);
-        Ok(Dialer { credentials, inner_mtu: config.common.mtu, mark, complaints: Complaints::default() })
+        Ok(Dialer {
+            credentials,
+            inner_mtu: config.common.mtu,
+            kill_switch,
+            complaints: Complaints::default(),
+        })
     }
 
     /// A socket that keeps to the interface and its address.
     pub(crate) fn socket(&self, own: IpAddr, interface: &str) -> Result<UdpSocket> {
-        uplink_socket(SocketAddr::new(own, 0), interface, self.mark)
+        let mark = self.kill_switch.is_some().then_some(kill_switch::MARK);
+        uplink_socket(SocketAddr::new(own, 0), interface, mark)
     }
 
     /// Connects to the server over the uplink, whose device and address it keeps to.
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &ServerEntry) -> Result<Dialed> {
         let (own, remote) = pair(uplink, server)?;
+        if let Some(kill_switch) = self.kill_switch.clone() {
+            spawn_blocking(move || kill_switch.let_out(remote)).await??;
+        }
         let mtu = match uplink.mtu {
             Some(mtu) => mtu,
             None => interface_mtu(&uplink.interface)?,

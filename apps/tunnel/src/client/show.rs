@@ -7,6 +7,7 @@ impl Client {
         let mut status = Status::new(&self.config.common, "client");
         status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
         status.not_passed_on = self.device.counted();
+        status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         if let Some(current) = &self.current
             && let Some(report) = current.membership.handle.report().await
         {

@@ -5,7 +5,8 @@ use crate::rig::{End, HOST4, HOST6, PATIENCE, PORT, Rig, nft};
 use crate::traffic::{Connection, echo};
 use hawser_io::netns::Namespace;
 use nix::sys::socket::setsockopt;
-use nix::sys::socket::sockopt::BindToDevice;
+use nix::sys::socket::sockopt::{BindToDevice, Mark};
+use nix::unistd::{Uid, setfsuid};
 use std::net::{IpAddr, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -102,8 +103,8 @@ impl Car {
         client
     }
 
-    /// Has a client do one thing by its file and end.
-    fn command(&self, option: &str, more: &str) {
+    /// Has a client do one thing by its file and end; returns whether it did.
+    fn command(&self, option: &str, more: &str) -> bool {
         let file = self.rig.path("once.toml");
         std::fs::write(&file, self.config(more, "203.0.0.1")).unwrap();
         let mut once = process::start(&self.rig.client, &format!("tunnel client {option}"), &file);
@@ -112,7 +113,7 @@ impl Car {
             ended = once.ended().unwrap();
             ended.is_some()
         });
-        assert!(ended.unwrap().success());
+        ended.unwrap().success()
     }
 
     fn is_served(&self) {
@@ -197,12 +198,13 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
     let client = car.start(&switch(ALL));
     has_session(&client);
     car.is_served();
+    assert!(!car.command("--release", &switch(ALL)), "the client keeps it closed");
     assert!(client.process.stop(PATIENCE).unwrap().success());
     assert_eq!(car.leaked(), [0, 0], "after an orderly end");
 
-    car.command("--release", &switch(ALL));
+    assert!(car.command("--release", &switch(ALL)));
     car.is_open();
-    car.command("--close", &switch(ALL));
+    assert!(car.command("--close", &switch(ALL)));
     assert_eq!(car.leaked(), [0, 0], "closed before the client runs");
 
     // Without the switch in its file a client opens what an earlier one closed.
@@ -213,6 +215,27 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
         assert_eq!(ipv4, 0, "it is routed into the tunnel");
         ipv6 >= 5
     });
+}
+
+#[test]
+fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
+    let car = Car::new();
+    let client = car.start(&switch(ALL));
+    let table = "inet hawser_hawser_tun_kill_switch";
+    let mut restored = 0;
+    // Of the client are the kill switch and the address translation.
+    let changes =
+        ["flush ruleset".to_owned(), format!("delete table {table}"), format!("flush chain {table} closed")];
+    for (change, tables) in changes.iter().zip([2, 1, 1]) {
+        nft(&car.rig.client, change);
+        restored += tables;
+        client.until(&format!("made again after {change}"), |status| status.tables_restored == restored);
+        assert_eq!(car.leaked(), [0, 0], "after {change}");
+    }
+    let _server = car.rig.server(0, "", "");
+    has_session(&client);
+    car.is_served();
+    assert_eq!(client.until("a status", |_| true).tables_restored, restored, "not more often than needed");
 }
 
 #[test]
@@ -265,4 +288,25 @@ fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
     assert!(!sends("10.1.0.1:0", "10.1.0.2:67"), "no client of DHCP");
     assert!(!sends("10.1.0.1:0", &format!("203.0.0.1:{PORT}")), "another process at the server's port");
     assert!(!sends("[fd01:0::1]:0", &format!("[fd20:0::1]:{PORT}")), "the same over IPv6");
+
+    // As a process with CAP_NET_RAW can.
+    let sends_marked = |user: u32, own: &str, to: &str| {
+        let send = || {
+            setfsuid(Uid::from_raw(user));
+            let socket = UdpSocket::bind(own).unwrap();
+            setsockopt(&socket, BindToDevice, &"wan0".into()).unwrap();
+            setsockopt(&socket, Mark, &14752).unwrap();
+            socket.send_to(b"?", to).is_ok()
+        };
+        car.rig.client.run(send).unwrap()
+    };
+    let server = format!("[fd20:0::1]:{PORT}");
+    assert!(sends_marked(0, "[fd01:0::1]:0", &server), "the tunnel's own packets");
+    assert!(!sends_marked(65534, "[fd01:0::1]:0", &server), "those of another user");
+    assert!(!sends_marked(0, "[fd01:0::1]:0", "[fd20:0::1]:443"), "to another port of the server");
+    assert!(!sends_marked(0, "[fd01:0::1]:0", &format!("[{HOST6}]:{PORT}")), "to another machine");
+    assert!(
+        !sends_marked(0, "10.1.0.1:0", &format!("203.0.0.1:{PORT}")),
+        "to an address that the file does not name"
+    );
 }

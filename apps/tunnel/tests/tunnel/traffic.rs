@@ -197,14 +197,20 @@ fn what_was_carried_is_measured() {
 }
 
 #[test]
-fn sources_are_rewritten_and_the_rules_go_with_the_server() {
+fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with_the_server() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let _client = rig.client("");
     let listener = rig.host.run(|| TcpListener::bind((HOST4, 0)).unwrap()).unwrap();
     let target = listener.local_addr().unwrap();
-    let _stream = rig.client.run(|| TcpStream::connect(target).unwrap()).unwrap();
-    assert_eq!(listener.accept().unwrap().1.ip(), IpAddr::from([198, 51, 0, 1]));
+    let is_rewritten = || {
+        let _stream = rig.client.run(|| TcpStream::connect(target).unwrap()).unwrap();
+        assert_eq!(listener.accept().unwrap().1.ip(), IpAddr::from([198, 51, 0, 1]));
+    };
+    is_rewritten();
+    crate::rig::nft(&rig.servers[0], "flush ruleset");
+    server.until("the rules are made again", |status| status.tables_restored == 1);
+    is_rewritten();
 
     assert!(server.process.stop(crate::rig::PATIENCE).unwrap().success());
 
