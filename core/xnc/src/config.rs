@@ -47,7 +47,8 @@ pub struct Config {
     /// are dropped, or marked if their sender takes marks for losses, one at first and then more often, until its queue is
     /// shorter (RFC 8289). ...
     pub codel_target: Duration,
-    /// ... It is what senders take to notice, a round-trip time that is not exceeded often.
+    /// ... It is what senders take to notice, a round-trip time that is not exceeded often. Default: 150 ms, and a tenth of that
+    /// as the target; with RFC 8289's 100 ms a single CUBIC flow fills less of what a video leaves.
     pub codel_interval: Duration,
     /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
     pub queue_delay: Duration,
@@ -86,7 +87,7 @@ pub struct Config {
     /// Packets are handed out in the order in which they were handed in; one that is missing holds the others back for
     /// this long at most, [`Duration::MAX`] until it comes. None: as they arrive.
     pub reorder: Option<Duration>,
-    /// What may wait for a path with window; for what is more, packets of the flow are dropped that has most waiting.
+    /// What may wait for a path with window; for what is more, packets of a flow are dropped of those that have most waiting.
     pub queue_limit: ByteSize,
     /// Packets kept for recovery, and at the receiver for decoding and for order. When a fully reliable scheme has sent
     /// so much that is not acknowledged, it waits, as for a stream's flow control; the others give the oldest up.

@@ -5,7 +5,7 @@ use crate::memory::{cost, give_back};
 use crate::pool::Hint;
 use hawser_units::Instant;
 use hawser_wire::ip::mark_congestion;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 mod codel;
 mod flow;
@@ -48,15 +48,18 @@ const MOST_DEBT: i64 = 64_000;
 /// Flows that are told apart; what is of further ones shares the queues of these.
 const MAX_FLOWS: usize = 1024;
 
-/// Packets of the flow with the longest queue that are dropped at once when there is no room: looking for it takes time.
+/// Packets of a flow that are dropped at once when there is no room (RFC 8290, section 4.1.2).
 const DROPPED_AT_ONCE: usize = 64;
+
+/// Flows that are forgotten at once when there are too many: to look for them takes a walk over all of them.
+const FORGOTTEN_AT_ONCE: usize = 64;
 
 /// Packets that were not sent, and those that were marked.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
     /// They waited too long.
     pub(super) expired: u64,
-    /// There was no room, and their flow had most waiting.
+    /// There was no room, and their flow was among those that had most waiting.
     pub(super) overflowed: u64,
     /// Their flow is to send less.
     pub(super) congested: u64,
@@ -76,12 +79,19 @@ pub(super) struct Queue {
     /// Flows that are live.
     live_flows: usize,
     urgent: VecDeque<Waiting>,
+    /// What urgent packets cost.
+    urgent_bytes: u64,
     /// Urgent packets that were sent since another one was.
     urgent_in_a_row: u32,
     len: usize,
     bytes: u64,
+    /// Flows of which something waits or did, by [`Flow::class`] as it was when it grew last.
+    by_length: BTreeSet<(u32, u64)>,
     swept_at: Instant,
     counts: Counts,
+    /// Flows that were looked at to make room.
+    #[cfg(test)]
+    looked_at: usize,
 }
 
 /// Whose turn it is among the flows of a class: deficit round robin, those first that begin to send (RFC 8290, section 4).
@@ -123,13 +133,14 @@ impl Queue {
         waiting > 0
     }
 
-    /// Takes a packet, and makes room for it in `limit` bytes at the expense of the flow that has most waiting.
+    /// Takes a packet, and makes room for it in `limit` bytes at the expense of a flow of those that have most waiting.
     pub(super) fn push(&mut self, waiting: Waiting, limit: u64) {
         let added = cost(&waiting.bytes);
-        while self.bytes > limit.saturating_sub(added) && self.drop_from_longest() {}
+        while self.bytes > limit.saturating_sub(added) && self.make_room() {}
         if waiting.hint.urgent {
             self.len += 1;
             self.bytes += added;
+            self.urgent_bytes += added;
             self.urgent.push_back(waiting);
             return;
         }
@@ -235,7 +246,7 @@ impl Queue {
         if self.flows.len() < MAX_FLOWS || self.flows.contains_key(&flow_hash) {
             return flow_hash;
         }
-        if self.live.len() + self.rest.len() + self.live_flows < self.flows.len() {
+        if self.live.len() + self.rest.len() + self.live_flows + FORGOTTEN_AT_ONCE <= self.flows.len() {
             self.forget(|flow| !flow.is_live());
             return flow_hash;
         }
@@ -247,6 +258,8 @@ impl Queue {
     fn forget(&mut self, is_useless: impl Fn(&Flow) -> bool) {
         self.flows.retain(|_, flow| flow.is_listed || !is_useless(flow));
         self.live_flows = self.flows.values().filter(|flow| flow.is_live()).count();
+        self.by_length.retain(|(_, key)| self.flows.contains_key(key));
+        self.note_looks(self.flows.len());
     }
 
     /// Gives a flow its turns.
@@ -282,6 +295,7 @@ impl Queue {
         self.bytes = self.bytes + bytes_now - bytes;
         let turns = self.turns(is_live);
         turns.packets = turns.packets + len_now - len;
+        self.sort_in(key);
         changed
     }
 
@@ -301,21 +315,45 @@ impl Queue {
         }
     }
 
-    /// Drops packets from the head of the flow that has most waiting; false when nothing waits.
-    fn drop_from_longest(&mut self) -> bool {
-        let longest = self.flows.iter().max_by_key(|(_, flow)| flow.bytes());
-        let longest = longest.map(|(key, flow)| (*key, flow.bytes(), flow.len()));
-        let of_flows: u64 = self.flows.values().map(Flow::bytes).sum();
+    /// Drops packets from the head of a flow that has at least half of what the longest one has; false when nothing waits.
+    fn make_room(&mut self) -> bool {
         let before = self.len;
+        let long = self.long_flow().filter(|(_, bytes)| *bytes >= self.urgent_bytes);
         let at_once = |packets: usize| (packets / 2).clamp(1, DROPPED_AT_ONCE);
-        match longest.filter(|(_, bytes, _)| *bytes > 0 && *bytes >= self.bytes - of_flows) {
-            Some((key, _, packets)) => {
-                self.change(key, |flow| (0..at_once(packets)).for_each(|_| flow.drop_front()));
+        match long {
+            Some((key, _)) => {
+                self.change(key, |flow| (0..at_once(flow.len())).for_each(|_| flow.drop_front()));
             }
             None => (0..at_once(self.urgent.len())).for_each(|_| drop(self.remove_urgent())),
         }
         self.counts.overflowed += (before - self.len) as u64;
         self.len < before
+    }
+
+    /// A flow of the highest class of length, and what it has waiting. Flows whose class is lower than when they grew last are
+    /// sorted in on the way: each of them has been sent from since, so that a search takes few steps for each packet.
+    fn long_flow(&mut self) -> Option<(u64, u64)> {
+        loop {
+            let (class, key) = *self.by_length.last()?;
+            self.note_looks(1);
+            let flow = self.flows.get_mut(&key)?;
+            if flow.class() == class {
+                return Some((key, flow.bytes()));
+            }
+            self.by_length.pop_last();
+            flow.sorted_class = 0;
+            self.sort_in(key);
+        }
+    }
+
+    /// Puts a flow that has grown among those of its class of length.
+    fn sort_in(&mut self, key: u64) {
+        let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.class() > flow.sorted_class) else {
+            return;
+        };
+        let class = flow.class();
+        self.by_length.remove(&(std::mem::replace(&mut flow.sorted_class, class), key));
+        self.by_length.insert((class, key));
     }
 
     /// What was sent of one class while the other one waits is set off against its share.
@@ -338,8 +376,17 @@ impl Queue {
         let front = self.urgent.pop_front()?;
         self.len -= 1;
         self.bytes -= cost(&front.bytes);
+        self.urgent_bytes -= cost(&front.bytes);
         give_back(&mut self.urgent);
         Some(front)
+    }
+
+    /// Counts the steps of walks over flows.
+    fn note_looks(&mut self, _flows: usize) {
+        #[cfg(test)]
+        {
+            self.looked_at += _flows;
+        }
     }
 }
 

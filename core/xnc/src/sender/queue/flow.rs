@@ -21,6 +21,8 @@ pub(super) struct Flow {
     pub(super) deficit: i64,
     /// Whether it stands in one of the lists of its class.
     pub(super) is_listed: bool,
+    /// Where it stands among the flows by their length; 0: nowhere.
+    pub(super) sorted_class: u32,
     codel: Codel,
     used_at: Instant,
     /// When the last end of a frame came, as long as it is a video.
@@ -42,6 +44,7 @@ impl Flow {
             bytes: 0,
             deficit: 0,
             is_listed: false,
+            sorted_class: 0,
             codel: Codel::default(),
             used_at: now,
             framed_at: None,
@@ -58,6 +61,11 @@ impl Flow {
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// How long its queue is: flows of one class differ by less than a factor of two. 0 when nothing waits.
+    pub(super) fn class(&self) -> u32 {
+        u64::BITS - self.bytes.leading_zeros()
     }
 
     pub(super) fn front(&self) -> Option<&Waiting> {

@@ -213,6 +213,54 @@ fn the_longest_queue_pays_when_there_is_no_room() {
     );
 }
 
+/// Flows that are looked at for each of 20,000 packets of 1000 bytes while there is room for `room` of them. `flow` names the flow of a
+/// packet; `takes` of ten packets that are pushed, so many are taken.
+fn looks_for_each(flow: impl Fn(u64) -> u64, room: u64, takes: u64) -> f64 {
+    const PACKETS: u64 = 20_000;
+    let mut queue = Queue::new(true);
+    let mut push = |index| {
+        queue.push(packet(flow(index), 0, 1000), room * 1000);
+        if index % 10 < takes {
+            take(&mut queue, at(0)).unwrap();
+        }
+        queue.looked_at
+    };
+    let before = (0..PACKETS).map(&mut push).last().unwrap();
+    let after = (PACKETS..2 * PACKETS).map(&mut push).last().unwrap();
+    assert!(queue.counts().overflowed > 0 && queue.len() as u64 > room / 2, "{} of {room}", queue.len());
+    (after - before) as f64 / PACKETS as f64
+}
+
+#[test]
+fn room_is_made_without_looking_at_all_flows_for_each_packet() {
+    const FLOWS: u64 = MAX_FLOWS as u64;
+    for (waiting, takes) in [(1, 0), (1, 5), (2, 0), (3, 5), (30, 0)] {
+        let room = waiting * FLOWS;
+        let alike = looks_for_each(|index| index % FLOWS, room, takes);
+        assert!(alike < 4.0, "{alike}: all flows are alike, {waiting} packets wait of each");
+        let greedy =
+            looks_for_each(|index| if index.is_multiple_of(2) { 0 } else { index % FLOWS }, room, takes);
+        assert!(greedy < 4.0, "{greedy}: one flow sends half of all, {waiting} packets wait for each flow");
+        let alone = looks_for_each(
+            |index| index.saturating_sub(room).min(1) * FLOWS + index.min(room) % FLOWS,
+            room + 3,
+            takes,
+        );
+        assert!(alone < 4.0, "{alone}: one flow sends, and {waiting} packets wait of each of the others");
+        let fresh = looks_for_each(|index| index, room, takes);
+        assert!(fresh < 20.0, "{fresh}: each packet is of another flow, with room for {waiting} of each");
+    }
+}
+
+#[test]
+fn flows_of_one_length_pay_in_turn() {
+    const FLOWS: u64 = 500;
+    let mut queue = Queue::new(true);
+    (0..40_000).for_each(|index| queue.push(packet(index % FLOWS, 0, 1000), 4 * FLOWS * 1000));
+    let left: Vec<usize> = queue.flows.values().map(Flow::len).collect();
+    assert!(left.iter().all(|packets| (2..=8).contains(packets)), "{left:?}");
+}
+
 #[test]
 fn urgent_packets_that_are_the_most_pay_too() {
     let mut queue = Queue::new(true);
@@ -343,8 +391,13 @@ proptest! {
             prop_assert_eq!(queue.live_flows, flows.filter(|flow| flow.is_live()).count());
             let of_flows: u64 = queue.flows.values().map(Flow::bytes).sum();
             let of_urgent: u64 = queue.urgent.iter().map(|waiting| cost(&waiting.bytes)).sum();
-            prop_assert_eq!(queue.bytes, of_flows + of_urgent);
+            prop_assert_eq!((queue.bytes, queue.urgent_bytes), (of_flows + of_urgent, of_urgent));
             prop_assert!(queue.bytes <= 20_000);
+            for (key, flow) in &queue.flows {
+                prop_assert!(flow.sorted_class >= flow.class());
+                prop_assert_eq!(flow.sorted_class > 0, queue.by_length.contains(&(flow.sorted_class, *key)));
+            }
+            prop_assert!(queue.by_length.len() <= queue.flows.len());
         }
         let left = queue.len();
         let (before, out) = (queue.counts(), std::iter::from_fn(|| take(&mut queue, at(now))).count());
