@@ -1,11 +1,15 @@
 //! What all sessions of a server keep of packets together, and how much that may be.
 
+use crate::quic::STREAM_BYTES;
 use hawser_units::ByteSize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// What a session costs although it keeps nothing: its tasks, and one idle connection or a few.
+/// What a session costs although it keeps nothing and has no connection: its tasks. With one idle connection it is less.
 const IDLE: u64 = 128 << 10;
+
+/// A session begins with one connection.
+const FIRST: u64 = IDLE + STREAM_BYTES;
 
 /// The memory of all sessions. Beyond two thirds of it nobody else is let in, and only sessions that keep less than their
 /// share of the last third may keep more: a greedy one leaves the others room.
@@ -20,7 +24,9 @@ pub(crate) struct Budget {
 #[derive(Debug)]
 pub(crate) struct Claim {
     of: Arc<Budget>,
-    bytes: u64,
+    /// For being there, and for packets.
+    fixed: u64,
+    kept: u64,
 }
 
 impl Budget {
@@ -30,14 +36,14 @@ impl Budget {
 
     /// Whether another session may begin.
     pub(crate) fn has_room(&self) -> bool {
-        self.used.load(Relaxed) + IDLE <= self.limit / 3 * 2
+        self.used.load(Relaxed) + FIRST <= self.limit / 3 * 2
     }
 
     /// A session begins.
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
         self.sessions.fetch_add(1, Relaxed);
-        self.used.fetch_add(IDLE, Relaxed);
-        Claim { of: Arc::clone(self), bytes: IDLE }
+        self.used.fetch_add(FIRST, Relaxed);
+        Claim { of: Arc::clone(self), fixed: FIRST, kept: 0 }
     }
 
     /// What all of them keep.
@@ -47,26 +53,26 @@ impl Budget {
 }
 
 impl Claim {
-    /// The session keeps so many bytes now.
-    pub(crate) fn set(&mut self, kept: u64) {
-        let bytes = IDLE + kept;
+    /// The session keeps so many bytes of packets now, and has so many connections, each of which may keep what its stream may.
+    pub(crate) fn set(&mut self, kept: u64, connections: usize) {
+        let fixed = IDLE + connections as u64 * STREAM_BYTES;
         // Wraps around to less where it is less.
-        self.of.used.fetch_add(bytes.wrapping_sub(self.bytes), Relaxed);
-        self.bytes = bytes;
+        self.of.used.fetch_add((fixed + kept).wrapping_sub(self.fixed + self.kept), Relaxed);
+        (self.fixed, self.kept) = (fixed, kept);
     }
 
     /// Whether the session may keep more than it does.
     pub(crate) fn may_grow(&self) -> bool {
         let Budget { limit, used, sessions } = &*self.of;
         let (used, share) = (used.load(Relaxed), limit / 3 / sessions.load(Relaxed).max(1));
-        used < limit / 3 * 2 || used < *limit && self.bytes < share
+        used < limit / 3 * 2 || used < *limit && self.kept < share
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         self.of.sessions.fetch_sub(1, Relaxed);
-        self.of.used.fetch_sub(self.bytes, Relaxed);
+        self.of.used.fetch_sub(self.fixed + self.kept, Relaxed);
     }
 }
 
@@ -82,7 +88,7 @@ mod tests {
         let may = session.0.may_grow();
         if may {
             session.1 += STEP;
-            session.0.set(session.1);
+            session.0.set(session.1, 1);
         }
         may
     }
@@ -118,12 +124,28 @@ mod tests {
         while budget.has_room() {
             sessions.push(budget.claim());
         }
-        assert_eq!(sessions.len() as u64, LIMIT / 3 * 2 / IDLE);
+        assert_eq!(sessions.len() as u64, LIMIT / 3 * 2 / FIRST);
         sessions.pop();
         assert!(budget.has_room());
-        sessions[0].set(10 * IDLE);
+        sessions[0].set(10 * FIRST, 1);
         assert!(!budget.has_room());
-        sessions[0].set(0);
+        sessions[0].set(0, 1);
         assert!(budget.has_room());
+    }
+
+    #[test]
+    fn those_who_are_there_and_keep_little_may_keep_more_though_many_have_filled_two_thirds() {
+        let budget = Budget::new(ByteSize(LIMIT));
+        let mut sessions = Vec::new();
+        while budget.has_room() {
+            sessions.push((budget.claim(), 0));
+        }
+        // Further connections nobody has to ask for.
+        sessions.iter_mut().take(10).for_each(|session| session.0.set(0, 2));
+        assert!(budget.used().0 > LIMIT / 3 * 2);
+        let share = LIMIT / 3 / sessions.len() as u64;
+        assert!(sessions.iter_mut().all(|session| session.0.may_grow()));
+        sessions[0].0.set(share, 1);
+        assert!(!sessions[0].0.may_grow() && sessions[1].0.may_grow());
     }
 }

@@ -38,9 +38,16 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Datagrams that were received and that wait in a connection until its session takes them: 10 ms at 1.6 Gbit/s.
 const RECEIVE_BUFFER: usize = 2 << 20;
 
-/// What waits of the stream in either direction: more than a message can say that it has, so that one that is too long
+/// What was received of the stream and waits at most: more than a message can say that it has, so that one that is too long
 /// gets there and is answered.
-const STREAM_WINDOW: u32 = 128 << 10;
+const STREAM_RECEIVE_WINDOW: u32 = 72 << 10;
+
+/// What was sent of it and is not acknowledged: a few messages.
+const STREAM_SEND_WINDOW: u32 = 16 << 10;
+
+/// What a connection may keep besides datagrams to be sent: of its stream, and of datagrams that its session does not come to take.
+pub(crate) const STREAM_BYTES: u64 = STREAM_RECEIVE_WINDOW as u64 + STREAM_SEND_WINDOW as u64;
+pub(crate) const RECEIVED_BYTES: u64 = RECEIVE_BUFFER as u64;
 
 /// Datagrams that wait in a connection to be sent at most. Memory is used as needed.
 pub(crate) const DATAGRAM_BUFFER: ByteSize = ByteSize(4 << 20);
@@ -68,8 +75,8 @@ pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<Transp
     let mut config = transport.config(Congestion::bbr(Arc::clone(live), seed))?;
     // One stream, on which the session is joined.
     config.max_concurrent_bidi_streams(1u8.into());
-    config.stream_receive_window(STREAM_WINDOW.into()).receive_window(STREAM_WINDOW.into());
-    config.send_window(STREAM_WINDOW.into()).datagram_receive_buffer_size(Some(RECEIVE_BUFFER));
+    config.stream_receive_window(STREAM_RECEIVE_WINDOW.into()).receive_window(STREAM_RECEIVE_WINDOW.into());
+    config.send_window(STREAM_SEND_WINDOW.into()).datagram_receive_buffer_size(Some(RECEIVE_BUFFER));
     Ok(Arc::new(config))
 }
 

@@ -296,7 +296,9 @@ impl Session {
     /// Says what is kept here, and what waits before this and behind it.
     fn claim(&mut self, packets: usize, batches: usize) {
         let channels = (packets + batches * BATCH) as u64 * u64::from(self.settings.mtu);
-        self.settings.claim.set(self.endpoint.memory().0 + channels + self.queued_bytes);
+        let unread: u64 = self.paths.iter().flatten().map(Path::unread_bytes).sum();
+        let kept = self.endpoint.memory().0 + channels + self.queued_bytes + unread;
+        self.settings.claim.set(kept, self.paths.iter().flatten().count());
     }
 
     fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {

@@ -1,4 +1,5 @@
 use crate::join::{CloseCode, PathNumber};
+use crate::quic::RECEIVED_BYTES;
 use bytes::Bytes;
 use hawser_quic::Live;
 use hawser_units::{ByteSize, PathId};
@@ -94,11 +95,15 @@ pub(super) struct Path {
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
     reader: JoinHandle<()>,
+    /// Whether the reader waits for the session.
+    is_behind: Arc<AtomicBool>,
 }
 
 impl Path {
     pub(super) fn start(number: PathNumber, link: Link, to: mpsc::Sender<Datagrams>) -> Path {
-        let reader = tokio::spawn(read(number.index, link.connection.clone(), to));
+        let handover = Handover { to, is_behind: Arc::default() };
+        let is_behind = Arc::clone(&handover.is_behind);
+        let reader = tokio::spawn(read(number.index, link.connection.clone(), handover));
         Path {
             id: number.index,
             // The peer takes datagrams, as it could not be a tunnel's otherwise; 0 fits nothing.
@@ -109,6 +114,7 @@ impl Path {
             sent_bytes: 0,
             received_bytes: 0,
             reader,
+            is_behind,
         }
     }
 
@@ -136,6 +142,12 @@ impl Path {
     pub(super) fn remote(&self) -> Option<SocketAddr> {
         let path = self.link.connection.path(noq::PathId::ZERO)?;
         path.remote_address().ok().map(canonical)
+    }
+
+    /// What the connection may have received that nobody has read. It gives no figure, so this is the most: nothing, unless the
+    /// session is behind.
+    pub(super) fn unread_bytes(&self) -> u64 {
+        if self.is_behind.load(Ordering::Relaxed) { RECEIVED_BYTES } else { 0 }
     }
 
     /// What the connection says about itself.
@@ -177,13 +189,52 @@ pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-async fn read(path: PathId, connection: Connection, to: mpsc::Sender<Datagrams>) {
+async fn read(path: PathId, connection: Connection, handover: Handover) {
     let id = connection.stable_id();
     let mut room = vec![Bytes::new(); READ];
     while let Ok(count) = connection.read_many_datagrams(&mut room).await {
         let datagrams = room[..count].iter_mut().map(std::mem::take).collect();
-        if to.send(Datagrams { path, connection: id, datagrams }).await.is_err() {
+        if handover.send(Datagrams { path, connection: id, datagrams }).await.is_err() {
             return;
         }
+    }
+}
+
+/// Where a reader puts what its connection received.
+struct Handover {
+    to: mpsc::Sender<Datagrams>,
+    is_behind: Arc<AtomicBool>,
+}
+
+impl Handover {
+    /// Waits until the session has room; meanwhile the connection keeps what it receives.
+    async fn send(&self, batch: Datagrams) -> Result<(), mpsc::error::SendError<Datagrams>> {
+        self.is_behind.store(self.to.capacity() == 0, Ordering::Relaxed);
+        let sent = self.to.send(batch).await;
+        self.is_behind.store(false, Ordering::Relaxed);
+        sent
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_reader_says_that_its_session_is_behind_as_long_as_it_is() {
+        let path = PathId::all().next().unwrap();
+        let batch = move || Datagrams { path, connection: 1, datagrams: Vec::new() };
+        let (to, mut session) = mpsc::channel(1);
+        let is_behind = Arc::new(AtomicBool::new(false));
+        let handover = Handover { to, is_behind: Arc::clone(&is_behind) };
+        handover.send(batch()).await.unwrap();
+        assert!(!is_behind.load(Ordering::Relaxed), "there was room");
+        let waits = tokio::spawn(async move { handover.send(batch()).await });
+        while !is_behind.load(Ordering::Relaxed) {
+            tokio::task::yield_now().await;
+        }
+        session.recv().await.unwrap();
+        waits.await.unwrap().unwrap();
+        assert!(!is_behind.load(Ordering::Relaxed), "there is room again");
     }
 }

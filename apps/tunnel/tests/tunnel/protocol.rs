@@ -19,6 +19,10 @@ const SERVER: &str = "203.0.0.1";
 /// What one client may cost a server.
 const IDLE_CLIENT_BYTES: u64 = 200_000;
 
+/// What a session counts, and what its connection may keep of a stream.
+const SESSION_BYTES: u64 = 128 << 10;
+const STREAM_BYTES: u64 = 88 << 10;
+
 const CLIENTS: u64 = 1000;
 
 /// Handshakes that one source begins, more than a server has at once.
@@ -357,6 +361,11 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
         echo(&rig.client, &rig.host, HOST4);
         let status = server.until("the status", |_| true);
         assert!((8_000_000..16_000_000).contains(&status.kept_bytes), "{} bytes", status.kept_bytes);
+        let each = status.kept_bytes / status.sessions.len() as u64;
+        assert!(
+            each >= SESSION_BYTES + STREAM_BYTES,
+            "{each} bytes for each, with what its connection may keep"
+        );
         // Who is there may begin again.
         let again = connect(&endpoint, &quic(&rig.authority, folder, "car-0")).await;
         assert!(say(&again, &open()).await.unwrap()["opened"].is_object());
