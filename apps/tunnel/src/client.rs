@@ -50,7 +50,7 @@ use usage::Usage;
 /// How often the session is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
 
-/// How often the status is written, in looks.
+/// How often the status is written when nothing has changed, in looks.
 const STATUS_EVERY: u32 = 4;
 
 /// The pauses before all servers are tried again.
@@ -120,6 +120,8 @@ struct Current {
     tasks: JoinSet<()>,
     cost: CostLevel,
     silent_since: Option<std::time::Instant>,
+    /// What the status says that does not change all the time: paths, whether they wait, and the MTU.
+    shape: (Vec<(String, bool)>, u16),
 }
 
 impl Current {
@@ -315,6 +317,7 @@ impl Client {
             tasks: JoinSet::new(),
             cost: CostLevel::new(time::now()),
             silent_since: None,
+            shape: Default::default(),
         };
         current.add(&self.dialer, attached.uplink.clone(), Some(attached));
         self.current = Some(current);

@@ -25,18 +25,24 @@ use hawser_io::tun::Buffer;
 use places::Places;
 use registry::{Open, Registry};
 use routes::Routes;
+use std::future::pending;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use strays::Strays;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, interval, sleep, timeout};
+use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 use tracing::{error, info, warn};
 
 /// How often the status is written.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// How soon it is written when sessions or their paths have changed: a little later, because changes come in groups, and so that no
+/// more than one part in twenty of the time is spent on it.
+const SETTLE: Duration = Duration::from_millis(50);
+const STATUS_SHARE: u32 = 20;
 
 /// How long sessions may take to say how they are.
 const REPORTING: Duration = Duration::from_secs(1);
@@ -61,6 +67,8 @@ pub(crate) struct Server {
     pub(crate) routes: Arc<Routes>,
     /// Of the firewall; they are made again when somebody else removes them.
     tables: Vec<Arc<Table>>,
+    /// Sessions or paths have changed.
+    pub(crate) changed: Notify,
 }
 
 /// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
@@ -107,6 +115,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         draining,
         routes,
         tables,
+        changed: Notify::new(),
     });
     let places = Arc::new(Places::default());
     for endpoint in &endpoints {
@@ -164,9 +173,17 @@ async fn serve(
     let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
     let mut hangup = signal(SignalKind::hangup())?;
     let mut tick = interval(STATUS_EVERY);
+    let (mut due, mut took) = (None, Duration::ZERO);
     loop {
         tokio::select! {
-            _ = tick.tick() => { status_file.write(server.status().await); }
+            _ = tick.tick() => took = write(server, &mut status_file).await,
+            () = server.changed.notified() => {
+                due.get_or_insert(Instant::now() + SETTLE.max(took * STATUS_SHARE));
+            }
+            () = at(due) => {
+                due = None;
+                took = write(server, &mut status_file).await;
+            }
             _ = hangup.recv() => match tls::server(&server.config.common.credentials) {
                 Ok(tls) => {
                     quic.send_replace(noq::ServerConfig::with_crypto(tls));
@@ -196,6 +213,20 @@ async fn serve(
     server.registry.stop_all();
     status_file.write(server.status().await);
     Ok(())
+}
+
+/// Writes the status; returns how long that took.
+async fn write(server: &Server, status_file: &mut StatusFile) -> Duration {
+    let began = Instant::now();
+    status_file.write(server.status().await);
+    began.elapsed()
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => pending().await,
+    }
 }
 
 /// Brings what the kernel hands over to the session whose client it is for.

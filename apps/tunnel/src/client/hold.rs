@@ -107,10 +107,15 @@ impl Client {
         let silent_since = if heard { None } else { Some(current.silent_since.unwrap_or(now)) };
         current.silent_since = silent_since;
         let lost = silent_since.is_some_and(|since| !report.paths.is_empty() || now - since >= SILENCE);
+        let paths = report.paths.iter().map(|path| (path.name.clone(), path.standby)).collect();
+        let shape = (paths, report.mtu);
+        let is_news = std::mem::replace(&mut current.shape, shape.clone()) != shape;
         if write {
             self.usage.add(&report.paths, SystemTime::now());
             self.usage.write();
             self.follow_uplinks();
+        }
+        if write || is_news {
             self.show().await;
         }
         lost

@@ -268,6 +268,7 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
         warn!(client = open.client, "the session ended badly: {error}");
     }
     server.registry.close(open.id);
+    server.changed.notify_one();
     server.routes.end(open.id, &open.addresses);
     info!(client = open.client, "session closed");
 }
@@ -278,6 +279,7 @@ async fn attend(server: &Server, path: Attached, places: &Places) {
     let connection = link.connection.clone();
     open.handle.tell(Command::Add(number, link)).await;
     open.attach(connection.clone(), peer.clone());
+    server.changed.notify_one();
     // Whoever revokes the certificate from now on sees the connection; it may have happened since it was looked at.
     if server.guests.as_ref().is_some_and(|guests| !guests.knows(&peer)) {
         CloseCode::Refused.close(&connection);
@@ -289,6 +291,7 @@ async fn attend(server: &Server, path: Attached, places: &Places) {
             has_waited.send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
             // A session that has enough to do lets the client wait, by QUIC's flow control.
             open.handle.tell(Command::Standby(number.index, standby)).await;
+            server.changed.notify_one();
         }
         // A client that closes its stream or talks nonsense has nothing more to say.
         std::future::pending::<()>().await;
@@ -315,6 +318,7 @@ async fn attend(server: &Server, path: Attached, places: &Places) {
     }
     open.detach(connection.stable_id());
     open.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
+    server.changed.notify_one();
 }
 
 /// Tells a client what it should know, on the stream of one of its paths.

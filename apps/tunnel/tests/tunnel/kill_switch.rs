@@ -258,13 +258,16 @@ fn ipv6_that_does_not_fit_inside_does_not_leave_bare() {
 
 #[test]
 fn routes_of_one_family_leave_nothing_of_the_other_open() {
+    let car = Car::new();
     for routes in ["[\"0.0.0.0/0\"]", "[\"::/0\"]", "[\"198.51.100.0/24\"]"] {
-        let car = Car::new();
         let client = car.start(&switch(routes));
         assert_eq!(car.leaked(), [0, 0], "{routes}, without a session");
         let _server = car.rig.server(0, "", "");
         has_session(&client);
         assert_eq!(car.leaked(), [0, 0], "{routes}, with a session");
+        assert!(client.process.stop(PATIENCE).unwrap().success());
+        assert!(car.command("--release", &switch(routes)));
+        car.is_open();
     }
 }
 

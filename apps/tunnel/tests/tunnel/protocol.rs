@@ -279,9 +279,9 @@ fn a_flood_of_notices_costs_no_memory() {
             let more = memory().saturating_sub(before);
             assert!(more < 16 << 20, "{more} bytes more");
         }
+        echo(&rig.client, &rig.host, HOST4);
+        server.until("both have sessions", |status| status.sessions.len() == 2);
     });
-    echo(&rig.client, &rig.host, HOST4);
-    server.until("both have sessions", |status| status.sessions.len() == 2);
 }
 
 #[test]

@@ -199,7 +199,8 @@ fn what_was_carried_is_measured() {
 #[test]
 fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with_the_server() {
     let rig = Rig::new();
-    let server = rig.server(0, "", "");
+    // Its client has nowhere else to go.
+    let server = rig.server(0, "drain_s = 0", "");
     let _client = rig.client("");
     let listener = rig.host.run(|| TcpListener::bind((HOST4, 0)).unwrap()).unwrap();
     let target = listener.local_addr().unwrap();
