@@ -1,6 +1,7 @@
 //! What becomes of traffic when agents die, are restarted or told something else, and when their network changes.
 
-use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, hawser, unplugged, wait};
+use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged};
+use crate::support::{hawser, wait};
 use hawser_lab::edges::{Edge, FLOW, Replication};
 use hawser_units::PathSet;
 use std::fs;

@@ -6,5 +6,6 @@ mod refusals;
 mod replay;
 mod rig;
 mod start;
-mod two_machines;
+#[path = "../support/mod.rs"]
+mod support;
 mod wide;

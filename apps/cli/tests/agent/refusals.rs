@@ -1,6 +1,7 @@
 //! An agent that cannot do its work says why, and what to do, in one line, and leaves nothing attached.
 
-use crate::rig::{Rig, hawser, xdp};
+use crate::rig::{Rig, xdp};
+use crate::support::hawser;
 use hawser_lab::topology::{Lab, Topology};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};

@@ -1,15 +1,16 @@
 //! A lab of two paths whose edges run `hawser agent`, and traffic through it while something happens to them.
 
+use crate::support::{PATIENCE, connect};
 use hawser_io::netns::Namespace;
 use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
 use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
 use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream, StreamReport};
-use hawser_units::{PathId, PathSet};
+use hawser_units::PathSet;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tempfile::TempDir;
 
 /// The rate of each stream.
@@ -20,9 +21,6 @@ const TRAINS_PPS: u32 = 8_000;
 
 /// What traffic is given to arrive when the senders have ended.
 const GRACE: Duration = Duration::from_millis(300);
-
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Packets of one stream that are between two nodes at any time: the network delivers at once, and a processor that
 /// is needed elsewhere holds packets back for milliseconds.
@@ -107,42 +105,11 @@ pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
     edges.egress_agent.wait_until("saw copies", arrived).unwrap();
 }
 
-/// Waits until there is what is hoped for.
-pub(crate) fn wait<T>(what: &str, mut hoped: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = hoped() {
-            return found;
-        }
-        assert!(Instant::now() < deadline, "{what} never came");
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 struct Requested(Stop);
 
 impl Drop for Requested {
     fn drop(&mut self) {
         self.0.request();
-    }
-}
-
-pub(crate) fn hawser() -> PathBuf {
-    Path::new(env!("CARGO_BIN_EXE_hawser")).to_owned()
-}
-
-/// Joins the devices of a path by a bridge, which delivers everything at once. GRO makes them accept what XDP redirects.
-pub(crate) fn connect(lab: &Lab, path: PathId) {
-    let (inward, outward, bridge) =
-        (network_ingress(path), network_egress(path), format!("bridge{}", path.index()));
-    // The bridge may be there already, when a device comes back.
-    let _ = lab.network().ip(&format!("link add {bridge} type bridge mcast_snooping 0"));
-    let batch = format!(
-        "link set {inward} master {bridge} up\nlink set {outward} master {bridge} up\nlink set {bridge} up"
-    );
-    lab.network().ip(&batch).unwrap();
-    for device in [inward, outward] {
-        lab.network().offloads(&device, &[("gro", true)]).unwrap();
     }
 }
 

@@ -1,6 +1,7 @@
 //! An agent starts with what works, and what its file says is then what the kernel holds.
 
-use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, connect, egress_copies, unplugged, wait, xdp};
+use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp};
+use crate::support::{connect, wait};
 use hawser_lab::edges::{Agent, Edge, Edges, Replication, Sender};
 use hawser_lab::topology::Lab;
 use hawser_units::PathSet;

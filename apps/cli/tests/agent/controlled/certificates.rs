@@ -1,7 +1,7 @@
 //! A node's certificate ends, and the node has another one by then.
 
 use super::rig::{Controlled, state};
-use crate::rig::wait;
+use crate::support::wait;
 use hawser_client::{Controller, Error, Identity, NodeClient};
 use hawser_control::node::Report;
 use hawser_control::resource::Mode;

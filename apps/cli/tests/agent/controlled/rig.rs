@@ -1,6 +1,7 @@
 //! A lab of two paths, both edges under a controller in a network of its own.
 
-use crate::rig::{Rig, connect, hawser};
+use crate::rig::Rig;
+use crate::support::{connect, hawser};
 use hawser_control::Name;
 use hawser_control::resource::{Elimination, Flow, Mode, Override, Selector, Trigger};
 use hawser_io::process::Process;

@@ -1,7 +1,8 @@
 //! Traffic goes on whatever becomes of the controller and of agents under it.
 
 use super::rig::{Controlled, received_code, sent_code, stage, state};
-use crate::rig::{IN_FLIGHT, assert_losses, unplugged, wait};
+use crate::rig::{IN_FLIGHT, assert_losses, unplugged};
+use crate::support::wait;
 use hawser_control::resource::{Mode, Path, PathHealth};
 use hawser_lab::control::Control;
 use hawser_lab::edges::{Edge, Edges};

@@ -1,7 +1,7 @@
 //! From a viewer's requests that come late to copies on all paths, by the controller's stream and by in-band signals.
 
 use super::rig::{Controlled, to};
-use crate::rig::wait;
+use crate::support::wait;
 use hawser_control::resource::{Mode, Trigger};
 use hawser_lab::topology::Lab;
 use std::net::UdpSocket;

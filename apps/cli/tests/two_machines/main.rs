@@ -2,14 +2,16 @@
 
 mod machines;
 mod stream;
+#[path = "../support/mod.rs"]
+mod support;
 
-use crate::rig::wait;
 use machines::{Machine, Machines};
 use nix::sys::signal::Signal;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 use stream::Stream;
+use support::wait;
 
 /// How long the stream may stop when an agent dies: a loss that TCP has to time out, and once more.
 const AT_DEATH: Duration = Duration::from_millis(500);

@@ -1,7 +1,7 @@
 //! A stream in the manner of `hawser view`: requests at a steady rate one way, frames the other, over one connection.
 
-use super::machines::Machines;
-use crate::rig::wait;
+use crate::machines::Machines;
+use crate::support::wait;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};

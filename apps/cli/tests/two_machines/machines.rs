@@ -1,6 +1,6 @@
 //! The guide's two machines: its files as they are, two uplinks, and a stream that the viewer pulls.
 
-use crate::rig::{connect, hawser, wait};
+use crate::support::{connect, hawser, wait};
 use hawser_agent::{Status, generate_key};
 use hawser_io::netns::Namespace;
 use hawser_io::process::Process;
