@@ -97,13 +97,19 @@ fail-on = ["missing_auth", "missing_test_data"]
 "path.flow" = "stage"
 "path.tenant" = "acme"
 "path.token" = "admin"
+"body.tenant" = "acme"
 "body.token" = "$(cat "$folder/edge-1.token")"
 "body.csr" = '''
 $(cat "$folder/edge-1.csr")'''
 [[operations]]
 include-name = "POST /v1/enrol"
-[operations.parameters]
-"body.node" = "edge-1"
+parameters = { "body.node" = "edge-1" }
+[[operations]]
+include-name = ["POST /v1/flows", "PUT /v1/flows/{flow}"]
+parameters = { "body.ingress" = "edge-1", "body.egress" = "edge-2" }
+[[operations]]
+include-name = "PUT /v1/flows/{flow}"
+parameters = { "body.name" = "stage" }
 END
 
 # Streams do not end, so they are not among what is asked here.
