@@ -98,18 +98,20 @@ fn open_end_of_path(document: &mut Value) {
     }
 }
 
-/// Names the largest value of each integer, which the name of its format alone does not tell everybody.
+/// Names the formats of integers as the registry of OpenAPI does, and the largest value of each, which the name alone does not
+/// tell everybody.
 fn limit_integers(part: &mut Value) {
     match part {
         Value::Object(fields) => {
             fields.values_mut().for_each(limit_integers);
-            let most = match fields.get("format").and_then(Value::as_str) {
-                Some("uint8") => u8::MAX.into(),
-                Some("uint16") => u16::MAX.into(),
-                Some("uint32") => u32::MAX.into(),
-                Some("uint64") => u64::MAX,
+            let (format, most) = match fields.get("format").and_then(Value::as_str) {
+                Some("u-int8") => ("uint8", u8::MAX.into()),
+                Some("u-int16") => ("uint16", u16::MAX.into()),
+                Some("u-int32") => ("uint32", u32::MAX.into()),
+                Some("u-int64") => ("uint64", u64::MAX),
                 _ => return,
             };
+            fields.insert("format".to_owned(), format.into());
             fields.entry("maximum").or_insert(most.into());
         }
         Value::Array(parts) => parts.iter_mut().for_each(limit_integers),
@@ -186,4 +188,36 @@ async fn watched(State(controller): State<Arc<Controller>>, request: Request, ne
     headers.insert(HeaderName::from_static("cache-control"), HeaderValue::from_static("no-store"));
     headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn has_limits(part: &Value, place: &str) {
+        match part {
+            Value::Object(fields) => {
+                let kind = fields.get("type").unwrap_or(&Value::Null);
+                if *kind == "integer"
+                    || kind.as_array().is_some_and(|kinds| kinds.contains(&"integer".into()))
+                {
+                    assert!(
+                        fields.contains_key("minimum") && fields.contains_key("maximum"),
+                        "{place}: {part}"
+                    );
+                }
+                fields.iter().for_each(|(name, part)| has_limits(part, &format!("{place}/{name}")));
+            }
+            Value::Array(parts) => parts.iter().for_each(|part| has_limits(part, place)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_document_names_the_limits_of_every_integer() {
+        let document = document();
+        has_limits(&document, "");
+        let after = &document["paths"]["/v1/events"]["get"]["parameters"][1]["schema"];
+        assert_eq!((&after["format"], &after["maximum"]), (&"uint64".into(), &u64::MAX.into()));
+    }
 }

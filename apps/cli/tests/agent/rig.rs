@@ -1,6 +1,6 @@
 //! A lab of two paths whose edges run `hawser agent`, and traffic through it while something happens to them.
 
-use crate::support::{PATIENCE, connect};
+use crate::support::{PATIENCE, connect, hawser};
 use hawser_io::netns::Namespace;
 use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
 use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
