@@ -40,8 +40,8 @@ struct Changes {
     staged: Staged,
     /// Attachments that had another mode than is wanted.
     switched: Vec<Switched>,
-    /// Attachments with the program that they had before.
-    updated: Vec<(u32, Link, OwnedFd)>,
+    /// Attachments with the program that they had before, which the kernel gives to those with CAP_SYS_ADMIN alone.
+    updated: Vec<(u32, Link, io::Result<OwnedFd>)>,
 }
 
 /// An attachment that had another mode than is wanted.
@@ -120,7 +120,7 @@ impl Attachments {
         }
         for (ifindex, link) in taken_over {
             let failed = |source| AttachError::Other { ifindex, source };
-            let before = link.program().map_err(failed)?;
+            let before = link.program();
             link.update(program).map_err(failed)?;
             changes.updated.push((ifindex, link, before));
         }
@@ -133,9 +133,10 @@ impl Attachments {
         // The old programs come back when nothing is in their place.
         drop((fresh, staged));
         switched.iter().for_each(|switched| self.switch_back(switched));
-        for (ifindex, link, before) in &updated {
+        for (ifindex, link, before) in updated {
             // The interface may be gone, and then so is the attachment.
-            link.update(before.as_fd())
+            before
+                .and_then(|before| link.update(before.as_fd()))
                 .unwrap_or_else(|error| tracing::warn!(ifindex, "has the new program: {error}"));
         }
     }

@@ -13,7 +13,10 @@ const MAPPED_BITS: u8 = 96;
 
 const RULE_PORTS: u8 = 0x1;
 const RULE_SOURCE_PORTS: u8 = 0x2;
-const RULE_DESTINATION_PORTS: u8 = 0x4;
+const RULE_SERVICES: u8 = 0x4;
+
+/// From so many bits on a prefix means its name servers too; a shorter one means everything, which they are not to depend on.
+const NARROW_BITS: u8 = 8;
 
 /// Rules that one destination prefix may hold.
 pub const MAX_RULES: usize = 16;
@@ -148,10 +151,12 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
         slot.protocol = rule.protocol.unwrap_or(0);
         if let Some(Ports { source, destination }) = &rule.ports {
             let flag = |ports: &RangeInclusive<u16>, flag| if *ports == (0..=u16::MAX) { 0 } else { flag };
-            slot.flags =
-                RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_DESTINATION_PORTS);
+            slot.flags = RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_SERVICES);
             (slot.source_min, slot.source_max) = (*source.start(), *source.end());
             (slot.destination_min, slot.destination_max) = (*destination.start(), *destination.end());
+        }
+        if prefix.bits >= NARROW_BITS {
+            slot.flags |= RULE_SERVICES;
         }
     }
     table.set(&selector_key(prefix), &selector)

@@ -306,7 +306,7 @@ fn the_node_stays_manageable_when_all_that_it_sends_is_selected() {
 }
 
 #[test]
-fn the_nodes_questions_for_names_and_addresses_are_replicated_where_a_rule_names_their_ports_alone() {
+fn the_nodes_questions_for_names_and_addresses_are_replicated_where_a_rule_means_them_alone() {
     let mut sender = node();
     let (v4, v6) = (udp4("203.0.113.9", b"x"), udp6("2001:db8:b::9", b"x"));
     let service = |port| [ports(v4.clone(), 50000, port), ports(v6.clone(), 50000, port)];
@@ -358,5 +358,11 @@ fn the_nodes_questions_for_names_and_addresses_are_replicated_where_a_rule_names
         for packet in &questions {
             assert_eq!(action(&sender, packet), expected, "{ports:?}: {packet:02x?}");
         }
+    }
+    for narrow in ["203.0.0.0/8", "2001:db8::/32"] {
+        sender.select(prefix(narrow), &[everything_of(7)]).unwrap();
+    }
+    for packet in &questions {
+        assert_eq!(action(&sender, packet), TC_ACT_REDIRECT, "a name server behind the peer: {packet:02x?}");
     }
 }

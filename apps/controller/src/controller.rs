@@ -230,7 +230,7 @@ impl Controller {
                         let before = std::mem::replace(&mut *view, View::of(entries));
                         // Told below, after what is new. A node may have been deleted and made again unseen.
                         touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
-                        touched.extend(before.nodes_that_differ(&view).map(Touched::Deleted));
+                        touched.extend(before.nodes_gone_in(&view).map(Touched::Deleted));
                         is_new = true;
                     }
                 }

@@ -112,14 +112,21 @@ impl View {
         Some((record, certificates.find(|issued| issued.serial == presented.serial)?))
     }
 
-    /// The nodes of this view of which the other one has none or another record.
-    pub(crate) fn nodes_that_differ(&self, other: &View) -> impl Iterator<Item = Name> {
-        let written = |node: Option<&NodeView>| Some(node?.record.as_ref()?.revision);
-        let differs = self
-            .nodes
-            .iter()
-            .filter(move |(name, node)| written(Some(node)) != written(other.nodes.get(*name)));
-        differs.map(|(name, _)| name.clone())
+    /// The nodes of this view that a later one does not have any more, or that it has as others of the same name: without a
+    /// certificate in common.
+    pub(crate) fn nodes_gone_in(&self, later: &View) -> impl Iterator<Item = Name> {
+        let serials = |record: &At<NodeRecord>| -> Vec<_> {
+            record.value.certificates.iter().map(|issued| issued.serial.clone()).collect()
+        };
+        let stays = move |name: &Name, before: &At<NodeRecord>| {
+            let now = later.nodes.get(name).and_then(|node| node.record.as_ref());
+            now.is_some_and(|now| {
+                let now = (now.revision, serials(now));
+                now.0 == before.revision || serials(before).iter().any(|serial| now.1.contains(serial))
+            })
+        };
+        let before = self.nodes.iter().filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
+        before.filter(move |(name, record)| !stays(name, record)).map(|(name, _)| name.clone())
     }
 
     /// A flow that exists.

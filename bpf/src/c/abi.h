@@ -72,7 +72,7 @@ struct selector_key {
 
 #define RULE_PORTS 0x1		   /* it is for some ports only, or for packets with ports */
 #define RULE_SOURCE_PORTS 0x2	   /* it is for some source ports only */
-#define RULE_DESTINATION_PORTS 0x4 /* it is for some destination ports only */
+#define RULE_SERVICES 0x4	   /* it is for some destination ports only or for a narrow prefix: name servers are meant too */
 
 /* Protocol 0 matches everything; ports are in host byte order, ranges inclusive. */
 struct rule {

@@ -128,9 +128,10 @@ static __always_inline bool is_service_port(__u8 protocol, __u16 port)
 	}
 }
 
-/* Whether a packet to that endpoint is what the node is managed by, finds its controllers and keeps its addresses by, or
- * measures its paths with: it must not depend on the paths and on the node at their other end. A rule that names source
- * ports means management ports among them, and one that names destination ports means those of name servers and DHCP.
+/* Whether a packet of this node to that endpoint is what the node is managed by, finds its controllers and keeps its
+ * addresses by, or measures its paths with: it must not depend on the paths and on the node at their other end. A rule that
+ * names source ports means management ports among them; one that names destination ports or has a narrow prefix means name
+ * servers and DHCP.
  * Not inlined: so the verifier looks at it once, and not at what follows for each of its outcomes.
  */
 __noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 rule_flags)
@@ -139,7 +140,7 @@ __noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 
 		return false;
 	if (to->protocol == IPPROTO_TCP && !(rule_flags & RULE_SOURCE_PORTS) && is_management_port(source_port))
 		return true;
-	if (!(rule_flags & RULE_DESTINATION_PORTS) && is_service_port(to->protocol, to->port))
+	if (!(rule_flags & RULE_SERVICES) && is_service_port(to->protocol, to->port))
 		return true;
 	return bpf_map_lookup_elem(&own_endpoints, to) != NULL;
 }
@@ -196,7 +197,8 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	to.port = packet.destination_port;
 	to.protocol = packet.protocol;
 	__builtin_memcpy(to.address, packet.destination, sizeof(to.address));
-	if (is_management(&to, packet.source_port, selected.flags))
+	/* What the node forwards came in by an interface. */
+	if (!skb->ingress_ifindex && is_management(&to, packet.source_port, selected.flags))
 		return pass(PASSED_MANAGEMENT);
 	if (flow->flags & (FLOW_TRANSPARENT | FLOW_WHOLE) || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
 	    probes_by_loop(skb, &policy))

@@ -76,7 +76,10 @@ impl SendClock {
         }
         self.kept = now;
         let file = self.file.clone();
-        self.keeping = Some(thread::spawn(move || write(&file, now)));
+        match thread::Builder::new().spawn(move || write(&file, now)) {
+            Ok(keeping) => self.keeping = Some(keeping),
+            Err(error) => self.note(Err(error)),
+        }
     }
 
     /// Says once that the clock cannot be kept, and once that it can be again.
