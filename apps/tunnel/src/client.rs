@@ -139,14 +139,16 @@ impl Client {
         let common = &config.common;
         let kill_switch = kill_switch.map(Arc::new);
         let mut tables: Vec<_> = kill_switch.iter().map(|kill_switch| kill_switch.table()).collect();
+        // Before anything that takes time, in which it would not be noticed that they are removed.
+        tables::keep(tables.clone())?;
         let dialer = Arc::new(Dialer::new(&config, kill_switch)?);
         let usage = Usage::read(config.usage_file.clone())?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
         let nat = config.masquerade.then(|| Nat::of_client(&common.interface)).transpose()?;
+        tables::keep(nat.iter().map(Nat::table).collect())?;
         tables.extend(nat.iter().map(Nat::table));
-        tables::keep(tables.clone())?;
         let to_session = watch::Sender::new(None);
         tokio::spawn(feed(Arc::clone(&device), to_session.subscribe()));
         let (mtu, mtus) = std::sync::mpsc::channel();

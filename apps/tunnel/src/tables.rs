@@ -5,9 +5,9 @@ use crate::netlink::Changes;
 use anyhow::{Context, Result, ensure};
 use nix::sys::socket::SockProtocol;
 use std::process::Command;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
 use tracing::{error, warn};
@@ -22,6 +22,10 @@ const RETRY: Duration = Duration::from_secs(2);
 /// The time between two looks, however often something changes.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// The least time after a table was made again until that is done once more: another program that keeps a table of the same
+/// name does not make this one replace it all the time.
+const RESTORE_PAUSE: Duration = Duration::from_secs(1);
+
 /// A table of the family `inet`. It stays in the kernel when this value goes.
 #[derive(Debug)]
 pub(crate) struct Table {
@@ -29,6 +33,8 @@ pub(crate) struct Table {
     /// None: it is not to be there.
     made: Mutex<Option<Made>>,
     restored: AtomicU64,
+    /// Whether the log says that nftables does not show it.
+    unlisted: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -36,12 +42,15 @@ struct Made {
     contents: String,
     /// As nftables shows it; none when it did not.
     listed: Option<String>,
+    restored_at: Option<Instant>,
+    /// Why it could not be looked at or made again the last time, if so.
+    failure: Option<String>,
 }
 
 impl Table {
     /// One that has not been made.
     pub(crate) fn named(name: String) -> Table {
-        Table { name, made: Mutex::new(None), restored: AtomicU64::new(0) }
+        Table { name, made: Mutex::new(None), restored: AtomicU64::new(0), unlisted: AtomicBool::new(false) }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -52,7 +61,7 @@ impl Table {
     pub(crate) fn make(&self, contents: String) -> Result<()> {
         let mut made = self.made();
         replace(&self.name, &contents)?;
-        *made = Some(Made { listed: list(&self.name), contents });
+        *made = Some(Made { listed: self.listed(), contents, restored_at: None, failure: None });
         Ok(())
     }
 
@@ -68,22 +77,71 @@ impl Table {
         self.restored.load(Relaxed)
     }
 
-    /// Makes it again unless it is as it was made.
-    fn restore(&self) -> Result<()> {
+    /// Makes it again unless it is as it was made. Returns when to look again at the latest.
+    fn look(&self) -> Duration {
         let mut made = self.made();
-        let Some(made) = &mut *made else { return Ok(()) };
-        let listed = list(&self.name);
-        if listed.is_some() && listed == made.listed {
-            return Ok(());
+        let Some(made) = &mut *made else { return LOOK_ANYWAY };
+        match self.restore(made) {
+            Ok(look_again) => {
+                made.failure = None;
+                look_again
+            }
+            Err(error) => {
+                let failure = format!("{error:#}");
+                if made.failure.as_ref() != Some(&failure) {
+                    error!(
+                        table = self.name,
+                        "this table of nftables may be gone and cannot be made again: {failure}"
+                    );
+                }
+                made.failure = Some(failure);
+                RETRY
+            }
+        }
+    }
+
+    fn restore(&self, made: &mut Made) -> Result<Duration> {
+        if self.is_as_made(made.listed.as_deref())? {
+            return Ok(LOOK_ANYWAY);
+        }
+        if let Some(wait) = made.restored_at.and_then(|at| RESTORE_PAUSE.checked_sub(at.elapsed())) {
+            return Ok(wait);
         }
         replace(&self.name, &made.contents)?;
-        made.listed = list(&self.name);
+        made.restored_at = Some(Instant::now());
+        made.listed = self.listed();
         self.restored.fetch_add(1, Relaxed);
         warn!(
             table = self.name,
             "somebody changed or removed this table of nftables: it has been made again"
         );
-        Ok(())
+        Ok(LOOK_ANYWAY)
+    }
+
+    /// Whether it is as it was made, or at least there where nftables did not show it.
+    fn is_as_made(&self, listed: Option<&str>) -> Result<bool> {
+        let Some(listed) = listed else { return is_there(&self.name) };
+        match list(&self.name) {
+            Ok(now) => Ok(now == listed),
+            Err(error) => match is_there(&self.name)? {
+                true => Err(error),
+                false => Ok(false),
+            },
+        }
+    }
+
+    /// As nftables shows it, now that it has been made.
+    fn listed(&self) -> Option<String> {
+        let listed = list(&self.name);
+        if let Err(error) = &listed
+            && !self.unlisted.swap(true, Relaxed)
+        {
+            warn!(
+                table = self.name,
+                "nftables does not show this table: only its removal is noticed, other changes are not: {error:#}"
+            );
+        }
+        listed.ok()
     }
 
     fn made(&self) -> MutexGuard<'_, Option<Made>> {
@@ -99,22 +157,15 @@ pub(crate) fn keep(tables: Vec<Arc<Table>>) -> Result<()> {
     let changes = Changes::subscribe(SockProtocol::NetlinkNetFilter, NFTABLES_GROUP)
         .context("cannot hear of changes to nftables")?;
     tokio::spawn(async move {
-        let mut look_anyway = LOOK_ANYWAY;
         loop {
-            // That nothing was heard is as good a reason to look as that something was.
-            let _ = timeout(look_anyway, changes.next(Duration::ZERO)).await;
+            // First of all: changes from before the subscription are not heard of.
             let kept = tables.clone();
-            let restore = move || kept.iter().try_for_each(|table| table.restore());
-            look_anyway = match spawn_blocking(restore).await {
-                Ok(Ok(())) => LOOK_ANYWAY,
-                Ok(Err(error)) => {
-                    error!("a table of nftables that is gone cannot be made again: {error:#}");
-                    RETRY
-                }
-                // The program ends.
-                Err(_) => return,
-            };
+            let look = move || kept.iter().map(|table| table.look()).min().unwrap_or(LOOK_ANYWAY);
+            // It fails when the program ends.
+            let Ok(look_again) = spawn_blocking(look).await else { return };
             sleep(PAUSE).await;
+            // That nothing was heard is as good a reason to look as that something was.
+            let _ = timeout(look_again, changes.next(Duration::ZERO)).await;
         }
     });
     Ok(())
@@ -122,13 +173,22 @@ pub(crate) fn keep(tables: Vec<Arc<Table>>) -> Result<()> {
 
 /// The names of the tables of the family `inet`; none without nftables.
 pub(crate) fn names() -> Vec<String> {
-    let tables = ask(&["list", "tables", "inet"]).unwrap_or_default();
-    tables.lines().filter_map(|line| line.trim().strip_prefix("table inet ").map(str::to_owned)).collect()
+    known().unwrap_or_default()
+}
+
+fn is_there(name: &str) -> Result<bool> {
+    Ok(known()?.iter().any(|known| known == name))
+}
+
+fn known() -> Result<Vec<String>> {
+    let tables = ask(&["list", "tables", "inet"])?;
+    let name = |line: &str| line.trim().strip_prefix("table inet ").map(str::to_owned);
+    Ok(tables.lines().filter_map(name).collect())
 }
 
 /// A table without its counters and without what is in its named sets.
-fn list(name: &str) -> Option<String> {
-    ask(&["--stateless", "--terse", "list", "table", "inet", name]).ok()
+fn list(name: &str) -> Result<String> {
+    ask(&["--stateless", "--terse", "list", "table", "inet", name])
 }
 
 fn ask(arguments: &[&str]) -> Result<String> {
