@@ -57,7 +57,8 @@ struct RunArgs {
 struct ClientArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Close what the kill switch closes and end: for the time before the network and the client are started
+    /// Close what the kill switch closes and end: for the time before the network and the client are started. Does nothing
+    /// while the client runs
     #[arg(long, conflicts_with = "check")]
     close: bool,
     /// Open what the kill switch closed, which it stays when the client ends, and end
@@ -72,7 +73,7 @@ pub fn run(args: &Args) -> Result<()> {
             let config = ClientConfig::read(&args.run.config)?;
             match args {
                 ClientArgs { release: true, .. } => client::kill_switch::release(&config),
-                ClientArgs { close: true, .. } => client::kill_switch::apply(&config).map(drop),
+                ClientArgs { close: true, .. } => client::kill_switch::close(&config),
                 ClientArgs { run: RunArgs { check: true, .. }, .. } => Ok(()),
                 _ => {
                     // Before anything else, because what comes next may fail.

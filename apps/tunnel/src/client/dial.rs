@@ -13,6 +13,7 @@ use hawser_quic::Live;
 use noq::{Connection, Endpoint, RecvStream, SendStream, TokioRuntime};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::process::Command;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
@@ -92,12 +93,17 @@ impl Dialer {
         uplink_socket(SocketAddr::new(own, 0), interface, mark)
     }
 
+    /// Lets packets to the servers pass the kill switch, if there is one.
+    pub(crate) async fn let_out(&self, servers: &[ServerEntry]) -> Result<()> {
+        let Some(kill_switch) = self.kill_switch.clone() else { return Ok(()) };
+        let addresses: Vec<_> = servers.iter().flat_map(|server| &server.addresses).copied().collect();
+        spawn_blocking(move || kill_switch.let_out(addresses)).await?
+    }
+
     /// Connects to the server over the uplink, whose device and address it keeps to.
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &ServerEntry) -> Result<Dialed> {
         let (own, remote) = pair(uplink, server)?;
-        if let Some(kill_switch) = self.kill_switch.clone() {
-            spawn_blocking(move || kill_switch.let_out(remote)).await??;
-        }
+        self.let_out(slice::from_ref(server)).await?;
         let mtu = match uplink.mtu {
             Some(mtu) => mtu,
             None => interface_mtu(&uplink.interface)?,

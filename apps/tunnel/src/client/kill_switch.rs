@@ -61,17 +61,30 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
     Ok(None)
 }
 
+/// Closes what the configuration closes, as [`apply`] does, unless the client runs: that keeps rules which are as good, and let
+/// out the servers that a controller has named, too.
+pub(crate) fn close(config: &ClientConfig) -> Result<()> {
+    let tun = &config.common.interface;
+    if client_runs(config) {
+        info!("{tun} is there: the client runs and keeps its own rules, which stay as they are");
+        return Ok(());
+    }
+    apply(config).map(drop)
+}
+
 /// Opens what is closed.
 ///
 /// # Errors
 /// While the client runs, which would close it again.
 pub(crate) fn release(config: &ClientConfig) -> Result<()> {
     let tun = &config.common.interface;
-    ensure!(
-        interface::index(tun).is_none(),
-        "{tun} is there: stop the client first, which keeps this closed"
-    );
+    ensure!(!client_runs(config), "{tun} is there: stop the client first, which keeps this closed");
     Table::named(table(config)).remove()
+}
+
+/// The device is gone as soon as the client has ended, however it did.
+fn client_runs(config: &ClientConfig) -> bool {
+    interface::index(&config.common.interface).is_some()
 }
 
 impl KillSwitch {
@@ -80,11 +93,12 @@ impl KillSwitch {
         Arc::clone(&self.table)
     }
 
-    /// Lets the tunnel's own packets to a server out; waits for nftables.
-    pub(crate) fn let_out(&self, server: SocketAddr) -> Result<()> {
+    /// Lets the tunnel's own packets to servers out; waits for nftables if one of them is new.
+    pub(crate) fn let_out(&self, new: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut more = servers.clone();
-        if more.insert(canonical(server)) {
+        more.extend(new.into_iter().map(canonical));
+        if more.len() > servers.len() {
             self.table.make(rules(&self.config, &more)).context("kill_switch")?;
             *servers = more;
         }

@@ -26,6 +26,8 @@ pub(crate) async fn finished(search: &mut Option<JoinHandle<Found>>) -> Found {
 /// Tries all servers over all uplinks at once. Of those that answer about as soon as the first one, the one with the
 /// lowest round-trip time is taken.
 pub(crate) async fn search(dialer: Arc<Dialer>, uplinks: Vec<Uplink>, servers: Vec<ServerEntry>) -> Found {
+    // All at once, so that none is late because others were let out before it. If it fails, each attempt says so.
+    let _ = dialer.let_out(&servers).await;
     let mut attempts = JoinSet::new();
     for server in servers {
         for uplink in &uplinks {

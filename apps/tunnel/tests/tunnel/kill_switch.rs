@@ -199,6 +199,13 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
     has_session(&client);
     car.is_served();
     assert!(!car.command("--release", &switch(ALL)), "the client keeps it closed");
+    let table = || nft(&car.rig.client, "list table inet hawser_hawser_tun_kill_switch");
+    assert!(table().contains("10.9.0.0/24"), "a network behind the client, which the file leaves open");
+    let bare = format!("routes = {ALL}\nkill_switch = true\nbare = [\"10.1.0.0/23\"]\n");
+    assert!(car.command("--close", &bare), "there is nothing to do");
+    assert!(table().contains("10.9.0.0/24"), "the client's rules stay");
+    let restored = client.until("a status", |_| true).tables_restored;
+    assert_eq!(restored, 0, "nobody has changed them meanwhile");
     assert!(client.process.stop(PATIENCE).unwrap().success());
     assert_eq!(car.leaked(), [0, 0], "after an orderly end");
 
