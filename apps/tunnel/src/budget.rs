@@ -12,11 +12,14 @@ const IDLE: u64 = 128 << 10;
 const FIRST: u64 = IDLE + STREAM_BYTES;
 
 /// The memory of all sessions. Beyond two thirds of it nobody else is let in, and only sessions that keep less than their
-/// share of the last third may keep more: a greedy one leaves the others room.
+/// share of the last third may keep more: a greedy one leaves the others room. What connections may have received and nobody has
+/// read fills the two thirds too, but takes nobody's share: it is no figure but the most that it can be.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
     used: AtomicU64,
+    /// The part of `used` that may be unread.
+    unread: AtomicU64,
     sessions: AtomicU64,
 }
 
@@ -27,11 +30,18 @@ pub(crate) struct Claim {
     /// For being there, and for packets.
     fixed: u64,
     kept: u64,
+    /// What its connections may have received that it has not read.
+    unread: u64,
 }
 
 impl Budget {
     pub(crate) fn new(limit: ByteSize) -> Arc<Budget> {
-        Arc::new(Budget { limit: limit.0, used: AtomicU64::new(0), sessions: AtomicU64::new(0) })
+        Arc::new(Budget {
+            limit: limit.0,
+            used: AtomicU64::new(0),
+            unread: AtomicU64::new(0),
+            sessions: AtomicU64::new(0),
+        })
     }
 
     /// Whether another session may begin.
@@ -43,7 +53,7 @@ impl Budget {
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
         self.sessions.fetch_add(1, Relaxed);
         self.used.fetch_add(FIRST, Relaxed);
-        Claim { of: Arc::clone(self), fixed: FIRST, kept: 0 }
+        Claim { of: Arc::clone(self), fixed: FIRST, kept: 0, unread: 0 }
     }
 
     /// What all of them keep.
@@ -53,32 +63,42 @@ impl Budget {
 }
 
 impl Claim {
-    /// The session keeps so many bytes of packets now, and has so many connections, each of which may keep what its stream may.
-    pub(crate) fn set(&mut self, kept: u64, connections: usize) {
+    /// The session keeps `kept` bytes of packets now, and has so many connections, each of which may keep what its stream may, and
+    /// all of which may have received `unread` bytes that it has not read.
+    pub(crate) fn set(&mut self, kept: u64, connections: usize, unread: u64) {
         let fixed = IDLE + connections as u64 * STREAM_BYTES;
-        // Wraps around to less where it is less.
-        self.of.used.fetch_add((fixed + kept).wrapping_sub(self.fixed + self.kept), Relaxed);
-        (self.fixed, self.kept) = (fixed, kept);
+        // Both wrap around to less where it is less.
+        self.of.used.fetch_add((fixed + kept + unread).wrapping_sub(self.all()), Relaxed);
+        self.of.unread.fetch_add(unread.wrapping_sub(self.unread), Relaxed);
+        (self.fixed, self.kept, self.unread) = (fixed, kept, unread);
     }
 
     /// Whether the session may keep more than it does.
     pub(crate) fn may_grow(&self) -> bool {
-        let Budget { limit, used, sessions } = &*self.of;
+        let Budget { limit, used, unread, sessions } = &*self.of;
         let (used, share) = (used.load(Relaxed), limit / 3 / sessions.load(Relaxed).max(1));
-        used < limit / 3 * 2 || used < *limit && self.kept < share
+        // Other sessions change the two sums meanwhile, one after the other.
+        let known = used.saturating_sub(unread.load(Relaxed));
+        used < limit / 3 * 2 || known < *limit && self.kept < share
+    }
+
+    fn all(&self) -> u64 {
+        self.fixed + self.kept + self.unread
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
         self.of.sessions.fetch_sub(1, Relaxed);
-        self.of.used.fetch_sub(self.fixed + self.kept, Relaxed);
+        self.of.used.fetch_sub(self.all(), Relaxed);
+        self.of.unread.fetch_sub(self.unread, Relaxed);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::quic::RECEIVED_BYTES;
 
     const LIMIT: u64 = 30 << 20;
     const STEP: u64 = 100_000;
@@ -88,7 +108,7 @@ mod tests {
         let may = session.0.may_grow();
         if may {
             session.1 += STEP;
-            session.0.set(session.1, 1);
+            session.0.set(session.1, 1, 0);
         }
         may
     }
@@ -127,9 +147,9 @@ mod tests {
         assert_eq!(sessions.len() as u64, LIMIT / 3 * 2 / FIRST);
         sessions.pop();
         assert!(budget.has_room());
-        sessions[0].set(10 * FIRST, 1);
+        sessions[0].set(10 * FIRST, 1, 0);
         assert!(!budget.has_room());
-        sessions[0].set(0, 1);
+        sessions[0].set(0, 1, 0);
         assert!(budget.has_room());
     }
 
@@ -141,11 +161,41 @@ mod tests {
             sessions.push((budget.claim(), 0));
         }
         // Further connections nobody has to ask for.
-        sessions.iter_mut().take(10).for_each(|session| session.0.set(0, 2));
+        sessions.iter_mut().take(10).for_each(|session| session.0.set(0, 2, 0));
         assert!(budget.used().0 > LIMIT / 3 * 2);
         let share = LIMIT / 3 / sessions.len() as u64;
         assert!(sessions.iter_mut().all(|session| session.0.may_grow()));
-        sessions[0].0.set(share, 1);
+        sessions[0].0.set(share, 1, 0);
         assert!(!sessions[0].0.may_grow() && sessions[1].0.may_grow());
+    }
+
+    #[test]
+    fn what_may_be_unread_keeps_new_sessions_out_and_takes_nobodys_share() {
+        const SESSIONS: u64 = 8;
+        let budget = Budget::new(ByteSize(LIMIT));
+        let mut sessions: Vec<_> = (0..SESSIONS).map(|_| budget.claim()).collect();
+        let (unread, share) = (2 * RECEIVED_BYTES, LIMIT / 3 / SESSIONS);
+        sessions.iter_mut().for_each(|session| session.set(share - 1, 2, unread));
+        assert!(budget.used().0 > LIMIT, "two connections of each may fill it");
+        assert!(!budget.has_room());
+        assert!(sessions.iter().all(Claim::may_grow));
+        sessions[0].set(share, 2, unread);
+        assert!(!sessions[0].may_grow() && sessions[1].may_grow(), "no more than its share");
+        sessions.iter_mut().for_each(|session| session.set(share, 2, 0));
+        assert!(budget.has_room());
+        assert!(sessions.iter().all(Claim::may_grow), "all was read");
+        sessions[0].set(0, 2, unread);
+        drop(sessions);
+        assert_eq!(budget.used(), ByteSize(0));
+        assert_eq!(budget.unread.load(Relaxed), 0);
+    }
+
+    #[test]
+    fn known_memory_has_its_limit_whatever_may_be_unread() {
+        let budget = Budget::new(ByteSize(LIMIT));
+        let (mut greedy, mut modest) = (budget.claim(), budget.claim());
+        greedy.set(LIMIT, 1, RECEIVED_BYTES);
+        modest.set(0, 1, RECEIVED_BYTES);
+        assert!(!greedy.may_grow() && !modest.may_grow());
     }
 }

@@ -297,8 +297,8 @@ impl Session {
     fn claim(&mut self, packets: usize, batches: usize) {
         let channels = (packets + batches * BATCH) as u64 * u64::from(self.settings.mtu);
         let unread: u64 = self.paths.iter().flatten().map(Path::unread_bytes).sum();
-        let kept = self.endpoint.memory().0 + channels + self.queued_bytes + unread;
-        self.settings.claim.set(kept, self.paths.iter().flatten().count());
+        let kept = self.endpoint.memory().0 + channels + self.queued_bytes;
+        self.settings.claim.set(kept, self.paths.iter().flatten().count(), unread);
     }
 
     fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {
