@@ -91,7 +91,7 @@ fn pattern(length: usize) -> Vec<u8> {
 
 fn tcp_both_ways(address: &str) {
     let address: IpAddr = address.parse().unwrap();
-    let pair = Pair::create("tcp");
+    let pair = Pair::create(if address.is_ipv4() { "tcp4" } else { "tcp6" });
     let (packets, writes) = pair.carry(|[one, other]| {
         let listener = other.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
         let port = listener.local_addr().unwrap().port();

@@ -1,6 +1,6 @@
 //! An agent starts with what works, and what its file says is then what the kernel holds.
 
-use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp};
+use crate::rig::{IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp};
 use crate::support::{connect, wait};
 use hawser_lab::edges::{Agent, Edge, Edges, Replication, Sender};
 use hawser_lab::topology::Lab;
@@ -188,8 +188,9 @@ fn the_mode_of_xdp_follows_the_file_and_nothing_is_lost() {
 }
 
 /// Second copies that pass while one interface has the new tables and the other one not yet: the kernel waits for its
-/// readers in between, tens of milliseconds on a busy machine.
-const WHILE_TABLES_ARE_REPLACED: u64 = 200;
+/// readers in between, tens of milliseconds, and hundreds where other tests replace theirs. Without new tables all would be
+/// doubled until the next start, for more than a second.
+const WHILE_TABLES_ARE_REPLACED: u64 = RATE_PPS as u64;
 
 #[test]
 fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
