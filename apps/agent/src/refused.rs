@@ -18,7 +18,7 @@ pub(crate) struct Refused {
     flows: BTreeMap<FlowId, Seen>,
 }
 
-/// What was last seen of a flow.
+/// The state of a flow's current period.
 #[derive(Debug, Default)]
 struct Seen {
     /// The counters when the period began.

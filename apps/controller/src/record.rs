@@ -46,6 +46,11 @@ impl NodeRecord {
         (tenant, signal_key, certificates) == (&other.tenant, &other.signal_key, &other.certificates)
     }
 
+    /// The accepted certificate with that serial number.
+    pub(crate) fn certificate(&self, serial: &str) -> Option<&Issued> {
+        self.certificates.iter().find(|issued| issued.serial == serial)
+    }
+
     /// The revision in which it was changed on request last; `written`: the one that wrote the record.
     pub(crate) fn changed_in(&self, written: Revision) -> Revision {
         self.changed_in.unwrap_or(written)

@@ -45,8 +45,7 @@ fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64
             continue;
         }
         left += 1;
-        let name = entry.name.split_once('/').map_or(&*entry.name, |(node, _)| node);
-        let thing = (&entry.actor.name, &entry.kind, name);
+        let thing = (&entry.actor.name, &entry.kind, entry.owner());
         by_actor.entry(counted_as(&entry.actor)).or_default().entry(thing).or_default().push_back(key);
     }
     let count = |things: &BTreeMap<_, VecDeque<_>>| things.values().map(VecDeque::len).sum();

@@ -108,21 +108,17 @@ impl View {
     /// The node whose certificate was presented, and the certificate, unless it was revoked or replaced.
     pub(crate) fn accepted(&self, presented: &Presented) -> Option<(&At<NodeRecord>, &Issued)> {
         let (_, record) = self.node(&presented.node)?;
-        let mut certificates = record.value.certificates.iter();
-        Some((record, certificates.find(|issued| issued.serial == presented.serial)?))
+        Some((record, record.value.certificate(&presented.serial)?))
     }
 
-    /// The nodes of this view that a later one does not have any more, or that it has as others of the same name: without a
-    /// certificate in common.
+    /// The nodes of this view that a later one does not have any more, or that it has as others of the same name: changed, and
+    /// without a certificate in common.
     pub(crate) fn nodes_gone_in(&self, later: &View) -> impl Iterator<Item = Name> {
-        let serials = |record: &At<NodeRecord>| -> Vec<_> {
-            record.value.certificates.iter().map(|issued| issued.serial.clone()).collect()
-        };
         let stays = move |name: &Name, before: &At<NodeRecord>| {
-            let now = later.nodes.get(name).and_then(|node| node.record.as_ref());
-            now.is_some_and(|now| {
-                let now = (now.revision, serials(now));
-                now.0 == before.revision || serials(before).iter().any(|serial| now.1.contains(serial))
+            later.node(name).is_some_and(|(_, now)| {
+                let mut certificates = before.value.certificates.iter();
+                now.revision == before.revision
+                    || certificates.any(|issued| now.value.certificate(&issued.serial).is_some())
             })
         };
         let before = self.nodes.iter().filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
@@ -346,5 +342,28 @@ mod tests {
             prop_assert_eq!(view.nodes.len(), new.nodes.len());
             prop_assert_eq!(view.flows.len(), new.flows.len());
         }
+    }
+    #[test]
+    fn nodes_that_went_or_were_made_anew_unseen_are_gone() {
+        let node = |name: &str, serial: Option<&str>, revision| {
+            let issued = |serial: &str| Issued { serial: serial.to_owned(), expires_unix_ms: 0 };
+            let certificates = serial.map(issued).into_iter().collect();
+            let record = NodeRecord { certificates, ..NodeRecord::of("t".parse().unwrap()) };
+            Entry { key: format!("node/{name}").into(), value: emit(&record).into(), revision }
+        };
+        let before = View::of(vec![
+            node("idle", None, 1),
+            node("changed", Some("01"), 2),
+            node("deleted", Some("02"), 3),
+            node("made-anew", Some("03"), 4),
+        ]);
+        let later = View::of(vec![
+            node("idle", None, 1),
+            node("changed", Some("01"), 5),
+            node("made-anew", Some("04"), 6),
+            node("new", Some("05"), 7),
+        ]);
+        let gone: Vec<Name> = before.nodes_gone_in(&later).collect();
+        assert_eq!(gone.iter().map(Name::as_str).collect::<Vec<_>>(), ["deleted", "made-anew"]);
     }
 }

@@ -31,10 +31,9 @@ pub(crate) struct Filter {
 
 impl Filter {
     fn takes(&self, entry: &AuditEntry) -> bool {
-        let node = entry.name.split_once('/').map_or(&*entry.name, |(node, _)| node);
         is_wanted(self.actor.as_deref(), &entry.actor.name)
             && is_wanted(self.kind.as_deref(), &entry.kind)
-            && [&*entry.name, node].iter().any(|name| is_wanted(self.name.as_deref(), name))
+            && [&*entry.name, entry.owner()].iter().any(|name| is_wanted(self.name.as_deref(), name))
     }
 }
 

@@ -104,7 +104,7 @@ struct Client {
     status_file: StatusFile,
     /// What was written last, for metrics.
     shown: Arc<Mutex<Status>>,
-    /// Of the firewall; they are made again when somebody else removes them.
+    /// Tables of nftables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
 }
@@ -120,7 +120,7 @@ struct Current {
     tasks: JoinSet<()>,
     cost: CostLevel,
     silent_since: Option<std::time::Instant>,
-    /// What the status says that does not change all the time: paths, whether they wait, and the MTU.
+    /// The slow part of the status: each path with whether it is on standby, and the MTU. A change has it written at once.
     shape: (Vec<(String, bool)>, u16),
 }
 

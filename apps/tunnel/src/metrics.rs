@@ -94,7 +94,7 @@ fn text(status: &Status) -> String {
     page.family(
         "tables_restored_total",
         "counter",
-        "Tables of nftables made again because somebody else had changed or removed them",
+        "Tables of nftables restored after another program changed or removed them",
     );
     page.value("tables_restored_total", &[], status.tables_restored);
     session_metrics(&mut page, status);

@@ -40,7 +40,7 @@ impl Nat {
         Ok(Nat { table: Arc::new(table) })
     }
 
-    /// What is to be kept as it is.
+    /// The table of nftables that holds the rules.
     pub(crate) fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table)
     }

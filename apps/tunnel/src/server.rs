@@ -65,7 +65,7 @@ pub(crate) struct Server {
     /// Whether the server is about to end.
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) routes: Arc<Routes>,
-    /// Of the firewall; they are made again when somebody else removes them.
+    /// Tables of nftables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
     /// Sessions or paths have changed.
     pub(crate) changed: Notify,

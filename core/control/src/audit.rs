@@ -33,6 +33,13 @@ pub struct AuditEntry {
     pub after: Option<u64>,
 }
 
+impl AuditEntry {
+    /// The name of the changed thing, without that of a part: of an enrolment token (`NODE/ID`) the node.
+    pub fn owner(&self) -> &str {
+        self.name.split_once('/').map_or(&self.name, |(owner, _)| owner)
+    }
+}
+
 /// The author of a change.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]

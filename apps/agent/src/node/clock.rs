@@ -101,7 +101,10 @@ impl SendClock {
     }
 }
 
-/// What is kept; none when there is no file yet. The error says why a file tells nothing.
+/// Reads the clock that was kept, microseconds; none when there is no file yet.
+///
+/// # Errors
+/// Why the file cannot be used: it cannot be read, or holds no number.
 fn read(file: &Path) -> Result<Option<u64>, String> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),

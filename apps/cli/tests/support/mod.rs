@@ -1,4 +1,4 @@
-//! What the tests of agents share: the program, a network that delivers at once, and patience.
+//! Helpers of the tests of agents: the path of the program, a network without delay, and waiting with a deadline.
 
 use hawser_lab::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathId;

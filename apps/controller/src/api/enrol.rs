@@ -152,7 +152,7 @@ impl Controller {
         node: &Name,
         request: &SigningRequest,
     ) -> Option<Certificate> {
-        let issued = record.certificates.iter().find(|issued| issued.serial == used.serial)?;
+        let issued = record.certificate(&used.serial)?;
         let is_same = used.key_sha256 == request.key_sha256();
         let (pem, issued, renew_unix_ms) = (used.certificate.clone(), issued.clone(), used.renew_unix_ms);
         is_same.then(|| self.answer(node, NodeCertificate { pem, issued, renew_unix_ms }))

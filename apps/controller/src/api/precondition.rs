@@ -1,7 +1,7 @@
 //! `ETag` and `If-Match` (RFC 9110, sections 8.8.3 and 13.1.1): no change overwrites another one that its author has not seen.
 //!
-//! A tag is the revision of the last change on request; reports of nodes do not change it, nor does the removal of expired tokens. The handler compares it with
-//! the revision that it has read, and the store's transaction expects that revision.
+//! A tag is the revision of the last change on request; reports of nodes do not change it, nor does the removal of expired
+//! tokens. The handler compares it with the revision that it has read, and the store's transaction expects that revision.
 
 use super::refusal::Refusal;
 use crate::controller::Controller;

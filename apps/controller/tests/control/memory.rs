@@ -170,6 +170,11 @@ async fn skip_answer(connection: &mut TlsStream<TcpStream>) {
     connection.read_exact(&mut body).await.unwrap();
 }
 
+fn are_open(connections: &[JoinHandle<()>]) {
+    let is_open = |connection: &JoinHandle<()>| !connection.is_finished();
+    assert!(connections.iter().all(is_open), "all are open while it is measured");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn answers_that_are_not_taken_cost_little() {
     let victim = Victim::start(PATIENT_S).await;
@@ -178,10 +183,7 @@ async fn answers_that_are_not_taken_cost_little() {
         connections.push(victim.take_nothing("/openapi.json", 0).await);
     }
     victim.has_kept_its_memory();
-    assert!(
-        connections.iter().all(|connection| !connection.is_finished()),
-        "all are open while it is measured"
-    );
+    are_open(&connections);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -190,10 +192,7 @@ async fn many_connections_that_take_little_cost_little() {
     let attack = (0..100).map(|number| victim.take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2]));
     let connections = futures_util::future::join_all(attack).await;
     victim.has_kept_its_memory();
-    assert!(
-        connections.iter().all(|connection| !connection.is_finished()),
-        "all are open while it is measured"
-    );
+    are_open(&connections);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,6 +1,6 @@
 //! Two controllers on one store, called without a port.
 
-use super::{PATIENCE, in_time};
+use super::{PATIENCE, until};
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, ETAG, IF_MATCH};
@@ -14,7 +14,6 @@ use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::time::Duration;
 use tempfile::TempDir;
 use tower::ServiceExt;
 
@@ -146,12 +145,7 @@ impl Pair {
 
     /// Waits until one of them decides.
     pub(crate) async fn leads(&self) {
-        in_time(async {
-            while !self.controllers.iter().any(|(server, _)| server.leads()) {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-            }
-        })
-        .await;
+        until(async || self.controllers.iter().any(|(server, _)| server.leads())).await;
     }
 
     /// Ends the one that decides.

@@ -86,6 +86,16 @@ pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
 }
 
+/// Waits until the condition holds.
+pub(crate) async fn until(holds: impl AsyncFn() -> bool) {
+    in_time(async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+}
+
 pub(crate) async fn next(watch: &mut Watch) -> Change {
     in_time(watch.next()).await.expect("the watch goes on").expect("a change")
 }

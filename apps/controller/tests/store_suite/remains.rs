@@ -1,10 +1,9 @@
 //! State that outlives its cause: of deleted nodes in the memory of controllers, and expired tokens in the store.
 
 use super::controllers::Pair;
-use super::{Subject, in_time};
+use super::{Subject, until};
 use hawser_controller::store::Write;
 use serde_json::{Value, json};
-use std::time::Duration;
 use tempfile::TempDir;
 
 pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subject: &impl Subject) {
@@ -29,19 +28,9 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
     assert!((1..20).contains(&registrations), "{registrations}");
 
     // The other controller deletes the node and makes one of the same name.
-    in_time(async {
-        while pair.call(0, "DELETE", "/v1/nodes/edge", None).await.0 != 204 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until(async || pair.call(0, "DELETE", "/v1/nodes/edge", None).await.0 == 204).await;
     let after = pair.enrol(0, "edge").await;
-    in_time(async {
-        while pair.call_as(&after, 1, "GET", "/v1/me", None).await.0 != 200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until(async || pair.call_as(&after, 1, "GET", "/v1/me", None).await.0 == 200).await;
     let (status, report) = pair.call(1, "GET", "/v1/reports/edge", None).await;
     assert_eq!(status, 404, "{report}");
     let (_, node) = pair.call(1, "GET", "/v1/nodes/edge", None).await;
@@ -62,25 +51,15 @@ pub(crate) async fn a_sweep_of_expired_tokens_changes_no_tag(subject: &impl Subj
     ];
     let tag = format!("\"{}\"", store.commit(writes).await.expect("written"));
     let pair = Pair::start(&store).await;
-    in_time(async {
-        let is_swept = async || {
-            let node = store.get("node/edge").await.expect("read").expect("held");
-            let node: Value = serde_json::from_slice(&node.value).expect("JSON");
-            node["enrolments"] == json!([])
-        };
-        while !is_swept().await {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
+    until(async || {
+        let node = store.get("node/edge").await.expect("read").expect("held");
+        let node: Value = serde_json::from_slice(&node.value).expect("JSON");
+        node["enrolments"] == json!([])
     })
     .await;
     // Makes sure that both have seen the sweep.
     assert_eq!(pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "later" }))).await.0, 201);
-    in_time(async {
-        while pair.call(1, "GET", "/v1/tenants/later", None).await.0 != 200 {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    })
-    .await;
+    until(async || pair.call(1, "GET", "/v1/tenants/later", None).await.0 == 200).await;
     for whom in [0, 1] {
         assert_eq!(pair.tag(whom, "/v1/nodes/edge").await, tag);
     }

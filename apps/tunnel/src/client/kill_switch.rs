@@ -2,6 +2,7 @@
 
 use crate::config::{ClientConfig, Prefix};
 use crate::nat::table_of;
+use crate::session::canonical;
 use crate::tables::{self, Table};
 use anyhow::{Context, Result, ensure};
 use hawser_io::interface;
@@ -13,10 +14,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::{info, warn};
 
-/// Of the tunnel's own packets, which no other process without CAP_NET_ADMIN or CAP_NET_RAW can give itself.
+/// The mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW to set it.
 pub(crate) const MARK: u32 = 14752;
 
-/// What the names of these tables end in.
+/// The last part of a kill switch table's name.
 const TABLES: &str = "_kill_switch";
 
 /// Rules that close what the configuration closes. They stay when this value goes.
@@ -88,7 +89,7 @@ fn client_runs(config: &ClientConfig) -> bool {
 }
 
 impl KillSwitch {
-    /// What is to be kept as it is.
+    /// The table of nftables that holds the rules.
     pub(crate) fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table)
     }
@@ -127,11 +128,6 @@ fn is_missing(error: &anyhow::Error) -> bool {
 
 fn table(config: &ClientConfig) -> String {
     format!("{}{TABLES}", table_of(&config.common.interface))
-}
-
-/// As it is on the wire.
-fn canonical(server: SocketAddr) -> SocketAddr {
-    SocketAddr::new(server.ip().to_canonical(), server.port())
 }
 
 /// Lets out the packets that have the mark, are of this process's user and go to a server.
