@@ -21,6 +21,7 @@ use libbpf_rs::btf::Btf;
 use libbpf_rs::btf::types::Func;
 use libbpf_rs::skel::{OpenSkel, Skel, SkelBuilder};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +42,23 @@ pub struct SenderOptions {
     /// What is added to the microseconds since the machine started (`CLOCK_BOOTTIME`) for send times, which must be greater
     /// than those of every sender before.
     pub clock_offset_micros: u64,
+    /// The paths that may be described later: the kernel verifies a program for each.
+    pub paths: PathSet,
+    /// Whether what passes through this node may be replicated later.
+    pub transit: bool,
+    /// Whether what this node itself sends may be replicated later.
+    pub local: bool,
+}
+
+impl SenderOptions {
+    /// Whether a program of `replicate_xdp` is needed. Most of the time of loading goes into verifying programs.
+    fn uses(&self, program: &OsStr) -> bool {
+        match program.to_str() {
+            Some("replicate") => self.transit,
+            Some("replicate_looped") => self.local,
+            _ => PathId::all().all(|path| self.paths.contains(path) || program != &*path_program(path)),
+        }
+    }
 }
 
 /// One path to the receiving node.
@@ -132,6 +150,10 @@ impl Sender {
         rodata.port = options.port;
         rodata.clock_offset_us = options.clock_offset_micros;
         open.maps.selectors.set_max_entries(MAX_SELECTORS).map_err(&failed)?;
+        for mut program in open.open_object_mut().progs_mut() {
+            let is_used = options.uses(program.name());
+            program.set_autoload(is_used);
+        }
         let xdp = open.load().map_err(&failed)?;
 
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -163,13 +185,19 @@ impl Sender {
     }
 
     /// Describes a path, or takes it out, while packets fly. A flow without any path left takes the default route.
+    ///
+    /// # Panics
+    /// With a path that [`SenderOptions::paths`] does not have.
     pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
         let index = path.index();
         let before = self.paths[index];
         match description {
             Some(end) => {
                 self.xdp.maps.tx_paths.set(&(index as u32), &end.row(self.port))?;
-                self.sets.set(path, Some((end.ifindex, fd(path_program(&self.xdp, path)))))?;
+                let name = path_program(path);
+                let program = self.xdp.object().progs().find(|program| program.name() == &*name);
+                let program = program.filter(|program| program.autoload()).expect("a path of the options");
+                self.sets.set(path, Some((end.ifindex, fd(&program))))?;
                 self.drops.add(end.ifindex)?;
                 self.paths[index] = description;
                 self.write_routes();
@@ -410,20 +438,9 @@ impl Sender {
     }
 }
 
-/// The program that writes the headers of a path.
-fn path_program<'a>(xdp: &'a ReplicateXdpSkel<'static>, path: PathId) -> &'a libbpf_rs::ProgramMut<'static> {
-    let progs = &xdp.progs;
-    let programs: [_; MAX_PATHS] = [
-        &progs.path_0,
-        &progs.path_1,
-        &progs.path_2,
-        &progs.path_3,
-        &progs.path_4,
-        &progs.path_5,
-        &progs.path_6,
-        &progs.path_7,
-    ];
-    programs[path.index()]
+/// The name of the program that writes the headers of a path.
+fn path_program(path: PathId) -> String {
+    format!("path_{}", path.index())
 }
 
 impl SendPath {

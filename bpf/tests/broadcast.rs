@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, XdpMode};
+use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, SenderOptions, XdpMode};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_units::{PathSet, PolicyCode};
@@ -68,7 +68,7 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
 
 /// A sender that replicates everything as flow 7 over path 0.
 fn replicating() -> Sender {
-    let mut sender = Sender::load(&sender_options()).unwrap();
+    let mut sender = Sender::load(&SenderOptions { local: true, ..sender_options() }).unwrap();
     for index in 0..PATHS {
         sender.set_path(path(index), Some(path_end(index))).unwrap();
     }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use hawser_bpf::{Loop, SendPath, Sender, XdpMode};
+use hawser_bpf::{Loop, SendPath, Sender, SenderOptions, XdpMode};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use nix::net::if_::if_nametoindex;
@@ -72,7 +72,7 @@ fn come_and_go(namespace: &Namespace) {
     namespace.ip("link set lan address 02:00:00:00:00:01").unwrap();
     let lan = Port::open("far-lan").unwrap();
     let mut ends = ["far-wan0", "far-wan1"].map(|end| Port::open(end).unwrap());
-    let mut sender = sender();
+    let mut sender = Sender::load(&SenderOptions { local: true, ..sender_options() }).unwrap();
     sender.set_path(path(0), Some(path_by(number("wan0")))).unwrap();
     sender.set_path(path(1), Some(path_by(number("wan1")))).unwrap();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();

@@ -256,6 +256,12 @@ fn a_policy_of_paths_that_are_not_configured_takes_the_default_route() {
 }
 
 #[test]
+#[should_panic(expected = "a path of the options")]
+fn a_path_that_was_not_announced_has_no_program() {
+    sender().set_path(path(SENDER_PATHS as u8), Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
+}
+
+#[test]
 fn the_largest_packet_fits_every_path_of_the_policy_exactly() {
     let mut sender = replicating("0.0.0.0/0");
     sender.select(prefix("::/0"), &[everything_of(7)]).unwrap();

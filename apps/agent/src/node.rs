@@ -336,7 +336,13 @@ impl Node {
 
     fn start_sender(&mut self) -> Result<()> {
         let clock = SendClock::start(&self.config.lasting);
-        let options = SenderOptions { port: self.config.port, clock_offset_micros: clock.offset_micros() };
+        let options = SenderOptions {
+            port: self.config.port,
+            clock_offset_micros: clock.offset_micros(),
+            paths: self.config.paths.keys().copied().collect(),
+            transit: !self.config.transit.is_empty(),
+            local: !self.config.local.is_empty(),
+        };
         let mut sender = Sender::load(&options)?;
         if !self.config.transit.is_empty() && !sender.tells_foreign_frames() {
             warn!(

@@ -27,6 +27,9 @@ pub const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
 /// Bytes that the sender's first program puts in front of the shim for those of the paths.
 pub const HANDOVER: usize = 40;
 
+/// How many paths senders may have.
+pub const SENDER_PATHS: usize = 5;
+
 pub fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()
 }
@@ -55,7 +58,8 @@ pub fn receiver_options() -> ReceiverOptions {
 }
 
 pub fn sender_options() -> SenderOptions {
-    SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 1 << 40 }
+    let paths = PathId::all().take(SENDER_PATHS).collect();
+    SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 1 << 40, paths, transit: true, local: false }
 }
 
 /// The key of a direction.

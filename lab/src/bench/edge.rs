@@ -21,7 +21,10 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
 }
 
 fn signals(summary: &mut Summary) -> Result<()> {
-    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0 })?;
+    let paths = PathSet::EMPTY;
+    let options =
+        SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0, paths, transit: false, local: false };
+    let mut sender = Sender::load(&options)?;
     let key = Key::from_bytes([0x5a; 16]);
     let addresses = vec![HERE.into()];
     sender.enable_signals(&SignalOptions { interfaces: Vec::new(), addresses, port: SIGNAL_PORT, key })?;

@@ -129,7 +129,10 @@ impl Form {
 
 /// A sender that replicates everything to the form's paths.
 fn sender(network: &Network, form: Form) -> Result<Sender> {
-    let mut sender = Sender::load(&SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0 })?;
+    let paths = PathId::all().take(form.copies).collect();
+    let options =
+        SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0, paths, transit: true, local: true };
+    let mut sender = Sender::load(&options)?;
     let (local, remote): (IpAddr, IpAddr) = if form.is_ipv6 {
         let host = |last| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, last);
         (host(1).into(), host(2).into())
