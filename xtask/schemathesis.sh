@@ -1,12 +1,14 @@
 #!/bin/sh
 # Sends a controller what its OpenAPI document does not foresee, and holds its answers to that document.
-# Usage: xtask/schemathesis.sh HAWSER [EXAMPLES]: the program, and random requests for each operation (default 50) besides
-# those that cover the document. Makes a Python environment in the target directory at the first run. Fails when an answer is
-# wrong, when the controller ends, and when requests did not get as far as they should; with 77 when it cannot run at all.
+# Usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]: the program, random requests for each operation (default 50) besides
+# those that cover the document, and their seed (default 1). Makes a Python environment in the target directory at the first
+# run. Fails when an answer is wrong, when the controller ends, and when requests did not get as far as they should; with 77
+# when it cannot run at all.
 set -eu
 
-hawser=$(realpath "${1:?usage: xtask/schemathesis.sh HAWSER [EXAMPLES]}")
+hawser=$(realpath "${1:?usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]}")
 examples=${2-50}
+seed=${3-1}
 version=4.32.5
 cd "$(dirname "$0")/.."
 target=${CARGO_TARGET_DIR:-target}
@@ -119,7 +121,7 @@ check() {
     shift 2
     (cd "$folder" && "$environment/bin/schemathesis" --config-file "$configuration" run "$url/openapi.json" --url "$url" \
         --tls-verify "$folder/state/authority.pem" --exclude-path-regex '/stream$' --checks all \
-        --phases examples,coverage,fuzzing --max-examples "$examples" --seed 1 --request-timeout 10 \
+        --phases examples,coverage,fuzzing --max-examples "$examples" --seed "$seed" --request-timeout 10 \
         --generation-database none --continue-on-failure --no-color "$@") || status=1
 }
 operator="Authorization: Bearer $(cat "$folder/state/admin.token")"

@@ -86,7 +86,7 @@ pub fn document() -> Value {
 /// With what its generator leaves out.
 fn in_full(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
-    limit_integers(&mut document);
+    limit_values(&mut document);
     open_end_of_path(&mut document);
     document
 }
@@ -99,11 +99,14 @@ fn open_end_of_path(document: &mut Value) {
 }
 
 /// Names the formats of integers as the registry of OpenAPI does, and the largest value of each, which the name alone does not
-/// tell everybody.
-fn limit_integers(part: &mut Value) {
+/// tell everybody. Says of arrays of fixed length that no item may be missing.
+fn limit_values(part: &mut Value) {
     match part {
         Value::Object(fields) => {
-            fields.values_mut().for_each(limit_integers);
+            fields.values_mut().for_each(limit_values);
+            if let Some(items) = fields.get("prefixItems").and_then(Value::as_array).map(Vec::len) {
+                fields.insert("minItems".to_owned(), items.into());
+            }
             let (format, most) = match fields.get("format").and_then(Value::as_str) {
                 Some("u-int8") => ("uint8", u8::MAX.into()),
                 Some("u-int16") => ("uint16", u16::MAX.into()),
@@ -114,7 +117,7 @@ fn limit_integers(part: &mut Value) {
             fields.insert("format".to_owned(), format.into());
             fields.entry("maximum").or_insert(most.into());
         }
-        Value::Array(parts) => parts.iter_mut().for_each(limit_integers),
+        Value::Array(parts) => parts.iter_mut().for_each(limit_values),
         _ => {}
     }
 }
@@ -214,10 +217,12 @@ mod tests {
     }
 
     #[test]
-    fn the_document_names_the_limits_of_every_integer() {
+    fn the_document_names_the_limits_of_integers_and_arrays() {
         let document = document();
         has_limits(&document, "");
         let after = &document["paths"]["/v1/events"]["get"]["parameters"][1]["schema"];
         assert_eq!((&after["format"], &after["maximum"]), (&"uint64".into(), &u64::MAX.into()));
+        let ports = &document["components"]["schemas"]["Selector"]["properties"]["source_ports"];
+        assert_eq!((&ports["minItems"], &ports["items"]), (&2.into(), &false.into()));
     }
 }

@@ -44,8 +44,8 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// The controller's configuration (docs/controller.md explains every key)
-    #[arg(long, value_name = "FILE")]
-    pub config: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "openapi")]
+    pub config: Option<PathBuf>,
     /// Check the configuration and end
     #[arg(long)]
     pub check: bool,
@@ -60,7 +60,8 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{:#}", api::document());
         return Ok(());
     }
-    let config = Config::read(&args.config)?;
+    let file = args.config.as_deref().context("the configuration's file is not named (--config)")?;
+    let config = Config::read(file)?;
     if args.check {
         println!("listens on {}, state in {}", config.listen, config.state.display());
         return Ok(());
@@ -76,7 +77,7 @@ pub fn run(args: &Args) -> Result<()> {
             tokio::select! {
                 _ = terminate.recv() => break,
                 _ = interrupt.recv() => break,
-                _ = hangup.recv() => match Config::read(&args.config) {
+                _ = hangup.recv() => match Config::read(file) {
                     Ok(config) => server.reload(&config),
                     Err(error) => tracing::error!("the configuration stays as it was: {error}"),
                 },

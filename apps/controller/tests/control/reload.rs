@@ -22,7 +22,7 @@ fn is_a_controller_when_told_to() {
         .with_ansi(false)
         .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
         .init();
-    hawser_controller::run(&Args { config: config.into(), check: false, openapi: false }).unwrap();
+    hawser_controller::run(&Args { config: Some(config.into()), check: false, openapi: false }).unwrap();
 }
 
 /// `hawser controller` in another process, and its log.
