@@ -1,10 +1,33 @@
 //! The fault matrix in short: `hawser lab run faults` with two thousand packets of every kind.
 
-use hawser_lab::summary::Summary;
+use hawser_lab::summary::{Case, Summary};
 use std::process::Command;
 
-/// Runs the scenarios that match and returns what they measured, valid or not: an emulator that was late changes delays,
-/// not what arrives.
+/// How often scenarios are tried while the machine is too slow for them.
+const ATTEMPTS: u32 = 3;
+
+/// Runs scenarios and returns their cases when they are as they have to be. The run need not be valid: an emulator that was
+/// late changes delays, not what arrives.
+///
+/// # Panics
+/// When they are not, unless devices or sockets of the nodes dropped frames for want of room, as they do when the processor is
+/// taken away for ten milliseconds; then the scenarios run again, up to [`ATTEMPTS`] times.
+fn assert_each(scenarios: &str, is_right: impl Fn(&Case) -> bool) {
+    let is_overloaded = |case: &&Case| {
+        metric(case, "device_drops_packets") > 0.0 || metric(case, "receiver_overflow_packets") > 0.0
+    };
+    for attempt in 1..=ATTEMPTS {
+        let summary = run(scenarios);
+        let wrong: Vec<_> = summary.cases.iter().filter(|case| !is_right(case)).collect();
+        if wrong.is_empty() {
+            return;
+        }
+        let goes_on = attempt < ATTEMPTS && wrong.iter().all(is_overloaded);
+        assert!(goes_on, "{wrong:?} {:?}", summary.invalid_because);
+        eprintln!("attempt {attempt}: {wrong:?} {:?}", summary.invalid_because);
+    }
+}
+
 fn run(scenarios: &str) -> Summary {
     let folder = tempfile::tempdir().unwrap();
     let pattern = scenarios.split(',').map(|name| format!("{name}/*")).collect::<Vec<_>>().join(",");
@@ -16,15 +39,17 @@ fn run(scenarios: &str) -> Summary {
     Summary::read(folder.path()).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
+fn metric(case: &Case, name: &str) -> f64 {
+    case.metrics.get(name).unwrap()
+}
+
 /// No packet missing, nothing corrupt, and at most 0.1 % of duplicates, which of so few packets is two.
 fn assert_complete(scenarios: &str) {
-    let summary = run(scenarios);
-    for case in &summary.cases {
-        let metric = |name| case.metrics.get(name).unwrap();
-        let (missing, corrupt) = (metric("missing_packets"), metric("corrupt_packets"));
-        assert_eq!((missing, corrupt), (0.0, 0.0), "{} {:?} {:?}", case.name, case, summary.invalid_because);
-        assert!(metric("duplicates_ratio") <= 0.001, "{} {case:?}", case.name);
-    }
+    assert_each(scenarios, |case| {
+        metric(case, "missing_packets") == 0.0
+            && metric(case, "corrupt_packets") == 0.0
+            && metric(case, "duplicates_ratio") <= 0.001
+    });
 }
 
 #[test]
@@ -54,12 +79,11 @@ fn nothing_is_missing_of_what_an_edge_itself_sends() {
 
 #[test]
 fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() {
-    let summary = run("transparent-lossy-20,local-transparent-lossy-20");
-    for case in summary.cases.iter().filter(|case| !case.name.ends_with("/udp-df-ipv4")) {
+    assert_each("transparent-lossy-20,local-transparent-lossy-20", |case| {
         // A packet in 65,536, or a train of eight, has ID 0 and takes the lossy path alone.
-        assert!(case.metrics.get("missing_packets").unwrap() <= 8.0, "{case:?}");
-        assert!(case.metrics.get("duplicates_ratio").unwrap() <= 0.001, "{case:?}");
-    }
+        case.name.ends_with("/udp-df-ipv4")
+            || metric(case, "missing_packets") <= 8.0 && metric(case, "duplicates_ratio") <= 0.001
+    });
 }
 
 #[test]

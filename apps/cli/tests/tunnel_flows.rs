@@ -9,37 +9,53 @@ const FPS_MIN: f64 = 29.0;
 /// Of what the video leaves; the machine of a test is busier than that of a measurement.
 const OTHERS_MIN: f64 = 0.7;
 
-fn run(case: &str) -> Case {
+/// How often a case is tried while the machine is too slow for it.
+const ATTEMPTS: u32 = 3;
+
+fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
-        .args(["lab", "run", "tunnel-flows", "--case", case, "--seconds", "10", "--attempts", "3", "--out"])
+        .args(["lab", "run", "tunnel-flows", "--case", case, "--seconds", "10", "--attempts", "1", "--out"])
         .arg(folder.path())
         .output()
         .unwrap();
     let errors = String::from_utf8_lossy(&output.stderr);
     let mut summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{errors}"));
     assert_eq!(summary.cases.len(), 1, "{errors}");
-    summary.cases.remove(0)
+    (summary.cases.remove(0), summary.invalid_because)
 }
 
-fn assert_unharmed(case: &Case) {
-    let metric = |name| case.metrics.get(name).unwrap_or_else(|| panic!("{name}: {case:?}"));
-    assert!(metric("fps_mean") >= FPS_MIN, "{case:?}");
-    assert!(metric("frame_delay_p95_ms") < 100.0, "{case:?}");
-    assert!(metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN, "{case:?}");
+/// Runs a case until the video is unharmed.
+///
+/// # Panics
+/// When it is harmed in a valid run or in all [`ATTEMPTS`].
+fn assert_unharmed(case: &str) {
+    for attempt in 1..=ATTEMPTS {
+        let (measured, invalid_because) = run(case);
+        let metric = |name| measured.metrics.get(name).unwrap_or_else(|| panic!("{name}: {measured:?}"));
+        let is_unharmed = metric("fps_mean") >= FPS_MIN
+            && metric("frame_delay_p95_ms") < 100.0
+            && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;
+        if is_unharmed {
+            return;
+        }
+        let goes_on = attempt < ATTEMPTS && !invalid_because.is_empty();
+        assert!(goes_on, "{measured:?} {invalid_because:?}");
+        eprintln!("attempt {attempt}: {measured:?} {invalid_because:?}");
+    }
 }
 
 #[test]
 fn a_video_keeps_its_frames_beside_eight_uploads() {
-    assert_unharmed(&run("cubic-8"));
+    assert_unharmed("cubic-8");
 }
 
 #[test]
 fn a_video_keeps_its_frames_beside_eight_downloads() {
-    assert_unharmed(&run("cubic-8/down"));
+    assert_unharmed("cubic-8/down");
 }
 
 #[test]
 fn a_video_keeps_its_frames_beside_a_sender_that_does_not_slow_down() {
-    assert_unharmed(&run("udp-30"));
+    assert_unharmed("udp-30");
 }

@@ -61,7 +61,8 @@ impl Experiment for Faults {
             for reason in outcome.invalid_because() {
                 summary.invalidate(format!("{}: {reason}", scenario.name));
             }
-            summary.cases.extend(outcome.reports.iter().map(|report| describe(scenario, report)));
+            let drops = outcome.device_drops;
+            summary.cases.extend(outcome.reports.iter().map(|report| describe(scenario, report, drops)));
         }
         report::write(&summary, &run.out)?;
         Ok(summary)
@@ -138,7 +139,8 @@ fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
     Endpoints { source: source.clone(), ..Endpoints::from(lab) }
 }
 
-fn describe(scenario: &Scenario, report: &StreamReport) -> Case {
+/// `device_drops` are those of all streams of the scenario together.
+fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Case {
     let mut case = Case::new(&case_name(scenario, &report.stream));
     case.params.insert("fault".into(), scenario.fault.to_string().into());
     case.params.insert("packets".into(), report.stream.packets.into());
@@ -160,6 +162,7 @@ fn describe(scenario: &Scenario, report: &StreamReport) -> Case {
         ("corrupt_packets", report.corrupt as f64),
         ("reordered_ratio", share(report.reordered)),
         ("receiver_overflow_packets", report.receiver_overflow as f64),
+        ("device_drops_packets", device_drops as f64),
     ]);
     if let Some(retransmissions) = report.retransmissions {
         case.metrics.set("retransmissions_packets", retransmissions.into());

@@ -1,18 +1,23 @@
 //! Agents that replicate whatever there is: the node and its links go on as if they did not.
 
 use crate::rig::{Rig, assert_losses, exchange, widen};
+use crate::support::PATIENCE;
 use hawser_agent::Status;
+use hawser_io::netns::Namespace;
 use hawser_io::ring::Port;
 use hawser_lab::edges::{FLOW, Replication, Sender};
 use hawser_lab::topology::{End, Stop};
 use hawser_lab::traffic::{self, Endpoints, Family, Kind, Stream};
 use hawser_units::PathSet;
 use hawser_wire::ip;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
 /// The port that nodes are managed by.
 const SSH: u16 = 22;
+
+/// The port of name servers.
+const DNS: u16 = 53;
 
 /// The flows of IPv4 and IPv6.
 const FLOWS: [u16; 2] = [FLOW, FLOW + 1];
@@ -102,4 +107,38 @@ fn a_node_is_managed_as_before_while_all_that_it_sends_is_replicated() {
     let expected = before.map(|packets| packets + 1000);
     let after = rig.edges.ingress_agent.wait_until("replicated", |status| replicated(status) == expected);
     assert!(after.unwrap().send.values().all(|flow| flow.copies.values().all(|path| path.packets >= 1000)));
+}
+
+#[test]
+fn a_node_asks_for_names_by_itself_and_replicates_what_others_ask_through_it() {
+    const QUESTIONS: u64 = 50;
+    let replication = Replication { sender: Sender::Ingress, ..Replication::on(PathSet::from_bits(0b11)) };
+    let mut rig = Rig::replicating(&replication);
+    widen(&mut rig);
+    let (host, node) = (rig.lab.source().clone(), rig.lab.ingress().clone());
+    for (index, server) in addresses(&rig.lab.addressing().viewer.far).into_iter().enumerate() {
+        let server = SocketAddr::new(server, DNS);
+        let answering = rig.lab.viewer().run(|| UdpSocket::bind(server).unwrap()).unwrap();
+        answering.set_read_timeout(Some(PATIENCE)).unwrap();
+        let ask = |asking: &Namespace| {
+            let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let asker = asking.run(|| UdpSocket::bind(any).unwrap()).unwrap();
+            for _ in 0..QUESTIONS {
+                asker.send_to(b"?", server).unwrap();
+                answering.recv(&mut [0]).unwrap();
+            }
+        };
+        let agent = &mut rig.edges.ingress_agent;
+        let before = agent.status().unwrap();
+        ask(&host);
+        let forwarded = |status: &Status| replicated(status)[index] == replicated(&before)[index] + QUESTIONS;
+        let between = agent.wait_until("replicated what it forwards", forwarded).unwrap();
+        assert_eq!(passed(&between, "passed_management"), passed(&before, "passed_management"));
+        ask(&node);
+        let passed_by = |status: &Status| {
+            passed(status, "passed_management") == passed(&between, "passed_management") + QUESTIONS
+        };
+        let after = agent.wait_until("passed its own", passed_by).unwrap();
+        assert_eq!(replicated(&after), replicated(&between));
+    }
 }
