@@ -8,8 +8,8 @@ use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Records in a ring.
-const RING: usize =
-    (size_of::<types::arrivals>() - offset_of!(types::arrivals, records)) / size_of::<types::arrival>();
+const RING: usize = (size_of::<types::arrivals>() - offset_of!(types::arrivals, records))
+    / size_of::<types::arrival>();
 
 /// One copy that arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,7 +45,9 @@ pub struct Arrivals {
 
 impl Arrivals {
     pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
-        Ok(Arrivals { rings: Shared::map(table)? })
+        Ok(Arrivals {
+            rings: Shared::map(table)?,
+        })
     }
 
     /// Appends everything that arrived since the last call to `into`, in the order of arrival.
@@ -59,12 +61,17 @@ impl Arrivals {
 
     /// Records that found their ring full, ever.
     pub fn overflowed(&self) -> u64 {
-        let of = |index| self.counter(index, offset_of!(types::arrivals, overflowed)).load(Ordering::Relaxed);
+        let of = |index| {
+            self.counter(index, offset_of!(types::arrivals, overflowed))
+                .load(Ordering::Relaxed)
+        };
         (0..self.rings.len()).map(of).sum()
     }
 
     fn drain_ring(&mut self, index: usize, into: &mut Vec<Arrival>) {
-        let written = self.counter(index, offset_of!(types::arrivals, written)).load(Ordering::Acquire);
+        let written = self
+            .counter(index, offset_of!(types::arrivals, written))
+            .load(Ordering::Acquire);
         let read_counter = self.counter(index, offset_of!(types::arrivals, read));
         let mut read = read_counter.load(Ordering::Relaxed);
         let ring = self.rings.row(index);

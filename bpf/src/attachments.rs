@@ -28,7 +28,8 @@ impl Drop for Fresh {
     fn drop(&mut self) {
         for (ifindex, link) in &self.0 {
             // The interface may be gone, and then so is the attachment.
-            link.detach().unwrap_or_else(|error| tracing::debug!(ifindex, "was not attached: {error}"));
+            link.detach()
+                .unwrap_or_else(|error| tracing::debug!(ifindex, "was not attached: {error}"));
         }
     }
 }
@@ -53,7 +54,10 @@ struct Switched {
 
 impl Attachments {
     pub(crate) fn new(pins: Option<Pins>) -> Self {
-        Attachments { links: BTreeMap::new(), pins }
+        Attachments {
+            links: BTreeMap::new(),
+            pins,
+        }
     }
 
     /// Attaches a program to all of the interfaces, or to none of them, and then nothing is kept that was not before. An
@@ -72,9 +76,13 @@ impl Attachments {
         let mut changes = Changes::default();
         match self.change(program, tables, interfaces, mode, &mut changes) {
             Ok(gaps) => {
-                let updated = changes.updated.into_iter().map(|(ifindex, link, _)| (ifindex, link));
+                let updated = changes
+                    .updated
+                    .into_iter()
+                    .map(|(ifindex, link, _)| (ifindex, link));
                 // An interface that went has taken its attachment with it.
-                self.links.retain(|_, link| link.interface().is_ok_and(|interface| interface.is_some()));
+                self.links
+                    .retain(|_, link| link.interface().is_ok_and(|interface| interface.is_some()));
                 self.links.extend(updated.chain(changes.fresh.keep()));
                 Ok(gaps)
             }
@@ -96,9 +104,15 @@ impl Attachments {
     ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let (mut taken_over, mut in_other_mode) = (Vec::new(), Vec::new());
         for ifindex in interfaces {
-            let failed = |source| AttachError::Other { ifindex: *ifindex, source };
+            let failed = |source| AttachError::Other {
+                ifindex: *ifindex,
+                source,
+            };
             let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(*ifindex)) else {
-                changes.fresh.0.push((*ifindex, Link::xdp(program, *ifindex, mode)?));
+                changes
+                    .fresh
+                    .0
+                    .push((*ifindex, Link::xdp(program, *ifindex, mode)?));
                 continue;
             };
             match xdp_mode(*ifindex).map_err(failed)? {
@@ -109,7 +123,10 @@ impl Attachments {
         if let Some(pins) = &self.pins {
             pins.stage_tables(tables, &mut changes.staged)?;
             let Changes { fresh, staged, .. } = changes;
-            fresh.0.iter().try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))?;
+            fresh
+                .0
+                .iter()
+                .try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))?;
         }
         let mut gaps = Vec::new();
         // One interface after the other, so that copies by the others fill the gap.
@@ -129,10 +146,20 @@ impl Attachments {
     }
 
     /// Puts back what was there before.
-    fn undo(&self, Changes { fresh, staged, switched, updated }: Changes) {
+    fn undo(
+        &self,
+        Changes {
+            fresh,
+            staged,
+            switched,
+            updated,
+        }: Changes,
+    ) {
         // The old programs come back when nothing is in their place.
         drop((fresh, staged));
-        switched.iter().for_each(|switched| self.switch_back(switched));
+        switched
+            .iter()
+            .for_each(|switched| self.switch_back(switched));
         for (ifindex, link, before) in updated {
             // The interface may be gone, and then so is the attachment.
             before
@@ -148,7 +175,9 @@ impl Attachments {
 
     /// Ends what earlier processes attached to other interfaces; returns these.
     pub(crate) fn release_others(&self) -> io::Result<Vec<u32>> {
-        self.pins.as_ref().map_or(Ok(Vec::new()), |pins| pins.release_others(&self.links))
+        self.pins
+            .as_ref()
+            .map_or(Ok(Vec::new()), |pins| pins.release_others(&self.links))
     }
 
     /// Ends all of them.
@@ -165,17 +194,31 @@ impl Attachments {
         changes: &mut Changes,
     ) -> Result<(), AttachError> {
         let failed = |source| AttachError::Other { ifindex, source };
-        let before = Switched { ifindex, program: link.program().map_err(failed)?, mode: old };
+        let before = Switched {
+            ifindex,
+            program: link.program().map_err(failed)?,
+            mode: old,
+        };
         link.detach().map_err(failed)?;
         changes.switched.push(before);
         let link = Link::xdp(program, ifindex, wanted)?;
         let Changes { fresh, staged, .. } = changes;
-        let staging = self.pins.as_ref().map_or(Ok(()), |pins| pins.stage_link(ifindex, &link, staged));
+        let staging = self
+            .pins
+            .as_ref()
+            .map_or(Ok(()), |pins| pins.stage_link(ifindex, &link, staged));
         fresh.0.push((ifindex, link));
         staging
     }
 
-    fn switch_back(&self, Switched { ifindex, program, mode }: &Switched) {
+    fn switch_back(
+        &self,
+        Switched {
+            ifindex,
+            program,
+            mode,
+        }: &Switched,
+    ) {
         let again = Link::xdp(program.as_fd(), *ifindex, *mode).and_then(|link| {
             let mut staged = Staged::default();
             if let Some(pins) = &self.pins {

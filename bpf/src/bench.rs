@@ -47,8 +47,14 @@ impl DedupBench {
     pub fn load(receiver: Receiver, port: u16) -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_dedup");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchDedupSkelBuilder::default().open(storage).map_err(&failed)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        let mut open = BenchDedupSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the program has constants");
         rodata.port = port;
         // All packets of a run have one send time.
         rodata.max_age_us = u32::MAX;
@@ -100,7 +106,12 @@ impl DedupBench {
         self.packets = shims.len() as u32;
         self.frame = frame.to_vec();
         let outer_bytes = self.outer_bytes();
-        let state = self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state");
+        let state = self
+            .programs
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("the programs have a state");
         state.outer[..outer_bytes].copy_from_slice(&frame[..outer_bytes]);
     }
 
@@ -112,7 +123,12 @@ impl DedupBench {
             (Accepting::Accept, false) => &programs.accept_v4,
             (Accepting::Accept, true) => &programs.accept_v6,
         };
-        self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state").next_prepared = 0;
+        self.programs
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("the programs have a state")
+            .next_prepared = 0;
         Ok(test_run(program, &self.frame, self.packets)?.duration)
     }
 
@@ -121,7 +137,12 @@ impl DedupBench {
     }
 
     fn outer_bytes(&self) -> usize {
-        ETHERNET + if self.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 }
+        ETHERNET
+            + if self.is_ipv6() {
+                OVERHEAD_V6
+            } else {
+                OVERHEAD_V4
+            }
     }
 }
 
@@ -133,7 +154,9 @@ impl TaggedWindows {
     pub fn load() -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_dedup");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchDedupSkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = BenchDedupSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
             program.set_autoload(program.name() == "judge");
         }
@@ -141,12 +164,19 @@ impl TaggedWindows {
     }
 
     /// What the window of a flow says of a packet.
-    pub fn observe(&self, flow: FlowId, sequence: u64, times: Times) -> Result<Option<Verdict>, RunError> {
+    pub fn observe(
+        &self,
+        flow: FlowId,
+        sequence: u64,
+        times: Times,
+    ) -> Result<Option<Verdict>, RunError> {
         let words = [sequence, times.sent_micros, times.now_micros].map(u64::to_ne_bytes);
         let start = [flow.index() as u32, times.max_age_micros].map(u32::to_ne_bytes);
         let observation = [&start.concat()[..], &words.concat()].concat();
         let verdict = test_run(&self.0.progs.judge, &observation, 1)?.action;
-        Ok(u8::try_from(verdict).ok().and_then(crate::arrivals::verdict))
+        Ok(u8::try_from(verdict)
+            .ok()
+            .and_then(crate::arrivals::verdict))
     }
 }
 
@@ -163,7 +193,9 @@ impl TransitBench {
     pub fn load(sender: Sender, bare: &[u32], sinks: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_xdp");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = BenchReplicateXdpSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
             let timed = ["replicate_restored", "bare_broadcast", "sink"];
             program.set_autoload(timed.iter().any(|name| program.name() == *name));
@@ -176,7 +208,11 @@ impl TransitBench {
         }
         let attach = |device: &u32| Link::xdp(fd(&programs.progs.sink), *device, XdpMode::Native);
         let sinks = sinks.iter().map(attach).collect::<Result<_, _>>()?;
-        Ok(TransitBench { sender, programs, _sinks: sinks })
+        Ok(TransitBench {
+            sender,
+            programs,
+            _sinks: sinks,
+        })
     }
 
     /// The sender.
@@ -202,7 +238,12 @@ impl TransitBench {
     }
 
     fn keep_headers(&mut self, frame: &[u8]) {
-        let state = self.programs.maps.bss_data.as_deref_mut().expect("the programs have a state");
+        let state = self
+            .programs
+            .maps
+            .bss_data
+            .as_deref_mut()
+            .expect("the programs have a state");
         let length = state.headers.len();
         state.headers.copy_from_slice(&frame[..length]);
     }
@@ -232,8 +273,14 @@ impl LocalBench {
     pub fn load(sender: &Sender, device: u32, devices: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_tc");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
-        let mut open = BenchReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
-        let constants = open.maps.rodata_data.as_deref_mut().expect("the programs have constants");
+        let mut open = BenchReplicateTcSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
+        let constants = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the programs have constants");
         constants.device = device;
         constants.copies = devices.len() as u32;
         constants.devices[..devices.len()].copy_from_slice(devices);

@@ -20,14 +20,28 @@ impl DeviceDrops {
         // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("device_drops");
-        let mut open = DeviceDropsSkelBuilder::default().open(storage).map_err(&failed)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
-        let namespace = std::fs::metadata("/proc/thread-self/ns/net").map_err(libbpf_rs::Error::from);
+        let mut open = DeviceDropsSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the program has constants");
+        let namespace =
+            std::fs::metadata("/proc/thread-self/ns/net").map_err(libbpf_rs::Error::from);
         // The kernel keeps the number of a namespace in 32 bits.
         rodata.own_namespace = namespace.map_err(&failed)?.ino() as u32;
         let skeleton = open.load().map_err(&failed)?;
-        let link = skeleton.progs.count_device_drops.attach().map_err(&failed)?;
-        Ok(DeviceDrops { skeleton, _link: link })
+        let link = skeleton
+            .progs
+            .count_device_drops
+            .attach()
+            .map_err(&failed)?;
+        Ok(DeviceDrops {
+            skeleton,
+            _link: link,
+        })
     }
 
     /// Begins to count for a device; does nothing when it is counted already.

@@ -32,25 +32,50 @@ impl Fallback {
         // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("fallback");
-        let skeleton =
-            FallbackSkelBuilder::default().open(storage).map_err(&failed)?.load().map_err(&failed)?;
-        Ok(Fallback { skeleton, link: None })
+        let skeleton = FallbackSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?
+            .load()
+            .map_err(&failed)?;
+        Ok(Fallback {
+            skeleton,
+            link: None,
+        })
     }
 
     /// Handles what leaves by `ifindex` and no program before it has sent elsewhere; no other interface any more.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), AttachError> {
-        self.link = Some(Link::tcx_egress(fd(&self.skeleton.progs.take_fallback), ifindex)?);
+        self.link = Some(Link::tcx_egress(
+            fd(&self.skeleton.progs.take_fallback),
+            ifindex,
+        )?);
         Ok(())
     }
 
     /// Packets to `destination` leave by `uplink`, an interface and a next hop on its link; without one they are dropped.
-    pub fn set(&self, destination: Prefix, uplink: Option<(u32, IpAddr)>) -> Result<(), TableError> {
+    pub fn set(
+        &self,
+        destination: Prefix,
+        uplink: Option<(u32, IpAddr)>,
+    ) -> Result<(), TableError> {
         let table = &self.skeleton.maps.fallbacks;
         let (prefix_bits, address) = destination.key();
-        let key = types::selector_key { prefix_bits, address };
-        let Some((ifindex, gateway)) = uplink else { return table.remove(&key) };
+        let key = types::selector_key {
+            prefix_bits,
+            address,
+        };
+        let Some((ifindex, gateway)) = uplink else {
+            return table.remove(&key);
+        };
         let (family, next_hop) = family_and_address(gateway);
-        table.set(&key, &types::fallback { ifindex, family: family.into(), next_hop })
+        table.set(
+            &key,
+            &types::fallback {
+                ifindex,
+                family: family.into(),
+                next_hop,
+            },
+        )
     }
 
     /// Runs the program on a frame without a network.
@@ -60,7 +85,11 @@ impl Fallback {
 
     /// Counters, summed over CPUs.
     pub fn stats(&self) -> Result<FallbackStats, TableError> {
-        let rows = self.skeleton.maps.fallback_stats.per_cpu::<types::fallback_stats>(0)?;
+        let rows = self
+            .skeleton
+            .maps
+            .fallback_stats
+            .per_cpu::<types::fallback_stats>(0)?;
         Ok(FallbackStats {
             taken: rows.iter().map(|row| row.taken).sum(),
             dropped: rows.iter().map(|row| row.dropped).sum(),

@@ -30,7 +30,9 @@ pub enum AttachError {
         source: io::Error,
     },
     /// Another program is there.
-    #[error("interface {ifindex} already has an XDP program; detach it first (`bpftool net` shows it)")]
+    #[error(
+        "interface {ifindex} already has an XDP program; detach it first (`bpftool net` shows it)"
+    )]
     Occupied {
         /// The interface.
         ifindex: u32,
@@ -44,7 +46,9 @@ pub enum AttachError {
         source: io::Error,
     },
     /// The kernel is older than 6.6.
-    #[error("this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic)")]
+    #[error(
+        "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic)"
+    )]
     NoTcx,
     /// Anything else.
     #[error("cannot attach to interface {ifindex}: {source}")]
@@ -60,9 +64,9 @@ impl AttachError {
     /// The interface that it is about, if it is about one.
     pub fn interface(&self) -> Option<u32> {
         match self {
-            Self::NoNativeXdp { ifindex, .. } | Self::Occupied { ifindex } | Self::Other { ifindex, .. } => {
-                Some(*ifindex)
-            }
+            Self::NoNativeXdp { ifindex, .. }
+            | Self::Occupied { ifindex }
+            | Self::Other { ifindex, .. } => Some(*ifindex),
             Self::Pin { .. } | Self::NoTcx => None,
         }
     }
@@ -79,10 +83,14 @@ impl Link {
             XdpMode::Native => libbpf_sys::XDP_FLAGS_DRV_MODE,
             XdpMode::Generic => libbpf_sys::XDP_FLAGS_SKB_MODE,
         };
-        create(program, ifindex, libbpf_sys::BPF_XDP, flags).map_err(|source| match source.raw_os_error() {
-            Some(libc::EBUSY | libc::EEXIST) => AttachError::Occupied { ifindex },
-            Some(libc::EOPNOTSUPP) if mode == XdpMode::Native => AttachError::NoNativeXdp { ifindex, source },
-            _ => AttachError::Other { ifindex, source },
+        create(program, ifindex, libbpf_sys::BPF_XDP, flags).map_err(|source| {
+            match source.raw_os_error() {
+                Some(libc::EBUSY | libc::EEXIST) => AttachError::Occupied { ifindex },
+                Some(libc::EOPNOTSUPP) if mode == XdpMode::Native => {
+                    AttachError::NoNativeXdp { ifindex, source }
+                }
+                _ => AttachError::Other { ifindex, source },
+            }
         })
     }
 
@@ -106,8 +114,9 @@ impl Link {
     /// Replaces the program without a packet passing in between.
     pub fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: both descriptors are open; a null pointer stands for no options.
-        let code =
-            unsafe { libbpf_sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null()) };
+        let code = unsafe {
+            libbpf_sys::bpf_link_update(self.0.as_raw_fd(), program.as_raw_fd(), std::ptr::null())
+        };
         check(code).map(drop)
     }
 
@@ -139,7 +148,11 @@ impl Link {
         let mut bytes = size_of::<libbpf_sys::bpf_link_info>() as u32;
         // SAFETY: the descriptor is open, and both pointers are to locals of the size that is said.
         let code = unsafe {
-            libbpf_sys::bpf_link_get_info_by_fd(self.0.as_raw_fd(), info.as_mut_ptr(), &raw mut bytes)
+            libbpf_sys::bpf_link_get_info_by_fd(
+                self.0.as_raw_fd(),
+                info.as_mut_ptr(),
+                &raw mut bytes,
+            )
         };
         check(code)?;
         // SAFETY: zeroes are a valid value, and the kernel has written over them.
@@ -193,13 +206,18 @@ fn create(program: BorrowedFd<'_>, ifindex: u32, attach_type: u32, flags: u32) -
     };
     let target = i32::try_from(ifindex).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // SAFETY: the program is open and the options live across the call.
-    let code =
-        unsafe { libbpf_sys::bpf_link_create(program.as_raw_fd(), target, attach_type, &raw const options) };
+    let code = unsafe {
+        libbpf_sys::bpf_link_create(program.as_raw_fd(), target, attach_type, &raw const options)
+    };
     let fd = check(code)?;
     // SAFETY: the kernel has just given this descriptor to us alone.
     Ok(Link(unsafe { OwnedFd::from_raw_fd(fd) }))
 }
 
 fn check(code: i32) -> io::Result<i32> {
-    if code < 0 { Err(io::Error::from_raw_os_error(-code)) } else { Ok(code) }
+    if code < 0 {
+        Err(io::Error::from_raw_os_error(-code))
+    } else {
+        Ok(code)
+    }
 }

@@ -29,8 +29,12 @@ impl Sender {
     /// Replaces those to whom nothing that this node itself sends is of a flow.
     pub fn set_own_endpoints(&mut self, endpoints: BTreeSet<Endpoint>) -> Result<(), TableError> {
         let table = &self.tc.maps.own_endpoints;
-        endpoints.difference(&self.own_endpoints).try_for_each(|new| table.set(&new.key(), &1u8))?;
-        self.own_endpoints.difference(&endpoints).try_for_each(|old| table.remove(&old.key()))?;
+        endpoints
+            .difference(&self.own_endpoints)
+            .try_for_each(|new| table.set(&new.key(), &1u8))?;
+        self.own_endpoints
+            .difference(&endpoints)
+            .try_for_each(|old| table.remove(&old.key()))?;
         self.own_endpoints = endpoints;
         Ok(())
     }
@@ -53,6 +57,11 @@ impl Endpoint {
             IpAddr::V6(v6) => v6,
         };
         let (port, protocol) = (self.address.port(), self.protocol);
-        types::endpoint { address: address.octets(), port, protocol, ..Default::default() }
+        types::endpoint {
+            address: address.octets(),
+            port,
+            protocol,
+            ..Default::default()
+        }
     }
 }

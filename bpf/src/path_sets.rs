@@ -15,28 +15,61 @@ impl PathSets {
     /// Empty sets, put into the table of sets.
     pub(crate) fn create(table: &impl MapCore) -> Result<Self, TableError> {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
+                as libbpf_rs::libbpf_sys::size_t,
             ..Default::default()
         };
-        let create =
-            |_| MapHandle::create(MapType::Devmap, Some("path_set"), 4, 8, MAX_PATHS as u32, &options);
-        let sets: Vec<_> = (1..=LAST).map(create).collect::<Result<_, _>>().map_err(failed)?;
-        let keys: Vec<u8> = (1..=LAST).flat_map(|bits| u32::from(bits).to_ne_bytes()).collect();
-        let values: Vec<u8> = sets.iter().flat_map(|set| set.as_fd().as_raw_fd().to_ne_bytes()).collect();
-        table.update_batch(&keys, &values, u32::from(LAST), MapFlags::ANY, MapFlags::ANY).map_err(failed)?;
+        let create = |_| {
+            MapHandle::create(
+                MapType::Devmap,
+                Some("path_set"),
+                4,
+                8,
+                MAX_PATHS as u32,
+                &options,
+            )
+        };
+        let sets: Vec<_> = (1..=LAST)
+            .map(create)
+            .collect::<Result<_, _>>()
+            .map_err(failed)?;
+        let keys: Vec<u8> = (1..=LAST)
+            .flat_map(|bits| u32::from(bits).to_ne_bytes())
+            .collect();
+        let values: Vec<u8> = sets
+            .iter()
+            .flat_map(|set| set.as_fd().as_raw_fd().to_ne_bytes())
+            .collect();
+        table
+            .update_batch(
+                &keys,
+                &values,
+                u32::from(LAST),
+                MapFlags::ANY,
+                MapFlags::ANY,
+            )
+            .map_err(failed)?;
         Ok(PathSets(sets))
     }
 
     /// Puts a path into every set that is to hold it, or takes it out of them: its device, and the program that writes
     /// its headers.
-    pub(crate) fn set(&self, path: PathId, end: Option<(u32, BorrowedFd<'_>)>) -> Result<(), TableError> {
+    pub(crate) fn set(
+        &self,
+        path: PathId,
+        end: Option<(u32, BorrowedFd<'_>)>,
+    ) -> Result<(), TableError> {
         let index = path.index() as u32;
-        let holding = (1..=LAST).zip(&self.0).filter(|(bits, _)| bits & 1 << index != 0);
+        let holding = (1..=LAST)
+            .zip(&self.0)
+            .filter(|(bits, _)| bits & 1 << index != 0);
         for (_, set) in holding {
             match end {
                 // struct bpf_devmap_val: the interface, then the program's descriptor
                 Some((ifindex, program)) => {
-                    let value = [ifindex, program.as_raw_fd() as u32].map(u32::to_ne_bytes).concat();
+                    let value = [ifindex, program.as_raw_fd() as u32]
+                        .map(u32::to_ne_bytes)
+                        .concat();
                     set.update(bytes_of(&index), &value, MapFlags::ANY)
                 }
                 None => set.delete(bytes_of(&index)),
@@ -48,5 +81,8 @@ impl PathSets {
 }
 
 fn failed(source: libbpf_rs::Error) -> TableError {
-    TableError { table: "path_set".to_owned(), source }
+    TableError {
+        table: "path_set".to_owned(),
+        source,
+    }
 }

@@ -29,10 +29,15 @@ impl Pins {
 
     /// Has an object that is about to be loaded use the kept tables. Those of another layout are left alone; returns
     /// their names.
-    pub(crate) fn reuse_tables(&self, open: &mut OpenObject) -> Result<Vec<String>, libbpf_rs::Error> {
+    pub(crate) fn reuse_tables(
+        &self,
+        open: &mut OpenObject,
+    ) -> Result<Vec<String>, libbpf_rs::Error> {
         let mut unfit = Vec::new();
         for mut table in open.maps_mut() {
-            let Some(name) = kept_name(table.name()) else { continue };
+            let Some(name) = kept_name(table.name()) else {
+                continue;
+            };
             match MapHandle::from_pinned_path(self.table(&name)) {
                 Ok(kept) if has_layout_of(&kept, &table)? => table.reuse_fd(kept.as_fd())?,
                 Ok(_) => unfit.push(name),
@@ -49,10 +54,16 @@ impl Pins {
     }
 
     /// Pins the tables of a loaded object that are not kept yet.
-    pub(crate) fn stage_tables(&self, object: &Object, staged: &mut Staged) -> Result<(), AttachError> {
+    pub(crate) fn stage_tables(
+        &self,
+        object: &Object,
+        staged: &mut Staged,
+    ) -> Result<(), AttachError> {
         staged.create(self.tables())?;
         for table in object.maps() {
-            let Some(name) = kept_name(table.name()) else { continue };
+            let Some(name) = kept_name(table.name()) else {
+                continue;
+            };
             if !self.keeps(&name, &table) {
                 staged.pin(table.as_fd(), self.table(&name))?;
             }
@@ -108,7 +119,10 @@ impl Pins {
     /// Removes what a process that was killed while it attached has left, which ends attachments that it had begun.
     pub(crate) fn remove_unfinished(&self) {
         for folder in [&self.0, &self.tables()] {
-            let entries = fs::read_dir(folder).into_iter().flatten().filter_map(Result::ok);
+            let entries = fs::read_dir(folder)
+                .into_iter()
+                .flatten()
+                .filter_map(Result::ok);
             let unfinished =
                 entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(UNFINISHED));
             for entry in unfinished {
@@ -125,12 +139,22 @@ impl Pins {
     fn keeps(&self, name: &str, table: &Map<'_>) -> bool {
         let id = |table: &MapHandle| table.info().map(|info| info.info.id).ok();
         let own = MapHandle::try_from(table).ok().as_ref().and_then(id);
-        own.is_some() && MapHandle::from_pinned_path(self.table(name)).ok().as_ref().and_then(id) == own
+        own.is_some()
+            && MapHandle::from_pinned_path(self.table(name))
+                .ok()
+                .as_ref()
+                .and_then(id)
+                == own
     }
 
     fn has_other_layouts(&self) -> bool {
-        let folders = fs::read_dir(&self.0).into_iter().flatten().filter_map(Result::ok);
-        folders.map(|entry| entry.path()).any(|path| path.is_dir() && path != self.tables())
+        let folders = fs::read_dir(&self.0)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok);
+        folders
+            .map(|entry| entry.path())
+            .any(|path| path.is_dir() && path != self.tables())
     }
 
     fn tables(&self) -> PathBuf {
@@ -157,9 +181,15 @@ pub(crate) struct Staged {
 
 impl Staged {
     fn create(&mut self, folder: PathBuf) -> Result<(), AttachError> {
-        let missing = folder.ancestors().take_while(|folder| !folder.exists()).map(Path::to_owned);
+        let missing = folder
+            .ancestors()
+            .take_while(|folder| !folder.exists())
+            .map(Path::to_owned);
         let missing: Vec<_> = missing.collect();
-        fs::create_dir_all(&folder).map_err(|source| AttachError::Pin { path: folder, source })?;
+        fs::create_dir_all(&folder).map_err(|source| AttachError::Pin {
+            path: folder,
+            source,
+        })?;
         self.folders.extend(missing);
         Ok(())
     }
@@ -168,7 +198,10 @@ impl Staged {
         let next = with_suffix(&path, UNFINISHED);
         // A process that was killed here has left it.
         let _ = fs::remove_file(&next);
-        pin(object, &next).map_err(|source| AttachError::Pin { path: next.clone(), source })?;
+        pin(object, &next).map_err(|source| AttachError::Pin {
+            path: next.clone(),
+            source,
+        })?;
         self.pins.push((next, path));
         Ok(())
     }
@@ -181,10 +214,15 @@ impl Staged {
                 let done = &self.pins[..at];
                 done.iter().for_each(|(_, path)| bring_back(path));
                 let _ = fs::remove_file(aside(path));
-                return Err(AttachError::Pin { path: path.clone(), source });
+                return Err(AttachError::Pin {
+                    path: path.clone(),
+                    source,
+                });
             }
         }
-        self.pins.drain(..).for_each(|(_, path)| drop(fs::remove_file(aside(&path))));
+        self.pins
+            .drain(..)
+            .for_each(|(_, path)| drop(fs::remove_file(aside(&path))));
         self.folders.clear();
         Ok(())
     }
@@ -193,8 +231,12 @@ impl Staged {
 impl Drop for Staged {
     fn drop(&mut self) {
         // A failure shows when the next process stages the same.
-        self.pins.iter().for_each(|(next, _)| drop(fs::remove_file(next)));
-        self.folders.iter().for_each(|folder| drop(fs::remove_dir(folder)));
+        self.pins
+            .iter()
+            .for_each(|(next, _)| drop(fs::remove_file(next)));
+        self.folders
+            .iter()
+            .for_each(|folder| drop(fs::remove_dir(folder)));
     }
 }
 
@@ -208,8 +250,14 @@ fn keep_aside(path: &Path) -> io::Result<()> {
 
 /// Gives a name back to what had it, or removes it.
 fn bring_back(path: &Path) {
-    let before = if aside(path).exists() { fs::rename(aside(path), path) } else { fs::remove_file(path) };
-    before.unwrap_or_else(|error| tracing::error!("{} is not what it was before: {error}", path.display()));
+    let before = if aside(path).exists() {
+        fs::rename(aside(path), path)
+    } else {
+        fs::remove_file(path)
+    };
+    before.unwrap_or_else(|error| {
+        tracing::error!("{} is not what it was before: {error}", path.display())
+    });
 }
 
 /// Where a pin is while another takes its name.
@@ -224,7 +272,8 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 }
 
 fn is_link(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("link-"))
+    path.file_name()
+        .is_some_and(|name| name.to_string_lossy().starts_with("link-"))
 }
 
 /// The name under which a table is kept; none for those that follow from the configuration, and for constants, whose
@@ -235,7 +284,18 @@ fn kept_name(name: &std::ffi::OsStr) -> Option<String> {
 }
 
 fn has_layout_of(kept: &MapHandle, table: &OpenMapMut<'_>) -> Result<bool, libbpf_rs::Error> {
-    let sizes = (kept.key_size(), kept.value_size(), kept.max_entries(), kept.info()?.info.map_flags);
+    let sizes = (
+        kept.key_size(),
+        kept.value_size(),
+        kept.max_entries(),
+        kept.info()?.info.map_flags,
+    );
     Ok(kept.map_type() == table.map_type()
-        && sizes == (table.key_size(), table.value_size(), table.max_entries(), table.map_flags()))
+        && sizes
+            == (
+                table.key_size(),
+                table.value_size(),
+                table.max_entries(),
+                table.map_flags(),
+            ))
 }

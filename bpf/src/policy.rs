@@ -41,8 +41,16 @@ impl SendPolicy {
             every => return Err(PolicyError::ProbeEvery(every)),
         };
         let (code, probes, epoch) = (self.code.0, self.probes.bits(), self.epoch);
-        let row = types::policy { code, probes, probe_shift, reserved: 0, epoch };
-        Ok(u64::from_ne_bytes(bytes_of(&row).try_into().expect("a policy is one word")))
+        let row = types::policy {
+            code,
+            probes,
+            probe_shift,
+            reserved: 0,
+            epoch,
+        };
+        Ok(u64::from_ne_bytes(
+            bytes_of(&row).try_into().expect("a policy is one word"),
+        ))
     }
 
     fn of_word(word: u64) -> Self {
@@ -81,7 +89,10 @@ impl Policies {
     pub(crate) fn advance(&self, flow: FlowId, policy: SendPolicy) -> Result<bool, PolicyError> {
         let next = policy.word()?;
         let newer = |word| (policy.epoch > SendPolicy::of_word(word).epoch).then_some(next);
-        Ok(self.row(flow).fetch_update(Ordering::AcqRel, Ordering::Relaxed, newer).is_ok())
+        Ok(self
+            .row(flow)
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, newer)
+            .is_ok())
     }
 
     fn row(&self, flow: FlowId) -> &AtomicU64 {
@@ -98,11 +109,19 @@ mod tests {
     fn a_policy_is_what_its_word_says() {
         for probe_every in [0, 2, 64, 32_768] {
             let probes = PathSet::from_bits(0b110);
-            let policy = SendPolicy { code: PolicyCode(1), probes, probe_every, epoch: u32::MAX };
+            let policy = SendPolicy {
+                code: PolicyCode(1),
+                probes,
+                probe_every,
+                epoch: u32::MAX,
+            };
             assert_eq!(SendPolicy::of_word(policy.word().unwrap()), policy);
         }
         for probe_every in [1, 3, 100, u16::MAX] {
-            let policy = SendPolicy { probe_every, ..SendPolicy::default() };
+            let policy = SendPolicy {
+                probe_every,
+                ..SendPolicy::default()
+            };
             assert_eq!(policy.word(), Err(PolicyError::ProbeEvery(probe_every)));
         }
     }

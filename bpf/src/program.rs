@@ -33,8 +33,12 @@ pub(crate) fn test_run(
     repeat: u32,
 ) -> Result<TestRun, RunError> {
     let mut out = vec![0; LARGEST_FRAME];
-    let input =
-        ProgramInput { data_in: Some(frame), data_out: Some(&mut out), repeat, ..ProgramInput::default() };
+    let input = ProgramInput {
+        data_in: Some(frame),
+        data_out: Some(&mut out),
+        repeat,
+        ..ProgramInput::default()
+    };
     run(program, input)
 }
 
@@ -46,14 +50,20 @@ pub(crate) fn live_run(
     packets: u32,
 ) -> Result<Duration, RunError> {
     let flags = libbpf_rs::libbpf_sys::BPF_F_TEST_XDP_LIVE_FRAMES;
-    let input = ProgramInput { data_in: Some(frame), flags, repeat: packets, ..ProgramInput::default() };
+    let input = ProgramInput {
+        data_in: Some(frame),
+        flags,
+        repeat: packets,
+        ..ProgramInput::default()
+    };
     Ok(run(program, input)?.duration)
 }
 
 fn run(program: &libbpf_rs::ProgramMut<'_>, input: ProgramInput<'_>) -> Result<TestRun, RunError> {
-    let output = program
-        .test_run(input)
-        .map_err(|source| RunError { program: program.name().to_string_lossy().into_owned(), source })?;
+    let output = program.test_run(input).map_err(|source| RunError {
+        program: program.name().to_string_lossy().into_owned(),
+        source,
+    })?;
     Ok(TestRun {
         action: output.return_value,
         frame: output.data.map(|data| data.to_vec()).unwrap_or_default(),

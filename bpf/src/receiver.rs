@@ -24,7 +24,10 @@ macro_rules! shim_keys {
             let [k0, k1] = $crate::receiver::key_words(key);
             $types::siphash_key { k0, k1 }
         };
-        $types::shim_keys { seal: words($key.seal()), digest: words($key.digest()) }
+        $types::shim_keys {
+            seal: words($key.seal()),
+            digest: words($key.digest()),
+        }
     }};
 }
 pub(crate) use shim_keys;
@@ -85,7 +88,11 @@ impl Receiver {
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("dedup");
         let mut open = DedupSkelBuilder::default().open(storage).map_err(&failed)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the program has constants");
         rodata.port = options.port;
         rodata.transparent_within_ms =
             u32::try_from(options.transparent_within.as_millis()).unwrap_or(u32::MAX);
@@ -100,16 +107,24 @@ impl Receiver {
             None => Vec::new(),
         };
         let skeleton = open.load().map_err(&failed)?;
-        Ok(Receiver { skeleton, attachments: Attachments::new(pins), replaced })
+        Ok(Receiver {
+            skeleton,
+            attachments: Attachments::new(pins),
+            replaced,
+        })
     }
 
     /// The address that replicas on `path` are sent to; `None` takes the path out.
     pub fn set_path(&self, path: PathId, local: Option<IpAddr>) -> Result<(), TableError> {
         let (family, address) = local.map_or((0, [0; 16]), crate::sender::family_and_address);
-        self.skeleton
-            .maps
-            .rx_paths
-            .set(&(path.index() as u32), &types::rx_path { family, reserved: 0, local: address })
+        self.skeleton.maps.rx_paths.set(
+            &(path.index() as u32),
+            &types::rx_path {
+                family,
+                reserved: 0,
+                local: address,
+            },
+        )
     }
 
     /// Accepts replicas of `flow`, tagged under one of `keys` when there are any; `None` takes the flow out.
@@ -118,11 +133,18 @@ impl Receiver {
     /// none with that before: then it has another sender.
     pub fn set_flow(&self, flow: FlowId, keys: Option<&SealRing>) -> Result<(), TableError> {
         let row = keys.map_or_else(Default::default, flow_row);
-        self.skeleton.maps.rx_flows.set(&(flow.index() as u32), &row)?;
+        self.skeleton
+            .maps
+            .rx_flows
+            .set(&(flow.index() as u32), &row)?;
         let before: types::rx_flow = self.skeleton.maps.rx_senders.get(flow.index() as u32)?;
         // The program of an earlier process goes on to fill the windows of its flows until this one is attached.
         let is_settled = self.attachments.are_in_force() || before.configured == 0;
-        if is_settled { self.keep_window(flow, &row) } else { Ok(()) }
+        if is_settled {
+            self.keep_window(flow, &row)
+        } else {
+            Ok(())
+        }
     }
 
     /// Has the window of a flow be that of its sender.
@@ -143,7 +165,9 @@ impl Receiver {
         let windows = &self.skeleton.maps.windows;
         let empty = vec![0; size_of::<types::window>()];
         let index = (flow.index() as u32).to_ne_bytes();
-        windows.update(&index, &empty, MapFlags::ANY).map_err(|source| windows.failed(source))
+        windows
+            .update(&index, &empty, MapFlags::ANY)
+            .map_err(|source| windows.failed(source))
     }
 
     /// The transparent flows to a prefix, see [`crate::Sender::select`].
@@ -155,11 +179,18 @@ impl Receiver {
     /// processes left is as it was. An attachment of theirs is given the program, with the paths, flows and keys of this
     /// receiver, without a packet passing in between. Only where it was made in another mode it has to be made again;
     /// returns these interfaces, and how long each had no program.
-    pub fn attach(&mut self, interfaces: &[u32], mode: XdpMode) -> Result<Vec<(u32, Duration)>, AttachError> {
+    pub fn attach(
+        &mut self,
+        interfaces: &[u32],
+        mode: XdpMode,
+    ) -> Result<Vec<(u32, Duration)>, AttachError> {
         let program = fd(&self.skeleton.progs.dedup);
-        let switched = self.attachments.attach(program, self.skeleton.object(), interfaces, mode)?;
+        let switched =
+            self.attachments
+                .attach(program, self.skeleton.object(), interfaces, mode)?;
         for flow in (0..MAX_FLOWS as u16).filter_map(|index| FlowId::try_from(index).ok()) {
-            let keep = || self.keep_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
+            let keep =
+                || self.keep_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
             keep().map_err(|error| AttachError::Other {
                 ifindex: interfaces.first().copied().unwrap_or_default(),
                 source: io::Error::other(error),
@@ -187,7 +218,11 @@ impl Receiver {
     /// Counters of one flow on one path, summed over CPUs.
     pub fn stats(&self, flow: FlowId, path: PathId) -> Result<RxStats, TableError> {
         let index = (flow.index() * MAX_PATHS + path.index()) as u32;
-        let rows = self.skeleton.maps.rx_stats.per_cpu::<types::rx_stats>(index)?;
+        let rows = self
+            .skeleton
+            .maps
+            .rx_stats
+            .per_cpu::<types::rx_stats>(index)?;
         let sum = |field: fn(&types::rx_stats) -> u64| rows.iter().map(field).sum();
         Ok(RxStats {
             packets: sum(|row| row.packets),
@@ -220,7 +255,10 @@ impl Receiver {
 }
 
 fn flow_row(keys: &SealRing) -> types::rx_flow {
-    let mut row = types::rx_flow { configured: 1, ..Default::default() };
+    let mut row = types::rx_flow {
+        configured: 1,
+        ..Default::default()
+    };
     row.demands_whole = (keys.demands == Cover::Whole).into();
     for (slot, key) in keys.slots.iter().enumerate() {
         if let Some(key) = key {
@@ -233,7 +271,11 @@ fn flow_row(keys: &SealRing) -> types::rx_flow {
 
 fn has_same_sender(before: &types::rx_flow, now: &types::rx_flow) -> bool {
     let keys = |row: &types::rx_flow| -> Vec<[u64; 2]> {
-        let valid = row.keys.iter().enumerate().filter(|(slot, _)| row.keys_valid & 1 << slot != 0);
+        let valid = row
+            .keys
+            .iter()
+            .enumerate()
+            .filter(|(slot, _)| row.keys_valid & 1 << slot != 0);
         valid.map(|(_, key)| [key.seal.k0, key.seal.k1]).collect()
     };
     let (before_keys, keys) = (keys(before), keys(now));

@@ -13,7 +13,10 @@ pub(crate) struct Records<T> {
 impl<T: Plain + Send + 'static> Records<T> {
     /// There is to be one reader of a ring.
     pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
-        let failed = |source| TableError { table: table.name().to_string_lossy().into_owned(), source };
+        let failed = |source| TableError {
+            table: table.name().to_string_lossy().into_owned(),
+            source,
+        };
         let (sender, read) = mpsc::channel();
         let mut builder = RingBufferBuilder::new();
         let take = move |record: &[u8]| {
@@ -22,12 +25,17 @@ impl<T: Plain + Send + 'static> Records<T> {
             0
         };
         builder.add(table, take).map_err(failed)?;
-        Ok(Records { ring: builder.build().map_err(failed)?, read })
+        Ok(Records {
+            ring: builder.build().map_err(failed)?,
+            read,
+        })
     }
 
     /// What has been written since the last call.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
-        self.ring.consume().expect("records are taken without errors");
+        self.ring
+            .consume()
+            .expect("records are taken without errors");
         self.read.try_iter()
     }
 }

@@ -61,7 +61,10 @@ impl Selection {
         rules: &[Rule],
     ) -> Result<(), TableError> {
         let within = || self.not_forwarded.keys().chain(self.own.keys());
-        let left_alone: Vec<_> = within().filter(|other| prefix.contains(**other)).copied().collect();
+        let left_alone: Vec<_> = within()
+            .filter(|other| prefix.contains(**other))
+            .copied()
+            .collect();
         // At no time is the wide prefix there without those that are left alone.
         if rules.is_empty() {
             self.selected.remove(&prefix);
@@ -93,11 +96,13 @@ impl Selection {
     }
 
     fn write(&self, table: &impl Table, prefixes: &[Prefix]) -> Result<(), TableError> {
-        prefixes.iter().try_for_each(|prefix| match self.row(*prefix) {
-            Some(Row::LeftAlone(why)) => leave_alone(table, *prefix, why),
-            Some(Row::Rules(rules)) => select(table, *prefix, rules),
-            None => select(table, *prefix, &[]),
-        })
+        prefixes
+            .iter()
+            .try_for_each(|prefix| match self.row(*prefix) {
+                Some(Row::LeftAlone(why)) => leave_alone(table, *prefix, why),
+                Some(Row::Rules(rules)) => select(table, *prefix, rules),
+                None => select(table, *prefix, &[]),
+            })
     }
 
     /// What stands in the trie for a prefix that was selected or is left alone.
@@ -105,13 +110,23 @@ impl Selection {
         let Some(why) = self.left_alone(prefix) else {
             return self.selected.get(&prefix).map(|rules| Row::Rules(rules));
         };
-        let is_selected = self.selected.keys().any(|selected| selected.contains(prefix));
+        let is_selected = self
+            .selected
+            .keys()
+            .any(|selected| selected.contains(prefix));
         is_selected.then_some(Row::LeftAlone(why))
     }
 
     fn left_alone(&self, prefix: Prefix) -> Option<reason> {
-        let ranges = || self.not_forwarded.iter().find(|(range, _)| range.contains(prefix));
-        self.own.get(&prefix).or_else(|| ranges().map(|(_, why)| why)).copied()
+        let ranges = || {
+            self.not_forwarded
+                .iter()
+                .find(|(range, _)| range.contains(prefix))
+        };
+        self.own
+            .get(&prefix)
+            .or_else(|| ranges().map(|(_, why)| why))
+            .copied()
     }
 }
 
@@ -119,7 +134,10 @@ impl Selection {
 /// anycast address of its routers (RFC 4291, section 2.6.1).
 fn taken_in(addresses: &[(IpAddr, u8)]) -> BTreeMap<Prefix, reason> {
     let mut own = BTreeMap::new();
-    for link in addresses.iter().filter_map(|(address, bits)| Prefix::new(*address, *bits)) {
+    for link in addresses
+        .iter()
+        .filter_map(|(address, bits)| Prefix::new(*address, *bits))
+    {
         match link.address() {
             IpAddr::V4(_) if link.bits() < 31 => {
                 own.insert(Prefix::host(link.last()), reason::PASSED_NOT_UNICAST);
@@ -130,7 +148,11 @@ fn taken_in(addresses: &[(IpAddr, u8)]) -> BTreeMap<Prefix, reason> {
             _ => {}
         }
     }
-    own.extend(addresses.iter().map(|(address, _)| (Prefix::host(*address), reason::PASSED_LOCAL)));
+    own.extend(
+        addresses
+            .iter()
+            .map(|(address, _)| (Prefix::host(*address), reason::PASSED_LOCAL)),
+    );
     own
 }
 
@@ -144,13 +166,23 @@ mod tests {
     }
 
     fn rules() -> Vec<Rule> {
-        vec![Rule { flow: FlowId::try_from(7).unwrap(), protocol: None, ports: None }]
+        vec![Rule {
+            flow: FlowId::try_from(7).unwrap(),
+            protocol: None,
+            ports: None,
+        }]
     }
 
     fn selection(selected: &[&str], own: &[(&str, u8)]) -> Selection {
         let mut selection = Selection::new();
-        selection.selected = selected.iter().map(|text| (prefix(text), rules())).collect();
-        let own: Vec<_> = own.iter().map(|(address, bits)| (address.parse().unwrap(), *bits)).collect();
+        selection.selected = selected
+            .iter()
+            .map(|text| (prefix(text), rules()))
+            .collect();
+        let own: Vec<_> = own
+            .iter()
+            .map(|(address, bits)| (address.parse().unwrap(), *bits))
+            .collect();
         selection.own = taken_in(&own);
         selection
     }
@@ -167,7 +199,11 @@ mod tests {
                 ("::1", 128),
             ],
         );
-        let own: Vec<_> = selection.own.iter().map(|(prefix, why)| (prefix.to_string(), *why)).collect();
+        let own: Vec<_> = selection
+            .own
+            .iter()
+            .map(|(prefix, why)| (prefix.to_string(), *why))
+            .collect();
         assert_eq!(
             own,
             [
@@ -190,12 +226,24 @@ mod tests {
             (&["203.0.113.0/24"][..], &[][..]),
             (&["192.0.2.0/24"], &["192.0.2.9/32", "192.0.2.255/32"]),
             (&["192.0.2.8/29"], &["192.0.2.9/32"]),
-            (&["::/0"], &["2001:db8::9/128", "2001:db8::/128", "ff00::/8", "fe80::/10", "::1/128", "::/128"]),
+            (
+                &["::/0"],
+                &[
+                    "2001:db8::9/128",
+                    "2001:db8::/128",
+                    "ff00::/8",
+                    "fe80::/10",
+                    "::1/128",
+                    "::/128",
+                ],
+            ),
         ] {
             let selection = selection(selected, &own);
             let all = selection.not_forwarded.keys().chain(selection.own.keys());
-            let there: BTreeSet<_> =
-                all.filter(|prefix| selection.row(**prefix).is_some()).copied().collect();
+            let there: BTreeSet<_> = all
+                .filter(|prefix| selection.row(**prefix).is_some())
+                .copied()
+                .collect();
             let expected: BTreeSet<_> = left_alone.iter().map(|text| prefix(text)).collect();
             assert_eq!(there, expected, "{selected:?}");
         }
@@ -205,8 +253,14 @@ mod tests {
     fn what_is_selected_within_it_is_left_alone_too() {
         let selection = selection(&["239.1.2.3/32", "192.0.2.9/32"], &[("192.0.2.9", 24)]);
         let row = |text| selection.row(prefix(text));
-        assert_eq!(row("239.1.2.3/32"), Some(Row::LeftAlone(reason::PASSED_NOT_UNICAST)));
-        assert_eq!(row("192.0.2.9/32"), Some(Row::LeftAlone(reason::PASSED_LOCAL)));
+        assert_eq!(
+            row("239.1.2.3/32"),
+            Some(Row::LeftAlone(reason::PASSED_NOT_UNICAST))
+        );
+        assert_eq!(
+            row("192.0.2.9/32"),
+            Some(Row::LeftAlone(reason::PASSED_LOCAL))
+        );
         assert_eq!(row("224.0.0.0/4"), None);
     }
 }

@@ -72,7 +72,8 @@ impl Prefix {
 
     /// The one that holds `address` alone.
     pub(crate) fn host(address: IpAddr) -> Self {
-        Prefix::new(address, if address.is_ipv4() { 32 } else { 128 }).expect("an address has so many bits")
+        Prefix::new(address, if address.is_ipv4() { 32 } else { 128 })
+            .expect("an address has so many bits")
     }
 
     /// Its last address.
@@ -140,7 +141,10 @@ pub struct Rule {
 /// # Panics
 /// With more than [`MAX_RULES`] rules.
 pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
-    assert!(rules.len() <= MAX_RULES, "the caller has checked the number of rules");
+    assert!(
+        rules.len() <= MAX_RULES,
+        "the caller has checked the number of rules"
+    );
     if rules.is_empty() {
         return table.remove(&selector_key(prefix));
     }
@@ -149,11 +153,18 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
     for (slot, rule) in selector.rules.iter_mut().zip(rules) {
         slot.flow = rule.flow.into();
         slot.protocol = rule.protocol.unwrap_or(0);
-        if let Some(Ports { source, destination }) = &rule.ports {
-            let flag = |ports: &RangeInclusive<u16>, flag| if *ports == (0..=u16::MAX) { 0 } else { flag };
-            slot.flags = RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_SERVICES);
+        if let Some(Ports {
+            source,
+            destination,
+        }) = &rule.ports
+        {
+            let flag =
+                |ports: &RangeInclusive<u16>, flag| if *ports == (0..=u16::MAX) { 0 } else { flag };
+            slot.flags =
+                RULE_PORTS | flag(source, RULE_SOURCE_PORTS) | flag(destination, RULE_SERVICES);
             (slot.source_min, slot.source_max) = (*source.start(), *source.end());
-            (slot.destination_min, slot.destination_max) = (*destination.start(), *destination.end());
+            (slot.destination_min, slot.destination_max) =
+                (*destination.start(), *destination.end());
         }
         if prefix.bits >= NARROW_BITS {
             slot.flags |= RULE_SERVICES;
@@ -163,18 +174,34 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
 }
 
 /// Has packets to a prefix be of no flow, for that reason.
-pub(crate) fn leave_alone(table: &impl Table, prefix: Prefix, why: reason) -> Result<(), TableError> {
+pub(crate) fn leave_alone(
+    table: &impl Table,
+    prefix: Prefix,
+    why: reason,
+) -> Result<(), TableError> {
     let left_alone = why.0.try_into().expect("reasons are few");
-    table.set(&selector_key(prefix), &types::selector { left_alone, ..empty(prefix) })
+    table.set(
+        &selector_key(prefix),
+        &types::selector {
+            left_alone,
+            ..empty(prefix)
+        },
+    )
 }
 
 fn selector_key(prefix: Prefix) -> types::selector_key {
     let (prefix_bits, address) = prefix.key();
-    types::selector_key { prefix_bits, address }
+    types::selector_key {
+        prefix_bits,
+        address,
+    }
 }
 
 fn empty(prefix: Prefix) -> types::selector {
-    types::selector { is_ipv6: prefix.address.is_ipv6().into(), ..Default::default() }
+    types::selector {
+        is_ipv6: prefix.address.is_ipv6().into(),
+        ..Default::default()
+    }
 }
 
 #[cfg(test)]

@@ -26,7 +26,12 @@ use std::mem::MaybeUninit;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-plain!(types::tx_flow, types::tx_path, types::tx_stats, types::route);
+plain!(
+    types::tx_flow,
+    types::tx_path,
+    types::tx_stats,
+    types::route
+);
 
 const FLOW_TRANSPARENT: u8 = 0x1;
 const FLOW_TAGGED: u8 = 0x2;
@@ -56,7 +61,8 @@ impl SenderOptions {
         match program.to_str() {
             Some("replicate") => self.transit,
             Some("replicate_looped") => self.local,
-            _ => PathId::all().all(|path| self.paths.contains(path) || program != &*path_program(path)),
+            _ => PathId::all()
+                .all(|path| self.paths.contains(path) || program != &*path_program(path)),
         }
     }
 }
@@ -145,11 +151,20 @@ impl Sender {
         // The skeletons borrow their objects; a process loads one of each, so the few bytes may stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_xdp");
-        let mut open = ReplicateXdpSkelBuilder::default().open(storage).map_err(&failed)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        let mut open = ReplicateXdpSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the program has constants");
         rodata.port = options.port;
         rodata.clock_offset_us = options.clock_offset_micros;
-        open.maps.selectors.set_max_entries(MAX_SELECTORS).map_err(&failed)?;
+        open.maps
+            .selectors
+            .set_max_entries(MAX_SELECTORS)
+            .map_err(&failed)?;
         for mut program in open.open_object_mut().progs_mut() {
             let is_used = options.uses(program.name());
             program.set_autoload(is_used);
@@ -158,8 +173,14 @@ impl Sender {
 
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_tc");
-        let mut open = ReplicateTcSkelBuilder::default().open(storage).map_err(&failed)?;
-        let rodata = open.maps.rodata_data.as_deref_mut().expect("the program has constants");
+        let mut open = ReplicateTcSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
+        let rodata = open
+            .maps
+            .rodata_data
+            .as_deref_mut()
+            .expect("the program has constants");
         rodata.port = options.port;
         rodata.clock_offset_us = options.clock_offset_micros;
         share_tables(open.open_object_mut(), xdp.object()).map_err(&failed)?;
@@ -188,15 +209,28 @@ impl Sender {
     ///
     /// # Panics
     /// With a path that [`SenderOptions::paths`] does not have.
-    pub fn set_path(&mut self, path: PathId, description: Option<SendPath>) -> Result<(), TableError> {
+    pub fn set_path(
+        &mut self,
+        path: PathId,
+        description: Option<SendPath>,
+    ) -> Result<(), TableError> {
         let index = path.index();
         let before = self.paths[index];
         match description {
             Some(end) => {
-                self.xdp.maps.tx_paths.set(&(index as u32), &end.row(self.port))?;
+                self.xdp
+                    .maps
+                    .tx_paths
+                    .set(&(index as u32), &end.row(self.port))?;
                 let name = path_program(path);
-                let program = self.xdp.object().progs().find(|program| program.name() == &*name);
-                let program = program.filter(|program| program.autoload()).expect("a path of the options");
+                let program = self
+                    .xdp
+                    .object()
+                    .progs()
+                    .find(|program| program.name() == &*name);
+                let program = program
+                    .filter(|program| program.autoload())
+                    .expect("a path of the options");
                 self.sets.set(path, Some((end.ifindex, fd(&program))))?;
                 self.drops.add(end.ifindex)?;
                 self.paths[index] = description;
@@ -207,7 +241,10 @@ impl Sender {
                 self.paths[index] = None;
                 self.write_routes();
                 self.sets.set(path, None)?;
-                self.xdp.maps.tx_paths.set(&(index as u32), &types::tx_path::default())?;
+                self.xdp
+                    .maps
+                    .tx_paths
+                    .set(&(index as u32), &types::tx_path::default())?;
             }
         }
         if let Some(before) = before {
@@ -218,7 +255,12 @@ impl Sender {
 
     /// Keeps what a device has refused, when no path leaves by it any more.
     fn end_count(&mut self, path: PathId, ifindex: u32) -> Result<(), TableError> {
-        if self.paths.iter().flatten().all(|path| path.ifindex != ifindex) {
+        if self
+            .paths
+            .iter()
+            .flatten()
+            .all(|path| path.ifindex != ifindex)
+        {
             self.dropped_before[path.index()] += self.drops.remove(ifindex)?;
         }
         Ok(())
@@ -228,7 +270,10 @@ impl Sender {
     pub fn set_flow(&mut self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
         self.flows.insert(flow);
         self.update_flow(flow, description)?;
-        self.xdp.maps.sequences.set(&(flow.index() as u32), &description.first_sequence)
+        self.xdp
+            .maps
+            .sequences
+            .set(&(flow.index() as u32), &description.first_sequence)
     }
 
     /// Replaces the description of a flow while packets fly; its session goes on.
@@ -236,10 +281,23 @@ impl Sender {
         let mut row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         row.configured = 1;
         row.flow = description.label.into();
-        row.flags = if description.transparent { FLOW_TRANSPARENT } else { 0 };
+        row.flags = if description.transparent {
+            FLOW_TRANSPARENT
+        } else {
+            0
+        };
         if let Some((slot, key, cover)) = &description.key {
-            row.flags |= FLOW_TAGGED | if *slot == KeySlot::One { FLOW_KEY_SLOT } else { 0 };
-            row.flags |= if *cover == Cover::Whole { FLOW_WHOLE } else { 0 };
+            row.flags |= FLOW_TAGGED
+                | if *slot == KeySlot::One {
+                    FLOW_KEY_SLOT
+                } else {
+                    0
+                };
+            row.flags |= if *cover == Cover::Whole {
+                FLOW_WHOLE
+            } else {
+                0
+            };
             row.keys[slot.index()] = shim_keys!(types, key);
         }
         self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
@@ -249,8 +307,16 @@ impl Sender {
     pub fn remove_flow(&mut self, flow: FlowId) -> Result<(), TableError> {
         let (rows, index) = (&self.xdp.maps.tx_flows, flow.index() as u32);
         // Packets that a program is at now are still sealed as they should be.
-        rows.set(&index, &types::tx_flow { configured: 0, ..rows.get(index)? })?;
-        self.policies.replace(flow, SendPolicy::default()).expect("nothing is probed");
+        rows.set(
+            &index,
+            &types::tx_flow {
+                configured: 0,
+                ..rows.get(index)?
+            },
+        )?;
+        self.policies
+            .replace(flow, SendPolicy::default())
+            .expect("nothing is probed");
         rows.set(&index, &types::tx_flow::default())
     }
 
@@ -260,7 +326,8 @@ impl Sender {
     /// # Panics
     /// With more than [`crate::MAX_RULES`] rules.
     pub fn select(&mut self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
-        self.selection.select(&self.xdp.maps.selectors, prefix, rules)
+        self.selection
+            .select(&self.xdp.maps.selectors, prefix, rules)
     }
 
     /// Puts a policy into force while packets fly, unless the one in force has the same epoch or a greater one; whether
@@ -281,11 +348,17 @@ impl Sender {
 
     /// The largest packet of a flow that is replicated under its policy; `None` when it has no path to take.
     pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
-        let word = self.route(self.policies.get(flow).code.0).load(Ordering::Relaxed);
+        let word = self
+            .route(self.policies.get(flow).code.0)
+            .load(Ordering::Relaxed);
         let route: types::route = value_of(&word.to_ne_bytes());
         let row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         let transparent = row.flags & FLOW_TRANSPARENT != 0;
-        let mtu_bytes = if transparent { route.path_mtu_bytes } else { route.inner_mtu_bytes };
+        let mtu_bytes = if transparent {
+            route.path_mtu_bytes
+        } else {
+            route.inner_mtu_bytes
+        };
         Ok((route.inner_mtu_bytes != 0).then_some(mtu_bytes))
     }
 
@@ -313,20 +386,29 @@ impl Sender {
     /// an interface's own. Frames to groups of hosts always are.
     pub fn tells_foreign_frames(&self) -> bool {
         const NEEDED: [&str; 2] = ["bpf_cast_to_kern_ctx", "bpf_rdonly_cast"];
-        let has =
-            |kernel: &Btf<'_>| NEEDED.iter().all(|name| kernel.type_by_name::<Func<'_>>(name).is_some());
+        let has = |kernel: &Btf<'_>| {
+            NEEDED
+                .iter()
+                .all(|name| kernel.type_by_name::<Func<'_>>(name).is_some())
+        };
         Btf::from_vmlinux().is_ok_and(|kernel| has(&kernel))
     }
 
     /// Starts to replicate what comes in by an interface and passes through this node.
     pub fn attach_transit(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
-        self.links.push((ifindex, Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?));
+        self.links.push((
+            ifindex,
+            Link::xdp(fd(&self.xdp.progs.replicate), ifindex, mode)?,
+        ));
         Ok(())
     }
 
     /// Starts to replicate what this node itself sends by an interface.
     pub fn attach_local(&mut self, ifindex: u32) -> Result<(), AttachError> {
-        self.local.push((ifindex, Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?));
+        self.local.push((
+            ifindex,
+            Link::tcx_egress(fd(&self.tc.progs.replicate_local), ifindex)?,
+        ));
         Ok(())
     }
 
@@ -337,15 +419,29 @@ impl Sender {
 
     /// Has trains of segments that are to leave by `ends.device` cut by a loop first.
     pub fn attach_loop(&mut self, ends: Loop) -> Result<(), AttachError> {
-        let failed =
-            |error| AttachError::Other { ifindex: ends.device, source: std::io::Error::other(error) };
+        let failed = |error| AttachError::Other {
+            ifindex: ends.device,
+            source: std::io::Error::other(error),
+        };
         self.remove_loop(ends.device).map_err(failed)?;
-        let exit = Link::xdp(fd(&self.xdp.progs.replicate_looped), ends.exit, XdpMode::Native)?;
+        let exit = Link::xdp(
+            fd(&self.xdp.progs.replicate_looped),
+            ends.exit,
+            XdpMode::Native,
+        )?;
         let passing = Link::tcx_ingress(fd(&self.tc.progs.pass_looped), ends.exit)?;
         self.links.extend([(ends.exit, exit), (ends.exit, passing)]);
         self.loops.insert(ends.device, ends);
-        self.tc.maps.loop_devices.set(&ends.exit, &ends.device).map_err(failed)?;
-        self.tc.maps.loops.set(&ends.device, &ends.entry).map_err(failed)
+        self.tc
+            .maps
+            .loop_devices
+            .set(&ends.exit, &ends.device)
+            .map_err(failed)?;
+        self.tc
+            .maps
+            .loops
+            .set(&ends.device, &ends.entry)
+            .map_err(failed)
     }
 
     /// Ends what is attached to an interface, and its loop. One that is gone has to be detached from too: numbers of
@@ -357,7 +453,9 @@ impl Sender {
     }
 
     fn remove_loop(&mut self, device: u32) -> Result<(), TableError> {
-        let Some(ends) = self.loops.remove(&device) else { return Ok(()) };
+        let Some(ends) = self.loops.remove(&device) else {
+            return Ok(());
+        };
         self.tc.maps.loops.remove(&ends.device)?;
         self.tc.maps.loop_devices.remove(&ends.exit)?;
         self.links.retain(|(attached, _)| *attached != ends.exit);
@@ -371,7 +469,10 @@ impl Sender {
 
     /// Counters of a flow's copies on a path, summed over CPUs.
     pub fn path_stats(&self, flow: FlowId, path: PathId) -> Result<TxStats, TableError> {
-        sum(&self.xdp.maps.tx_path_stats, flow.index() * MAX_PATHS + path.index())
+        sum(
+            &self.xdp.maps.tx_path_stats,
+            flow.index() * MAX_PATHS + path.index(),
+        )
     }
 
     /// Copies of all flows that a path's device refused, being down or its queue full. A lower bound while packets fly.
@@ -422,17 +523,24 @@ impl Sender {
     /// Writes down what follows for every code from the paths as they are now.
     fn write_routes(&self) {
         for code in 0..=u8::MAX {
-            let there = PathSet::from_bits(code).iter().filter(|path| self.paths[path.index()].is_some());
+            let there = PathSet::from_bits(code)
+                .iter()
+                .filter(|path| self.paths[path.index()].is_some());
             let paths: PathSet = there.collect();
             let ends = || paths.iter().filter_map(|path| self.paths[path.index()]);
             let route = types::route {
                 inner_mtu_bytes: ends().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0),
                 path_mtu_bytes: ends().map(|path| path.mtu_bytes).min().unwrap_or(0),
                 paths: paths.bits(),
-                flags: if ends().any(|path| path.local.is_ipv6()) { ROUTE_OUTER_IPV6 } else { 0 },
+                flags: if ends().any(|path| path.local.is_ipv6()) {
+                    ROUTE_OUTER_IPV6
+                } else {
+                    0
+                },
                 ..Default::default()
             };
-            let word = u64::from_ne_bytes(bytes_of(&route).try_into().expect("a route is one word"));
+            let word =
+                u64::from_ne_bytes(bytes_of(&route).try_into().expect("a route is one word"));
             self.route(code).store(word, Ordering::Release);
         }
     }
@@ -445,7 +553,11 @@ fn path_program(path: PathId) -> String {
 
 impl SendPath {
     fn row(&self, port: u16) -> types::tx_path {
-        let mut row = types::tx_path { ifindex: self.ifindex, port_be: port.to_be(), ..Default::default() };
+        let mut row = types::tx_path {
+            ifindex: self.ifindex,
+            port_be: port.to_be(),
+            ..Default::default()
+        };
         (row.family, row.local) = family_and_address(self.local);
         (_, row.remote) = family_and_address(self.remote);
         row.macs.source = self.source_mac;
@@ -454,7 +566,11 @@ impl SendPath {
     }
 
     fn inner_mtu_bytes(&self) -> u16 {
-        let overhead = if self.local.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 };
+        let overhead = if self.local.is_ipv6() {
+            OVERHEAD_V6
+        } else {
+            OVERHEAD_V4
+        };
         self.mtu_bytes.saturating_sub(overhead as u16)
     }
 }

@@ -75,8 +75,15 @@ pub enum SignalsError {
 
 impl SignalOutcome {
     /// Every outcome, in the order of the program's table.
-    pub const ALL: [SignalOutcome; 7] =
-        [Self::Accepted, Self::Malformed, Self::Tag, Self::Flow, Self::Age, Self::Epoch, Self::Code];
+    pub const ALL: [SignalOutcome; 7] = [
+        Self::Accepted,
+        Self::Malformed,
+        Self::Tag,
+        Self::Flow,
+        Self::Age,
+        Self::Epoch,
+        Self::Code,
+    ];
 
     /// Its name in reports and metrics.
     pub const fn name(self) -> &'static str {
@@ -108,7 +115,11 @@ impl SignalEvents {
     /// Tells the program the time, too, should the system's leap seconds have been corrected.
     pub fn drain(&mut self) -> Result<Vec<SignalEvent>, TableError> {
         self.clock.follow()?;
-        Ok(self.records.drain().filter_map(|record| parse(&record)).collect())
+        Ok(self
+            .records
+            .drain()
+            .filter_map(|record| parse(&record))
+            .collect())
     }
 }
 
@@ -141,10 +152,16 @@ impl Signals {
         // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("signal");
-        let mut open = SignalSkelBuilder::default().open(storage).map_err(&failed)?;
+        let mut open = SignalSkelBuilder::default()
+            .open(storage)
+            .map_err(&failed)?;
         share_tables(open.open_object_mut(), sender).map_err(&failed)?;
         let skeleton = open.load().map_err(&failed)?;
-        Ok(Signals { skeleton, links: BTreeMap::new(), addresses: BTreeSet::new() })
+        Ok(Signals {
+            skeleton,
+            links: BTreeMap::new(),
+            addresses: BTreeSet::new(),
+        })
     }
 
     pub(crate) fn enable(&mut self, options: &SignalOptions) -> Result<(), SignalsError> {
@@ -156,7 +173,11 @@ impl Signals {
         };
         self.clock()?.follow()?;
         self.skeleton.maps.signal_settings.set(&0u32, &settings)?;
-        let addresses: BTreeSet<_> = options.addresses.iter().map(|address| mapped(*address)).collect();
+        let addresses: BTreeSet<_> = options
+            .addresses
+            .iter()
+            .map(|address| mapped(*address))
+            .collect();
         for gone in self.addresses.difference(&addresses) {
             self.skeleton.maps.signal_addresses.remove(gone)?;
         }
@@ -164,7 +185,8 @@ impl Signals {
             self.skeleton.maps.signal_addresses.set(address, &1u8)?;
         }
         self.addresses = addresses;
-        self.links.retain(|ifindex, _| options.interfaces.contains(ifindex));
+        self.links
+            .retain(|ifindex, _| options.interfaces.contains(ifindex));
         for ifindex in &options.interfaces {
             if !self.links.contains_key(ifindex) {
                 let link = Link::tcx_ingress(fd(&self.skeleton.progs.receive_signal), *ifindex)?;
@@ -179,12 +201,23 @@ impl Signals {
     }
 
     pub(crate) fn events(&self) -> Result<SignalEvents, TableError> {
-        Ok(SignalEvents { records: Records::map(&self.skeleton.maps.signal_events)?, clock: self.clock()? })
+        Ok(SignalEvents {
+            records: Records::map(&self.skeleton.maps.signal_events)?,
+            clock: self.clock()?,
+        })
     }
 
     pub(crate) fn counts(&self) -> Result<Vec<(SignalOutcome, u64)>, TableError> {
         let count = |outcome: SignalOutcome| {
-            Ok((outcome, self.skeleton.maps.signal_outcomes.per_cpu::<u64>(outcome as u32)?.iter().sum()))
+            Ok((
+                outcome,
+                self.skeleton
+                    .maps
+                    .signal_outcomes
+                    .per_cpu::<u64>(outcome as u32)?
+                    .iter()
+                    .sum(),
+            ))
         };
         SignalOutcome::ALL.into_iter().map(count).collect()
     }
@@ -195,8 +228,14 @@ impl Signals {
 
     fn clock(&self) -> Result<Clock, TableError> {
         let table = &self.skeleton.maps.tai_offset_ns;
-        let failed = |source| TableError { table: table.name().to_string_lossy().into_owned(), source };
-        Ok(Clock { offset: MapHandle::try_from(table).map_err(failed)?, known_ns: None })
+        let failed = |source| TableError {
+            table: table.name().to_string_lossy().into_owned(),
+            source,
+        };
+        Ok(Clock {
+            offset: MapHandle::try_from(table).map_err(failed)?,
+            known_ns: None,
+        })
     }
 }
 
@@ -221,7 +260,10 @@ impl Clock {
 /// A whole number of seconds: 37 since 2017 where a time service knows of leap seconds, 0 elsewhere.
 fn tai_offset_ns() -> u64 {
     let [tai, utc] = [libc::CLOCK_TAI, libc::CLOCK_REALTIME].map(|clock| {
-        let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut now = libc::timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         // SAFETY: the pointer is to a local, and both clocks exist in every Linux that has these programs.
         unsafe { libc::clock_gettime(clock, &raw mut now) };
         now.tv_sec * 1_000_000_000 + now.tv_nsec
@@ -243,10 +285,16 @@ mod tests {
 
     #[test]
     fn every_row_of_the_table_has_an_outcome() {
-        assert_eq!(SignalOutcome::ALL.len() as u32, types::signal_outcome::SIGNAL_OUTCOMES.0);
+        assert_eq!(
+            SignalOutcome::ALL.len() as u32,
+            types::signal_outcome::SIGNAL_OUTCOMES.0
+        );
         for (index, outcome) in SignalOutcome::ALL.into_iter().enumerate() {
             assert_eq!(outcome as usize, index);
         }
-        assert_eq!(SignalOutcome::Code as u32, types::signal_outcome::SIGNAL_CODE.0);
+        assert_eq!(
+            SignalOutcome::Code as u32,
+            types::signal_outcome::SIGNAL_CODE.0
+        );
     }
 }

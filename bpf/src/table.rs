@@ -33,7 +33,10 @@ pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
 }
 
 pub(crate) fn value_of<T: Plain>(bytes: &[u8]) -> T {
-    assert!(bytes.len() >= size_of::<T>(), "a table's value has the size that its declaration says");
+    assert!(
+        bytes.len() >= size_of::<T>(),
+        "a table's value has the size that its declaration says"
+    );
     // SAFETY: the length was checked and every bit pattern is a value.
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
 }
@@ -41,11 +44,15 @@ pub(crate) fn value_of<T: Plain>(bytes: &[u8]) -> T {
 /// Typed access to a map.
 pub(crate) trait Table: MapCore {
     fn failed(&self, source: libbpf_rs::Error) -> TableError {
-        TableError { table: self.name().to_string_lossy().into_owned(), source }
+        TableError {
+            table: self.name().to_string_lossy().into_owned(),
+            source,
+        }
     }
 
     fn set<K: Plain, V: Plain>(&self, key: &K, value: &V) -> Result<(), TableError> {
-        self.update(bytes_of(key), bytes_of(value), MapFlags::ANY).map_err(|source| self.failed(source))
+        self.update(bytes_of(key), bytes_of(value), MapFlags::ANY)
+            .map_err(|source| self.failed(source))
     }
 
     /// A value of an array, which has all of its indices.
@@ -54,7 +61,9 @@ pub(crate) trait Table: MapCore {
     }
 
     fn find<V: Plain>(&self, key: u32) -> Result<Option<V>, TableError> {
-        let found = self.lookup(bytes_of(&key), MapFlags::ANY).map_err(|source| self.failed(source))?;
+        let found = self
+            .lookup(bytes_of(&key), MapFlags::ANY)
+            .map_err(|source| self.failed(source))?;
         Ok(found.as_deref().map(value_of))
     }
 
@@ -79,7 +88,10 @@ impl<M: MapCore> Table for M {}
 
 /// Has an object that is about to be loaded use the tables of one that is. Constants, whose names have a dot, stay its own.
 pub(crate) fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(), libbpf_rs::Error> {
-    for mut map in open.maps_mut().filter(|map| !map.name().to_string_lossy().contains('.')) {
+    for mut map in open
+        .maps_mut()
+        .filter(|map| !map.name().to_string_lossy().contains('.'))
+    {
         if let Some(shared) = loaded.maps().find(|shared| shared.name() == map.name()) {
             map.reuse_fd(shared.as_fd())?;
         }

@@ -10,7 +10,12 @@ use std::mem::MaybeUninit;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, BorrowedFd};
 
-plain!(types::watch_flow, types::watch_latest, types::watch_stats, types::request);
+plain!(
+    types::watch_flow,
+    types::watch_latest,
+    types::watch_stats,
+    types::request
+);
 
 /// A packet from the viewer that asks for something, or ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,13 +76,20 @@ impl Watcher {
         let failed = LoadError::of("watch");
         let open = WatchSkelBuilder::default().open(storage).map_err(&failed)?;
         let skeleton = open.load().map_err(&failed)?;
-        Ok(Watcher { requests: Records::map(&skeleton.maps.requests)?, skeleton, links: Vec::new() })
+        Ok(Watcher {
+            requests: Records::map(&skeleton.maps.requests)?,
+            skeleton,
+            links: Vec::new(),
+        })
     }
 
     /// Starts to watch what comes in by an interface; does nothing when it is watched already.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), AttachError> {
         if self.links.iter().all(|(watched, _)| *watched != ifindex) {
-            self.links.push((ifindex, Link::tcx_ingress(fd(&self.skeleton.progs.watch), ifindex)?));
+            self.links.push((
+                ifindex,
+                Link::tcx_ingress(fd(&self.skeleton.progs.watch), ifindex)?,
+            ));
         }
         Ok(())
     }
@@ -97,7 +109,11 @@ impl Watcher {
 
     /// Records packets of `flow` with so many bytes behind their TCP or UDP header; `None` ends that. Those with SYN are
     /// left out, those with FIN or RST are recorded whatever their size.
-    pub fn set_flow(&self, flow: FlowId, bytes: Option<RangeInclusive<u16>>) -> Result<(), TableError> {
+    pub fn set_flow(
+        &self,
+        flow: FlowId,
+        bytes: Option<RangeInclusive<u16>>,
+    ) -> Result<(), TableError> {
         let index = flow.index() as u32;
         let row = bytes.map_or_else(Default::default, |bytes| types::watch_flow {
             bytes_min: *bytes.start(),
@@ -105,7 +121,10 @@ impl Watcher {
             configured: 1,
             ..Default::default()
         });
-        self.skeleton.maps.watch_latest.set(&index, &types::watch_latest::default())?;
+        self.skeleton
+            .maps
+            .watch_latest
+            .set(&index, &types::watch_latest::default())?;
         self.skeleton.maps.watch_flows.set(&index, &row)
     }
 
@@ -117,7 +136,11 @@ impl Watcher {
 
     /// Counters of a flow, summed over CPUs.
     pub fn stats(&self, flow: FlowId) -> Result<WatchStats, TableError> {
-        let rows = self.skeleton.maps.watch_stats.per_cpu::<types::watch_stats>(flow.index() as u32)?;
+        let rows = self
+            .skeleton
+            .maps
+            .watch_stats
+            .per_cpu::<types::watch_stats>(flow.index() as u32)?;
         let sum = |field: fn(&types::watch_stats) -> u64| rows.iter().map(field).sum();
         Ok(WatchStats {
             requests: sum(|row| row.requests),

@@ -39,8 +39,14 @@ fn a_record_tells_what_the_shim_said_and_what_was_done() {
 
     assert_eq!(records.len(), copies.len());
     for (record, (by, sequence, verdict)) in records.iter().zip(copies) {
-        assert_eq!((record.flow, record.path, record.sequence), (flow(7), by, sequence));
-        assert_eq!((record.paths, record.epoch, record.sent_micros), (PathSet::from_bits(0b11), 3, 42));
+        assert_eq!(
+            (record.flow, record.path, record.sequence),
+            (flow(7), by, sequence)
+        );
+        assert_eq!(
+            (record.paths, record.epoch, record.sent_micros),
+            (PathSet::from_bits(0b11), 3, 42)
+        );
         assert_eq!(
             (record.verdict, usize::from(record.inner_bytes)),
             (verdict, inner.len()),
@@ -106,7 +112,11 @@ fn a_full_ring_is_counted_and_keeps_its_oldest_records() {
     arrivals.drain(&mut records);
     assert_eq!(records.len(), RING as usize);
     let total = u64::from(1 + RING + TOO_MANY);
-    assert_eq!(receiver.stats(flow(7), path(0)).unwrap().packets, total, "the counters missed none");
+    assert_eq!(
+        receiver.stats(flow(7), path(0)).unwrap().packets,
+        total,
+        "the counters missed none"
+    );
     receiver.run(&duplicate, 1).unwrap();
     arrivals.drain(&mut records);
     assert_eq!(records.len(), RING as usize + 1, "there is room again");
@@ -120,8 +130,13 @@ fn what_was_refused_leaves_no_record() {
     receiver.set_flow(flow(7), Some(&keys)).unwrap();
     let inner = udp4("192.0.2.9", b"x");
     receiver.run(&replica(path(0), 1 << 40, &inner), 1).unwrap();
-    let unknown = Shim { flow: flow(8), ..shim(path(0), 1 << 40) };
-    receiver.run(&towards_here(path(0)).frame(&unknown, &inner).unwrap(), 1).unwrap();
+    let unknown = Shim {
+        flow: flow(8),
+        ..shim(path(0), 1 << 40)
+    };
+    receiver
+        .run(&towards_here(path(0)).frame(&unknown, &inner).unwrap(), 1)
+        .unwrap();
     let mut records = Vec::new();
     arrivals.drain(&mut records);
     assert_eq!(records, []);
@@ -129,10 +144,14 @@ fn what_was_refused_leaves_no_record() {
 
 #[test]
 fn a_transparent_copy_is_recorded_with_its_fingerprint() {
-    let options =
-        hawser_bpf::ReceiverOptions { transparent_within: Duration::from_secs(3600), ..receiver_options() };
+    let options = hawser_bpf::ReceiverOptions {
+        transparent_within: Duration::from_secs(3600),
+        ..receiver_options()
+    };
     let receiver = Receiver::load(&options).unwrap();
-    receiver.select_transparent(prefix("192.0.2.0/24"), &[everything_of(7)]).unwrap();
+    receiver
+        .select_transparent(prefix("192.0.2.0/24"), &[everything_of(7)])
+        .unwrap();
     let mut arrivals = receiver.arrivals().unwrap();
     let packet = with_id(udp4("192.0.2.9", b"x"), 5);
     for by in [path(2), path(4)] {
@@ -141,8 +160,14 @@ fn a_transparent_copy_is_recorded_with_its_fingerprint() {
     }
     let mut records = Vec::new();
     arrivals.drain(&mut records);
-    let seen: Vec<_> = records.iter().map(|record| (record.path, record.paths, record.verdict)).collect();
-    let expected = [(path(2), PathSet::EMPTY, Verdict::First), (path(4), PathSet::EMPTY, Verdict::Duplicate)];
+    let seen: Vec<_> = records
+        .iter()
+        .map(|record| (record.path, record.paths, record.verdict))
+        .collect();
+    let expected = [
+        (path(2), PathSet::EMPTY, Verdict::First),
+        (path(4), PathSet::EMPTY, Verdict::Duplicate),
+    ];
     assert_eq!(seen, expected);
     assert_eq!(records[0].sequence, records[1].sequence);
     assert_ne!(records[0].sequence, 0);

@@ -6,7 +6,9 @@ use hawser_bpf::{Loop, SendFlow, SendPath, SendPolicy, Sender, SenderOptions, Xd
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_units::{PathSet, PolicyCode};
-use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica, ip, transparent};
+use hawser_wire::{
+    Addresses, Cover, DEFAULT_PORT, Encapsulation, KeySlot, Replica, ip, transparent,
+};
 use nix::net::if_::if_nametoindex;
 use nix::sys::socket::{setsockopt, sockopt::UdpGsoSegment};
 use std::collections::{HashMap, HashSet};
@@ -37,16 +39,32 @@ fn path_end(index: u8) -> SendPath {
 
 fn encapsulation(index: u8) -> Encapsulation {
     let addresses = match index {
-        1 => Addresses::V6 { source: HERE_V6, destination: THERE_V6 },
-        _ => Addresses::V4 { source: [198, 51, 100, index].into(), destination: [203, 0, 113, index].into() },
+        1 => Addresses::V6 {
+            source: HERE_V6,
+            destination: THERE_V6,
+        },
+        _ => Addresses::V4 {
+            source: [198, 51, 100, index].into(),
+            destination: [203, 0, 113, index].into(),
+        },
     };
-    let SendPath { source_mac, next_hop_mac: destination_mac, .. } = path_end(index);
-    Encapsulation { destination_mac, source_mac, addresses, port: DEFAULT_PORT }
+    let SendPath {
+        source_mac,
+        next_hop_mac: destination_mac,
+        ..
+    } = path_end(index);
+    Encapsulation {
+        destination_mac,
+        source_mac,
+        addresses,
+        port: DEFAULT_PORT,
+    }
 }
 
 /// Runs `test` in a namespace with pairs of devices: `lan`, `wan0` to `wan2`, `loop` and what they are wired to, `far-*`.
 fn in_namespace(name: &str, test: impl FnOnce() + Send) {
-    let namespace = Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
+    let namespace =
+        Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
     let mut batch = String::new();
     for device in ["lan", "wan0", "wan1", "wan2", "loop"] {
         batch += &format!("link add {device} type veth peer name far-{device}\n");
@@ -68,13 +86,21 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
 
 /// A sender that replicates everything as flow 7 over path 0.
 fn replicating() -> Sender {
-    let mut sender = Sender::load(&SenderOptions { local: true, ..sender_options() }).unwrap();
+    let mut sender = Sender::load(&SenderOptions {
+        local: true,
+        ..sender_options()
+    })
+    .unwrap();
     for index in 0..PATHS {
         sender.set_path(path(index), Some(path_end(index))).unwrap();
     }
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
-    sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
+    sender
+        .select(prefix("203.0.113.0/24"), &[everything_of(7)])
+        .unwrap();
+    sender
+        .select(prefix("2001:db8::/32"), &[everything_of(7)])
+        .unwrap();
     set_policy(&sender, 7, 0b001, 3);
     sender
 }
@@ -85,7 +111,9 @@ fn arriving(packet: &[u8]) -> Vec<u8> {
 }
 
 fn far_ends() -> Vec<Port> {
-    (0..PATHS).map(|index| Port::open(&format!("far-wan{index}")).unwrap()).collect()
+    (0..PATHS)
+        .map(|index| Port::open(&format!("far-wan{index}")).unwrap())
+        .collect()
 }
 
 /// The next `count` frames of a port.
@@ -93,9 +121,14 @@ fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut frames = Vec::new();
     while frames.len() < count {
-        assert!(Instant::now() < deadline, "{} of {count} frames arrived", frames.len());
+        assert!(
+            Instant::now() < deadline,
+            "{} of {count} frames arrived",
+            frames.len()
+        );
         wait(&[port.receiver.as_fd()], Some(Duration::from_millis(100))).unwrap();
-        port.receiver.receive(|frame| frames.push(frame.unwrap().to_vec()));
+        port.receiver
+            .receive(|frame| frames.push(frame.unwrap().to_vec()));
     }
     frames
 }
@@ -106,15 +139,25 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
         let key = seal_key(1);
-        let tagged = SendFlow { key: Some((KeySlot::One, key.clone(), Cover::Whole)), ..send_flow(7) };
+        let tagged = SendFlow {
+            key: Some((KeySlot::One, key.clone(), Cover::Whole)),
+            ..send_flow(7)
+        };
         sender.set_flow(flow(7), &tagged).unwrap();
         set_policy(&sender, 7, 0b111, 3);
-        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        sender
+            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .unwrap();
         let payload: Vec<u8> = (0..=255).cycle().take(1400 - 28).collect();
-        let packets =
-            [udp4("203.0.113.9", b"odd"), udp6("2001:db8:b::9", b"even"), udp4("203.0.113.9", &payload)];
+        let packets = [
+            udp4("203.0.113.9", b"odd"),
+            udp6("2001:db8:b::9", b"even"),
+            udp4("203.0.113.9", &payload),
+        ];
 
-        lan.sender.send(&packets.clone().map(|packet| arriving(&packet))).unwrap();
+        lan.sender
+            .send(&packets.clone().map(|packet| arriving(&packet)))
+            .unwrap();
 
         for (index, end) in (0..).zip(&mut ends) {
             for (sequence, (frame, packet)) in
@@ -122,7 +165,10 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
             {
                 let copy = Replica::parse(frame).unwrap();
                 assert_eq!(copy.encapsulation, encapsulation(index));
-                assert_eq!((copy.shim.path, copy.shim.paths.bits()), (path(index), 0b111));
+                assert_eq!(
+                    (copy.shim.path, copy.shim.paths.bits()),
+                    (path(index), 0b111)
+                );
                 assert_eq!((copy.shim.flow, copy.shim.sequence), (flow(7), sequence));
                 assert_eq!(copy.inner, one_hop_on(packet));
                 let datagram = &frame[frame.len() - copy.inner.len() - 28..];
@@ -143,14 +189,26 @@ fn probes_leave_by_the_probed_paths() {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
         let key = seal_key(1);
-        let tagged = SendFlow { key: Some((KeySlot::Zero, key.clone(), Cover::Whole)), ..send_flow(7) };
+        let tagged = SendFlow {
+            key: Some((KeySlot::Zero, key.clone(), Cover::Whole)),
+            ..send_flow(7)
+        };
         sender.set_flow(flow(7), &tagged).unwrap();
         let probes = PathSet::from_bits(0b110);
-        let policy = SendPolicy { code: PolicyCode(0b001), probes, probe_every: 4, epoch: 3 };
+        let policy = SendPolicy {
+            code: PolicyCode(0b001),
+            probes,
+            probe_every: 4,
+            epoch: 3,
+        };
         sender.replace_policy(flow(7), policy).unwrap();
-        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        sender
+            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .unwrap();
 
-        lan.sender.send(&vec![arriving(&udp4("203.0.113.9", b"x")); PACKETS]).unwrap();
+        lan.sender
+            .send(&vec![arriving(&udp4("203.0.113.9", b"x")); PACKETS])
+            .unwrap();
 
         let ring = ring(Some(&key), None);
         for (index, end) in (0..).zip(&mut ends) {
@@ -162,9 +220,15 @@ fn probes_leave_by_the_probed_paths() {
                 assert!(copy.shim.paths.contains(path(index)));
                 assert!(ring.accepts(&frame[frame.len() - copy.inner.len() - 28..]));
             }
-            assert_eq!(sender.path_stats(flow(7), path(index)).unwrap().packets, copies as u64);
+            assert_eq!(
+                sender.path_stats(flow(7), path(index)).unwrap().packets,
+                copies as u64
+            );
         }
-        assert_eq!([0, 1, 2].map(|index| sender.refused(path(index)).unwrap()), [0; 3]);
+        assert_eq!(
+            [0, 1, 2].map(|index| sender.refused(path(index)).unwrap()),
+            [0; 3]
+        );
     });
 }
 
@@ -176,12 +240,19 @@ fn copies_that_a_device_refuses_are_counted() {
         let mut end = Port::open("far-wan0").unwrap();
         let mut sender = replicating();
         set_policy(&sender, 7, 0b011, 3);
-        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        sender
+            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .unwrap();
 
-        lan.sender.send(&vec![arriving(&udp4("203.0.113.9", b"x")); 3]).unwrap();
+        lan.sender
+            .send(&vec![arriving(&udp4("203.0.113.9", b"x")); 3])
+            .unwrap();
 
         receive(&mut end, 3);
-        assert_eq!([0, 1].map(|index| sender.refused(path(index)).unwrap()), [0, 3]);
+        assert_eq!(
+            [0, 1].map(|index| sender.refused(path(index)).unwrap()),
+            [0, 3]
+        );
     });
 }
 
@@ -190,9 +261,19 @@ fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
     in_namespace("transparent", || {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
-        sender.set_flow(flow(7), &SendFlow { transparent: true, ..send_flow(7) }).unwrap();
+        sender
+            .set_flow(
+                flow(7),
+                &SendFlow {
+                    transparent: true,
+                    ..send_flow(7)
+                },
+            )
+            .unwrap();
         set_policy(&sender, 7, 0b101, 3);
-        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        sender
+            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .unwrap();
         let packet = with_tos(with_id(udp4("203.0.113.9", &[7; 1472]), 7), 0xb9);
 
         lan.sender.send(&[arriving(&packet)]).unwrap();
@@ -200,8 +281,15 @@ fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
         for index in [0, 2] {
             let end = &mut ends[usize::from(index)];
             let expected = with_tos(one_hop_on(&packet), transparent::tos(path(index), 0xb9));
-            let SendPath { source_mac, next_hop_mac, .. } = path_end(index);
-            assert_eq!(receive(end, 1), [ethernet(next_hop_mac, source_mac, &expected)]);
+            let SendPath {
+                source_mac,
+                next_hop_mac,
+                ..
+            } = path_end(index);
+            assert_eq!(
+                receive(end, 1),
+                [ethernet(next_hop_mac, source_mac, &expected)]
+            );
         }
     });
 }
@@ -215,7 +303,9 @@ fn a_policy_changes_at_once() {
     in_namespace("policy", || {
         let (lan, mut ends) = (Port::open("far-lan").unwrap(), far_ends());
         let mut sender = replicating();
-        sender.attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native).unwrap();
+        sender
+            .attach_transit(if_nametoindex("lan").unwrap(), XdpMode::Native)
+            .unwrap();
         let policies = CODES.map(|code| (code, code * 3));
         let set = |sender: &Sender, (code, epoch): (u8, u8)| {
             set_policy(sender, 7, code, u32::from(epoch));
@@ -258,18 +348,28 @@ fn a_policy_changes_at_once() {
                     });
                 }
                 captured.store(copies.len(), Ordering::Release);
-                let expected: u64 =
-                    (0..PATHS).map(|index| sender.path_stats(flow(7), path(index)).unwrap().packets).sum();
+                let expected: u64 = (0..PATHS)
+                    .map(|index| sender.path_stats(flow(7), path(index)).unwrap().packets)
+                    .sum();
                 if last_round && received == expected {
                     break;
                 }
-                assert!(Instant::now() < deadline, "{received} of {expected} copies arrived");
+                assert!(
+                    Instant::now() < deadline,
+                    "{received} of {expected} copies arrived"
+                );
             }
         });
         assert_eq!(copies.len(), PACKETS);
-        assert!(copies.values().all(|(paths, seen)| paths == seen), "a packet missed a path");
+        assert!(
+            copies.values().all(|(paths, seen)| paths == seen),
+            "a packet missed a path"
+        );
         let codes: HashSet<u8> = copies.values().map(|(paths, _)| *paths).collect();
-        assert!(codes.len() > 1, "the policy never changed while packets flew");
+        assert!(
+            codes.len() > 1,
+            "the policy never changed while packets flew"
+        );
     });
 }
 
@@ -281,15 +381,26 @@ fn local_trains_are_cut_by_the_loop_and_replicated() {
         let _exit_polls = Port::open("far-lan").unwrap();
         let mut sender = replicating();
         set_policy(&sender, 7, 0b111, 3);
-        let [device, entry, exit] = ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
+        let [device, entry, exit] =
+            ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
         sender.attach_local(device).unwrap();
         let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();
         setsockopt(&socket, UdpGsoSegment, &500).unwrap();
         let train: Vec<u8> = (0..4).flat_map(|number| [number; 500]).collect();
 
         socket.send_to(&train, "203.0.113.9:2000").unwrap();
-        assert_eq!(counted(sender.reasons().unwrap()), [("passed_segments", 1)], "there is no loop yet");
-        sender.attach_loop(Loop { device, entry, exit }).unwrap();
+        assert_eq!(
+            counted(sender.reasons().unwrap()),
+            [("passed_segments", 1)],
+            "there is no loop yet"
+        );
+        sender
+            .attach_loop(Loop {
+                device,
+                entry,
+                exit,
+            })
+            .unwrap();
         socket.send_to(&train, "203.0.113.9:2000").unwrap();
 
         for end in &mut ends {
@@ -299,8 +410,12 @@ fn local_trains_are_cut_by_the_loop_and_replicated() {
                 assert_eq!(copy.shim.sequence, (1 << 40) + u64::from(number));
                 assert_eq!(copy.inner[28..], [number; 500]);
                 let (header, segment) = ip::Ipv4Header::parse(copy.inner).unwrap();
-                let sum =
-                    ip::transport_checksum(header.source.into(), header.destination.into(), ip::UDP, segment);
+                let sum = ip::transport_checksum(
+                    header.source.into(),
+                    header.destination.into(),
+                    ip::UDP,
+                    segment,
+                );
                 assert_eq!(sum, 0, "segment {number} has no right checksum");
             }
         }
@@ -316,18 +431,33 @@ fn local_packets_probe_a_path_over_ipv6_by_the_loop() {
         let _exit_polls = Port::open("far-lan").unwrap();
         let mut sender = replicating();
         let probes = PathSet::from_bits(0b010);
-        let policy = SendPolicy { code: PolicyCode(0b001), probes, probe_every: 4, epoch: 3 };
+        let policy = SendPolicy {
+            code: PolicyCode(0b001),
+            probes,
+            probe_every: 4,
+            epoch: 3,
+        };
         sender.replace_policy(flow(7), policy).unwrap();
-        let [device, entry, exit] = ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
+        let [device, entry, exit] =
+            ["lan", "loop", "far-loop"].map(|name| if_nametoindex(name).unwrap());
         sender.attach_local(device).unwrap();
-        sender.attach_loop(Loop { device, entry, exit }).unwrap();
+        sender
+            .attach_loop(Loop {
+                device,
+                entry,
+                exit,
+            })
+            .unwrap();
         let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();
         for _ in 0..PACKETS {
             socket.send_to(b"local", "203.0.113.9:2000").unwrap();
         }
         let mut sequences = |index: usize, copies| -> Vec<u64> {
             let frames = receive(&mut ends[index], copies);
-            frames.iter().map(|frame| Replica::parse(frame).unwrap().shim.sequence - (1 << 40)).collect()
+            frames
+                .iter()
+                .map(|frame| Replica::parse(frame).unwrap().shim.sequence - (1 << 40))
+                .collect()
         };
         assert_eq!(sequences(0, PACKETS), (0..16).collect::<Vec<_>>());
         assert_eq!(sequences(1, PACKETS / 4), [0, 4, 8, 12]);
@@ -352,7 +482,10 @@ fn local_packets_leave_by_every_path_over_ipv4() {
         for index in [0, 2] {
             let frames = receive(&mut ends[usize::from(index)], 1);
             let copy = Replica::parse(&frames[0]).unwrap();
-            assert_eq!((copy.encapsulation, copy.shim.path), (encapsulation(index), path(index)));
+            assert_eq!(
+                (copy.encapsulation, copy.shim.path),
+                (encapsulation(index), path(index))
+            );
             assert_eq!(&copy.inner[28..], b"local");
         }
         assert_eq!(sender.flow_stats(flow(7)).unwrap().packets, 1);

@@ -15,8 +15,12 @@ fn sent(packet: &[u8]) -> Vec<u8> {
 #[test]
 fn what_has_an_uplink_takes_it_and_the_rest_is_dropped_and_counted() {
     let fallback = Fallback::load().unwrap();
-    fallback.set(prefix("203.0.113.0/24"), Some((1, HERE_V4.into()))).unwrap();
-    fallback.set(prefix("2001:db8:b::/48"), Some((1, HERE_V4.into()))).unwrap();
+    fallback
+        .set(prefix("203.0.113.0/24"), Some((1, HERE_V4.into())))
+        .unwrap();
+    fallback
+        .set(prefix("2001:db8:b::/48"), Some((1, HERE_V4.into())))
+        .unwrap();
     let cases = [
         (udp4("203.0.113.9", b"inside"), TC_ACT_REDIRECT),
         (udp4("203.0.114.9", b"outside"), TC_ACT_SHOT),
@@ -26,8 +30,20 @@ fn what_has_an_uplink_takes_it_and_the_rest_is_dropped_and_counted() {
     for (packet, action) in cases {
         assert_eq!(fallback.run(&sent(&packet), 1).unwrap().action, action);
     }
-    assert_eq!(fallback.stats().unwrap(), FallbackStats { taken: 2, dropped: 2 });
+    assert_eq!(
+        fallback.stats().unwrap(),
+        FallbackStats {
+            taken: 2,
+            dropped: 2
+        }
+    );
 
     fallback.set(prefix("203.0.113.0/24"), None).unwrap();
-    assert_eq!(fallback.run(&sent(&udp4("203.0.113.9", b"gone")), 1).unwrap().action, TC_ACT_SHOT);
+    assert_eq!(
+        fallback
+            .run(&sent(&udp4("203.0.113.9", b"gone")), 1)
+            .unwrap()
+            .action,
+        TC_ACT_SHOT
+    );
 }

@@ -29,7 +29,11 @@ fn number(name: &str) -> u32 {
 fn plug(namespace: &Namespace, names: &[String], group: u32) {
     let mut batch = String::new();
     for name in names {
-        writeln!(batch, "link add {name} group {group} type veth peer name far-{name}").unwrap();
+        writeln!(
+            batch,
+            "link add {name} group {group} type veth peer name far-{name}"
+        )
+        .unwrap();
         for end in [name.clone(), format!("far-{name}")] {
             writeln!(batch, "link set {end} addrgenmode none up").unwrap();
         }
@@ -38,7 +42,10 @@ fn plug(namespace: &Namespace, names: &[String], group: u32) {
 }
 
 fn path_by(device: u32) -> SendPath {
-    SendPath { ifindex: device, ..send_path(HERE_V4.into(), THERE_V4.into()) }
+    SendPath {
+        ifindex: device,
+        ..send_path(HERE_V4.into(), THERE_V4.into())
+    }
 }
 
 fn open_files() -> usize {
@@ -47,12 +54,18 @@ fn open_files() -> usize {
 
 /// Sends a packet of the flow through this node and waits for its copy on every path.
 fn assert_replicates(sender: &Sender, lan: &Port, ends: &mut [Port]) {
-    lan.sender.send(&[ethernet(HERE_MAC, THERE_MAC, &udp4("203.0.113.9", b"x"))]).unwrap();
+    lan.sender
+        .send(&[ethernet(HERE_MAC, THERE_MAC, &udp4("203.0.113.9", b"x"))])
+        .unwrap();
     let deadline = Instant::now() + Duration::from_secs(10);
     for end in ends {
         let mut copies = 0;
         while copies == 0 {
-            assert!(Instant::now() < deadline, "no copy: {:?}", counted(sender.reasons().unwrap()));
+            assert!(
+                Instant::now() < deadline,
+                "no copy: {:?}",
+                counted(sender.reasons().unwrap())
+            );
             wait(&[end.receiver.as_fd()], Some(Duration::from_millis(100))).unwrap();
             end.receiver.receive(|_| copies += 1);
         }
@@ -61,7 +74,8 @@ fn assert_replicates(sender: &Sender, lan: &Port, ends: &mut [Port]) {
 
 #[test]
 fn replication_goes_on_over_all_paths_when_interfaces_came_and_went_a_thousand_times() {
-    let namespace = Namespace::create(format!("hawser-test-{}-coming", std::process::id())).unwrap();
+    let namespace =
+        Namespace::create(format!("hawser-test-{}-coming", std::process::id())).unwrap();
     let result = namespace.run(|| catch_unwind(AssertUnwindSafe(|| come_and_go(&namespace))));
     namespace.delete().unwrap();
     result.unwrap().unwrap();
@@ -69,22 +83,38 @@ fn replication_goes_on_over_all_paths_when_interfaces_came_and_went_a_thousand_t
 
 fn come_and_go(namespace: &Namespace) {
     plug(namespace, &["lan", "wan0", "wan1"].map(str::to_owned), 1);
-    namespace.ip("link set lan address 02:00:00:00:00:01").unwrap();
+    namespace
+        .ip("link set lan address 02:00:00:00:00:01")
+        .unwrap();
     let lan = Port::open("far-lan").unwrap();
     let mut ends = ["far-wan0", "far-wan1"].map(|end| Port::open(end).unwrap());
-    let mut sender = Sender::load(&SenderOptions { local: true, ..sender_options() }).unwrap();
-    sender.set_path(path(0), Some(path_by(number("wan0")))).unwrap();
-    sender.set_path(path(1), Some(path_by(number("wan1")))).unwrap();
+    let mut sender = Sender::load(&SenderOptions {
+        local: true,
+        ..sender_options()
+    })
+    .unwrap();
+    sender
+        .set_path(path(0), Some(path_by(number("wan0"))))
+        .unwrap();
+    sender
+        .set_path(path(1), Some(path_by(number("wan1"))))
+        .unwrap();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
+    sender
+        .select(prefix("203.0.113.0/24"), &[everything_of(7)])
+        .unwrap();
     set_policy(&sender, 7, 0b11, 1);
-    sender.attach_transit(number("lan"), XdpMode::Native).unwrap();
+    sender
+        .attach_transit(number("lan"), XdpMode::Native)
+        .unwrap();
     assert_replicates(&sender, &lan, &mut ends);
 
     let mut before: Option<u32> = None;
     let mut open = None;
     for batch in 0..COMING / GOING {
-        let names: Vec<_> = (0..GOING).map(|index| format!("c{batch}-{index}")).collect();
+        let names: Vec<_> = (0..GOING)
+            .map(|index| format!("c{batch}-{index}"))
+            .collect();
         plug(namespace, &names, 2);
         for (index, name) in names.iter().enumerate() {
             let (device, exit) = (number(name), number(&format!("far-{name}")));
@@ -94,16 +124,28 @@ fn come_and_go(namespace: &Namespace) {
             }
             sender.attach_transit(device, XdpMode::Native).unwrap();
             sender.attach_local(device).unwrap();
-            sender.attach_loop(Loop { device, entry: device, exit }).unwrap();
+            sender
+                .attach_loop(Loop {
+                    device,
+                    entry: device,
+                    exit,
+                })
+                .unwrap();
             if let Some(gone) = before.replace(device) {
                 sender.detach(gone).unwrap();
             }
         }
         namespace.ip("link del group 2").unwrap();
-        assert_eq!(*open.get_or_insert_with(open_files), open_files(), "nothing of them is held");
+        assert_eq!(
+            *open.get_or_insert_with(open_files),
+            open_files(),
+            "nothing of them is held"
+        );
     }
 
-    sender.set_path(path(0), Some(path_by(number("wan0")))).unwrap();
+    sender
+        .set_path(path(0), Some(path_by(number("wan0"))))
+        .unwrap();
     assert_replicates(&sender, &lan, &mut ends);
 }
 
@@ -117,22 +159,39 @@ fn refused_copies_stay_counted_when_their_device_is_gone() {
 }
 
 fn refuse_and_go(namespace: &Namespace) {
-    plug(namespace, &["lan", "wan0", "wan1", "wan2"].map(str::to_owned), 1);
-    namespace.ip("link set lan address 02:00:00:00:00:01").unwrap();
+    plug(
+        namespace,
+        &["lan", "wan0", "wan1", "wan2"].map(str::to_owned),
+        1,
+    );
+    namespace
+        .ip("link set lan address 02:00:00:00:00:01")
+        .unwrap();
     let lan = Port::open("far-lan").unwrap();
     let mut end = Port::open("far-wan0").unwrap();
     let mut sender = sender();
-    sender.set_path(path(0), Some(path_by(number("wan0")))).unwrap();
+    sender
+        .set_path(path(0), Some(path_by(number("wan0"))))
+        .unwrap();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
-    sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
+    sender
+        .select(prefix("203.0.113.0/24"), &[everything_of(7)])
+        .unwrap();
     set_policy(&sender, 7, 0b11, 1);
-    sender.attach_transit(number("lan"), XdpMode::Native).unwrap();
+    sender
+        .attach_transit(number("lan"), XdpMode::Native)
+        .unwrap();
     for (refused, device) in (0..).zip(["wan1", "wan2", "wan1"]) {
-        sender.set_path(path(1), Some(path_by(number(device)))).unwrap();
+        sender
+            .set_path(path(1), Some(path_by(number(device))))
+            .unwrap();
         assert_eq!(sender.refused(path(1)).unwrap(), refused);
         assert_replicates(&sender, &lan, std::slice::from_mut(&mut end));
         assert_eq!(sender.refused(path(1)).unwrap(), refused + 1);
     }
     sender.set_path(path(1), None).unwrap();
-    assert_eq!([0, 1].map(|index| sender.refused(path(index)).unwrap()), [0, 3]);
+    assert_eq!(
+        [0, 1].map(|index| sender.refused(path(index)).unwrap()),
+        [0, 3]
+    );
 }

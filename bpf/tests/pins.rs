@@ -9,14 +9,20 @@ use std::path::Path;
 use support::*;
 
 fn load(pins: &Path) -> Receiver {
-    Receiver::load(&ReceiverOptions { pins: Some(pins.to_owned()), ..receiver_options() }).unwrap()
+    Receiver::load(&ReceiverOptions {
+        pins: Some(pins.to_owned()),
+        ..receiver_options()
+    })
+    .unwrap()
 }
 
 /// One that receives flow 7 by path 0.
 fn load_filled(pins: &Path) -> Receiver {
     let receiver = load(pins);
     receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
-    receiver.set_flow(flow(7), Some(&Default::default())).unwrap();
+    receiver
+        .set_flow(flow(7), Some(&Default::default()))
+        .unwrap();
     receiver
 }
 
@@ -31,7 +37,11 @@ fn with_devices(name: &str, test: impl FnOnce(&Path, [u32; 2]) + Send + std::pan
     let namespace = Namespace::create(name).unwrap();
     for device in ["wan", "lan"] {
         let pair = format!("link add {device} type veth peer name far-{device}");
-        namespace.ip(&format!("{pair}\nlink set {device} up\nlink set far-{device} up")).unwrap();
+        namespace
+            .ip(&format!(
+                "{pair}\nlink set {device} up\nlink set far-{device} up"
+            ))
+            .unwrap();
     }
     let number = |name| nix::net::if_::if_nametoindex(name).unwrap();
     let run = || std::panic::catch_unwind(|| test(&pins, ["wan", "lan"].map(number)));
@@ -43,24 +53,38 @@ fn with_devices(name: &str, test: impl FnOnce(&Path, [u32; 2]) + Send + std::pan
 
 /// What `ip link` says of a device.
 fn described(device: &str) -> Vec<String> {
-    let output = std::process::Command::new("ip").args(["link", "show", "dev", device]).output().unwrap();
-    String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
+    let output = std::process::Command::new("ip")
+        .args(["link", "show", "dev", device])
+        .output()
+        .unwrap();
+    String::from_utf8(output.stdout)
+        .unwrap()
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
 }
 
 /// How `ip link` describes the XDP program of a device, if it has one.
 fn xdp(device: &str) -> Option<String> {
-    described(device).into_iter().find(|word| word.starts_with("xdp"))
+    described(device)
+        .into_iter()
+        .find(|word| word.starts_with("xdp"))
 }
 
 /// The number of the XDP program of a device.
 fn xdp_program(device: &str) -> Option<String> {
-    described(device).into_iter().skip_while(|word| word != "prog/xdp").nth(2)
+    described(device)
+        .into_iter()
+        .skip_while(|word| word != "prog/xdp")
+        .nth(2)
 }
 
 /// The names in a folder, in order.
 fn names(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).unwrap();
-    let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    let mut names: Vec<_> = entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
     names.sort();
     names
 }
@@ -74,30 +98,58 @@ fn what_is_remembered_and_attached_is_taken_over() {
         drop(first);
 
         let mut second = load_filled(pins);
-        assert_eq!(second.run(&frame(1 << 40), 1).unwrap().action, XDP_DROP, "the window was kept");
-        assert_eq!(second.run(&frame((1 << 40) + 1), 1).unwrap().action, XDP_PASS);
-        assert_eq!(second.stats(flow(7), path(0)).unwrap().packets, 3, "counters were kept");
+        assert_eq!(
+            second.run(&frame(1 << 40), 1).unwrap().action,
+            XDP_DROP,
+            "the window was kept"
+        );
+        assert_eq!(
+            second.run(&frame((1 << 40) + 1), 1).unwrap().action,
+            XDP_PASS
+        );
+        assert_eq!(
+            second.stats(flow(7), path(0)).unwrap().packets,
+            3,
+            "counters were kept"
+        );
         second.attach(&[device], XdpMode::Native).unwrap();
         let mut stranger = Receiver::load(&receiver_options()).unwrap();
         let occupied = stranger.attach(&[device], XdpMode::Native);
-        assert!(matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })), "{occupied:?}");
+        assert!(
+            matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })),
+            "{occupied:?}"
+        );
 
         second.detach().unwrap();
         assert!(!pins.exists());
         stranger.attach(&[device], XdpMode::Native).unwrap();
         let third = load_filled(pins);
-        assert_eq!(third.run(&frame(1 << 40), 1).unwrap().action, XDP_PASS, "nothing was left behind");
+        assert_eq!(
+            third.run(&frame(1 << 40), 1).unwrap().action,
+            XDP_PASS,
+            "nothing was left behind"
+        );
     });
 }
 
 #[test]
 fn flows_and_paths_of_an_earlier_receiver_are_unknown() {
     with_devices("rows", |pins, [device, _]| {
-        load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
+        load_filled(pins)
+            .attach(&[device], XdpMode::Native)
+            .unwrap();
         let receiver = load(pins);
-        assert_eq!(receiver.run(&frame(1), 1).unwrap().frame, frame(1), "no path is known");
+        assert_eq!(
+            receiver.run(&frame(1), 1).unwrap().frame,
+            frame(1),
+            "no path is known"
+        );
         receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
-        assert_eq!(receiver.run(&frame(1), 1).unwrap().action, XDP_DROP, "no flow is known");
+        assert_eq!(
+            receiver.run(&frame(1), 1).unwrap().action,
+            XDP_DROP,
+            "no flow is known"
+        );
     });
 }
 
@@ -108,13 +160,20 @@ fn a_refused_attachment_leaves_everything_as_it_was() {
         let mut stranger = Receiver::load(&receiver_options()).unwrap();
         stranger.attach(&[taken], XdpMode::Native).unwrap();
         let refused = load_filled(pins).attach(&devices, XdpMode::Native);
-        assert!(matches!(refused, Err(hawser_bpf::AttachError::Occupied { .. })), "{refused:?}");
+        assert!(
+            matches!(refused, Err(hawser_bpf::AttachError::Occupied { .. })),
+            "{refused:?}"
+        );
         assert_eq!((xdp("wan"), pins.exists()), (None, false));
 
         load_filled(pins).attach(&[free], XdpMode::Native).unwrap();
         let before = names(pins);
         // Of the other mode, so that the attachment would have to be made again.
-        assert!(load_filled(pins).attach(&devices, XdpMode::Generic).is_err());
+        assert!(
+            load_filled(pins)
+                .attach(&devices, XdpMode::Generic)
+                .is_err()
+        );
         assert_eq!((xdp("wan").as_deref(), names(pins)), (Some("xdp"), before));
     });
 }
@@ -122,19 +181,36 @@ fn a_refused_attachment_leaves_everything_as_it_was() {
 #[test]
 fn a_mode_that_is_refused_brings_the_old_program_back() {
     with_devices("mode", |pins, [device, _]| {
-        load_filled(pins).attach(&[device], XdpMode::Generic).unwrap();
+        load_filled(pins)
+            .attach(&[device], XdpMode::Generic)
+            .unwrap();
         // No driver has native XDP on the loopback device.
         let loopback = 1;
-        load_filled(pins).attach(&[device, loopback], XdpMode::Generic).unwrap();
+        load_filled(pins)
+            .attach(&[device, loopback], XdpMode::Generic)
+            .unwrap();
         let before = names(pins);
         let refused = load_filled(pins).attach(&[device, loopback], XdpMode::Native);
-        assert!(matches!(refused, Err(hawser_bpf::AttachError::NoNativeXdp { .. })), "{refused:?}");
-        assert_eq!((xdp("wan").as_deref(), names(pins)), (Some("xdpgeneric"), before));
+        assert!(
+            matches!(refused, Err(hawser_bpf::AttachError::NoNativeXdp { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(
+            (xdp("wan").as_deref(), names(pins)),
+            (Some("xdpgeneric"), before)
+        );
 
-        let gaps = load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
-        assert_eq!(gaps.iter().map(|(ifindex, _)| *ifindex).collect::<Vec<_>>(), [device]);
+        let gaps = load_filled(pins)
+            .attach(&[device], XdpMode::Native)
+            .unwrap();
+        assert_eq!(
+            gaps.iter().map(|(ifindex, _)| *ifindex).collect::<Vec<_>>(),
+            [device]
+        );
         assert_eq!(xdp("wan").as_deref(), Some("xdp"));
-        let gaps = load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
+        let gaps = load_filled(pins)
+            .attach(&[device], XdpMode::Native)
+            .unwrap();
         assert!(gaps.is_empty(), "it stays as it is: {gaps:?}");
     });
 }
@@ -149,13 +225,25 @@ fn an_attachment_that_cannot_be_kept_brings_the_old_program_back() {
         for mode in [XdpMode::Native, XdpMode::Generic] {
             std::fs::create_dir(&blocked).unwrap();
             let refused = load_filled(pins).attach(&[wan, lan], mode);
-            assert!(matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })), "{refused:?}");
+            assert!(
+                matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })),
+                "{refused:?}"
+            );
             std::fs::remove_dir(&blocked).unwrap();
-            assert_eq!((xdp("wan").as_deref(), xdp("lan")), (Some("xdpgeneric"), None), "{mode:?}");
+            assert_eq!(
+                (xdp("wan").as_deref(), xdp("lan")),
+                (Some("xdpgeneric"), None),
+                "{mode:?}"
+            );
             assert_eq!((xdp_program("wan"), names(pins)), before, "{mode:?}");
         }
-        load_filled(pins).attach(&[wan, lan], XdpMode::Native).unwrap();
-        assert_eq!((xdp("wan").as_deref(), xdp("lan").as_deref()), (Some("xdp"), Some("xdp")));
+        load_filled(pins)
+            .attach(&[wan, lan], XdpMode::Native)
+            .unwrap();
+        assert_eq!(
+            (xdp("wan").as_deref(), xdp("lan").as_deref()),
+            (Some("xdp"), Some("xdp"))
+        );
     });
 }
 
@@ -165,8 +253,14 @@ fn of_what_cannot_be_kept_together_nothing_is_kept() {
         let blocked = format!("link-{lan}");
         std::fs::create_dir_all(pins.join(&blocked)).unwrap();
         let refused = load_filled(pins).attach(&[wan, lan], XdpMode::Native);
-        assert!(matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })), "{refused:?}");
-        assert_eq!((xdp("wan"), xdp("lan"), names(pins)), (None, None, vec![blocked]));
+        assert!(
+            matches!(refused, Err(hawser_bpf::AttachError::Pin { .. })),
+            "{refused:?}"
+        );
+        assert_eq!(
+            (xdp("wan"), xdp("lan"), names(pins)),
+            (None, None, vec![blocked])
+        );
     });
 }
 
@@ -186,15 +280,24 @@ fn attachments_to_other_interfaces_are_released() {
 #[test]
 fn tables_of_another_layout_are_replaced() {
     with_devices("layout", |pins, [device, _]| {
-        load_filled(pins).attach(&[device], XdpMode::Native).unwrap();
-        let tables = pins.join(names(pins).into_iter().find(|name| name.starts_with("tables")).unwrap());
+        load_filled(pins)
+            .attach(&[device], XdpMode::Native)
+            .unwrap();
+        let tables = pins.join(
+            names(pins)
+                .into_iter()
+                .find(|name| name.starts_with("tables"))
+                .unwrap(),
+        );
         // A window of another size, and as many tables as there were.
         std::fs::remove_file(tables.join("windows")).unwrap();
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>() as libbpf_rs::libbpf_sys::size_t,
+            sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
+                as libbpf_rs::libbpf_sys::size_t,
             ..Default::default()
         };
-        let mut other = MapHandle::create(MapType::Array, Some("windows"), 4, 64, 1024, &options).unwrap();
+        let mut other =
+            MapHandle::create(MapType::Array, Some("windows"), 4, 64, 1024, &options).unwrap();
         other.pin(tables.join("windows")).unwrap();
         let before = names(&tables);
 
@@ -202,10 +305,17 @@ fn tables_of_another_layout_are_replaced() {
         assert_eq!(second.replaced_tables(), ["windows"]);
         assert_eq!(second.run(&frame(1), 1).unwrap().action, XDP_PASS);
         second.attach(&[device], XdpMode::Native).unwrap();
-        assert_eq!((names(&tables), xdp("wan").as_deref()), (before, Some("xdp")));
+        assert_eq!(
+            (names(&tables), xdp("wan").as_deref()),
+            (before, Some("xdp"))
+        );
         drop(second);
         let third = load_filled(pins);
         assert_eq!(third.replaced_tables(), [""; 0]);
-        assert_eq!(third.run(&frame(1), 1).unwrap().action, XDP_DROP, "the new window was kept");
+        assert_eq!(
+            third.run(&frame(1), 1).unwrap().action,
+            XDP_DROP,
+            "the new window was kept"
+        );
     });
 }

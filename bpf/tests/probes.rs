@@ -14,31 +14,55 @@ fn sending() -> Sender {
     let mut sender = sender();
     for index in [2, 3] {
         let there = [203, 0, 113, index].into();
-        sender.set_path(path(index), Some(send_path(HERE_V4.into(), there))).unwrap();
+        sender
+            .set_path(path(index), Some(send_path(HERE_V4.into(), there)))
+            .unwrap();
     }
     let first_sequence = u64::MAX - 5; // it wraps, and does not start with a probe
-    sender.set_flow(flow(7), &SendFlow { first_sequence, ..send_flow(7) }).unwrap();
-    sender.select(prefix("0.0.0.0/0"), &[everything_of(7)]).unwrap();
+    sender
+        .set_flow(
+            flow(7),
+            &SendFlow {
+                first_sequence,
+                ..send_flow(7)
+            },
+        )
+        .unwrap();
+    sender
+        .select(prefix("0.0.0.0/0"), &[everything_of(7)])
+        .unwrap();
     sender
 }
 
 fn probe(sender: &Sender, code: u8, probes: u8, probe_every: u16) {
     let probes = PathSet::from_bits(probes);
-    let policy = SendPolicy { code: PolicyCode(code), probes, probe_every, epoch: 0x1_02fe };
+    let policy = SendPolicy {
+        code: PolicyCode(code),
+        probes,
+        probe_every,
+        epoch: 0x1_02fe,
+    };
     sender.replace_policy(flow(7), policy).unwrap();
     assert_eq!(sender.policy_in_force(flow(7)), policy);
 }
 
 /// What the shim of the next packet says when it passes through this node.
 fn transit_shim(sender: &Sender, payload: &[u8]) -> Shim {
-    let run = sender.run(&transit(&udp4("203.0.113.9", payload)), 1).unwrap();
+    let run = sender
+        .run(&transit(&udp4("203.0.113.9", payload)), 1)
+        .unwrap();
     assert_eq!(run.action, XDP_REDIRECT);
     Shim::parse(&run.frame[HANDOVER..]).unwrap().0
 }
 
 /// The last copy of the next packet when this node sends it.
 fn local_copy(sender: &Sender) -> Vec<u8> {
-    let run = sender.run_local(&ethernet(THERE_MAC, HERE_MAC, &udp4("203.0.113.9", b"x")), 1).unwrap();
+    let run = sender
+        .run_local(
+            &ethernet(THERE_MAC, HERE_MAC, &udp4("203.0.113.9", b"x")),
+            1,
+        )
+        .unwrap();
     assert_eq!(run.action, TC_ACT_REDIRECT);
     run.frame
 }
@@ -46,13 +70,21 @@ fn local_copy(sender: &Sender) -> Vec<u8> {
 #[test]
 fn one_packet_in_so_many_of_transit_is_a_probe() {
     let sender = sending();
-    for (code, probes, every) in [(0b0001, 0b0110, 4), (0b0001, 0b1000, 2), (0b0110, 0b0011, 16)] {
+    for (code, probes, every) in [
+        (0b0001, 0b0110, 4),
+        (0b0001, 0b1000, 2),
+        (0b0110, 0b0011, 16),
+    ] {
         probe(&sender, code, probes, every);
         let mut probed = 0;
         for _ in 0..64 {
             let shim = transit_shim(&sender, b"x");
             let is_probe = shim.sequence.is_multiple_of(u64::from(every));
-            assert_eq!(shim.paths.bits(), if is_probe { code | probes } else { code }, "{shim:?}");
+            assert_eq!(
+                shim.paths.bits(),
+                if is_probe { code | probes } else { code },
+                "{shim:?}"
+            );
             assert_eq!(shim.epoch, 0xfe, "the low byte");
             probed += u16::from(is_probe);
         }
@@ -65,7 +97,10 @@ fn one_packet_in_so_many_of_transit_is_a_probe() {
 fn one_packet_in_so_many_of_local_traffic_is_a_probe() {
     let mut sender = sending();
     let key = seal_key(1);
-    let tagged = SendFlow { key: Some((KeySlot::One, key.clone(), Cover::Headers)), ..send_flow(7) };
+    let tagged = SendFlow {
+        key: Some((KeySlot::One, key.clone(), Cover::Headers)),
+        ..send_flow(7)
+    };
     sender.set_flow(flow(7), &tagged).unwrap();
     let ring = ring(None, Some(&key));
     probe(&sender, 0b0001, 0b1100, 8);
@@ -73,8 +108,16 @@ fn one_packet_in_so_many_of_local_traffic_is_a_probe() {
         let frame = local_copy(&sender);
         assert!(ring.accepts(&frame[14 + 28..]));
         let shim = Replica::parse(&frame).unwrap().shim;
-        let (paths, last) = if number % 8 == 0 { (0b1101, path(3)) } else { (0b0001, path(0)) };
-        assert_eq!((shim.paths.bits(), shim.path), (paths, last), "packet {number}");
+        let (paths, last) = if number % 8 == 0 {
+            (0b1101, path(3))
+        } else {
+            (0b0001, path(0))
+        };
+        assert_eq!(
+            (shim.paths.bits(), shim.path),
+            (paths, last),
+            "packet {number}"
+        );
     }
     let copies = [0, 1, 2, 3].map(|index| sender.path_stats(flow(7), path(index)).unwrap().packets);
     assert_eq!(copies, [64, 0, 8, 8]);
@@ -86,7 +129,14 @@ fn local_traffic_does_not_probe_ipv6_without_a_loop() {
     let sender = sending();
     probe(&sender, 0b0001, 0b0010, 2);
     for _ in 0..8 {
-        assert_eq!(Replica::parse(&local_copy(&sender)).unwrap().shim.paths.bits(), 0b0001);
+        assert_eq!(
+            Replica::parse(&local_copy(&sender))
+                .unwrap()
+                .shim
+                .paths
+                .bits(),
+            0b0001
+        );
     }
     assert_eq!(counted(sender.reasons().unwrap()), []);
 }
@@ -94,7 +144,10 @@ fn local_traffic_does_not_probe_ipv6_without_a_loop() {
 #[test]
 fn a_packet_that_does_not_fit_a_probed_path_takes_the_others() {
     let mut sender = sending();
-    let narrow = hawser_bpf::SendPath { mtu_bytes: 600, ..send_path(HERE_V4.into(), THERE_V4.into()) };
+    let narrow = hawser_bpf::SendPath {
+        mtu_bytes: 600,
+        ..send_path(HERE_V4.into(), THERE_V4.into())
+    };
     sender.set_path(path(3), Some(narrow)).unwrap();
     probe(&sender, 0b0001, 0b1000, 2);
     let fits = 600 - 56 - 28;
@@ -110,11 +163,18 @@ fn a_packet_that_does_not_fit_a_probed_path_takes_the_others() {
 fn a_path_that_is_not_there_is_not_claimed() {
     let mut sender = sending();
     probe(&sender, 0b0001, 0b1_1000, 2);
-    let both = |sender: &Sender| [(); 2].map(|()| transit_shim(sender, b"x").paths.bits()).iter().sum::<u8>();
+    let both = |sender: &Sender| {
+        [(); 2]
+            .map(|()| transit_shim(sender, b"x").paths.bits())
+            .iter()
+            .sum::<u8>()
+    };
     assert_eq!(both(&sender), 0b0001 + 0b1001);
     sender.set_path(path(3), None).unwrap();
     assert_eq!(both(&sender), 0b0001 + 0b0001);
-    sender.set_path(path(4), Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
+    sender
+        .set_path(path(4), Some(send_path(HERE_V4.into(), THERE_V4.into())))
+        .unwrap();
     assert_eq!(both(&sender), 0b0001 + 0b1_0001);
 }
 
@@ -128,23 +188,58 @@ fn what_is_off_or_transparent_is_not_probed() {
             assert_eq!(sender.run(&packet, 1).unwrap().action, XDP_PASS);
         }
     }
-    sender.set_flow(flow(7), &SendFlow { transparent: true, ..send_flow(7) }).unwrap();
+    sender
+        .set_flow(
+            flow(7),
+            &SendFlow {
+                transparent: true,
+                ..send_flow(7)
+            },
+        )
+        .unwrap();
     probe(&sender, 0b0001, 0b1000, 2);
     let runs = [(); 4].map(|()| sender.run(&packet, 1).unwrap());
-    assert!(runs.iter().all(|run| run.action == XDP_REDIRECT && run.frame == runs[0].frame));
+    assert!(
+        runs.iter()
+            .all(|run| run.action == XDP_REDIRECT && run.frame == runs[0].frame)
+    );
 }
 
 #[test]
 fn the_newer_policy_stays() {
     let sender = sending();
-    let policy = |epoch| SendPolicy { code: PolicyCode(1), epoch, ..SendPolicy::default() };
-    for (epoch, applied) in
-        [(0, false), (5, true), (5, false), (4, false), (6, true), (u32::MAX, true), (0, false)]
-    {
-        assert_eq!(sender.set_policy(flow(7), policy(epoch)).unwrap(), applied, "{epoch}");
+    let policy = |epoch| SendPolicy {
+        code: PolicyCode(1),
+        epoch,
+        ..SendPolicy::default()
+    };
+    for (epoch, applied) in [
+        (0, false),
+        (5, true),
+        (5, false),
+        (4, false),
+        (6, true),
+        (u32::MAX, true),
+        (0, false),
+    ] {
+        assert_eq!(
+            sender.set_policy(flow(7), policy(epoch)).unwrap(),
+            applied,
+            "{epoch}"
+        );
     }
     assert_eq!(sender.policy_in_force(flow(7)).epoch, u32::MAX);
     sender.replace_policy(flow(7), policy(3)).unwrap();
     assert_eq!(sender.policy_in_force(flow(7)), policy(3));
-    assert!(sender.set_policy(flow(7), SendPolicy { probe_every: 3, ..policy(9) }).is_err());
+    assert!(
+        sender
+            .set_policy(
+                flow(7),
+                SendPolicy {
+                    probe_every: 3,
+                    ..policy(9)
+                }
+            )
+            .is_err()
+    );
 }

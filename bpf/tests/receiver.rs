@@ -4,7 +4,9 @@ mod support;
 
 use hawser_bpf::{Receiver, RxStats};
 use hawser_units::{FlowId, PathId};
-use hawser_wire::{Addresses, Cover, Encapsulation, KeySlot, Replica, SealKey, SealRing, Shim, golden, ip};
+use hawser_wire::{
+    Addresses, Cover, Encapsulation, KeySlot, Replica, SealKey, SealRing, Shim, golden, ip,
+};
 use support::*;
 
 const SHIM_V4: usize = 14 + 20 + 8;
@@ -27,12 +29,26 @@ fn golden_vectors_are_decapsulated() {
 
         let run = receiver.run(&vector.frame, 1).unwrap();
 
-        let Encapsulation { destination_mac, source_mac, .. } = vector.encapsulation;
+        let Encapsulation {
+            destination_mac,
+            source_mac,
+            ..
+        } = vector.encapsulation;
         assert_eq!(run.action, XDP_PASS, "{}", vector.name);
-        assert_eq!(run.frame, ethernet(destination_mac, source_mac, &vector.inner), "{}", vector.name);
+        assert_eq!(
+            run.frame,
+            ethernet(destination_mac, source_mac, &vector.inner),
+            "{}",
+            vector.name
+        );
         assert_eq!(counted(receiver.reasons().unwrap()), [], "{}", vector.name);
         let again = receiver.run(&vector.frame, 1).unwrap();
-        assert_eq!((again.action, again.frame), (XDP_DROP, vector.frame), "{}: its copy", vector.name);
+        assert_eq!(
+            (again.action, again.frame),
+            (XDP_DROP, vector.frame),
+            "{}: its copy",
+            vector.name
+        );
         let stats = receiver.stats(vector.shim.flow, vector.shim.path).unwrap();
         let bytes = 2 * vector.inner.len() as u64;
         assert_eq!((stats.packets, stats.bytes), (2, bytes), "{}", vector.name);
@@ -46,7 +62,10 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
     let replica4 = replica(path(0), 1 << 40, &udp);
     let replica6 = replica(path(1), 1 << 40, &udp);
     let to_another = Encapsulation {
-        addresses: Addresses::V4 { source: THERE_V4, destination: [203, 0, 113, 77].into() },
+        addresses: Addresses::V4 {
+            source: THERE_V4,
+            destination: [203, 0, 113, 77].into(),
+        },
         ..towards_here(path(0))
     };
     let on_wrong_family = replica(path(1), 1 << 40, &udp);
@@ -55,26 +74,86 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
         ethernet(HERE_MAC, THERE_MAC, &packet)
     };
     let fixtures: Vec<(&str, Vec<u8>, Option<&str>)> = vec![
-        ("ARP", [&[0xff; 6][..], &THERE_MAC, &[8, 6], &[0; 46]].concat(), None),
+        (
+            "ARP",
+            [&[0xff; 6][..], &THERE_MAC, &[8, 6], &[0; 46]].concat(),
+            None,
+        ),
         ("another UDP port, IPv4", decapsulated(&udp), None),
-        ("another UDP port, IPv6", decapsulated(&udp6("2001:db8:1::1", b"x")), None),
+        (
+            "another UDP port, IPv6",
+            decapsulated(&udp6("2001:db8:1::1", b"x")),
+            None,
+        ),
         ("TCP", changed(&replica4, 14 + 9, 6), None),
-        ("IPv6 neighbour discovery", changed(&replica6, 14 + 6, 58), None),
+        (
+            "IPv6 neighbour discovery",
+            changed(&replica6, 14 + 6, 58),
+            None,
+        ),
         ("outer IPv4 options", changed(&replica4, 14, 0x46), None),
         ("outer version", changed(&replica4, 14, 0x65), None),
-        ("VLAN", [&replica4[..12], &[0x81, 0, 0, 5], &replica4[12..]].concat(), Some("passed_vlan")),
-        ("QinQ", [&replica4[..12], &[0x88, 0xa8, 0, 5], &replica4[12..]].concat(), Some("passed_vlan")),
-        ("first fragment", outer(|packet| packet[6] = 0x20), Some("passed_outer_fragment")),
+        (
+            "VLAN",
+            [&replica4[..12], &[0x81, 0, 0, 5], &replica4[12..]].concat(),
+            Some("passed_vlan"),
+        ),
+        (
+            "QinQ",
+            [&replica4[..12], &[0x88, 0xa8, 0, 5], &replica4[12..]].concat(),
+            Some("passed_vlan"),
+        ),
+        (
+            "first fragment",
+            outer(|packet| packet[6] = 0x20),
+            Some("passed_outer_fragment"),
+        ),
         ("later fragment", outer(|packet| packet[7] = 0x10), None),
-        ("shim version 0", changed(&replica4, SHIM_V4, 0x00), Some("passed_unknown_version")),
-        ("shim version 3", changed(&replica6, SHIM_V6, 0x30), Some("passed_unknown_version")),
-        ("to another node", to_another.frame(&shim(path(0), 1), &udp).unwrap(), Some("passed_not_addressed")),
-        ("path 2 is not here", replica(path(2), 1, &udp), Some("passed_not_addressed")),
-        ("path 8 does not exist", changed(&replica4, SHIM_V4 + 1, 8), Some("passed_not_addressed")),
-        ("path 255 does not exist", changed(&replica4, SHIM_V4 + 1, 255), Some("passed_not_addressed")),
-        ("IPv6 on an IPv4 path", changed(&on_wrong_family, SHIM_V6 + 1, 0), Some("passed_not_addressed")),
-        ("IPv4 on an IPv6 path", changed(&replica4, SHIM_V4 + 1, 1), Some("passed_not_addressed")),
-        ("our port, no shim", cut(&replica4, SHIM_V4 + 27), Some("passed_malformed")),
+        (
+            "shim version 0",
+            changed(&replica4, SHIM_V4, 0x00),
+            Some("passed_unknown_version"),
+        ),
+        (
+            "shim version 3",
+            changed(&replica6, SHIM_V6, 0x30),
+            Some("passed_unknown_version"),
+        ),
+        (
+            "to another node",
+            to_another.frame(&shim(path(0), 1), &udp).unwrap(),
+            Some("passed_not_addressed"),
+        ),
+        (
+            "path 2 is not here",
+            replica(path(2), 1, &udp),
+            Some("passed_not_addressed"),
+        ),
+        (
+            "path 8 does not exist",
+            changed(&replica4, SHIM_V4 + 1, 8),
+            Some("passed_not_addressed"),
+        ),
+        (
+            "path 255 does not exist",
+            changed(&replica4, SHIM_V4 + 1, 255),
+            Some("passed_not_addressed"),
+        ),
+        (
+            "IPv6 on an IPv4 path",
+            changed(&on_wrong_family, SHIM_V6 + 1, 0),
+            Some("passed_not_addressed"),
+        ),
+        (
+            "IPv4 on an IPv6 path",
+            changed(&replica4, SHIM_V4 + 1, 1),
+            Some("passed_not_addressed"),
+        ),
+        (
+            "our port, no shim",
+            cut(&replica4, SHIM_V4 + 27),
+            Some("passed_malformed"),
+        ),
     ];
     for (name, frame, reason) in fixtures {
         let receiver = receiver();
@@ -82,7 +161,11 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
         assert_eq!((run.action, run.frame), (XDP_PASS, frame), "{name}");
         let expected: Vec<_> = reason.map(|reason| (reason, 1)).into_iter().collect();
         assert_eq!(counted(receiver.reasons().unwrap()), expected, "{name}");
-        assert_eq!(receiver.stats(flow(7), path(0)).unwrap(), RxStats::default(), "{name}");
+        assert_eq!(
+            receiver.stats(flow(7), path(0)).unwrap(),
+            RxStats::default(),
+            "{name}"
+        );
     }
 }
 
@@ -90,18 +173,41 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
 fn what_is_wrong_with_a_replica_for_this_node_is_counted() {
     let inner4 = udp4("192.0.2.9", b"payload");
     let inner6 = udp6("2001:db8:b::9", b"payload");
-    let (with4, with6) = (replica(path(0), 1 << 40, &inner4), replica(path(0), 1 << 40, &inner6));
+    let (with4, with6) = (
+        replica(path(0), 1 << 40, &inner4),
+        replica(path(0), 1 << 40, &inner6),
+    );
     let (udp_length, inner) = (14 + 20 + 4, SHIM_V4 + 28);
     let outer_shorter = |less: u8| {
         let packet = with_ipv4(with4[14..].to_vec(), |packet| packet[3] -= less);
         ethernet(HERE_MAC, THERE_MAC, &packet)
     };
     let fixtures: Vec<(&str, Vec<u8>, &str)> = vec![
-        ("unknown flow", changed(&with4, SHIM_V4 + 5, 8), "dropped_unknown_flow"),
-        ("flow out of range", changed(&with4, SHIM_V4 + 4, 4), "dropped_unknown_flow"),
-        ("flow 65535", changed(&changed(&with4, SHIM_V4 + 4, 255), SHIM_V4 + 5, 255), "dropped_unknown_flow"),
-        ("UDP length 0", changed(&with4, udp_length + 1, 0), "dropped_malformed"),
-        ("UDP length of a shim alone", changed(&with4, udp_length + 1, 36), "dropped_malformed"),
+        (
+            "unknown flow",
+            changed(&with4, SHIM_V4 + 5, 8),
+            "dropped_unknown_flow",
+        ),
+        (
+            "flow out of range",
+            changed(&with4, SHIM_V4 + 4, 4),
+            "dropped_unknown_flow",
+        ),
+        (
+            "flow 65535",
+            changed(&changed(&with4, SHIM_V4 + 4, 255), SHIM_V4 + 5, 255),
+            "dropped_unknown_flow",
+        ),
+        (
+            "UDP length 0",
+            changed(&with4, udp_length + 1, 0),
+            "dropped_malformed",
+        ),
+        (
+            "UDP length of a shim alone",
+            changed(&with4, udp_length + 1, 36),
+            "dropped_malformed",
+        ),
         (
             "UDP length 1 less",
             changed(&with4, udp_length + 1, with4[udp_length + 1] - 1),
@@ -117,23 +223,71 @@ fn what_is_wrong_with_a_replica_for_this_node_is_counted() {
             changed(&changed(&with4, udp_length, 255), udp_length + 1, 255),
             "dropped_malformed",
         ),
-        ("outer IP length 1 less", outer_shorter(1), "dropped_malformed"),
-        ("outer IP length 19", outer_shorter(with4[17] - 19), "dropped_malformed"),
-        ("outer IP length 0", outer_shorter(with4[17]), "dropped_malformed"),
-        ("inner IPv4 1 longer", changed(&with4, inner + 3, with4[inner + 3] + 1), "dropped_malformed"),
-        ("inner IPv4 1 shorter", changed(&with4, inner + 3, with4[inner + 3] - 1), "dropped_malformed"),
-        ("inner IPv6 1 longer", changed(&with6, inner + 5, with6[inner + 5] + 1), "dropped_malformed"),
-        ("inner IPv6 1 shorter", changed(&with6, inner + 5, with6[inner + 5] - 1), "dropped_malformed"),
-        ("inner version 0", changed(&with4, inner, 0x05), "dropped_malformed"),
-        ("inner version 6, but IPv4", changed(&with4, inner, 0x65), "dropped_malformed"),
+        (
+            "outer IP length 1 less",
+            outer_shorter(1),
+            "dropped_malformed",
+        ),
+        (
+            "outer IP length 19",
+            outer_shorter(with4[17] - 19),
+            "dropped_malformed",
+        ),
+        (
+            "outer IP length 0",
+            outer_shorter(with4[17]),
+            "dropped_malformed",
+        ),
+        (
+            "inner IPv4 1 longer",
+            changed(&with4, inner + 3, with4[inner + 3] + 1),
+            "dropped_malformed",
+        ),
+        (
+            "inner IPv4 1 shorter",
+            changed(&with4, inner + 3, with4[inner + 3] - 1),
+            "dropped_malformed",
+        ),
+        (
+            "inner IPv6 1 longer",
+            changed(&with6, inner + 5, with6[inner + 5] + 1),
+            "dropped_malformed",
+        ),
+        (
+            "inner IPv6 1 shorter",
+            changed(&with6, inner + 5, with6[inner + 5] - 1),
+            "dropped_malformed",
+        ),
+        (
+            "inner version 0",
+            changed(&with4, inner, 0x05),
+            "dropped_malformed",
+        ),
+        (
+            "inner version 6, but IPv4",
+            changed(&with4, inner, 0x65),
+            "dropped_malformed",
+        ),
     ];
     for (name, frame, reason) in fixtures {
         let receiver = receiver();
         let run = receiver.run(&frame, 1).unwrap();
         assert_eq!((run.action, run.frame), (XDP_DROP, frame), "{name}");
-        assert_eq!(counted(receiver.reasons().unwrap()), [(reason, 1)], "{name}");
-        assert_eq!(receiver.stats(flow(7), path(0)).unwrap(), RxStats::default(), "{name}");
-        assert_eq!(receiver.run(&with4, 1).unwrap().action, XDP_PASS, "{name}: the whole copy still counts");
+        assert_eq!(
+            counted(receiver.reasons().unwrap()),
+            [(reason, 1)],
+            "{name}"
+        );
+        assert_eq!(
+            receiver.stats(flow(7), path(0)).unwrap(),
+            RxStats::default(),
+            "{name}"
+        );
+        assert_eq!(
+            receiver.run(&with4, 1).unwrap().action,
+            XDP_PASS,
+            "{name}: the whole copy still counts"
+        );
     }
 }
 
@@ -151,14 +305,25 @@ fn a_frame_cut_anywhere_passes_whole_or_is_counted() {
         // The kernel's test run takes no frame shorter than an Ethernet header.
         for length in 14..whole.len() {
             let run = receiver.run(&whole[..length], 1).unwrap();
-            let expected = if length < shim_end { XDP_PASS } else { XDP_DROP };
-            assert_eq!((run.action, &run.frame[..]), (expected, &whole[..length]), "{length} bytes");
+            let expected = if length < shim_end {
+                XDP_PASS
+            } else {
+                XDP_DROP
+            };
+            assert_eq!(
+                (run.action, &run.frame[..]),
+                (expected, &whole[..length]),
+                "{length} bytes"
+            );
         }
         let malformed = (shim_end..whole.len()).len() as u64;
         let without_shim = 28;
         assert_eq!(
             counted(receiver.reasons().unwrap()),
-            [("passed_malformed", without_shim), ("dropped_malformed", malformed)]
+            [
+                ("passed_malformed", without_shim),
+                ("dropped_malformed", malformed)
+            ]
         );
         assert_eq!(receiver.run(&whole, 1).unwrap().frame, decapsulated(&inner));
     }
@@ -179,8 +344,14 @@ fn every_congestion_mark_ends_as_rfc_6040_says() {
     const DSCP: u8 = 0xb8;
     for outer_path in [path(0), path(1)] {
         for (outer, inner) in (0..4).flat_map(|outer| (0..4).map(move |inner| (outer, inner))) {
-            for packet in [udp4("192.0.2.9", b"marked"), udp6("2001:db8:b::9", b"marked")] {
-                let name = format!("{outer_path}, outer {outer}, inner {inner}, IPv{}", packet[0] >> 4);
+            for packet in [
+                udp4("192.0.2.9", b"marked"),
+                udp6("2001:db8:b::9", b"marked"),
+            ] {
+                let name = format!(
+                    "{outer_path}, outer {outer}, inner {inner}, IPv{}",
+                    packet[0] >> 4
+                );
                 let receiver = receiver();
                 let inner_packet = with_class(packet, DSCP | inner);
                 let mut frame = replica(outer_path, 1 << 40, &inner_packet);
@@ -191,9 +362,18 @@ fn every_congestion_mark_ends_as_rfc_6040_says() {
 
                 let Some(ecn) = ip::decapsulated_ecn(outer, inner) else {
                     assert_eq!(run.action, XDP_DROP, "{name}");
-                    assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_ecn", 1)], "{name}");
-                    let unmarked = receiver.run(&replica(outer_path, 1 << 40, &inner_packet), 1).unwrap();
-                    assert_eq!(unmarked.action, XDP_PASS, "{name}: another copy gets through");
+                    assert_eq!(
+                        counted(receiver.reasons().unwrap()),
+                        [("dropped_ecn", 1)],
+                        "{name}"
+                    );
+                    let unmarked = receiver
+                        .run(&replica(outer_path, 1 << 40, &inner_packet), 1)
+                        .unwrap();
+                    assert_eq!(
+                        unmarked.action, XDP_PASS,
+                        "{name}: another copy gets through"
+                    );
                     continue;
                 };
                 let expected = decapsulated(&with_class(inner_packet, DSCP | ecn));
@@ -215,29 +395,82 @@ fn tags_are_checked_with_the_key_of_their_slot() {
     let untagged = shim(path(0), 1 << 40);
     let fixtures = [
         ("no keys, untagged", SealRing::default(), untagged, true),
-        ("no keys, tagged", SealRing::default(), by(KeySlot::Zero, &old), true),
+        (
+            "no keys, tagged",
+            SealRing::default(),
+            by(KeySlot::Zero, &old),
+            true,
+        ),
         ("untagged", before.clone(), untagged, false),
-        ("the only key", before.clone(), by(KeySlot::Zero, &old), true),
-        ("a wrong key", before.clone(), by(KeySlot::Zero, &other), false),
-        ("right key, slot without a key", before.clone(), by(KeySlot::One, &old), false),
+        (
+            "the only key",
+            before.clone(),
+            by(KeySlot::Zero, &old),
+            true,
+        ),
+        (
+            "a wrong key",
+            before.clone(),
+            by(KeySlot::Zero, &other),
+            false,
+        ),
+        (
+            "right key, slot without a key",
+            before.clone(),
+            by(KeySlot::One, &old),
+            false,
+        ),
         ("new key too early", before, by(KeySlot::One, &new), false),
-        ("old key during rotation", during.clone(), by(KeySlot::Zero, &old), true),
-        ("new key during rotation", during.clone(), by(KeySlot::One, &new), true),
-        ("keys in each other's slots", during.clone(), by(KeySlot::One, &old), false),
+        (
+            "old key during rotation",
+            during.clone(),
+            by(KeySlot::Zero, &old),
+            true,
+        ),
+        (
+            "new key during rotation",
+            during.clone(),
+            by(KeySlot::One, &new),
+            true,
+        ),
+        (
+            "keys in each other's slots",
+            during.clone(),
+            by(KeySlot::One, &old),
+            false,
+        ),
         ("untagged during rotation", during, untagged, false),
-        ("old key after rotation", after.clone(), by(KeySlot::Zero, &old), false),
-        ("new key after rotation", after, by(KeySlot::One, &new), true),
+        (
+            "old key after rotation",
+            after.clone(),
+            by(KeySlot::Zero, &old),
+            false,
+        ),
+        (
+            "new key after rotation",
+            after,
+            by(KeySlot::One, &new),
+            true,
+        ),
     ];
     for (name, keys, shim, accepted) in fixtures {
         let receiver = receiver();
         receiver.set_flow(flow(7), Some(&keys)).unwrap();
         let frame = towards_here(path(0)).frame(&shim, &inner).unwrap();
         let run = receiver.run(&frame, 1).unwrap();
-        assert_eq!(run.action, if accepted { XDP_PASS } else { XDP_DROP }, "{name}");
+        assert_eq!(
+            run.action,
+            if accepted { XDP_PASS } else { XDP_DROP },
+            "{name}"
+        );
         let expected: &[_] = if accepted { &[] } else { &[("dropped_tag", 1)] };
         assert_eq!(counted(receiver.reasons().unwrap()), expected, "{name}");
         let stats = receiver.stats(flow(7), path(0)).unwrap();
-        assert_eq!((stats.packets, stats.tag_failures), (accepted.into(), (!accepted).into()), "{name}");
+        assert_eq!(
+            (stats.packets, stats.tag_failures),
+            (accepted.into(), (!accepted).into()),
+            "{name}"
+        );
     }
 }
 
@@ -251,12 +484,19 @@ fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
         (Cover::Whole, path(1), udp6("2001:db8:b::9", &[7; 6])),
     ] {
         let receiver = receiver();
-        receiver.set_flow(flow(7), Some(&ring(Some(&key), None))).unwrap();
+        receiver
+            .set_flow(flow(7), Some(&ring(Some(&key), None)))
+            .unwrap();
         let sealed = shim(by, 1 << 40).sealed(KeySlot::Zero, &key, cover, &inner);
         let good = towards_here(by).frame(&sealed, &inner).unwrap();
         let shim_at = good.len() - inner.len() - 28;
         let headers = if inner[0] >> 4 == 4 { 24 } else { 44 };
-        let covered = 28 + if cover == Cover::Whole { inner.len() } else { headers };
+        let covered = 28
+            + if cover == Cover::Whole {
+                inner.len()
+            } else {
+                headers
+            };
         for bit in 0..covered * 8 {
             let mut forged = good.clone();
             forged[shim_at + bit / 8] ^= 1 << (bit % 8);
@@ -265,7 +505,11 @@ fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
             // Another version, path or flow is seen before the tag is.
             assert!(run.action == XDP_DROP || bit < 16, "{cover:?}, bit {bit}");
         }
-        assert_eq!(receiver.run(&good, 1).unwrap().action, XDP_PASS, "no forgery has taken its number");
+        assert_eq!(
+            receiver.run(&good, 1).unwrap().action,
+            XDP_PASS,
+            "no forgery has taken its number"
+        );
     }
 }
 
@@ -277,7 +521,10 @@ fn a_flow_and_a_path_can_be_taken_out() {
     receiver.set_flow(flow(7), None).unwrap();
     assert_eq!(receiver.run(&frame(2 << 40), 1).unwrap().action, XDP_DROP);
     receiver.set_path(path(0), None).unwrap();
-    assert_eq!(receiver.run(&frame(3 << 40), 1).unwrap().frame, frame(3 << 40));
+    assert_eq!(
+        receiver.run(&frame(3 << 40), 1).unwrap().frame,
+        frame(3 << 40)
+    );
     assert_eq!(
         counted(receiver.reasons().unwrap()),
         [("passed_not_addressed", 1), ("dropped_unknown_flow", 1)]
@@ -288,10 +535,15 @@ fn a_flow_and_a_path_can_be_taken_out() {
 fn the_last_flow_and_path_have_counters_of_their_own() {
     let receiver = receiver();
     let (last_flow, last_path) = (flow(1023), path(7));
-    receiver.set_flow(last_flow, Some(&SealRing::default())).unwrap();
+    receiver
+        .set_flow(last_flow, Some(&SealRing::default()))
+        .unwrap();
     receiver.set_path(last_path, Some(HERE_V6.into())).unwrap();
     let inner = udp4("192.0.2.9", b"x");
-    let copy = Shim { flow: last_flow, ..shim(last_path, 5 << 40) };
+    let copy = Shim {
+        flow: last_flow,
+        ..shim(last_path, 5 << 40)
+    };
     let frame = towards_here(last_path).frame(&copy, &inner).unwrap();
     assert!(Replica::parse(&frame).is_ok());
     assert_eq!(receiver.run(&frame, 1).unwrap().frame, decapsulated(&inner));

@@ -17,14 +17,21 @@ const FIRST: u64 = 1 << 40;
 /// A receiver that accepts one key.
 fn receiver_with(key: &SealKey) -> Receiver {
     let receiver = receiver();
-    receiver.set_flow(flow(7), Some(&ring(Some(key), None))).unwrap();
+    receiver
+        .set_flow(flow(7), Some(&ring(Some(key), None)))
+        .unwrap();
     receiver
 }
 
 fn sealed(by: PathId, sequence: u64, sent_micros: u64, cover: Cover, key: &SealKey) -> Vec<u8> {
     let inner = udp4("192.0.2.9", b"what is sent");
-    let shim = Shim { sent_micros, ..shim(by, sequence) };
-    towards_here(by).frame(&shim.sealed(KeySlot::Zero, key, cover, &inner), &inner).unwrap()
+    let shim = Shim {
+        sent_micros,
+        ..shim(by, sequence)
+    };
+    towards_here(by)
+        .frame(&shim.sealed(KeySlot::Zero, key, cover, &inner), &inner)
+        .unwrap()
 }
 
 fn tagged(sequence: u64, sent_micros: u64) -> Vec<u8> {
@@ -52,14 +59,27 @@ fn a_captured_replica_that_is_injected_later_is_dropped_and_is_no_evidence() {
     let receiver = receiver_with(&seal_key(1));
     let captured = tagged(FIRST, SENT);
     assert!(passes(&receiver, &captured));
-    assert!(passes(&receiver, &tagged(FIRST + REMEMBERED + 32, SENT + SECOND)));
+    assert!(passes(
+        &receiver,
+        &tagged(FIRST + REMEMBERED + 32, SENT + SECOND)
+    ));
     let mut records = Vec::new();
     receiver.arrivals().unwrap().drain(&mut records);
     for _ in 0..3 {
         assert!(!passes(&receiver, &captured));
     }
-    assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_outdated", 3)]);
-    assert_eq!((stats(&receiver).first, stats(&receiver).packets, stats(&receiver).outdated), (2, 2, 3));
+    assert_eq!(
+        counted(receiver.reasons().unwrap()),
+        [("dropped_outdated", 3)]
+    );
+    assert_eq!(
+        (
+            stats(&receiver).first,
+            stats(&receiver).packets,
+            stats(&receiver).outdated
+        ),
+        (2, 2, 3)
+    );
     records.clear();
     receiver.arrivals().unwrap().drain(&mut records);
     assert_eq!(records, []);
@@ -79,10 +99,19 @@ fn a_replica_of_a_session_that_was_left_is_dropped() {
         );
     }
     for n in 0..100 {
-        assert!(!passes(&receiver, &tagged(FIRST + n, SENT)), "a recorded packet {n}");
-        assert!(!passes(&receiver, &tagged(FIRST + 5_000 + n, SENT)), "a packet {n} that was held back");
+        assert!(
+            !passes(&receiver, &tagged(FIRST + n, SENT)),
+            "a recorded packet {n}"
+        );
+        assert!(
+            !passes(&receiver, &tagged(FIRST + 5_000 + n, SENT)),
+            "a packet {n} that was held back"
+        );
     }
-    assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_outdated", 100), ("dropped_expired", 100)]);
+    assert_eq!(
+        counted(receiver.reasons().unwrap()),
+        [("dropped_outdated", 100), ("dropped_expired", 100)]
+    );
 }
 
 #[test]
@@ -90,7 +119,10 @@ fn a_replica_that_was_held_back_is_dropped() {
     let receiver = receiver_with(&seal_key(1));
     assert!(passes(&receiver, &tagged(FIRST + 1, SENT + 10 * SECOND)));
     assert!(!passes(&receiver, &tagged(FIRST, SENT)));
-    assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_expired", 1)]);
+    assert_eq!(
+        counted(receiver.reasons().unwrap()),
+        [("dropped_expired", 1)]
+    );
     assert_eq!(stats(&receiver).expired, 1);
 }
 
@@ -98,7 +130,13 @@ fn a_replica_that_was_held_back_is_dropped() {
 fn a_replica_that_is_sent_back_is_dropped() {
     let shared = Key::from_bytes([1; 16]);
     let receiver = receiver_with(&shared.of_direction("viewer", "publisher"));
-    let own = sealed(path(0), FIRST, SENT, Cover::Headers, &shared.of_direction("publisher", "viewer"));
+    let own = sealed(
+        path(0),
+        FIRST,
+        SENT,
+        Cover::Headers,
+        &shared.of_direction("publisher", "viewer"),
+    );
     assert!(!passes(&receiver, &own));
     assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_tag", 1)]);
     assert_eq!(stats(&receiver).tag_failures, 1);
@@ -110,11 +148,17 @@ fn an_altered_first_copy_does_not_eliminate_the_good_one() {
         let key = seal_key(1);
         let receiver = receiver_with(&key);
         let copy = |by| sealed(by, FIRST, SENT, cover, &key);
-        assert!(!passes(&receiver, &altered(&copy(path(0)), from_the_end)), "{cover:?}, {from_the_end}");
+        assert!(
+            !passes(&receiver, &altered(&copy(path(0)), from_the_end)),
+            "{cover:?}, {from_the_end}"
+        );
         assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_tag", 1)]);
         let good = receiver.run(&copy(path(1)), 1).unwrap();
         assert_eq!(good.action, XDP_PASS);
-        assert_eq!(good.frame, decapsulated(&udp4("192.0.2.9", b"what is sent")));
+        assert_eq!(
+            good.frame,
+            decapsulated(&udp4("192.0.2.9", b"what is sent"))
+        );
     }
 }
 
@@ -122,11 +166,23 @@ fn an_altered_first_copy_does_not_eliminate_the_good_one() {
 fn a_receiver_that_demands_the_whole_packet_drops_tags_that_cover_less() {
     let key = seal_key(1);
     let receiver = receiver();
-    let demanding = SealRing { demands: Cover::Whole, ..ring(Some(&key), None) };
+    let demanding = SealRing {
+        demands: Cover::Whole,
+        ..ring(Some(&key), None)
+    };
     receiver.set_flow(flow(7), Some(&demanding)).unwrap();
-    assert!(!passes(&receiver, &sealed(path(0), FIRST, SENT, Cover::Headers, &key)));
-    assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_not_whole", 1)]);
-    assert!(passes(&receiver, &sealed(path(0), FIRST, SENT, Cover::Whole, &key)));
+    assert!(!passes(
+        &receiver,
+        &sealed(path(0), FIRST, SENT, Cover::Headers, &key)
+    ));
+    assert_eq!(
+        counted(receiver.reasons().unwrap()),
+        [("dropped_not_whole", 1)]
+    );
+    assert!(passes(
+        &receiver,
+        &sealed(path(0), FIRST, SENT, Cover::Whole, &key)
+    ));
 }
 
 #[test]
@@ -140,12 +196,21 @@ fn every_length_is_covered_wholly() {
             (path(1), udp6("2001:db8::9", &payload[..length])),
         ] {
             let number = 2 * sequence + by.index() as u64;
-            let shim = Shim { sent_micros: SENT, ..shim(by, number) };
+            let shim = Shim {
+                sent_micros: SENT,
+                ..shim(by, number)
+            };
             let copy = towards_here(by)
-                .frame(&shim.sealed(KeySlot::Zero, &key, Cover::Whole, &inner), &inner)
+                .frame(
+                    &shim.sealed(KeySlot::Zero, &key, Cover::Whole, &inner),
+                    &inner,
+                )
                 .unwrap();
             if length > 0 {
-                assert!(!passes(&receiver, &altered(&copy, 1)), "{length} bytes, altered");
+                assert!(
+                    !passes(&receiver, &altered(&copy, 1)),
+                    "{length} bytes, altered"
+                );
             }
             assert!(passes(&receiver, &copy), "{length} bytes");
         }
@@ -157,9 +222,16 @@ fn a_sender_that_starts_again_loses_nothing() {
     let receiver = receiver_with(&seal_key(1));
     let (mut start, mut clock) = (FIRST, SENT);
     // After the restart of its agent, after a year off, and with a clock that knows of no time having gone by.
-    for (further, later) in [(1 << 24, 5 * SECOND), (1 << 46, 365 * 86_400 * SECOND), (1 << 22, 1)] {
+    for (further, later) in [
+        (1 << 24, 5 * SECOND),
+        (1 << 46, 365 * 86_400 * SECOND),
+        (1 << 22, 1),
+    ] {
         for n in 0..1_000 {
-            assert!(passes(&receiver, &tagged(start + n, clock + n)), "packet {n} at {start:#x}");
+            assert!(
+                passes(&receiver, &tagged(start + n, clock + n)),
+                "packet {n} at {start:#x}"
+            );
         }
         start += further;
         clock += later + 1_000;
@@ -172,7 +244,10 @@ fn nothing_is_lost_where_numbers_and_times_wrap() {
     let receiver = receiver_with(&seal_key(1));
     for n in 0..1_000u64 {
         let sent = ((1 << 48) - 500_000 + n * 1_000) & ((1 << 48) - 1);
-        assert!(passes(&receiver, &tagged((u64::MAX - 499).wrapping_add(n), sent)), "packet {n}");
+        assert!(
+            passes(&receiver, &tagged((u64::MAX - 499).wrapping_add(n), sent)),
+            "packet {n}"
+        );
     }
     assert_eq!(counted(receiver.reasons().unwrap()), []);
 }
@@ -185,7 +260,10 @@ fn nothing_is_lost_by_a_skew_of_450_ms() {
         // Of every other packet the fast path has lost its copy.
         assert!(passes(&receiver, &tagged(FIRST + 2 * n, sent(n))));
         if let Some(n) = n.checked_sub(450) {
-            assert!(passes(&receiver, &tagged(FIRST + 2 * n + 1, sent(n))), "packet {n} on the slow path");
+            assert!(
+                passes(&receiver, &tagged(FIRST + 2 * n + 1, sent(n))),
+                "packet {n} on the slow path"
+            );
         }
     }
     assert_eq!(counted(receiver.reasons().unwrap()), []);
@@ -197,8 +275,15 @@ fn a_key_replaced_by_another_lets_another_sender_begin() {
     let receiver = receiver_with(&old);
     let by = |key, sequence| sealed(path(0), sequence, SENT, Cover::Headers, key);
     assert!(passes(&receiver, &by(&old, FIRST + REMEMBERED + 32)));
-    receiver.set_flow(flow(7), Some(&ring(Some(&old), None))).unwrap();
-    assert!(!passes(&receiver, &by(&old, FIRST)), "the same key: what is known stays");
-    receiver.set_flow(flow(7), Some(&ring(Some(&new), None))).unwrap();
+    receiver
+        .set_flow(flow(7), Some(&ring(Some(&old), None)))
+        .unwrap();
+    assert!(
+        !passes(&receiver, &by(&old, FIRST)),
+        "the same key: what is known stays"
+    );
+    receiver
+        .set_flow(flow(7), Some(&ring(Some(&new), None)))
+        .unwrap();
     assert!(passes(&receiver, &by(&new, FIRST)));
 }

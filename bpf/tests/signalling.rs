@@ -19,10 +19,13 @@ const KEY: Key = Key::from_bytes([0x5a; 16]);
 
 /// Runs `test` in a namespace with a loopback device and a pair of devices, `control` and what it is wired to.
 fn in_namespace(name: &str, test: impl FnOnce() + Send) {
-    let namespace = Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
+    let namespace =
+        Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
     let batch = "link set lo up\nlink add control type veth peer name far-control\n\
                  link set control addrgenmode none up\nlink set far-control addrgenmode none up\n";
-    let result = namespace.ip(batch).and_then(|()| namespace.run(|| catch_unwind(AssertUnwindSafe(test))));
+    let result = namespace
+        .ip(batch)
+        .and_then(|()| namespace.run(|| catch_unwind(AssertUnwindSafe(test))));
     namespace.delete().unwrap();
     result.unwrap().unwrap();
 }
@@ -31,12 +34,18 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
 fn listening() -> (Sender, SignalEvents) {
     let mut sender = sender();
     for path in PathId::all() {
-        sender.set_path(path, Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
+        sender
+            .set_path(path, Some(send_path(HERE_V4.into(), THERE_V4.into())))
+            .unwrap();
     }
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
     let options = SignalOptions {
         interfaces: vec![1, if_nametoindex("control").unwrap()],
-        addresses: vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into(), HERE_V4.into()],
+        addresses: vec![
+            Ipv4Addr::LOCALHOST.into(),
+            Ipv6Addr::LOCALHOST.into(),
+            HERE_V4.into(),
+        ],
         port: SIGNAL_PORT,
         key: KEY,
     };
@@ -83,12 +92,16 @@ fn every_code_passes_through_sockets_and_devices() {
                 let class = i32::from(signal.traffic_class());
                 if is_ipv6 {
                     setsockopt(&six, Ipv6TClass, &class).unwrap();
-                    six.send_to(&payload, (Ipv6Addr::LOCALHOST, SIGNAL_PORT)).unwrap();
+                    six.send_to(&payload, (Ipv6Addr::LOCALHOST, SIGNAL_PORT))
+                        .unwrap();
                 } else {
                     setsockopt(&four, Ipv4Tos, &class).unwrap();
-                    four.send_to(&payload, (Ipv4Addr::LOCALHOST, SIGNAL_PORT)).unwrap();
+                    four.send_to(&payload, (Ipv4Addr::LOCALHOST, SIGNAL_PORT))
+                        .unwrap();
                 }
-                let [event] = told(&mut events)[..] else { panic!("one record") };
+                let [event] = told(&mut events)[..] else {
+                    panic!("one record")
+                };
                 assert_eq!(
                     (event.epoch, event.outcome),
                     (signal.epoch, SignalOutcome::Accepted),
@@ -107,7 +120,14 @@ fn signals_and_pushes_that_race_leave_the_newest() {
     in_namespace("race", || {
         let (sender, _events) = listening();
         let accepted = || sender.signal_counts().unwrap()[SignalOutcome::Accepted as usize].1;
-        let counted = || -> u64 { sender.signal_counts().unwrap().iter().map(|(_, count)| count).sum() };
+        let counted = || -> u64 {
+            sender
+                .signal_counts()
+                .unwrap()
+                .iter()
+                .map(|(_, count)| count)
+                .sum()
+        };
         let deadline = Instant::now() + Duration::from_secs(60);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -115,7 +135,9 @@ fn signals_and_pushes_that_race_leave_the_newest() {
                 setsockopt(&socket, Ipv4Tos, &1).unwrap();
                 for number in 0..SIGNALS as u32 {
                     let payload = signal(2 * number + 1, 1).emit(&KEY).unwrap();
-                    socket.send_to(&payload, (Ipv4Addr::LOCALHOST, SIGNAL_PORT)).unwrap();
+                    socket
+                        .send_to(&payload, (Ipv4Addr::LOCALHOST, SIGNAL_PORT))
+                        .unwrap();
                 }
             });
             let (mut latest, mut signals) = (0, 0);
@@ -123,16 +145,30 @@ fn signals_and_pushes_that_race_leave_the_newest() {
                 assert!(Instant::now() < deadline, "{signals} signals arrived");
                 signals = counted();
                 let (code, epoch) = (PolicyCode(2), 2 * signals as u32);
-                let _ =
-                    sender.set_policy(flow(7), SendPolicy { code, epoch, ..SendPolicy::default() }).unwrap();
+                let _ = sender
+                    .set_policy(
+                        flow(7),
+                        SendPolicy {
+                            code,
+                            epoch,
+                            ..SendPolicy::default()
+                        },
+                    )
+                    .unwrap();
                 let now = sender.policy_in_force(flow(7));
                 assert!(now.epoch >= latest, "{} after {latest}", now.epoch);
-                assert!(now.epoch == 0 || now.code.0 == if now.epoch % 2 == 1 { 1 } else { 2 }, "{now:?}");
+                assert!(
+                    now.epoch == 0 || now.code.0 == if now.epoch % 2 == 1 { 1 } else { 2 },
+                    "{now:?}"
+                );
                 latest = now.epoch;
             }
         });
         assert_eq!(accepted(), SIGNALS);
-        assert_eq!(u64::from(sender.policy_in_force(flow(7)).epoch), 2 * SIGNALS);
+        assert_eq!(
+            u64::from(sender.policy_in_force(flow(7)).epoch),
+            2 * SIGNALS
+        );
     });
 }
 
@@ -146,9 +182,19 @@ fn only_what_is_addressed_to_this_node_is_taken() {
             let (from, to) = ((THERE_V4, 5).into(), (to, SIGNAL_PORT).into());
             ethernet(HERE_MAC, THERE_MAC, &ip::udp_packet(from, to, 1, &payload))
         };
-        far.sender.send(&[frame(THERE_V4, 8), frame(HERE_V4, 7)]).unwrap();
+        far.sender
+            .send(&[frame(THERE_V4, 8), frame(HERE_V4, 7)])
+            .unwrap();
         assert_eq!(told(&mut events)[0].epoch, 7);
-        assert_eq!(sender.signal_counts().unwrap().iter().map(|(_, count)| count).sum::<u64>(), 1);
+        assert_eq!(
+            sender
+                .signal_counts()
+                .unwrap()
+                .iter()
+                .map(|(_, count)| count)
+                .sum::<u64>(),
+            1
+        );
 
         sender.disable_signals();
         far.sender.send(&[frame(HERE_V4, 9)]).unwrap();
@@ -160,6 +206,10 @@ fn only_what_is_addressed_to_this_node_is_taken() {
         };
         sender.enable_signals(&options).unwrap();
         far.sender.send(&[frame(HERE_V4, 10)]).unwrap();
-        assert_eq!(told(&mut events)[0].epoch, 10, "while they were not taken, none was");
+        assert_eq!(
+            told(&mut events)[0].epoch,
+            10,
+            "while they were not taken, none was"
+        );
     });
 }

@@ -18,7 +18,12 @@ fn listening(key: Key, addresses: Vec<IpAddr>) -> Sender {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
     sender
-        .enable_signals(&SignalOptions { interfaces: Vec::new(), addresses, port: SIGNAL_PORT, key })
+        .enable_signals(&SignalOptions {
+            interfaces: Vec::new(),
+            addresses,
+            port: SIGNAL_PORT,
+            key,
+        })
         .unwrap();
     sender
 }
@@ -28,7 +33,10 @@ fn listening_here() -> Sender {
 }
 
 fn now_micros() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros() as u64
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap()
+        .as_micros() as u64
 }
 
 fn signal(epoch: u32) -> Signal {
@@ -43,13 +51,26 @@ fn signal(epoch: u32) -> Signal {
 }
 
 fn datagram(to: IpAddr, port: u16, traffic_class: u8, payload: &[u8]) -> Vec<u8> {
-    let from: IpAddr = if to.is_ipv4() { THERE_V4.into() } else { THERE_V6.into() };
+    let from: IpAddr = if to.is_ipv4() {
+        THERE_V4.into()
+    } else {
+        THERE_V6.into()
+    };
     let (from, to) = (SocketAddr::new(from, 50_000), SocketAddr::new(to, port));
-    ethernet(HERE_MAC, THERE_MAC, &ip::udp_packet(from, to, traffic_class, payload))
+    ethernet(
+        HERE_MAC,
+        THERE_MAC,
+        &ip::udp_packet(from, to, traffic_class, payload),
+    )
 }
 
 fn frame(to: IpAddr, signal: &Signal) -> Vec<u8> {
-    datagram(to, SIGNAL_PORT, signal.traffic_class(), &signal.emit(&KEY).unwrap())
+    datagram(
+        to,
+        SIGNAL_PORT,
+        signal.traffic_class(),
+        &signal.emit(&KEY).unwrap(),
+    )
 }
 
 /// What is counted for a frame, which ends here.
@@ -57,7 +78,10 @@ fn outcome(sender: &Sender, frame: &[u8]) -> SignalOutcome {
     let before = sender.signal_counts().unwrap();
     assert_eq!(sender.run_signal(frame, 1).unwrap().action, TC_ACT_SHOT);
     let after = sender.signal_counts().unwrap();
-    let mut counted = after.iter().zip(before).filter(|((_, now), (_, then))| now != then);
+    let mut counted = after
+        .iter()
+        .zip(before)
+        .filter(|((_, now), (_, then))| now != then);
     let ((outcome, now), (_, then)) = counted.next().expect("every signal is counted");
     assert_eq!((*now, counted.next()), (then + 1, None));
     *outcome
@@ -65,18 +89,48 @@ fn outcome(sender: &Sender, frame: &[u8]) -> SignalOutcome {
 
 #[test]
 fn a_signal_sets_the_policy() {
-    for (to, code) in
-        [(HERE_V4.into(), 0b11), (HERE_V6.into(), 0b10), (HERE_V4.into(), 0x00), (HERE_V6.into(), 0xff)]
-    {
+    for (to, code) in [
+        (HERE_V4.into(), 0b11),
+        (HERE_V6.into(), 0b10),
+        (HERE_V4.into(), 0x00),
+        (HERE_V6.into(), 0xff),
+    ] {
         let sender = listening_here();
         let mut events = sender.signal_events().unwrap();
-        let signal = Signal { code: PolicyCode(code), ..signal(0x0102_0304) };
-        assert_eq!(outcome(&sender, &frame(to, &signal)), SignalOutcome::Accepted);
-        let Signal { code, probes, probe_every, epoch, .. } = signal;
-        assert_eq!(sender.policy_in_force(flow(7)), SendPolicy { code, probes, probe_every, epoch });
-        let [event] = events.drain().unwrap()[..] else { panic!("one record") };
-        let expected =
-            SignalEvent { at: event.at, flow: Some(flow(7)), epoch, code, outcome: SignalOutcome::Accepted };
+        let signal = Signal {
+            code: PolicyCode(code),
+            ..signal(0x0102_0304)
+        };
+        assert_eq!(
+            outcome(&sender, &frame(to, &signal)),
+            SignalOutcome::Accepted
+        );
+        let Signal {
+            code,
+            probes,
+            probe_every,
+            epoch,
+            ..
+        } = signal;
+        assert_eq!(
+            sender.policy_in_force(flow(7)),
+            SendPolicy {
+                code,
+                probes,
+                probe_every,
+                epoch
+            }
+        );
+        let [event] = events.drain().unwrap()[..] else {
+            panic!("one record")
+        };
+        let expected = SignalEvent {
+            at: event.at,
+            flow: Some(flow(7)),
+            epoch,
+            code,
+            outcome: SignalOutcome::Accepted,
+        };
         assert_eq!(event, expected);
     }
 }
@@ -84,27 +138,47 @@ fn a_signal_sets_the_policy() {
 #[test]
 fn packets_take_the_paths_that_a_signal_names() {
     let mut sender = listening_here();
-    sender.select(prefix("0.0.0.0/0"), &[everything_of(7)]).unwrap();
+    sender
+        .select(prefix("0.0.0.0/0"), &[everything_of(7)])
+        .unwrap();
     let packet = transit(&udp4("203.0.113.9", b"x"));
     assert_eq!(sender.run(&packet, 1).unwrap().action, XDP_PASS);
     outcome(&sender, &frame(HERE_V4.into(), &signal(1)));
     let run = sender.run(&packet, 1).unwrap();
     let shim = Shim::parse(&run.frame[HANDOVER..]).unwrap().0;
-    assert_eq!((run.action, shim.paths.bits(), shim.epoch), (XDP_REDIRECT, 0b11, 1));
+    assert_eq!(
+        (run.action, shim.paths.bits(), shim.epoch),
+        (XDP_REDIRECT, 0b11, 1)
+    );
 }
 
 #[test]
 fn a_signal_is_obeyed_once_and_yields_to_a_newer_policy() {
     let sender = listening_here();
     let frame = |epoch| frame(HERE_V4.into(), &signal(epoch));
-    let pushed = |epoch| SendPolicy { code: PolicyCode(1), epoch, ..SendPolicy::default() };
+    let pushed = |epoch| SendPolicy {
+        code: PolicyCode(1),
+        epoch,
+        ..SendPolicy::default()
+    };
     assert_eq!(outcome(&sender, &frame(5)), SignalOutcome::Accepted);
     for epoch in [0, 4, 5] {
-        assert_eq!(outcome(&sender, &frame(epoch)), SignalOutcome::Epoch, "{epoch}");
+        assert_eq!(
+            outcome(&sender, &frame(epoch)),
+            SignalOutcome::Epoch,
+            "{epoch}"
+        );
     }
-    assert!(!sender.set_policy(flow(7), pushed(5)).unwrap(), "the signal came first");
+    assert!(
+        !sender.set_policy(flow(7), pushed(5)).unwrap(),
+        "the signal came first"
+    );
     assert!(sender.set_policy(flow(7), pushed(6)).unwrap());
-    assert_eq!(outcome(&sender, &frame(6)), SignalOutcome::Epoch, "the push came first");
+    assert_eq!(
+        outcome(&sender, &frame(6)),
+        SignalOutcome::Epoch,
+        "the push came first"
+    );
     assert_eq!(sender.policy_in_force(flow(7)), pushed(6));
     assert_eq!(outcome(&sender, &frame(7)), SignalOutcome::Accepted);
 }
@@ -114,24 +188,68 @@ fn what_is_sealed_and_still_wrong_is_refused() {
     let sender = listening_here();
     let seconds = |seconds: i64| {
         let sent_unix_micros = now_micros().wrapping_add_signed(seconds * 1_000_000);
-        Signal { sent_unix_micros, ..signal(9) }
+        Signal {
+            sent_unix_micros,
+            ..signal(9)
+        }
     };
     let fixtures = [
-        ("flow", Signal { flow: flow(8), ..signal(9) }, SignalOutcome::Flow),
+        (
+            "flow",
+            Signal {
+                flow: flow(8),
+                ..signal(9)
+            },
+            SignalOutcome::Flow,
+        ),
         ("old", seconds(-3), SignalOutcome::Age),
         ("from the future", seconds(3), SignalOutcome::Age),
-        ("very old", Signal { sent_unix_micros: 0, ..signal(9) }, SignalOutcome::Age),
-        ("very far", Signal { sent_unix_micros: u64::MAX, ..signal(9) }, SignalOutcome::Age),
-        ("no such path", Signal { code: PolicyCode(0b1100), ..signal(9) }, SignalOutcome::Code),
+        (
+            "very old",
+            Signal {
+                sent_unix_micros: 0,
+                ..signal(9)
+            },
+            SignalOutcome::Age,
+        ),
+        (
+            "very far",
+            Signal {
+                sent_unix_micros: u64::MAX,
+                ..signal(9)
+            },
+            SignalOutcome::Age,
+        ),
+        (
+            "no such path",
+            Signal {
+                code: PolicyCode(0b1100),
+                ..signal(9)
+            },
+            SignalOutcome::Code,
+        ),
     ];
     let mut events = sender.signal_events().unwrap();
     for (name, signal, expected) in fixtures {
-        assert_eq!(outcome(&sender, &frame(HERE_V4.into(), &signal)), expected, "{name}");
+        assert_eq!(
+            outcome(&sender, &frame(HERE_V4.into(), &signal)),
+            expected,
+            "{name}"
+        );
     }
     assert_eq!(sender.policy_in_force(flow(7)), SendPolicy::default());
     assert_eq!(events.drain().unwrap()[0].outcome, SignalOutcome::Flow);
-    for fresh in [seconds(-1), Signal { epoch: 10, ..seconds(1) }] {
-        assert_eq!(outcome(&sender, &frame(HERE_V4.into(), &fresh)), SignalOutcome::Accepted);
+    for fresh in [
+        seconds(-1),
+        Signal {
+            epoch: 10,
+            ..seconds(1)
+        },
+    ] {
+        assert_eq!(
+            outcome(&sender, &frame(HERE_V4.into(), &fresh)),
+            SignalOutcome::Accepted
+        );
     }
 }
 
@@ -149,7 +267,11 @@ fn the_header_names_the_code_too() {
         (4, 0b1000_0011, SignalOutcome::Code),
     ] {
         for (to, epoch) in [(HERE_V4.into(), 2 * epoch), (HERE_V6.into(), 2 * epoch + 1)] {
-            assert_eq!(outcome(&sender, &with_class(epoch, class, to)), expected, "{class:#b}");
+            assert_eq!(
+                outcome(&sender, &with_class(epoch, class, to)),
+                expected,
+                "{class:#b}"
+            );
         }
     }
 }
@@ -164,7 +286,10 @@ fn forgeries_leave_nothing_but_a_count() {
         forged[bit / 8] ^= 1 << (bit % 8);
         let frame = datagram(HERE_V4.into(), SIGNAL_PORT, 0b11, &forged);
         let outcome = outcome(&sender, &frame);
-        assert!(matches!(outcome, SignalOutcome::Tag | SignalOutcome::Malformed), "bit {bit}: {outcome:?}");
+        assert!(
+            matches!(outcome, SignalOutcome::Tag | SignalOutcome::Malformed),
+            "bit {bit}: {outcome:?}"
+        );
     }
     let of_another = signal(1).emit(&Key::from_bytes([0; 16])).unwrap();
     let frame = datagram(HERE_V6.into(), SIGNAL_PORT, 0b11, &of_another);
@@ -206,15 +331,35 @@ fn what_is_not_for_this_node_goes_on() {
     let payload = signal(1).emit(&KEY).unwrap();
     let here: IpAddr = HERE_V4.into();
     let good = frame(here, &signal(1));
-    let as_tcp = ethernet(HERE_MAC, THERE_MAC, &with_ipv4(good[14..].to_vec(), |packet| packet[9] = 6));
-    let fragment = ethernet(HERE_MAC, THERE_MAC, &with_ipv4(good[14..].to_vec(), |packet| packet[7] = 1));
+    let as_tcp = ethernet(
+        HERE_MAC,
+        THERE_MAC,
+        &with_ipv4(good[14..].to_vec(), |packet| packet[9] = 6),
+    );
+    let fragment = ethernet(
+        HERE_MAC,
+        THERE_MAC,
+        &with_ipv4(good[14..].to_vec(), |packet| packet[7] = 1),
+    );
     for (name, frame) in [
-        ("another node's", datagram(THERE_V4.into(), SIGNAL_PORT, 0b11, &payload)),
-        ("another node's, over IPv6", datagram(THERE_V6.into(), SIGNAL_PORT, 0b11, &payload)),
-        ("another port", datagram(here, SIGNAL_PORT + 1, 0b11, &payload)),
+        (
+            "another node's",
+            datagram(THERE_V4.into(), SIGNAL_PORT, 0b11, &payload),
+        ),
+        (
+            "another node's, over IPv6",
+            datagram(THERE_V6.into(), SIGNAL_PORT, 0b11, &payload),
+        ),
+        (
+            "another port",
+            datagram(here, SIGNAL_PORT + 1, 0b11, &payload),
+        ),
         ("TCP", as_tcp),
         ("a fragment", fragment),
-        ("ARP", [&[0xff; 6][..], &THERE_MAC, &[8, 6], &[0; 46]].concat()),
+        (
+            "ARP",
+            [&[0xff; 6][..], &THERE_MAC, &[8, 6], &[0; 46]].concat(),
+        ),
     ] {
         let run = sender.run_signal(&frame, 1).unwrap();
         assert_eq!((run.action, run.frame), (TC_ACT_UNSPEC, frame), "{name}");
@@ -227,17 +372,29 @@ fn what_is_not_for_this_node_goes_on() {
     };
     sender.enable_signals(&only_v6).unwrap();
     assert_eq!(sender.run_signal(&good, 1).unwrap().action, TC_ACT_UNSPEC);
-    assert!(sender.signal_counts().unwrap().iter().all(|(_, count)| *count == 0));
+    assert!(
+        sender
+            .signal_counts()
+            .unwrap()
+            .iter()
+            .all(|(_, count)| *count == 0)
+    );
     assert_eq!(sender.policy_in_force(flow(7)), SendPolicy::default());
 }
 
 #[test]
 fn a_flow_that_was_removed_is_not_signalled() {
     let mut sender = listening_here();
-    assert_eq!(outcome(&sender, &frame(HERE_V4.into(), &signal(1))), SignalOutcome::Accepted);
+    assert_eq!(
+        outcome(&sender, &frame(HERE_V4.into(), &signal(1))),
+        SignalOutcome::Accepted
+    );
     sender.remove_flow(flow(7)).unwrap();
     assert_eq!(sender.policy_in_force(flow(7)), SendPolicy::default());
-    assert_eq!(outcome(&sender, &frame(HERE_V4.into(), &signal(2))), SignalOutcome::Flow);
+    assert_eq!(
+        outcome(&sender, &frame(HERE_V4.into(), &signal(2))),
+        SignalOutcome::Flow
+    );
 }
 
 /// Whoever repeats a signal cannot fill the ring with it.
@@ -246,14 +403,24 @@ fn refusals_are_all_counted_and_few_are_recorded() {
     let sender = listening_here();
     let mut events = sender.signal_events().unwrap();
     let start = Instant::now();
-    sender.run_signal(&frame(HERE_V4.into(), &signal(0)), 100_000).unwrap();
+    sender
+        .run_signal(&frame(HERE_V4.into(), &signal(0)), 100_000)
+        .unwrap();
     let most = 1 + start.elapsed().as_millis() as usize / 100;
     let refused: u64 = sender.signal_counts().unwrap()[SignalOutcome::Epoch as usize].1;
     assert_eq!(refused, 100_000);
     let recorded = events.drain().unwrap();
-    assert!((1..=most).contains(&recorded.len()), "{} of at most {most}", recorded.len());
+    assert!(
+        (1..=most).contains(&recorded.len()),
+        "{} of at most {most}",
+        recorded.len()
+    );
     let tenth = Duration::from_millis(100);
-    assert!(recorded.windows(2).all(|pair| pair[1].at.saturating_since(pair[0].at) >= tenth));
+    assert!(
+        recorded
+            .windows(2)
+            .all(|pair| pair[1].at.saturating_since(pair[0].at) >= tenth)
+    );
 }
 
 /// Signed and sent long ago: the tag is right, the time is not.
@@ -265,8 +432,18 @@ fn golden_vectors_are_sealed() {
             Addresses::V6 { destination, .. } => IpAddr::from(destination),
         };
         let mut sender = listening(vector.key, vec![addresses]);
-        assert_eq!(outcome(&sender, &vector.frame), SignalOutcome::Flow, "{}", vector.name);
+        assert_eq!(
+            outcome(&sender, &vector.frame),
+            SignalOutcome::Flow,
+            "{}",
+            vector.name
+        );
         sender.set_flow(vector.signal.flow, &send_flow(7)).unwrap();
-        assert_eq!(outcome(&sender, &vector.frame), SignalOutcome::Age, "{}", vector.name);
+        assert_eq!(
+            outcome(&sender, &vector.frame),
+            SignalOutcome::Age,
+            "{}",
+            vector.name
+        );
     }
 }

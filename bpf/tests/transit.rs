@@ -38,19 +38,31 @@ fn selected(sender: &Sender, packet: &[u8]) -> Option<FlowId> {
 fn a_packet_of_a_flow_leaves_its_shim_in_front() {
     let mut sender = replicating("0.0.0.0/0");
     sender.select(prefix("::/0"), &[everything_of(7)]).unwrap();
-    for (sequence, packet) in (1 << 40..).zip([udp4("203.0.113.9", b"four"), udp6("2001:db8:b::9", b"six")]) {
+    for (sequence, packet) in
+        (1 << 40..).zip([udp4("203.0.113.9", b"four"), udp6("2001:db8:b::9", b"six")])
+    {
         let run = sender.run(&transit(&packet), 1).unwrap();
 
         assert_eq!(run.action, XDP_REDIRECT);
         let (shim, inner) = Shim::parse(&run.frame[HANDOVER..]).unwrap();
         assert_eq!(inner, one_hop_on(&packet));
-        assert_eq!((shim.paths.bits(), shim.epoch, shim.flow), (0b01, 3, flow(7)));
+        assert_eq!(
+            (shim.paths.bits(), shim.epoch, shim.flow),
+            (0b01, 3, flow(7))
+        );
         assert_eq!((shim.sequence, shim.seal), (sequence, None));
-        assert_eq!(run.frame[2..4], 7u16.to_ne_bytes(), "the index of the sender's table");
+        assert_eq!(
+            run.frame[2..4],
+            7u16.to_ne_bytes(),
+            "the index of the sender's table"
+        );
     }
     assert_eq!(counted(sender.reasons().unwrap()), []);
     let bytes = (udp4("203.0.113.9", b"four").len() + udp6("2001:db8:b::9", b"six").len()) as u64;
-    assert_eq!(sender.flow_stats(flow(7)).unwrap(), TxStats { packets: 2, bytes });
+    assert_eq!(
+        sender.flow_stats(flow(7)).unwrap(),
+        TxStats { packets: 2, bytes }
+    );
 }
 
 #[test]
@@ -79,7 +91,10 @@ fn the_time_of_sending_goes_with_the_clock() {
     while between.elapsed() < Duration::from_millis(2) {}
     let elapsed = sent() - first;
     assert!(first >= sender_options().clock_offset_micros);
-    assert!((2000..=start.elapsed().as_micros() as u64 + 1).contains(&elapsed), "{elapsed} us");
+    assert!(
+        (2000..=start.elapsed().as_micros() as u64 + 1).contains(&elapsed),
+        "{elapsed} us"
+    );
 }
 
 #[test]
@@ -92,7 +107,15 @@ fn the_shim_names_the_key_that_its_copies_are_tagged_with_and_what_their_tags_co
         (KeySlot::One, Cover::Whole, 0x27),
     ] {
         let key = Some((slot, seal_key(1), cover));
-        sender.set_flow(flow(7), &SendFlow { key, ..send_flow(7) }).unwrap();
+        sender
+            .set_flow(
+                flow(7),
+                &SendFlow {
+                    key,
+                    ..send_flow(7)
+                },
+            )
+            .unwrap();
         let run = sender.run(&transit(&udp4("203.0.113.9", b"x")), 1).unwrap();
         assert_eq!(run.frame[HANDOVER], flags);
     }
@@ -105,7 +128,10 @@ fn the_longest_prefix_decides_alone() {
         sender.set_flow(flow(index), &send_flow(index)).unwrap();
         set_policy(&sender, index, 1, 0);
     }
-    let udp_only = Rule { protocol: Some(6), ..everything_of(2) };
+    let udp_only = Rule {
+        protocol: Some(6),
+        ..everything_of(2)
+    };
     for (to, rule) in [
         ("203.0.0.0/16", everything_of(0)),
         ("203.0.113.0/24", everything_of(1)),
@@ -142,7 +168,12 @@ fn the_longest_prefix_decides_alone() {
 #[test]
 fn the_first_of_sixteen_rules_that_matches_wins() {
     let mut sender = sender();
-    let ports = |from: u16, to: u16| Some(Ports { source: 0..=0xffff, destination: from..=to });
+    let ports = |from: u16, to: u16| {
+        Some(Ports {
+            source: 0..=0xffff,
+            destination: from..=to,
+        })
+    };
     let mut rules: Vec<Rule> = (0..14)
         .map(|index| Rule {
             flow: flow(index),
@@ -150,8 +181,16 @@ fn the_first_of_sixteen_rules_that_matches_wins() {
             ports: ports(2000 + 10 * index, 2000 + 10 * index),
         })
         .collect();
-    rules.push(Rule { flow: flow(14), protocol: Some(17), ports: ports(2000, 2100) });
-    rules.push(Rule { flow: flow(15), protocol: Some(6), ports: None });
+    rules.push(Rule {
+        flow: flow(14),
+        protocol: Some(17),
+        ports: ports(2000, 2100),
+    });
+    rules.push(Rule {
+        flow: flow(15),
+        protocol: Some(6),
+        ports: None,
+    });
     for index in 0..16 {
         sender.set_flow(flow(index), &send_flow(index)).unwrap();
         set_policy(&sender, index, 1, 0);
@@ -172,7 +211,11 @@ fn the_first_of_sixteen_rules_that_matches_wins() {
         (2099, Some(14)),
         (2101, None),
     ] {
-        assert_eq!(selected(&sender, &to_port(port)), label.map(flow), "port {port}");
+        assert_eq!(
+            selected(&sender, &to_port(port)),
+            label.map(flow),
+            "port {port}"
+        );
     }
     let tcp = with_ipv4(to_port(2000), |packet| packet[9] = 6);
     assert_eq!(selected(&sender, &tcp), Some(flow(15)));
@@ -185,9 +228,18 @@ fn both_ends_of_both_port_ranges_count() {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
     set_policy(&sender, 7, 1, 0);
-    let ports = Ports { source: 1000..=1001, destination: 2000..=2001 };
-    let rule = Rule { flow: flow(7), protocol: None, ports: Some(ports) };
-    sender.select(prefix("203.0.113.0/24"), std::slice::from_ref(&rule)).unwrap();
+    let ports = Ports {
+        source: 1000..=1001,
+        destination: 2000..=2001,
+    };
+    let rule = Rule {
+        flow: flow(7),
+        protocol: None,
+        ports: Some(ports),
+    };
+    sender
+        .select(prefix("203.0.113.0/24"), std::slice::from_ref(&rule))
+        .unwrap();
     sender.select(prefix("2001:db8::/32"), &[rule]).unwrap();
     for (source, destination, matches) in [
         (1000, 2000, true),
@@ -206,11 +258,23 @@ fn both_ends_of_both_port_ranges_count() {
         };
         let expected = matches.then_some(flow(7));
         let packet = with_ports(udp4("203.0.113.9", b"x"), 20);
-        assert_eq!(selected(&sender, &packet), expected, "{source} {destination}");
+        assert_eq!(
+            selected(&sender, &packet),
+            expected,
+            "{source} {destination}"
+        );
         let packet = with_ports(udp6("2001:db8::9", b"x"), 40);
-        assert_eq!(selected(&sender, &packet), expected, "{source} {destination}");
+        assert_eq!(
+            selected(&sender, &packet),
+            expected,
+            "{source} {destination}"
+        );
         let options = with_options(&with_ports(udp4("203.0.113.9", b"x"), 20));
-        assert_eq!(selected(&sender, &options), expected, "{source} {destination} behind options");
+        assert_eq!(
+            selected(&sender, &options),
+            expected,
+            "{source} {destination} behind options"
+        );
     }
 }
 
@@ -222,12 +286,19 @@ fn policy_codes_of_the_paper() {
         set_policy(&sender, 7, code, u32::from(code));
         let run = sender.run(&transit(&packet), 1).unwrap();
         let shim = Shim::parse(&run.frame[HANDOVER..]).unwrap().0;
-        assert_eq!((run.action, shim.paths.bits(), shim.epoch), (XDP_REDIRECT, code, code));
+        assert_eq!(
+            (run.action, shim.paths.bits(), shim.epoch),
+            (XDP_REDIRECT, code, code)
+        );
     }
     for code in [0x00, 0xff] {
         set_policy(&sender, 7, code, 9);
         let run = sender.run(&transit(&packet), 1).unwrap();
-        assert_eq!((run.action, run.frame), (XDP_PASS, transit(&packet)), "code {code:#x}");
+        assert_eq!(
+            (run.action, run.frame),
+            (XDP_PASS, transit(&packet)),
+            "code {code:#x}"
+        );
     }
     assert_eq!(counted(sender.reasons().unwrap()), []);
     assert_eq!(sender.flow_stats(flow(7)).unwrap().packets, 3);
@@ -248,17 +319,30 @@ fn a_policy_of_paths_that_are_not_configured_takes_the_default_route() {
     set_policy(&sender, 7, 0b0101, 2);
     assert!(!untouched(&sender), "one of the two is");
     sender.set_path(path(0), None).unwrap();
-    assert!(untouched(&sender), "the last one was taken out under the policy");
-    sender.set_path(path(2), Some(send_path(HERE_V6.into(), THERE_V6.into()))).unwrap();
+    assert!(
+        untouched(&sender),
+        "the last one was taken out under the policy"
+    );
+    sender
+        .set_path(path(2), Some(send_path(HERE_V6.into(), THERE_V6.into())))
+        .unwrap();
     assert!(!untouched(&sender));
-    assert_eq!(sender.inner_mtu_bytes(flow(7)).unwrap(), Some(FITS_V6 as u16));
+    assert_eq!(
+        sender.inner_mtu_bytes(flow(7)).unwrap(),
+        Some(FITS_V6 as u16)
+    );
     assert_eq!(counted(sender.reasons().unwrap()), [("passed_no_path", 2)]);
 }
 
 #[test]
 #[should_panic(expected = "a path of the options")]
 fn a_path_that_was_not_announced_has_no_program() {
-    sender().set_path(path(SENDER_PATHS as u8), Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
+    sender()
+        .set_path(
+            path(SENDER_PATHS as u8),
+            Some(send_path(HERE_V4.into(), THERE_V4.into())),
+        )
+        .unwrap();
 }
 
 #[test]
@@ -276,11 +360,27 @@ fn the_largest_packet_fits_every_path_of_the_policy_exactly() {
         assert_eq!(selected(&sender, &v4(fits + 1)), None);
         assert_eq!(selected(&sender, &v6(fits + 1)), None);
         oversize += 2;
-        assert_eq!(counted(sender.reasons().unwrap()), [("passed_oversize", oversize)]);
+        assert_eq!(
+            counted(sender.reasons().unwrap()),
+            [("passed_oversize", oversize)]
+        );
     }
-    sender.set_flow(flow(7), &SendFlow { transparent: true, ..send_flow(7) }).unwrap();
+    sender
+        .set_flow(
+            flow(7),
+            &SendFlow {
+                transparent: true,
+                ..send_flow(7)
+            },
+        )
+        .unwrap();
     assert_eq!(sender.inner_mtu_bytes(flow(7)).unwrap(), Some(1500));
-    let transparent = |bytes| sender.run(&transit(&with_id(v4(bytes), 1)), 1).unwrap().action;
+    let transparent = |bytes| {
+        sender
+            .run(&transit(&with_id(v4(bytes), 1)), 1)
+            .unwrap()
+            .action
+    };
     assert_eq!(transparent(1500), XDP_REDIRECT, "nothing is added to it");
     assert_eq!(transparent(1501), XDP_PASS);
 }
@@ -297,31 +397,77 @@ fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
     too_long[5] += 1;
     let ipv4 = |change: fn(&mut [u8])| transit(&with_ipv4(packet.clone(), change));
     let fixtures: Vec<(&str, Vec<u8>, Option<&str>)> = vec![
-        ("ARP", [&[0xff; 6][..], &THERE_MAC, &[8, 6], &[0; 46]].concat(), None),
+        (
+            "ARP",
+            [&[0xff; 6][..], &THERE_MAC, &[8, 6], &[0; 46]].concat(),
+            None,
+        ),
         ("not of a flow", transit(&udp4("192.0.2.1", b"x")), None),
         ("neighbour discovery", transit(&udp6("ff02::1", b"x")), None),
-        ("VLAN", [&of_flow[..12], &[0x81, 0, 0, 5], &of_flow[12..]].concat(), Some("passed_vlan")),
+        (
+            "VLAN",
+            [&of_flow[..12], &[0x81, 0, 0, 5], &of_flow[12..]].concat(),
+            Some("passed_vlan"),
+        ),
         ("TTL 1", ipv4(|packet| packet[8] = 1), Some("passed_ttl")),
         ("TTL 0", ipv4(|packet| packet[8] = 0), Some("passed_ttl")),
-        ("hop limit 1", patched(&transit(&six), 14 + 7, 1), Some("passed_ttl")),
-        ("header length 16", ipv4(|packet| packet[0] = 0x44), malformed),
-        ("header longer than the packet", patched(&of_flow, 14, 0x4f), malformed),
-        ("length 1 more than there is", ipv4(|packet| packet[3] += 1), malformed),
-        ("length less than the header", ipv4(|packet| packet[3] = 19), malformed),
+        (
+            "hop limit 1",
+            patched(&transit(&six), 14 + 7, 1),
+            Some("passed_ttl"),
+        ),
+        (
+            "header length 16",
+            ipv4(|packet| packet[0] = 0x44),
+            malformed,
+        ),
+        (
+            "header longer than the packet",
+            patched(&of_flow, 14, 0x4f),
+            malformed,
+        ),
+        (
+            "length 1 more than there is",
+            ipv4(|packet| packet[3] += 1),
+            malformed,
+        ),
+        (
+            "length less than the header",
+            ipv4(|packet| packet[3] = 19),
+            malformed,
+        ),
         ("length 0", ipv4(|packet| packet[3] = 0), malformed),
-        ("version 6 as IPv4", ipv4(|packet| packet[0] = 0x65), malformed),
-        ("IPv6, 1 longer than there is", transit(&too_long), malformed),
+        (
+            "version 6 as IPv4",
+            ipv4(|packet| packet[0] = 0x65),
+            malformed,
+        ),
+        (
+            "IPv6, 1 longer than there is",
+            transit(&too_long),
+            malformed,
+        ),
         ("jumbogram", transit(&jumbo), malformed),
     ];
     let mut sender = replicating("203.0.113.0/24");
-    sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
+    sender
+        .select(prefix("2001:db8::/32"), &[everything_of(7)])
+        .unwrap();
     for (name, frame, reason) in fixtures {
         let before = sender.reasons().unwrap();
         let run = sender.run(&frame, 1).unwrap();
         assert_eq!((run.action, run.frame), (XDP_PASS, frame), "{name}");
         let expected: Vec<_> = reason.map(|reason| (reason, 1)).into_iter().collect();
-        assert_eq!(counted_since(&before, sender.reasons().unwrap()), expected, "{name}");
-        assert_eq!(sender.flow_stats(flow(7)).unwrap(), TxStats::default(), "{name}");
+        assert_eq!(
+            counted_since(&before, sender.reasons().unwrap()),
+            expected,
+            "{name}"
+        );
+        assert_eq!(
+            sender.flow_stats(flow(7)).unwrap(),
+            TxStats::default(),
+            "{name}"
+        );
     }
 }
 
@@ -329,13 +475,22 @@ fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
 fn a_frame_cut_anywhere_passes_untouched() {
     for packet in [udp4("203.0.113.9", b"0123"), udp6("2001:db8:b::9", b"0123")] {
         let mut sender = replicating("203.0.113.0/24");
-        sender.select(prefix("2001:db8::/32"), &[everything_of(7)]).unwrap();
+        sender
+            .select(prefix("2001:db8::/32"), &[everything_of(7)])
+            .unwrap();
         let frame = transit(&packet);
         for length in 14..frame.len() {
             let run = sender.run(&frame[..length], 1).unwrap();
-            assert_eq!((run.action, &run.frame[..]), (XDP_PASS, &frame[..length]), "{length} bytes");
+            assert_eq!(
+                (run.action, &run.frame[..]),
+                (XDP_PASS, &frame[..length]),
+                "{length} bytes"
+            );
         }
-        assert_eq!(counted(sender.reasons().unwrap()), [("passed_malformed", packet.len() as u64)]);
+        assert_eq!(
+            counted(sender.reasons().unwrap()),
+            [("passed_malformed", packet.len() as u64)]
+        );
     }
 }
 
@@ -353,8 +508,14 @@ fn fragments_belong_to_flows_that_are_selected_without_ports() {
         packet
     };
     let fragments = [
-        ("IPv4, first", with_ipv4(four.clone(), |packet| packet[6] = 0x20)),
-        ("IPv4, middle", with_ipv4(four.clone(), |packet| (packet[6], packet[7]) = (0x20, 9))),
+        (
+            "IPv4, first",
+            with_ipv4(four.clone(), |packet| packet[6] = 0x20),
+        ),
+        (
+            "IPv4, middle",
+            with_ipv4(four.clone(), |packet| (packet[6], packet[7]) = (0x20, 9)),
+        ),
         ("IPv4, last", with_ipv4(four, |packet| packet[7] = 9)),
         ("IPv6, first", fragment6(1)),
         ("IPv6, last", fragment6(72)),
@@ -365,19 +526,46 @@ fn fragments_belong_to_flows_that_are_selected_without_ports() {
     for (name, packet) in fragments {
         let before = sender.reasons().unwrap();
         let reasons = |sender: &Sender| counted_since(&before, sender.reasons().unwrap());
-        let ports = Some(Ports { source: 0..=0xffff, destination: 0..=0xffff });
+        let ports = Some(Ports {
+            source: 0..=0xffff,
+            destination: 0..=0xffff,
+        });
         let select = |sender: &mut Sender, rules: &[Rule]| {
             sender.select(prefix("203.0.113.0/24"), rules).unwrap();
             sender.select(prefix("2001:db8::/32"), rules).unwrap();
         };
-        select(&mut sender, &[Rule { protocol: Some(6), ports: ports.clone(), ..everything_of(7) }]);
+        select(
+            &mut sender,
+            &[Rule {
+                protocol: Some(6),
+                ports: ports.clone(),
+                ..everything_of(7)
+            }],
+        );
         assert_eq!(selected(&sender, &packet), None, "{name}: another protocol");
         assert_eq!(reasons(&sender), [], "{name}: not of this flow");
-        select(&mut sender, &[Rule { protocol: Some(17), ports, ..everything_of(7) }]);
+        select(
+            &mut sender,
+            &[Rule {
+                protocol: Some(17),
+                ports,
+                ..everything_of(7)
+            }],
+        );
         assert_eq!(selected(&sender, &packet), None, "{name}: with ports");
         assert_eq!(reasons(&sender), [("passed_fragment", 1)], "{name}");
-        select(&mut sender, &[Rule { protocol: Some(17), ..everything_of(7) }]);
-        assert_eq!(selected(&sender, &packet), Some(flow(7)), "{name}: without ports");
+        select(
+            &mut sender,
+            &[Rule {
+                protocol: Some(17),
+                ..everything_of(7)
+            }],
+        );
+        assert_eq!(
+            selected(&sender, &packet),
+            Some(flow(7)),
+            "{name}: without ports"
+        );
     }
 }
 
@@ -387,25 +575,42 @@ fn padding_is_not_replicated() {
     let packet = udp4("203.0.113.9", b"x");
     let padded = [&transit(&packet)[..], &[0; 17]].concat();
     let run = sender.run(&padded, 1).unwrap();
-    assert_eq!(Shim::parse(&run.frame[HANDOVER..]).unwrap().1, one_hop_on(&packet));
+    assert_eq!(
+        Shim::parse(&run.frame[HANDOVER..]).unwrap().1,
+        one_hop_on(&packet)
+    );
 }
 
 #[test]
 fn transparent_flows_are_left_as_they_are_but_for_the_hop() {
     let mut sender = replicating("0.0.0.0/0");
     sender.select(prefix("::/0"), &[everything_of(7)]).unwrap();
-    sender.set_flow(flow(7), &SendFlow { transparent: true, ..send_flow(7) }).unwrap();
+    sender
+        .set_flow(
+            flow(7),
+            &SendFlow {
+                transparent: true,
+                ..send_flow(7)
+            },
+        )
+        .unwrap();
     let packet = with_id(udp4("203.0.113.9", b"x"), 5);
     let run = sender.run(&transit(&packet), 1).unwrap();
     // The Ethernet header is the path's program's to write.
-    assert_eq!((run.action, &run.frame[14..]), (XDP_REDIRECT, &one_hop_on(&packet)[..]));
+    assert_eq!(
+        (run.action, &run.frame[14..]),
+        (XDP_REDIRECT, &one_hop_on(&packet)[..])
+    );
     let reasons = || counted(sender.reasons().unwrap());
     assert_eq!(reasons(), []);
 
     let unidentifiable = [
         ("ID 0", with_id(packet.clone(), 0)),
         ("IPv6", udp6("2001:db8:b::9", b"x")),
-        ("first fragment", with_ipv4(packet.clone(), |packet| packet[6] = 0x20)),
+        (
+            "first fragment",
+            with_ipv4(packet.clone(), |packet| packet[6] = 0x20),
+        ),
         ("last fragment", with_ipv4(packet, |packet| packet[7] = 1)),
     ];
     for (count, (name, packet)) in (1..).zip(unidentifiable) {
@@ -419,21 +624,60 @@ fn sequence_numbers_count_packets_of_a_flow_and_wrap() {
     let mut sender = sender();
     for index in [7, 8] {
         let first_sequence = u64::MAX - 1;
-        sender.set_flow(flow(index), &SendFlow { first_sequence, ..send_flow(index) }).unwrap();
+        sender
+            .set_flow(
+                flow(index),
+                &SendFlow {
+                    first_sequence,
+                    ..send_flow(index)
+                },
+            )
+            .unwrap();
         set_policy(&sender, index, 1, 0);
     }
-    sender.select(prefix("203.0.113.0/24"), &[everything_of(7)]).unwrap();
-    sender.select(prefix("192.0.2.0/24"), &[everything_of(8)]).unwrap();
+    sender
+        .select(prefix("203.0.113.0/24"), &[everything_of(7)])
+        .unwrap();
+    sender
+        .select(prefix("192.0.2.0/24"), &[everything_of(8)])
+        .unwrap();
     let sequence = |sender: &Sender, to| {
         let run = sender.run(&transit(&udp4(to, b"x")), 1).unwrap();
         Shim::parse(&run.frame[HANDOVER..]).unwrap().0.sequence
     };
-    assert_eq!([(); 3].map(|()| sequence(&sender, "203.0.113.9")), [u64::MAX - 1, u64::MAX, 0]);
+    assert_eq!(
+        [(); 3].map(|()| sequence(&sender, "203.0.113.9")),
+        [u64::MAX - 1, u64::MAX, 0]
+    );
     assert_eq!(sequence(&sender, "192.0.2.9"), u64::MAX - 1);
-    sender.update_flow(flow(7), &SendFlow { first_sequence: 77, ..send_flow(7) }).unwrap();
-    assert_eq!(sequence(&sender, "203.0.113.9"), 1, "an updated flow goes on");
-    sender.set_flow(flow(7), &SendFlow { first_sequence: 77, ..send_flow(7) }).unwrap();
-    assert_eq!(sequence(&sender, "203.0.113.9"), 77, "a flow that is set starts anew");
+    sender
+        .update_flow(
+            flow(7),
+            &SendFlow {
+                first_sequence: 77,
+                ..send_flow(7)
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        sequence(&sender, "203.0.113.9"),
+        1,
+        "an updated flow goes on"
+    );
+    sender
+        .set_flow(
+            flow(7),
+            &SendFlow {
+                first_sequence: 77,
+                ..send_flow(7)
+            },
+        )
+        .unwrap();
+    assert_eq!(
+        sequence(&sender, "203.0.113.9"),
+        77,
+        "a flow that is set starts anew"
+    );
 }
 
 fn patched(frame: &[u8], at: usize, to: u8) -> Vec<u8> {

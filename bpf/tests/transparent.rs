@@ -11,9 +11,14 @@ use support::*;
 const WITHIN: Duration = Duration::from_secs(3600);
 
 fn receiver(within: Duration) -> Receiver {
-    let options = ReceiverOptions { transparent_within: within, ..receiver_options() };
+    let options = ReceiverOptions {
+        transparent_within: within,
+        ..receiver_options()
+    };
     let receiver = Receiver::load(&options).unwrap();
-    receiver.select_transparent(prefix("192.0.2.0/24"), &[everything_of(7)]).unwrap();
+    receiver
+        .select_transparent(prefix("192.0.2.0/24"), &[everything_of(7)])
+        .unwrap();
     receiver
 }
 
@@ -34,16 +39,40 @@ fn the_first_copy_passes_as_it_was_and_those_by_other_paths_do_not() {
         let packet = with_tos(packet(77), 0xb8 | ecn);
         let first = receiver.run(&copy(3, &packet), 1).unwrap();
         assert_eq!(first.action, XDP_PASS);
-        assert_eq!(first.frame, decapsulated(&with_tos(packet.clone(), ecn)), "ToS is zero, ECN {ecn} stays");
+        assert_eq!(
+            first.frame,
+            decapsulated(&with_tos(packet.clone(), ecn)),
+            "ToS is zero, ECN {ecn} stays"
+        );
         for other in [0, 1, 2, 4, 5, 6, 7] {
             let run = receiver.run(&copy(other, &packet), 1).unwrap();
-            assert_eq!((run.action, run.frame), (XDP_DROP, copy(other, &packet)), "path {other}");
+            assert_eq!(
+                (run.action, run.frame),
+                (XDP_DROP, copy(other, &packet)),
+                "path {other}"
+            );
         }
         let on_three = receiver.stats(flow(7), path(3)).unwrap();
         let bytes = packet.len() as u64;
-        assert_eq!(on_three, RxStats { packets: 1, bytes, first: 1, ..RxStats::default() });
+        assert_eq!(
+            on_three,
+            RxStats {
+                packets: 1,
+                bytes,
+                first: 1,
+                ..RxStats::default()
+            }
+        );
         let on_zero = receiver.stats(flow(7), path(0)).unwrap();
-        assert_eq!(on_zero, RxStats { packets: 1, bytes, duplicates: 1, ..RxStats::default() });
+        assert_eq!(
+            on_zero,
+            RxStats {
+                packets: 1,
+                bytes,
+                duplicates: 1,
+                ..RxStats::default()
+            }
+        );
         assert_eq!(counted(receiver.reasons().unwrap()), []);
     }
 }
@@ -52,32 +81,60 @@ fn the_first_copy_passes_as_it_was_and_those_by_other_paths_do_not() {
 fn the_same_bytes_by_the_same_path_are_another_packet() {
     let receiver = receiver(WITHIN);
     for _ in 0..3 {
-        assert_eq!(receiver.run(&copy(0, &packet(5)), 1).unwrap().action, XDP_PASS);
-        assert_eq!(receiver.run(&copy(1, &packet(5)), 1).unwrap().action, XDP_DROP);
+        assert_eq!(
+            receiver.run(&copy(0, &packet(5)), 1).unwrap().action,
+            XDP_PASS
+        );
+        assert_eq!(
+            receiver.run(&copy(1, &packet(5)), 1).unwrap().action,
+            XDP_DROP
+        );
     }
 }
 
 #[test]
 fn what_is_not_surely_a_copy_passes() {
     let first = packet(5);
-    let longer = with_id(udp4("192.0.2.9", b"the payload of a transparent flow, and more"), 5);
+    let longer = with_id(
+        udp4("192.0.2.9", b"the payload of a transparent flow, and more"),
+        5,
+    );
     let other_text = with_id(udp4("192.0.2.9", b"the payload of a transparent glow"), 5);
     let fixtures: Vec<(&str, Vec<u8>)> = vec![
         ("another ID", packet(6)),
         ("ID 0", packet(0)),
-        ("another destination", with_ipv4(first.clone(), |packet| packet[19] += 1)),
-        ("another source", with_ipv4(first.clone(), |packet| packet[15] += 1)),
-        ("another protocol", with_ipv4(first.clone(), |packet| packet[9] = 6)),
+        (
+            "another destination",
+            with_ipv4(first.clone(), |packet| packet[19] += 1),
+        ),
+        (
+            "another source",
+            with_ipv4(first.clone(), |packet| packet[15] += 1),
+        ),
+        (
+            "another protocol",
+            with_ipv4(first.clone(), |packet| packet[9] = 6),
+        ),
         ("another length", longer),
         ("another payload", other_text),
-        ("first fragment", with_ipv4(first.clone(), |packet| packet[6] = 0x20)),
-        ("later fragment", with_ipv4(first.clone(), |packet| packet[7] = 1)),
+        (
+            "first fragment",
+            with_ipv4(first.clone(), |packet| packet[6] = 0x20),
+        ),
+        (
+            "later fragment",
+            with_ipv4(first.clone(), |packet| packet[7] = 1),
+        ),
     ];
     for (name, packet) in fixtures {
         let receiver = receiver(WITHIN);
         assert_eq!(receiver.run(&copy(0, &first), 1).unwrap().action, XDP_PASS);
         for _ in 0..2 {
-            assert_eq!(receiver.run(&copy(1, &packet), 1).unwrap().action, XDP_PASS, "{name}");
+            assert_eq!(
+                receiver.run(&copy(1, &packet), 1).unwrap().action,
+                XDP_PASS,
+                "{name}"
+            );
         }
     }
 }
@@ -89,7 +146,10 @@ fn what_is_no_copy_passes_untouched() {
     let to_another = with_ipv4(to_another, |_| ());
     let truncated = copy(0, &packet(5));
     let fixtures: Vec<(&str, Vec<u8>)> = vec![
-        ("a DSCP that names no path", decapsulated(&with_tos(packet(5), 0xb8))),
+        (
+            "a DSCP that names no path",
+            decapsulated(&with_tos(packet(5), 0xb8)),
+        ),
         ("no DSCP", decapsulated(&packet(5))),
         ("a flow that is not transparent", copy(0, &to_another)),
         ("cut", truncated[..truncated.len() - 1].to_vec()),
@@ -107,7 +167,10 @@ fn what_is_no_copy_passes_untouched() {
             assert_eq!((run.action, &run.frame), (XDP_PASS, &frame), "{name}");
         }
     }
-    assert_eq!(receiver.stats(flow(7), path(0)).unwrap(), RxStats::default());
+    assert_eq!(
+        receiver.stats(flow(7), path(0)).unwrap(),
+        RxStats::default()
+    );
 }
 
 #[test]
@@ -126,29 +189,48 @@ fn copies_are_known_by_every_length_of_packet() {
     let payload: Vec<u8> = (0..100).collect();
     for length in 0..payload.len() {
         let packet = with_id(udp4("192.0.2.9", &payload[..length]), 9);
-        assert_eq!(receiver.run(&copy(0, &packet), 1).unwrap().action, XDP_PASS, "{length} bytes");
-        assert_eq!(receiver.run(&copy(1, &packet), 1).unwrap().action, XDP_DROP, "{length} bytes");
+        assert_eq!(
+            receiver.run(&copy(0, &packet), 1).unwrap().action,
+            XDP_PASS,
+            "{length} bytes"
+        );
+        assert_eq!(
+            receiver.run(&copy(1, &packet), 1).unwrap().action,
+            XDP_DROP,
+            "{length} bytes"
+        );
     }
 }
 
 #[test]
 fn a_copy_is_forgotten_after_its_time() {
     let receiver = receiver(Duration::from_millis(20));
-    assert_eq!(receiver.run(&copy(0, &packet(5)), 1).unwrap().action, XDP_PASS);
+    assert_eq!(
+        receiver.run(&copy(0, &packet(5)), 1).unwrap().action,
+        XDP_PASS
+    );
     let start = Instant::now();
     let by_another_path = copy(1, &packet(5));
     // A dropped copy does not prolong the memory, so this ends 20 ms after the first.
     while receiver.run(&by_another_path, 1).unwrap().action == XDP_DROP {
-        assert!(start.elapsed() < Duration::from_secs(10), "it is never forgotten");
+        assert!(
+            start.elapsed() < Duration::from_secs(10),
+            "it is never forgotten"
+        );
     }
-    assert_eq!(receiver.run(&copy(2, &packet(5)), 1).unwrap().action, XDP_DROP, "it is remembered anew");
+    assert_eq!(
+        receiver.run(&copy(2, &packet(5)), 1).unwrap().action,
+        XDP_DROP,
+        "it is remembered anew"
+    );
 }
 
 #[test]
 fn many_packets_do_not_push_each_other_out() {
     let receiver = receiver(WITHIN);
     let by_path = |by| {
-        let passed = |id: &u16| receiver.run(&copy(by, &packet(*id)), 1).unwrap().action == XDP_PASS;
+        let passed =
+            |id: &u16| receiver.run(&copy(by, &packet(*id)), 1).unwrap().action == XDP_PASS;
         (1..=1000).filter(passed).count()
     };
     assert_eq!(by_path(0), 1000, "none is taken for another");

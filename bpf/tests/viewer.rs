@@ -25,7 +25,8 @@ fn now() -> Instant {
 
 /// Runs `test` with a loopback device that is watched for requests to a port.
 fn watching(name: &str, test: impl FnOnce(&mut Watcher, &dyn Fn(&Watcher, u16)) + Send) {
-    let namespace = Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
+    let namespace =
+        Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
     let result = namespace.ip("link set lo up\n").and_then(|()| {
         namespace.run(|| {
             catch_unwind(AssertUnwindSafe(|| {
@@ -33,8 +34,15 @@ fn watching(name: &str, test: impl FnOnce(&mut Watcher, &dyn Fn(&Watcher, u16)) 
                 watcher.attach(1).unwrap();
                 watcher.set_flow(flow(7), Some(20..=200)).unwrap();
                 test(&mut watcher, &|watcher, port| {
-                    let ports = Ports { source: 0..=0xffff, destination: port..=port };
-                    let rule = Rule { flow: flow(7), protocol: None, ports: Some(ports) };
+                    let ports = Ports {
+                        source: 0..=0xffff,
+                        destination: port..=port,
+                    };
+                    let rule = Rule {
+                        flow: flow(7),
+                        protocol: None,
+                        ports: Some(ports),
+                    };
                     watcher.select(prefix("127.0.0.0/8"), &[rule]).unwrap();
                 });
             }))
@@ -78,7 +86,9 @@ fn a_viewer_that_asks_for_frames_over_tcp() {
             }
             viewer.shutdown(Shutdown::Write).unwrap();
         });
-        let told = told(watcher, |requests| requests.last().is_some_and(Request::is_end));
+        let told = told(watcher, |requests| {
+            requests.last().is_some_and(Request::is_end)
+        });
         let end = now();
 
         let (requests, ends): (Vec<Request>, Vec<Request>) =
@@ -89,9 +99,16 @@ fn a_viewer_that_asks_for_frames_over_tcp() {
             assert!(pair[0].at <= pair[1].at);
         }
         for pair in requests.windows(2) {
-            assert_eq!(pair[1].sequence, pair[0].sequence.wrapping_add(REQUEST_BYTES as u32));
+            assert_eq!(
+                pair[1].sequence,
+                pair[0].sequence.wrapping_add(REQUEST_BYTES as u32)
+            );
         }
-        assert!(requests.iter().all(|request| usize::from(request.bytes) == REQUEST_BYTES));
+        assert!(
+            requests
+                .iter()
+                .all(|request| usize::from(request.bytes) == REQUEST_BYTES)
+        );
         assert!(begin <= told[0].at && told[told.len() - 1].at <= end);
         assert_eq!(watcher.stats(flow(7)).unwrap().requests, REQUESTS as u64);
     });
@@ -109,6 +126,9 @@ fn a_train_of_datagrams_is_one_request() {
         viewer.send_to(&[1; 4 * 80], address).unwrap();
         viewer.send_to(&[1; 50], address).unwrap();
         let told = told(watcher, |requests| requests.len() >= 2);
-        assert_eq!(told.iter().map(|request| request.bytes).collect::<Vec<_>>(), [80, 50]);
+        assert_eq!(
+            told.iter().map(|request| request.bytes).collect::<Vec<_>>(),
+            [80, 50]
+        );
     });
 }

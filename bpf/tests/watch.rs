@@ -12,9 +12,18 @@ const ACK: u8 = 0x10;
 /// A watcher of requests of 20 to 200 bytes to port 2000, flow 7.
 fn watcher() -> Watcher {
     let watcher = Watcher::load().unwrap();
-    let ports = Ports { source: 0..=0xffff, destination: 2000..=2000 };
-    let rule = Rule { flow: flow(7), protocol: None, ports: Some(ports) };
-    watcher.select(prefix("203.0.113.0/24"), std::slice::from_ref(&rule)).unwrap();
+    let ports = Ports {
+        source: 0..=0xffff,
+        destination: 2000..=2000,
+    };
+    let rule = Rule {
+        flow: flow(7),
+        protocol: None,
+        ports: Some(ports),
+    };
+    watcher
+        .select(prefix("203.0.113.0/24"), std::slice::from_ref(&rule))
+        .unwrap();
     watcher.select(prefix("2001:db8:b::/48"), &[rule]).unwrap();
     watcher.set_flow(flow(7), Some(20..=200)).unwrap();
     watcher
@@ -55,38 +64,65 @@ fn requests_are_recorded_with_size_and_sequence() {
     for (is_ipv6, sequence) in [(false, 100), (true, u32::MAX - 10)] {
         let packet = tcp(is_ipv6, 1000, sequence, ACK, 60);
         let before = recorded(&mut watcher, &packet);
-        let [request] = before[..] else { panic!("{before:?}") };
+        let [request] = before[..] else {
+            panic!("{before:?}")
+        };
         assert_eq!(
             (request.flow, request.bytes, request.sequence, request.flags),
             (flow(7), 60, sequence, ACK)
         );
     }
-    for packet in [udp4("203.0.113.9", &[0; 60]), udp6("2001:db8:b::9", &[0; 60])] {
-        let [request] = recorded(&mut watcher, &packet)[..] else { panic!("one request") };
+    for packet in [
+        udp4("203.0.113.9", &[0; 60]),
+        udp6("2001:db8:b::9", &[0; 60]),
+    ] {
+        let [request] = recorded(&mut watcher, &packet)[..] else {
+            panic!("one request")
+        };
         assert_eq!((request.bytes, request.sequence, request.flags), (60, 0, 0));
     }
-    assert_eq!(watcher.stats(flow(7)).unwrap(), WatchStats { requests: 4, ..WatchStats::default() });
+    assert_eq!(
+        watcher.stats(flow(7)).unwrap(),
+        WatchStats {
+            requests: 4,
+            ..WatchStats::default()
+        }
+    );
 }
 
 #[test]
 fn the_size_is_the_packets_own() {
     let mut watcher = watcher();
-    for (bytes, is_request) in [(0, false), (19, false), (20, true), (200, true), (201, false), (1400, false)]
-    {
+    for (bytes, is_request) in [
+        (0, false),
+        (19, false),
+        (20, true),
+        (200, true),
+        (201, false),
+        (1400, false),
+    ] {
         let packets = [
             tcp(false, 1000, 1 << 20 | bytes as u32, ACK, bytes),
             tcp(true, 1001, 1 << 20 | bytes as u32, ACK, bytes),
             udp4("203.0.113.9", &vec![0; bytes]),
         ];
         for packet in packets {
-            assert_eq!(recorded(&mut watcher, &packet).len(), usize::from(is_request), "{bytes} bytes");
+            assert_eq!(
+                recorded(&mut watcher, &packet).len(),
+                usize::from(is_request),
+                "{bytes} bytes"
+            );
         }
     }
     let padded = [&transit(&udp4("203.0.113.9", &[0; 15]))[..], &[0; 30]].concat();
     watcher.run(&padded, 1).unwrap();
     assert_eq!(
         watcher.stats(flow(7)).unwrap(),
-        WatchStats { requests: 6, others: 13, ..WatchStats::default() }
+        WatchStats {
+            requests: 6,
+            others: 13,
+            ..WatchStats::default()
+        }
     );
 }
 
@@ -94,7 +130,12 @@ fn the_size_is_the_packets_own() {
 fn ends_of_connections_are_recorded_whatever_their_size() {
     let mut watcher = watcher();
     assert_eq!(recorded(&mut watcher, &tcp(false, 1000, 1, SYN, 60)), []);
-    for flags in [Request::FIN | ACK, Request::RST, Request::RST | ACK, Request::FIN | Request::RST] {
+    for flags in [
+        Request::FIN | ACK,
+        Request::RST,
+        Request::RST | ACK,
+        Request::FIN | Request::RST,
+    ] {
         for bytes in [0, 60, 1400] {
             let [request] = recorded(&mut watcher, &tcp(false, 1000, 1, flags, bytes))[..] else {
                 panic!("one end")
@@ -103,7 +144,14 @@ fn ends_of_connections_are_recorded_whatever_their_size() {
             assert_eq!((request.flags, usize::from(request.bytes)), (flags, bytes));
         }
     }
-    assert_eq!(watcher.stats(flow(7)).unwrap(), WatchStats { ends: 12, others: 1, ..WatchStats::default() });
+    assert_eq!(
+        watcher.stats(flow(7)).unwrap(),
+        WatchStats {
+            ends: 12,
+            others: 1,
+            ..WatchStats::default()
+        }
+    );
 }
 
 #[test]
@@ -150,7 +198,13 @@ fn other_packets_are_not_looked_at() {
     for length in 14 + 20..14 + 20 + 14 {
         watcher.run(&transit(&request)[..length], 1).unwrap();
     }
-    assert_eq!(watcher.stats(flow(7)).unwrap(), WatchStats { requests: 1, ..WatchStats::default() });
+    assert_eq!(
+        watcher.stats(flow(7)).unwrap(),
+        WatchStats {
+            requests: 1,
+            ..WatchStats::default()
+        }
+    );
     watcher.set_flow(flow(7), None).unwrap();
     assert_eq!(recorded(&mut watcher, &tcp(false, 1000, 999, ACK, 60)), []);
 }
@@ -164,7 +218,15 @@ fn records_that_nobody_reads_are_counted() {
     watcher.drain(&mut requests);
     let stats = watcher.stats(flow(7)).unwrap();
     assert_eq!(stats.requests, 20_000);
-    assert!(stats.lost > 0 && stats.lost + requests.len() as u64 == 20_000, "{stats:?}, {}", requests.len());
+    assert!(
+        stats.lost > 0 && stats.lost + requests.len() as u64 == 20_000,
+        "{stats:?}, {}",
+        requests.len()
+    );
     assert!(requests.windows(2).all(|pair| pair[0].at <= pair[1].at));
-    assert_eq!(recorded(&mut watcher, &udp4("203.0.113.9", &[0; 60])).len(), 1, "there is room again");
+    assert_eq!(
+        recorded(&mut watcher, &udp4("203.0.113.9", &[0; 60])).len(),
+        1,
+        "there is room again"
+    );
 }

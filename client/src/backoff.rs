@@ -11,7 +11,11 @@ pub struct Backoff {
 impl Backoff {
     /// The first wait and the longest one.
     pub const fn new(first: Duration, longest: Duration) -> Self {
-        Backoff { first, longest, next: first }
+        Backoff {
+            first,
+            longest,
+            next: first,
+        }
     }
 
     /// The wait after a failure: between half of what it has grown to and all of it, as `random` (0 to 1) has it.
@@ -41,7 +45,9 @@ mod tests {
     #[test]
     fn waits_double_up_to_the_limit_and_begin_again_after_success() {
         let mut backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(350));
-        let waits: Vec<_> = (0..4).map(|_| backoff.after_failure(1.0).as_millis()).collect();
+        let waits: Vec<_> = (0..4)
+            .map(|_| backoff.after_failure(1.0).as_millis())
+            .collect();
         assert_eq!(waits, [100, 200, 350, 350]);
         backoff.reset();
         assert_eq!(backoff.after_failure(0.0).as_millis(), 50);

@@ -87,7 +87,10 @@ impl Error {
     /// Whether the same request may succeed later without anybody doing anything.
     pub fn is_passing(&self) -> bool {
         match self {
-            Error::Unreachable(_) | Error::Interrupted { .. } | Error::Silent(_) | Error::Ended(_) => true,
+            Error::Unreachable(_)
+            | Error::Interrupted { .. }
+            | Error::Silent(_)
+            | Error::Ended(_) => true,
             Error::Refused(problem) => matches!(problem.status, 429 | 500..=599),
             _ => false,
         }
@@ -119,9 +122,15 @@ mod tests {
 
     #[test]
     fn a_problem_is_told_in_the_controllers_words() {
-        assert_eq!(problem("No such flow", "Create it.").to_string(), "No such flow: Create it.");
+        assert_eq!(
+            problem("No such flow", "Create it.").to_string(),
+            "No such flow: Create it."
+        );
         assert_eq!(problem("", "Create it.").to_string(), "Create it.");
         assert_eq!(problem("Not Found", "").to_string(), "Not Found");
-        assert_eq!(problem("", "").to_string(), "the controller refused with status 404");
+        assert_eq!(
+            problem("", "").to_string(),
+            "the controller refused with status 404"
+        );
     }
 }

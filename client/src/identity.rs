@@ -37,19 +37,30 @@ impl Identity {
     ///
     /// # Errors
     /// When the certificate cannot be read or names no node.
-    pub fn new(key_pem: String, certificate_pem: String, authority_pem: String) -> Result<Self, Error> {
+    pub fn new(
+        key_pem: String,
+        certificate_pem: String,
+        authority_pem: String,
+    ) -> Result<Self, Error> {
         let unusable = |reason: String| credentials("the node's certificate", reason);
         let der = CertificateDer::from_pem_slice(certificate_pem.as_bytes())
             .map_err(|error| unusable(error.to_string()))?;
         let (_, certificate) =
             X509Certificate::from_der(&der).map_err(|error| unusable(error.to_string()))?;
-        let common_name = certificate.subject().iter_common_name().next().and_then(|name| name.as_str().ok());
+        let common_name = certificate
+            .subject()
+            .iter_common_name()
+            .next()
+            .and_then(|name| name.as_str().ok());
         let node = common_name
             .ok_or_else(|| unusable("it names no node".to_owned()))?
             .parse()
             .map_err(|error: hawser_control::InvalidName| unusable(error.to_string()))?;
         let validity = certificate.validity();
-        let (not_before, not_after) = (validity.not_before.timestamp(), validity.not_after.timestamp());
+        let (not_before, not_after) = (
+            validity.not_before.timestamp(),
+            validity.not_after.timestamp(),
+        );
         Ok(Identity {
             node,
             not_before: since_1970(not_before),
@@ -71,7 +82,11 @@ impl Identity {
         };
         let node = read(NODE)?;
         let sections = |wanted: &str| sections(&node, wanted);
-        Identity::new(sections("PRIVATE KEY"), sections("CERTIFICATE"), read(AUTHORITY)?)
+        Identity::new(
+            sections("PRIVATE KEY"),
+            sections("CERTIFICATE"),
+            read(AUTHORITY)?,
+        )
     }
 
     /// Whether `folder` holds an identity, so that the node has been enrolled.
@@ -90,7 +105,9 @@ impl Identity {
         identity.store(folder)?;
         let path = folder.join(PENDING);
         match fs::remove_file(&path) {
-            Err(source) if source.kind() != ErrorKind::NotFound => Err(Error::File { path, source }),
+            Err(source) if source.kind() != ErrorKind::NotFound => {
+                Err(Error::File { path, source })
+            }
             _ => Ok(identity),
         }
     }
@@ -101,11 +118,17 @@ impl Identity {
     /// # Errors
     /// When a file cannot be written.
     pub fn store(&self, folder: &Path) -> Result<(), Error> {
-        let failed = |source| Error::File { path: folder.to_owned(), source };
+        let failed = |source| Error::File {
+            path: folder.to_owned(),
+            source,
+        };
         fs::create_dir_all(folder).map_err(failed)?;
         // The node's own file comes last: when it is there, so is the other.
         replace(&folder.join(AUTHORITY), &self.authority_pem)?;
-        replace(&folder.join(NODE), &format!("{}{}", self.key_pem, self.certificate_pem))
+        replace(
+            &folder.join(NODE),
+            &format!("{}{}", self.key_pem, self.certificate_pem),
+        )
     }
 
     /// The node's name, the common name of the certificate.
@@ -120,7 +143,10 @@ impl Identity {
 
     /// From when on the node should ask for the next certificate: two thirds of the life of this one.
     pub fn renew_at(&self) -> SystemTime {
-        let life = self.not_after.duration_since(self.not_before).unwrap_or_default();
+        let life = self
+            .not_after
+            .duration_since(self.not_before)
+            .unwrap_or_default();
         self.not_before + life * 2 / 3
     }
 }
@@ -143,12 +169,17 @@ impl PendingKey {
 
     /// The key in `folder`; both are made when missing. Fails when the folder has no room for what follows.
     pub(crate) fn prepare(folder: &Path) -> Result<Self, Error> {
-        let failed = |source| Error::File { path: folder.to_owned(), source };
+        let failed = |source| Error::File {
+            path: folder.to_owned(),
+            source,
+        };
         fs::create_dir_all(folder).map_err(failed)?;
         let path = folder.join(PENDING);
         // One that cannot be used never got a certificate.
         let kept = match fs::read_to_string(&path) {
-            Ok(pem) => KeyPair::from_pem(&pem).and_then(|key| PendingKey::of(&key)).ok(),
+            Ok(pem) => KeyPair::from_pem(&pem)
+                .and_then(|key| PendingKey::of(&key))
+                .ok(),
             Err(source) if source.kind() == ErrorKind::NotFound => None,
             Err(source) => return Err(Error::File { path, source }),
         };
@@ -169,26 +200,37 @@ impl PendingKey {
         // The name comes from the token or the certificate in use; the controller ignores what the request says.
         params.distinguished_name = DistinguishedName::new();
         let csr = params.serialize_request(key)?.pem()?;
-        Ok(PendingKey { key_pem: key.serialize_pem(), csr })
+        Ok(PendingKey {
+            key_pem: key.serialize_pem(),
+            csr,
+        })
     }
 }
 
 /// Writes as much as is going to be written, and takes it away again.
 fn has_room(folder: &Path) -> std::io::Result<()> {
-    let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(folder)?;
+    let mut file = tempfile::Builder::new()
+        .prefix(".new-")
+        .tempfile_in(folder)?;
     file.write_all(&[0; ROOM_BYTES])?;
     file.as_file().sync_all()
 }
 
 impl std::fmt::Debug for Identity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Identity").field("node", &self.node).field("expires", &self.not_after).finish()
+        f.debug_struct("Identity")
+            .field("node", &self.node)
+            .field("expires", &self.not_after)
+            .finish()
     }
 }
 
 /// The sections of that kind in a PEM text.
 fn sections(pem: &str, kind: &str) -> String {
-    let (begin, end) = (format!("-----BEGIN {kind}-----"), format!("-----END {kind}-----"));
+    let (begin, end) = (
+        format!("-----BEGIN {kind}-----"),
+        format!("-----END {kind}-----"),
+    );
     let mut inside = false;
     let mut found = String::new();
     for line in pem.lines() {
@@ -215,7 +257,10 @@ fn replace(path: &Path, text: &str) -> Result<(), Error> {
         file.persist(path)?;
         fs::File::open(folder)?.sync_all()
     };
-    write().map_err(|source| Error::File { path: path.to_owned(), source })
+    write().map_err(|source| Error::File {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 fn since_1970(seconds: i64) -> SystemTime {
@@ -253,7 +298,10 @@ mod tests {
             (stored.key_pem, stored.certificate_pem, stored.authority_pem)
         );
         for entry in fs::read_dir(&folder).unwrap() {
-            assert_eq!(entry.unwrap().metadata().unwrap().permissions().mode() & 0o777, 0o600);
+            assert_eq!(
+                entry.unwrap().metadata().unwrap().permissions().mode() & 0o777,
+                0o600
+            );
         }
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 2);
     }
@@ -263,21 +311,37 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let folder = folder.path().join("made/when/missing");
         let pending = PendingKey::prepare(&folder).unwrap();
-        let mode = fs::metadata(folder.join(PENDING)).unwrap().permissions().mode();
+        let mode = fs::metadata(folder.join(PENDING))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
         let again = PendingKey::prepare(&folder).unwrap();
         assert_eq!(again.key_pem, pending.key_pem);
         let certificate = identity("edge-1").unwrap().certificate_pem;
         let kept = Identity::keep(again, &folder, certificate.clone(), certificate).unwrap();
         assert_eq!(Identity::load(&folder).unwrap().key_pem, kept.key_pem);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "the key is in node.pem now");
-        assert_ne!(PendingKey::prepare(&folder).unwrap().key_pem, pending.key_pem);
+        assert_eq!(
+            fs::read_dir(&folder).unwrap().count(),
+            2,
+            "the key is in node.pem now"
+        );
+        assert_ne!(
+            PendingKey::prepare(&folder).unwrap().key_pem,
+            pending.key_pem
+        );
     }
 
     #[test]
     fn it_is_renewed_at_two_thirds_of_its_life() {
         let identity = identity("edge-1").unwrap();
-        assert_eq!(identity.expires().duration_since(identity.renew_at()).unwrap(), 10 * DAY);
+        assert_eq!(
+            identity
+                .expires()
+                .duration_since(identity.renew_at())
+                .unwrap(),
+            10 * DAY
+        );
     }
 
     #[test]

@@ -28,7 +28,10 @@ pub async fn enrol_in(
 ) -> Result<Identity, Error> {
     let token: EnrolmentToken = token.parse()?;
     if token.node != *node {
-        return Err(Error::AnotherNode { token: token.node, node: node.clone() });
+        return Err(Error::AnotherNode {
+            token: token.node,
+            node: node.clone(),
+        });
     }
     let pending = PendingKey::prepare(folder)?;
     let answer = ask(controllers, &token, Some(node), &pending).await?;
@@ -52,10 +55,17 @@ async fn ask(
     pending: &PendingKey,
 ) -> Result<Certificate, Error> {
     let mut authority_digest = [0; 32];
-    hex::decode_to_slice(&token.authority_sha256, &mut authority_digest).map_err(|_| InvalidToken)?;
+    hex::decode_to_slice(&token.authority_sha256, &mut authority_digest)
+        .map_err(|_| InvalidToken)?;
     let transport = Transport::new(controllers, tls::pinning(authority_digest)?, None)?;
-    let body = Enrol { token: token.text(), csr: pending.csr.clone(), node: node.cloned() };
-    let answer: Certificate = transport.json(Method::POST, "/v1/enrol", Some(&body)).await?;
+    let body = Enrol {
+        token: token.text(),
+        csr: pending.csr.clone(),
+        node: node.cloned(),
+    };
+    let answer: Certificate = transport
+        .json(Method::POST, "/v1/enrol", Some(&body))
+        .await?;
     if tls::digest_of_pem(&answer.authority)? != authority_digest {
         let reason = "it is not the one that the token names".to_owned();
         return Err(credentials("the authority's certificate", reason));
@@ -77,7 +87,10 @@ impl NodeClient {
     /// When the identity cannot be used or no controller is named.
     pub fn new(controllers: &[Controller], identity: &Identity) -> Result<Self, Error> {
         let tls = tls::trusting(&identity.authority_pem, Proof::Certificate(identity))?;
-        Ok(NodeClient { transport: Transport::new(controllers, tls, None)?, node: identity.node.clone() })
+        Ok(NodeClient {
+            transport: Transport::new(controllers, tls, None)?,
+            node: identity.node.clone(),
+        })
     }
 
     /// The node for which it acts.
@@ -98,7 +111,9 @@ impl NodeClient {
     /// # Errors
     /// When no controller answers or it refuses.
     pub async fn register(&self, registration: &Registration) -> Result<(), Error> {
-        self.transport.done(Method::PUT, &self.path("registration"), Some(registration)).await
+        self.transport
+            .done(Method::PUT, &self.path("registration"), Some(registration))
+            .await
     }
 
     /// Tells what happened, and that the node lives.
@@ -106,7 +121,9 @@ impl NodeClient {
     /// # Errors
     /// When no controller answers or it refuses.
     pub async fn report(&self, report: &Report) -> Result<(), Error> {
-        self.transport.done(Method::POST, &self.path("reports"), Some(report)).await
+        self.transport
+            .done(Method::POST, &self.path("reports"), Some(report))
+            .await
     }
 
     /// What the node has to do: the assignment first, then every change.
@@ -114,7 +131,10 @@ impl NodeClient {
     /// # Errors
     /// When no controller answers or it refuses.
     pub async fn stream(&self) -> Result<NodeStream, Error> {
-        let (response, controller) = self.transport.send(Method::GET, &self.path("stream"), NOTHING).await?;
+        let (response, controller) = self
+            .transport
+            .send(Method::GET, &self.path("stream"), NOTHING)
+            .await?;
         Ok(NodeStream(Events::new(response, controller)))
     }
 
@@ -123,7 +143,9 @@ impl NodeClient {
     /// # Errors
     /// When no controller answers or it refuses.
     pub async fn serve_tunnels(&self, report: &ServerReport) -> Result<Admitted, Error> {
-        self.transport.json(Method::PUT, &self.path("tunnel-server"), Some(report)).await
+        self.transport
+            .json(Method::PUT, &self.path("tunnel-server"), Some(report))
+            .await
     }
 
     /// Where the node may go as a client of tunnels.
@@ -131,7 +153,9 @@ impl NodeClient {
     /// # Errors
     /// When no controller answers or it refuses.
     pub async fn tunnel_servers(&self) -> Result<Servers, Error> {
-        self.transport.json(Method::POST, &self.path("tunnel-client"), NOTHING).await
+        self.transport
+            .json(Method::POST, &self.path("tunnel-client"), NOTHING)
+            .await
     }
 
     /// Gets a new key and its certificate, and keeps both in `folder` as [`Identity::store`] does. The old certificate
@@ -141,9 +165,13 @@ impl NodeClient {
     /// When the folder cannot be written, in which case nothing is asked, or no controller answers, or it refuses.
     pub async fn renew(&self, folder: &Path) -> Result<Identity, Error> {
         let pending = PendingKey::prepare(folder)?;
-        let body = Renew { csr: pending.csr.clone() };
-        let answer: Certificate =
-            self.transport.json(Method::POST, &self.path("certificate"), Some(&body)).await?;
+        let body = Renew {
+            csr: pending.csr.clone(),
+        };
+        let answer: Certificate = self
+            .transport
+            .json(Method::POST, &self.path("certificate"), Some(&body))
+            .await?;
         Identity::keep(pending, folder, answer.certificate, answer.authority)
     }
 

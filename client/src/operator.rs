@@ -34,7 +34,9 @@ impl OperatorClient {
     /// The first of the controllers that answers is asked. `authority_pem` is the certificate that theirs are signed by.
     pub fn new(controllers: &[Controller], authority_pem: &str, token: &str) -> Result<Self> {
         let tls = tls::trusting(authority_pem, Proof::None)?;
-        Ok(OperatorClient { transport: Transport::new(controllers, tls, Some(token.trim().to_owned()))? })
+        Ok(OperatorClient {
+            transport: Transport::new(controllers, tls, Some(token.trim().to_owned()))?,
+        })
     }
 
     /// Whom the controller takes the bearer of the token for.
@@ -79,7 +81,8 @@ impl OperatorClient {
 
     /// Makes a token that enrols the node once.
     pub async fn enrol_node(&self, node: &Name, enrolment: &NewEnrolment) -> Result<Enrolment> {
-        self.post(&format!("/v1/nodes/{node}/enrolment"), enrolment).await
+        self.post(&format!("/v1/nodes/{node}/enrolment"), enrolment)
+            .await
     }
 
     /// All enrolment tokens that can be used or were, without their secrets.
@@ -89,7 +92,8 @@ impl OperatorClient {
 
     /// Makes an enrolment token void.
     pub async fn withdraw_enrolment(&self, node: &Name, id: &str) -> Result<()> {
-        self.delete(&format!("/v1/nodes/{node}/enrolment/{}", escape(id))).await
+        self.delete(&format!("/v1/nodes/{node}/enrolment/{}", escape(id)))
+            .await
     }
 
     /// Revokes the node's certificate; it has to be enrolled again.
@@ -129,7 +133,9 @@ impl OperatorClient {
 
     /// Replaces a flow, if it still has the tag that it was read with.
     pub async fn replace_flow(&self, flow: &Flow, tag: &Tag) -> Result<Flow> {
-        self.transport.replace(&format!("/v1/flows/{}", flow.name), tag, flow).await
+        self.transport
+            .replace(&format!("/v1/flows/{}", flow.name), tag, flow)
+            .await
     }
 
     /// Removes a flow.
@@ -154,7 +160,9 @@ impl OperatorClient {
 
     /// Leaves the paths of a flow to the controller again.
     pub async fn release_policy(&self, flow: &Name) -> Result<Policy> {
-        self.transport.json(Method::DELETE, &format!("/v1/policies/{flow}"), NOTHING).await
+        self.transport
+            .json(Method::DELETE, &format!("/v1/policies/{flow}"), NOTHING)
+            .await
     }
 
     /// The latest report of each node.
@@ -204,11 +212,19 @@ impl OperatorClient {
         self.transport.json(Method::GET, path, NOTHING).await
     }
 
-    async fn post<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Result<T> {
+    async fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T> {
         self.transport.json(Method::POST, path, Some(body)).await
     }
 
-    async fn put<T: DeserializeOwned>(&self, path: &str, body: &(impl Serialize + Sync)) -> Result<T> {
+    async fn put<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &(impl Serialize + Sync),
+    ) -> Result<T> {
         self.transport.json(Method::PUT, path, Some(body)).await
     }
 
@@ -229,7 +245,13 @@ pub struct Pages<'a, T> {
 
 impl<'a, T: DeserializeOwned> Pages<'a, T> {
     fn new(client: &'a OperatorClient, path: &'static str, after: Option<String>) -> Self {
-        Pages { client, path, after, is_over: false, item: PhantomData }
+        Pages {
+            client,
+            path,
+            after,
+            is_over: false,
+            item: PhantomData,
+        }
     }
 
     /// The next page; none after the last one.
@@ -240,8 +262,14 @@ impl<'a, T: DeserializeOwned> Pages<'a, T> {
         if self.is_over {
             return Ok(None);
         }
-        let after = self.after.take().map_or_else(String::new, |after| format!("&after={}", escape(&after)));
-        let page: Page<T> = self.client.get(&format!("{}?limit={PAGE_ITEMS}{after}", self.path)).await?;
+        let after = self
+            .after
+            .take()
+            .map_or_else(String::new, |after| format!("&after={}", escape(&after)));
+        let page: Page<T> = self
+            .client
+            .get(&format!("{}?limit={PAGE_ITEMS}{after}", self.path))
+            .await?;
         self.is_over = page.next.is_none();
         self.after = page.next;
         Ok(Some(page.items))
@@ -281,7 +309,9 @@ impl EventStream {
 /// For a query or a part of a path: letters, digits and dashes are themselves, other bytes are written in hexadecimal.
 fn escape(text: &str) -> String {
     let escape = |byte: u8| match byte {
-        byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => char::from(byte).to_string(),
+        byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {
+            char::from(byte).to_string()
+        }
         byte => format!("%{byte:02X}"),
     };
     text.bytes().map(escape).collect()

@@ -17,7 +17,10 @@ pub(crate) struct Events {
 
 impl Events {
     pub(crate) fn new(response: Response, controller: Controller) -> Self {
-        Events { controller, events: response.bytes_stream().eventsource().boxed() }
+        Events {
+            controller,
+            events: response.bytes_stream().eventsource().boxed(),
+        }
     }
 
     /// The next event; none when the controller ended the stream.
@@ -27,10 +30,14 @@ impl Events {
             Err(_) => Err(Error::Silent(SILENCE)),
             Ok(None) => Ok(None),
             Ok(Some(Ok(event))) => Ok(Some(event)),
-            Ok(Some(Err(EventStreamError::Transport(error)))) => {
-                Err(Error::Interrupted { controller, reason: causes(&error) })
-            }
-            Ok(Some(Err(error))) => Err(Error::Answer { controller, reason: error.to_string() }),
+            Ok(Some(Err(EventStreamError::Transport(error)))) => Err(Error::Interrupted {
+                controller,
+                reason: causes(&error),
+            }),
+            Ok(Some(Err(error))) => Err(Error::Answer {
+                controller,
+                reason: error.to_string(),
+            }),
         }
     }
 

@@ -28,7 +28,9 @@ pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientCo
     let mut roots = RootCertStore::empty();
     for certificate in CertificateDer::pem_slice_iter(authority_pem.as_bytes()) {
         let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(error.to_string()))?;
     }
     if roots.is_empty() {
         return Err(unusable("there is none in the file".to_owned()));
@@ -43,7 +45,9 @@ pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientCo
                 .map_err(|error| unusable(error.to_string()))?;
             let key = PrivateKeyDer::from_pem_slice(identity.key_pem.as_bytes())
                 .map_err(|error| unusable(error.to_string()))?;
-            builder.with_client_auth_cert(chain, key).map_err(|error| unusable(error.to_string()))?
+            builder
+                .with_client_auth_cert(chain, key)
+                .map_err(|error| unusable(error.to_string()))?
         }
     };
     Ok(finished(config))
@@ -51,8 +55,16 @@ pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientCo
 
 /// Trusts the one authority whose certificate has this SHA-256 digest; the controller has to present it with its own.
 pub(crate) fn pinning(authority_digest: [u8; 32]) -> Result<ClientConfig, Error> {
-    let verifier = Arc::new(Pinned { authority_digest, provider: provider() });
-    Ok(finished(builder()?.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth()))
+    let verifier = Arc::new(Pinned {
+        authority_digest,
+        provider: provider(),
+    });
+    Ok(finished(
+        builder()?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier)
+            .with_no_client_auth(),
+    ))
 }
 
 /// SHA-256 of the first certificate in a PEM text.
@@ -63,7 +75,10 @@ pub(crate) fn digest_of_pem(pem: &str) -> Result<[u8; 32], Error> {
 }
 
 pub(crate) fn credentials(what: &str, reason: String) -> Error {
-    Error::Credentials { what: what.to_owned(), reason }
+    Error::Credentials {
+        what: what.to_owned(),
+        reason,
+    }
 }
 
 fn provider() -> Arc<CryptoProvider> {
@@ -98,12 +113,16 @@ impl ServerCertVerifier for Pinned {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let is_pinned =
-            |presented: &&CertificateDer<'_>| Sha256::digest(presented)[..] == self.authority_digest;
-        let authority = intermediates
-            .iter()
-            .find(is_pinned)
-            .ok_or(rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer))?;
+        let is_pinned = |presented: &&CertificateDer<'_>| {
+            Sha256::digest(presented)[..] == self.authority_digest
+        };
+        let authority =
+            intermediates
+                .iter()
+                .find(is_pinned)
+                .ok_or(rustls::Error::InvalidCertificate(
+                    CertificateError::UnknownIssuer,
+                ))?;
         let mut roots = RootCertStore::empty();
         roots.add(authority.clone().into_owned())?;
         WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&self.provider))
@@ -133,6 +152,8 @@ impl ServerCertVerifier for Pinned {
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.provider.signature_verification_algorithms.supported_schemes()
+        self.provider
+            .signature_verification_algorithms
+            .supported_schemes()
     }
 }

@@ -34,15 +34,26 @@ impl FromStr for Controller {
         let wrong = || Error::Address(text.to_owned());
         let url = Url::parse(text).map_err(|_| wrong())?;
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
-        if url.scheme() == "https" && url.has_host() && is_bare { Ok(Controller(url)) } else { Err(wrong()) }
+        if url.scheme() == "https" && url.has_host() && is_bare {
+            Ok(Controller(url))
+        } else {
+            Err(wrong())
+        }
     }
 }
 
 impl Controller {
     /// Its address, unless its host is a name.
     pub fn address(&self) -> Option<SocketAddr> {
-        let host = self.0.host_str()?.trim_start_matches('[').trim_end_matches(']');
-        Some(SocketAddr::new(host.parse().ok()?, self.0.port_or_known_default()?))
+        let host = self
+            .0
+            .host_str()?
+            .trim_start_matches('[')
+            .trim_end_matches(']');
+        Some(SocketAddr::new(
+            host.parse().ok()?,
+            self.0.port_or_known_default()?,
+        ))
     }
 
     /// Where its name leads now. Asks the resolver, which may take its time.
@@ -89,7 +100,12 @@ impl Transport {
             .user_agent(concat!("hawser/", env!("CARGO_PKG_VERSION")))
             .build()
             .map_err(|error| crate::tls::credentials("TLS", causes(&error)))?;
-        Ok(Transport { client, controllers: controllers.to_vec(), current: AtomicUsize::new(0), bearer })
+        Ok(Transport {
+            client,
+            controllers: controllers.to_vec(),
+            current: AtomicUsize::new(0),
+            bearer,
+        })
     }
 
     /// A request whose answer is JSON.
@@ -106,11 +122,18 @@ impl Transport {
     /// What is there, with its tag.
     pub(crate) async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<Tagged<T>, Error> {
         let (response, controller) = self.send(Method::GET, path, NOTHING).await?;
-        let tag = response.headers().get(ETAG).cloned().ok_or_else(|| Error::Answer {
-            controller: controller.to_string(),
-            reason: "it has no ETag".to_owned(),
-        })?;
-        Ok(Tagged { value: parse(response, &controller).await?, tag: Tag(tag) })
+        let tag = response
+            .headers()
+            .get(ETAG)
+            .cloned()
+            .ok_or_else(|| Error::Answer {
+                controller: controller.to_string(),
+                reason: "it has no ETag".to_owned(),
+            })?;
+        Ok(Tagged {
+            value: parse(response, &controller).await?,
+            tag: Tag(tag),
+        })
     }
 
     /// Replaces what still has that tag.
@@ -120,7 +143,9 @@ impl Transport {
         tag: &Tag,
         body: &(impl Serialize + Sync),
     ) -> Result<T, Error> {
-        let (response, controller) = self.send_for(Method::PUT, path, Some(tag), Some(body)).await?;
+        let (response, controller) = self
+            .send_for(Method::PUT, path, Some(tag), Some(body))
+            .await?;
         parse(response, &controller).await
     }
 
@@ -161,7 +186,9 @@ impl Transport {
             let index = (first + offset) % self.controllers.len();
             let controller = &self.controllers[index];
             let is_last = offset + 1 == self.controllers.len();
-            let mut request = self.client.request(method.clone(), format!("{}{}", controller.0, &path[1..]));
+            let mut request = self
+                .client
+                .request(method.clone(), format!("{}{}", controller.0, &path[1..]));
             if let Some(bearer) = &self.bearer {
                 request = request.bearer_auth(bearer);
             }
@@ -172,7 +199,9 @@ impl Transport {
                 request = request.json(body);
             }
             match tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await {
-                Ok(Ok(response)) if response.status() == StatusCode::SERVICE_UNAVAILABLE && !is_last => {
+                Ok(Ok(response))
+                    if response.status() == StatusCode::SERVICE_UNAVAILABLE && !is_last =>
+                {
                     reasons.push(format!("{controller}: {}", refusal(response).await));
                 }
                 Ok(Ok(response)) => {
@@ -192,7 +221,10 @@ impl Transport {
                         Ok(Err(error)) => causes(&error),
                         _ => format!("nothing within {} s", ANSWER_TIMEOUT.as_secs()),
                     };
-                    return Err(Error::Interrupted { controller: controller.to_string(), reason });
+                    return Err(Error::Interrupted {
+                        controller: controller.to_string(),
+                        reason,
+                    });
                 }
             }
         }
@@ -219,10 +251,15 @@ pub struct Tagged<T> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag(HeaderValue);
 
-async fn parse<T: DeserializeOwned>(response: Response, controller: &Controller) -> Result<T, Error> {
+async fn parse<T: DeserializeOwned>(
+    response: Response,
+    controller: &Controller,
+) -> Result<T, Error> {
     let text = with_timeout(controller, response.bytes()).await?;
-    serde_json::from_slice(&text)
-        .map_err(|error| Error::Answer { controller: controller.to_string(), reason: error.to_string() })
+    serde_json::from_slice(&text).map_err(|error| Error::Answer {
+        controller: controller.to_string(),
+        reason: error.to_string(),
+    })
 }
 
 /// No body.
@@ -235,9 +272,15 @@ async fn with_timeout<T>(
     let reason = match tokio::time::timeout(ANSWER_TIMEOUT, answer).await {
         Ok(Ok(answer)) => return Ok(answer),
         Ok(Err(error)) => causes(&error),
-        Err(_) => format!("its answer was not complete within {} s", ANSWER_TIMEOUT.as_secs()),
+        Err(_) => format!(
+            "its answer was not complete within {} s",
+            ANSWER_TIMEOUT.as_secs()
+        ),
     };
-    Err(Error::Interrupted { controller: controller.to_string(), reason })
+    Err(Error::Interrupted {
+        controller: controller.to_string(),
+        reason,
+    })
 }
 
 /// What the controller says against the request.

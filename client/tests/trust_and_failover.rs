@@ -8,7 +8,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
-use hawser_client::{Controller, Error, Identity, NodeClient, NodeMessage, OperatorClient, enrol, enrol_in};
+use hawser_client::{
+    Controller, Error, Identity, NodeClient, NodeMessage, OperatorClient, enrol, enrol_in,
+};
 use hawser_control::access::{Certificate, Enrol};
 use hawser_control::node::Report;
 use stand_in::{Authority, Certified, nobody};
@@ -30,24 +32,37 @@ fn enrolling(authority: &Arc<Authority>, answered_authority: String) -> Router {
             expires_unix_ms: 0,
         })
     };
-    let report = |Extension(Certified(is_certified)): Extension<Certified>, Json(_): Json<Report>| async move {
-        if is_certified { StatusCode::NO_CONTENT } else { StatusCode::UNAUTHORIZED }
+    let report = |Extension(Certified(is_certified)): Extension<Certified>,
+                  Json(_): Json<Report>| async move {
+        if is_certified {
+            StatusCode::NO_CONTENT
+        } else {
+            StatusCode::UNAUTHORIZED
+        }
     };
-    Router::new().route("/v1/enrol", post(sign)).route("/v1/nodes/edge-1/reports", post(report))
+    Router::new()
+        .route("/v1/enrol", post(sign))
+        .route("/v1/nodes/edge-1/reports", post(report))
 }
 
 async fn enrolled(authority: &Arc<Authority>) -> Identity {
-    let controller = authority.serve(enrolling(authority, authority.pem.clone())).await;
+    let controller = authority
+        .serve(enrolling(authority, authority.pem.clone()))
+        .await;
     enrol(&[controller], &authority.token()).await.unwrap()
 }
 
 #[tokio::test]
 async fn a_token_and_a_certificate_are_all_that_a_node_needs() {
     let authority = Arc::new(Authority::new());
-    let controller = authority.serve(enrolling(&authority, authority.pem.clone())).await;
+    let controller = authority
+        .serve(enrolling(&authority, authority.pem.clone()))
+        .await;
     let folder = tempfile::tempdir().unwrap();
 
-    let identity = enrol(std::slice::from_ref(&controller), &authority.token()).await.unwrap();
+    let identity = enrol(std::slice::from_ref(&controller), &authority.token())
+        .await
+        .unwrap();
     identity.store(folder.path()).unwrap();
     let client = NodeClient::new(&[controller], &Identity::load(folder.path()).unwrap()).unwrap();
 
@@ -62,25 +77,38 @@ async fn a_controller_of_another_authority_learns_no_token() {
     let count = |State(asked): State<Arc<AtomicU32>>| async move {
         asked.fetch_add(1, Ordering::Relaxed);
     };
-    let controller =
-        other.serve(Router::new().route("/v1/enrol", post(count)).with_state(Arc::clone(&asked))).await;
+    let controller = other
+        .serve(
+            Router::new()
+                .route("/v1/enrol", post(count))
+                .with_state(Arc::clone(&asked)),
+        )
+        .await;
 
     let error = enrol(&[controller], &ours.token()).await.unwrap_err();
 
-    assert!(matches!(&error, Error::Unreachable(reason) if reason.contains("certificate")), "{error}");
+    assert!(
+        matches!(&error, Error::Unreachable(reason) if reason.contains("certificate")),
+        "{error}"
+    );
     assert_eq!(asked.load(Ordering::Relaxed), 0);
 }
 
 #[tokio::test]
 async fn an_authority_that_the_token_does_not_name_is_not_taken_over() {
     let authority = Arc::new(Authority::new());
-    let controller = authority.serve(enrolling(&authority, Authority::new().pem)).await;
+    let controller = authority
+        .serve(enrolling(&authority, Authority::new().pem))
+        .await;
     let error = enrol(&[controller], &authority.token()).await.unwrap_err();
     assert!(matches!(error, Error::Credentials { .. }), "{error}");
 }
 
 /// A controller that keeps the keys for which it was asked, and answers the second time only.
-async fn forgetful(authority: &Arc<Authority>, path: &str) -> (Controller, Arc<Mutex<Vec<Vec<u8>>>>) {
+async fn forgetful(
+    authority: &Arc<Authority>,
+    path: &str,
+) -> (Controller, Arc<Mutex<Vec<Vec<u8>>>>) {
     let keys: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
     let (asked, signing) = (Arc::clone(&keys), Arc::clone(authority));
     let sign = move |Json(body): Json<serde_json::Value>| async move {
@@ -99,7 +127,10 @@ async fn forgetful(authority: &Arc<Authority>, path: &str) -> (Controller, Arc<M
         };
         Json(certificate).into_response()
     };
-    (authority.serve(Router::new().route(path, post(sign))).await, keys)
+    (
+        authority.serve(Router::new().route(path, post(sign))).await,
+        keys,
+    )
 }
 
 #[tokio::test]
@@ -110,7 +141,15 @@ async fn a_node_asks_again_with_the_same_key_until_it_has_kept_a_certificate() {
 
     let (controller, keys) = forgetful(&authority, "/v1/enrol").await;
     let token = authority.token();
-    let enrolled = async || enrol_in(folder.path(), &node, std::slice::from_ref(&controller), &token).await;
+    let enrolled = async || {
+        enrol_in(
+            folder.path(),
+            &node,
+            std::slice::from_ref(&controller),
+            &token,
+        )
+        .await
+    };
     assert_eq!(enrolled().await.unwrap_err().status(), Some(500));
     enrolled().await.unwrap();
     let first = keys.lock().unwrap().clone();
@@ -118,11 +157,17 @@ async fn a_node_asks_again_with_the_same_key_until_it_has_kept_a_certificate() {
 
     let (controller, keys) = forgetful(&authority, "/v1/nodes/edge-1/certificate").await;
     let client = NodeClient::new(&[controller], &Identity::load(folder.path()).unwrap()).unwrap();
-    assert_eq!(client.renew(folder.path()).await.unwrap_err().status(), Some(500));
+    assert_eq!(
+        client.renew(folder.path()).await.unwrap_err().status(),
+        Some(500)
+    );
     client.renew(folder.path()).await.unwrap();
     let renewed = keys.lock().unwrap().clone();
     assert_eq!(renewed[0], renewed[1]);
-    assert_ne!(renewed[0], first[0], "each certificate has a key of its own");
+    assert_ne!(
+        renewed[0], first[0],
+        "each certificate has a key of its own"
+    );
     Identity::load(folder.path()).unwrap();
 }
 
@@ -136,10 +181,14 @@ async fn nothing_is_asked_for_another_node_or_into_a_folder_that_cannot_be_writt
     std::fs::write(&file, "").unwrap();
 
     let other = "edge-2".parse().unwrap();
-    let error = enrol_in(folder.path(), &other, &controllers, &token).await.unwrap_err();
+    let error = enrol_in(folder.path(), &other, &controllers, &token)
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::AnotherNode { .. }), "{error}");
     let node = "edge-1".parse().unwrap();
-    let error = enrol_in(&file.join("folder"), &node, &controllers, &token).await.unwrap_err();
+    let error = enrol_in(&file.join("folder"), &node, &controllers, &token)
+        .await
+        .unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error}");
     let client = NodeClient::new(&controllers, &enrolled(&authority).await).unwrap();
     let error = client.renew(&file.join("folder")).await.unwrap_err();
@@ -151,18 +200,30 @@ async fn nothing_is_asked_for_another_node_or_into_a_folder_that_cannot_be_writt
 async fn the_next_controller_is_asked_when_one_is_away_or_says_so() {
     let authority = Authority::new();
     let unavailable = Router::new().fallback(|| async { StatusCode::SERVICE_UNAVAILABLE });
-    let available = Router::new()
-        .route("/v1/flows/stage", get(|| async { ([(CONTENT_TYPE, "application/json")], "{}") }));
+    let available = Router::new().route(
+        "/v1/flows/stage",
+        get(|| async { ([(CONTENT_TYPE, "application/json")], "{}") }),
+    );
     let away = nobody().await;
-    let controllers = [away.clone(), authority.serve(unavailable).await, authority.serve(available).await];
+    let controllers = [
+        away.clone(),
+        authority.serve(unavailable).await,
+        authority.serve(available).await,
+    ];
 
     let client = OperatorClient::new(&controllers, &authority.pem, "token").unwrap();
     let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
-    assert!(matches!(error, Error::Answer { .. }), "the last one answers, though not with a flow: {error}");
+    assert!(
+        matches!(error, Error::Answer { .. }),
+        "the last one answers, though not with a flow: {error}"
+    );
 
     let client = OperatorClient::new(&controllers[..1], &authority.pem, "token").unwrap();
     let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
-    assert!(error.is_passing() && error.to_string().contains(&away.to_string()), "{error}");
+    assert!(
+        error.is_passing() && error.to_string().contains(&away.to_string()),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -174,22 +235,39 @@ async fn a_request_that_was_taken_is_not_sent_again() {
         StatusCode::INTERNAL_SERVER_ERROR
     };
     let router = Router::new().fallback(fail).with_state(Arc::clone(&asked));
-    let controllers = [authority.serve(router.clone()).await, authority.serve(router).await];
+    let controllers = [
+        authority.serve(router.clone()).await,
+        authority.serve(router).await,
+    ];
     let client = OperatorClient::new(&controllers, &authority.pem, "token").unwrap();
-    let error = client.delete_flow(&"stage".parse().unwrap()).await.unwrap_err();
-    assert_eq!((error.status(), asked.load(Ordering::Relaxed)), (Some(500), 1));
+    let error = client
+        .delete_flow(&"stage".parse().unwrap())
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (error.status(), asked.load(Ordering::Relaxed)),
+        (Some(500), 1)
+    );
 }
 
 #[tokio::test]
 async fn a_refusal_is_told_in_the_controllers_words() {
     let authority = Authority::new();
     let refuse = || async {
-        (StatusCode::NOT_FOUND, [(CONTENT_TYPE, "application/problem+json")], PROBLEM).into_response()
+        (
+            StatusCode::NOT_FOUND,
+            [(CONTENT_TYPE, "application/problem+json")],
+            PROBLEM,
+        )
+            .into_response()
     };
     let controller = authority.serve(Router::new().fallback(refuse)).await;
     let client = OperatorClient::new(&[controller], &authority.pem, "token").unwrap();
     let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
-    assert_eq!(error.to_string(), "Not Found: There is no flow stage. Create it first.");
+    assert_eq!(
+        error.to_string(),
+        "Not Found: There is no flow stage. Create it first."
+    );
     assert_eq!((error.status(), error.is_passing()), (Some(404), false));
 }
 
@@ -203,9 +281,18 @@ async fn a_list_is_fetched_page_by_page() {
         };
         ([(CONTENT_TYPE, "application/json")], body)
     };
-    let controller = authority.serve(Router::new().route("/v1/tenants", get(page))).await;
+    let controller = authority
+        .serve(Router::new().route("/v1/tenants", get(page)))
+        .await;
     let client = OperatorClient::new(&[controller], &authority.pem, "token").unwrap();
-    let names: Vec<_> = client.tenants().all().await.unwrap().into_iter().map(|tenant| tenant.name).collect();
+    let names: Vec<_> = client
+        .tenants()
+        .all()
+        .await
+        .unwrap()
+        .into_iter()
+        .map(|tenant| tenant.name)
+        .collect();
     assert_eq!(names, ["acme".parse().unwrap(), "zenith".parse().unwrap()]);
 }
 
@@ -221,14 +308,21 @@ async fn a_stream_gives_what_it_knows_and_ends() {
     let authority = Arc::new(Authority::new());
     let identity = enrolled(&authority).await;
     let stream = get(|| async { ([(CONTENT_TYPE, "text/event-stream")], EVENTS) });
-    let controller = authority.serve(Router::new().route("/v1/nodes/edge-1/stream", stream)).await;
+    let controller = authority
+        .serve(Router::new().route("/v1/nodes/edge-1/stream", stream))
+        .await;
     let client = NodeClient::new(&[controller], &identity).unwrap();
 
     let mut stream = client.stream().await.unwrap();
 
     assert_eq!(stream.next().await.unwrap(), Some(NodeMessage::Ping));
-    let Some(NodeMessage::Assignment(assignment)) = stream.next().await.unwrap() else { panic!() };
+    let Some(NodeMessage::Assignment(assignment)) = stream.next().await.unwrap() else {
+        panic!()
+    };
     assert_eq!(assignment.revision, 7);
     let error = stream.next().await.unwrap_err();
-    assert!(error.is_passing() && error.to_string().contains("another stream"), "{error}");
+    assert!(
+        error.is_passing() && error.to_string().contains("another stream"),
+        "{error}"
+    );
 }

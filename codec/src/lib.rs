@@ -86,7 +86,11 @@ impl Encoder {
     /// An encoder that writes `codec`.
     pub fn new(codec: Codec) -> Self {
         let zstd = Compressor::new(ZSTD_LEVEL).expect("zstd has a level 1 and memory for it");
-        Encoder { codec, zstd, planes: Vec::new() }
+        Encoder {
+            codec,
+            zstd,
+            planes: Vec::new(),
+        }
     }
 
     /// What this encoder writes.
@@ -99,7 +103,9 @@ impl Encoder {
         match self.codec {
             Codec::Zstd => {
                 split_planes(cloud.packed(), &mut self.planes);
-                self.zstd.compress(&self.planes).expect("the output has room for the worst case")
+                self.zstd
+                    .compress(&self.planes)
+                    .expect("the output has room for the worst case")
             }
         }
     }
@@ -113,27 +119,41 @@ pub struct Decoder {
 impl Decoder {
     /// A decoder for every codec.
     pub fn new() -> Self {
-        Decoder { zstd: Decompressor::new().expect("there is memory for a zstd decompressor") }
+        Decoder {
+            zstd: Decompressor::new().expect("there is memory for a zstd decompressor"),
+        }
     }
 
     /// The cloud of exactly `points` points that `encoded` holds.
     ///
     /// Never allocates more than these points take, whatever the bytes are.
-    pub fn decode(&mut self, codec: Codec, points: usize, encoded: &[u8]) -> Result<Cloud, DecodeError> {
+    pub fn decode(
+        &mut self,
+        codec: Codec,
+        points: usize,
+        encoded: &[u8],
+    ) -> Result<Cloud, DecodeError> {
         if points > MAX_POINTS {
             return Err(DecodeError::TooManyPoints(points));
         }
         let expected = points * POINT_BYTES;
-        let planes = match codec {
-            Codec::Zstd => self
-                .zstd
-                .decompress(encoded, expected)
-                .map_err(|error| DecodeError::Malformed { points, reason: error.to_string() })?,
-        };
+        let planes =
+            match codec {
+                Codec::Zstd => self.zstd.decompress(encoded, expected).map_err(|error| {
+                    DecodeError::Malformed {
+                        points,
+                        reason: error.to_string(),
+                    }
+                })?,
+            };
         if planes.len() != expected {
-            return Err(DecodeError::TooFew { found: planes.len(), expected });
+            return Err(DecodeError::TooFew {
+                found: planes.len(),
+                expected,
+            });
         }
-        Ok(Cloud::from_packed(join_planes(&planes)).expect("a whole number of points, by the check above"))
+        Ok(Cloud::from_packed(join_planes(&planes))
+            .expect("a whole number of points, by the check above"))
     }
 }
 
@@ -183,19 +203,28 @@ mod tests {
 
     #[test]
     fn more_points_than_announced_are_refused() {
-        let encoded =
-            Encoder::new(Codec::Zstd).encode(&Cloud::from_packed(vec![0; 1000 * POINT_BYTES]).unwrap());
+        let encoded = Encoder::new(Codec::Zstd)
+            .encode(&Cloud::from_packed(vec![0; 1000 * POINT_BYTES]).unwrap());
         let mut decoder = Decoder::new();
-        assert!(matches!(decoder.decode(Codec::Zstd, 999, &encoded), Err(DecodeError::Malformed { .. })));
+        assert!(matches!(
+            decoder.decode(Codec::Zstd, 999, &encoded),
+            Err(DecodeError::Malformed { .. })
+        ));
         assert_eq!(
             decoder.decode(Codec::Zstd, 1001, &encoded),
-            Err(DecodeError::TooFew { found: 9000, expected: 9009 })
+            Err(DecodeError::TooFew {
+                found: 9000,
+                expected: 9009
+            })
         );
         assert_eq!(
             decoder.decode(Codec::Zstd, MAX_POINTS + 1, &encoded),
             Err(DecodeError::TooManyPoints(MAX_POINTS + 1))
         );
-        assert!(decoder.decode(Codec::Zstd, 1000, &encoded).is_ok(), "the decoder survives what it refuses");
+        assert!(
+            decoder.decode(Codec::Zstd, 1000, &encoded).is_ok(),
+            "the decoder survives what it refuses"
+        );
     }
 
     proptest! {

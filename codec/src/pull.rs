@@ -22,8 +22,16 @@ const KIND_REQUEST: u8 = 1;
 const KIND_FRAME: u8 = 2;
 
 /// The viewer's wish for one more frame.
-pub const REQUEST: [u8; REQUEST_BYTES] =
-    [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], VERSION, KIND_REQUEST, 0, 0];
+pub const REQUEST: [u8; REQUEST_BYTES] = [
+    MAGIC[0],
+    MAGIC[1],
+    MAGIC[2],
+    MAGIC[3],
+    VERSION,
+    KIND_REQUEST,
+    0,
+    0,
+];
 
 /// What a frame's header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,7 +98,12 @@ impl FrameHeader {
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
-        bytes[4..8].copy_from_slice(&[VERSION, KIND_FRAME, level_id(self.level), self.codec.wire_id()]);
+        bytes[4..8].copy_from_slice(&[
+            VERSION,
+            KIND_FRAME,
+            level_id(self.level),
+            self.codec.wire_id(),
+        ]);
         bytes[8..16].copy_from_slice(&self.number.to_be_bytes());
         bytes[16..24].copy_from_slice(&self.captured_ns.to_be_bytes());
         bytes[24..32].copy_from_slice(&self.digest.0.to_be_bytes());
@@ -104,7 +117,9 @@ impl FrameHeader {
         check_preamble(bytes, KIND_FRAME)?;
         let u32_at = |at: usize| u32::from_be_bytes(array_at(bytes, at));
         let u64_at = |at: usize| u64::from_be_bytes(array_at(bytes, at));
-        let level = Level::ALL.into_iter().find(|level| level_id(*level) == bytes[6]);
+        let level = Level::ALL
+            .into_iter()
+            .find(|level| level_id(*level) == bytes[6]);
         let header = FrameHeader {
             number: u64_at(8),
             captured_ns: u64_at(16),
@@ -133,7 +148,10 @@ fn check_preamble(bytes: &[u8], expected: u8) -> Result<(), PullError> {
         return Err(PullError::Version(bytes[4]));
     }
     if bytes[5] != expected {
-        return Err(PullError::Kind { found: bytes[5], expected });
+        return Err(PullError::Kind {
+            found: bytes[5],
+            expected,
+        });
     }
     Ok(())
 }
@@ -147,7 +165,9 @@ const fn level_id(level: Level) -> u8 {
 }
 
 fn array_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
-    *bytes[at..].first_chunk().expect("the field lies within the message")
+    *bytes[at..]
+        .first_chunk()
+        .expect("the field lies within the message")
 }
 
 #[cfg(test)]
@@ -190,12 +210,28 @@ mod tests {
         };
         assert_eq!(change(0, b'G'), Err(PullError::Magic(*b"GWSR")));
         assert_eq!(change(4, 2), Err(PullError::Version(2)));
-        assert_eq!(change(5, KIND_REQUEST), Err(PullError::Kind { found: 1, expected: 2 }));
+        assert_eq!(
+            change(5, KIND_REQUEST),
+            Err(PullError::Kind {
+                found: 1,
+                expected: 2
+            })
+        );
         assert_eq!(change(6, 0), Err(PullError::Level(0)));
         assert_eq!(change(7, 9), Err(PullError::Codec(9)));
         assert_eq!(change(32, 1), Err(PullError::Points(0x0102_cad8)));
-        assert_eq!(change(36, 1), Err(PullError::Length { length: 0x010a_8750, points: 183_000 }));
-        assert_eq!(change(47, 1), Ok(HEADER), "what a later version may add is ignored");
+        assert_eq!(
+            change(36, 1),
+            Err(PullError::Length {
+                length: 0x010a_8750,
+                points: 183_000
+            })
+        );
+        assert_eq!(
+            change(47, 1),
+            Ok(HEADER),
+            "what a later version may add is ignored"
+        );
         assert_eq!(parse_request(&REQUEST), Ok(()));
         assert_eq!(parse_request(b"GET / HT"), Err(PullError::Magic(*b"GET ")));
     }

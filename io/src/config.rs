@@ -49,13 +49,19 @@ impl<'a> Source<'a> {
     /// [`ConfigError::Read`].
     pub fn read(path: &'a Path) -> Result<Self, ConfigError> {
         let read = std::fs::read_to_string(path);
-        let text = read.map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+        let text = read.map_err(|source| ConfigError::Read {
+            path: path.to_owned(),
+            source,
+        })?;
         Ok(Source { path, text })
     }
 
     /// A text that is called `path`.
     pub fn of(path: &'a Path, text: &str) -> Self {
-        Source { path, text: text.to_owned() }
+        Source {
+            path,
+            text: text.to_owned(),
+        }
     }
 
     /// What the text says.
@@ -63,8 +69,10 @@ impl<'a> Source<'a> {
     /// # Errors
     /// [`ConfigError::Syntax`].
     pub fn parse<T: DeserializeOwned>(&self) -> Result<T, ConfigError> {
-        toml::from_str(&self.text)
-            .map_err(|source| ConfigError::Syntax { path: self.path.to_owned(), source: Box::new(source) })
+        toml::from_str(&self.text).map_err(|source| ConfigError::Syntax {
+            path: self.path.to_owned(),
+            source: Box::new(source),
+        })
     }
 
     /// The folder of the file, which paths in it are relative to.
@@ -77,7 +85,8 @@ impl<'a> Source<'a> {
     /// # Errors
     /// [`ConfigError::Meaning`] when `name`, a part of `at`, is not made of letters, digits and dashes.
     pub fn check_name<T>(&self, at: &Spanned<T>, name: &str) -> Result<(), ConfigError> {
-        let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+        let is_allowed =
+            |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         match !name.is_empty() && name.chars().all(is_allowed) {
             true => Ok(()),
             false => Err(self.wrong(at, "name is made of letters, digits and dashes")),
@@ -88,6 +97,10 @@ impl<'a> Source<'a> {
     pub fn wrong<T>(&self, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
         let before = self.text.get(..at.span().start).unwrap_or_default();
         let line = 1 + before.matches('\n').count();
-        ConfigError::Meaning { path: self.path.to_owned(), line, message: message.into() }
+        ConfigError::Meaning {
+            path: self.path.to_owned(),
+            line,
+            message: message.into(),
+        }
     }
 }

@@ -21,14 +21,21 @@ pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
 /// As [`replace`], and when the disk fails; the file is then what it was, or the new one.
 pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     write(path, contents, mode, true)?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = path
+        .parent()
+        .filter(|folder| !folder.as_os_str().is_empty());
     File::open(folder.unwrap_or(Path::new(".")))?.sync_all()
 }
 
 fn write(path: &Path, contents: &[u8], mode: u32, durably: bool) -> io::Result<()> {
     let mut draft = path.as_os_str().to_owned();
     draft.push(".new");
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(mode).open(&draft)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(mode)
+        .open(&draft)?;
     file.write_all(contents)?;
     if durably {
         file.sync_all()?;

@@ -71,8 +71,14 @@ pub fn find(name: &str) -> Result<Interface, Error> {
     let arguments = ["link", "show", "dev", name];
     let link: Link = ask(&arguments)?;
     let mac = link.address.as_deref().and_then(parse_mac);
-    let mac = mac.ok_or_else(|| unexpected(&arguments, "an interface without an Ethernet address"))?;
-    Ok(Interface { name: name.to_owned(), index: link.ifindex, mtu_bytes: link.mtu, mac })
+    let mac =
+        mac.ok_or_else(|| unexpected(&arguments, "an interface without an Ethernet address"))?;
+    Ok(Interface {
+        name: name.to_owned(),
+        index: link.ifindex,
+        mtu_bytes: link.mtu,
+        mac,
+    })
 }
 
 /// The route to `destination`, by `interface` if one is given.
@@ -116,7 +122,10 @@ pub fn up() -> io::Result<BTreeSet<String>> {
 
 fn having(wanted: InterfaceFlags) -> io::Result<BTreeSet<String>> {
     let entries = nix::ifaddrs::getifaddrs()?;
-    Ok(entries.filter(|entry| entry.flags.contains(wanted)).map(|entry| entry.interface_name).collect())
+    Ok(entries
+        .filter(|entry| entry.flags.contains(wanted))
+        .map(|entry| entry.interface_name)
+        .collect())
 }
 
 /// Every address of every interface, with the length of its link's prefix.
@@ -124,7 +133,14 @@ pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
     let found = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
         let address = ip(entry.address.as_ref()?)?;
         let whole = if address.is_ipv4() { 32 } else { 128 };
-        Some((address, entry.netmask.as_ref().and_then(ip).map_or(whole, leading_ones)))
+        Some((
+            address,
+            entry
+                .netmask
+                .as_ref()
+                .and_then(ip)
+                .map_or(whole, leading_ones),
+        ))
     });
     Ok(found.collect())
 }
@@ -135,7 +151,14 @@ pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
 /// one that it has not heard from for a while is asked whether it is still there.
 pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<[u8; 6]>, Error> {
     /// Set by hand, confirmed, or being asked.
-    const LEFT_ALONE: [&str; 6] = ["PERMANENT", "NOARP", "REACHABLE", "DELAY", "PROBE", "INCOMPLETE"];
+    const LEFT_ALONE: [&str; 6] = [
+        "PERMANENT",
+        "NOARP",
+        "REACHABLE",
+        "DELAY",
+        "PROBE",
+        "INCOMPLETE",
+    ];
     #[derive(Deserialize)]
     struct Neighbour {
         lladdr: Option<String>,
@@ -144,12 +167,20 @@ pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option
     }
     let text = address.to_string();
     let found: Vec<Neighbour> = ask_list(&["neigh", "show", "to", &text, "dev", &interface.name])?;
-    let states = || found.iter().flat_map(|neighbour| &neighbour.state).map(String::as_str);
+    let states = || {
+        found
+            .iter()
+            .flat_map(|neighbour| &neighbour.state)
+            .map(String::as_str)
+    };
     if !states().any(|state| LEFT_ALONE.contains(&state)) {
         run(&["neigh", "replace", &text, "dev", &interface.name, "use"])?;
     }
     let lost = states().any(|state| state == "FAILED");
-    let mac = found.first().filter(|_| !lost).and_then(|neighbour| neighbour.lladdr.as_deref());
+    let mac = found
+        .first()
+        .filter(|_| !lost)
+        .and_then(|neighbour| neighbour.lladdr.as_deref());
     Ok(mac.and_then(parse_mac))
 }
 
@@ -169,25 +200,38 @@ fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
 fn ask_list<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Error> {
     let answer = run(arguments)?;
     // iproute2 prints nothing at all for an empty list of neighbours.
-    let answer = if answer.trim().is_empty() { "[]" } else { &answer };
+    let answer = if answer.trim().is_empty() {
+        "[]"
+    } else {
+        &answer
+    };
     serde_json::from_str(answer).map_err(|_| unexpected(arguments, answer))
 }
 
 fn run(arguments: &[&str]) -> Result<String, Error> {
-    let output = Command::new("ip").args(["-json", "-details"]).args(arguments).output();
+    let output = Command::new("ip")
+        .args(["-json", "-details"])
+        .args(arguments)
+        .output();
     let output = output.map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Error::Missing,
         _ => error.into(),
     })?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Refused { command: command(arguments), message });
+        return Err(Error::Refused {
+            command: command(arguments),
+            message,
+        });
     }
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn unexpected(arguments: &[&str], answer: &str) -> Error {
-    Error::Unexpected { command: command(arguments), answer: answer.to_owned() }
+    Error::Unexpected {
+        command: command(arguments),
+        answer: answer.to_owned(),
+    }
 }
 
 fn command(arguments: &[&str]) -> String {
@@ -208,7 +252,9 @@ fn leading_ones(mask: IpAddr) -> u8 {
 }
 
 fn parse_mac(text: &str) -> Option<[u8; 6]> {
-    let mut octets = text.split(':').map(|octet| u8::from_str_radix(octet, 16).ok());
+    let mut octets = text
+        .split(':')
+        .map(|octet| u8::from_str_radix(octet, 16).ok());
     let mac = [
         octets.next()??,
         octets.next()??,

@@ -80,7 +80,9 @@ impl Recording {
     pub fn load(&self, level: Level, max_frames: usize) -> Result<Vec<Cloud>, LoadError> {
         let budget = level.points();
         let frames = match &self.source {
-            Source::Cameras { rgbd, hue_depth } => load_cameras(rgbd, hue_depth, budget, max_frames)?,
+            Source::Cameras { rgbd, hue_depth } => {
+                load_cameras(rgbd, hue_depth, budget, max_frames)?
+            }
             Source::PlySequence(sequence) => load_ply_sequence(sequence, budget, max_frames)?,
             Source::Synthetic(synthetic) => self.perform(synthetic, budget, max_frames),
         };
@@ -94,7 +96,9 @@ impl Recording {
         let performer = Performer::new(synthetic.seed, synthetic.points.min(budget));
         let count = (synthetic.seconds * self.fps).round() as usize;
         let time = |frame: usize| Duration::from_secs_f64(frame as f64 / self.fps);
-        (0..count.min(max_frames)).map(|frame| performer.cloud(time(frame))).collect()
+        (0..count.min(max_frames))
+            .map(|frame| performer.cloud(time(frame)))
+            .collect()
     }
 }
 
@@ -118,7 +122,8 @@ fn load_ply_sequence(
     paths.sort();
     let load = |path: PathBuf| {
         let file = fs::read(&path).map_err(read_error(&path))?;
-        let cloud = ply::read(&file, sequence.unit_mm).map_err(|error| LoadError::Ply { path, error })?;
+        let cloud =
+            ply::read(&file, sequence.unit_mm).map_err(|error| LoadError::Ply { path, error })?;
         Ok(cloud.sample(budget))
     };
     paths.into_iter().take(max_frames).map(load).collect()
@@ -155,15 +160,28 @@ fn read_images(cameras: &mut [CameraVideos], frames: usize) -> Result<bool, Load
         }
     }
     match (going_on, ended) {
-        (Some(long), Some(short)) => Err(LoadError::Length { short, long, frames }),
+        (Some(long), Some(short)) => Err(LoadError::Length {
+            short,
+            long,
+            frames,
+        }),
         (going_on, _) => Ok(going_on.is_some()),
     }
 }
 
 /// The videos of one camera, being decoded.
 enum CameraVideos {
-    Rgbd { camera: Camera, unit_mm: f32, color: Video, depth: Video },
-    HueDepth { camera: Camera, range: HueRange, video: Video },
+    Rgbd {
+        camera: Camera,
+        unit_mm: f32,
+        color: Video,
+        depth: Video,
+    },
+    HueDepth {
+        camera: Camera,
+        range: HueRange,
+        video: Video,
+    },
 }
 
 impl CameraVideos {
@@ -194,13 +212,24 @@ impl CameraVideos {
 
     fn add_points(&self, cloud: &mut Cloud) -> Result<(), LoadError> {
         let (result, video) = match self {
-            CameraVideos::Rgbd { camera, unit_mm, color, depth } => {
-                (camera.add_rgbd(color.image(), depth.image(), *unit_mm, cloud), color)
-            }
-            CameraVideos::HueDepth { camera, range, video } => {
-                (camera.add_hue_depth(video.image(), *range, cloud), video)
-            }
+            CameraVideos::Rgbd {
+                camera,
+                unit_mm,
+                color,
+                depth,
+            } => (
+                camera.add_rgbd(color.image(), depth.image(), *unit_mm, cloud),
+                color,
+            ),
+            CameraVideos::HueDepth {
+                camera,
+                range,
+                video,
+            } => (camera.add_hue_depth(video.image(), *range, cloud), video),
         };
-        result.map_err(|error| LoadError::Size { video: video.path().to_owned(), error })
+        result.map_err(|error| LoadError::Size {
+            video: video.path().to_owned(),
+            error,
+        })
     }
 }

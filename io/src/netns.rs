@@ -92,9 +92,14 @@ impl Namespace {
     /// Every namespace on this machine whose name starts with `prefix`.
     pub fn named(prefix: &str) -> Vec<Self> {
         // Without the directory no namespace has ever been named here.
-        let Ok(entries) = fs::read_dir(NAMES) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(NAMES) else {
+            return Vec::new();
+        };
         let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
-        names.filter(|name| name.starts_with(prefix)).map(|name| Namespace { name }).collect()
+        names
+            .filter(|name| name.starts_with(prefix))
+            .map(|name| Namespace { name })
+            .collect()
     }
 
     /// The name, as `ip netns` knows it.
@@ -111,14 +116,17 @@ impl Namespace {
     ///
     /// Note that `/proc/net` is that of the main thread: a thread in a namespace reads `/proc/thread-self/net`.
     pub fn enter(&self) -> Result<(), Error> {
-        setns(self.open()?, CloneFlags::CLONE_NEWNET).map_err(|errno| self.refusal("enter it", errno.into()))
+        setns(self.open()?, CloneFlags::CLONE_NEWNET)
+            .map_err(|errno| self.refusal("enter it", errno.into()))
     }
 
     /// Runs `work` in the namespace, on a thread of its own; sockets made there stay there.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| self.enter().map(|()| work()));
-            inside.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+            inside
+                .join()
+                .unwrap_or_else(|panic| panic::resume_unwind(panic))
         })
     }
 
@@ -153,14 +161,22 @@ impl Namespace {
         for &(feature, on) in settings {
             ethtool.args([feature, if on { "on" } else { "off" }]);
         }
-        self.finish(ethtool, Tool { program: "ethtool", package: "ethtool" }, "")
+        self.finish(
+            ethtool,
+            Tool {
+                program: "ethtool",
+                package: "ethtool",
+            },
+            "",
+        )
     }
 
     /// Sets a kernel parameter of the namespace, such as `net.ipv4.ip_forward`.
     pub fn sysctl(&self, key: &str, value: &str) -> Result<(), Error> {
         let file = Path::new("/proc/sys").join(key.replace('.', "/"));
-        self.run(|| fs::write(file, value))?
-            .map_err(|source| self.refusal(format!("set the kernel parameter {key} to {value}"), source))
+        self.run(|| fs::write(file, value))?.map_err(|source| {
+            self.refusal(format!("set the kernel parameter {key} to {value}"), source)
+        })
     }
 
     /// Kills every process in the namespace and waits until they are gone.
@@ -181,15 +197,20 @@ impl Namespace {
     fn kill_those_seen(&self) -> Result<usize, Error> {
         let inside = self.inode()?;
         let lives_inside = |pid: i32| {
-            fs::metadata(format!("/proc/{pid}/ns/net")).is_ok_and(|file| (file.dev(), file.ino()) == inside)
+            fs::metadata(format!("/proc/{pid}/ns/net"))
+                .is_ok_and(|file| (file.dev(), file.ino()) == inside)
         };
-        let entries = fs::read_dir("/proc").map_err(|source| self.refusal("list processes", source))?;
-        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+        let entries =
+            fs::read_dir("/proc").map_err(|source| self.refusal("list processes", source))?;
+        let pids =
+            entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         let mut killed = 0;
         for pid in pids.filter(|pid| *pid != nix::unistd::getpid().as_raw() && lives_inside(*pid)) {
             // Between the look and the signal the number may pass to another process, so the signal goes through a
             // descriptor that was there before the last look.
-            let Ok(handle) = pidfd_open(pid) else { continue };
+            let Ok(handle) = pidfd_open(pid) else {
+                continue;
+            };
             if lives_inside(pid) {
                 kill_and_wait(&handle)
                     .map_err(|source| self.refusal(format!("kill process {pid}"), source))?;
@@ -204,12 +225,17 @@ impl Namespace {
     }
 
     fn inode(&self) -> Result<(u64, u64), Error> {
-        let file = fs::metadata(self.path()).map_err(|source| self.refusal("look at it", source))?;
+        let file =
+            fs::metadata(self.path()).map_err(|source| self.refusal("look at it", source))?;
         Ok((file.dev(), file.ino()))
     }
 
     fn refusal(&self, action: impl Into<String>, source: io::Error) -> Error {
-        Error::Kernel { namespace: self.name.clone(), action: action.into(), source }
+        Error::Kernel {
+            namespace: self.name.clone(),
+            action: action.into(),
+            source,
+        }
     }
 
     /// Runs a tool to its end with `input`; what it complains about becomes the error.
@@ -217,9 +243,16 @@ impl Namespace {
         let action = || format!("run {}", tool.program);
         // What a killed process had started must not go on while the next one clears up.
         die_with_thread(&mut command);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+        let child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn();
         let mut child = child.map_err(|source| match source.kind() {
-            io::ErrorKind::NotFound => Error::Missing { program: tool.program, package: tool.package },
+            io::ErrorKind::NotFound => Error::Missing {
+                program: tool.program,
+                package: tool.package,
+            },
             _ => self.refusal(action(), source),
         })?;
         let mut stdin = child.stdin.take().expect("stdin is piped");
@@ -229,14 +262,20 @@ impl Namespace {
             written => written.map_err(|source| self.refusal(action(), source))?,
         }
         drop(stdin);
-        let output = child.wait_with_output().map_err(|source| self.refusal(action(), source))?;
+        let output = child
+            .wait_with_output()
+            .map_err(|source| self.refusal(action(), source))?;
         if output.status.success() {
             return Ok(());
         }
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let command =
-            refused_line(&message, input).map_or_else(|| command_line(&command), |line| format!("ip {line}"));
-        Err(Error::Refused { namespace: self.name.clone(), command, message })
+        let command = refused_line(&message, input)
+            .map_or_else(|| command_line(&command), |line| format!("ip {line}"));
+        Err(Error::Refused {
+            namespace: self.name.clone(),
+            command,
+            message,
+        })
     }
 }
 
@@ -246,17 +285,29 @@ struct Tool {
     package: &'static str,
 }
 
-const IPROUTE2: Tool = Tool { program: "ip", package: "iproute2" };
+const IPROUTE2: Tool = Tool {
+    program: "ip",
+    package: "iproute2",
+};
 
 /// The line of `batch` that iproute2 means by "Command failed -:3".
 fn refused_line<'a>(message: &str, batch: &'a str) -> Option<&'a str> {
     let (_, number) = message.rsplit_once("Command failed -:")?;
-    batch.lines().nth(number.trim().parse::<usize>().ok()?.checked_sub(1)?)
+    batch
+        .lines()
+        .nth(number.trim().parse::<usize>().ok()?.checked_sub(1)?)
 }
 
 fn command_line(command: &Command) -> String {
-    let words: Vec<_> = [command.get_program()].into_iter().chain(command.get_args()).collect();
-    words.iter().map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")
+    let words: Vec<_> = [command.get_program()]
+        .into_iter()
+        .chain(command.get_args())
+        .collect();
+    words
+        .iter()
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
@@ -272,15 +323,25 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
 fn kill_and_wait(process: &OwnedFd) -> io::Result<()> {
     let no_info = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: the descriptor is open, and a null siginfo means an ordinary kill.
-    let result =
-        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGKILL, no_info, 0) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_pidfd_send_signal,
+            process.as_raw_fd(),
+            libc::SIGKILL,
+            no_info,
+            0,
+        )
+    };
     match result {
         0 => {}
         _ if io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) => return Ok(()),
         _ => return Err(io::Error::last_os_error()),
     }
     let timeout = PollTimeout::try_from(DYING).expect("seconds fit a poll timeout");
-    match poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], timeout)? {
+    match poll(
+        &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
+        timeout,
+    )? {
         0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not die")),
         _ => Ok(()),
     }
@@ -293,8 +354,12 @@ mod tests {
     #[test]
     fn a_refused_batch_names_its_line() {
         let batch = "link set lo up\naddr add nonsense dev lo\nlink set lo down";
-        let message = "Error: any valid prefix is expected rather than \"nonsense\".\nCommand failed -:2";
-        assert_eq!(refused_line(message, batch), Some("addr add nonsense dev lo"));
+        let message =
+            "Error: any valid prefix is expected rather than \"nonsense\".\nCommand failed -:2";
+        assert_eq!(
+            refused_line(message, batch),
+            Some("addr add nonsense dev lo")
+        );
         assert_eq!(refused_line("Cannot open network namespace", batch), None);
         assert_eq!(refused_line("Command failed -:0", batch), None);
     }

@@ -75,7 +75,9 @@ impl Process {
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.child.id()).expect("the kernel's process ids are positive i32"))
+        Pid::from_raw(
+            i32::try_from(self.child.id()).expect("the kernel's process ids are positive i32"),
+        )
     }
 }
 
@@ -106,8 +108,12 @@ fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
     command.process_group(0);
     die_with_thread(&mut command);
     let (answer, child) = channel();
-    FORKING.send((command, answer)).expect("the forking thread never ends");
-    child.recv().expect("the forking thread answers every request")
+    FORKING
+        .send((command, answer))
+        .expect("the forking thread never ends");
+    child
+        .recv()
+        .expect("the forking thread answers every request")
 }
 
 /// A child inherits the processors of the thread that forks, which is not the one that asks for it.
@@ -124,7 +130,11 @@ pub(crate) fn die_with_thread(command: &mut Command) {
     let die_with_parent = move || {
         set_pdeathsig(Signal::SIGKILL)?;
         // The parent may have died before the line above, and then nobody sends the signal.
-        if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::NotFound.into()) }
+        if getppid() == parent {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::NotFound.into())
+        }
     };
     // SAFETY: the closure runs between fork and exec and makes two system calls; it does not allocate.
     unsafe { command.pre_exec(die_with_parent) };

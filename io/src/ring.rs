@@ -76,7 +76,11 @@ fn packet_socket(
     let length = size_of_val(&address) as libc::socklen_t;
     // SAFETY: the address and its length are those of a live `sockaddr_ll`.
     let bound = unsafe { libc::bind(socket.as_raw_fd(), (&raw const address).cast(), length) };
-    if bound == 0 { Ok(socket) } else { Err(io::Error::last_os_error()) }
+    if bound == 0 {
+        Ok(socket)
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Sets an option of a packet socket.
@@ -87,7 +91,17 @@ fn set_option<T>(socket: &OwnedFd, name: libc::c_int, value: &T) -> io::Result<(
     // SAFETY: the pointer and the length are those of a live value; the kernel only reads it.
     let set = unsafe {
         let length = size_of::<T>() as libc::socklen_t;
-        libc::setsockopt(socket.as_raw_fd(), libc::SOL_PACKET, name, value.cast(), length)
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_PACKET,
+            name,
+            value.cast(),
+            length,
+        )
     };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }

@@ -25,18 +25,44 @@ impl Segmenter {
         let (entry, exit) = names(device.index);
         let mtu = device.mtu_bytes.to_string();
         Self::remove(device.index);
-        run("ip", &["link", "add", &entry, "mtu", &mtu, "type", "veth", "peer", "name", &exit, "mtu", &mtu])?;
+        run(
+            "ip",
+            &[
+                "link", "add", &entry, "mtu", &mtu, "type", "veth", "peer", "name", &exit, "mtu",
+                &mtu,
+            ],
+        )?;
         for end in [&entry, &exit] {
-            run("ip", &["link", "set", end, "addrgenmode", "none", "arp", "off", "up"])?;
+            run(
+                "ip",
+                &[
+                    "link",
+                    "set",
+                    end,
+                    "addrgenmode",
+                    "none",
+                    "arp",
+                    "off",
+                    "up",
+                ],
+            )?;
         }
-        run("ethtool", &["-K", &entry, "tx", "off", "tso", "off", "gso", "off"])?;
-        Ok(Segmenter { entry: interface::find(&entry)?, exit: interface::find(&exit)? })
+        run(
+            "ethtool",
+            &["-K", &entry, "tx", "off", "tso", "off", "gso", "off"],
+        )?;
+        Ok(Segmenter {
+            entry: interface::find(&entry)?,
+            exit: interface::find(&exit)?,
+        })
     }
 
     /// Removes the pair of a device that a killed process left, if there is one.
     pub fn remove(device: u32) {
         // It may well not exist, so a failure says nothing.
-        let _ = Command::new("ip").args(["link", "delete", &names(device).0]).output();
+        let _ = Command::new("ip")
+            .args(["link", "delete", &names(device).0])
+            .output();
     }
 
     /// Waits until everything that was sent into the pair has come out of it. Nothing may be sent into it any more.
@@ -57,20 +83,35 @@ impl Segmenter {
     fn received(&self) -> io::Result<u64> {
         // Not that of the main thread, which may be in another namespace.
         let table = fs::read_to_string("/proc/thread-self/net/dev")?;
-        let row =
-            table.lines().find_map(|line| line.trim_start().strip_prefix(&self.exit.name)?.strip_prefix(':'));
+        let row = table.lines().find_map(|line| {
+            line.trim_start()
+                .strip_prefix(&self.exit.name)?
+                .strip_prefix(':')
+        });
         let packets = row.and_then(|row| row.split_whitespace().nth(1)?.parse().ok());
-        packets
-            .ok_or_else(|| io::Error::other(format!("{} is not in the table of interfaces", self.exit.name)))
+        packets.ok_or_else(|| {
+            io::Error::other(format!(
+                "{} is not in the table of interfaces",
+                self.exit.name
+            ))
+        })
     }
 
     /// Removes pairs of devices that there are no more, which killed processes left.
     pub fn remove_orphans() -> std::io::Result<()> {
         let interfaces = nix::net::if_::if_nameindex()?;
-        let is_there = |device: u32| interfaces.iter().any(|interface| interface.index() == device);
-        let names = interfaces.iter().filter_map(|interface| interface.name().to_str().ok());
+        let is_there = |device: u32| {
+            interfaces
+                .iter()
+                .any(|interface| interface.index() == device)
+        };
+        let names = interfaces
+            .iter()
+            .filter_map(|interface| interface.name().to_str().ok());
         let devices = names.filter_map(|name| name.strip_prefix(ENTRY)?.parse().ok());
-        devices.filter(|device| !is_there(*device)).for_each(Self::remove);
+        devices
+            .filter(|device| !is_there(*device))
+            .for_each(Self::remove);
         Ok(())
     }
 
@@ -104,8 +145,9 @@ fn names(device: u32) -> (String, String) {
 fn run(program: &str, arguments: &[&str]) -> anyhow::Result<()> {
     let command = || format!("`{program} {}`", arguments.join(" "));
     let output = Command::new(program).args(arguments).output();
-    let output =
-        output.map_err(|error| anyhow::anyhow!("{}: {error}; install the package {program}", command()))?;
+    let output = output.map_err(|error| {
+        anyhow::anyhow!("{}: {error}; install the package {program}", command())
+    })?;
     let message = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "{}: {}", command(), message.trim());
     Ok(())

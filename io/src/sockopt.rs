@@ -17,17 +17,43 @@ pub enum MtuDiscovery {
 /// Sets `IP_MTU_DISCOVER`, or `IPV6_MTU_DISCOVER` on an IPv6 socket.
 pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery) -> io::Result<()> {
     let (level, name, value) = match (ipv6, discovery) {
-        (false, MtuDiscovery::Dont) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DONT),
-        (false, MtuDiscovery::Do) => (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO),
-        (true, MtuDiscovery::Dont) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DONT),
-        (true, MtuDiscovery::Do) => (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_DO),
+        (false, MtuDiscovery::Dont) => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DONT,
+        ),
+        (false, MtuDiscovery::Do) => (
+            libc::IPPROTO_IP,
+            libc::IP_MTU_DISCOVER,
+            libc::IP_PMTUDISC_DO,
+        ),
+        (true, MtuDiscovery::Dont) => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DONT,
+        ),
+        (true, MtuDiscovery::Do) => (
+            libc::IPPROTO_IPV6,
+            libc::IPV6_MTU_DISCOVER,
+            libc::IPV6_PMTUDISC_DO,
+        ),
     };
     let length = mem::size_of::<c_int>() as socklen_t;
     // SAFETY: the descriptor is open, and the pointer and the length are those of a live integer.
     let result = unsafe {
-        libc::setsockopt(socket.as_fd().as_raw_fd(), level, name, (&raw const value).cast(), length)
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            (&raw const value).cast(),
+            length,
+        )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// Packets that the kernel dropped at this socket because its buffer was full or their checksum was wrong
@@ -54,7 +80,13 @@ fn get<T: Plain>(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<T> 
     let mut length = mem::size_of::<T>() as socklen_t;
     // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes at the pointer.
     let result = unsafe {
-        libc::getsockopt(socket.as_fd().as_raw_fd(), level, name, value.as_mut_ptr().cast(), &mut length)
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            level,
+            name,
+            value.as_mut_ptr().cast(),
+            &mut length,
+        )
     };
     if result != 0 {
         return Err(io::Error::last_os_error());
@@ -74,7 +106,9 @@ mod tests {
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(drops(&receiver).unwrap(), 0);
         while drops(&receiver).unwrap() == 0 {
-            sender.send_to(&[0; 1400], receiver.local_addr().unwrap()).unwrap();
+            sender
+                .send_to(&[0; 1400], receiver.local_addr().unwrap())
+                .unwrap();
         }
     }
 

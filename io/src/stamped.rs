@@ -43,19 +43,30 @@ impl StampedSocket {
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut space = nix::cmsg_space!(TimeSpec);
         let mut slices = [IoSliceMut::new(buffer)];
-        let message =
-            match recvmsg::<()>(self.0.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::empty()) {
-                Ok(message) => message,
-                Err(errno) => {
-                    let error = io::Error::from(errno);
-                    return if error.kind() == ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
-                }
-            };
+        let message = match recvmsg::<()>(
+            self.0.as_raw_fd(),
+            &mut slices,
+            Some(&mut space),
+            MsgFlags::empty(),
+        ) {
+            Ok(message) => message,
+            Err(errno) => {
+                let error = io::Error::from(errno);
+                return if error.kind() == ErrorKind::WouldBlock {
+                    Ok(None)
+                } else {
+                    Err(error)
+                };
+            }
+        };
         let stamp = message.cmsgs()?.find_map(|control| match control {
             ControlMessageOwned::ScmTimestampns(stamp) => Some(UNIX_EPOCH + Duration::from(stamp)),
             _ => None,
         });
-        Ok(Some(Received { bytes: message.bytes, at: stamp.unwrap_or_else(SystemTime::now) }))
+        Ok(Some(Received {
+            bytes: message.bytes,
+            at: stamp.unwrap_or_else(SystemTime::now),
+        }))
     }
 }
 
@@ -80,7 +91,10 @@ mod tests {
     fn the_kernel_says_when_a_datagram_came_and_strangers_are_not_heard() {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
         let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let local = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let local = UdpSocket::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
         let socket = StampedSocket::open("lo", local, peer.local_addr().unwrap()).unwrap();
         let mut buffer = [0; 16];
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);

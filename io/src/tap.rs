@@ -31,10 +31,17 @@ impl Tap {
     /// [`TunError::Create`] when there is a device of that name.
     pub fn create(name: &str) -> Result<Tap, TunError> {
         let (file, _) = tun::open(name, libc::IFF_TAP | libc::IFF_TUN_EXCL)?;
-        let failed = |source: io::Error| TunError::Create { name: name.to_owned(), source };
+        let failed = |source: io::Error| TunError::Create {
+            name: name.to_owned(),
+            source,
+        };
         let file = raise(file).map_err(failed)?;
         let index = interface::index(name).ok_or_else(|| failed(io::ErrorKind::NotFound.into()))?;
-        Ok(Tap { _file: file, name: name.to_owned(), index })
+        Ok(Tap {
+            _file: file,
+            name: name.to_owned(),
+            index,
+        })
     }
 
     /// The name of the interface.

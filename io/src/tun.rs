@@ -85,7 +85,11 @@ impl Tun {
     /// Makes a device called `name`, down and without addresses.
     pub fn create(name: &str) -> Result<Tun, TunError> {
         let (file, udp_trains) = open(name, libc::IFF_TUN)?;
-        Ok(Tun { file, name: name.to_owned(), udp_trains })
+        Ok(Tun {
+            file,
+            name: name.to_owned(),
+            udp_trains,
+        })
     }
 
     /// The name of the interface.
@@ -103,7 +107,11 @@ impl Tun {
     ///
     /// # Errors
     /// [`io::ErrorKind::WouldBlock`] when there is nothing to read.
-    pub fn read(&self, buffer: &mut Buffer, packets: &mut Vec<Vec<u8>>) -> io::Result<Result<(), Malformed>> {
+    pub fn read(
+        &self,
+        buffer: &mut Buffer,
+        packets: &mut Vec<Vec<u8>>,
+    ) -> io::Result<Result<(), Malformed>> {
         let length = nix::unistd::read(&self.file, &mut buffer.0)?;
         let Some((header, packet)) = buffer.0[..length].split_first_chunk() else {
             return Ok(Err(Malformed));
@@ -129,11 +137,18 @@ impl Tun {
             let outcome = match group.headers(packets) {
                 None => {
                     let header = Offload::default().emit();
-                    writev(&self.file, &[IoSlice::new(&header), IoSlice::new(packets[group.first].as_ref())])
+                    writev(
+                        &self.file,
+                        &[
+                            IoSlice::new(&header),
+                            IoSlice::new(packets[group.first].as_ref()),
+                        ],
+                    )
                 }
                 Some((offload, headers)) => {
                     let header = offload.emit();
-                    let payload = |index: usize| IoSlice::new(&packets[index].as_ref()[headers.len()..]);
+                    let payload =
+                        |index: usize| IoSlice::new(&packets[index].as_ref()[headers.len()..]);
                     let slices = [IoSlice::new(&header), IoSlice::new(&headers)].into_iter();
                     let slices: Vec<_> = slices.chain(group.members().map(payload)).collect();
                     writev(&self.file, &slices)
@@ -166,10 +181,13 @@ impl AsRawFd for Tun {
 pub(crate) fn open(name: &str, kind: libc::c_int) -> Result<(OwnedFd, bool), TunError> {
     let path: &CStr = c"/dev/net/tun";
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
-    let file = nix::fcntl::open(path, flags, Mode::empty()).map_err(|errno| TunError::Open(errno.into()))?;
+    let file = nix::fcntl::open(path, flags, Mode::empty())
+        .map_err(|errno| TunError::Open(errno.into()))?;
     attach(&file, name, kind)?;
-    let udp_trains =
-        set_offloads(&file).map_err(|source| TunError::Offload { name: name.to_owned(), source })?;
+    let udp_trains = set_offloads(&file).map_err(|source| TunError::Offload {
+        name: name.to_owned(),
+        source,
+    })?;
     Ok((file, udp_trains))
 }
 
@@ -183,7 +201,10 @@ fn attach(file: &OwnedFd, name: &str, kind: libc::c_int) -> Result<(), TunError>
         *to = *from as libc::c_char;
     }
     let ifru_flags = (kind | libc::IFF_NO_PI | libc::IFF_VNET_HDR) as libc::c_short;
-    let request = libc::ifreq { ifr_name, ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags } };
+    let request = libc::ifreq {
+        ifr_name,
+        ifr_ifru: libc::__c_anonymous_ifr_ifru { ifru_flags },
+    };
     // SAFETY: the descriptor is open, and the request lives until the call returns.
     let result = unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETIFF, &raw const request) };
     if result == 0 {
@@ -201,9 +222,18 @@ fn set_offloads(file: &OwnedFd) -> io::Result<bool> {
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let set = |offloads: libc::c_uint| {
         // SAFETY: the descriptor is open, and the argument is a number.
-        let result =
-            unsafe { libc::ioctl(file.as_raw_fd(), libc::TUNSETOFFLOAD, libc::c_ulong::from(offloads)) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        let result = unsafe {
+            libc::ioctl(
+                file.as_raw_fd(),
+                libc::TUNSETOFFLOAD,
+                libc::c_ulong::from(offloads),
+            )
+        };
+        if result == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
     };
     if set(tcp | libc::TUN_F_USO4 | libc::TUN_F_USO6).is_ok() {
         return Ok(true);
@@ -282,7 +312,9 @@ mod tests {
                 None => back.push(packets[group.first].clone()),
                 Some((offload, mut train)) => {
                     let headers = train.len();
-                    group.members().for_each(|index| train.extend_from_slice(&packets[index][headers..]));
+                    group
+                        .members()
+                        .for_each(|index| train.extend_from_slice(&packets[index][headers..]));
                     let offload = Offload::parse(offload.emit()).unwrap();
                     split::split(offload, &train, &mut back).unwrap();
                 }
@@ -298,7 +330,13 @@ mod tests {
             let sizes = [1000, 1000, 1000, 300];
             let packets: Vec<_> = (0..4usize)
                 .map(|i| {
-                    tcp(addresses, 9 + i as u16, (i as u32 * 1000).wrapping_sub(1500), flags[i], sizes[i])
+                    tcp(
+                        addresses,
+                        9 + i as u16,
+                        (i as u32 * 1000).wrapping_sub(1500),
+                        flags[i],
+                        sizes[i],
+                    )
                 })
                 .collect();
             assert_eq!(there_and_back(&packets), (1, packets));
@@ -308,7 +346,9 @@ mod tests {
     #[test]
     fn datagrams_of_one_size_become_one_train_and_keep_their_borders() {
         for addresses in [V4, V6] {
-            let mut packets: Vec<_> = [700, 700, 700, 20, 700].map(|size| udp(addresses, size)).into();
+            let mut packets: Vec<_> = [700, 700, 700, 20, 700]
+                .map(|size| udp(addresses, size))
+                .into();
             if addresses == V4 {
                 for (i, packet) in packets[..4].iter_mut().enumerate() {
                     packet[5] = i as u8;
@@ -347,7 +387,16 @@ mod tests {
         let mut wrong = tcp(V4, 2, 100, ACK, 100);
         *wrong.last_mut().unwrap() ^= 1;
         let acknowledgement = tcp(V4, 2, 100, ACK, 0);
-        for second in [gap, fin, longer, other_ttl, wrong, acknowledgement, vec![0x45], vec![]] {
+        for second in [
+            gap,
+            fin,
+            longer,
+            other_ttl,
+            wrong,
+            acknowledgement,
+            vec![0x45],
+            vec![],
+        ] {
             let packets = [first.clone(), second];
             assert_eq!(there_and_back(&packets), (2, packets.to_vec()));
         }
@@ -369,7 +418,11 @@ mod tests {
     fn whatever_the_header_says_nothing_panics() {
         let packet = tcp(V4, 1, 0, ACK, 300);
         for length in 0..packet.len() {
-            for header in [[1, 1, 0, 0, 100, 0, 20, 0, 16, 0], [1, 5, 0, 0, 1, 0, 255, 255, 6, 0], [1; 10]] {
+            for header in [
+                [1, 1, 0, 0, 100, 0, 20, 0, 16, 0],
+                [1, 5, 0, 0, 1, 0, 255, 255, 6, 0],
+                [1; 10],
+            ] {
                 if let Some(offload) = Offload::parse(header) {
                     let _ = split::split(offload, &packet[..length], &mut Vec::new());
                 }

@@ -20,27 +20,49 @@ fn description(directory: &TempDir, text: &str) -> PathBuf {
 }
 
 fn rgbd(directory: &TempDir) -> PathBuf {
-    let cameras =
-        format!("[[rgbd]]\ncolor = \"color.mkv\"\ndepth = \"depth.mkv\"\ndepth_unit_mm = 0.5\n{CAMERA}");
+    let cameras = format!(
+        "[[rgbd]]\ncolor = \"color.mkv\"\ndepth = \"depth.mkv\"\ndepth_unit_mm = 0.5\n{CAMERA}"
+    );
     description(directory, &format!("fps = 25\n{cameras}"))
 }
 
 /// Writes a lossless video of 16x2 pixels.
 fn video(path: &Path, pixel_format: &str, stored_as: &str, frames: &[Vec<u8>]) {
     let mut ffmpeg = Command::new("ffmpeg")
-        .args(["-v", "error", "-f", "rawvideo", "-pix_fmt", pixel_format, "-s", "16x2", "-i", "-"])
+        .args([
+            "-v",
+            "error",
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            pixel_format,
+            "-s",
+            "16x2",
+            "-i",
+            "-",
+        ])
         .args(["-c:v", "ffv1", "-pix_fmt", stored_as])
         .arg(path)
         .stdin(Stdio::piped())
         .spawn()
         .expect("ffmpeg is installed");
-    ffmpeg.stdin.take().unwrap().write_all(&frames.concat()).unwrap();
+    ffmpeg
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(&frames.concat())
+        .unwrap();
     assert!(ffmpeg.wait().unwrap().success());
 }
 
 fn color_video(directory: &TempDir, frames: &[[u8; 3]]) {
     let images: Vec<Vec<u8>> = frames.iter().map(|color| color.repeat(PIXELS)).collect();
-    video(&directory.path().join("color.mkv"), "rgb24", "bgr0", &images);
+    video(
+        &directory.path().join("color.mkv"),
+        "rgb24",
+        "bgr0",
+        &images,
+    );
 }
 
 fn depth_video(directory: &TempDir, stored_as: &str, frames: &[[u16; 2]]) {
@@ -50,7 +72,12 @@ fn depth_video(directory: &TempDir, stored_as: &str, frames: &[[u16; 2]]) {
         pixels.into_iter().flat_map(u16::to_le_bytes).collect()
     };
     let images: Vec<Vec<u8>> = frames.iter().map(image).collect();
-    video(&directory.path().join("depth.mkv"), "gray16le", stored_as, &images);
+    video(
+        &directory.path().join("depth.mkv"),
+        "gray16le",
+        stored_as,
+        &images,
+    );
 }
 
 fn error_of(description: &Path) -> String {
@@ -67,9 +94,22 @@ fn colour_and_depth_become_points() {
     let recording = Recording::read(&rgbd(&directory), Path::new("/data")).unwrap();
     let frames = recording.load(Level::Fhd, 100).unwrap();
 
-    let point = |x, z, [r, g, b]: [u8; 3]| Point { x, y: 0, z, r, g, b };
-    let points: Vec<Vec<Point>> = frames.iter().map(|cloud| cloud.points().collect()).collect();
-    let first = vec![point(0, 1000, [10, 20, 30]), point(2000, 2000, [10, 20, 30])];
+    let point = |x, z, [r, g, b]: [u8; 3]| Point {
+        x,
+        y: 0,
+        z,
+        r,
+        g,
+        b,
+    };
+    let points: Vec<Vec<Point>> = frames
+        .iter()
+        .map(|cloud| cloud.points().collect())
+        .collect();
+    let first = vec![
+        point(0, 1000, [10, 20, 30]),
+        point(2000, 2000, [10, 20, 30]),
+    ];
     assert_eq!(points, [first, vec![point(3000, 3000, [40, 50, 60])]]);
     assert_eq!(recording.load(Level::Fhd, 1).unwrap().len(), 1);
 }
@@ -90,10 +130,18 @@ fn videos_of_different_length_are_refused() {
 fn videos_that_are_missing_or_no_videos_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let description = rgbd(&directory);
-    assert!(error_of(&description).contains("color.mkv: No such file"), "{}", error_of(&description));
+    assert!(
+        error_of(&description).contains("color.mkv: No such file"),
+        "{}",
+        error_of(&description)
+    );
 
     fs::write(directory.path().join("color.mkv"), b"not a video").unwrap();
-    assert!(error_of(&description).contains("color.mkv: Invalid data"), "{}", error_of(&description));
+    assert!(
+        error_of(&description).contains("color.mkv: Invalid data"),
+        "{}",
+        error_of(&description)
+    );
 }
 
 #[test]
@@ -102,7 +150,10 @@ fn a_depth_video_of_eight_bits_is_refused() {
     color_video(&directory, &[[1, 1, 1]]);
     depth_video(&directory, "gray", &[[1, 1]]);
     let error = error_of(&rgbd(&directory));
-    assert!(error.contains("pixel format gray, depth must be 16-bit grey"), "{error}");
+    assert!(
+        error.contains("pixel format gray, depth must be 16-bit grey"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -110,39 +161,75 @@ fn videos_of_another_size_than_the_calibration_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     color_video(&directory, &[[1, 1, 1]]);
     depth_video(&directory, "gray16le", &[[1, 1]]);
-    let text = fs::read_to_string(rgbd(&directory)).unwrap().replace("width = 16", "width = 8");
+    let text = fs::read_to_string(rgbd(&directory))
+        .unwrap()
+        .replace("width = 16", "width = 8");
     let error = error_of(&description(&directory, &text));
-    assert!(error.contains("color.mkv: the colour image has 96 bytes instead of 48"), "{error}");
+    assert!(
+        error.contains("color.mkv: the colour image has 96 bytes instead of 48"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_wrong_description_is_refused_with_the_line_and_the_key() {
     let directory = tempfile::tempdir().unwrap();
     let error = |text: &str| {
-        Recording::read(&description(&directory, text), Path::new("/data")).unwrap_err().to_string()
+        Recording::read(&description(&directory, text), Path::new("/data"))
+            .unwrap_err()
+            .to_string()
     };
     let misspelt = error("fps = 25\n[synthetic]\nsed = 1\npoints = 9\nseconds = 1\n");
-    assert!(misspelt.contains("line 3") && misspelt.contains("sed"), "{misspelt}");
+    assert!(
+        misspelt.contains("line 3") && misspelt.contains("sed"),
+        "{misspelt}"
+    );
     let both = error(
         "fps = 25\n[synthetic]\nseed = 1\npoints = 9\nseconds = 1\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1\n",
     );
     assert!(both.contains("one of these kinds"), "{both}");
-    let mirrored = format!("fps = 25\n[[rgbd]]\ncolor = \"c\"\ndepth = \"d\"\ndepth_unit_mm = 1\n{CAMERA}")
-        .replace("[0, 0, 1]]", "[0, 0, -1]]");
-    assert!(error(&mirrored).contains("rotation must be a rotation"), "{}", error(&mirrored));
+    let mirrored =
+        format!("fps = 25\n[[rgbd]]\ncolor = \"c\"\ndepth = \"d\"\ndepth_unit_mm = 1\n{CAMERA}")
+            .replace("[0, 0, 1]]", "[0, 0, -1]]");
+    assert!(
+        error(&mirrored).contains("rotation must be a rotation"),
+        "{}",
+        error(&mirrored)
+    );
     assert!(error("fps = 0\n").contains("fps must be above 0"));
 }
 
 #[test]
 fn ply_files_are_played_in_the_order_of_their_names() {
     let directory = tempfile::tempdir().unwrap();
-    let frame = |x: i16| [Point { x, y: 0, z: 0, r: 0, g: 0, b: 0 }].into_iter().collect();
+    let frame = |x: i16| {
+        [Point {
+            x,
+            y: 0,
+            z: 0,
+            r: 0,
+            g: 0,
+            b: 0,
+        }]
+        .into_iter()
+        .collect()
+    };
     for (name, x) in [("b.ply", 2), ("a.ply", 1), ("notes.txt", 3)] {
-        fs::write(directory.path().join(name), hawser_cloud::ply::write(&frame(x))).unwrap();
+        fs::write(
+            directory.path().join(name),
+            hawser_cloud::ply::write(&frame(x)),
+        )
+        .unwrap();
     }
-    let path = description(&directory, "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1000\n");
+    let path = description(
+        &directory,
+        "fps = 30\n[ply-sequence]\ndirectory = \".\"\nunit_mm = 1000\n",
+    );
 
-    let frames = Recording::read(&path, Path::new("/data")).unwrap().load(Level::Fhd, 100).unwrap();
+    let frames = Recording::read(&path, Path::new("/data"))
+        .unwrap()
+        .load(Level::Fhd, 100)
+        .unwrap();
 
     assert_eq!(frames, [frame(1), frame(2)]);
 }

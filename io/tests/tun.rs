@@ -22,7 +22,8 @@ impl Pair {
     fn create(name: &str) -> Pair {
         let make = |side: usize| {
             let namespace =
-                Namespace::create(format!("hawser-tun-{name}{side}-{}", std::process::id())).unwrap();
+                Namespace::create(format!("hawser-tun-{name}{side}-{}", std::process::id()))
+                    .unwrap();
             let tun = namespace.run(|| Tun::create("tun0").unwrap()).unwrap();
             let (own, other) = (side + 1, 2 - side);
             namespace
@@ -34,7 +35,10 @@ impl Pair {
             (namespace, tun)
         };
         let [(one, tun_one), (other, tun_other)] = [0, 1].map(make);
-        Pair { namespaces: [one, other], tuns: [tun_one, tun_other] }
+        Pair {
+            namespaces: [one, other],
+            tuns: [tun_one, tun_other],
+        }
     }
 
     /// Carries packets both ways while `work` runs; returns the packets and the writes that it took.
@@ -86,14 +90,18 @@ fn read(tun: &Tun) -> Vec<Vec<u8>> {
 }
 
 fn pattern(length: usize) -> Vec<u8> {
-    (0..length).map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8).collect()
+    (0..length)
+        .map(|i| (i ^ (i >> 8) ^ (i >> 16)) as u8)
+        .collect()
 }
 
 fn tcp_both_ways(address: &str) {
     let address: IpAddr = address.parse().unwrap();
     let pair = Pair::create(if address.is_ipv4() { "tcp4" } else { "tcp6" });
     let (packets, writes) = pair.carry(|[one, other]| {
-        let listener = other.run(|| TcpListener::bind((address, 0)).unwrap()).unwrap();
+        let listener = other
+            .run(|| TcpListener::bind((address, 0)).unwrap())
+            .unwrap();
         let port = listener.local_addr().unwrap().port();
         let echo = thread::spawn(move || {
             let mut bytes = vec![0; BYTES];
@@ -101,7 +109,9 @@ fn tcp_both_ways(address: &str) {
             stream.read_exact(&mut bytes).unwrap();
             stream.write_all(&bytes).unwrap();
         });
-        let mut stream = one.run(|| TcpStream::connect((address, port)).unwrap()).unwrap();
+        let mut stream = one
+            .run(|| TcpStream::connect((address, port)).unwrap())
+            .unwrap();
         stream.write_all(&pattern(BYTES)).unwrap();
         let mut bytes = vec![0; BYTES];
         stream.read_exact(&mut bytes).unwrap();
@@ -109,7 +119,10 @@ fn tcp_both_ways(address: &str) {
         echo.join().unwrap();
     });
     assert!(packets > 2 * BYTES as u64 / 1440);
-    assert!(writes < packets / 2, "{packets} packets took {writes} writes");
+    assert!(
+        writes < packets / 2,
+        "{packets} packets took {writes} writes"
+    );
 }
 
 #[test]
@@ -128,9 +141,15 @@ fn datagrams_keep_their_borders() {
         let address: IpAddr = address.parse().unwrap();
         let pair = Pair::create("udp");
         pair.carry(|[one, other]| {
-            let receiver = other.run(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
+            let receiver = other
+                .run(|| UdpSocket::bind((address, 0)).unwrap())
+                .unwrap();
             let to: SocketAddr = receiver.local_addr().unwrap();
-            let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+            let any: IpAddr = if address.is_ipv4() {
+                [0; 4].into()
+            } else {
+                [0; 16].into()
+            };
             let sender = one.run(|| UdpSocket::bind((any, 0)).unwrap()).unwrap();
             let sizes = [1, 1400, 1400, 700, 0, 1400];
             let mut datagram = [0; 2000];
@@ -146,7 +165,10 @@ fn datagrams_keep_their_borders() {
 #[test]
 fn a_name_that_is_taken_is_refused() {
     let pair = Pair::create("name");
-    let error = pair.namespaces[0].run(|| Tun::create("tun0").unwrap_err()).unwrap().to_string();
+    let error = pair.namespaces[0]
+        .run(|| Tun::create("tun0").unwrap_err())
+        .unwrap()
+        .to_string();
     assert!(error.contains("tun0"), "{error}");
     assert!(Tun::create("a-name-that-is-too-long").is_err());
 }

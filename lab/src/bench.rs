@@ -85,13 +85,16 @@ pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
     for part in parts {
         match part {
             Part::Dedup => network.run(|| on_one_cpu(|| dedup::run(&mut summary)))??,
-            Part::Replicate => network.run(|| on_one_cpu(|| replicate::run(&network, &mut summary)))??,
+            Part::Replicate => {
+                network.run(|| on_one_cpu(|| replicate::run(&network, &mut summary)))??
+            }
             Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
             Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
             Part::Tunnel => tunnel::run(&mut summary).context("the tunnel")?,
             Part::TunnelTcp => tunnel_tcp::run(&mut summary).context("TCP in the tunnel")?,
             Part::Emulator => {
-                let emulated = emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
+                let emulated =
+                    emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
                 summary.cases.extend(emulated.cases);
                 for unmet in emulated.unmet {
                     summary.invalidate(unmet);
@@ -122,7 +125,11 @@ fn transit_frame() -> Vec<u8> {
     packet[10..12].fill(0);
     let checksum = ip::checksum(&packet[..20]);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    [&[0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2, 0x08, 0x00], &packet[..]].concat()
+    [
+        &[0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 2, 0x08, 0x00],
+        &packet[..],
+    ]
+    .concat()
 }
 
 /// A case with what is set in all of them.
@@ -130,7 +137,8 @@ fn case(name: &str, limits: &[(&str, f64)]) -> Case {
     let mut case = Case::new(name);
     case.params.insert("inner_bytes".into(), INNER_BYTES.into());
     for (metric, limit) in limits {
-        case.params.insert(format!("limit_{metric}"), (*limit).into());
+        case.params
+            .insert(format!("limit_{metric}"), (*limit).into());
     }
     case
 }
@@ -146,7 +154,12 @@ fn median(mut figures: Vec<f64>) -> f64 {
 
 /// The median of the quotients of what was measured in turns.
 fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
-    median(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
+    median(
+        ours.iter()
+            .zip(theirs)
+            .map(|(ours, theirs)| ours / theirs)
+            .collect(),
+    )
 }
 
 #[cfg(test)]

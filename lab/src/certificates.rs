@@ -11,13 +11,19 @@ pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority_key = KeyPair::generate()?;
-    fs::write(folder.join("authority.pem"), authority.self_signed(&authority_key)?.pem())?;
+    fs::write(
+        folder.join("authority.pem"),
+        authority.self_signed(&authority_key)?.pem(),
+    )?;
     let issuer = Issuer::new(authority, authority_key);
     for name in names {
         let key = KeyPair::generate()?;
         let mut params = CertificateParams::new(vec![(*name).to_owned()])?;
         params.distinguished_name.push(DnType::CommonName, *name);
-        fs::write(folder.join(format!("{name}.pem")), params.signed_by(&key, &issuer)?.pem())?;
+        fs::write(
+            folder.join(format!("{name}.pem")),
+            params.signed_by(&key, &issuer)?.pem(),
+        )?;
         fs::write(folder.join(format!("{name}.key")), key.serialize_pem())?;
     }
     Ok(())
@@ -25,5 +31,7 @@ pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
 
 /// The `[tls]` of an end's configuration beside these files.
 pub(crate) fn section(name: &str) -> String {
-    format!("[tls]\nauthority = \"authority.pem\"\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n")
+    format!(
+        "[tls]\nauthority = \"authority.pem\"\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"
+    )
 }

@@ -39,9 +39,19 @@ impl Control {
     /// Starts the controller and waits until it answers; it makes the tenant of [`Control::tenant`]. `binary` is
     /// `hawser`; configuration, state and log go to `directory`.
     pub fn start(lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
-        let namespace = lab.control().context("the lab has no control network")?.clone();
-        let links = lab.addressing().control.as_ref().context("the lab has no control network")?;
-        let (state, log) = (directory.join("controller"), directory.join("controller.log"));
+        let namespace = lab
+            .control()
+            .context("the lab has no control network")?
+            .clone();
+        let links = lab
+            .addressing()
+            .control
+            .as_ref()
+            .context("the lab has no control network")?;
+        let (state, log) = (
+            directory.join("controller"),
+            directory.join("controller.log"),
+        );
         let configuration = directory.join("controller.toml");
         let names = links.each_ref().map(|link| link.near.v4.to_string());
         fs::write(
@@ -51,14 +61,26 @@ impl Control {
             ),
         )
         .with_context(|| format!("cannot write {}", configuration.display()))?;
-        let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let output =
+            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(binary);
         command.args(["controller", "--config"]).arg(&configuration);
         command.stdout(output.try_clone()?).stderr(output);
         let process = Process::spawn(&namespace, command)?;
-        let mut control = Control { process, namespace, state, log, links: links.clone() };
-        control.wait_until("answers", |control| control.ask(async |client| client.me().await).is_ok())?;
-        let tenant = Tenant { name: Control::tenant(), description: String::new() };
+        let mut control = Control {
+            process,
+            namespace,
+            state,
+            log,
+            links: links.clone(),
+        };
+        control.wait_until("answers", |control| {
+            control.ask(async |client| client.me().await).is_ok()
+        })?;
+        let tenant = Tenant {
+            name: Control::tenant(),
+            description: String::new(),
+        };
         control.ask(async |client| client.create_tenant(&tenant).await)?;
         Ok(control)
     }
@@ -88,11 +110,18 @@ impl Control {
     /// Gives a node its identity, into `folder`.
     pub fn enrol(&self, node: &str, folder: &Path) -> Result<()> {
         let node = name(node);
-        let enrolment = NewEnrolment { tenant: Control::tenant(), valid_s: 600 };
-        let token = self.ask(async |client| client.enrol_node(&node, &enrolment).await)?.token;
+        let enrolment = NewEnrolment {
+            tenant: Control::tenant(),
+            valid_s: 600,
+        };
+        let token = self
+            .ask(async |client| client.enrol_node(&node, &enrolment).await)?
+            .token;
         let controllers = [self.controller()?];
         let identity: Identity = self.run(async || enrol(&controllers, &token).await)??;
-        identity.store(folder).with_context(|| format!("cannot keep the identity in {}", folder.display()))
+        identity
+            .store(folder)
+            .with_context(|| format!("cannot keep the identity in {}", folder.display()))
     }
 
     /// Waits until both edges live, makes the flow, and waits until both say that they have it.
@@ -129,7 +158,10 @@ impl Control {
     pub fn stop(self) -> Result<()> {
         let status = self.process.stop(PATIENCE)?;
         if !status.success() {
-            bail!("the controller ended with {status}: {}", last_words(&self.log));
+            bail!(
+                "the controller ended with {status}: {}",
+                last_words(&self.log)
+            );
         }
         Ok(())
     }
@@ -155,7 +187,9 @@ impl Control {
     /// Runs something in the controller's own namespace.
     fn run<T: Send>(&self, work: impl AsyncFnOnce() -> T + Send) -> Result<T> {
         let inside = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
             Ok(runtime.block_on(work()))
         };
         self.namespace.run(inside)?
@@ -165,10 +199,16 @@ impl Control {
         let deadline = Instant::now() + PATIENCE;
         while !hoped(self) {
             if let Some(status) = self.process.ended()? {
-                bail!("the controller ended with {status}: {}", last_words(&self.log));
+                bail!(
+                    "the controller ended with {status}: {}",
+                    last_words(&self.log)
+                );
             }
             if Instant::now() > deadline {
-                bail!("the controller never {what} within {PATIENCE:?}: {}", last_words(&self.log));
+                bail!(
+                    "the controller never {what} within {PATIENCE:?}: {}",
+                    last_words(&self.log)
+                );
             }
             thread::sleep(LOOK_AGAIN);
         }

@@ -40,8 +40,8 @@ pub fn of(namespace: &Namespace) -> Result<BTreeMap<String, Counters>> {
     let devices = table.lines().filter_map(|line| line.split_once(':'));
     devices
         .map(|(name, figures)| {
-            let counters =
-                parse(figures).with_context(|| format!("the counters of {name} are {figures:?}"))?;
+            let counters = parse(figures)
+                .with_context(|| format!("the counters of {name} are {figures:?}"))?;
             Ok((name.trim().to_owned(), counters))
         })
         .collect()
@@ -49,13 +49,17 @@ pub fn of(namespace: &Namespace) -> Result<BTreeMap<String, Counters>> {
 
 /// The counters of one device.
 pub fn of_device(namespace: &Namespace, device: &str) -> Result<Counters> {
-    of(namespace)?.remove(device).with_context(|| format!("{} has no device {device}", namespace.name()))
+    of(namespace)?
+        .remove(device)
+        .with_context(|| format!("{} has no device {device}", namespace.name()))
 }
 
 /// The columns of `/proc/net/dev`: for each direction bytes, packets, errors, drops and four more.
 fn parse(figures: &str) -> Option<Counters> {
-    let columns: Vec<u64> =
-        figures.split_whitespace().map(|word| word.parse().ok()).collect::<Option<_>>()?;
+    let columns: Vec<u64> = figures
+        .split_whitespace()
+        .map(|word| word.parse().ok())
+        .collect::<Option<_>>()?;
     Some(Counters {
         received_bytes: *columns.first()?,
         sent_bytes: *columns.get(8)?,
@@ -71,7 +75,12 @@ mod tests {
     #[test]
     fn columns_are_those_of_the_kernel() {
         let figures = " 1000 10 0 2 0 0 0 0 5000 50 0 3 0 0 0 0";
-        let counters = Counters { received_bytes: 1000, sent_bytes: 5000, sent_packets: 50, drops: 5 };
+        let counters = Counters {
+            received_bytes: 1000,
+            sent_bytes: 5000,
+            sent_packets: 50,
+            drops: 5,
+        };
         assert_eq!(parse(figures), Some(counters));
         assert_eq!(parse("1 2 3"), None);
     }

@@ -107,8 +107,14 @@ pub struct Agent {
 impl Edges {
     /// Starts both agents and waits until their programs are attached. `binary` is `hawser`; configurations and logs go
     /// to `directory`.
-    pub fn start(lab: &Lab, binary: &Path, directory: &Path, replication: &Replication) -> Result<Self> {
-        fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    pub fn start(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        replication: &Replication,
+    ) -> Result<Self> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let key = directory.join("pair.key");
         if replication.authenticate.is_some() && !key.exists() {
             generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
@@ -122,25 +128,39 @@ impl Edges {
         // The egress first: a copy without an elimination is lost.
         let egress_agent = start(Edge::Egress, lab.egress())?;
         let ingress_agent = start(Edge::Ingress, lab.ingress())?;
-        Ok(Edges { ingress_agent, egress_agent })
+        Ok(Edges {
+            ingress_agent,
+            egress_agent,
+        })
     }
 
     /// Enrols both nodes with a controller and starts their agents, which take their flows from it. Besides
     /// configurations and logs `directory` then has what was judged and decided, `ingress.csv` and `egress.csv`.
-    pub fn start_controlled(lab: &Lab, binary: &Path, directory: &Path, control: &Control) -> Result<Self> {
+    pub fn start_controlled(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        control: &Control,
+    ) -> Result<Self> {
         let key = directory.join("pair.key");
         generate_key(&key).with_context(|| format!("cannot write {}", key.display()))?;
         let start = |edge: Edge, namespace: &Namespace| {
             let identity = directory.join("identity");
             control.enrol(edge.name(), &identity.join(edge.name()))?;
             let config = directory.join(format!("{}.toml", edge.name()));
-            fs::write(&config, controlled_configuration(lab, directory, &identity, control, edge))
-                .with_context(|| format!("cannot write {}", config.display()))?;
+            fs::write(
+                &config,
+                controlled_configuration(lab, directory, &identity, control, edge),
+            )
+            .with_context(|| format!("cannot write {}", config.display()))?;
             Agent::start(edge, namespace, binary, directory)
         };
         let egress_agent = start(Edge::Egress, lab.egress())?;
         let ingress_agent = start(Edge::Ingress, lab.ingress())?;
-        Ok(Edges { ingress_agent, egress_agent })
+        Ok(Edges {
+            ingress_agent,
+            egress_agent,
+        })
     }
 
     /// What the ingress edge says of itself, at most a second old.
@@ -184,7 +204,8 @@ impl Agent {
 
     /// What the agent has logged since it was last started.
     pub fn log(&self) -> String {
-        fs::read_to_string(self.directory.join(format!("{}.log", self.edge.name()))).unwrap_or_default()
+        fs::read_to_string(self.directory.join(format!("{}.log", self.edge.name())))
+            .unwrap_or_default()
     }
 
     /// Changes the configuration, has the agent read it and waits until it has; returns what it says then.
@@ -193,7 +214,9 @@ impl Agent {
         let before = self.status()?.configuration.looked_at_unix_ms;
         fs::write(&file, change(&fs::read_to_string(&file)?))?;
         kill(self.pid(), Signal::SIGHUP)?;
-        self.wait_until("read its configuration", |status| status.configuration.looked_at_unix_ms > before)
+        self.wait_until("read its configuration", |status| {
+            status.configuration.looked_at_unix_ms > before
+        })
     }
 
     /// Kills the agent on the spot.
@@ -214,12 +237,16 @@ impl Agent {
 
     /// Waits until the agent's status is as hoped for.
     pub fn wait_until(&mut self, what: &str, hoped: impl Fn(&Status) -> bool) -> Result<Status> {
-        self.wait_for(what, |agent| agent.status().ok().filter(|status| hoped(status)))
+        self.wait_for(what, |agent| {
+            agent.status().ok().filter(|status| hoped(status))
+        })
     }
 
     /// Waits until the agent has logged `words`.
     pub fn wait_until_logged(&mut self, words: &str) -> Result<()> {
-        self.wait_for(&format!("logged {words:?}"), |agent| agent.log().contains(words).then_some(()))
+        self.wait_for(&format!("logged {words:?}"), |agent| {
+            agent.log().contains(words).then_some(())
+        })
     }
 
     fn wait_for<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> Result<T> {
@@ -230,10 +257,16 @@ impl Agent {
             }
             let name = self.edge.name();
             if let Some(status) = self.process.ended()? {
-                bail!("the agent of the {name} ended with {status}: {}", self.last_words());
+                bail!(
+                    "the agent of the {name} ended with {status}: {}",
+                    self.last_words()
+                );
             }
             if Instant::now() > deadline {
-                bail!("the agent of the {name} never {what} within {PATIENCE:?}: {}", self.last_words());
+                bail!(
+                    "the agent of the {name} never {what} within {PATIENCE:?}: {}",
+                    self.last_words()
+                );
             }
             thread::sleep(Duration::from_millis(10));
         }
@@ -241,7 +274,8 @@ impl Agent {
 
     fn wait_until_ready(&mut self) -> Result<()> {
         let own = self.process.id();
-        self.wait_until("was ready", |status| status.pid == own).map(drop)
+        self.wait_until("was ready", |status| status.pid == own)
+            .map(drop)
     }
 
     fn stop(self) -> Result<Status> {
@@ -257,13 +291,19 @@ impl Agent {
             if let Some(status) = self.process.ended()? {
                 return Ok(status);
             }
-            ensure!(Instant::now() < deadline, "the agent of the {} survives {signal}", self.edge.name());
+            ensure!(
+                Instant::now() < deadline,
+                "the agent of the {} survives {signal}",
+                self.edge.name()
+            );
             thread::sleep(Duration::from_millis(1));
         }
     }
 
     fn pid(&self) -> Pid {
-        Pid::from_raw(i32::try_from(self.process.id()).expect("the kernel's process ids are positive i32"))
+        Pid::from_raw(
+            i32::try_from(self.process.id()).expect("the kernel's process ids are positive i32"),
+        )
     }
 
     fn last_words(&self) -> String {
@@ -285,7 +325,9 @@ fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> 
     let log = directory.join(format!("{}.log", edge.name()));
     let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(binary);
-    command.args(["agent", "--config"]).arg(directory.join(format!("{}.toml", edge.name())));
+    command
+        .args(["agent", "--config"])
+        .arg(directory.join(format!("{}.toml", edge.name())));
     command.stdout(output.try_clone()?).stderr(output);
     Ok(Process::spawn(namespace, command)?)
 }
@@ -293,7 +335,9 @@ fn spawn(edge: Edge, namespace: &Namespace, binary: &Path, directory: &Path) -> 
 fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: Edge) -> String {
     let secret = match replication.authenticate {
         Some(Cover::Headers) => "keys = { slot0 = \"pair.key\" }",
-        Some(Cover::Whole) => "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\ndemand = \"whole\"",
+        Some(Cover::Whole) => {
+            "keys = { slot0 = \"pair.key\" }\ncover = \"whole\"\ndemand = \"whole\""
+        }
         None => "authenticate = false",
     };
     let peer = match edge {
@@ -329,8 +373,16 @@ fn controlled_configuration(
 ) -> String {
     let addressing = lab.addressing();
     let (peer, traffic, signals) = match edge {
-        Edge::Ingress => ("egress", format!("transit = [{:?}]", addressing.source.far.device), true),
-        Edge::Egress => ("ingress", format!("watch = [{:?}]", addressing.viewer.near.device), false),
+        Edge::Ingress => (
+            "egress",
+            format!("transit = [{:?}]", addressing.source.far.device),
+            true,
+        ),
+        Edge::Egress => (
+            "ingress",
+            format!("watch = [{:?}]", addressing.viewer.near.device),
+            false,
+        ),
     };
     let mut text = format!(
         "[node]\nname = {name:?}\nstate = {directory:?}\npins = {pins:?}\n{traffic}\ntrace = {trace:?}\narrival_deadline_ms = 200\n\n\
@@ -373,8 +425,12 @@ fn paths(lab: &Lab, edge: Edge, outer: Outer) -> String {
 fn sources(lab: &Lab, replication: &Replication, edge: Edge) -> String {
     let addressing = lab.addressing();
     match (edge, replication.sender) {
-        (Edge::Ingress, Sender::Source) => format!("transit = [{:?}]", addressing.source.far.device),
-        (Edge::Ingress, Sender::Ingress) => format!("local = [{:?}]", addressing.paths[0].near.device),
+        (Edge::Ingress, Sender::Source) => {
+            format!("transit = [{:?}]", addressing.source.far.device)
+        }
+        (Edge::Ingress, Sender::Ingress) => {
+            format!("local = [{:?}]", addressing.paths[0].near.device)
+        }
         (Edge::Egress, _) if replication.both_ways => {
             format!("transit = [{:?}]", addressing.viewer.near.device)
         }
@@ -395,7 +451,9 @@ fn flows(lab: &Lab, replication: &Replication) -> Vec<(Edge, u16, String)> {
     let forward = (FLOW..).zip([viewer.v4_prefix(), viewer.v6_prefix()]);
     let back = (FLOW_BACK..).zip(back).filter(|_| replication.both_ways);
     let forward = forward.map(|(flow, prefix)| (Edge::Ingress, flow, prefix));
-    forward.chain(back.map(|(flow, prefix)| (Edge::Egress, flow, prefix))).collect()
+    forward
+        .chain(back.map(|(flow, prefix)| (Edge::Egress, flow, prefix)))
+        .collect()
 }
 
 fn sending(paths: PathSet, flow: u16, prefix: &str, transparent: bool) -> String {
@@ -407,8 +465,11 @@ fn sending(paths: PathSet, flow: u16, prefix: &str, transparent: bool) -> String
 }
 
 fn receiving(flow: u16, prefix: &str, transparent: bool) -> String {
-    let select =
-        if transparent { format!("transparent = {{ destination = {prefix:?} }}\n") } else { String::new() };
+    let select = if transparent {
+        format!("transparent = {{ destination = {prefix:?} }}\n")
+    } else {
+        String::new()
+    };
     format!("\n[[receive]]\nflow = {flow}\npeer = \"peer\"\n{select}")
 }
 

@@ -100,8 +100,13 @@ impl Emulator {
             }
         };
         let thread = thread::Builder::new().name("emulator".into()).spawn(run)?;
-        let mut emulator =
-            Emulator { control, wake: Some(wake), thread: Some(thread), id: gettid(), withdrawn: None };
+        let mut emulator = Emulator {
+            control,
+            wake: Some(wake),
+            thread: Some(thread),
+            id: gettid(),
+            withdrawn: None,
+        };
         match is_ready.recv() {
             Ok(id) => {
                 emulator.id = id;
@@ -126,7 +131,9 @@ impl Emulator {
     /// # Errors
     /// When the kernel does not allow to move the thread or has no receive packet steering.
     pub fn steer(&mut self, neighbours: &[&Namespace]) -> Result<()> {
-        let Some(placement) = Placement::choose()? else { return Ok(()) };
+        let Some(placement) = Placement::choose()? else {
+            return Ok(());
+        };
         for neighbour in neighbours {
             placement.receive_elsewhere(neighbour)?;
         }
@@ -150,8 +157,13 @@ impl Emulator {
     fn end(&mut self) -> Result<EmulatorReport> {
         self.control.stop();
         self.wake.take();
-        let thread = self.thread.take().context("the emulator was stopped before")?;
-        thread.join().map_err(|_| anyhow!("the emulator panicked"))?
+        let thread = self
+            .thread
+            .take()
+            .context("the emulator was stopped before")?;
+        thread
+            .join()
+            .map_err(|_| anyhow!("the emulator panicked"))?
     }
 }
 

@@ -65,9 +65,11 @@ impl Run {
     pub(crate) fn raw(&self, name: &str) -> Result<PathBuf> {
         let folder = std::path::absolute(self.out.join("raw").join(name))?;
         if folder.exists() {
-            fs::remove_dir_all(&folder).with_context(|| format!("cannot empty {}", folder.display()))?;
+            fs::remove_dir_all(&folder)
+                .with_context(|| format!("cannot empty {}", folder.display()))?;
         }
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         Ok(folder)
     }
 
@@ -76,16 +78,28 @@ impl Run {
     /// # Errors
     /// When there is none.
     pub fn chosen(&self, all: Vec<String>) -> Result<Vec<String>> {
-        let Some(pattern) = &self.pattern else { return Ok(all) };
-        let chosen: Vec<String> = all.iter().filter(|case| matches(pattern, case)).cloned().collect();
-        anyhow::ensure!(!chosen.is_empty(), "no case matches {pattern:?}; there are: {}", all.join(", "));
+        let Some(pattern) = &self.pattern else {
+            return Ok(all);
+        };
+        let chosen: Vec<String> = all
+            .iter()
+            .filter(|case| matches(pattern, case))
+            .cloned()
+            .collect();
+        anyhow::ensure!(
+            !chosen.is_empty(),
+            "no case matches {pattern:?}; there are: {}",
+            all.join(", ")
+        );
         Ok(chosen)
     }
 }
 
 /// `*` stands for anything; alternatives are separated by commas.
 fn matches(pattern: &str, name: &str) -> bool {
-    pattern.split(',').any(|alternative| WildMatch::new(alternative).matches(name))
+    pattern
+        .split(',')
+        .any(|alternative| WildMatch::new(alternative).matches(name))
 }
 
 #[cfg(test)]

@@ -70,22 +70,42 @@ pub struct Band {
 impl Series {
     /// Points joined by a line.
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Series { name: name.into(), points, mark: Mark::Line }
+        Series {
+            name: name.into(),
+            points,
+            mark: Mark::Line,
+        }
     }
 
     /// Points by themselves.
     pub fn dots(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Series { name: name.into(), points, mark: Mark::Dots }
+        Series {
+            name: name.into(),
+            points,
+            mark: Mark::Dots,
+        }
     }
 
     /// The share of `values` that is at most x, from 0 to 1. Values that are not finite never are, so that a frame which
     /// did not arrive keeps the curve below one.
     pub fn distribution(name: impl Into<String>, values: &[f64]) -> Self {
-        let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+        let mut sorted: Vec<f64> = values
+            .iter()
+            .copied()
+            .filter(|value| value.is_finite())
+            .collect();
         sorted.sort_by(f64::total_cmp);
         let share = |rank: usize| rank as f64 / values.len() as f64;
-        let points = sorted.iter().enumerate().map(|(index, value)| (*value, share(index + 1))).collect();
-        Series { name: name.into(), points, mark: Mark::Steps }
+        let points = sorted
+            .iter()
+            .enumerate()
+            .map(|(index, value)| (*value, share(index + 1)))
+            .collect();
+        Series {
+            name: name.into(),
+            points,
+            mark: Mark::Steps,
+        }
     }
 }
 
@@ -106,7 +126,11 @@ impl Plot {
                 Mark::Steps => line(&series.points, &x, &y, true),
                 Mark::Dots => dots(&series.points, &x, &y),
             };
-            let kind = if series.mark == Mark::Dots { "dots" } else { "line" };
+            let kind = if series.mark == Mark::Dots {
+                "dots"
+            } else {
+                "line"
+            };
             let _ = writeln!(svg, r#"<path class="{kind} s{class}" d="{path}"/>"#);
         }
         svg.push_str("</svg>");
@@ -115,7 +139,10 @@ impl Plot {
 
     fn open(&self, svg: &mut String) {
         let title = escape(&self.title);
-        let description = escape(&format!("{}: {} over {}", self.title, self.y.label, self.x.label));
+        let description = escape(&format!(
+            "{}: {} over {}",
+            self.title, self.y.label, self.x.label
+        ));
         let _ = writeln!(
             svg,
             r#"<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{description}" xmlns="http://www.w3.org/2000/svg">
@@ -197,8 +224,10 @@ fn outline(column: &[(f64, f64)]) -> Vec<usize> {
     let by_height = |a: &usize, b: &usize| column[*a].1.total_cmp(&column[*b].1);
     let lowest = places.clone().min_by(by_height);
     let highest = places.clone().max_by(by_height);
-    let mut kept: Vec<usize> =
-        [places.clone().next(), lowest, highest, places.last()].into_iter().flatten().collect();
+    let mut kept: Vec<usize> = [places.clone().next(), lowest, highest, places.last()]
+        .into_iter()
+        .flatten()
+        .collect();
     kept.sort_unstable();
     kept.dedup();
     kept
@@ -208,7 +237,10 @@ fn outline(column: &[(f64, f64)]) -> Vec<usize> {
 fn dots(points: &[(f64, f64)], x: &Scale, y: &Scale) -> String {
     let mut path = String::new();
     let mut drawn = HashSet::new();
-    for point in points.iter().filter(|point| x.shows(point.0) && point.1.is_finite()) {
+    for point in points
+        .iter()
+        .filter(|point| x.shows(point.0) && point.1.is_finite())
+    {
         let (at_x, at_y) = (x.at(point.0), y.clamped(point.1));
         if drawn.insert(((at_x * 2.0) as i64, (at_y * 2.0) as i64)) {
             let _ = write!(path, "M{at_x:.1} {at_y:.1}h0");
@@ -219,7 +251,10 @@ fn dots(points: &[(f64, f64)], x: &Scale, y: &Scale) -> String {
 
 /// Text that may stand in HTML and SVG, in attributes too.
 pub(crate) fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
+        .replace('"', "&quot;")
 }
 
 #[cfg(test)]
@@ -232,12 +267,21 @@ mod tests {
             x: Axis::linear("time (s)"),
             y: Axis::linear("delay (ms)"),
             series: vec![Series::line("single", points)],
-            bands: vec![Band { from: 10.0, to: 50.0, label: "variation".into() }],
+            bands: vec![Band {
+                from: 10.0,
+                to: 50.0,
+                label: "variation".into(),
+            }],
         }
     }
 
     fn path(svg: &str) -> &str {
-        svg.split_once(r#"class="line s2" d=""#).unwrap().1.split_once('"').unwrap().0
+        svg.split_once(r#"class="line s2" d=""#)
+            .unwrap()
+            .1
+            .split_once('"')
+            .unwrap()
+            .0
     }
 
     #[test]
@@ -246,7 +290,10 @@ mod tests {
         points[500_000].1 = 100.0;
         let svg = plot(points).svg(|_| 2);
         assert!(svg.len() < 50_000, "{} bytes", svg.len());
-        assert!(path(&svg).contains(&format!(" {TOP:.1}")), "the peak is drawn at the top");
+        assert!(
+            path(&svg).contains(&format!(" {TOP:.1}")),
+            "the peak is drawn at the top"
+        );
     }
 
     #[test]

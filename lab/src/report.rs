@@ -72,7 +72,8 @@ impl Report<'_> {
     /// Writes [`FILE_NAME`] into `folder`.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         let path = folder.join(FILE_NAME);
-        fs::write(&path, self.html()).with_context(|| format!("cannot write {}", path.display()))?;
+        fs::write(&path, self.html())
+            .with_context(|| format!("cannot write {}", path.display()))?;
         Ok(path)
     }
 
@@ -131,7 +132,9 @@ impl Report<'_> {
 
     fn validity(&self, page: &mut String) {
         if self.summary.valid {
-            page.push_str("<p class=\"verdict valid\">Valid: the emulator and the machine kept up.</p>\n");
+            page.push_str(
+                "<p class=\"verdict valid\">Valid: the emulator and the machine kept up.</p>\n",
+            );
             return;
         }
         page.push_str(
@@ -148,7 +151,12 @@ impl Report<'_> {
             return;
         }
         page.push_str("<dl class=\"highlights\">\n");
-        for Highlight { value, label, beside } in &self.highlights {
+        for Highlight {
+            value,
+            label,
+            beside,
+        } in &self.highlights
+        {
             let _ = writeln!(
                 page,
                 "<div><dt>{}</dt><dd class=\"value\">{}</dd><dd>{}</dd></div>",
@@ -169,7 +177,11 @@ impl Report<'_> {
             ("kernel", &provenance.kernel),
             ("commit", &provenance.commit),
         ] {
-            let _ = writeln!(page, "<dt>{name}</dt><dd><code>{}</code></dd>", escape(value));
+            let _ = writeln!(
+                page,
+                "<dt>{name}</dt><dd><code>{}</code></dd>",
+                escape(value)
+            );
         }
         page.push_str(
             "</dl>\n<p>Every figure is in <code>summary.json</code> beside this page.</p>\n</footer>\n",
@@ -206,18 +218,32 @@ impl Figure {
     }
 
     fn write(&self, page: &mut String, palette: &[&str]) {
-        let class_of = |name: &str| palette.iter().position(|known| *known == name).unwrap_or(0) % MAX_SERIES;
-        let class = if self.panels.len() == 1 { "" } else { " class=\"wide\"" };
+        let class_of =
+            |name: &str| palette.iter().position(|known| *known == name).unwrap_or(0) % MAX_SERIES;
+        let class = if self.panels.len() == 1 {
+            ""
+        } else {
+            " class=\"wide\""
+        };
         let _ = write!(page, "<figure{class}>\n<ul class=\"legend\">");
         for (name, mark) in self.legend() {
             let kind = if mark == Mark::Dots { "dots" } else { "line" };
-            let _ = write!(page, "<li><i class=\"{kind} s{}\"></i>{}</li>", class_of(name), escape(name));
+            let _ = write!(
+                page,
+                "<li><i class=\"{kind} s{}\"></i>{}</li>",
+                class_of(name),
+                escape(name)
+            );
         }
         page.push_str("</ul>\n<div class=\"panels\">\n");
         for panel in &self.panels {
             let _ = writeln!(page, "{}", panel.svg(class_of));
         }
-        let _ = writeln!(page, "</div>\n<figcaption>{}</figcaption>\n</figure>", escape(&self.caption));
+        let _ = writeln!(
+            page,
+            "</div>\n<figcaption>{}</figcaption>\n</figure>",
+            escape(&self.caption)
+        );
     }
 }
 
@@ -243,7 +269,10 @@ mod tests {
     }
 
     fn html(summary: &Summary) -> String {
-        let series = vec![Series::line("single", vec![(0.0, 1.0)]), Series::line("replicate", vec![])];
+        let series = vec![
+            Series::line("single", vec![(0.0, 1.0)]),
+            Series::line("replicate", vec![]),
+        ];
         let panel = Plot {
             title: "fhd".into(),
             x: Axis::linear("time (s)"),
@@ -251,7 +280,10 @@ mod tests {
             series,
             bands: vec![],
         };
-        let figure = Figure { caption: "Frame rate".into(), panels: vec![panel] };
+        let figure = Figure {
+            caption: "Frame rate".into(),
+            panels: vec![panel],
+        };
         let table = Table::of_cases(&summary.cases, "All figures");
         let section = Section {
             title: "Figures".into(),
@@ -271,14 +303,19 @@ mod tests {
     #[test]
     fn the_paper_stands_beside_our_figure() {
         let page = html(&summary());
-        assert!(page.contains("<td>29.9<span class=\"paper\">paper 30.0</span></td>"), "{page}");
+        assert!(
+            page.contains("<td>29.9<span class=\"paper\">paper 30.0</span></td>"),
+            "{page}"
+        );
         assert!(page.contains("frame delay p95 (ms)"));
     }
 
     #[test]
     fn the_page_needs_nothing_from_outside() {
         let page = html(&summary()).replace("http://www.w3.org/2000/svg", "");
-        for outside in ["http:", "https:", "src=", "<script", "<link", "@import", "url("] {
+        for outside in [
+            "http:", "https:", "src=", "<script", "<link", "@import", "url(",
+        ] {
             assert!(!page.contains(outside), "{outside}");
         }
     }

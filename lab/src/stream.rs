@@ -80,8 +80,15 @@ pub struct Record {
 
 impl Stream {
     /// Starts publisher and viewer and waits for the first frame. `binary` is `hawser`; logs go to `directory`.
-    pub fn start(lab: &Lab, binary: &Path, directory: &Path, source: &Source, stop: &Stop) -> Result<Self> {
-        fs::create_dir_all(directory).with_context(|| format!("cannot create {}", directory.display()))?;
+    pub fn start(
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+        source: &Source,
+        stop: &Stop,
+    ) -> Result<Self> {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot create {}", directory.display()))?;
         let address = format!("{}:{PORT}", lab.source_v4());
         let mut publish = command(binary, directory, "publisher")?;
         publish.args([
@@ -93,7 +100,12 @@ impl Stream {
             "--listen",
             &address,
         ]);
-        publish.args(["--fps", &source.fps.to_string(), "--congestion", &source.congestion]);
+        publish.args([
+            "--fps",
+            &source.fps.to_string(),
+            "--congestion",
+            &source.congestion,
+        ]);
         publish.args(source.encode_ahead.then_some("--encode-ahead"));
         publish.args(source.mptcp.then_some("--mptcp"));
         publish.arg("--log").arg(directory.join("captured.csv"));
@@ -104,11 +116,20 @@ impl Stream {
         view.args(["view", &address]);
         view.arg("--timeline").arg(directory.join("frames.csv"));
         view.arg("--arrivals").arg(directory.join("arrivals.csv"));
-        view.args(source.in_flight.map(|frames| format!("--in-flight={frames}")));
+        view.args(
+            source
+                .in_flight
+                .map(|frames| format!("--in-flight={frames}")),
+        );
         view.args(source.mptcp.then_some("--mptcp"));
         let mut viewer = Process::spawn(lab.viewer(), view)?;
         await_rows(&mut viewer, directory, "viewer", "frames.csv", stop)?;
-        Ok(Stream { publisher, viewer, directory: directory.to_owned(), began_ns: unix_now_ns() })
+        Ok(Stream {
+            publisher,
+            viewer,
+            directory: directory.to_owned(),
+            began_ns: unix_now_ns(),
+        })
     }
 
     /// Ends both processes and reads what they wrote.
@@ -116,7 +137,10 @@ impl Stream {
         self.check_running()?;
         let viewer = self.viewer.stop(GRACE)?;
         if !viewer.success() {
-            bail!("the viewer ended with {viewer}: {}", last_words(&self.directory.join("viewer.log")));
+            bail!(
+                "the viewer ended with {viewer}: {}",
+                last_words(&self.directory.join("viewer.log"))
+            );
         }
         self.publisher.stop(GRACE)?;
         let read = |name: &str| self.directory.join(name);
@@ -130,7 +154,10 @@ impl Stream {
 
     /// An error when the publisher or the viewer has ended.
     pub fn check_running(&mut self) -> Result<()> {
-        for (process, name) in [(&mut self.publisher, "publisher"), (&mut self.viewer, "viewer")] {
+        for (process, name) in [
+            (&mut self.publisher, "publisher"),
+            (&mut self.viewer, "viewer"),
+        ] {
             if let Some(status) = process.ended()? {
                 bail!(
                     "the {name} ended with {status}: {}",
@@ -165,14 +192,24 @@ impl Record {
     /// Frames that were captured in a second of the stream, on average over a part of it.
     pub fn captured_fps(&self, from: Duration, to: Duration) -> f64 {
         let within = from.as_secs_f64()..to.as_secs_f64();
-        let count = self.captured_ns.iter().filter(|&&at| within.contains(&self.seconds(at))).count();
+        let count = self
+            .captured_ns
+            .iter()
+            .filter(|&&at| within.contains(&self.seconds(at)))
+            .count();
         count as f64 / (to - from).as_secs_f64()
     }
 }
 
 /// Waits until a process has written the first line below the header of its table: the publisher has loaded its recording
 /// and captures, the viewer has received a frame.
-fn await_rows(process: &mut Process, directory: &Path, name: &str, table: &str, stop: &Stop) -> Result<()> {
+fn await_rows(
+    process: &mut Process,
+    directory: &Path,
+    name: &str,
+    table: &str,
+    stop: &Stop,
+) -> Result<()> {
     let deadline = std::time::Instant::now() + PATIENCE;
     let log = directory.join(format!("{name}.log"));
     while !fs::read_to_string(directory.join(table)).is_ok_and(|text| text.lines().count() > 1) {
@@ -183,7 +220,10 @@ fn await_rows(process: &mut Process, directory: &Path, name: &str, table: &str, 
             bail!("stopped");
         }
         if std::time::Instant::now() > deadline {
-            bail!("the {name} has no frame after {PATIENCE:?}: {}", last_words(&log));
+            bail!(
+                "the {name} has no frame after {PATIENCE:?}: {}",
+                last_words(&log)
+            );
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -212,6 +252,8 @@ fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
 }
 
 fn unix_now_ns() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock stands after 1970");
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("the clock stands after 1970");
     u64::try_from(since_1970.as_nanos()).expect("the clock stands before 2554")
 }

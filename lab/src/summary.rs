@@ -27,8 +27,8 @@ pub const FILE_NAME: &str = "summary.json";
 
 /// Words of which a metric's name must have one, so that no figure travels without its unit.
 const UNITS: &[&str] = &[
-    "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets", "frames",
-    "points", "paths", "ratio", "cores", "ssim",
+    "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets",
+    "frames", "points", "paths", "ratio", "cores", "ssim",
 ];
 
 /// The outcome of one run of an experiment.
@@ -115,10 +115,13 @@ impl Summary {
     /// Reads what [`Summary::write`] left in `folder`.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
-        let text = fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
-        let summary: Summary =
-            serde_json::from_str(&text).with_context(|| format!("{} is not a summary", path.display()))?;
-        summary.check().with_context(|| format!("{} is not a summary", path.display()))?;
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("cannot read {}", path.display()))?;
+        let summary: Summary = serde_json::from_str(&text)
+            .with_context(|| format!("{} is not a summary", path.display()))?;
+        summary
+            .check()
+            .with_context(|| format!("{} is not a summary", path.display()))?;
         Ok(summary)
     }
 
@@ -147,7 +150,8 @@ impl Summary {
 impl Provenance {
     /// Asks the machine, the source tree that this program was built from, and the command line.
     pub fn gather(seed: u64) -> Self {
-        let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into());
+        let kernel =
+            fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into());
         Provenance {
             seed,
             kernel: kernel.trim().into(),
@@ -160,7 +164,10 @@ impl Provenance {
 impl Case {
     /// A case without figures.
     pub fn new(name: &str) -> Self {
-        Case { name: name.into(), ..Case::default() }
+        Case {
+            name: name.into(),
+            ..Case::default()
+        }
     }
 }
 
@@ -194,7 +201,13 @@ impl<const N: usize> From<[(&str, f64); N]> for Metrics {
 /// Under sudo the tree belongs to somebody else, which git refuses unless told that it is meant.
 fn commit() -> String {
     Command::new("git")
-        .args(["-c", "safe.directory=*", "-C", env!("CARGO_MANIFEST_DIR"), "describe"])
+        .args([
+            "-c",
+            "safe.directory=*",
+            "-C",
+            env!("CARGO_MANIFEST_DIR"),
+            "describe",
+        ])
         .args(["--always", "--abbrev=40", "--exclude=*", "--dirty=+dirty"])
         .output()
         .ok()
@@ -234,7 +247,11 @@ mod tests {
     fn quantiles_are_values_that_occurred() {
         let sorted: Vec<f64> = (1..=100).map(f64::from).collect();
         assert_eq!(
-            (quantile(&sorted, 0.5), quantile(&sorted, 0.99), quantile(&sorted, 1.0)),
+            (
+                quantile(&sorted, 0.5),
+                quantile(&sorted, 0.99),
+                quantile(&sorted, 1.0)
+            ),
             (50.0, 99.0, 100.0)
         );
         assert_eq!(quantile(&[7.0], 0.99), 7.0);
@@ -274,7 +291,9 @@ mod tests {
         let mut summary = Summary::new("table1", provenance());
         summary.invalidate("the emulator fell behind by 12 ms");
         summary.cases.push(Case::new("single/hd"));
-        summary.write(&folder.path().join("made/when/missing")).unwrap();
+        summary
+            .write(&folder.path().join("made/when/missing"))
+            .unwrap();
         let read = Summary::read(&folder.path().join("made/when/missing")).unwrap();
         assert_eq!(read, summary);
         assert!(!read.valid);
@@ -301,6 +320,9 @@ mod tests {
     #[test]
     fn the_command_line_can_be_pasted_into_a_shell() {
         let arguments = ["/opt/hawser", "lab", "run", "--case", "*/fhd", "it's"].map(String::from);
-        assert_eq!(command_line(arguments.into_iter()), r"hawser lab run --case '*/fhd' 'it'\''s'");
+        assert_eq!(
+            command_line(arguments.into_iter()),
+            r"hawser lab run --case '*/fhd' 'it'\''s'"
+        );
     }
 }

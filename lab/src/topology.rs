@@ -60,7 +60,12 @@ pub struct Topology {
 
 impl Default for Topology {
     fn default() -> Self {
-        Topology { paths: 5, route_mtu: LINK_MTU - 76, control: false, homes: false }
+        Topology {
+            paths: 5,
+            route_mtu: LINK_MTU - 76,
+            control: false,
+            homes: false,
+        }
     }
 }
 
@@ -81,12 +86,18 @@ impl Topology {
             claim,
         };
         let id = lab.id();
-        lab.set_parameters().with_context(|| format!("setting up lab {id}"))?;
-        lab.add_links().with_context(|| format!("linking lab {id}"))?;
-        lab.add_addresses(self.route_mtu).with_context(|| format!("addressing lab {id}"))?;
-        lab.add_control().with_context(|| format!("adding the control network of lab {id}"))?;
-        lab.add_homes(self.route_mtu).with_context(|| format!("adding homes to lab {id}"))?;
-        lab.set_offloads().with_context(|| format!("switching off the offloads of lab {id}"))?;
+        lab.set_parameters()
+            .with_context(|| format!("setting up lab {id}"))?;
+        lab.add_links()
+            .with_context(|| format!("linking lab {id}"))?;
+        lab.add_addresses(self.route_mtu)
+            .with_context(|| format!("addressing lab {id}"))?;
+        lab.add_control()
+            .with_context(|| format!("adding the control network of lab {id}"))?;
+        lab.add_homes(self.route_mtu)
+            .with_context(|| format!("adding homes to lab {id}"))?;
+        lab.set_offloads()
+            .with_context(|| format!("switching off the offloads of lab {id}"))?;
         Ok(lab)
     }
 }
@@ -200,7 +211,8 @@ impl Lab {
         }
         // Frames pass through the network; it says nothing itself.
         self.network.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
-        self.network.sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
+        self.network
+            .sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
         Ok(())
     }
 
@@ -217,13 +229,24 @@ impl Lab {
         }
         self.ingress.ip(&at_ingress)?;
         self.egress.ip(&at_egress)?;
-        self.source.ip(&format!("link set {} address {}", source.near.device, source.near.mac))?;
-        self.viewer.ip(&format!("link set {} address {}", viewer.far.device, viewer.far.mac))?;
+        self.source.ip(&format!(
+            "link set {} address {}",
+            source.near.device, source.near.mac
+        ))?;
+        self.viewer.ip(&format!(
+            "link set {} address {}",
+            viewer.far.device, viewer.far.mac
+        ))?;
         Ok(self.network.ip(&at_network)?)
     }
 
     fn add_addresses(&self, route_mtu: u32) -> Result<()> {
-        let Addressing { source, paths, viewer, .. } = &self.addressing;
+        let Addressing {
+            source,
+            paths,
+            viewer,
+            ..
+        } = &self.addressing;
         let mut at_source = connect(&source.near, &source.far, source.v4_length);
         at_source += &route("0.0.0.0/0", "::/0", &source.near, &source.far, None);
         let mut at_ingress = connect(&source.far, &source.near, source.v4_length);
@@ -233,8 +256,20 @@ impl Lab {
             at_egress += &connect(&path.far, &path.near, path.v4_length);
         }
         let (first, mtu) = (&paths[0], Some(route_mtu));
-        at_ingress += &route(&viewer.v4_prefix(), &viewer.v6_prefix(), &first.near, &first.far, mtu);
-        at_egress += &route(&source.v4_prefix(), &source.v6_prefix(), &first.far, &first.near, mtu);
+        at_ingress += &route(
+            &viewer.v4_prefix(),
+            &viewer.v6_prefix(),
+            &first.near,
+            &first.far,
+            mtu,
+        );
+        at_egress += &route(
+            &source.v4_prefix(),
+            &source.v6_prefix(),
+            &first.far,
+            &first.near,
+            mtu,
+        );
         let mut at_viewer = connect(&viewer.far, &viewer.near, viewer.v4_length);
         at_viewer += &route("0.0.0.0/0", "::/0", &viewer.far, &viewer.near, None);
         self.source.ip(&at_source)?;
@@ -246,9 +281,20 @@ impl Lab {
     /// Every frame is one packet with its checksums in place: the emulator and XDP programs see packets as a wire would
     /// carry them. The hosts receive with GRO, which also makes their end of a veth pair accept what XDP redirects.
     fn set_offloads(&self) -> Result<()> {
-        const OFF: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", false)];
-        const HOST: [(&str, bool); 4] = [("tx", false), ("tso", false), ("gso", false), ("gro", true)];
-        let Addressing { source, paths, viewer, .. } = &self.addressing;
+        const OFF: [(&str, bool); 4] = [
+            ("tx", false),
+            ("tso", false),
+            ("gso", false),
+            ("gro", false),
+        ];
+        const HOST: [(&str, bool); 4] =
+            [("tx", false), ("tso", false), ("gso", false), ("gro", true)];
+        let Addressing {
+            source,
+            paths,
+            viewer,
+            ..
+        } = &self.addressing;
         self.source.offloads(&source.near.device, &HOST)?;
         self.ingress.offloads(&source.far.device, &OFF)?;
         for (path, id) in paths.iter().zip(self.paths()) {
@@ -289,7 +335,15 @@ fn veth(end: &End, peer: &str, peers_namespace: &Namespace) -> String {
 /// Addresses of one end, and neighbour entries for the other that never expire: no packet waits for an answer that a
 /// lossy link swallows.
 fn connect(end: &End, peer: &End, v4_length: u8) -> String {
-    let (End { device, v4, v6, .. }, End { v4: peer_v4, v6: peer_v6, mac, .. }) = (end, peer);
+    let (
+        End { device, v4, v6, .. },
+        End {
+            v4: peer_v4,
+            v6: peer_v6,
+            mac,
+            ..
+        },
+    ) = (end, peer);
     format!(
         "link set {device} up
 addr add {v4}/{v4_length} dev {device}
@@ -302,8 +356,9 @@ neigh replace {peer_v6} lladdr {mac} nud permanent dev {device}
 
 fn route(v4: &str, v6: &str, end: &End, via: &End, mtu: Option<u32>) -> String {
     // Forwarded IPv6 respects a route's MTU only when it is locked.
-    let (v4_mtu, v6_mtu) =
-        mtu.map(|mtu| (format!("mtu {mtu}"), format!("mtu lock {mtu}"))).unwrap_or_default();
+    let (v4_mtu, v6_mtu) = mtu
+        .map(|mtu| (format!("mtu {mtu}"), format!("mtu lock {mtu}")))
+        .unwrap_or_default();
     let End { device, .. } = end;
     format!(
         "route add {v4} via {} dev {device} {v4_mtu}\nroute add {v6} via {} dev {device} {v6_mtu}\n",

@@ -70,8 +70,18 @@ impl Stream {
     pub fn of_every_kind(packets: u64, rate_pps: u32, payload_bytes: usize) -> Vec<Stream> {
         use Kind::*;
         let kinds = [UdpConnected, UdpUnconnected, UdpDf, UdpGso, Tcp, Icmp];
-        let pairs = kinds.into_iter().flat_map(|kind| [(kind, Family::Ipv4), (kind, Family::Ipv6)]);
-        pairs.map(|(kind, family)| Stream { kind, family, packets, rate_pps, payload_bytes }).collect()
+        let pairs = kinds
+            .into_iter()
+            .flat_map(|kind| [(kind, Family::Ipv4), (kind, Family::Ipv6)]);
+        pairs
+            .map(|(kind, family)| Stream {
+                kind,
+                family,
+                packets,
+                rate_pps,
+                payload_bytes,
+            })
+            .collect()
     }
 }
 
@@ -168,10 +178,21 @@ impl From<&Lab> for Endpoints {
 ///
 /// A receiver is done when its sender is and nothing came for `grace`, which should be longer than any delay in the
 /// network: it is what late copies are given to be seen. A requested `stop` ends the senders early.
-pub fn run(ends: &Endpoints, streams: &[Stream], grace: Duration, stop: &Stop) -> Result<Vec<StreamReport>> {
+pub fn run(
+    ends: &Endpoints,
+    streams: &[Stream],
+    grace: Duration,
+    stop: &Stop,
+) -> Result<Vec<StreamReport>> {
     for stream in streams {
-        ensure!(stream.payload_bytes >= MIN_PAYLOAD, "{stream}: a payload has at least {MIN_PAYLOAD} bytes");
-        ensure!(stream.rate_pps > 0, "{stream}: a rate of 0 packets a second never ends");
+        ensure!(
+            stream.payload_bytes >= MIN_PAYLOAD,
+            "{stream}: a payload has at least {MIN_PAYLOAD} bytes"
+        );
+        ensure!(
+            stream.rate_pps > 0,
+            "{stream}: a rate of 0 packets a second never ends"
+        );
     }
     // A socket belongs to the namespace that it was made in, whichever thread uses it.
     let receivers: Vec<Receiver> = ends.viewer.run(|| {
@@ -180,7 +201,10 @@ pub fn run(ends: &Endpoints, streams: &[Stream], grace: Duration, stop: &Stop) -
     })??;
     let senders: Vec<Sender> = ends.source.run(|| {
         let open = |((id, stream), receiver)| Sender::open(id, stream, receiver);
-        numbered(streams).zip(&receivers).map(open).collect::<Result<_>>()
+        numbered(streams)
+            .zip(&receivers)
+            .map(open)
+            .collect::<Result<_>>()
     })??;
     thread::scope(|scope| {
         let running: Vec<_> = (senders.into_iter().zip(receivers).zip(streams))
@@ -224,7 +248,9 @@ fn run_one(
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
-    thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+    thread
+        .join()
+        .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
 /// Numbers streams for their packets, and for ICMP, which has no ports.
@@ -287,7 +313,9 @@ impl Receiver {
     ) -> io::Result<u32> {
         match self {
             Receiver::Datagrams(receiver) => receiver.receive(ledger, grace, sender_is_done),
-            Receiver::Tcp(receiver) => receiver.receive(stream, ledger, grace, sender_is_done).map(|()| 0),
+            Receiver::Tcp(receiver) => receiver
+                .receive(stream, ledger, grace, sender_is_done)
+                .map(|()| 0),
         }
     }
 }

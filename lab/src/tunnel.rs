@@ -53,9 +53,13 @@ impl Ends {
             let file = folder.join(format!("{role}.toml"));
             fs::write(&file, config).with_context(|| format!("cannot write {}", file.display()))?;
             let log = folder.join(format!("{role}.log"));
-            let log = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+            let log =
+                File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
             let mut command = Command::new(binary);
-            command.args(["tunnel", role, "--config"]).arg(file).env("RUST_LOG", "warn");
+            command
+                .args(["tunnel", role, "--config"])
+                .arg(file)
+                .env("RUST_LOG", "warn");
             command.stdout(log.try_clone()?).stderr(log);
             Ok::<_, anyhow::Error>(Process::spawn(namespace, command)?)
         };
@@ -66,8 +70,14 @@ impl Ends {
              [[uplink]]\ninterface = \"{uplinks}\"\n",
             common("client")
         );
-        let processes = [start(server, "server", server_config)?, start(client, "client", client_config)?];
-        Ok(Ends { _processes: processes, folder: folder.to_owned() })
+        let processes = [
+            start(server, "server", server_config)?,
+            start(client, "client", client_config)?,
+        ];
+        Ok(Ends {
+            _processes: processes,
+            folder: folder.to_owned(),
+        })
     }
 
     /// The client's inner address, once its session has `paths` paths.
@@ -87,14 +97,23 @@ pub(crate) fn route_to_server(lab: &Lab) -> Result<()> {
     lab.egress().ip(&format!("addr add {SERVER}/32 dev lo"))?;
     let route = |(path, metric)| {
         let link = lab.path(path);
-        format!("route add default via {} dev {} metric {metric}\n", link.far.v4, link.near.device)
+        format!(
+            "route add default via {} dev {} metric {metric}\n",
+            link.far.v4, link.near.device
+        )
     };
-    Ok(lab.ingress().ip(&lab.paths().zip(100..).map(route).collect::<String>())?)
+    Ok(lab
+        .ingress()
+        .ip(&lab.paths().zip(100..).map(route).collect::<String>())?)
 }
 
 /// Waits until packets from `client` to `address` leave by `device`: before the tunnel is up, they may take another way.
 pub(crate) fn wait_for_route(client: &Namespace, address: Ipv4Addr, device: &str) -> Result<()> {
-    let route = || interface::route(address.into(), None).ok().filter(|route| route.interface == device);
+    let route = || {
+        interface::route(address.into(), None)
+            .ok()
+            .filter(|route| route.interface == device)
+    };
     wait_for(|| client.run(route).ok().flatten().map(drop))
 }
 

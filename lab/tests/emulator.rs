@@ -24,7 +24,12 @@ struct Bench {
 
 impl Bench {
     fn new(forward: LinkConfig, backward: LinkConfig) -> Self {
-        let lab = Topology { paths: 1, ..Topology::default() }.build().unwrap();
+        let lab = Topology {
+            paths: 1,
+            ..Topology::default()
+        }
+        .build()
+        .unwrap();
         let path = EmulatedPath {
             name: "path 1".into(),
             ingress_device: network_ingress(path()),
@@ -38,8 +43,18 @@ impl Bench {
     }
 
     fn ports(&self) -> (Port, Port) {
-        let near = self.lab.ingress().run(|| Port::open("path1")).unwrap().unwrap();
-        let far = self.lab.egress().run(|| Port::open("path1")).unwrap().unwrap();
+        let near = self
+            .lab
+            .ingress()
+            .run(|| Port::open("path1"))
+            .unwrap()
+            .unwrap();
+        let far = self
+            .lab
+            .egress()
+            .run(|| Port::open("path1"))
+            .unwrap()
+            .unwrap();
         (near, far)
     }
 }
@@ -49,7 +64,10 @@ fn path() -> PathId {
 }
 
 fn delay(ms: u64) -> LinkConfig {
-    LinkConfig { delay: Delay::Constant(Duration::from_millis(ms)), ..LinkConfig::default() }
+    LinkConfig {
+        delay: Delay::Constant(Duration::from_millis(ms)),
+        ..LinkConfig::default()
+    }
 }
 
 /// A frame of `length` bytes, distinguished by `number`, with `tags` before its EtherType.
@@ -63,14 +81,19 @@ fn frame(tags: &[u8], number: u8, length: usize) -> Vec<u8> {
 
 /// The next `count` frames of the experiment that arrive.
 fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
-    receive_timed(port, count).into_iter().map(|(_, bytes)| bytes).collect()
+    receive_timed(port, count)
+        .into_iter()
+        .map(|(_, bytes)| bytes)
+        .collect()
 }
 
 /// The same, with the time of their arrival.
 fn receive_timed(port: &mut Port, count: usize) -> Vec<(hawser_units::Instant, Vec<u8>)> {
     let (mut frames, began) = (Vec::new(), Instant::now());
     while frames.len() < count {
-        let left = DEADLINE.checked_sub(began.elapsed()).expect("all frames arrive before the deadline");
+        let left = DEADLINE
+            .checked_sub(began.elapsed())
+            .expect("all frames arrive before the deadline");
         ring::wait(&[port.receiver.as_fd()], Some(left)).unwrap();
         port.receiver.receive(|frame| {
             let frame = frame.unwrap();
@@ -87,7 +110,12 @@ fn receive_timed(port: &mut Port, count: usize) -> Vec<(hawser_units::Instant, V
 fn frames_arrive_as_they_were_sent() {
     let bench = Bench::new(delay(5), LinkConfig::default());
     let (mut near, mut far) = bench.ports();
-    let sent = [frame(&[], 1, 60), frame(&[], 2, 1514), frame(&VLAN_5, 3, 1518), frame(&VLAN_5, 4, 64)];
+    let sent = [
+        frame(&[], 1, 60),
+        frame(&[], 2, 1514),
+        frame(&VLAN_5, 3, 1518),
+        frame(&VLAN_5, 4, 64),
+    ];
 
     near.sender.send(&sent).unwrap();
     assert_eq!(receive(&mut far, sent.len()), sent);
@@ -114,11 +142,19 @@ fn a_frame_takes_the_delay_of_its_link() {
 #[test]
 fn schedules_begin_at_the_origin() {
     let cut = Span::new(Duration::ZERO, Duration::from_secs(3600)).unwrap();
-    let bench = Bench::new(LinkConfig { cuts: vec![cut], ..LinkConfig::default() }, LinkConfig::default());
+    let bench = Bench::new(
+        LinkConfig {
+            cuts: vec![cut],
+            ..LinkConfig::default()
+        },
+        LinkConfig::default(),
+    );
     let (near, mut far) = bench.ports();
 
     // The link was cut from its start; now that is an hour away.
-    bench.emulator.set_origin(ring::now() + Duration::from_secs(3600));
+    bench
+        .emulator
+        .set_origin(ring::now() + Duration::from_secs(3600));
     near.sender.send(&[frame(&[], 1, 100)]).unwrap();
 
     assert_eq!(receive(&mut far, 1), [frame(&[], 1, 100)]);
@@ -128,12 +164,28 @@ fn schedules_begin_at_the_origin() {
 fn a_checksum_left_to_the_device_is_completed_on_the_way() {
     let bench = Bench::new(delay(1), LinkConfig::default());
     let path = bench.lab.path(path());
-    bench.lab.ingress().offloads("path1", &[("tx", true)]).unwrap();
-    let sender = bench.lab.ingress().run(|| UdpSocket::bind((path.near.v4, 0))).unwrap().unwrap();
-    let receiver = bench.lab.egress().run(|| UdpSocket::bind((path.far.v4, 0))).unwrap().unwrap();
+    bench
+        .lab
+        .ingress()
+        .offloads("path1", &[("tx", true)])
+        .unwrap();
+    let sender = bench
+        .lab
+        .ingress()
+        .run(|| UdpSocket::bind((path.near.v4, 0)))
+        .unwrap()
+        .unwrap();
+    let receiver = bench
+        .lab
+        .egress()
+        .run(|| UdpSocket::bind((path.far.v4, 0)))
+        .unwrap()
+        .unwrap();
     receiver.set_read_timeout(Some(DEADLINE)).unwrap();
 
-    sender.send_to(b"an odd number of bytes!", receiver.local_addr().unwrap()).unwrap();
+    sender
+        .send_to(b"an odd number of bytes!", receiver.local_addr().unwrap())
+        .unwrap();
 
     let mut buffer = [0; 64];
     let length = receiver.recv(&mut buffer).unwrap();
@@ -147,19 +199,29 @@ fn a_frame_too_large_is_dropped_and_makes_the_run_invalid() {
     bench.lab.network().ip("link set in1 mtu 9000").unwrap();
     let (near, mut far) = bench.ports();
 
-    near.sender.send(&[frame(&[], 1, MAX_FRAME + 1), frame(&[], 2, 1514)]).unwrap();
+    near.sender
+        .send(&[frame(&[], 1, MAX_FRAME + 1), frame(&[], 2, 1514)])
+        .unwrap();
 
     assert_eq!(receive(&mut far, 1)[0], frame(&[], 2, 1514));
     let health = bench.emulator.stop().unwrap().health;
     assert_eq!(health.too_large, 1);
     assert!(
-        health.invalid_because().iter().any(|reason| reason.contains("larger than the emulator carries"))
+        health
+            .invalid_because()
+            .iter()
+            .any(|reason| reason.contains("larger than the emulator carries"))
     );
 }
 
 #[test]
 fn a_device_that_is_missing_is_named() {
-    let lab = Topology { paths: 1, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        paths: 1,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     let path = EmulatedPath {
         name: "path 1".into(),
         ingress_device: "nowhere".into(),
@@ -176,7 +238,10 @@ fn the_self_test_measures_rate_and_delay() {
     let test = self_test(0.3).unwrap();
 
     let names: Vec<_> = test.cases.iter().map(|case| case.name.as_str()).collect();
-    assert_eq!(names, ["emulator/rate", "emulator/table1", "emulator/delay"]);
+    assert_eq!(
+        names,
+        ["emulator/rate", "emulator/table1", "emulator/delay"]
+    );
     assert!(test.cases[1].metrics.get("rate_mbps").unwrap() > 0.0);
     assert!(test.cases[2].metrics.get("delay_error_p50_ms").unwrap() >= 0.0);
 }

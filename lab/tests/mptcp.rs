@@ -22,14 +22,25 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn each_home_has_its_path_in_both_directions() {
     let lab = lab();
     bridge_paths(&lab);
-    let source = lab.source().run(|| UdpSocket::bind((lab.source_v4(), 0))).unwrap().unwrap();
-    let homes: Vec<Ipv4Addr> =
-        std::iter::once(lab.viewer_v4()).chain(lab.addressing().homes.iter().copied()).collect();
+    let source = lab
+        .source()
+        .run(|| UdpSocket::bind((lab.source_v4(), 0)))
+        .unwrap()
+        .unwrap();
+    let homes: Vec<Ipv4Addr> = std::iter::once(lab.viewer_v4())
+        .chain(lab.addressing().homes.iter().copied())
+        .collect();
     for (home, taken) in homes.into_iter().zip(lab.paths()) {
-        let viewer = lab.viewer().run(|| UdpSocket::bind((home, 0))).unwrap().unwrap();
+        let viewer = lab
+            .viewer()
+            .run(|| UdpSocket::bind((home, 0)))
+            .unwrap()
+            .unwrap();
         let before = carried(&lab);
         let packet = [0; 1000];
-        viewer.send_to(&packet, source.local_addr().unwrap()).unwrap();
+        viewer
+            .send_to(&packet, source.local_addr().unwrap())
+            .unwrap();
         let (length, from) = source.recv_from(&mut [0; 2000]).unwrap();
         source.send_to(&packet[..length], from).unwrap();
         viewer.recv_from(&mut [0; 2000]).unwrap();
@@ -48,7 +59,10 @@ fn a_stream_uses_every_path_and_survives_the_loss_of_one() {
     let directory = tempfile::tempdir().unwrap();
     let frames = directory.path().join("frames.csv");
     let stop = AtomicBool::new(false);
-    let publisher = lab.source().run(|| Publisher::open(&publishing(&lab)).unwrap()).unwrap();
+    let publisher = lab
+        .source()
+        .run(|| Publisher::open(&publishing(&lab)).unwrap())
+        .unwrap();
     let watching = hawser_view::Config {
         mptcp: true,
         timeline: Some(frames.clone()),
@@ -59,26 +73,48 @@ fn a_stream_uses_every_path_and_survives_the_loss_of_one() {
     thread::scope(|scope| {
         let _stop = StopOnDrop(&stop);
         scope.spawn(|| publisher.run(&stop).unwrap());
-        let viewer = scope.spawn(|| lab.viewer().run(|| hawser_view::watch(&watching, &stop)).unwrap());
+        let viewer = scope.spawn(|| {
+            lab.viewer()
+                .run(|| hawser_view::watch(&watching, &stop))
+                .unwrap()
+        });
 
-        wait_until("each path carries the stream", || carried(&lab).iter().all(|path| path.0 > 500_000));
+        wait_until("each path carries the stream", || {
+            carried(&lab).iter().all(|path| path.0 > 500_000)
+        });
         cut(&lab, PathId::all().next().unwrap());
         let before = arrived();
         wait_until("frames arrive without path 1", || arrived() > before + 50);
 
         stop.store(true, Ordering::Relaxed);
         let summary = viewer.join().unwrap().unwrap();
-        assert_eq!((summary.connections, summary.frames_damaged, summary.protocol_errors), (1, 0, 0));
+        assert_eq!(
+            (
+                summary.connections,
+                summary.frames_damaged,
+                summary.protocol_errors
+            ),
+            (1, 0, 0)
+        );
     });
 }
 
 fn lab() -> Lab {
-    Topology { homes: true, ..Topology::default() }.build().unwrap()
+    Topology {
+        homes: true,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap()
 }
 
 /// A stream that needs most of the paths.
 fn publishing(lab: &Lab) -> hawser_publish::Config {
-    let source = Source::Synthetic(Synthetic { seed: 1, points: 20_000, seconds: 1.0 });
+    let source = Source::Synthetic(Synthetic {
+        seed: 1,
+        points: 20_000,
+        seconds: 1.0,
+    });
     hawser_publish::Config {
         mptcp: true,
         listen: (lab.source_v4(), 14748).into(),
@@ -107,14 +143,29 @@ fn slow_paths(lab: &Lab) -> Vec<EmulatedPath> {
 fn cut(lab: &Lab, path: PathId) {
     let Link { near, far, .. } = lab.path(path);
     for (edge, own, other) in [(lab.ingress(), near, far), (lab.egress(), far, near)] {
-        edge.ip(&format!("neigh replace {} lladdr 02:ff:ff:ff:ff:ff dev {}", other.v4, own.device)).unwrap();
+        edge.ip(&format!(
+            "neigh replace {} lladdr 02:ff:ff:ff:ff:ff dev {}",
+            other.v4, own.device
+        ))
+        .unwrap();
     }
 }
 
 /// Bytes that each path has carried to the viewer and to the source.
 fn carried(lab: &Lab) -> Vec<(u64, u64)> {
-    let received = |device: &str| counters::of_device(lab.network(), device).unwrap().received_bytes;
-    lab.paths().map(|path| (received(&network_ingress(path)), received(&network_egress(path)))).collect()
+    let received = |device: &str| {
+        counters::of_device(lab.network(), device)
+            .unwrap()
+            .received_bytes
+    };
+    lab.paths()
+        .map(|path| {
+            (
+                received(&network_ingress(path)),
+                received(&network_egress(path)),
+            )
+        })
+        .collect()
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {

@@ -21,22 +21,44 @@ use std::{env, fs, process, thread};
 fn both_ip_versions_cross_the_default_path() {
     let lab = Topology::default().build().unwrap();
     bridge_paths(&lab);
-    assert_eq!(echo(&lab, lab.viewer_v4().into()), IpAddr::from(lab.source_v4()));
-    assert_eq!(echo(&lab, lab.viewer_v6().into()), IpAddr::from(lab.source_v6()));
+    assert_eq!(
+        echo(&lab, lab.viewer_v4().into()),
+        IpAddr::from(lab.source_v4())
+    );
+    assert_eq!(
+        echo(&lab, lab.viewer_v6().into()),
+        IpAddr::from(lab.source_v6())
+    );
 }
 
 #[test]
 fn a_packet_that_would_not_fit_with_encapsulation_is_refused_with_the_routes_mtu() {
-    let lab = Topology { paths: 1, route_mtu: 1400, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        paths: 1,
+        route_mtu: 1400,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     bridge_paths(&lab);
-    for (viewer, headers) in [(IpAddr::from(lab.viewer_v4()), 28), (lab.viewer_v6().into(), 48)] {
-        let socket = lab.source().run(|| UdpSocket::bind(any(viewer))).unwrap().unwrap();
+    for (viewer, headers) in [
+        (IpAddr::from(lab.viewer_v4()), 28),
+        (lab.viewer_v6().into(), 48),
+    ] {
+        let socket = lab
+            .source()
+            .run(|| UdpSocket::bind(any(viewer)))
+            .unwrap()
+            .unwrap();
         set_mtu_discovery(&socket, viewer.is_ipv6(), MtuDiscovery::Do).unwrap();
         socket.connect((viewer, 9)).unwrap();
         let too_large = vec![0; 1401 - headers];
         // The first is sent, the edge's answer sets the path's MTU, and then it is the socket that refuses.
-        let refused =
-            || socket.send(&too_large).is_err_and(|error| error.raw_os_error() == Some(nix::libc::EMSGSIZE));
+        let refused = || {
+            socket
+                .send(&too_large)
+                .is_err_and(|error| error.raw_os_error() == Some(nix::libc::EMSGSIZE))
+        };
         wait_until("the edge reports its MTU", refused);
         // A send first returns what the network has answered to earlier ones.
         wait_until("what fits is sent", || socket.send(&too_large[1..]).is_ok());
@@ -45,23 +67,45 @@ fn a_packet_that_would_not_fit_with_encapsulation_is_refused_with_the_routes_mtu
 
 #[test]
 fn two_labs_at_once_do_not_meet() {
-    let labs = [(); 2].map(|()| Topology { paths: 8, ..Topology::default() }.build().unwrap());
+    let labs = [(); 2].map(|()| {
+        Topology {
+            paths: 8,
+            ..Topology::default()
+        }
+        .build()
+        .unwrap()
+    });
     bridge_paths(&labs[0]);
     let viewer = IpAddr::from(labs[0].viewer_v4());
     echo(&labs[0], viewer);
-    let listener = labs[1].viewer().run(|| TcpListener::bind((viewer, 0))).unwrap().unwrap();
+    let listener = labs[1]
+        .viewer()
+        .run(|| TcpListener::bind((viewer, 0)))
+        .unwrap()
+        .unwrap();
     let address = listener.local_addr().unwrap();
-    let refused = labs[0].source().run(|| TcpStream::connect(address).unwrap_err()).unwrap();
+    let refused = labs[0]
+        .source()
+        .run(|| TcpStream::connect(address).unwrap_err())
+        .unwrap();
     assert_eq!(refused.kind(), ErrorKind::ConnectionRefused);
 }
 
 #[test]
 fn a_controller_reaches_both_edges_past_the_paths() {
-    let lab = Topology { control: true, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        control: true,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     let links = lab.addressing().control.as_ref().unwrap();
     for (link, edge) in links.iter().zip([lab.ingress(), lab.egress()]) {
         let controller = lab.control().unwrap();
-        let listener = controller.run(|| TcpListener::bind((link.near.v4, 0))).unwrap().unwrap();
+        let listener = controller
+            .run(|| TcpListener::bind((link.near.v4, 0)))
+            .unwrap()
+            .unwrap();
         let address = listener.local_addr().unwrap();
         let node = edge.run(|| TcpStream::connect(address)).unwrap().unwrap();
         assert_eq!(node.local_addr().unwrap().ip(), IpAddr::from(link.far.v4));
@@ -70,28 +114,60 @@ fn a_controller_reaches_both_edges_past_the_paths() {
 
 #[test]
 fn a_dropped_lab_leaves_nothing() {
-    let lab = Topology { control: true, homes: true, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        control: true,
+        homes: true,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     let id = lab.id().to_owned();
-    let mut orphan = lab.viewer().command("sleep").unwrap().arg("1000").spawn().unwrap();
+    let mut orphan = lab
+        .viewer()
+        .command("sleep")
+        .unwrap()
+        .arg("1000")
+        .spawn()
+        .unwrap();
     let mut child = Process::spawn(lab.source(), sleep()).unwrap();
     fs::create_dir_all(lab.pins("ingress")).unwrap();
     drop(lab);
-    assert_eq!(orphan.wait().unwrap().signal(), Some(Signal::SIGKILL as i32));
-    assert_eq!(child.ended().unwrap().unwrap().signal(), Some(Signal::SIGKILL as i32));
+    assert_eq!(
+        orphan.wait().unwrap().signal(),
+        Some(Signal::SIGKILL as i32)
+    );
+    assert_eq!(
+        child.ended().unwrap().unwrap().signal(),
+        Some(Signal::SIGKILL as i32)
+    );
     assert_nothing_left(&id);
 }
 
 #[test]
 fn a_child_is_asked_before_it_is_killed() {
-    let lab = Topology { paths: 1, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        paths: 1,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     let obedient = Process::spawn(lab.source(), sleep()).unwrap();
     let status = obedient.stop(Duration::from_secs(60)).unwrap();
     assert_eq!(status.signal(), Some(Signal::SIGTERM as i32));
 
     let mut stubborn = Command::new("sh");
-    stubborn.args(["-c", "trap '' TERM; echo ready; while :; do sleep 1000; done"]).stdout(Stdio::piped());
+    stubborn
+        .args([
+            "-c",
+            "trap '' TERM; echo ready; while :; do sleep 1000; done",
+        ])
+        .stdout(Stdio::piped());
     let mut stubborn = Process::spawn(lab.source(), stubborn).unwrap();
-    let ready = BufReader::new(stubborn.stdout().unwrap()).lines().next().unwrap().unwrap();
+    let ready = BufReader::new(stubborn.stdout().unwrap())
+        .lines()
+        .next()
+        .unwrap()
+        .unwrap();
     assert_eq!(ready, "ready");
     let status = stubborn.stop(Duration::from_millis(1)).unwrap();
     assert_eq!(status.signal(), Some(Signal::SIGKILL as i32));
@@ -107,7 +183,12 @@ fn what_a_killed_lab_left_is_cleared_by_the_next() {
     wait_until("the child dies with its parent", || !is_running(child));
     assert!(is_running(orphan));
     assert_eq!(Namespace::named(&format!("hawser-{id}-")).len(), 5);
-    let next = Topology { paths: 1, ..Topology::default() }.build().unwrap();
+    let next = Topology {
+        paths: 1,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     assert!(!is_running(orphan));
     assert_nothing_left(&id);
     assert_eq!(Namespace::named(&format!("hawser-{}-", next.id())).len(), 5);
@@ -119,7 +200,10 @@ fn an_interrupted_lab_takes_itself_down() {
     let mut holder = start_holder("an_interrupted_lab_takes_itself_down");
     let Held { id, child, orphan } = read_held(&mut holder);
     clear_abandoned().unwrap();
-    assert!(is_running(orphan), "a lab whose owner lives must not be cleared");
+    assert!(
+        is_running(orphan),
+        "a lab whose owner lives must not be cleared"
+    );
     kill(pid(holder.id()), Signal::SIGINT).unwrap();
     assert!(holder.wait().unwrap().success());
     assert!(!is_running(child) && !is_running(orphan));
@@ -138,7 +222,12 @@ struct Held {
 /// The test program runs itself again, to have a process that it can kill.
 fn start_holder(test: &str) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]).env(HOLD, "1").stdout(Stdio::piped()).spawn().unwrap()
+    command
+        .args(["--exact", test, "--nocapture"])
+        .env(HOLD, "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
 }
 
 fn hold_a_lab_if_asked() {
@@ -146,21 +235,43 @@ fn hold_a_lab_if_asked() {
         return;
     }
     let stop = Stop::on_signals().unwrap();
-    let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        paths: 2,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     fs::create_dir_all(lab.pins("egress")).unwrap();
     let child = Process::spawn(lab.viewer(), sleep()).unwrap();
-    let orphan = lab.ingress().command("sleep").unwrap().arg("1000").spawn().unwrap();
+    let orphan = lab
+        .ingress()
+        .command("sleep")
+        .unwrap()
+        .arg("1000")
+        .spawn()
+        .unwrap();
     println!("\nholding {} {} {}", lab.id(), child.id(), orphan.id());
-    assert!(stop.sleep(Duration::from_secs(60)), "nobody asked the holder to stop");
+    assert!(
+        stop.sleep(Duration::from_secs(60)),
+        "nobody asked the holder to stop"
+    );
     drop(lab);
     process::exit(0);
 }
 
 fn read_held(holder: &mut Child) -> Held {
-    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines().map(Result::unwrap);
-    let line = lines.find(|line| line.starts_with("holding ")).expect("the holder says what it holds");
+    let mut lines = BufReader::new(holder.stdout.take().unwrap())
+        .lines()
+        .map(Result::unwrap);
+    let line = lines
+        .find(|line| line.starts_with("holding "))
+        .expect("the holder says what it holds");
     let words: Vec<&str> = line.split(' ').collect();
-    Held { id: words[1].to_owned(), child: words[2].parse().unwrap(), orphan: words[3].parse().unwrap() }
+    Held {
+        id: words[1].to_owned(),
+        child: words[2].parse().unwrap(),
+        orphan: words[3].parse().unwrap(),
+    }
 }
 
 fn assert_nothing_left(id: &str) {
@@ -173,9 +284,17 @@ fn assert_nothing_left(id: &str) {
 
 /// Sends a line to the viewer and back over TCP; returns the source's address as the viewer saw it.
 fn echo(lab: &Lab, viewer: IpAddr) -> IpAddr {
-    let listener = lab.viewer().run(|| TcpListener::bind((viewer, 0))).unwrap().unwrap();
+    let listener = lab
+        .viewer()
+        .run(|| TcpListener::bind((viewer, 0)))
+        .unwrap()
+        .unwrap();
     let address = listener.local_addr().unwrap();
-    let mut near = lab.source().run(|| TcpStream::connect(address)).unwrap().unwrap();
+    let mut near = lab
+        .source()
+        .run(|| TcpStream::connect(address))
+        .unwrap()
+        .unwrap();
     let (mut far, peer) = listener.accept().unwrap();
     let mut line = [0; 5];
     near.write_all(b"there").unwrap();

@@ -21,15 +21,31 @@ fn everything_arrives_once_over_a_network_without_faults() {
     assert_eq!(reports.len(), 12);
     for report in reports {
         assert!(report.is_complete(), "{report:?}");
-        assert_eq!((report.sent, report.missing, report.duplicates), (2000, 0, 0), "{report:?}");
-        assert_eq!((report.reordered, report.receiver_overflow), (0, 0), "{report:?}");
-        assert_eq!(report.retransmissions.is_some(), report.stream.kind == Kind::Tcp);
+        assert_eq!(
+            (report.sent, report.missing, report.duplicates),
+            (2000, 0, 0),
+            "{report:?}"
+        );
+        assert_eq!(
+            (report.reordered, report.receiver_overflow),
+            (0, 0),
+            "{report:?}"
+        );
+        assert_eq!(
+            report.retransmissions.is_some(),
+            report.stream.kind == Kind::Tcp
+        );
     }
 }
 
 #[test]
 fn reports_agree_with_the_network_on_losses_and_copies() {
-    let lab = Topology { paths: 1, ..Topology::default() }.build().unwrap();
+    let lab = Topology {
+        paths: 1,
+        ..Topology::default()
+    }
+    .build()
+    .unwrap();
     let path = PathId::try_from(0).unwrap();
     let share = |share| Probability::try_from(share).unwrap();
     let emulated = EmulatedPath {
@@ -51,22 +67,46 @@ fn reports_agree_with_the_network_on_losses_and_copies() {
     let [mut sent, mut missing, mut duplicates] = [0; 3];
     for report in &reports {
         assert_eq!(report.received + report.missing, report.sent, "{report:?}");
-        assert_eq!((report.corrupt, report.receiver_overflow), (0, 0), "{report:?}");
-        (sent, missing, duplicates) =
-            (sent + report.sent, missing + report.missing, duplicates + report.duplicates);
+        assert_eq!(
+            (report.corrupt, report.receiver_overflow),
+            (0, 0),
+            "{report:?}"
+        );
+        (sent, missing, duplicates) = (
+            sent + report.sent,
+            missing + report.missing,
+            duplicates + report.duplicates,
+        );
     }
     assert!(missing > 0 && duplicates > 0);
     // The edges themselves say a few words, such as multicast reports, that the link may have lost or copied.
     let others = link.offered - sent;
-    assert!((missing..=missing + others).contains(&link.dropped()), "{missing} {link:?}");
-    assert!((duplicates..=duplicates + others).contains(&link.duplicated), "{duplicates} {link:?}");
+    assert!(
+        (missing..=missing + others).contains(&link.dropped()),
+        "{missing} {link:?}"
+    );
+    assert!(
+        (duplicates..=duplicates + others).contains(&link.duplicated),
+        "{duplicates} {link:?}"
+    );
 }
 
 #[test]
 fn what_a_cut_network_swallows_is_missing() {
     let lab = Topology::default().build().unwrap();
-    for report in run(&Endpoints::from(&lab), &datagrams(100, 2000, 100), GRACE, &Stop::default()).unwrap() {
-        assert_eq!((report.sent, report.received, report.missing), (100, 0, 100), "{report:?}");
+    for report in run(
+        &Endpoints::from(&lab),
+        &datagrams(100, 2000, 100),
+        GRACE,
+        &Stop::default(),
+    )
+    .unwrap()
+    {
+        assert_eq!(
+            (report.sent, report.received, report.missing),
+            (100, 0, 100),
+            "{report:?}"
+        );
         assert_eq!(report.first_missing, (0..16).collect::<Vec<_>>());
         assert!(!report.is_complete());
     }
@@ -78,7 +118,13 @@ fn a_requested_stop_ends_the_senders() {
     bridge_paths(&lab);
     let stop = Stop::default();
     stop.request();
-    for report in run(&Endpoints::from(&lab), &Stream::of_every_kind(100_000, 10, 100), GRACE, &stop).unwrap()
+    for report in run(
+        &Endpoints::from(&lab),
+        &Stream::of_every_kind(100_000, 10, 100),
+        GRACE,
+        &stop,
+    )
+    .unwrap()
     {
         assert_eq!((report.sent, report.missing), (0, 0), "{report:?}");
     }

@@ -192,7 +192,12 @@ impl Bbr {
 
     fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64) {
         let is_it = |packet: &Sent| packet.number == number && packet.at == sent;
-        let Some(packet) = self.sent.iter().position(is_it).and_then(|index| self.sent.remove(index)) else {
+        let Some(packet) = self
+            .sent
+            .iter()
+            .position(is_it)
+            .and_then(|index| self.sent.remove(index))
+        else {
             return;
         };
         self.in_flight = self.in_flight.saturating_sub(packet.bytes);
@@ -201,21 +206,31 @@ impl Bbr {
         self.delivery.bytes += bytes;
         self.delivery.acknowledged += bytes;
         self.delivery.at = Some(now);
-        if self.delivery.newest.is_none_or(|newest| packet.at >= newest.at) {
+        if self
+            .delivery
+            .newest
+            .is_none_or(|newest| packet.at >= newest.at)
+        {
             self.delivery.flight_began = Some(packet.at);
             self.delivery.newest = Some(packet);
         }
     }
 
     fn sample(&mut self, now: Instant) {
-        let Some(packet) = self.delivery.newest.take() else { return };
+        let Some(packet) = self.delivery.newest.take() else {
+            return;
+        };
         let rtt = now.saturating_duration_since(packet.at);
         self.min_rtt[0] = Some(self.min_rtt[0].map_or(rtt, |least| least.min(rtt)));
         let delivered = self.delivery.bytes - packet.delivered;
         let sending = packet.at.saturating_duration_since(packet.flight_began);
         let arriving = now.saturating_duration_since(packet.delivered_at);
         let interval = sending.max(arriving).as_secs_f64();
-        let rate = if interval > 0.0 { delivered as f64 / interval } else { 0.0 };
+        let rate = if interval > 0.0 {
+            delivered as f64 / interval
+        } else {
+            0.0
+        };
         self.round.bandwidth = self.round.bandwidth.max(rate);
         self.round.in_flight = self.round.in_flight.max(packet.in_flight);
         self.round.is_limited |= packet.is_limited;
@@ -282,8 +297,11 @@ impl Bbr {
             self.long_bound = round.in_flight.saturating_add(round.in_flight / 4);
         }
         let grew = self.bandwidth() >= self.full * FULL_GROWTH;
-        (self.full, self.full_rounds) =
-            if grew { (self.bandwidth(), 0) } else { (self.full, self.full_rounds + 1) };
+        (self.full, self.full_rounds) = if grew {
+            (self.bandwidth(), 0)
+        } else {
+            (self.full, self.full_rounds + 1)
+        };
         if self.full_rounds >= FULL_ROUNDS {
             self.begin_cycle(now);
         }
@@ -345,7 +363,10 @@ impl Bbr {
     fn decide(&mut self, acknowledged: u64) {
         let (pacing, gain) = self.gains();
         let bandwidth = self.bandwidth().min(self.bandwidth_bound);
-        let Some(rtt) = self.min_rtt().filter(|rtt| bandwidth > 0.0 && !rtt.is_zero()) else {
+        let Some(rtt) = self
+            .min_rtt()
+            .filter(|rtt| bandwidth > 0.0 && !rtt.is_zero())
+        else {
             return;
         };
         // A burst may wait at the sender and an acknowledgement at the receiver without anything being congested.
@@ -354,7 +375,11 @@ impl Bbr {
         let target = self.bdp(gain) + 3 * quantum.clamp(LEAST_PACKETS * self.packet, MOST_QUANTUM);
         self.window = (self.window + acknowledged).min(target.max(INITIAL_WINDOW));
         let burst = self.window as f64 / (rtt.as_secs_f64() * BURST);
-        self.pacing = if self.is_filled { rate } else { rate.max(burst) };
+        self.pacing = if self.is_filled {
+            rate
+        } else {
+            rate.max(burst)
+        };
         let bound = match self.phase {
             Phase::Startup | Phase::Drain { .. } => u64::MAX,
             Phase::Refill | Phase::Up => self.long_bound,
@@ -366,7 +391,9 @@ impl Bbr {
     /// Bytes that fill the path `gain` times.
     fn bdp(&self, gain: f64) -> u64 {
         match self.min_rtt() {
-            Some(rtt) => (gain * self.bandwidth().min(self.bandwidth_bound) * rtt.as_secs_f64()) as u64,
+            Some(rtt) => {
+                (gain * self.bandwidth().min(self.bandwidth_bound) * rtt.as_secs_f64()) as u64
+            }
             None => INITIAL_WINDOW,
         }
     }
@@ -403,7 +430,10 @@ impl Controller for Bbr {
             delivered: self.delivery.bytes,
             delivered_at: self.delivery.at.unwrap_or(now),
             flight_began: self.delivery.flight_began.unwrap_or(now),
-            is_limited: self.delivery.limited_until.is_some_and(|until| self.delivery.bytes <= until),
+            is_limited: self
+                .delivery
+                .limited_until
+                .is_some_and(|until| self.delivery.bytes <= until),
         });
     }
 
@@ -419,7 +449,13 @@ impl Controller for Bbr {
         self.acknowledge(now, sent, bytes, pn);
     }
 
-    fn on_end_acks(&mut self, now: Instant, in_flight: u64, app_limited: bool, _largest: Option<u64>) {
+    fn on_end_acks(
+        &mut self,
+        now: Instant,
+        in_flight: u64,
+        app_limited: bool,
+        _largest: Option<u64>,
+    ) {
         self.in_flight = in_flight;
         if app_limited {
             self.delivery.limited_until = Some(self.delivery.bytes + in_flight);
@@ -450,7 +486,9 @@ impl Controller for Bbr {
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, _now: Instant) {
-        let Some(index) = self.sent.iter().position(|packet| packet.number == pn) else { return };
+        let Some(index) = self.sent.iter().position(|packet| packet.number == pn) else {
+            return;
+        };
         self.sent.remove(index);
         self.in_flight = self.in_flight.saturating_sub(lost_bytes.into());
         self.round.lost += u64::from(lost_bytes);
@@ -468,7 +506,8 @@ impl Controller for Bbr {
         let mut metrics = ControllerMetrics::default();
         metrics.congestion_window = self.window;
         metrics.pacing_rate = Some(self.pacing as u64);
-        metrics.bandwidth_estimate = (self.bandwidth() > 0.0).then(|| (self.bandwidth() * 8.0) as u64);
+        metrics.bandwidth_estimate =
+            (self.bandwidth() > 0.0).then(|| (self.bandwidth() * 8.0) as u64);
         metrics
     }
 

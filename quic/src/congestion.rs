@@ -26,8 +26,16 @@ impl Congestion {
     }
 
     /// Controllers of another kind, or of another clock.
-    pub fn new(inner: Factory, live: Arc<Live>, clock: impl Fn() -> Instant + Send + Sync + 'static) -> Self {
-        Congestion { inner, live, clock: Arc::new(clock) }
+    pub fn new(
+        inner: Factory,
+        live: Arc<Live>,
+        clock: impl Fn() -> Instant + Send + Sync + 'static,
+    ) -> Self {
+        Congestion {
+            inner,
+            live,
+            clock: Arc::new(clock),
+        }
     }
 }
 
@@ -48,7 +56,9 @@ impl ControllerFactory for Congestion {
 
 impl fmt::Debug for Congestion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Congestion").field("live", &self.live).finish_non_exhaustive()
+        f.debug_struct("Congestion")
+            .field("live", &self.live)
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +75,8 @@ struct Probing {
 impl Probing {
     fn publish(&self) {
         let metrics = self.inner.metrics();
-        self.live.decided(self.inner.window(), metrics.bandwidth_estimate);
+        self.live
+            .decided(self.inner.window(), metrics.bandwidth_estimate);
     }
 }
 
@@ -104,9 +115,11 @@ impl Controller for Probing {
         app_limited: bool,
         largest_packet_num_acked: Option<u64>,
     ) {
-        self.inner.on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
+        self.inner
+            .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         self.publish();
-        self.live.acknowledged(now, self.newest_acknowledged.take(), in_flight);
+        self.live
+            .acknowledged(now, self.newest_acknowledged.take(), in_flight);
     }
 
     fn on_congestion_event(
@@ -152,7 +165,8 @@ impl Controller for Probing {
         ack_eliciting_threshold: u64,
         requested_max_ack_delay: std::time::Duration,
     ) {
-        self.inner.on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
+        self.inner
+            .on_ack_frequency_update(ack_eliciting_threshold, requested_max_ack_delay);
     }
 
     fn window(&self) -> u64 {

@@ -119,7 +119,10 @@ impl Live {
     pub(crate) fn window_at(&self, now: Instant) -> u64 {
         let window = self.window.load(Relaxed);
         let full = self.in_flight.load(Relaxed) + self.packet.load(Relaxed);
-        if full > window && self.is_silent(now) && self.elapsed(now, &self.sent_at_ns) >= PROBE_INTERVAL {
+        if full > window
+            && self.is_silent(now)
+            && self.elapsed(now, &self.sent_at_ns) >= PROBE_INTERVAL
+        {
             return full;
         }
         window
@@ -147,7 +150,8 @@ impl Live {
     /// A packet was declared lost. What is in flight is right again with the acknowledgement that follows.
     pub(crate) fn lost(&self, bytes: u16) {
         let in_flight = self.in_flight.load(Relaxed);
-        self.in_flight.store(in_flight.saturating_sub(bytes.into()), Relaxed);
+        self.in_flight
+            .store(in_flight.saturating_sub(bytes.into()), Relaxed);
         self.lost.fetch_add(1, Relaxed);
     }
 
@@ -172,10 +176,17 @@ impl Live {
         let (smoothed, variation, min) = match self.latest_ns.swap(rtt, Relaxed) {
             0 => (rtt, rtt / 2, rtt),
             _ => {
-                let (smoothed, variation) = (self.smoothed_ns.load(Relaxed), self.variation_ns.load(Relaxed));
+                let (smoothed, variation) = (
+                    self.smoothed_ns.load(Relaxed),
+                    self.variation_ns.load(Relaxed),
+                );
                 let deviation = smoothed.abs_diff(rtt);
                 let min = self.min_ns.load(Relaxed).min(rtt);
-                ((7 * smoothed + rtt) / 8, (3 * variation + deviation) / 4, min)
+                (
+                    (7 * smoothed + rtt) / 8,
+                    (3 * variation + deviation) / 4,
+                    min,
+                )
             }
         };
         self.smoothed_ns.store(smoothed, Relaxed);
@@ -196,7 +207,8 @@ impl Live {
     }
 
     fn elapsed(&self, now: Instant, figure: &AtomicU64) -> Duration {
-        now.saturating_duration_since(self.origin).saturating_sub(Duration::from_nanos(figure.load(Relaxed)))
+        now.saturating_duration_since(self.origin)
+            .saturating_sub(Duration::from_nanos(figure.load(Relaxed)))
     }
 
     fn ns(&self, at: Instant) -> u64 {
@@ -235,7 +247,10 @@ mod tests {
 
     fn room(live: &Live, now: Instant) -> u64 {
         let figures = live.figures(now);
-        figures.congestion_window.0.saturating_sub(figures.in_flight.0)
+        figures
+            .congestion_window
+            .0
+            .saturating_sub(figures.in_flight.0)
     }
 
     #[test]
@@ -259,7 +274,11 @@ mod tests {
         assert_eq!(room(&live, origin + 200 * MS), 0, "100 ms are no silence");
 
         live.acknowledged(origin + 210 * MS, Some(origin), 0);
-        assert_eq!(live.figures(origin + 900 * MS).unanswered, Duration::ZERO, "nothing is awaited");
+        assert_eq!(
+            live.figures(origin + 900 * MS).unanswered,
+            Duration::ZERO,
+            "nothing is awaited"
+        );
     }
 
     #[test]
@@ -268,7 +287,10 @@ mod tests {
         let live = full(origin);
         let (sent, heard) = (origin, origin + 600 * MS);
         live.acknowledged(heard, Some(sent), 2 * u64::from(PACKET));
-        assert_eq!(live.figures(heard).rtt.map(|rtt| rtt.smoothed), Some(600 * MS));
+        assert_eq!(
+            live.figures(heard).rtt.map(|rtt| rtt.smoothed),
+            Some(600 * MS)
+        );
         assert_eq!(room(&live, heard + 500 * MS), 0);
     }
 

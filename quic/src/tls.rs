@@ -49,8 +49,10 @@ impl Identity {
     /// When either is not there or not PEM.
     pub fn from_pem(chain: &str, key: &str) -> Result<Self, TlsError> {
         let chain = certificates("the certificate", chain)?;
-        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
-            .map_err(|error| TlsError::Pem { what: "the private key", reason: error.to_string() })?;
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| TlsError::Pem {
+            what: "the private key",
+            reason: error.to_string(),
+        })?;
         Ok(Identity { chain, key })
     }
 }
@@ -89,12 +91,15 @@ pub fn client_verifying(
     identity: &Identity,
     protocol: &[u8],
 ) -> Result<Arc<QuicClientConfig>, TlsError> {
-    let verified = client_builder()?.dangerous().with_custom_certificate_verifier(verifier);
+    let verified = client_builder()?
+        .dangerous()
+        .with_custom_certificate_verifier(verifier);
     identified(verified, identity, protocol)
 }
 
 fn client_builder() -> Result<ConfigBuilder<ClientConfig, WantsVerifier>, TlsError> {
-    Ok(ClientConfig::builder_with_provider(provider()).with_protocol_versions(&[&version::TLS13])?)
+    Ok(ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&version::TLS13])?)
 }
 
 fn identified(
@@ -102,11 +107,12 @@ fn identified(
     identity: &Identity,
     protocol: &[u8],
 ) -> Result<Arc<QuicClientConfig>, TlsError> {
-    let mut config = verified.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
+    let mut config =
+        verified.with_client_auth_cert(identity.chain.clone(), identity.key.clone_key())?;
     config.alpn_protocols = vec![protocol.to_vec()];
     config.resumption = Resumption::disabled();
-    let config =
-        QuicClientConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
+    let config = QuicClientConfig::try_from(config)
+        .expect("the provider has the suite of QUIC's first packets");
     Ok(Arc::new(config))
 }
 
@@ -129,8 +135,8 @@ pub fn server(
         .with_single_cert(identity.chain.clone(), identity.key.clone_key())?;
     config.alpn_protocols = vec![protocol.to_vec()];
     config.send_tls13_tickets = 0;
-    let config =
-        QuicServerConfig::try_from(config).expect("the provider has the suite of QUIC's first packets");
+    let config = QuicServerConfig::try_from(config)
+        .expect("the provider has the suite of QUIC's first packets");
     Ok(Arc::new(config))
 }
 
@@ -141,6 +147,13 @@ fn provider() -> Arc<CryptoProvider> {
 fn certificates(what: &'static str, pem: &str) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let certificates = CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| TlsError::Pem { what, reason: error.to_string() })?;
-    if certificates.is_empty() { Err(TlsError::Missing { what }) } else { Ok(certificates) }
+        .map_err(|error| TlsError::Pem {
+            what,
+            reason: error.to_string(),
+        })?;
+    if certificates.is_empty() {
+        Err(TlsError::Missing { what })
+    } else {
+        Ok(certificates)
+    }
 }

@@ -86,12 +86,23 @@ mod tests {
     #[test]
     fn what_quic_does_not_allow_is_refused() {
         let config = |transport: Transport| {
-            transport.config(Congestion::bbr(Arc::new(Live::new(|| {})), 1)).map(|_| ())
+            transport
+                .config(Congestion::bbr(Arc::new(Live::new(|| {})), 1))
+                .map(|_| ())
         };
-        let small = Transport { udp_payload: 1199, ..Transport::default() };
+        let small = Transport {
+            udp_payload: 1199,
+            ..Transport::default()
+        };
         assert_eq!(config(small), Err(InvalidTransport::UdpPayload(1199)));
-        let long = Transport { idle_timeout: Duration::MAX, ..Transport::default() };
-        assert_eq!(config(long), Err(InvalidTransport::IdleTimeout(Duration::MAX)));
+        let long = Transport {
+            idle_timeout: Duration::MAX,
+            ..Transport::default()
+        };
+        assert_eq!(
+            config(long),
+            Err(InvalidTransport::IdleTimeout(Duration::MAX))
+        );
         assert_eq!(config(Transport::default()), Ok(()));
     }
 }

@@ -3,8 +3,8 @@
 use bytes::{Bytes, BytesMut};
 use hawser_quic::{Congestion, Live, Transport, tls};
 use noq_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event, FourTuple,
-    ServerConfig,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, Endpoint, EndpointConfig, Event,
+    FourTuple, ServerConfig,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::net::SocketAddr;
@@ -53,8 +53,11 @@ impl End {
         let live = Arc::new(Live::new(|| {}));
         let server = server.map(|crypto| {
             let mut config = ServerConfig::with_crypto(crypto);
-            config
-                .transport_config(Arc::new(transport.config(Congestion::bbr(Arc::clone(&live), 1)).unwrap()));
+            config.transport_config(Arc::new(
+                transport
+                    .config(Congestion::bbr(Arc::clone(&live), 1))
+                    .unwrap(),
+            ));
             Arc::new(config)
         });
         End {
@@ -67,20 +70,38 @@ impl End {
         }
     }
 
-    fn connect(&mut self, transport: Transport, crypto: Arc<noq_proto::crypto::rustls::QuicClientConfig>) {
+    fn connect(
+        &mut self,
+        transport: Transport,
+        crypto: Arc<noq_proto::crypto::rustls::QuicClientConfig>,
+    ) {
         let mut config = ClientConfig::new(crypto);
         config.transport_config(Arc::new(
-            transport.config(Congestion::bbr(Arc::clone(&self.live), 1)).unwrap(),
+            transport
+                .config(Congestion::bbr(Arc::clone(&self.live), 1))
+                .unwrap(),
         ));
-        self.connection =
-            Some(self.endpoint.connect(Instant::now(), config, self.peer, "server.test").unwrap());
+        self.connection = Some(
+            self.endpoint
+                .connect(Instant::now(), config, self.peer, "server.test")
+                .unwrap(),
+        );
     }
 
     fn receive(&mut self, packet: BytesMut) {
         let (now, mut response) = (Instant::now(), Vec::new());
-        match self.endpoint.handle(now, FourTuple::from_remote(self.peer), None, packet, &mut response) {
+        match self.endpoint.handle(
+            now,
+            FourTuple::from_remote(self.peer),
+            None,
+            packet,
+            &mut response,
+        ) {
             Some(DatagramEvent::NewConnection(incoming)) => {
-                self.connection = self.endpoint.accept(incoming, now, &mut response, None).ok();
+                self.connection = self
+                    .endpoint
+                    .accept(incoming, now, &mut response, None)
+                    .ok();
             }
             Some(DatagramEvent::ConnectionEvent(_, event)) => self.connection().handle_event(event),
             _ => {}
@@ -92,7 +113,9 @@ impl End {
     }
 
     fn transmit(&mut self) -> Vec<BytesMut> {
-        let Some((handle, connection)) = &mut self.connection else { return Vec::new() };
+        let Some((handle, connection)) = &mut self.connection else {
+            return Vec::new();
+        };
         while let Some(event) = connection.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(*handle, event) {
                 connection.handle_event(event);
@@ -104,7 +127,10 @@ impl End {
         }
         let mut packets = Vec::new();
         let mut packet = Vec::new();
-        while connection.poll_transmit(Instant::now(), NonZeroUsize::MIN, &mut packet).is_some() {
+        while connection
+            .poll_transmit(Instant::now(), NonZeroUsize::MIN, &mut packet)
+            .is_some()
+        {
             packets.push(packet.as_slice().into());
             packet.clear();
         }
@@ -125,9 +151,22 @@ fn talk(client: &mut End, server: &mut End) {
 }
 
 fn pair(client_of: &Authority, server_of: &Authority, transport: &Transport) -> (End, End) {
-    let server = tls::server(server_of.trusted(), &server_of.sign("server.test"), PROTOCOL).unwrap();
-    let client = tls::client(server_of.trusted(), &client_of.sign("client.test"), PROTOCOL).unwrap();
-    let mut ends = (End::new(2, transport.clone(), None), End::new(1, transport.clone(), Some(server)));
+    let server = tls::server(
+        server_of.trusted(),
+        &server_of.sign("server.test"),
+        PROTOCOL,
+    )
+    .unwrap();
+    let client = tls::client(
+        server_of.trusted(),
+        &client_of.sign("client.test"),
+        PROTOCOL,
+    )
+    .unwrap();
+    let mut ends = (
+        End::new(2, transport.clone(), None),
+        End::new(1, transport.clone(), Some(server)),
+    );
     ends.0.connect(transport.clone(), client);
     talk(&mut ends.0, &mut ends.1);
     ends
@@ -136,16 +175,30 @@ fn pair(client_of: &Authority, server_of: &Authority, transport: &Transport) -> 
 #[test]
 fn datagrams_of_the_pinned_size_arrive() {
     let authority = Authority::new();
-    let transport = Transport { udp_payload: 1472, ..Transport::default() };
+    let transport = Transport {
+        udp_payload: 1472,
+        ..Transport::default()
+    };
     let (mut client, mut server) = pair(&authority, &authority, &transport);
     assert!(client.is_connected && server.is_connected);
 
     let largest = client.connection().datagrams().max_size().unwrap();
-    assert_eq!(largest, 1472 - 1 - 8 - 4 - 16 - 9, "header, connection, number, tag, frame");
-    client.connection().datagrams().send(Bytes::from(vec![7; largest]), false).unwrap();
+    assert_eq!(
+        largest,
+        1472 - 1 - 8 - 4 - 16 - 9,
+        "header, connection, number, tag, frame"
+    );
+    client
+        .connection()
+        .datagrams()
+        .send(Bytes::from(vec![7; largest]), false)
+        .unwrap();
     talk(&mut client, &mut server);
 
-    assert_eq!(server.connection().datagrams().recv().unwrap().len(), largest);
+    assert_eq!(
+        server.connection().datagrams().recv().unwrap().len(),
+        largest
+    );
     assert!(client.live.figures(Instant::now()).rtt.is_some());
     assert!(client.live.figures(Instant::now()).congestion_window.0 > 0);
 }

@@ -42,7 +42,10 @@ pub(crate) fn check(workspace: &Metadata) -> Result<()> {
     let crates = read(workspace)?;
     let wrong = wrong_arrows(&crates, MADE_OF);
     if !wrong.is_empty() {
-        bail!("dependencies that point the wrong way (see ARCHITECTURE.md):\n  {}", wrong.join("\n  "));
+        bail!(
+            "dependencies that point the wrong way (see ARCHITECTURE.md):\n  {}",
+            wrong.join("\n  ")
+        );
     }
     println!("{} crates, every dependency points down", crates.len());
     Ok(())
@@ -51,13 +54,20 @@ pub(crate) fn check(workspace: &Metadata) -> Result<()> {
 /// The names of the crates that must build without an operating system.
 pub(crate) fn pure_crates(workspace: &Metadata) -> Result<Vec<String>> {
     let crates = read(workspace)?;
-    Ok(crates.into_iter().filter(|c| c.layer < FIRST_IMPURE).map(|c| c.name).collect())
+    Ok(crates
+        .into_iter()
+        .filter(|c| c.layer < FIRST_IMPURE)
+        .map(|c| c.name)
+        .collect())
 }
 
 fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
     let mut crates = Vec::new();
     for package in workspace.workspace_packages() {
-        let folder = package.manifest_path.strip_prefix(&workspace.workspace_root)?.with_file_name("");
+        let folder = package
+            .manifest_path
+            .strip_prefix(&workspace.workspace_root)?
+            .with_file_name("");
         if folder == "xtask" {
             continue;
         }
@@ -75,13 +85,20 @@ fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
                 for_tests: dependency.kind == DependencyKind::Development,
             })
             .collect();
-        crates.push(Crate { name: package.name.to_string(), layer, dependencies });
+        crates.push(Crate {
+            name: package.name.to_string(),
+            layer,
+            dependencies,
+        });
     }
     Ok(crates)
 }
 
 fn layer_of(folder: &Utf8Path) -> Option<u8> {
-    LAYERS.iter().find(|(top, _)| folder.starts_with(top)).map(|(_, layer)| *layer)
+    LAYERS
+        .iter()
+        .find(|(top, _)| folder.starts_with(top))
+        .map(|(_, layer)| *layer)
 }
 
 /// A crate may use the layers below its own, and a peer only when it is made of it. Its tests may also use peers:
@@ -91,14 +108,20 @@ fn wrong_arrows(crates: &[Crate], made_of: &[(&str, &str)]) -> Vec<String> {
     for from in crates {
         for dependency in &from.dependencies {
             let Some(to) = crates.iter().find(|c| c.name == dependency.name) else {
-                wrong.push(format!("{} -> {}: not part of the product", from.name, dependency.name));
+                wrong.push(format!(
+                    "{} -> {}: not part of the product",
+                    from.name, dependency.name
+                ));
                 continue;
             };
             let peer_allowed = dependency.for_tests || made_of.contains(&(&from.name, &to.name));
             if to.layer > from.layer {
                 wrong.push(format!("{} -> {}: upwards", from.name, to.name));
             } else if to.layer == from.layer && !peer_allowed {
-                wrong.push(format!("{} -> {}: peers do not depend on each other", from.name, to.name));
+                wrong.push(format!(
+                    "{} -> {}: peers do not depend on each other",
+                    from.name, to.name
+                ));
             }
         }
     }
@@ -110,9 +133,18 @@ mod tests {
     use super::*;
 
     fn on(name: &str, layer: u8, dependencies: &[&str]) -> Crate {
-        let dependencies =
-            dependencies.iter().map(|name| Dependency { name: name.to_string(), for_tests: false }).collect();
-        Crate { name: name.into(), layer, dependencies }
+        let dependencies = dependencies
+            .iter()
+            .map(|name| Dependency {
+                name: name.to_string(),
+                for_tests: false,
+            })
+            .collect();
+        Crate {
+            name: name.into(),
+            layer,
+            dependencies,
+        }
     }
 
     #[test]
@@ -130,7 +162,11 @@ mod tests {
 
     #[test]
     fn downwards_is_right() {
-        let crates = [on("units", 0, &[]), on("wire", 1, &["units"]), on("io", 3, &["units", "wire"])];
+        let crates = [
+            on("units", 0, &[]),
+            on("wire", 1, &["units"]),
+            on("io", 3, &["units", "wire"]),
+        ];
         assert!(wrong_arrows(&crates, &[]).is_empty());
     }
 
@@ -138,13 +174,19 @@ mod tests {
     fn upwards_is_wrong_even_for_tests() {
         let mut units = on("units", 0, &["io"]);
         units.dependencies[0].for_tests = true;
-        assert_eq!(wrong_arrows(&[units, on("io", 3, &[])], &[]), ["units -> io: upwards"]);
+        assert_eq!(
+            wrong_arrows(&[units, on("io", 3, &[])], &[]),
+            ["units -> io: upwards"]
+        );
     }
 
     #[test]
     fn peers_are_wrong_unless_made_of_each_other() {
         let crates = [on("xnc", 2, &["coding"]), on("coding", 2, &[])];
-        assert_eq!(wrong_arrows(&crates, &[]), ["xnc -> coding: peers do not depend on each other"]);
+        assert_eq!(
+            wrong_arrows(&crates, &[]),
+            ["xnc -> coding: peers do not depend on each other"]
+        );
         assert!(wrong_arrows(&crates, &[("xnc", "coding")]).is_empty());
         assert!(!wrong_arrows(&crates, &[("coding", "xnc")]).is_empty());
     }
@@ -158,6 +200,9 @@ mod tests {
 
     #[test]
     fn nothing_depends_on_xtask() {
-        assert_eq!(wrong_arrows(&[on("io", 3, &["xtask"])], &[]), ["io -> xtask: not part of the product"]);
+        assert_eq!(
+            wrong_arrows(&[on("io", 3, &["xtask"])], &[]),
+            ["io -> xtask: not part of the product"]
+        );
     }
 }

@@ -26,7 +26,10 @@ pub(crate) fn root() -> Result<Root, String> {
 pub(crate) fn without_ebpf(root: &Root) -> Option<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         Some("the kernel has no type information (CONFIG_DEBUG_INFO_BTF)".into())
-    } else if !as_root(root, "test -w /sys/fs/bpf && grep -q ' /sys/fs/bpf bpf ' /proc/mounts") {
+    } else if !as_root(
+        root,
+        "test -w /sys/fs/bpf && grep -q ' /sys/fs/bpf bpf ' /proc/mounts",
+    ) {
         Some("no bpf file system: mount -t bpf bpf /sys/fs/bpf".into())
     } else {
         None
@@ -35,8 +38,14 @@ pub(crate) fn without_ebpf(root: &Root) -> Option<String> {
 
 /// Why network namespaces cannot be made here, if so.
 pub(crate) fn without_namespaces(root: &Root) -> Option<String> {
-    if !as_root(root, "unshare --net ip link add hawser0 type veth peer name hawser1") {
-        Some("no network namespaces or no veth devices (unshare --net ip link add ... type veth)".into())
+    if !as_root(
+        root,
+        "unshare --net ip link add hawser0 type veth peer name hawser1",
+    ) {
+        Some(
+            "no network namespaces or no veth devices (unshare --net ip link add ... type veth)"
+                .into(),
+        )
     } else {
         None
     }

@@ -69,9 +69,19 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     let mut run = Run::default();
     run.step("format", |_| cargo(&["fmt", "--all", "--check"]))?;
     run.step("lints", |_| {
-        cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "--deny", "warnings"])
+        cargo(&[
+            "clippy",
+            "--workspace",
+            "--all-targets",
+            "--all-features",
+            "--",
+            "--deny",
+            "warnings",
+        ])
     })?;
-    run.step("layers", |_| Ok(passed_or_printed(layers::check(workspace))))?;
+    run.step("layers", |_| {
+        Ok(passed_or_printed(layers::check(workspace)))
+    })?;
     run.step("core without an operating system", |_| pure_core(workspace))?;
     run.step("licences", |_| licences())?;
 
@@ -99,7 +109,11 @@ pub(crate) fn test(workspace: &Metadata) -> Result<()> {
 }
 
 impl Run {
-    fn step(&mut self, name: &'static str, run: impl FnOnce(&mut Count) -> Result<Outcome>) -> Result<()> {
+    fn step(
+        &mut self,
+        name: &'static str,
+        run: impl FnOnce(&mut Count) -> Result<Outcome>,
+    ) -> Result<()> {
         println!("\n== {name}");
         let start = Instant::now();
         let failed_before = self.count.failed;
@@ -112,13 +126,22 @@ impl Run {
             Outcome::Failed if self.count.failed == failed_before => self.count.failed += 1,
             Outcome::Passed | Outcome::Failed => {}
         }
-        self.steps.push(Step { name, outcome, took: start.elapsed() });
+        self.steps.push(Step {
+            name,
+            outcome,
+            took: start.elapsed(),
+        });
         Ok(())
     }
 
     fn finish(self) -> Result<()> {
         println!("\n== summary");
-        for Step { name, outcome, took } in &self.steps {
+        for Step {
+            name,
+            outcome,
+            took,
+        } in &self.steps
+        {
             let verdict = match outcome {
                 Outcome::Passed => "ok".to_string(),
                 Outcome::Failed => "FAILED".to_string(),
@@ -126,16 +149,30 @@ impl Run {
             };
             println!("{name:34} {:>6.1} s  {verdict}", took.as_secs_f64());
         }
-        let Count { passed, failed, skipped } = self.count;
+        let Count {
+            passed,
+            failed,
+            skipped,
+        } = self.count;
         println!("{passed} passed, {failed} failed, {skipped} skipped");
         if failed > 0 {
             bail!("make test: failed");
         }
-        let steps_skipped = self.steps.iter().any(|step| matches!(step.outcome, Outcome::Skipped(_)));
+        let steps_skipped = self
+            .steps
+            .iter()
+            .any(|step| matches!(step.outcome, Outcome::Skipped(_)));
         if steps_skipped && std::env::var("CI").is_ok_and(|ci| ci == "true") {
             bail!("make test: a step was skipped, which CI does not accept");
         }
-        println!("make test: ok{}", if steps_skipped { ", but not all of it ran" } else { "" });
+        println!(
+            "make test: ok{}",
+            if steps_skipped {
+                ", but not all of it ran"
+            } else {
+                ""
+            }
+        );
         Ok(())
     }
 }
@@ -165,7 +202,9 @@ fn pure_core(workspace: &Metadata) -> Result<Outcome> {
 
 /// Why programs for `target` cannot be compiled.
 fn without_target(target: &str) -> Result<Option<String>> {
-    let installed = Command::new("rustc").args(["--print", "target-libdir", "--target", target]).output()?;
+    let installed = Command::new("rustc")
+        .args(["--print", "target-libdir", "--target", target])
+        .output()?;
     let is_there = Path::new(String::from_utf8_lossy(&installed.stdout).trim()).exists();
     Ok((!is_there).then(|| format!("needs `rustup target add {target}`")))
 }
@@ -179,34 +218,67 @@ fn arm_tests(count: &mut Count) -> Result<Outcome> {
     if let Some(reason) = without_target(ARM_TARGET)? {
         return Ok(Outcome::Skipped(reason));
     }
-    if let Some(tool) =
-        [ARM_LINKER, ARM_RUNNER[0]].into_iter().find(|tool| !machine::succeeds(tool, &["--version"]))
+    if let Some(tool) = [ARM_LINKER, ARM_RUNNER[0]]
+        .into_iter()
+        .find(|tool| !machine::succeeds(tool, &["--version"]))
     {
         return Ok(Outcome::Skipped(format!("needs {tool}")));
     }
-    let test = ["test", "--no-fail-fast", "--package", "hawser-coding", "--test", "kernels"];
+    let test = [
+        "test",
+        "--no-fail-fast",
+        "--package",
+        "hawser-coding",
+        "--test",
+        "kernels",
+    ];
     let mut command = cargo_command(&test);
     command.args(["--target", ARM_TARGET]);
     command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", ARM_LINKER);
-    command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", ARM_RUNNER.join(" "));
+    command.env(
+        "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER",
+        ARM_RUNNER.join(" "),
+    );
     counted(command, count)
 }
 
 fn licences() -> Result<Outcome> {
     if !machine::succeeds("cargo", &["deny", "--version"]) {
-        return Ok(Outcome::Skipped("needs `cargo install cargo-deny --locked`".into()));
+        return Ok(Outcome::Skipped(
+            "needs `cargo install cargo-deny --locked`".into(),
+        ));
     }
     println!(
         "security advisories need their database from the network and are a target of their own: make advisories"
     );
-    cargo(&["deny", "--log-level", "error", "check", "bans", "licenses", "sources"])
+    cargo(&[
+        "deny",
+        "--log-level",
+        "error",
+        "check",
+        "bans",
+        "licenses",
+        "sources",
+    ])
 }
 
 /// The names of the integration tests whose required features are as wanted.
-fn tests_of(workspace: &Metadata, wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool) -> BTreeSet<String> {
+fn tests_of(
+    workspace: &Metadata,
+    wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool,
+) -> BTreeSet<String> {
     let mut tests = BTreeSet::new();
-    for target in workspace.workspace_packages().iter().flat_map(|package| &package.targets) {
-        let requires = |feature: &str| target.required_features.iter().any(|required| required == feature);
+    for target in workspace
+        .workspace_packages()
+        .iter()
+        .flat_map(|package| &package.targets)
+    {
+        let requires = |feature: &str| {
+            target
+                .required_features
+                .iter()
+                .any(|required| required == feature)
+        };
         if target.kind.contains(&TargetKind::Test) && wanted(&requires) {
             tests.insert(target.name.clone());
         }
@@ -218,14 +290,20 @@ fn tests_of(workspace: &Metadata, wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool
 fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
     let mut command = cargo_command(&TESTS);
     command.args(["--lib", "--bins", "--examples"]);
-    for test in tests_of(workspace, |requires| ![EBPF, NETWORK, REAL_TIME].into_iter().any(requires)) {
+    for test in tests_of(workspace, |requires| {
+        ![EBPF, NETWORK, REAL_TIME].into_iter().any(requires)
+    }) {
         command.args(["--test", &test]);
     }
     let tests = counted(command, count)?;
     let mut command = cargo_command(&TESTS);
     command.arg("--doc");
     let examples = counted(command, count)?;
-    Ok(if tests == Outcome::Passed { examples } else { tests })
+    Ok(if tests == Outcome::Passed {
+        examples
+    } else {
+        tests
+    })
 }
 
 fn tests_as_root(
@@ -248,7 +326,10 @@ fn tests_as_root(
     }
     let mut command = cargo_command(&TESTS);
     if matches!(root, Root::Sudo) {
-        command.args(["--config", "target.'cfg(target_os = \"linux\")'.runner = ['sudo', '-n', '-E']"]);
+        command.args([
+            "--config",
+            "target.'cfg(target_os = \"linux\")'.runner = ['sudo', '-n', '-E']",
+        ]);
     }
     for test in tests {
         command.args(["--test", test]);
@@ -266,9 +347,13 @@ fn hostile_requests(workspace: &Metadata) -> Result<Outcome> {
         return Ok(build);
     }
     let mut script = Command::new(workspace.workspace_root.join("xtask/schemathesis.sh"));
-    script.arg(workspace.target_directory.join("debug/hawser")).arg(HOSTILE_REQUESTS);
+    script
+        .arg(workspace.target_directory.join("debug/hawser"))
+        .arg(HOSTILE_REQUESTS);
     script.env("CARGO_TARGET_DIR", &workspace.target_directory);
-    let status = script.status().with_context(|| format!("cannot run {script:?}"))?;
+    let status = script
+        .status()
+        .with_context(|| format!("cannot run {script:?}"))?;
     Ok(match status.code() {
         Some(0) => Outcome::Passed,
         Some(CANNOT_RUN) => Outcome::Skipped("schemathesis cannot be installed: see above".into()),
@@ -287,32 +372,51 @@ fn cargo_command(arguments: &[&str]) -> Command {
 }
 
 fn outcome(mut command: Command) -> Result<Outcome> {
-    let status = command.status().with_context(|| format!("cannot run {command:?}"))?;
-    Ok(if status.success() { Outcome::Passed } else { Outcome::Failed })
+    let status = command
+        .status()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    Ok(if status.success() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed
+    })
 }
 
 /// Runs tests, passes their output on and adds up their closing lines.
 fn counted(mut command: Command, count: &mut Count) -> Result<Outcome> {
-    let mut child =
-        command.stdout(Stdio::piped()).spawn().with_context(|| format!("cannot run {command:?}"))?;
-    let output = child.stdout.take().context("the output of the tests is a pipe")?;
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .with_context(|| format!("cannot run {command:?}"))?;
+    let output = child
+        .stdout
+        .take()
+        .context("the output of the tests is a pipe")?;
     for line in BufReader::new(output).lines() {
         let line = line?;
         println!("{line}");
         count.add(&line);
     }
-    Ok(if child.wait()?.success() { Outcome::Passed } else { Outcome::Failed })
+    Ok(if child.wait()?.success() {
+        Outcome::Passed
+    } else {
+        Outcome::Failed
+    })
 }
 
 impl Count {
     /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; other lines add nothing.
     fn add(&mut self, line: &str) {
-        let Some((_, figures)) = line.strip_prefix("test result: ").and_then(|rest| rest.split_once(". "))
+        let Some((_, figures)) = line
+            .strip_prefix("test result: ")
+            .and_then(|rest| rest.split_once(". "))
         else {
             return;
         };
         for figure in figures.split("; ") {
-            let Some((number, what)) = figure.split_once(' ') else { continue };
+            let Some((number, what)) = figure.split_once(' ') else {
+                continue;
+            };
             let number = number.parse().unwrap_or(0);
             match what {
                 "passed" => self.passed += number,
@@ -338,6 +442,13 @@ mod tests {
         count.add(
             "test result: FAILED. 2 passed; 5 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1s",
         );
-        assert_eq!(count, Count { passed: 5, failed: 5, skipped: 1 });
+        assert_eq!(
+            count,
+            Count {
+                passed: 5,
+                failed: 5,
+                skipped: 1
+            }
+        );
     }
 }

@@ -46,20 +46,30 @@ impl Plan {
     }
 
     fn note(&mut self, flow: &Name, outcome: Result<(), String>) {
-        self.refused.extend(outcome.err().map(|reason| (flow.clone(), reason)));
+        self.refused
+            .extend(outcome.err().map(|reason| (flow.clone(), reason)));
     }
 
     fn add_send(&mut self, send: &Send, config: &Config) -> Result<(), String> {
         let flow = number(send.number)?;
         if config.transit.is_empty() && config.local.is_empty() {
-            return Err("neither transit nor local names an interface to take packets from".to_owned());
+            return Err(
+                "neither transit nor local names an interface to take packets from".to_owned(),
+            );
         }
         if self.flows.send.contains_key(&flow) {
-            return Err(format!("another flow to be sent has the number {}", send.number));
+            return Err(format!(
+                "another flow to be sent has the number {}",
+                send.number
+            ));
         }
         let peer = peer(&send.peer, config)?;
         let (prefix, rule) = rule(flow, &send.select)?;
-        self.flows.send_selectors.entry(prefix).or_default().push(rule);
+        self.flows
+            .send_selectors
+            .entry(prefix)
+            .or_default()
+            .push(rule);
         let sent = Sent {
             name: Some(send.flow.clone()),
             label: flow,
@@ -77,7 +87,10 @@ impl Plan {
             return Err("copies arrive by paths, and this node has none".to_owned());
         }
         if self.receives.contains_key(&flow) {
-            return Err(format!("another flow to be received has the number {}", receive.number));
+            return Err(format!(
+                "another flow to be received has the number {}",
+                receive.number
+            ));
         }
         let peer = peer(&receive.peer, config)?;
         self.flows.receive.insert(flow, peer.accepted.clone());
@@ -86,13 +99,21 @@ impl Plan {
     }
 
     fn add_watch(&mut self, receive: &Receive, config: &Config) -> Result<(), String> {
-        let Some(trigger) = &receive.trigger else { return Ok(()) };
+        let Some(trigger) = &receive.trigger else {
+            return Ok(());
+        };
         let flow = number(receive.number)?;
-        if self.receives.get(&flow).is_none_or(|known| known.flow != receive.flow) {
+        if self
+            .receives
+            .get(&flow)
+            .is_none_or(|known| known.flow != receive.flow)
+        {
             return Ok(());
         }
         if config.watch.is_empty() {
-            return Err("its viewer's requests are to be watched, and watch names no interface".to_owned());
+            return Err(
+                "its viewer's requests are to be watched, and watch names no interface".to_owned(),
+            );
         }
         let (prefix, rule) = rule(flow, &trigger.select)?;
         self.watch_selectors.entry(prefix).or_default().push(rule);
@@ -102,19 +123,26 @@ impl Plan {
 
     /// Takes flows out until no destination has more of them than the kernel looks at, those with high numbers first.
     fn thin_out(&mut self) {
-        let too_many = |prefix: Prefix| format!("more than {MAX_RULES} flows share the destination {prefix}");
+        let too_many =
+            |prefix: Prefix| format!("more than {MAX_RULES} flows share the destination {prefix}");
         while let Err(crowded) = inherit(&self.flows.send_selectors) {
-            let Some(flow) = crowded.flows.into_iter().max() else { break };
+            let Some(flow) = crowded.flows.into_iter().max() else {
+                break;
+            };
             remove(&mut self.flows.send_selectors, flow);
             let name = self.flows.send.remove(&flow).and_then(|sent| sent.name);
-            self.refused.extend(name.map(|name| (name, too_many(crowded.prefix))));
+            self.refused
+                .extend(name.map(|name| (name, too_many(crowded.prefix))));
         }
         while let Err(crowded) = inherit(&self.watch_selectors) {
-            let Some(flow) = crowded.flows.into_iter().max() else { break };
+            let Some(flow) = crowded.flows.into_iter().max() else {
+                break;
+            };
             remove(&mut self.watch_selectors, flow);
             self.watched.remove(&flow);
             let name = self.receives.get(&flow).map(|receive| receive.flow.clone());
-            self.refused.extend(name.map(|name| (name, too_many(crowded.prefix))));
+            self.refused
+                .extend(name.map(|name| (name, too_many(crowded.prefix))));
         }
         for selectors in [&mut self.flows.send_selectors, &mut self.watch_selectors] {
             *selectors = inherit(selectors).unwrap_or_default();
@@ -135,12 +163,17 @@ pub(crate) fn send_policy(policy: &Policy) -> SendPolicy {
 /// An error when the policy names paths that this node does not have; it takes those that there are.
 pub(crate) fn missing_paths(policy: &Policy, config: &Config) -> Result<(), String> {
     let named = PolicyCode(policy.code).paths().bits() | policy.probes;
-    let missing = PathSet::from_bits(named).iter().filter(|path| !config.paths.contains_key(path));
+    let missing = PathSet::from_bits(named)
+        .iter()
+        .filter(|path| !config.paths.contains_key(path));
     let missing: Vec<_> = missing.map(|path| path.to_string()).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("this node has no {}; the flow takes the others", missing.join(", ")))
+    Err(format!(
+        "this node has no {}; the flow takes the others",
+        missing.join(", ")
+    ))
 }
 
 fn number(number: u16) -> Result<FlowId, String> {
@@ -149,31 +182,57 @@ fn number(number: u16) -> Result<FlowId, String> {
 
 fn peer<'c>(name: &Name, config: &'c Config) -> Result<&'c Peer, String> {
     config.peers.get(name.as_str()).ok_or_else(|| {
-        format!("no [[peer]] is called {:?}: it takes a key that both nodes share", name.as_str())
+        format!(
+            "no [[peer]] is called {:?}: it takes a key that both nodes share",
+            name.as_str()
+        )
     })
 }
 
 fn rule(flow: FlowId, select: &resource::Selector) -> Result<(Prefix, Rule), String> {
-    let prefix = select.destination.parse().map_err(|error| format!("{:?}: {error}", select.destination))?;
+    let prefix = select
+        .destination
+        .parse()
+        .map_err(|error| format!("{:?}: {error}", select.destination))?;
     let range = |ports: Option<(u16, u16)>| {
         let (first, last) = ports.unwrap_or((0, u16::MAX));
-        if first <= last { Ok(first..=last) } else { Err(format!("ports {first} to {last} are none")) }
+        if first <= last {
+            Ok(first..=last)
+        } else {
+            Err(format!("ports {first} to {last} are none"))
+        }
     };
     let ports = match (select.source_ports, select.destination_ports) {
         (None, None) => None,
-        (source, destination) => Some(Ports { source: range(source)?, destination: range(destination)? }),
+        (source, destination) => Some(Ports {
+            source: range(source)?,
+            destination: range(destination)?,
+        }),
     };
-    if ports.is_some() && !select.protocol.is_some_and(|protocol| WITH_PORTS.contains(&protocol)) {
+    if ports.is_some()
+        && !select
+            .protocol
+            .is_some_and(|protocol| WITH_PORTS.contains(&protocol))
+    {
         return Err("ports need the protocol to be 6 (TCP) or 17 (UDP)".to_owned());
     }
     if select.protocol == Some(0) {
         return Err("protocol 0 is no IP protocol; leave it out for all".to_owned());
     }
-    Ok((prefix, Rule { flow, protocol: select.protocol, ports }))
+    Ok((
+        prefix,
+        Rule {
+            flow,
+            protocol: select.protocol,
+            ports,
+        },
+    ))
 }
 
 fn remove(selectors: &mut Selectors, flow: FlowId) {
-    selectors.values_mut().for_each(|rules| rules.retain(|rule| rule.flow != flow));
+    selectors
+        .values_mut()
+        .for_each(|rules| rules.retain(|rule| rule.flow != flow));
     selectors.retain(|_, rules| !rules.is_empty());
 }
 
@@ -250,8 +309,20 @@ urls = ["https://192.0.2.9:14750"]
             send("stranger", 2, "nobody", ALL, 0b1),
             send("twice", 1, "other", ALL, 0b1),
             send("far", 1024, "other", ALL, 0b1),
-            send("portly", 3, "other", r#""destination": "10.0.0.0/8", "destination_ports": [1, 2]"#, 0b1),
-            send("nowhere", 4, "other", r#""destination": "10.0.0.0/33""#, 0b1),
+            send(
+                "portly",
+                3,
+                "other",
+                r#""destination": "10.0.0.0/8", "destination_ports": [1, 2]"#,
+                0b1,
+            ),
+            send(
+                "nowhere",
+                4,
+                "other",
+                r#""destination": "10.0.0.0/33""#,
+                0b1,
+            ),
             send("partly", 5, "other", r#""destination": "10.0.0.0/8""#, 0b11),
         ];
         let receives = [receive("in", 7, "other"), receive("unknown", 8, "nobody")];
@@ -259,12 +330,19 @@ urls = ["https://192.0.2.9:14750"]
 
         let sent: Vec<u16> = plan.flows.send.keys().map(|flow| (*flow).into()).collect();
         assert_eq!(sent, [1, 5]);
-        let received: Vec<u16> = plan.flows.receive.keys().map(|flow| (*flow).into()).collect();
+        let received: Vec<u16> = plan
+            .flows
+            .receive
+            .keys()
+            .map(|flow| (*flow).into())
+            .collect();
         assert_eq!(received, [7]);
         assert_eq!(plan.watched.len(), 1);
         let why = |flow: &str| {
             let refused = plan.refused.iter().find(|(name, _)| name.as_str() == flow);
-            refused.map(|(_, reason)| reason.as_str()).unwrap_or_default()
+            refused
+                .map(|(_, reason)| reason.as_str())
+                .unwrap_or_default()
         };
         for (flow, reason) in [
             ("good", ""),
@@ -273,7 +351,10 @@ urls = ["https://192.0.2.9:14750"]
             ("far", "must be below 1024"),
             ("portly", "ports need the protocol"),
             ("nowhere", "a prefix is an address"),
-            ("partly", "this node has no path 2; the flow takes the others"),
+            (
+                "partly",
+                "this node has no path 2; the flow takes the others",
+            ),
             ("in", ""),
             ("unknown", "no [[peer]] is called \"nobody\""),
         ] {
@@ -288,22 +369,43 @@ urls = ["https://192.0.2.9:14750"]
     #[test]
     fn a_node_without_interfaces_to_take_packets_from_says_so() {
         let bare = NODE.replace("transit = [\"lan0\"]\nwatch = [\"lan0\"]\n", "");
-        let assigned = assignment(&[send("out", 1, "other", ALL, 0)], &[receive("in", 7, "other")]);
+        let assigned = assignment(
+            &[send("out", 1, "other", ALL, 0)],
+            &[receive("in", 7, "other")],
+        );
         let plan = Plan::of(&assigned, &config(&bare));
         assert!(plan.flows.send.is_empty() && plan.watched.is_empty());
         assert_eq!(plan.receives.len(), 1);
-        assert!(plan.refused[0].1.contains("neither transit nor local"), "{:?}", plan.refused);
-        assert!(plan.refused[1].1.contains("watch names no interface"), "{:?}", plan.refused);
+        assert!(
+            plan.refused[0].1.contains("neither transit nor local"),
+            "{:?}",
+            plan.refused
+        );
+        assert!(
+            plan.refused[1].1.contains("watch names no interface"),
+            "{:?}",
+            plan.refused
+        );
     }
 
     #[test]
     fn flows_beyond_what_the_kernel_looks_at_for_a_destination_are_refused() {
-        let sends: Vec<_> =
-            (0..20).map(|number| send(&format!("f{number}"), number, "other", ALL, 0)).collect();
+        let sends: Vec<_> = (0..20)
+            .map(|number| send(&format!("f{number}"), number, "other", ALL, 0))
+            .collect();
         let plan = Plan::of(&assignment(&sends, &[]), &config(NODE));
         assert_eq!(plan.flows.send.len(), MAX_RULES);
         assert_eq!(plan.refused.len(), 20 - MAX_RULES);
-        assert!(plan.refused[0].1.contains("share the destination 203.0.113.0/24"), "{:?}", plan.refused);
-        assert_eq!(plan.flows.send_selectors.values().next().unwrap().len(), MAX_RULES);
+        assert!(
+            plan.refused[0]
+                .1
+                .contains("share the destination 203.0.113.0/24"),
+            "{:?}",
+            plan.refused
+        );
+        assert_eq!(
+            plan.flows.send_selectors.values().next().unwrap().len(),
+            MAX_RULES
+        );
     }
 }

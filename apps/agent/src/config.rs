@@ -139,8 +139,11 @@ impl Config {
 
     /// Whether `other` differs in flows, policies and keys alone.
     pub(crate) fn is_same_node(&self, other: &Config) -> bool {
-        let without =
-            |config: &Config| Config { peers: BTreeMap::new(), flows: Flows::default(), ..config.clone() };
+        let without = |config: &Config| Config {
+            peers: BTreeMap::new(),
+            flows: Flows::default(),
+            ..config.clone()
+        };
         without(self) == without(other)
     }
 
@@ -160,7 +163,12 @@ impl fmt::Display for Config {
         write!(f, "{}: {} paths, ", self.name, self.paths.len())?;
         match &self.controller {
             Some(_) => write!(f, "flows from the controller"),
-            None => write!(f, "{} flows sent, {} received", self.flows.send.len(), self.flows.receive.len()),
+            None => write!(
+                f,
+                "{} flows sent, {} received",
+                self.flows.send.len(),
+                self.flows.receive.len()
+            ),
         }
     }
 }

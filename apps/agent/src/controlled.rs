@@ -77,7 +77,9 @@ pub(crate) struct Controlled {
 impl Restored {
     /// Reads what was kept; nothing without a controller.
     pub(crate) fn read(config: &Config) -> Result<Option<Self>> {
-        let Some(settings) = config.controller.clone() else { return Ok(None) };
+        let Some(settings) = config.controller.clone() else {
+            return Ok(None);
+        };
         ensure!(
             Identity::is_in(&settings.state),
             "this node is not enrolled: get a token with `hawser ctl node enrol {} --tenant TENANT`, then run \
@@ -93,7 +95,12 @@ impl Restored {
             receives: Vec::new(),
         });
         let plan = Plan::of(&assignment, config);
-        Ok(Some(Restored { settings, kept, assignment, plan }))
+        Ok(Some(Restored {
+            settings,
+            kept,
+            assignment,
+            plan,
+        }))
     }
 
     /// The flows to begin with.
@@ -103,11 +110,19 @@ impl Restored {
 
     /// Starts to talk to the controller, when the programs run.
     pub(crate) fn start(self, node: &mut Node, now: Instant) -> Result<Controlled> {
-        let Restored { settings, kept, assignment, plan } = self;
+        let Restored {
+            settings,
+            kept,
+            assignment,
+            plan,
+        } = self;
         let config = node.config();
         if assignment.revision > 0 {
             let (sent, received) = (plan.flows.send.len(), plan.receives.len());
-            info!(revision = assignment.revision, "{sent} flows sent and {received} received, as before");
+            info!(
+                revision = assignment.revision,
+                "{sent} flows sent and {received} received, as before"
+            );
         }
         let mut controlled = Controlled {
             link: Link::start(settings.clone(), report::registration(config, &settings))?,
@@ -146,7 +161,8 @@ impl Controlled {
         let number_of = |name: &str| node.interface_number(name);
         self.echoes.follow(number_of);
         self.egress.follow(&node.config().watch, number_of);
-        self.obey_signals(node).unwrap_or_else(|error| warn!("in-band signals are not obeyed: {error:#}"));
+        self.obey_signals(node)
+            .unwrap_or_else(|error| warn!("in-band signals are not obeyed: {error:#}"));
     }
 
     /// Takes over keys that were read again.
@@ -176,7 +192,11 @@ impl Controlled {
 
     /// Waits for the controller, but not for long.
     pub(crate) fn wait(&mut self, node: &mut Node) {
-        let mut patience = if self.ingress.is_waiting() { LOOK_CLOSELY } else { LOOK_EVERY };
+        let mut patience = if self.ingress.is_waiting() {
+            LOOK_CLOSELY
+        } else {
+            LOOK_EVERY
+        };
         while let Some(message) = self.link.wait(patience) {
             if let Err(error) = self.handle(node, message, crate::monotonic_now()) {
                 error!("what the controller said could not be done: {error:#}");
@@ -195,7 +215,10 @@ impl Controlled {
         };
         let round_trip_us = |path| report::round_trip_us(&self.echoes, path, now);
         let paths = node.config().paths.keys().map(|path| {
-            let status = PathStatus { up: self.health.is_up(node, *path), rtt_us: round_trip_us(*path) };
+            let status = PathStatus {
+                up: self.health.is_up(node, *path),
+                rtt_us: round_trip_us(*path),
+            };
             (u8::from(*path) + 1, status)
         });
         ControllerStatus {
@@ -207,7 +230,12 @@ impl Controlled {
             observations_dropped: self.outbox.dropped(),
             not_applied: self.plan.refused.iter().cloned().collect(),
             paths: paths.collect(),
-            send: self.assignment.sends.iter().map(|send| (send.number, (&send.policy).into())).collect(),
+            send: self
+                .assignment
+                .sends
+                .iter()
+                .map(|send| (send.number, (&send.policy).into()))
+                .collect(),
             receive: self.egress.status(),
             signals: self.ingress.signal_counts(node),
         }
@@ -225,7 +253,10 @@ impl Controlled {
             Message::NotTaken => self.outbox.refused(),
             Message::Policy(policy) => self.handle_policy(node, &policy, now)?,
             Message::Assignment(assignment) => {
-                info!(revision = assignment.revision, "the controller has assigned flows");
+                info!(
+                    revision = assignment.revision,
+                    "the controller has assigned flows"
+                );
                 self.carry_out(node, assignment, now)?;
             }
         }
@@ -257,20 +288,36 @@ impl Controlled {
             if let Err(reason) = missing_paths(policy, node.config()) {
                 self.not_applied(&policy.flow, reason, now);
             }
-            match self.ingress.set_policy(node, flow, send_policy(policy), now) {
+            match self
+                .ingress
+                .set_policy(node, flow, send_policy(policy), now)
+            {
                 Ok(effect) => effect.iter().for_each(|effect| self.took_effect(effect)),
                 Err(error) => self.not_applied(&policy.flow, format!("{error:#}"), now),
             }
             // A signal does not say why.
-            let stored = self.assignment.sends.iter_mut().find(|send| send.flow == policy.flow);
+            let stored = self
+                .assignment
+                .sends
+                .iter_mut()
+                .find(|send| send.flow == policy.flow);
             if let Some(send) = stored.filter(|send| send.policy.epoch <= policy.epoch) {
                 send.policy = policy.clone();
                 self.unkept = true;
             }
         }
-        if self.egress.set_policy(&self.plan, policy, now, &mut self.trace) {
-            let stored = self.assignment.receives.iter_mut().find(|receive| receive.flow == policy.flow);
-            stored.into_iter().for_each(|receive| receive.policy = policy.clone());
+        if self
+            .egress
+            .set_policy(&self.plan, policy, now, &mut self.trace)
+        {
+            let stored = self
+                .assignment
+                .receives
+                .iter_mut()
+                .find(|receive| receive.flow == policy.flow);
+            stored
+                .into_iter()
+                .for_each(|receive| receive.policy = policy.clone());
             self.unkept = true;
         }
         Ok(())
@@ -278,7 +325,12 @@ impl Controlled {
 
     /// Puts an assignment into the place of the one before. A policy that is newer than the assignment's stays, unless the
     /// controller counts anew.
-    fn carry_out(&mut self, node: &mut Node, mut assignment: Assignment, now: Instant) -> Result<()> {
+    fn carry_out(
+        &mut self,
+        node: &mut Node,
+        mut assignment: Assignment,
+        now: Instant,
+    ) -> Result<()> {
         let anew = assignment.revision < self.assignment.revision;
         if anew {
             warn!("the controller counts assignments anew: its policies replace those in force");
@@ -288,7 +340,11 @@ impl Controlled {
         }
         let plan = Plan::of(&assignment, node.config());
         let known = std::mem::take(&mut self.plan.refused);
-        for (flow, reason) in plan.refused.iter().filter(|refused| !known.contains(refused)) {
+        for (flow, reason) in plan
+            .refused
+            .iter()
+            .filter(|refused| !known.contains(refused))
+        {
             self.not_applied(flow, reason.clone(), now);
         }
         let before = std::mem::replace(&mut self.plan, plan);
@@ -314,14 +370,32 @@ impl Controlled {
     }
 
     fn obey_signals(&mut self, node: &mut Node) -> Result<()> {
-        self.ingress.obey_signals(node, &self.settings, self.assignment.signal_key.as_deref())
+        self.ingress
+            .obey_signals(node, &self.settings, self.assignment.signal_key.as_deref())
     }
 
     /// A policy is in force now.
     fn took_effect(&mut self, effect: &Effect) {
-        let Effect { flow, policy, by_signal, at } = *effect;
-        let Some(name) = self.plan.flows.send.get(&flow).and_then(|sent| sent.name.clone()) else { return };
-        let detail = if by_signal { "by signal" } else { "by the controller" };
+        let Effect {
+            flow,
+            policy,
+            by_signal,
+            at,
+        } = *effect;
+        let Some(name) = self
+            .plan
+            .flows
+            .send
+            .get(&flow)
+            .and_then(|sent| sent.name.clone())
+        else {
+            return;
+        };
+        let detail = if by_signal {
+            "by signal"
+        } else {
+            "by the controller"
+        };
         let (code, probes) = (policy.code.0, policy.probes.bits());
         info!(flow = %name, epoch = policy.epoch, "paths {code:#010b}, probes {probes:#010b}, {detail}");
         let change = Change {
@@ -333,19 +407,35 @@ impl Controlled {
             detail,
         };
         self.trace.change(at, &name, change);
-        if let Some(send) = self.assignment.sends.iter_mut().find(|send| send.flow == name) {
+        if let Some(send) = self
+            .assignment
+            .sends
+            .iter_mut()
+            .find(|send| send.flow == name)
+        {
             let stored = &mut send.policy;
             (stored.epoch, stored.code) = (policy.epoch, code);
             (stored.probes, stored.probe_every) = (probes, policy.probe_every);
             self.unkept = true;
         }
-        let applied = Observation::Applied { flow: name, epoch: policy.epoch, code, by_signal };
+        let applied = Observation::Applied {
+            flow: name,
+            epoch: policy.epoch,
+            code,
+            by_signal,
+        };
         self.outbox.push(at, applied);
     }
 
     fn not_applied(&mut self, flow: &Name, reason: String, now: Instant) {
         warn!(%flow, "{reason}");
-        self.outbox.push(now, Observation::NotApplied { flow: flow.clone(), reason });
+        self.outbox.push(
+            now,
+            Observation::NotApplied {
+                flow: flow.clone(),
+                reason,
+            },
+        );
     }
 
     fn observed(&mut self, at: Instant, observation: Observation) {
@@ -381,7 +471,11 @@ impl Controlled {
         if !self.ready || !(urgent || now >= self.next_report) {
             return;
         }
-        let report = report::Source { node, observer, plan: &self.plan };
+        let report = report::Source {
+            node,
+            observer,
+            plan: &self.plan,
+        };
         let mut report = report.describe(self.in_force);
         report.paths = self.health.take(node, &self.echoes, now);
         report.observations = self.outbox.take(now);
@@ -394,13 +488,31 @@ impl Controlled {
 /// A signal or an event may have brought a policy that is newer than the assignment on its way.
 fn keep_newer_policies(assignment: &mut Assignment, before: &Assignment) {
     let mut known: BTreeMap<(&Name, u16), &Policy> = BTreeMap::new();
-    known.extend(before.sends.iter().map(|send| ((&send.flow, send.number), &send.policy)));
-    known.extend(before.receives.iter().map(|receive| ((&receive.flow, receive.number), &receive.policy)));
-    let sends = assignment.sends.iter_mut().map(|send| (&send.flow, send.number, &mut send.policy));
-    let receives =
-        assignment.receives.iter_mut().map(|receive| (&receive.flow, receive.number, &mut receive.policy));
+    known.extend(
+        before
+            .sends
+            .iter()
+            .map(|send| ((&send.flow, send.number), &send.policy)),
+    );
+    known.extend(
+        before
+            .receives
+            .iter()
+            .map(|receive| ((&receive.flow, receive.number), &receive.policy)),
+    );
+    let sends = assignment
+        .sends
+        .iter_mut()
+        .map(|send| (&send.flow, send.number, &mut send.policy));
+    let receives = assignment
+        .receives
+        .iter_mut()
+        .map(|receive| (&receive.flow, receive.number, &mut receive.policy));
     for (flow, number, policy) in sends.chain(receives) {
-        if let Some(newer) = known.get(&(flow, number)).filter(|known| known.epoch > policy.epoch) {
+        if let Some(newer) = known
+            .get(&(flow, number))
+            .filter(|known| known.epoch > policy.epoch)
+        {
             *policy = (*newer).clone();
         }
     }
@@ -410,12 +522,19 @@ impl Plan {
     /// The number of a flow that is sent here.
     fn sent(&self, name: &Name) -> Option<FlowId> {
         let named = |sent: &crate::flows::Sent| sent.name.as_ref() == Some(name);
-        self.flows.send.iter().find(|(_, sent)| named(sent)).map(|(flow, _)| *flow)
+        self.flows
+            .send
+            .iter()
+            .find(|(_, sent)| named(sent))
+            .map(|(flow, _)| *flow)
     }
 
     /// The number of a flow that is received here.
     fn received(&self, name: &Name) -> Option<FlowId> {
-        self.receives.iter().find(|(_, receive)| receive.flow == *name).map(|(flow, _)| *flow)
+        self.receives
+            .iter()
+            .find(|(_, receive)| receive.flow == *name)
+            .map(|(flow, _)| *flow)
     }
 }
 

@@ -88,7 +88,10 @@ impl Device {
     /// Makes the interface again after it was deleted.
     pub(crate) fn restore(&mut self) -> Result<()> {
         if !self.tap.exists() {
-            warn!(interface = self.config.name, "it was deleted; the agent makes it again");
+            warn!(
+                interface = self.config.name,
+                "it was deleted; the agent makes it again"
+            );
             self.open = false;
             self.tap = make(&self.config)?;
         }
@@ -104,8 +107,12 @@ impl Device {
         }
         self.heard.look(copies(node)?);
         let (up, running) = (interface::up()?, interface::running()?);
-        let uplinks: Vec<_> =
-            self.config.routes.iter().map(|route| self.uplinks(node, route, &up, &running)).collect();
+        let uplinks: Vec<_> = self
+            .config
+            .routes
+            .iter()
+            .map(|route| self.uplinks(node, route, &up, &running))
+            .collect();
         let mut lasting: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
         lasting.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
         if repeats || !self.kept.is(&lasting) {
@@ -122,9 +129,12 @@ impl Device {
     /// reach its next hop.
     fn lead_past(&self, uplinks: &[Vec<Uplink>]) -> Result<()> {
         for (route, uplinks) in self.config.routes.iter().zip(uplinks) {
-            let usable = uplinks.iter().filter(|uplink| !self.kept.is_refused(&uplink.route));
+            let usable = uplinks
+                .iter()
+                .filter(|uplink| !self.kept.is_refused(&uplink.route));
             let best = usable.min_by_key(|uplink| uplink.metric);
-            let best = best.and_then(|uplink| Some((interface::index(&uplink.interface)?, uplink.next_hop)));
+            let best = best
+                .and_then(|uplink| Some((interface::index(&uplink.interface)?, uplink.next_hop)));
             self.program.set(route.destination, best)?;
         }
         Ok(())
@@ -141,7 +151,12 @@ impl Device {
             // Behind the one that replicates, which is there by now.
             self.program.attach(self.tap.index())?;
         }
-        for DeviceRoute { destination, source, .. } in &self.config.routes {
+        for DeviceRoute {
+            destination,
+            source,
+            ..
+        } in &self.config.routes
+        {
             interface::change(&format!(
                 "route replace {destination} dev {name} src {source} metric {METRIC} proto {PROTOCOL}"
             ))?;
@@ -162,9 +177,17 @@ impl Device {
         running: &BTreeSet<String>,
     ) -> Vec<Uplink> {
         let uplink = |(place, path): (u32, &PathId)| {
-            let PathConfig { interface, remote, .. } = &node.config().paths[path];
-            let delivers = running.contains(interface) && node.is_up(*path) && !self.heard.is_quiet(*path);
-            let metric = place + if delivers { FALLBACK_METRIC } else { LAST_RESORT_METRIC };
+            let PathConfig {
+                interface, remote, ..
+            } = &node.config().paths[path];
+            let delivers =
+                running.contains(interface) && node.is_up(*path) && !self.heard.is_quiet(*path);
+            let metric = place
+                + if delivers {
+                    FALLBACK_METRIC
+                } else {
+                    LAST_RESORT_METRIC
+                };
             up.contains(interface).then(|| Uplink {
                 metric,
                 interface: interface.clone(),
@@ -175,9 +198,23 @@ impl Device {
         (0..).zip(&route.fallback).filter_map(uplink).collect()
     }
 
-    fn fallback(&self, route: &DeviceRoute, interface: &str, next_hop: IpAddr, metric: u32) -> String {
-        let DeviceRoute { destination, source, .. } = route;
-        let inet6 = if destination.address().is_ipv4() && next_hop.is_ipv6() { "inet6 " } else { "" };
+    fn fallback(
+        &self,
+        route: &DeviceRoute,
+        interface: &str,
+        next_hop: IpAddr,
+        metric: u32,
+    ) -> String {
+        let DeviceRoute {
+            destination,
+            source,
+            ..
+        } = route;
+        let inet6 = if destination.address().is_ipv4() && next_hop.is_ipv6() {
+            "inet6 "
+        } else {
+            ""
+        };
         // As by the interface: connections do not notice which one they take.
         let mtu = self.config.mtu_bytes;
         format!(
@@ -196,18 +233,24 @@ fn address(address: &IpAddr) -> String {
 }
 
 fn make(config: &DeviceConfig) -> Result<Tap> {
-    let DeviceConfig { name, mtu_bytes, .. } = config;
+    let DeviceConfig {
+        name, mtu_bytes, ..
+    } = config;
     let tap = Tap::create(name).with_context(|| {
         format!("the agent makes {name} itself (`ip link delete {name}` removes another one)")
     })?;
     // Nobody would answer questions for link-layer addresses.
-    interface::change(&format!("link set {name} mtu {mtu_bytes} addrgenmode none arp off up"))?;
+    interface::change(&format!(
+        "link set {name} mtu {mtu_bytes} addrgenmode none arp off up"
+    ))?;
     Ok(tap)
 }
 
 /// Copies that have arrived by each path.
 fn copies(node: &Node) -> Result<BTreeMap<PathId, u64>> {
-    let Some(receiver) = node.receiver() else { return Ok(BTreeMap::new()) };
+    let Some(receiver) = node.receiver() else {
+        return Ok(BTreeMap::new());
+    };
     let mut copies = BTreeMap::new();
     for path in node.config().paths.keys() {
         let mut sum = 0;

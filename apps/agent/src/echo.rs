@@ -61,7 +61,11 @@ impl Echoes {
     pub(crate) fn new(config: &Config) -> Self {
         let mut paths = BTreeMap::new();
         for (path, description) in &config.paths {
-            let Some(peer) = description.peer.as_ref().and_then(|name| config.peers.get(name)) else {
+            let Some(peer) = description
+                .peer
+                .as_ref()
+                .and_then(|name| config.peers.get(name))
+            else {
                 warn!(%path, "its round-trip time is not measured: several peers are known, and `peer` names none");
                 continue;
             };
@@ -72,18 +76,27 @@ impl Echoes {
                 ends: (end(description.local), end(description.remote)),
                 peer: peer.clone(),
                 socket: None,
-                round_trip: RoundTrip { next_number: random(), ..RoundTrip::default() },
+                round_trip: RoundTrip {
+                    next_number: random(),
+                    ..RoundTrip::default()
+                },
                 answers_left: MAX_ANSWERS,
             };
             paths.insert(*path, line);
         }
-        Echoes { paths, next: Instant::ZERO }
+        Echoes {
+            paths,
+            next: Instant::ZERO,
+        }
     }
 
     /// Takes over the keys of a configuration that was read again.
     pub(crate) fn reload(&mut self, config: &Config) {
         for line in self.paths.values_mut() {
-            let name = config.paths.get(&line.path).and_then(|path| path.peer.as_ref());
+            let name = config
+                .paths
+                .get(&line.path)
+                .and_then(|path| path.peer.as_ref());
             if let Some(peer) = name.and_then(|name| config.peers.get(name)) {
                 line.peer = peer.clone();
             }
@@ -142,7 +155,9 @@ impl Line {
                 }
             };
             let echo = Echo::parse(&buffer[..received.bytes], &self.peer.ring);
-            let Some(echo) = echo.filter(|echo| echo.path == self.path) else { continue };
+            let Some(echo) = echo.filter(|echo| echo.path == self.path) else {
+                continue;
+            };
             match echo.kind {
                 EchoKind::Question => self.answer(echo, received.at),
                 EchoKind::Answer => self.round_trip.answered(&echo, received.at, now),
@@ -156,19 +171,32 @@ impl Line {
             return;
         }
         let number = self.round_trip.ask(SystemTime::now());
-        self.send(&Echo { kind: EchoKind::Question, path: self.path, number, held_micros: 0 });
+        self.send(&Echo {
+            kind: EchoKind::Question,
+            path: self.path,
+            number,
+            held_micros: 0,
+        });
     }
 
     fn answer(&mut self, question: Echo, since: SystemTime) {
-        let Some(left) = self.answers_left.checked_sub(1) else { return };
+        let Some(left) = self.answers_left.checked_sub(1) else {
+            return;
+        };
         self.answers_left = left;
         let held = since.elapsed().unwrap_or_default();
         let held_micros = u32::try_from(held.as_micros()).unwrap_or(u32::MAX);
-        self.send(&Echo { kind: EchoKind::Answer, held_micros, ..question });
+        self.send(&Echo {
+            kind: EchoKind::Answer,
+            held_micros,
+            ..question
+        });
     }
 
     fn send(&self, echo: &Echo) {
-        let Some((_, socket)) = &self.socket else { return };
+        let Some((_, socket)) = &self.socket else {
+            return;
+        };
         let bytes = echo.emit(self.peer.key.as_ref().map(|(slot, key)| (*slot, key)));
         if let Err(error) = socket.send(&bytes) {
             // The path is not heard of, which is what there is to be known of it.
@@ -190,22 +218,35 @@ impl RoundTrip {
     }
 
     fn answered(&mut self, answer: &Echo, at: SystemTime, now: Instant) {
-        let Some(index) = self.open.iter().position(|(number, _)| *number == answer.number) else { return };
+        let Some(index) = self
+            .open
+            .iter()
+            .position(|(number, _)| *number == answer.number)
+        else {
+            return;
+        };
         let (_, asked) = self.open.remove(index).expect("the position was found");
         let held = Duration::from_micros(answer.held_micros.into());
         // A clock that was set meanwhile makes nonsense, and the next answer will not.
-        let Some(sample) = at.duration_since(asked).ok().and_then(|all| all.checked_sub(held)) else {
+        let Some(sample) = at
+            .duration_since(asked)
+            .ok()
+            .and_then(|all| all.checked_sub(held))
+        else {
             return;
         };
         let before = self.at(now);
-        let smoothed = before.map_or(sample, |before| before.mul_f64(1.0 - GAIN) + sample.mul_f64(GAIN));
+        let smoothed = before.map_or(sample, |before| {
+            before.mul_f64(1.0 - GAIN) + sample.mul_f64(GAIN)
+        });
         self.smoothed = Some(smoothed);
         self.answered = Some(now);
     }
 
     fn at(&self, now: Instant) -> Option<Duration> {
         let answered = self.answered?;
-        self.smoothed.filter(|_| now.saturating_since(answered) < SILENT_AFTER)
+        self.smoothed
+            .filter(|_| now.saturating_since(answered) < SILENT_AFTER)
     }
 }
 
@@ -229,7 +270,12 @@ mod tests {
 
     fn answer(number: u32, held_millis: u32) -> Echo {
         let path = PathId::try_from(0).unwrap();
-        Echo { kind: EchoKind::Answer, path, number, held_micros: held_millis * 1000 }
+        Echo {
+            kind: EchoKind::Answer,
+            path,
+            number,
+            held_micros: held_millis * 1000,
+        }
     }
 
     #[test]

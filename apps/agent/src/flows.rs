@@ -56,13 +56,18 @@ pub(crate) struct Crowded {
 pub(crate) fn inherit(selectors: &Selectors) -> Result<Selectors, Crowded> {
     let mut inherited = Selectors::new();
     for (prefix, own) in selectors {
-        let mut wider: Vec<_> =
-            selectors.iter().filter(|(other, _)| *other != prefix && other.contains(*prefix)).collect();
+        let mut wider: Vec<_> = selectors
+            .iter()
+            .filter(|(other, _)| *other != prefix && other.contains(*prefix))
+            .collect();
         wider.sort_by_key(|(other, _)| std::cmp::Reverse(other.bits()));
         let wider = wider.into_iter().flat_map(|(_, rules)| rules);
         let rules: Vec<Rule> = own.iter().chain(wider).cloned().collect();
         if rules.len() > MAX_RULES {
-            return Err(Crowded { prefix: *prefix, flows: rules.iter().map(|rule| rule.flow).collect() });
+            return Err(Crowded {
+                prefix: *prefix,
+                flows: rules.iter().map(|rule| rule.flow).collect(),
+            });
         }
         inherited.insert(*prefix, rules);
     }

@@ -3,7 +3,9 @@
 use hawser_control::Name;
 use hawser_control::node::{Observation, Receive};
 use hawser_control::resource::{Elimination, Mode};
-use hawser_pathset::{Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Successive, SuccessiveConfig};
+use hawser_pathset::{
+    Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Successive, SuccessiveConfig,
+};
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
 use std::time::Duration;
 
@@ -59,7 +61,12 @@ impl Judge {
             packets: 0,
         };
         let policy = &receive.policy;
-        judge.handle_policy(policy.epoch, PolicyCode(policy.code), PathSet::from_bits(policy.probes), now);
+        judge.handle_policy(
+            policy.epoch,
+            PolicyCode(policy.code),
+            PathSet::from_bits(policy.probes),
+            now,
+        );
         judge
     }
 
@@ -71,7 +78,13 @@ impl Judge {
     }
 
     /// A policy is in force at the ingress.
-    pub(crate) fn handle_policy(&mut self, epoch: u32, code: PolicyCode, probes: PathSet, now: Instant) {
+    pub(crate) fn handle_policy(
+        &mut self,
+        epoch: u32,
+        code: PolicyCode,
+        probes: PathSet,
+        now: Instant,
+    ) {
         self.epoch = epoch;
         each!(&mut self.algorithm, judge => judge.handle_policy(epoch, code, probes, now), else ());
     }
@@ -126,9 +139,18 @@ impl Judge {
                 probe_every: judgement.probe_every,
                 reason: judgement.reason,
             },
-            JudgeEvent::PathSilent(path) => Observation::PathSilent { flow, path: number(path) },
-            JudgeEvent::PathRestored(path) => Observation::PathRestored { flow, path: number(path) },
-            JudgeEvent::LatentError(path) => Observation::LatentError { flow, path: number(path) },
+            JudgeEvent::PathSilent(path) => Observation::PathSilent {
+                flow,
+                path: number(path),
+            },
+            JudgeEvent::PathRestored(path) => Observation::PathRestored {
+                flow,
+                path: number(path),
+            },
+            JudgeEvent::LatentError(path) => Observation::LatentError {
+                flow,
+                path: number(path),
+            },
         }
     }
 }
@@ -158,7 +180,9 @@ fn evidence(receive: &Receive) -> EvidenceConfig {
 
 fn tolerance(elimination: &Elimination) -> Option<Duration> {
     // A length of time that makes no sense is as good as none.
-    elimination.tolerance_ms.and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
+    elimination
+        .tolerance_ms
+        .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
 }
 
 /// What paths did for some packets in a row, for people and figures.
@@ -192,7 +216,11 @@ struct Tally {
 
 impl Tally {
     fn new(tolerance: Duration) -> Self {
-        Tally { tolerance, current: Window::default(), last: None }
+        Tally {
+            tolerance,
+            current: Window::default(),
+            last: None,
+        }
     }
 
     fn add(&mut self, packet: &JudgedPacket) -> Option<&Window> {

@@ -19,7 +19,10 @@ pub(crate) struct Kept {
 impl Kept {
     /// Where it is kept in `directory`.
     pub(crate) fn at(directory: &Path) -> Self {
-        Kept { path: directory.join("assignment.json"), failing: false }
+        Kept {
+            path: directory.join("assignment.json"),
+            failing: false,
+        }
     }
 
     /// What an agent before this one has kept.
@@ -29,7 +32,9 @@ impl Kept {
             text => text.map_err(anyhow::Error::from),
         };
         let assignment = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
-        assignment.inspect_err(|error| warn!("{} is of no use: {error:#}", self.path.display())).ok()
+        assignment
+            .inspect_err(|error| warn!("{} is of no use: {error:#}", self.path.display()))
+            .ok()
     }
 
     /// A full disk must not end replication: it is said once, and the agent goes on.
@@ -45,7 +50,8 @@ impl Kept {
     }
 
     fn replace(&self, assignment: &Assignment) -> Result<()> {
-        let text = serde_json::to_vec_pretty(assignment).context("cannot describe the assignment")?;
+        let text =
+            serde_json::to_vec_pretty(assignment).context("cannot describe the assignment")?;
         file::replace(&self.path, &text, 0o600)
             .with_context(|| format!("cannot keep the assignment in {}", self.path.display()))
     }
@@ -58,7 +64,13 @@ mod tests {
 
     fn assignment() -> Assignment {
         let signal_key = Some("00112233445566778899aabbccddeeff".to_owned());
-        Assignment { revision: 7, report_every_ms: 5000, signal_key, sends: vec![], receives: vec![] }
+        Assignment {
+            revision: 7,
+            report_every_ms: 5000,
+            signal_key,
+            sends: vec![],
+            receives: vec![],
+        }
     }
 
     #[test]
@@ -68,7 +80,10 @@ mod tests {
         assert_eq!(kept.read(), None);
         kept.write(&assignment());
         assert_eq!(kept.read(), Some(assignment()));
-        let mode = fs::metadata(directory.path().join("assignment.json")).unwrap().permissions().mode();
+        let mode = fs::metadata(directory.path().join("assignment.json"))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600);
     }
 

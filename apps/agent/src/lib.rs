@@ -109,18 +109,33 @@ impl Agent {
         let status_file = StatusFile::at(config.status_file());
         let deadline = config.arrival_deadline;
         let restored = Restored::read(&config)?;
-        let flows = restored.as_ref().map_or_else(|| config.flows.clone(), Restored::flows);
+        let flows = restored
+            .as_ref()
+            .map_or_else(|| config.flows.clone(), Restored::flows);
         let mut device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
-        let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
+        let arrivals = node
+            .receiver()
+            .map(|receiver| receiver.arrivals())
+            .transpose()?;
         let observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
-        let controlled = restored.map(|restored| restored.start(&mut node, monotonic_now())).transpose()?;
-        node.eliminate().context("cannot start to eliminate copies")?;
+        let controlled = restored
+            .map(|restored| restored.start(&mut node, monotonic_now()))
+            .transpose()?;
+        node.eliminate()
+            .context("cannot start to eliminate copies")?;
         if let Some(device) = &mut device {
             device.follow(&node, monotonic_now())?;
         }
         info!(status = %status_file, "running");
-        Ok(Agent { device, node, observer, controlled, status_file, refused: Refused::default() })
+        Ok(Agent {
+            device,
+            node,
+            observer,
+            controlled,
+            status_file,
+            refused: Refused::default(),
+        })
     }
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {
@@ -137,7 +152,9 @@ impl Agent {
             if status_is_due {
                 next_status = now + STATUS_EVERY;
                 self.write_status();
-                self.node.follow_addresses().unwrap_or_else(|error| warn!("{error:#}"));
+                self.node
+                    .follow_addresses()
+                    .unwrap_or_else(|error| warn!("{error:#}"));
                 self.follow_device(now);
                 self.node.keep_clock();
                 self.refused.look(&self.node);
@@ -164,7 +181,12 @@ impl Agent {
 
     /// Takes in what the kernel has recorded.
     fn look(&mut self, now: Instant) {
-        let Agent { node, observer, controlled, .. } = self;
+        let Agent {
+            node,
+            observer,
+            controlled,
+            ..
+        } = self;
         if let Some(observer) = observer {
             observer.observe(now, |packet| {
                 if let Some(controlled) = controlled {
@@ -190,7 +212,9 @@ impl Agent {
         if let Some(device) = &mut self.device {
             device.restore().unwrap_or_else(|error| warn!("{error:#}"));
         }
-        self.node.follow().unwrap_or_else(|error| warn!("{error:#}"));
+        self.node
+            .follow()
+            .unwrap_or_else(|error| warn!("{error:#}"));
         if let Some(controlled) = &mut self.controlled {
             controlled.follow(&mut self.node);
         }
@@ -198,23 +222,41 @@ impl Agent {
 
     fn follow_device(&mut self, now: Instant) {
         if let Some(device) = &mut self.device {
-            device.follow(&self.node, now).unwrap_or_else(|error| warn!("{error:#}"));
+            device
+                .follow(&self.node, now)
+                .unwrap_or_else(|error| warn!("{error:#}"));
         }
     }
 
     fn write_status(&mut self) {
         let now = monotonic_now();
-        let controller = self.controlled.as_ref().map(|controlled| controlled.status(&self.node, now));
-        self.status_file.write(&self.node, self.observer.as_ref(), controller, self.device.as_ref());
+        let controller = self
+            .controlled
+            .as_ref()
+            .map(|controlled| controlled.status(&self.node, now));
+        self.status_file.write(
+            &self.node,
+            self.observer.as_ref(),
+            controller,
+            self.device.as_ref(),
+        );
     }
 }
 
 fn detach(config: &Config) -> Result<()> {
-    let outcome = if remove_pins(config)? { "removed" } else { "nothing was left in the kernel" };
+    let outcome = if remove_pins(config)? {
+        "removed"
+    } else {
+        "nothing was left in the kernel"
+    };
     info!("{outcome}");
     Device::remove(config);
     // A killed agent leaves these too.
-    config.local.iter().filter_map(|name| interface::index(name)).for_each(Segmenter::remove);
+    config
+        .local
+        .iter()
+        .filter_map(|name| interface::index(name))
+        .for_each(Segmenter::remove);
     Segmenter::remove_orphans()?;
     Ok(())
 }
@@ -223,13 +265,22 @@ fn detach(config: &Config) -> Result<()> {
 fn lock(config: &Config) -> Result<Flock<File>> {
     let directory = config.directory();
     fs::create_dir_all(&directory).with_context(|| {
-        format!("cannot create {} (the agent runs as root; `state` says where)", directory.display())
+        format!(
+            "cannot create {} (the agent runs as root; `state` says where)",
+            directory.display()
+        )
     })?;
     let path = directory.join("lock");
     let file = File::create(&path).with_context(|| format!("cannot open {}", path.display()))?;
-    Flock::lock(file, FlockArg::LockExclusiveNonblock).map_err(|(_, errno)| errno).with_context(|| {
-        format!("another agent of node {:?} is running (it holds {})", config.name, path.display())
-    })
+    Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        .map_err(|(_, errno)| errno)
+        .with_context(|| {
+            format!(
+                "another agent of node {:?} is running (it holds {})",
+                config.name,
+                path.display()
+            )
+        })
 }
 
 /// The clock of the kernel's arrival records.
@@ -245,7 +296,10 @@ struct Signals {
 
 impl Signals {
     fn catch() -> Result<Self> {
-        let (stop, reload) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+        let (stop, reload) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicBool::new(false)),
+        );
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, stop.clone())?;
         }

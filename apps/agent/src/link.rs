@@ -71,11 +71,21 @@ impl Link {
         let (to_loop, messages) = mpsc::channel();
         // One: the next is made when this one has arrived, of what is known then.
         let (reports, from_loop) = reports::channel(1);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build();
         let runtime = runtime.context("cannot start the controller's client")?;
-        let mut talk = Talk { config, registration, to_loop, from_loop, identity: None };
+        let mut talk = Talk {
+            config,
+            registration,
+            to_loop,
+            from_loop,
+            identity: None,
+        };
         let thread = thread::Builder::new().name("controller".to_owned());
-        thread.spawn(move || runtime.block_on(talk.go_on())).context("cannot start a thread")?;
+        thread
+            .spawn(move || runtime.block_on(talk.go_on()))
+            .context("cannot start a thread")?;
         Ok(Link { messages, reports })
     }
 
@@ -122,11 +132,15 @@ impl Talk {
             match self.session(&mut passing, &mut refused).await {
                 Ok(Ended::Renewed) => continue,
                 Ok(Ended::ByController) => {
-                    self.tell(Message::Connection(Connection::Away("it ended the connection".to_owned())));
+                    self.tell(Message::Connection(Connection::Away(
+                        "it ended the connection".to_owned(),
+                    )));
                     passing.pause().await;
                 }
                 Err(error) if is_refusal(&error) => {
-                    self.tell(Message::Connection(Connection::Refused(self.explain(&error))));
+                    self.tell(Message::Connection(Connection::Refused(
+                        self.explain(&error),
+                    )));
                     refused.pause().await;
                 }
                 Err(error) => {
@@ -138,9 +152,16 @@ impl Talk {
     }
 
     /// From registering to the loss of the connection.
-    async fn session(&mut self, passing: &mut Backoff, refused: &mut Backoff) -> Result<Ended, Error> {
+    async fn session(
+        &mut self,
+        passing: &mut Backoff,
+        refused: &mut Backoff,
+    ) -> Result<Ended, Error> {
         // Read again every time: somebody may have enrolled the node anew.
-        let identity = self.identity.insert(Identity::load(&self.config.state)?).clone();
+        let identity = self
+            .identity
+            .insert(Identity::load(&self.config.state)?)
+            .clone();
         let addresses = addresses(&self.config.urls).await;
         if !addresses.is_empty() {
             self.tell(Message::Controllers(addresses));
@@ -149,7 +170,12 @@ impl Talk {
         client.register(&self.registration).await?;
         let mut stream = client.stream().await?;
         (*passing, *refused) = (RETRY, RETRY_REFUSED);
-        let Talk { to_loop, from_loop, config, .. } = self;
+        let Talk {
+            to_loop,
+            from_loop,
+            config,
+            ..
+        } = self;
         tell(to_loop, Message::Connection(Connection::Connected));
 
         let mut under_way = false;
@@ -222,7 +248,9 @@ async fn report(
     }
     loop {
         tell(to_loop, Message::Ready);
-        let Some(report) = from_loop.recv().await else { return Ok(Ended::ByController) };
+        let Some(report) = from_loop.recv().await else {
+            return Ok(Ended::ByController);
+        };
         *under_way = true;
         match client.report(&report).await {
             Ok(()) => {}
@@ -238,8 +266,15 @@ async fn report(
 }
 
 /// Ends when there is a new certificate.
-async fn renew(client: &NodeClient, identity: &Identity, config: &ControllerConfig) -> Result<Ended, Error> {
-    let left = identity.renew_at().duration_since(SystemTime::now()).unwrap_or_default();
+async fn renew(
+    client: &NodeClient,
+    identity: &Identity,
+    config: &ControllerConfig,
+) -> Result<Ended, Error> {
+    let left = identity
+        .renew_at()
+        .duration_since(SystemTime::now())
+        .unwrap_or_default();
     tokio::time::sleep(left).await;
     let mut backoff = RETRY_RENEWAL;
     loop {

@@ -18,7 +18,9 @@ use paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 pub(crate) use surroundings::remove_pins;
-use surroundings::{Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets};
+use surroundings::{
+    Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
+};
 use tracing::{info, warn};
 
 /// The number of an interface that is not there: those of the kernel begin at 1.
@@ -81,12 +83,19 @@ impl Node {
             config,
             flows,
         };
-        let Config { controller, transit, local, paths, .. } = &node.config;
+        let Config {
+            controller,
+            transit,
+            local,
+            paths,
+            ..
+        } = &node.config;
         let controlled = controller.is_some();
         let may_send = controlled && !(transit.is_empty() && local.is_empty());
         let may_receive = controlled && !paths.is_empty();
         if may_receive || !node.flows.receive.is_empty() {
-            node.start_receiver().context("cannot start to eliminate copies")?;
+            node.start_receiver()
+                .context("cannot start to eliminate copies")?;
         }
         if may_send || !node.flows.send.is_empty() {
             node.start_sender().context("cannot start to replicate")?;
@@ -99,12 +108,18 @@ impl Node {
     pub(crate) fn eliminate(&mut self) -> Result<()> {
         if self.receiver.is_none() {
             if remove_pins(&self.config)? {
-                info!("the elimination of an earlier agent has ended: nothing is received here any more");
+                info!(
+                    "the elimination of an earlier agent has ended: nothing is received here any more"
+                );
             }
             return Ok(());
         }
         // A controller may be about to say what is received.
-        if self.flows.receive.is_empty() { Ok(()) } else { self.attach_receiver() }
+        if self.flows.receive.is_empty() {
+            Ok(())
+        } else {
+            self.attach_receiver()
+        }
     }
 
     pub(crate) fn config(&self) -> &Config {
@@ -146,7 +161,10 @@ impl Node {
         if new.controller.is_none() {
             let mut flows = new.flows.clone();
             self.epoch += 1;
-            flows.send.values_mut().for_each(|flow| flow.policy.epoch = self.epoch);
+            flows
+                .send
+                .values_mut()
+                .for_each(|flow| flow.policy.epoch = self.epoch);
             self.set_flows(flows, false)?;
         }
         self.config = new;
@@ -158,24 +176,43 @@ impl Node {
     pub(crate) fn set_flows(&mut self, new: Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
         let old = std::mem::replace(&mut self.flows, new);
         if let Some(receiver) = &self.receiver {
-            for flow in old.receive.keys().filter(|flow| !self.flows.receive.contains_key(flow)) {
+            for flow in old
+                .receive
+                .keys()
+                .filter(|flow| !self.flows.receive.contains_key(flow))
+            {
                 receiver.set_flow(*flow, None)?;
             }
             for (flow, keys) in &self.flows.receive {
                 receiver.set_flow(*flow, Some(keys))?;
             }
-            let select = |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
-            replace_selectors(&old.receive_selectors, &self.flows.receive_selectors, select)?;
+            let select =
+                |prefix: Prefix, rules: &[Rule]| receiver.select_transparent(prefix, rules);
+            replace_selectors(
+                &old.receive_selectors,
+                &self.flows.receive_selectors,
+                select,
+            )?;
         }
-        let eliminated =
-            if self.flows.receive.is_empty() { self.release_others() } else { self.attach_receiver() };
+        let eliminated = if self.flows.receive.is_empty() {
+            self.release_others()
+        } else {
+            self.attach_receiver()
+        };
         let mut changed = Vec::new();
         if let (Some(sender), Some(clock)) = (&mut self.sender, &self.clock) {
-            for flow in old.send.keys().filter(|flow| !self.flows.send.contains_key(flow)) {
+            for flow in old
+                .send
+                .keys()
+                .filter(|flow| !self.flows.send.contains_key(flow))
+            {
                 sender.remove_flow(*flow)?;
             }
             for (flow, description) in &self.flows.send {
-                let continues = old.send.get(flow).is_some_and(|before| description.continues(before));
+                let continues = old
+                    .send
+                    .get(flow)
+                    .is_some_and(|before| description.continues(before));
                 if continues {
                     sender.update_flow(*flow, &session(description, clock))?;
                 } else {
@@ -206,7 +243,10 @@ impl Node {
 
     /// Puts a policy into force if it is newer than the one that is; says whether it was.
     pub(crate) fn set_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<bool> {
-        let sender = self.sender.as_ref().context("this node does not replicate")?;
+        let sender = self
+            .sender
+            .as_ref()
+            .context("this node does not replicate")?;
         Ok(sender.set_policy(flow, policy)?)
     }
 
@@ -229,7 +269,9 @@ impl Node {
     pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
         match &self.sender {
             Some(_) => self.paths.obstacle(path).map(str::to_owned),
-            None => self.interfaces.obstacle(&self.config.paths.get(&path)?.interface),
+            None => self
+                .interfaces
+                .obstacle(&self.config.paths.get(&path)?.interface),
         }
     }
 
@@ -238,7 +280,11 @@ impl Node {
         let why = |((_, name), attached): (&(Hook, String), &Attached)| {
             let missing = || "it does not exist".to_owned();
             let number = self.interfaces.number(name);
-            let why = if number.is_none() { Some(missing()) } else { attached.obstacle.clone() };
+            let why = if number.is_none() {
+                Some(missing())
+            } else {
+                attached.obstacle.clone()
+            };
             Some((name.clone(), why?))
         };
         self.attached.iter().filter_map(why).collect()
@@ -258,17 +304,22 @@ impl Node {
     /// Whether something is waited for, or an interface of the configuration has come, gone, been replaced, or has gone up or
     /// down since [`follow`](Node::follow).
     pub(crate) fn should_follow(&self) -> bool {
-        self.paths.has_obstacles() || Interfaces::look(&self.config).is_ok_and(|now| now != self.interfaces)
+        self.paths.has_obstacles()
+            || Interfaces::look(&self.config).is_ok_and(|now| now != self.interfaces)
     }
 
     /// Follows the node's addresses.
     pub(crate) fn follow_addresses(&mut self) -> Result<()> {
-        self.sender.as_mut().map_or(Ok(()), |sender| self.own.follow(sender))
+        self.sender
+            .as_mut()
+            .map_or(Ok(()), |sender| self.own.follow(sender))
     }
 
     /// Takes in where the controllers are.
     pub(crate) fn set_controllers(&mut self, controllers: BTreeSet<SocketAddr>) -> Result<()> {
-        let Some(sender) = &mut self.sender else { return Ok(()) };
+        let Some(sender) = &mut self.sender else {
+            return Ok(());
+        };
         self.own.set_controllers(sender, &self.config, controllers)
     }
 
@@ -320,17 +371,25 @@ impl Node {
 
     /// A node that only replicates keeps its path interfaces free of programs.
     fn attach_receiver(&mut self) -> Result<()> {
-        let interfaces: BTreeSet<_> = self.config.paths.values().map(|path| path.interface.clone()).collect();
+        let interfaces: BTreeSet<_> = self
+            .config
+            .paths
+            .values()
+            .map(|path| path.interface.clone())
+            .collect();
         let is_new = |name: &String| !self.attached.contains_key(&(Hook::Eliminate, name.clone()));
         let new: Vec<_> = interfaces.into_iter().filter(is_new).collect();
-        let (present, missing): (Vec<_>, Vec<_>) =
-            new.into_iter().partition(|name| self.interfaces.number(name).is_some());
+        let (present, missing): (Vec<_>, Vec<_>) = new
+            .into_iter()
+            .partition(|name| self.interfaces.number(name).is_some());
         if present.is_empty() {
             self.release_others()?
         } else {
             self.attach_elimination(&present)?
         }
-        missing.into_iter().for_each(|name| self.await_interface(Hook::Eliminate, name));
+        missing
+            .into_iter()
+            .for_each(|name| self.await_interface(Hook::Eliminate, name));
         Ok(())
     }
 
@@ -350,7 +409,8 @@ impl Node {
                  bridge hear too, are not told from this node's own and are replicated where they are selected"
             );
         }
-        self.paths.find(&mut sender, &self.config, &self.interfaces)?;
+        self.paths
+            .find(&mut sender, &self.config, &self.interfaces)?;
         for (flow, description) in &self.flows.send {
             sender.set_flow(*flow, &session(description, &clock))?;
             sender.replace_policy(*flow, description.policy)?;
@@ -363,7 +423,9 @@ impl Node {
         let (transit, local) = (self.config.transit.clone(), self.config.local.clone());
         self.sender = Some(sender);
         self.clock = Some(clock);
-        let transit = transit.into_iter().map(|name| (Hook::ReplicateTransit, name));
+        let transit = transit
+            .into_iter()
+            .map(|name| (Hook::ReplicateTransit, name));
         let local = local.into_iter().map(|name| (Hook::ReplicateLocal, name));
         for (hook, name) in transit.chain(local) {
             match self.interfaces.number(&name) {
@@ -380,8 +442,17 @@ impl Node {
             Hook::Eliminate => "copies will be eliminated",
             Hook::ReplicateTransit | Hook::ReplicateLocal => "traffic will be replicated",
         };
-        warn!(interface = name, "the interface does not exist; {then} when it is there");
-        self.attached.insert((hook, name), Attached { number: NO_INTERFACE, obstacle: None });
+        warn!(
+            interface = name,
+            "the interface does not exist; {then} when it is there"
+        );
+        self.attached.insert(
+            (hook, name),
+            Attached {
+                number: NO_INTERFACE,
+                obstacle: None,
+            },
+        );
     }
 
     /// Attaches a program to the interface that has this name now.
@@ -390,11 +461,15 @@ impl Node {
             Hook::Eliminate => self.attach_elimination(&[name.to_owned()]),
             Hook::ReplicateTransit | Hook::ReplicateLocal => {
                 let interface = interface::find(name)?;
-                let before = self.attached.get(&(hook, name.to_owned())).map(|attached| attached.number);
+                let before = self
+                    .attached
+                    .get(&(hook, name.to_owned()))
+                    .map(|attached| attached.number);
                 if let (Some(sender), Some(gone)) = (&mut self.sender, before) {
                     sender.detach(gone)?;
                 }
-                self.attach_replication(hook, &interface).with_context(|| format!("interface {name}"))?;
+                self.attach_replication(hook, &interface)
+                    .with_context(|| format!("interface {name}"))?;
                 self.is_attached(hook, name, interface.index);
                 Ok(())
             }
@@ -403,7 +478,10 @@ impl Node {
 
     fn attach_replication(&mut self, hook: Hook, interface: &Interface) -> Result<()> {
         let (name, xdp) = (&interface.name, self.config.xdp);
-        let sender = self.sender.as_mut().context("programs are attached after they are loaded")?;
+        let sender = self
+            .sender
+            .as_mut()
+            .context("programs are attached after they are loaded")?;
         if hook == Hook::ReplicateTransit {
             sender.attach_transit(interface.index, xdp)?;
             info!(interface = name, "replicating transit traffic");
@@ -412,7 +490,11 @@ impl Node {
             let (entry, exit) = (segmenter.entry(), segmenter.exit());
             // The kernel closes a killed process's links from the last to the first, and nothing may go into a loop that has
             // ended.
-            sender.attach_loop(Loop { device: interface.index, entry, exit })?;
+            sender.attach_loop(Loop {
+                device: interface.index,
+                entry,
+                exit,
+            })?;
             sender.attach_local(interface.index)?;
             self.segmenters.insert(name.clone(), segmenter);
             info!(interface = name, "replicating local traffic");
@@ -427,15 +509,26 @@ impl Node {
         for name in names {
             refuse_reverse_path_filter(name)?;
         }
-        let numbers: Vec<u32> = names.iter().filter_map(|name| interfaces.number(name)).collect();
-        let receiver = self.receiver.as_mut().context("programs are attached after they are loaded")?;
-        let switched = receiver.attach(&numbers, self.config.xdp).map_err(|error| {
-            let name = error.interface().and_then(|number| interfaces.name(number)).map(in_context);
-            match name {
-                Some(name) => anyhow::Error::from(error).context(name),
-                None => error.into(),
-            }
-        })?;
+        let numbers: Vec<u32> = names
+            .iter()
+            .filter_map(|name| interfaces.number(name))
+            .collect();
+        let receiver = self
+            .receiver
+            .as_mut()
+            .context("programs are attached after they are loaded")?;
+        let switched = receiver
+            .attach(&numbers, self.config.xdp)
+            .map_err(|error| {
+                let name = error
+                    .interface()
+                    .and_then(|number| interfaces.name(number))
+                    .map(in_context);
+                match name {
+                    Some(name) => anyhow::Error::from(error).context(name),
+                    None => error.into(),
+                }
+            })?;
         for (number, gap) in switched {
             let interface = interfaces.name(number);
             warn!(
@@ -452,8 +545,12 @@ impl Node {
 
     /// Ends the elimination that an earlier agent left on other interfaces, with its flows and keys.
     fn release_others(&self) -> Result<()> {
-        let Some(receiver) = &self.receiver else { return Ok(()) };
-        let released = receiver.release_others().context("cannot end what an earlier agent left")?;
+        let Some(receiver) = &self.receiver else {
+            return Ok(());
+        };
+        let released = receiver
+            .release_others()
+            .context("cannot end what an earlier agent left")?;
         if !released.is_empty() {
             info!(interfaces = ?released, "the elimination of an earlier agent has ended");
         }
@@ -461,7 +558,13 @@ impl Node {
     }
 
     fn is_attached(&mut self, hook: Hook, name: &str, number: u32) {
-        self.attached.insert((hook, name.to_owned()), Attached { number, obstacle: None });
+        self.attached.insert(
+            (hook, name.to_owned()),
+            Attached {
+                number,
+                obstacle: None,
+            },
+        );
     }
 }
 
@@ -472,7 +575,9 @@ impl Drop for Node {
             sender.detach_local();
         }
         for segmenter in self.segmenters.values() {
-            segmenter.drain().unwrap_or_else(|error| warn!("packets may be lost: {error}"));
+            segmenter
+                .drain()
+                .unwrap_or_else(|error| warn!("packets may be lost: {error}"));
         }
     }
 }
@@ -495,5 +600,7 @@ fn replace_selectors<E>(
     for (prefix, rules) in new {
         select(*prefix, rules)?;
     }
-    old.keys().filter(|prefix| !new.contains_key(prefix)).try_for_each(|prefix| select(*prefix, &[]))
+    old.keys()
+        .filter(|prefix| !new.contains_key(prefix))
+        .try_for_each(|prefix| select(*prefix, &[]))
 }

@@ -14,7 +14,12 @@ pub(crate) struct Observer {
 
 impl Observer {
     pub(crate) fn new(arrivals: Arrivals, deadline: Duration) -> Self {
-        Observer { arrivals, tracker: Tracker::new(deadline), batch: Vec::new(), overflowed: 0 }
+        Observer {
+            arrivals,
+            tracker: Tracker::new(deadline),
+            batch: Vec::new(),
+            overflowed: 0,
+        }
     }
 
     /// Takes in what has arrived up to `now`, by the kernel's monotonic clock, and hands on what became of packets.

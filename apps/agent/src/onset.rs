@@ -47,7 +47,14 @@ impl Onsets {
         if before.is_empty() {
             self.waiting.remove(&flow);
         } else {
-            self.waiting.insert(flow, Onset { epoch, since, before });
+            self.waiting.insert(
+                flow,
+                Onset {
+                    epoch,
+                    since,
+                    before,
+                },
+            );
         }
     }
 
@@ -62,13 +69,24 @@ impl Onsets {
     }
 
     /// Looks at the counters of the flows that are waited for.
-    pub(crate) fn poll(&mut self, now: Instant, copies: impl Fn(FlowId, PathId) -> u64) -> Vec<FirstCopy> {
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        copies: impl Fn(FlowId, PathId) -> u64,
+    ) -> Vec<FirstCopy> {
         let mut found = Vec::new();
         self.waiting.retain(|flow, onset| {
-            let began = onset.before.iter().any(|(path, before)| copies(*flow, *path) > *before);
+            let began = onset
+                .before
+                .iter()
+                .any(|(path, before)| copies(*flow, *path) > *before);
             let after = now.saturating_since(onset.since);
             if began {
-                found.push(FirstCopy { flow: *flow, epoch: onset.epoch, after });
+                found.push(FirstCopy {
+                    flow: *flow,
+                    epoch: onset.epoch,
+                    after,
+                });
             }
             !began && after < PATIENCE
         });
@@ -91,11 +109,24 @@ mod tests {
         let mut onsets = Onsets::default();
         onsets.note(flow, old, 100);
         onsets.note(flow, new, 7);
-        onsets.begin(flow, 5, PathSet::from_bits(0b1), PathSet::from_bits(0b11), at(10));
+        onsets.begin(
+            flow,
+            5,
+            PathSet::from_bits(0b1),
+            PathSet::from_bits(0b11),
+            at(10),
+        );
         let copies = |on_new: u64| move |_, path| if path == new { on_new } else { 200 };
         assert_eq!(onsets.poll(at(12), copies(7)), []);
         let after = Duration::from_millis(5);
-        assert_eq!(onsets.poll(at(15), copies(8)), [FirstCopy { flow, epoch: 5, after }]);
+        assert_eq!(
+            onsets.poll(at(15), copies(8)),
+            [FirstCopy {
+                flow,
+                epoch: 5,
+                after
+            }]
+        );
         assert!(!onsets.is_waiting());
     }
 
@@ -103,9 +134,21 @@ mod tests {
     fn a_policy_with_fewer_paths_and_a_flow_that_is_idle_are_not_waited_for() {
         let flow = FlowId::try_from(3).unwrap();
         let mut onsets = Onsets::default();
-        onsets.begin(flow, 1, PathSet::from_bits(0b11), PathSet::from_bits(0b1), at(0));
+        onsets.begin(
+            flow,
+            1,
+            PathSet::from_bits(0b11),
+            PathSet::from_bits(0b1),
+            at(0),
+        );
         assert!(!onsets.is_waiting());
-        onsets.begin(flow, 2, PathSet::from_bits(0b1), PathSet::from_bits(0b11), at(0));
+        onsets.begin(
+            flow,
+            2,
+            PathSet::from_bits(0b1),
+            PathSet::from_bits(0b11),
+            at(0),
+        );
         assert_eq!(onsets.poll(at(10_000), |_, _| 0), []);
         assert!(!onsets.is_waiting());
     }

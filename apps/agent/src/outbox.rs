@@ -25,7 +25,12 @@ pub(crate) struct Outbox {
 impl Default for Outbox {
     fn default() -> Self {
         let at_once = Report::MAX_OBSERVATIONS;
-        Outbox { waiting: VecDeque::new(), under_way: Vec::new(), at_once, dropped: 0 }
+        Outbox {
+            waiting: VecDeque::new(),
+            under_way: Vec::new(),
+            at_once,
+            dropped: 0,
+        }
     }
 }
 
@@ -41,17 +46,24 @@ impl Outbox {
     /// Takes in what happened at the time `at`.
     pub(crate) fn push(&mut self, at: Instant, observation: Observation) {
         if let Observation::SignalRefused { reason, count } = &observation {
-            let same = self.waiting.iter_mut().find_map(|(_, waiting)| match waiting {
-                Observation::SignalRefused { reason: known, count } if known == reason => Some(count),
-                _ => None,
-            });
+            let same = self
+                .waiting
+                .iter_mut()
+                .find_map(|(_, waiting)| match waiting {
+                    Observation::SignalRefused {
+                        reason: known,
+                        count,
+                    } if known == reason => Some(count),
+                    _ => None,
+                });
             if let Some(total) = same {
                 *total += count;
                 return;
             }
         }
         if let Some(newer) = about(&observation) {
-            self.waiting.retain(|(_, waiting)| about(waiting).is_none_or(|about| about != newer));
+            self.waiting
+                .retain(|(_, waiting)| about(waiting).is_none_or(|about| about != newer));
         }
         self.waiting.push_back((at, observation));
         self.shorten();
@@ -74,8 +86,14 @@ impl Outbox {
                 || now.saturating_since(*at) < DEGRADED_COUNTS_FOR
         };
         self.waiting.retain(fresh);
-        self.under_way = self.waiting.drain(..self.waiting.len().min(self.at_once)).collect();
-        self.under_way.iter().map(|(at, observation)| aged(observation, now.saturating_since(*at))).collect()
+        self.under_way = self
+            .waiting
+            .drain(..self.waiting.len().min(self.at_once))
+            .collect();
+        self.under_way
+            .iter()
+            .map(|(at, observation)| aged(observation, now.saturating_since(*at)))
+            .collect()
     }
 
     /// What was taken has arrived.
@@ -105,7 +123,9 @@ impl Outbox {
     pub(crate) fn put_back(&mut self) {
         let newer = std::mem::take(&mut self.waiting);
         self.waiting = std::mem::take(&mut self.under_way).into();
-        newer.into_iter().for_each(|(at, observation)| self.push(at, observation));
+        newer
+            .into_iter()
+            .for_each(|(at, observation)| self.push(at, observation));
     }
 
     fn shorten(&mut self) {
@@ -131,7 +151,8 @@ fn about(observation: &Observation) -> Option<About<'_>> {
 fn aged(observation: &Observation, age: Duration) -> Observation {
     let mut aged = observation.clone();
     if let Observation::Degraded { since_due_us, .. } = &mut aged {
-        *since_due_us = since_due_us.saturating_add(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
+        *since_due_us =
+            since_due_us.saturating_add(u64::try_from(age.as_micros()).unwrap_or(u64::MAX));
     }
     aged
 }
@@ -146,15 +167,31 @@ mod tests {
 
     fn judged(flow: &str, epoch: u32) -> Observation {
         let (flow, reason) = (name(flow), String::new());
-        Observation::Judged { flow, epoch, code: 1, probes: 0, probe_every: 0, reason }
+        Observation::Judged {
+            flow,
+            epoch,
+            code: 1,
+            probes: 0,
+            probe_every: 0,
+            reason,
+        }
     }
 
     fn degraded(flow: &str, since_due_us: u64) -> Observation {
-        Observation::Degraded { flow: name(flow), since_due_us, silent_us: 450_000 }
+        Observation::Degraded {
+            flow: name(flow),
+            since_due_us,
+            silent_us: 450_000,
+        }
     }
 
     fn applied(epoch: u32) -> Observation {
-        Observation::Applied { flow: name("a"), epoch, code: 1, by_signal: false }
+        Observation::Applied {
+            flow: name("a"),
+            epoch,
+            code: 1,
+            by_signal: false,
+        }
     }
 
     fn at(millis: u64) -> Instant {
@@ -168,7 +205,10 @@ mod tests {
         outbox.push(at(1), judged("b", 1));
         outbox.push(at(2), degraded("a", 0));
         outbox.push(at(3), judged("a", 2));
-        assert_eq!(outbox.take(at(3)), [judged("b", 1), degraded("a", 1_000), judged("a", 2)]);
+        assert_eq!(
+            outbox.take(at(3)),
+            [judged("b", 1), degraded("a", 1_000), judged("a", 2)]
+        );
         assert!(outbox.is_empty());
     }
 
@@ -194,13 +234,20 @@ mod tests {
         let told = outbox.take(at(6_000));
         assert_eq!(
             told,
-            [Observation::Degraded { flow: name("b"), since_due_us: 2_000_005, silent_us: 450_000 }]
+            [Observation::Degraded {
+                flow: name("b"),
+                since_due_us: 2_000_005,
+                silent_us: 450_000
+            }]
         );
     }
 
     #[test]
     fn refused_signals_are_summed_and_the_rest_is_bounded() {
-        let refused = |count| Observation::SignalRefused { reason: "tag".to_owned(), count };
+        let refused = |count| Observation::SignalRefused {
+            reason: "tag".to_owned(),
+            count,
+        };
         let mut outbox = Outbox::default();
         outbox.push(at(0), refused(3));
         outbox.push(at(1), refused(4));
@@ -216,7 +263,8 @@ mod tests {
     fn what_is_more_than_a_report_takes_goes_into_several() {
         let mut outbox = Outbox::default();
         let all: Vec<Observation> = (0..MAX_WAITING as u32).map(applied).collect();
-        all.iter().for_each(|observation| outbox.push(at(0), observation.clone()));
+        all.iter()
+            .for_each(|observation| outbox.push(at(0), observation.clone()));
         let mut told = vec![];
         while !outbox.is_empty() {
             let part = outbox.take(at(1));
@@ -241,7 +289,10 @@ mod tests {
             }
             outbox.arrived();
         }
-        let others: Vec<Observation> = (0..600).filter(|epoch| *epoch != 300).map(applied).collect();
+        let others: Vec<Observation> = (0..600)
+            .filter(|epoch| *epoch != 300)
+            .map(applied)
+            .collect();
         assert_eq!((told, outbox.dropped()), (others, 1));
     }
 }

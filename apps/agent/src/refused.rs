@@ -39,13 +39,22 @@ struct Counts {
 impl Refused {
     /// Says once of each flow that all of its copies are refused, and why that may be.
     pub(crate) fn look(&mut self, node: &Node) {
-        let Some(receiver) = node.receiver() else { return };
+        let Some(receiver) = node.receiver() else {
+            return;
+        };
         let (name, received) = (&node.config().name, &node.flows().receive);
         self.flows.retain(|flow, _| received.contains_key(flow));
         for flow in received.keys() {
             // A table that cannot be read shows in the status.
-            let Ok(counts) = Counts::of(receiver, node, *flow) else { return };
-            match self.flows.entry(*flow).or_insert_with(|| Seen::since(counts)).news(counts) {
+            let Ok(counts) = Counts::of(receiver, node, *flow) else {
+                return;
+            };
+            match self
+                .flows
+                .entry(*flow)
+                .or_insert_with(|| Seen::since(counts))
+                .news(counts)
+            {
                 Some(Why::Tags) => warn!(
                     %flow,
                     "all copies are refused: their tags are not those of the peer. Both nodes must have the same key, this one \
@@ -71,7 +80,10 @@ enum Why {
 
 impl Seen {
     fn since(counts: Counts) -> Self {
-        Seen { begin: counts, ..Seen::default() }
+        Seen {
+            begin: counts,
+            ..Seen::default()
+        }
     }
 
     fn news(&mut self, now: Counts) -> Option<Why> {
@@ -100,7 +112,13 @@ impl Counts {
     fn of(receiver: &Receiver, node: &Node, flow: FlowId) -> Result<Self, TableError> {
         let mut sum = Counts::default();
         for path in node.config().paths.keys() {
-            let RxStats { packets, tag_failures, outdated, expired, .. } = receiver.stats(flow, *path)?;
+            let RxStats {
+                packets,
+                tag_failures,
+                outdated,
+                expired,
+                ..
+            } = receiver.stats(flow, *path)?;
             sum.accepted += packets;
             sum.tag_failures += tag_failures;
             sum.too_old += outdated + expired;
@@ -114,7 +132,11 @@ mod tests {
     use super::*;
 
     fn counts(accepted: u64, tag_failures: u64, too_old: u64) -> Counts {
-        Counts { accepted, tag_failures, too_old }
+        Counts {
+            accepted,
+            tag_failures,
+            too_old,
+        }
     }
 
     #[test]
@@ -123,7 +145,10 @@ mod tests {
         assert!(seen.news(counts(0, 0, 0)).is_none());
         assert!(matches!(seen.news(counts(0, 50, 0)), Some(Why::Tags)));
         assert!(seen.news(counts(0, 90, 0)).is_none(), "it was said");
-        assert!(seen.news(counts(3, 120, 0)).is_none(), "some are accepted: a stranger sends the others");
+        assert!(
+            seen.news(counts(3, 120, 0)).is_none(),
+            "some are accepted: a stranger sends the others"
+        );
         assert!(matches!(seen.news(counts(3, 120, 70)), Some(Why::Age)));
     }
 
@@ -135,7 +160,10 @@ mod tests {
         }
         let mut seen = Seen::default();
         assert!(seen.news(counts(0, ENOUGH - 1, ENOUGH - 1)).is_none());
-        assert!(matches!(seen.news(counts(0, ENOUGH, ENOUGH - 1)), Some(Why::Tags)));
+        assert!(matches!(
+            seen.news(counts(0, ENOUGH, ENOUGH - 1)),
+            Some(Why::Tags)
+        ));
     }
 
     #[test]

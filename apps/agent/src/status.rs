@@ -4,7 +4,8 @@ mod controlled;
 mod show;
 
 pub use controlled::{
-    ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PolicyStatus, WatchStatus, WindowStatus,
+    ControllerStatus, JudgedStatus, PathStatus, PathWindowStatus, PolicyStatus, WatchStatus,
+    WindowStatus,
 };
 pub use show::{Args, run};
 
@@ -150,7 +151,8 @@ pub struct ReceiveStatus {
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
+        let text =
+            fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
     }
 
@@ -174,7 +176,15 @@ impl Status {
                     copies.insert(number(*path), Copies { packets, bytes });
                 }
                 let policy = sender.policy_in_force(*flow).code.0;
-                send.insert((*flow).into(), SendStatus { policy, packets, bytes, copies });
+                send.insert(
+                    (*flow).into(),
+                    SendStatus {
+                        policy,
+                        packets,
+                        bytes,
+                        copies,
+                    },
+                );
             }
             for path in config.paths.keys() {
                 refused_by_device.insert(number(*path), sender.refused(*path)?);
@@ -188,7 +198,10 @@ impl Status {
                 let mut paths = BTreeMap::new();
                 for path in config.paths.keys() {
                     let totals = observer.and_then(|observer| observer.totals(*flow, *path));
-                    paths.insert(number(*path), ReceiveStatus::of(receiver.stats(*flow, *path)?, totals));
+                    paths.insert(
+                        number(*path),
+                        ReceiveStatus::of(receiver.stats(*flow, *path)?, totals),
+                    );
                 }
                 receive.insert((*flow).into(), paths);
             }
@@ -200,7 +213,11 @@ impl Status {
             pid: std::process::id(),
             written_unix_ms: unix_now_ms(),
             configuration: configuration.clone(),
-            paths: config.paths.keys().map(|path| (number(*path), PathState::of(node, *path))).collect(),
+            paths: config
+                .paths
+                .keys()
+                .map(|path| (number(*path), PathState::of(node, *path)))
+                .collect(),
             unattached: node.unattached(),
             send,
             receive,
@@ -229,8 +246,15 @@ pub(crate) struct StatusFile {
 
 impl StatusFile {
     pub(crate) fn at(path: PathBuf) -> Self {
-        let configuration = ConfigurationStatus { looked_at_unix_ms: unix_now_ms(), refused: None };
-        StatusFile { path, configuration, failing: false }
+        let configuration = ConfigurationStatus {
+            looked_at_unix_ms: unix_now_ms(),
+            refused: None,
+        };
+        StatusFile {
+            path,
+            configuration,
+            failing: false,
+        }
     }
 
     /// Takes down, and logs, what came of reading the configuration again.
@@ -242,7 +266,10 @@ impl StatusFile {
         }
         // Later than before even if the clock was set back: whoever waits for it sees that it was read.
         let looked_at_unix_ms = unix_now_ms().max(self.configuration.looked_at_unix_ms + 1);
-        self.configuration = ConfigurationStatus { looked_at_unix_ms, refused };
+        self.configuration = ConfigurationStatus {
+            looked_at_unix_ms,
+            refused,
+        };
     }
 
     /// A full disk must not end replication: it is said once, and the agent goes on.
@@ -271,14 +298,20 @@ impl fmt::Display for StatusFile {
 
 impl PathState {
     fn of(node: &Node, path: PathId) -> Self {
-        PathState { up: node.is_up(path), why: node.obstacle(path) }
+        PathState {
+            up: node.is_up(path),
+            why: node.obstacle(path),
+        }
     }
 }
 
 impl DeviceStatus {
     fn of(device: &Device) -> Result<Self> {
         let FallbackStats { taken, dropped } = device.stats()?;
-        Ok(DeviceStatus { took_uplink: taken, dropped_no_uplink: dropped })
+        Ok(DeviceStatus {
+            took_uplink: taken,
+            dropped_no_uplink: dropped,
+        })
     }
 }
 
@@ -298,13 +331,17 @@ impl ReceiveStatus {
             only_copy: totals.map_or(0, |totals| totals.only),
             missing: totals.map_or(0, |totals| totals.missing),
             after_deadline: totals.map_or(0, |totals| totals.late),
-            skew_log2_us: totals.map(|totals| totals.skew.buckets().to_vec()).unwrap_or_default(),
+            skew_log2_us: totals
+                .map(|totals| totals.skew.buckets().to_vec())
+                .unwrap_or_default(),
         }
     }
 }
 
 pub(crate) fn unix_now_ms() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(now.as_millis()).unwrap_or(u64::MAX)
 }
 

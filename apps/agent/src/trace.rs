@@ -33,7 +33,9 @@ pub(crate) struct Change<'a> {
 impl Trace {
     /// Begins a new file.
     pub(crate) fn to(path: Option<&Path>) -> Result<Self> {
-        let Some(path) = path else { return Ok(Trace(None)) };
+        let Some(path) = path else {
+            return Ok(Trace(None));
+        };
         let begin = || -> io::Result<_> {
             let mut file = BufWriter::new(File::create(path)?);
             writeln!(file, "{HEADER}")?;
@@ -45,7 +47,10 @@ impl Trace {
 
     /// What the paths did for the last packets: a row for each that was used.
     pub(crate) fn window(&mut self, now: Instant, flow: &Name, epoch: u32, window: &Window) {
-        for (path, part) in PathId::all().zip(&window.paths).filter(|(_, part)| part.sent > 0) {
+        for (path, part) in PathId::all()
+            .zip(&window.paths)
+            .filter(|(_, part)| part.sent > 0)
+        {
             let number = u8::from(path) + 1;
             let counts = format!(
                 "{},{},{number},{},{},{}",
@@ -57,15 +62,37 @@ impl Trace {
 
     /// A policy changes or shall change.
     pub(crate) fn change(&mut self, now: Instant, flow: &Name, change: Change<'_>) {
-        let Change { event, epoch, code, probes, probe_every, detail } = change;
+        let Change {
+            event,
+            epoch,
+            code,
+            probes,
+            probe_every,
+            detail,
+        } = change;
         let detail = detail.replace(['"', '\n'], "'");
-        self.row(now, flow, format_args!("{event},{epoch},{code},{probes},{probe_every},,,,,,,\"{detail}\""));
+        self.row(
+            now,
+            flow,
+            format_args!("{event},{epoch},{code},{probes},{probe_every},,,,,,,\"{detail}\""),
+        );
     }
 
     /// Anything else, with a length of time or a reason.
-    pub(crate) fn event(&mut self, now: Instant, flow: &Name, event: &str, epoch: Option<u32>, detail: &str) {
+    pub(crate) fn event(
+        &mut self,
+        now: Instant,
+        flow: &Name,
+        event: &str,
+        epoch: Option<u32>,
+        detail: &str,
+    ) {
         let epoch = epoch.map(|epoch| epoch.to_string()).unwrap_or_default();
-        self.row(now, flow, format_args!("{event},{epoch},,,,,,,,,,\"{detail}\""));
+        self.row(
+            now,
+            flow,
+            format_args!("{event},{epoch},,,,,,,,,,\"{detail}\""),
+        );
     }
 
     /// Writes out what has been collected.
@@ -75,7 +102,9 @@ impl Trace {
 
     fn row(&mut self, now: Instant, flow: &Name, rest: std::fmt::Arguments<'_>) {
         self.attempt(|file| {
-            let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let unix = SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .unwrap_or_default();
             writeln!(file, "{},{},{flow},{rest}", now.as_nanos(), unix.as_nanos())
         });
     }

@@ -70,13 +70,19 @@ impl Watch {
     }
 
     /// Watches the interfaces as they are now.
-    pub(crate) fn follow(&mut self, interfaces: &[String], number_of: impl Fn(&str) -> Option<u32>) {
+    pub(crate) fn follow(
+        &mut self,
+        interfaces: &[String],
+        number_of: impl Fn(&str) -> Option<u32>,
+    ) {
         for name in interfaces {
             let (now, before) = (number_of(name), self.attached.get(name).copied());
             if now == before {
                 continue;
             }
-            before.into_iter().for_each(|number| self.watcher.detach(number));
+            before
+                .into_iter()
+                .for_each(|number| self.watcher.detach(number));
             self.attached.remove(name);
             let Some(number) = now else { continue };
             match self.watcher.attach(number) {
@@ -93,7 +99,8 @@ impl Watch {
         let mut before = std::mem::take(&mut self.flows);
         for (flow, trigger) in &plan.watched {
             let receive = &plan.receives[flow];
-            let same = |watched: &Watched| watched.flow == receive.flow && watched.asked == *trigger;
+            let same =
+                |watched: &Watched| watched.flow == receive.flow && watched.asked == *trigger;
             let mut watched = match before.remove(flow).filter(same) {
                 Some(watched) => watched,
                 None => {
@@ -112,7 +119,11 @@ impl Watch {
         for (prefix, rules) in &plan.watch_selectors {
             self.watcher.select(*prefix, rules)?;
         }
-        for prefix in self.selectors.keys().filter(|prefix| !plan.watch_selectors.contains_key(prefix)) {
+        for prefix in self
+            .selectors
+            .keys()
+            .filter(|prefix| !plan.watch_selectors.contains_key(prefix))
+        {
             self.watcher.select(*prefix, &[])?;
         }
         self.selectors = plan.watch_selectors.clone();
@@ -131,7 +142,9 @@ impl Watch {
         self.requests.clear();
         self.watcher.drain(&mut self.requests);
         for request in &self.requests {
-            let Some(watched) = self.flows.get_mut(&request.flow) else { continue };
+            let Some(watched) = self.flows.get_mut(&request.flow) else {
+                continue;
+            };
             if request.is_end() {
                 watched.trigger.handle_end(request.at);
             } else {
@@ -164,7 +177,11 @@ impl Watch {
     pub(crate) fn flows(&self) -> impl Iterator<Item = (FlowId, &Watched, WatchStats)> {
         self.flows.iter().map(|(flow, watched)| {
             // A table that cannot be read shows elsewhere.
-            (*flow, watched, self.watcher.stats(*flow).unwrap_or_default())
+            (
+                *flow,
+                watched,
+                self.watcher.stats(*flow).unwrap_or_default(),
+            )
         })
     }
 }
@@ -211,7 +228,11 @@ impl Watched {
     }
 
     fn poll(&mut self, now: Instant) -> Option<(Instant, Observation)> {
-        if self.fired.is_some_and(|at| now.saturating_since(at) > UNHEEDED) && !self.helped {
+        if self
+            .fired
+            .is_some_and(|at| now.saturating_since(at) > UNHEEDED)
+            && !self.helped
+        {
             self.fired = None;
             self.trigger.rearm(now);
         }
@@ -225,7 +246,14 @@ impl Watched {
         }
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         let since_due_us = micros(at.saturating_since(due));
-        Some((at, Observation::Degraded { flow: self.flow.clone(), since_due_us, silent_us: micros(silent) }))
+        Some((
+            at,
+            Observation::Degraded {
+                flow: self.flow.clone(),
+                since_due_us,
+                silent_us: micros(silent),
+            },
+        ))
     }
 }
 
@@ -242,7 +270,9 @@ impl FrameSize {
             // The flow takes the default route, where its packets are not counted.
             return None;
         }
-        let smoothed = self.smoothed.map_or(sample, |before| before + GAIN * (sample - before));
+        let smoothed = self
+            .smoothed
+            .map_or(sample, |before| before + GAIN * (sample - before));
         self.smoothed = Some(smoothed);
         self.smoothed
     }
@@ -260,7 +290,15 @@ mod tests {
     fn policy(epoch: u32, code: u8) -> Policy {
         let flow = "stage".parse().unwrap();
         let (because, decided_unix_ms) = (Cause::Configured, 0);
-        Policy { flow, epoch, code, probes: 0, probe_every: 0, because, decided_unix_ms }
+        Policy {
+            flow,
+            epoch,
+            code,
+            probes: 0,
+            probe_every: 0,
+            because,
+            decided_unix_ms,
+        }
     }
 
     fn watched() -> Watched {
@@ -270,7 +308,12 @@ mod tests {
             source_ports: None,
             destination_ports: None,
         };
-        let asked = resource::Trigger { select, request_bytes: (1, 200), late_after_ms: 100, in_a_row: 2 };
+        let asked = resource::Trigger {
+            select,
+            request_bytes: (1, 200),
+            late_after_ms: 100,
+            in_a_row: 2,
+        };
         let mut watched = Watched::new("stage".parse().unwrap(), &asked);
         watched.paths = PathSet::from_bits(0b11);
         watched.handle_policy(&policy(1, 0), at(0));
@@ -302,7 +345,10 @@ mod tests {
     fn silence_that_nobody_heeds_is_told_again() {
         let mut watched = watched();
         watched.trigger.handle_request(at(0));
-        assert_eq!(degraded(&mut watched, 0..8_000), [201, 201 + 5_001 + 1_000 + 201]);
+        assert_eq!(
+            degraded(&mut watched, 0..8_000),
+            [201, 201 + 5_001 + 1_000 + 201]
+        );
     }
 
     #[test]

@@ -19,10 +19,18 @@ fn the_examples_are_two_ends_of_the_same_paths() {
     });
     for (path, here) in &ingress.paths {
         let there = &egress.paths[path];
-        assert_eq!((here.local, here.remote), (there.remote, there.local), "{path}");
+        assert_eq!(
+            (here.local, here.remote),
+            (there.remote, there.local),
+            "{path}"
+        );
     }
-    let [out, back] = [&ingress, &egress].map(|node| node.flows.send.values().next().unwrap().key.clone());
-    assert!(out != back, "what one node sends is not accepted when it is sent back to it");
+    let [out, back] =
+        [&ingress, &egress].map(|node| node.flows.send.values().next().unwrap().key.clone());
+    assert!(
+        out != back,
+        "what one node sends is not accepted when it is sent back to it"
+    );
     for (from, to) in [(&ingress, &egress), (&egress, &ingress)] {
         for sent in from.flows.send.values() {
             let (slot, key, _) = sent.key.as_ref().unwrap();
@@ -37,7 +45,10 @@ fn the_examples_are_two_ends_of_the_same_paths() {
 
 #[test]
 fn every_reason_is_explained() {
-    let page = read("../../docs/agent.md").split_whitespace().collect::<Vec<_>>().join(" ");
+    let page = read("../../docs/agent.md")
+        .split_whitespace()
+        .collect::<Vec<_>>()
+        .join(" ");
     for reason in hawser_bpf::REASONS {
         let row = format!("| `{}` | {} |", reason.name, reason.help);
         assert!(page.contains(&row), "docs/agent.md lacks: {row}");
@@ -55,8 +66,15 @@ fn the_controlled_examples_are_two_ends_of_the_same_paths() {
     });
     for (path, here) in &ingress.paths {
         let there = &egress.paths[path];
-        assert_eq!((here.local, here.remote), (there.remote, there.local), "{path}");
-        assert_eq!((here.peer.as_deref(), there.peer.as_deref()), (Some("edge-2"), Some("edge-1")));
+        assert_eq!(
+            (here.local, here.remote),
+            (there.remote, there.local),
+            "{path}"
+        );
+        assert_eq!(
+            (here.peer.as_deref(), there.peer.as_deref()),
+            (Some("edge-2"), Some("edge-1"))
+        );
     }
     assert!(ingress.controller.unwrap().signals.is_some());
 }
@@ -72,12 +90,21 @@ fn the_guides_two_machines_are_two_ends_of_the_same_paths() {
     });
     for (path, here) in &publisher.paths {
         let there = &viewer.paths[path];
-        assert_eq!((here.local, here.remote), (there.remote, there.local), "{path}");
+        assert_eq!(
+            (here.local, here.remote),
+            (there.remote, there.local),
+            "{path}"
+        );
     }
     for (from, to) in [(&publisher, &viewer), (&viewer, &publisher)] {
         let (here, there) = (from.device.as_ref().unwrap(), to.device.as_ref().unwrap());
-        let [route] = here.routes.as_slice() else { panic!("{here:?}") };
-        assert_eq!((route.destination.address(), route.fallback.len()), (there.addresses[0], 2));
+        let [route] = here.routes.as_slice() else {
+            panic!("{here:?}")
+        };
+        assert_eq!(
+            (route.destination.address(), route.fallback.len()),
+            (there.addresses[0], 2)
+        );
         assert_eq!(from.local, [here.name.as_str()]);
         assert!(from.flows.send_selectors.contains_key(&route.destination));
     }

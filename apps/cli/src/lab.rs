@@ -122,7 +122,10 @@ fn list() {
 
 fn run_experiment(args: RunArgs) -> Result<()> {
     let experiment = find(&args.experiment)?;
-    if args.seconds.is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0) {
+    if args
+        .seconds
+        .is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0)
+    {
         bail!("--seconds is a time above zero");
     }
     let run = Run {
@@ -130,8 +133,12 @@ fn run_experiment(args: RunArgs) -> Result<()> {
         seed: args.seed,
         attempts: args.attempts,
         seconds: args.seconds,
-        pattern: args.case.or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
-        out: args.out.unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),
+        pattern: args
+            .case
+            .or_else(|| args.policy.map(|policy| format!("{policy}/*"))),
+        out: args
+            .out
+            .unwrap_or_else(|| PathBuf::from("target/lab").join(experiment.name())),
         stop: Stop::on_signals()?,
     };
     finish(&experiment.run(&run)?, &run.out, args.strict)
@@ -139,7 +146,11 @@ fn run_experiment(args: RunArgs) -> Result<()> {
 
 fn find(name: &str) -> Result<Box<dyn Experiment>> {
     let all = experiments::all();
-    let names = all.iter().map(|experiment| experiment.name()).collect::<Vec<_>>().join(", ");
+    let names = all
+        .iter()
+        .map(|experiment| experiment.name())
+        .collect::<Vec<_>>()
+        .join(", ");
     let found = all.into_iter().find(|experiment| experiment.name() == name);
     found.with_context(|| format!("no experiment is called {name:?}; there are: {names}"))
 }
@@ -157,7 +168,11 @@ fn selftest(args: SelftestArgs) -> Result<()> {
 /// Writes the summary and shows it. An invalid one is a failure where `strict`, and never passed over.
 fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
     let written = summary.write(out)?;
-    print!("\n{}\n{}\n", Table::of_cases(&summary.cases, "").text(), written.display());
+    print!(
+        "\n{}\n{}\n",
+        Table::of_cases(&summary.cases, "").text(),
+        written.display()
+    );
     let page = out.join(REPORT);
     if page.exists() {
         println!("{}", page.display());
@@ -165,7 +180,10 @@ fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
     if summary.valid {
         return Ok(());
     }
-    let reasons = format!("the figures are NOT VALID:\n  {}", summary.invalid_because.join("\n  "));
+    let reasons = format!(
+        "the figures are NOT VALID:\n  {}",
+        summary.invalid_because.join("\n  ")
+    );
     if strict {
         bail!(reasons);
     }

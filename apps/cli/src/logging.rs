@@ -32,9 +32,14 @@ pub(crate) fn start(args: &Args) {
         _ => "trace",
     };
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr);
     match args.log_format {
-        Format::Text => log.with_target(false).with_ansi(std::io::stderr().is_terminal()).init(),
+        Format::Text => log
+            .with_target(false)
+            .with_ansi(std::io::stderr().is_terminal())
+            .init(),
         Format::Json => log.json().init(),
     }
 }

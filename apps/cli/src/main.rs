@@ -103,7 +103,9 @@ mod tests {
 
     #[test]
     fn a_cause_is_said_once() {
-        let error = anyhow::anyhow!("refused").context("cannot connect: refused").context("no frames");
+        let error = anyhow::anyhow!("refused")
+            .context("cannot connect: refused")
+            .context("no frames");
         assert_eq!(chain(&error), "no frames: cannot connect: refused");
     }
 }

@@ -21,16 +21,32 @@ struct Outcome {
 fn run(case: &str, seconds: &str, tools: &Path) -> Outcome {
     let (folder, no_recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
-        .args(["lab", "run", "cellfusion-live", "--strict", "--attempts", "1", "--case", case])
+        .args([
+            "lab",
+            "run",
+            "cellfusion-live",
+            "--strict",
+            "--attempts",
+            "1",
+            "--case",
+            case,
+        ])
         .args(["--seconds", seconds, "--out"])
         .arg(folder.path())
         .env("HAWSER_DATA", no_recordings.path())
-        .env("PATH", format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()))
+        .env(
+            "PATH",
+            format!("{}:{}", tools.display(), std::env::var("PATH").unwrap()),
+        )
         .output()
         .unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
     let summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{complaint}"));
-    Outcome { summary, passed: output.status.success(), folder }
+    Outcome {
+        summary,
+        passed: output.status.success(),
+        folder,
+    }
 }
 
 /// A row of `frames.csv`, as far as it is asked for.
@@ -42,21 +58,42 @@ struct Frame {
 
 impl Outcome {
     fn metric(&self, case: &str, name: &str) -> f64 {
-        let metrics = &self.summary.case(case).unwrap_or_else(|| panic!("{:?}", self.summary)).metrics;
-        metrics.get(name).unwrap_or_else(|| panic!("{name}: {metrics:?}"))
+        let metrics = &self
+            .summary
+            .case(case)
+            .unwrap_or_else(|| panic!("{:?}", self.summary))
+            .metrics;
+        metrics
+            .get(name)
+            .unwrap_or_else(|| panic!("{name}: {metrics:?}"))
     }
 
     fn raw(&self, case: &str, file: &str) -> String {
-        fs::read_to_string(self.folder.path().join("raw").join(case.replace('/', "-")).join(file)).unwrap()
+        fs::read_to_string(
+            self.folder
+                .path()
+                .join("raw")
+                .join(case.replace('/', "-"))
+                .join(file),
+        )
+        .unwrap()
     }
 
     fn frames(&self, case: &str) -> Vec<Frame> {
         let text = self.raw(case, "frames.csv");
         let mut lines = text.lines();
-        assert_eq!(lines.next(), Some("captured_s,bytes,complete_s,shown_s,picture_s,ssim"));
+        assert_eq!(
+            lines.next(),
+            Some("captured_s,bytes,complete_s,shown_s,picture_s,ssim")
+        );
         let frame = |line: &str| {
-            let figures: Vec<Option<f64>> = line.split(',').map(|figure| figure.parse().ok()).collect();
-            Frame { complete_s: figures[2], picture_s: figures[4], ssim: figures[5] }
+            let figures: Vec<Option<f64>> =
+                line.split(',').map(|figure| figure.parse().ok()).collect();
+            Frame {
+                complete_s: figures[2],
+                picture_s: figures[4],
+                ssim: figures[5],
+            }
         };
         lines.map(frame).collect()
     }
@@ -64,9 +101,17 @@ impl Outcome {
     /// Whatever the network did and however slow the machine is.
     fn assert_sound(&self, case: &str) {
         let scheme = case.split('/').next().unwrap();
-        let names: Vec<&str> = self.summary.cases.iter().map(|case| &case.name[..]).collect();
+        let names: Vec<&str> = self
+            .summary
+            .cases
+            .iter()
+            .map(|case| &case.name[..])
+            .collect();
         assert_eq!(names, [scheme, case], "{:?}", self.summary.invalid_because);
-        assert_eq!(self.summary.case(case).unwrap().params["video"], "test picture");
+        assert_eq!(
+            self.summary.case(case).unwrap().params["video"],
+            "test picture"
+        );
         assert_eq!(self.metric(case, "altered_packets"), 0.0);
         assert!(self.metric(case, "fps_mean") > 0.0);
 
@@ -74,21 +119,39 @@ impl Outcome {
         let mut undamaged = 0;
         for group in frames.chunks(GROUP) {
             let is_whole = |frame: &&Frame| {
-                frame.complete_s.zip(frame.picture_s).is_some_and(|(complete, picture)| complete <= picture)
+                frame
+                    .complete_s
+                    .zip(frame.picture_s)
+                    .is_some_and(|(complete, picture)| complete <= picture)
             };
             // What they refer to is whole too.
             for frame in group.iter().take_while(is_whole) {
-                assert_eq!(frame.ssim, Some(1.0), "{case}: frame {undamaged} of the undamaged ones");
+                assert_eq!(
+                    frame.ssim,
+                    Some(1.0),
+                    "{case}: frame {undamaged} of the undamaged ones"
+                );
                 undamaged += 1;
             }
         }
         assert!(undamaged > 0);
-        assert!(frames.iter().filter_map(|frame| frame.ssim).all(|ssim| ssim <= 1.0));
+        assert!(
+            frames
+                .iter()
+                .filter_map(|frame| frame.ssim)
+                .all(|ssim| ssim <= 1.0)
+        );
 
         // What was wrong with the measurement is said, and fails a strict run.
-        let emulation: EmulatorReport = serde_json::from_str(&self.raw(case, "emulator.json")).unwrap();
+        let emulation: EmulatorReport =
+            serde_json::from_str(&self.raw(case, "emulator.json")).unwrap();
         for reason in emulation.health.invalid_because() {
-            assert!(self.summary.invalid_because.contains(&format!("{case}: {reason}")), "{reason}");
+            assert!(
+                self.summary
+                    .invalid_because
+                    .contains(&format!("{case}: {reason}")),
+                "{reason}"
+            );
         }
         assert_eq!(self.passed, self.summary.valid);
     }
@@ -102,9 +165,20 @@ fn a_video_passes_the_tunnel() {
 
     outcome.assert_sound(case);
     // Its four links carry four times as much together.
-    assert!(outcome.metric(case, "lost_packets_ratio") < 0.1, "{:?}", outcome.summary);
-    assert!(outcome.metric(case, "redundancy_ratio") < 0.5, "{:?}", outcome.summary);
-    assert_eq!(outcome.metric("xnc", "fps_mean"), outcome.metric(case, "fps_mean"));
+    assert!(
+        outcome.metric(case, "lost_packets_ratio") < 0.1,
+        "{:?}",
+        outcome.summary
+    );
+    assert!(
+        outcome.metric(case, "redundancy_ratio") < 0.5,
+        "{:?}",
+        outcome.summary
+    );
+    assert_eq!(
+        outcome.metric("xnc", "fps_mean"),
+        outcome.metric(case, "fps_mean")
+    );
     let page = fs::read_to_string(outcome.folder.path().join("report.html")).unwrap();
     assert!(page.contains("drawn-000"));
 }
@@ -128,5 +202,8 @@ fn a_camera_that_ends_early_makes_a_run_invalid() {
     outcome.assert_sound(case);
     let reasons = &outcome.summary.invalid_because;
     let says_so = |reason: &String| reason.starts_with(&format!("{case}: the camera sent "));
-    assert!(!outcome.passed && reasons.iter().any(says_so), "{reasons:?}");
+    assert!(
+        !outcome.passed && reasons.iter().any(says_so),
+        "{reasons:?}"
+    );
 }

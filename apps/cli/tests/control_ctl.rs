@@ -22,26 +22,44 @@ impl Rig {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::new().unwrap();
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
-        let config = Config { listen, state: folder.path().join("state"), ..Config::default() };
+        let config = Config {
+            listen,
+            state: folder.path().join("state"),
+            ..Config::default()
+        };
         let server = runtime.block_on(Server::start(config)).unwrap();
         let settings = format!(
             "controllers = [\"https://{}\"]\nauthority = \"state/authority.pem\"\ntoken_file = \"state/admin.token\"\n",
             server.address()
         );
         fs::write(folder.path().join("ctl.toml"), settings).unwrap();
-        Rig { folder, _server: server, _runtime: runtime }
+        Rig {
+            folder,
+            _server: server,
+            _runtime: runtime,
+        }
     }
 
     fn ctl(&self, line: &str) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
-        command.arg("ctl").args(line.split_whitespace()).current_dir(self.folder.path());
-        command.env("HAWSER_CTL_CONFIG", self.folder.path().join("ctl.toml")).output().unwrap()
+        command
+            .arg("ctl")
+            .args(line.split_whitespace())
+            .current_dir(self.folder.path());
+        command
+            .env("HAWSER_CTL_CONFIG", self.folder.path().join("ctl.toml"))
+            .output()
+            .unwrap()
     }
 
     /// What a command that succeeds prints.
     fn says(&self, line: &str) -> String {
         let output = self.ctl(line);
-        assert!(output.status.success(), "{line}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(
+            output.status.success(),
+            "{line}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -62,7 +80,9 @@ impl Rig {
         let rig = Rig::new();
         rig.says("tenant create acme");
         for node in ["edge-1", "edge-2"] {
-            rig.says(&format!("node enrol {node} --tenant acme --out {node}.token"));
+            rig.says(&format!(
+                "node enrol {node} --tenant acme --out {node}.token"
+            ));
         }
         rig
     }
@@ -78,14 +98,29 @@ fn a_flow_is_made_seen_changed_and_removed() {
     assert_eq!(made, "flow stage created\n");
     let list = rig.says("flow list");
     let lines: Vec<&str> = list.lines().collect();
-    assert!(lines[0].starts_with("NAME   TENANT  FROM    TO      PACKETS"), "{list}");
-    assert!(lines[1].contains("to 203.0.113.0/24, udp, port 5004-5005"), "{list}");
-    assert!(lines[1].contains("after 3 requests later than 150 ms"), "{list}");
+    assert!(
+        lines[0].starts_with("NAME   TENANT  FROM    TO      PACKETS"),
+        "{list}"
+    );
+    assert!(
+        lines[1].contains("to 203.0.113.0/24, udp, port 5004-5005"),
+        "{list}"
+    );
+    assert!(
+        lines[1].contains("after 3 requests later than 150 ms"),
+        "{list}"
+    );
 
     rig.says("flow set stage --mode redirect --late-after-ms 200");
     let flow = rig.json("flow show stage");
-    assert_eq!((flow["mode"].as_str(), &flow["trigger"]["late_after_ms"]), (Some("redirect"), &200.into()));
-    assert_eq!(flow["select"]["destination_ports"], serde_json::json!([5004, 5005]));
+    assert_eq!(
+        (flow["mode"].as_str(), &flow["trigger"]["late_after_ms"]),
+        (Some("redirect"), &200.into())
+    );
+    assert_eq!(
+        flow["select"]["destination_ports"],
+        serde_json::json!([5004, 5005])
+    );
 
     assert!(rig.says("policy show stage").contains("default route"));
     rig.says("policy set stage none");
@@ -107,17 +142,36 @@ fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
     );
     for round in 1..=5_u32 {
         let changes = [
-            (format!("--late-after-ms {}", 100 + round), "/trigger/late_after_ms", (100 + round).into()),
-            (format!("--in-a-row {}", 10 + round), "/trigger/in_a_row", (10 + round).into()),
-            (format!("--window {round}"), "/elimination/window_packets", round.into()),
-            (format!("--paths {round}"), "/paths", serde_json::json!([round])),
+            (
+                format!("--late-after-ms {}", 100 + round),
+                "/trigger/late_after_ms",
+                (100 + round).into(),
+            ),
+            (
+                format!("--in-a-row {}", 10 + round),
+                "/trigger/in_a_row",
+                (10 + round).into(),
+            ),
+            (
+                format!("--window {round}"),
+                "/elimination/window_packets",
+                round.into(),
+            ),
+            (
+                format!("--paths {round}"),
+                "/paths",
+                serde_json::json!([round]),
+            ),
         ];
         if round == 1 {
             rig.says("flow set stage --trigger-destination 198.51.100.0/24");
         }
         let outputs: Vec<Output> = std::thread::scope(|scope| {
             let set = |line: &String| rig.ctl(&format!("flow set stage {line}"));
-            let running: Vec<_> = changes.iter().map(|(line, ..)| scope.spawn(move || set(line))).collect();
+            let running: Vec<_> = changes
+                .iter()
+                .map(|(line, ..)| scope.spawn(move || set(line)))
+                .collect();
             running.into_iter().map(|one| one.join().unwrap()).collect()
         });
         let flow = rig.json("flow show stage");
@@ -127,7 +181,10 @@ fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
                 assert_eq!(said, wanted, "{line} was acknowledged");
             } else {
                 let refused = String::from_utf8_lossy(&output.stderr);
-                assert!(refused.contains("somebody else changed flow stage"), "{line}: {refused}");
+                assert!(
+                    refused.contains("somebody else changed flow stage"),
+                    "{line}: {refused}"
+                );
             }
         }
         assert!(outputs.iter().any(|output| output.status.success()));
@@ -139,13 +196,22 @@ fn the_audit_tells_who_changed_what() {
     let rig = Rig::with_nodes();
     let audit = rig.says("audit list --kind tenant");
     let lines: Vec<&str> = audit.lines().collect();
-    assert!(lines[0].starts_with("NUMBER") && lines.len() == 2, "{audit}");
-    assert!(lines[1].contains("token admin") && lines[1].contains("tenant acme created"), "{audit}");
+    assert!(
+        lines[0].starts_with("NUMBER") && lines.len() == 2,
+        "{audit}"
+    );
+    assert!(
+        lines[1].contains("token admin") && lines[1].contains("tenant acme created"),
+        "{audit}"
+    );
     assert!(lines[1].contains("127.0.0.1"), "{audit}");
     let entries = rig.json("audit list --actor admin --name edge-1");
     assert_eq!(entries[0]["action"], "created");
     assert_eq!(
-        rig.json(&format!("audit list --after {} --name acme", entries[0]["number"])),
+        rig.json(&format!(
+            "audit list --after {} --name acme",
+            entries[0]["number"]
+        )),
         serde_json::json!([])
     );
 }
@@ -155,7 +221,10 @@ fn secrets_go_to_files_that_only_their_owner_reads() {
     let rig = Rig::with_nodes();
     rig.says("token create eyes --scope read --out eyes.token");
     for file in ["edge-1.token", "eyes.token"] {
-        let mode = fs::metadata(rig.folder.path().join(file)).unwrap().permissions().mode();
+        let mode = fs::metadata(rig.folder.path().join(file))
+            .unwrap()
+            .permissions()
+            .mode();
         assert_eq!(mode & 0o777, 0o600, "{file}");
     }
     assert!(rig.says("whoami --token-file eyes.token").contains("read"));
@@ -175,9 +244,21 @@ fn enrolment_tokens_are_listed_and_withdrawn() {
     let list = rig.says("enrolment list");
     assert!(list.contains(id) && !list.contains(parts[3]), "{list}");
     rig.says(&format!("enrolment withdraw edge-1 {id}"));
-    assert!(rig.fails(&format!("enrolment withdraw edge-1 {id}"), 1).contains("no such token"));
-    assert_eq!(rig.json("enrolment list --node edge-1"), serde_json::json!([]));
-    assert_eq!(rig.json("enrolment list --node edge-2").as_array().unwrap().len(), 1);
+    assert!(
+        rig.fails(&format!("enrolment withdraw edge-1 {id}"), 1)
+            .contains("no such token")
+    );
+    assert_eq!(
+        rig.json("enrolment list --node edge-1"),
+        serde_json::json!([])
+    );
+    assert_eq!(
+        rig.json("enrolment list --node edge-2")
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -186,32 +267,60 @@ fn the_file_in_the_documentation_is_applied_once() {
     let documentation = include_str!("../../../docs/ctl.md");
     let (_, after) = documentation.split_once("```toml\n[[tenants]]").unwrap();
     let (site, _) = after.split_once("```").unwrap();
-    fs::write(rig.folder.path().join("site.toml"), format!("[[tenants]]{site}")).unwrap();
+    fs::write(
+        rig.folder.path().join("site.toml"),
+        format!("[[tenants]]{site}"),
+    )
+    .unwrap();
 
-    assert!(rig.says("apply --file site.toml --dry-run").contains("would be created"));
+    assert!(
+        rig.says("apply --file site.toml --dry-run")
+            .contains("would be created")
+    );
     assert!(rig.says("apply --file site.toml").contains("created"));
     let again = rig.json("apply --file site.toml");
-    assert!(again.as_array().unwrap().iter().all(|outcome| outcome["change"] == "none"), "{again}");
+    assert!(
+        again
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|outcome| outcome["change"] == "none"),
+        "{again}"
+    );
     rig.says("flow set stage --protocol udp");
-    assert!(rig.says("apply --file site.toml").contains("changed: select"));
+    assert!(
+        rig.says("apply --file site.toml")
+            .contains("changed: select")
+    );
 }
 
 #[test]
 fn what_is_wrong_is_said_with_what_to_do() {
     let rig = Rig::new();
     assert!(rig.fails("flow show stage", 1).contains("stage"));
-    assert!(rig.fails("tenant show acme --controller https://127.0.0.1:1", 1).contains("127.0.0.1:1"));
+    assert!(
+        rig.fails("tenant show acme --controller https://127.0.0.1:1", 1)
+            .contains("127.0.0.1:1")
+    );
     fs::write(rig.folder.path().join("ctl.toml"), "").unwrap();
     assert!(rig.fails("tenant list", 1).contains("--controller"));
-    assert!(rig.fails("flow set stage --mode sometimes", 2).contains("redirect"));
+    assert!(
+        rig.fails("flow set stage --mode sometimes", 2)
+            .contains("redirect")
+    );
     assert!(rig.fails("tenant show no/name", 2).contains("letters"));
 }
 
 #[test]
 fn shells_complete_the_whole_program() {
     for shell in ["bash", "zsh", "fish"] {
-        let output = Command::new(env!("CARGO_BIN_EXE_hawser")).args(["ctl", "completion", shell]).output();
+        let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
+            .args(["ctl", "completion", shell])
+            .output();
         let script = String::from_utf8(output.unwrap().stdout).unwrap();
-        assert!(script.contains("whoami") && script.contains("keygen"), "{shell}");
+        assert!(
+            script.contains("whoami") && script.contains("keygen"),
+            "{shell}"
+        );
     }
 }

@@ -22,26 +22,47 @@ impl Rig {
     async fn new() -> Self {
         let state = tempfile::tempdir().unwrap();
         let listen = (Ipv4Addr::LOCALHOST, 0).into();
-        let config = Config { listen, state: state.path().to_owned(), ..Config::default() };
+        let config = Config {
+            listen,
+            state: state.path().to_owned(),
+            ..Config::default()
+        };
         let server = Server::start(config).await.unwrap();
         let controller = [format!("https://{}", server.address()).parse().unwrap()];
         let token = std::fs::read_to_string(server.first_token_file()).unwrap();
         let operator = OperatorClient::new(&controller, server.authority_pem(), &token).unwrap();
         for tenant in ["acme", "zenith"] {
-            let tenant = Tenant { name: tenant.parse().unwrap(), description: String::new() };
+            let tenant = Tenant {
+                name: tenant.parse().unwrap(),
+                description: String::new(),
+            };
             operator.create_tenant(&tenant).await.unwrap();
         }
-        Rig { server, controller, operator, _state: state }
+        Rig {
+            server,
+            controller,
+            operator,
+            _state: state,
+        }
     }
 
     /// A token that enrols a node of the tenant acme.
     async fn invite(&self, node: &str) -> String {
-        let enrolment = NewEnrolment { tenant: "acme".parse().unwrap(), valid_s: 60 };
-        self.operator.enrol_node(&node.parse().unwrap(), &enrolment).await.unwrap().token
+        let enrolment = NewEnrolment {
+            tenant: "acme".parse().unwrap(),
+            valid_s: 60,
+        };
+        self.operator
+            .enrol_node(&node.parse().unwrap(), &enrolment)
+            .await
+            .unwrap()
+            .token
     }
 
     async fn enrolled(&self, node: &str) -> Identity {
-        enrol(&self.controller, &self.invite(node).await).await.unwrap()
+        enrol(&self.controller, &self.invite(node).await)
+            .await
+            .unwrap()
     }
 
     async fn bearer(&self, name: &str, scope: Scope, tenant: Option<&str>) -> OperatorClient {
@@ -57,7 +78,11 @@ impl Rig {
 
 /// The status with which the controller refused.
 fn status<T>(answer: Result<T, Error>) -> u16 {
-    answer.map(drop).unwrap_err().status().expect("the controller answers")
+    answer
+        .map(drop)
+        .unwrap_err()
+        .status()
+        .expect("the controller answers")
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -80,7 +105,8 @@ async fn a_token_that_was_changed_enrols_nobody() {
     let rig = Rig::new().await;
     let token = rig.invite("edge-1").await;
     let parts: Vec<&str> = token.split('.').collect();
-    let forged = |node: &str, id: &str, secret: &str| format!("hawser1.{node}.{id}.{secret}.{}", parts[4]);
+    let forged =
+        |node: &str, id: &str, secret: &str| format!("hawser1.{node}.{id}.{secret}.{}", parts[4]);
     for token in [
         forged(parts[1], parts[2], &"0".repeat(parts[3].len())),
         forged(parts[1], &"0".repeat(parts[2].len()), parts[3]),
@@ -88,7 +114,9 @@ async fn a_token_that_was_changed_enrols_nobody() {
     ] {
         assert_eq!(status(enrol(&rig.controller, &token).await), 403, "{token}");
     }
-    enrol(&rig.controller, &token).await.expect("the token that was made is still good");
+    enrol(&rig.controller, &token)
+        .await
+        .expect("the token that was made is still good");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -99,10 +127,19 @@ async fn a_certificate_of_another_authority_opens_nothing() {
     let folder = tempfile::tempdir().unwrap();
     stranger.store(folder.path()).unwrap();
     // As if the stranger had been told whom to trust.
-    std::fs::write(folder.path().join("authority.pem"), ours.server.authority_pem()).unwrap();
-    let stranger = NodeClient::new(&ours.controller, &Identity::load(folder.path()).unwrap()).unwrap();
+    std::fs::write(
+        folder.path().join("authority.pem"),
+        ours.server.authority_pem(),
+    )
+    .unwrap();
+    let stranger =
+        NodeClient::new(&ours.controller, &Identity::load(folder.path()).unwrap()).unwrap();
     let error = stranger.report(&Report::default()).await.unwrap_err();
-    assert_eq!(error.status(), None, "the handshake ends before anything is asked: {error}");
+    assert_eq!(
+        error.status(),
+        None,
+        "the handshake ends before anything is asked: {error}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -110,8 +147,15 @@ async fn a_token_opens_no_more_than_its_scope_and_its_tenant() {
     let rig = Rig::new().await;
     rig.enrolled("edge-1").await;
     let node = "edge-1".parse().unwrap();
-    let enrolment = NewEnrolment { tenant: "acme".parse().unwrap(), valid_s: 60 };
-    let token = NewToken { name: "more".parse().unwrap(), scope: Scope::Read, tenant: None };
+    let enrolment = NewEnrolment {
+        tenant: "acme".parse().unwrap(),
+        valid_s: 60,
+    };
+    let token = NewToken {
+        name: "more".parse().unwrap(),
+        scope: Scope::Read,
+        tenant: None,
+    };
 
     let reader = rig.bearer("reader", Scope::Read, None).await;
     assert_eq!(reader.node(&node).await.unwrap().name, node);
@@ -121,10 +165,18 @@ async fn a_token_opens_no_more_than_its_scope_and_its_tenant() {
     let operator = rig.bearer("operator", Scope::Operate, Some("zenith")).await;
     assert_eq!(operator.nodes().all().await.unwrap(), []);
     assert!([403, 404].contains(&status(operator.revoke_node(&node).await)));
-    assert_eq!(status(operator.enrol_node(&"edge-2".parse().unwrap(), &enrolment).await), 403);
+    assert_eq!(
+        status(
+            operator
+                .enrol_node(&"edge-2".parse().unwrap(), &enrolment)
+                .await
+        ),
+        403
+    );
     assert_eq!(status(operator.create_token(&token).await), 403);
 
-    let nobody = OperatorClient::new(&rig.controller, rig.server.authority_pem(), "guessed").unwrap();
+    let nobody =
+        OperatorClient::new(&rig.controller, rig.server.authority_pem(), "guessed").unwrap();
     assert_eq!(status(nobody.nodes().all().await), 401);
 }
 
@@ -152,7 +204,9 @@ async fn a_thousand_slow_strangers_keep_nobody_from_an_answer() {
         let mut stranger = TcpStream::connect(rig.server.address()).unwrap();
         if number % 2 == 0 {
             // A TLS record's header that announces 512 bytes, of which one comes.
-            stranger.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).unwrap();
+            stranger
+                .write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01])
+                .unwrap();
         }
         strangers.push(stranger);
     }

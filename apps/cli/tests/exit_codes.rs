@@ -3,7 +3,10 @@
 use std::process::{Command, Output};
 
 fn hawser(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_hawser")).args(arguments).output().unwrap()
+    Command::new(env!("CARGO_BIN_EXE_hawser"))
+        .args(arguments)
+        .output()
+        .unwrap()
 }
 
 #[test]
@@ -18,7 +21,10 @@ fn help_is_success_on_standard_output() {
 
 #[test]
 fn a_wrong_command_line_is_2() {
-    assert_eq!(hawser(&["publish", "--no-such-flag"]).status.code(), Some(2));
+    assert_eq!(
+        hawser(&["publish", "--no-such-flag"]).status.code(),
+        Some(2)
+    );
 }
 
 #[test]
@@ -27,6 +33,9 @@ fn a_failure_is_1_and_says_what_was_wrong_in_one_line() {
     assert_eq!(output.status.code(), Some(1));
     assert!(output.stdout.is_empty());
     let error = String::from_utf8(output.stderr).unwrap();
-    assert!(error.starts_with("hawser: ") && error.contains("/no/such/recording.toml"), "{error}");
+    assert!(
+        error.starts_with("hawser: ") && error.contains("/no/such/recording.toml"),
+        "{error}"
+    );
     assert_eq!(error.lines().count(), 1, "{error}");
 }

@@ -14,11 +14,16 @@ const ATTEMPTS: u32 = 3;
 /// taken away for ten milliseconds; then the scenarios run again, up to [`ATTEMPTS`] times.
 fn assert_each(scenarios: &str, is_right: impl Fn(&Case) -> bool) {
     let is_overloaded = |case: &&Case| {
-        metric(case, "device_drops_packets") > 0.0 || metric(case, "receiver_overflow_packets") > 0.0
+        metric(case, "device_drops_packets") > 0.0
+            || metric(case, "receiver_overflow_packets") > 0.0
     };
     for attempt in 1..=ATTEMPTS {
         let summary = run(scenarios);
-        let wrong: Vec<_> = summary.cases.iter().filter(|case| !is_right(case)).collect();
+        let wrong: Vec<_> = summary
+            .cases
+            .iter()
+            .filter(|case| !is_right(case))
+            .collect();
         if wrong.is_empty() {
             return;
         }
@@ -30,13 +35,29 @@ fn assert_each(scenarios: &str, is_right: impl Fn(&Case) -> bool) {
 
 fn run(scenarios: &str) -> Summary {
     let folder = tempfile::tempdir().unwrap();
-    let pattern = scenarios.split(',').map(|name| format!("{name}/*")).collect::<Vec<_>>().join(",");
+    let pattern = scenarios
+        .split(',')
+        .map(|name| format!("{name}/*"))
+        .collect::<Vec<_>>()
+        .join(",");
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
-        .args(["lab", "run", "faults", "--seconds", "1", "--attempts", "1", "--case", &pattern, "--out"])
+        .args([
+            "lab",
+            "run",
+            "faults",
+            "--seconds",
+            "1",
+            "--attempts",
+            "1",
+            "--case",
+            &pattern,
+            "--out",
+        ])
         .arg(folder.path())
         .output()
         .unwrap();
-    Summary::read(folder.path()).unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+    Summary::read(folder.path())
+        .unwrap_or_else(|_| panic!("{}", String::from_utf8_lossy(&output.stderr)))
 }
 
 fn metric(case: &Case, name: &str) -> f64 {

@@ -8,7 +8,12 @@ use std::process::{Child, Command, Stdio};
 /// Starts the program, and waits until it logs a line with this text.
 fn start(arguments: &[&str], text: &str) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
-    let mut child = command.args(arguments).stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = command
+        .args(arguments)
+        .stderr(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
     let mut log = BufReader::new(child.stderr.take().unwrap());
     until(&mut log, text);
     (child, log)
@@ -18,7 +23,11 @@ fn until(log: &mut BufReader<std::process::ChildStderr>, text: &str) {
     let mut line = String::new();
     while !line.contains(text) {
         line.clear();
-        assert_ne!(log.read_line(&mut line).unwrap(), 0, "it ended without {text:?}");
+        assert_ne!(
+            log.read_line(&mut line).unwrap(),
+            0,
+            "it ended without {text:?}"
+        );
     }
 }
 
@@ -28,10 +37,21 @@ fn signal(child: &Child, signal: Signal) {
 
 #[test]
 fn a_publisher_goes_on() {
-    let arguments =
-        ["publish", "--recording", "synthetic", "--level", "nfov", "--frames", "2", "--congestion", "cubic"];
-    let (mut publisher, mut log) =
-        start(&[&arguments[..], &["--listen", "127.0.0.1:0"]].concat(), "publishing");
+    let arguments = [
+        "publish",
+        "--recording",
+        "synthetic",
+        "--level",
+        "nfov",
+        "--frames",
+        "2",
+        "--congestion",
+        "cubic",
+    ];
+    let (mut publisher, mut log) = start(
+        &[&arguments[..], &["--listen", "127.0.0.1:0"]].concat(),
+        "publishing",
+    );
     signal(&publisher, Signal::SIGHUP);
     until(&mut log, "nothing is read again");
     signal(&publisher, Signal::SIGTERM);

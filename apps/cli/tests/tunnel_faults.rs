@@ -28,14 +28,25 @@ fn every_uplink_may_fail_in_every_way() {
     let summary = Summary::read(folder.path()).unwrap_or_else(|_| panic!("{complaint}"));
 
     let names: Vec<&str> = summary.cases.iter().map(|case| &case.name[..]).collect();
-    let expected: Vec<String> = FAULTS.iter().map(|fault| format!("uplinks/{fault}")).collect();
+    let expected: Vec<String> = FAULTS
+        .iter()
+        .map(|fault| format!("uplinks/{fault}"))
+        .collect();
     assert_eq!(names[0], "uplinks");
     assert_eq!(names[1..], expected);
     for case in &summary.cases {
-        let metric = |name| case.metrics.get(name).unwrap_or_else(|| panic!("{name}: {case:?}"));
+        let metric = |name| {
+            case.metrics
+                .get(name)
+                .unwrap_or_else(|| panic!("{name}: {case:?}"))
+        };
         let faults = if case.name == "uplinks" { 20 } else { 4 };
         assert_eq!(case.params["faults"], faults, "{}", case.name);
-        for lost in ["sessions_lost_ratio", "addresses_lost_ratio", "ssh_lost_ratio"] {
+        for lost in [
+            "sessions_lost_ratio",
+            "addresses_lost_ratio",
+            "ssh_lost_ratio",
+        ] {
             assert_eq!(metric(lost), 0.0, "{} {case:?}", case.name);
         }
         // SSH repeats what is lost; pings do not.

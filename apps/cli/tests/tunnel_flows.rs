@@ -15,7 +15,18 @@ const ATTEMPTS: u32 = 3;
 fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
-        .args(["lab", "run", "tunnel-flows", "--case", case, "--seconds", "10", "--attempts", "1", "--out"])
+        .args([
+            "lab",
+            "run",
+            "tunnel-flows",
+            "--case",
+            case,
+            "--seconds",
+            "10",
+            "--attempts",
+            "1",
+            "--out",
+        ])
         .arg(folder.path())
         .output()
         .unwrap();
@@ -32,7 +43,12 @@ fn run(case: &str) -> (Case, Vec<String>) {
 fn assert_unharmed(case: &str) {
     for attempt in 1..=ATTEMPTS {
         let (measured, invalid_because) = run(case);
-        let metric = |name| measured.metrics.get(name).unwrap_or_else(|| panic!("{name}: {measured:?}"));
+        let metric = |name| {
+            measured
+                .metrics
+                .get(name)
+                .unwrap_or_else(|| panic!("{name}: {measured:?}"))
+        };
         let is_unharmed = metric("fps_mean") >= FPS_MIN
             && metric("frame_delay_p95_ms") < 100.0
             && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;

@@ -24,7 +24,9 @@ const VALUE_BYTES: usize = 500;
 
 #[tokio::main]
 async fn main() {
-    let chosen = std::env::args().nth(1).filter(|argument| !argument.starts_with('-'));
+    let chosen = std::env::args()
+        .nth(1)
+        .filter(|argument| !argument.starts_with('-'));
     let is_chosen = |name: &str| chosen.as_deref().is_none_or(|chosen| chosen == name);
     if is_chosen("embedded") {
         embedded().await;
@@ -47,8 +49,14 @@ async fn embedded() {
     puts(store.clone(), "flows/", 1024, FLOWS).await;
     leases(store.clone(), NODES).await;
     watching(store.clone()).await;
-    println!("  memory for {NODES} leased keys and {FLOWS} flows: {:.0} MiB", resident_mib() - before);
-    println!("  file: {:.0} MiB", mib(std::fs::metadata(&path).expect("there").len()));
+    println!(
+        "  memory for {NODES} leased keys and {FLOWS} flows: {:.0} MiB",
+        resident_mib() - before
+    );
+    println!(
+        "  file: {:.0} MiB",
+        mib(std::fs::metadata(&path).expect("there").len())
+    );
 
     let copy = directory.path().join("copy");
     std::fs::copy(&path, &copy).expect("there is room");
@@ -70,7 +78,11 @@ async fn etcd() {
     watching(store.clone()).await;
     let start = Instant::now();
     let (entries, _) = store.list_all("").await.expect("read");
-    println!("  list of all {} entries: {:.0} ms", entries.len(), ms(start.elapsed()));
+    println!(
+        "  list of all {} entries: {:.0} ms",
+        entries.len(),
+        ms(start.elapsed())
+    );
 }
 
 /// `count` new keys by so many writers, each of which waits for its last put before the next.
@@ -96,14 +108,21 @@ async fn puts(store: Arc<dyn Store>, prefix: &str, writers: usize, count: usize)
         })
         .collect();
     let times = joined(writing).await;
-    report(&format!("puts of {VALUE_BYTES} bytes, {writers} writers"), start.elapsed(), times);
+    report(
+        &format!("puts of {VALUE_BYTES} bytes, {writers} writers"),
+        start.elapsed(),
+        times,
+    );
 }
 
 /// Nodes that come, each with a lease and a key under it, and are kept alive once.
 async fn leases(store: Arc<dyn Store>, count: usize) {
     let start = Instant::now();
     let (ids, times) = in_parallel(&store, 0..count, async |store, n| {
-        let lease = store.grant(Duration::from_secs(600)).await.expect("granted");
+        let lease = store
+            .grant(Duration::from_secs(600))
+            .await
+            .expect("granted");
         let write = Write::put(format!("alive/{n:05}"), vec![b'x'; VALUE_BYTES]).under(lease.id);
         store.commit(vec![write]).await.expect("written");
         lease.id
@@ -111,7 +130,10 @@ async fn leases(store: Arc<dyn Store>, count: usize) {
     .await;
     report("grants with a key each, 64 at once", start.elapsed(), times);
     let start = Instant::now();
-    let kept = in_parallel(&store, ids, async |store, id| store.keep_alive(id).await.expect("alive")).await;
+    let kept = in_parallel(&store, ids, async |store, id| {
+        store.keep_alive(id).await.expect("alive")
+    })
+    .await;
     report("leases kept alive, 64 at once", start.elapsed(), kept.1);
 }
 
@@ -125,7 +147,10 @@ async fn in_parallel<T, R>(
         let asked = Instant::now();
         (work(&**store, item).await, asked.elapsed())
     });
-    futures_util::stream::iter(timed).buffer_unordered(64).unzip().await
+    futures_util::stream::iter(timed)
+        .buffer_unordered(64)
+        .unzip()
+        .await
 }
 
 /// From the beginning of a put until a watch has delivered it.
@@ -136,11 +161,18 @@ async fn watching(store: Arc<dyn Store>) {
     let (start, mut times) = (Instant::now(), Vec::new());
     for n in 0..COUNT {
         let asked = Instant::now();
-        store.commit(vec![Write::put("watched/1", n.to_string().as_bytes())]).await.expect("written");
+        store
+            .commit(vec![Write::put("watched/1", n.to_string().as_bytes())])
+            .await
+            .expect("written");
         watch.next().await.expect("it goes on").expect("a change");
         times.push(asked.elapsed());
     }
-    report("puts until a watch delivers them, 1 writer", start.elapsed(), times);
+    report(
+        "puts until a watch delivers them, 1 writer",
+        start.elapsed(),
+        times,
+    );
 }
 
 async fn clear(store: &dyn Store, prefixes: &[&str]) {
@@ -148,7 +180,11 @@ async fn clear(store: &dyn Store, prefixes: &[&str]) {
         let (entries, _) = store.list_all(prefix).await.expect("read");
         for part in entries.chunks(100) {
             store
-                .commit(part.iter().map(|entry| Write::delete(&*entry.key)).collect())
+                .commit(
+                    part.iter()
+                        .map(|entry| Write::delete(&*entry.key))
+                        .collect(),
+                )
                 .await
                 .expect("deleted");
         }
@@ -174,7 +210,11 @@ fn report(what: &str, took: Duration, mut times: Vec<Duration>) {
     times.sort_unstable();
     let part = |part: usize| ms(times[(times.len() - 1) * part / 100]);
     let rate = f64::from(u32::try_from(times.len()).expect("small")) / took.as_secs_f64();
-    println!("  {what}: {rate:.0} per s; p50 {:.2} ms, p99 {:.2} ms", part(50), part(99));
+    println!(
+        "  {what}: {rate:.0} per s; p50 {:.2} ms, p99 {:.2} ms",
+        part(50),
+        part(99)
+    );
 }
 
 fn ms(time: Duration) -> f64 {
@@ -188,7 +228,14 @@ fn mib(bytes: u64) -> f64 {
 
 fn resident_mib() -> f64 {
     let status = std::fs::read_to_string("/proc/self/status").expect("Linux");
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("Linux");
-    let kib: u64 = line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("Linux");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .expect("Linux");
+    let kib: u64 = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|kib| kib.parse().ok())
+        .expect("Linux");
     mib(kib * 1024)
 }

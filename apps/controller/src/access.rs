@@ -81,16 +81,18 @@ impl<N> Operator<N> {
             return Ok(());
         }
         let own = self.token.tenant.as_ref().map_or("", |own| own.as_str());
-        Err(Refusal::forbidden(format!("this token is for the tenant {own} alone; use one for {tenant}")))
+        Err(Refusal::forbidden(format!(
+            "this token is for the tenant {own} alone; use one for {tenant}"
+        )))
     }
 
     /// Refuses operators of one tenant.
     pub(crate) fn must_see_all(&self) -> Result<(), Refusal> {
         match &self.token.tenant {
             None => Ok(()),
-            Some(own) => {
-                Err(Refusal::forbidden(format!("this token is for the tenant {own} alone; use one for all")))
-            }
+            Some(own) => Err(Refusal::forbidden(format!(
+                "this token is for the tenant {own} alone; use one for all"
+            ))),
         }
     }
 }
@@ -98,22 +100,34 @@ impl<N> Operator<N> {
 impl<N: Needs> FromRequestParts<Arc<Controller>> for Operator<N> {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        controller: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
         let token = controller.operator(parts)?;
         if token.scope < N::SCOPE {
             controller.metrics.refused("scope");
             let (has, needs) = (scope_name(token.scope), scope_name(N::SCOPE));
-            return Err(Refusal::forbidden(format!("this token has the scope {has}; use one with {needs}")));
+            return Err(Refusal::forbidden(format!(
+                "this token has the scope {has}; use one with {needs}"
+            )));
         }
         let origin = Origin::operator(&token.name, peer(parts).address, request(parts));
-        Ok(Operator { token, origin, needs: PhantomData })
+        Ok(Operator {
+            token,
+            origin,
+            needs: PhantomData,
+        })
     }
 }
 
 impl FromRequestParts<Arc<Controller>> for Certified {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        controller: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
         controller.node(parts)
     }
 }
@@ -137,12 +151,24 @@ pub(crate) struct Anyone(pub(crate) Caller);
 impl FromRequestParts<Arc<Controller>> for Anyone {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        controller: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
         if parts.headers.contains_key(AUTHORIZATION) || peer(parts).presented.is_none() {
             return Ok(Anyone(Caller::Operator(controller.operator(parts)?)));
         }
-        let Certified { node, tenant, expires_unix_ms, .. } = controller.node(parts)?;
-        Ok(Anyone(Caller::Node { name: node.node, tenant, expires_unix_ms }))
+        let Certified {
+            node,
+            tenant,
+            expires_unix_ms,
+            ..
+        } = controller.node(parts)?;
+        Ok(Anyone(Caller::Node {
+            name: node.node,
+            tenant,
+            expires_unix_ms,
+        }))
     }
 }
 
@@ -155,16 +181,26 @@ pub(crate) fn scope_name(scope: Scope) -> &'static str {
 }
 
 fn revoked(node: &Presented) -> Refusal {
-    let what = format!("the certificate of {} was revoked or replaced: enrol the node again", node.node);
+    let what = format!(
+        "the certificate of {} was revoked or replaced: enrol the node again",
+        node.node
+    );
     Refusal::forbidden(what)
 }
 
 fn peer(parts: &Parts) -> &Peer {
-    parts.extensions.get::<Peer>().expect("whoever calls the router says who the peer is")
+    parts
+        .extensions
+        .get::<Peer>()
+        .expect("whoever calls the router says who the peer is")
 }
 
 fn request(parts: &Parts) -> RequestId {
-    parts.extensions.get::<RequestId>().expect("every request gets one").clone()
+    parts
+        .extensions
+        .get::<RequestId>()
+        .expect("every request gets one")
+        .clone()
 }
 
 impl Controller {
@@ -172,18 +208,27 @@ impl Controller {
     pub(crate) fn still(&self, node: &Presented) -> Result<Write, Refusal> {
         let view = self.view();
         let (record, _) = view.accepted(node).ok_or_else(|| revoked(node))?;
-        Ok(Write::check(key::of(key::NODE, &node.node), Expect::Revision(record.revision)))
+        Ok(Write::check(
+            key::of(key::NODE, &node.node),
+            Expect::Revision(record.revision),
+        ))
     }
 
     /// The tenant of a node and the end of its certificate, if that is in force.
     pub(crate) fn certified(&self, node: &Presented) -> Option<(Name, u64)> {
         let view = self.view();
         let (record, issued) = view.accepted(node)?;
-        (unix_ms() < issued.expires_unix_ms).then(|| (record.value.tenant.clone(), issued.expires_unix_ms))
+        (unix_ms() < issued.expires_unix_ms)
+            .then(|| (record.value.tenant.clone(), issued.expires_unix_ms))
     }
 
     /// One more failure from that address: 429 when there were too many, the refusal otherwise.
-    pub(crate) fn failed(&self, address: IpAddr, reason: &'static str, refusal: Refusal) -> Refusal {
+    pub(crate) fn failed(
+        &self,
+        address: IpAddr,
+        reason: &'static str,
+        refusal: Refusal,
+    ) -> Refusal {
         self.metrics.refused(reason);
         match self.limits.failures.take(source(address), Instant::now()) {
             Ok(()) => refusal,
@@ -194,26 +239,39 @@ impl Controller {
     fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {
         let peer = peer(parts);
         let Some(presented) = &peer.presented else {
-            let what =
-                "this is for nodes: connect with the certificate that the node got when it was enrolled";
+            let what = "this is for nodes: connect with the certificate that the node got when it was enrolled";
             return Err(self.failed(peer.address, "no_certificate", Refusal::unauthorized(what)));
         };
         let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
             return Err(self.failed(peer.address, "revoked_certificate", revoked(presented)));
         };
-        if let Err(after) = self.limits.nodes.take(presented.node.clone(), Instant::now()) {
+        if let Err(after) = self
+            .limits
+            .nodes
+            .take(presented.node.clone(), Instant::now())
+        {
             self.metrics.refused("node_rate");
             return Err(Refusal::too_many("requests by this node", after));
         }
         let origin = Origin::node(&presented.node, peer.address, request(parts));
-        Ok(Certified { node: presented.clone(), origin, tenant, expires_unix_ms })
+        Ok(Certified {
+            node: presented.clone(),
+            origin,
+            tenant,
+            expires_unix_ms,
+        })
     }
 
     fn operator(&self, parts: &Parts) -> Result<Token, Refusal> {
-        let header = parts.headers.get(AUTHORIZATION).and_then(|header| header.to_str().ok());
+        let header = parts
+            .headers
+            .get(AUTHORIZATION)
+            .and_then(|header| header.to_str().ok());
         let secret = header.and_then(|header| {
             let (scheme, secret) = header.split_once(' ')?;
-            scheme.eq_ignore_ascii_case("bearer").then_some(secret.trim())
+            scheme
+                .eq_ignore_ascii_case("bearer")
+                .then_some(secret.trim())
         });
         let address = peer(parts).address;
         let Some(secret) = secret else {
@@ -221,11 +279,19 @@ impl Controller {
             return Err(self.failed(address, "no_token", Refusal::unauthorized(what)));
         };
         let digest = sha256_hex(secret);
-        let Some(token) = self.view().token(&digest).map(|record| record.token.clone()) else {
+        let Some(token) = self
+            .view()
+            .token(&digest)
+            .map(|record| record.token.clone())
+        else {
             let what = "no such token: it was mistyped or deleted";
             return Err(self.failed(address, "wrong_token", Refusal::unauthorized(what)));
         };
-        match self.limits.operators.take(token.name.clone(), Instant::now()) {
+        match self
+            .limits
+            .operators
+            .take(token.name.clone(), Instant::now())
+        {
             Ok(()) => Ok(token),
             Err(after) => {
                 self.metrics.refused("operator_rate");
@@ -239,6 +305,9 @@ impl Refusal {
     pub(crate) fn too_many(what: &str, after: std::time::Duration) -> Refusal {
         let seconds = after.as_secs() + 1;
         let detail = format!("too many {what}; wait {seconds} s");
-        Refusal { retry_after_s: Some(seconds), ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, detail) }
+        Refusal {
+            retry_after_s: Some(seconds),
+            ..Refusal::new(StatusCode::TOO_MANY_REQUESTS, detail)
+        }
     }
 }

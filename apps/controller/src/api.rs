@@ -62,8 +62,12 @@ pub fn router(controller: &Arc<Controller>) -> Router {
     let (routes, document) = documented().split_for_parts();
     // Shared by all answers, since everybody may ask for it.
     let document = Bytes::from(in_full(&document).to_string());
-    let document = ([(CONTENT_TYPE, HeaderValue::from_static("application/json"))], document);
-    let docs = utoipa_swagger_ui::SwaggerUi::new("/docs").config(utoipa_swagger_ui::Config::new([DOCUMENT]));
+    let document = (
+        [(CONTENT_TYPE, HeaderValue::from_static("application/json"))],
+        document,
+    );
+    let docs = utoipa_swagger_ui::SwaggerUi::new("/docs")
+        .config(utoipa_swagger_ui::Config::new([DOCUMENT]));
     routes
         .route(DOCUMENT, get(move || async move { document.clone() }))
         .merge(docs)
@@ -104,7 +108,11 @@ fn limit_values(part: &mut Value) {
     match part {
         Value::Object(fields) => {
             fields.values_mut().for_each(limit_values);
-            if let Some(items) = fields.get("prefixItems").and_then(Value::as_array).map(Vec::len) {
+            if let Some(items) = fields
+                .get("prefixItems")
+                .and_then(Value::as_array)
+                .map(Vec::len)
+            {
                 fields.insert("minItems".to_owned(), items.into());
             }
             let (format, most) = match fields.get("format").and_then(Value::as_str) {
@@ -126,10 +134,17 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
     let mut document = Document::openapi();
     let components = document.components.get_or_insert_default();
     components.schemas.extend([refusal::problem_schema()]);
-    components.add_security_scheme("token", SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)));
+    components.add_security_scheme(
+        "token",
+        SecurityScheme::Http(Http::new(HttpAuthScheme::Bearer)),
+    );
     components.add_security_scheme(
         "certificate",
-        SecurityScheme::MutualTls { description: None, deprecated: None, extensions: None },
+        SecurityScheme::MutualTls {
+            description: None,
+            deprecated: None,
+            extensions: None,
+        },
     );
     // Strangers may say less than others, nodes with many flows more.
     let enrol_bytes = DefaultBodyLimit::max(ENROL_BYTES);
@@ -143,10 +158,18 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(enrolments::list))
         .routes(routes!(enrolments::withdraw))
         .routes(routes!(enrol::renew, nodes::revoke))
-        .merge(OpenApiRouter::new().routes(routes!(enrol::enrol)).layer(enrol_bytes))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(enrol::enrol))
+                .layer(enrol_bytes),
+        )
         .routes(routes!(node::register))
         .routes(routes!(node::stream))
-        .merge(OpenApiRouter::new().routes(routes!(node::report)).layer(report_bytes))
+        .merge(
+            OpenApiRouter::new()
+                .routes(routes!(node::report))
+                .layer(report_bytes),
+        )
         .routes(routes!(tunnels::serve))
         .routes(routes!(tunnels::find))
         .routes(routes!(tunnels::list))
@@ -169,18 +192,27 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
 }
 
 /// Counts every request, and ends those that do not arrive.
-async fn watched(State(controller): State<Arc<Controller>>, request: Request, next: Next) -> Response {
+async fn watched(
+    State(controller): State<Arc<Controller>>,
+    request: Request,
+    next: Next,
+) -> Response {
     let started = Instant::now();
     let method = request.method().clone();
-    let route =
-        request.extensions().get::<MatchedPath>().map_or("none".to_owned(), |path| path.as_str().to_owned());
+    let route = request
+        .extensions()
+        .get::<MatchedPath>()
+        .map_or("none".to_owned(), |path| path.as_str().to_owned());
     let timeout = controller.config.request_timeout();
     let mut response = match tokio::time::timeout(timeout, next.run(request)).await {
         Ok(response) => response,
         Err(_) => {
             controller.metrics.refused("slow_request");
-            Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request took too long; send it again")
-                .into_response()
+            Refusal::new(
+                StatusCode::REQUEST_TIMEOUT,
+                "the request took too long; send it again",
+            )
+            .into_response()
         }
     };
     let took = started.elapsed();
@@ -188,8 +220,14 @@ async fn watched(State(controller): State<Arc<Controller>>, request: Request, ne
     controller.metrics.request(&method, &route, status, took);
     tracing::debug!(%method, route, status, ?took);
     let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("cache-control"), HeaderValue::from_static("no-store"));
-    headers.insert(HeaderName::from_static("x-content-type-options"), HeaderValue::from_static("nosniff"));
+    headers.insert(
+        HeaderName::from_static("cache-control"),
+        HeaderValue::from_static("no-store"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-content-type-options"),
+        HeaderValue::from_static("nosniff"),
+    );
     response
 }
 
@@ -202,14 +240,18 @@ mod tests {
             Value::Object(fields) => {
                 let kind = fields.get("type").unwrap_or(&Value::Null);
                 if *kind == "integer"
-                    || kind.as_array().is_some_and(|kinds| kinds.contains(&"integer".into()))
+                    || kind
+                        .as_array()
+                        .is_some_and(|kinds| kinds.contains(&"integer".into()))
                 {
                     assert!(
                         fields.contains_key("minimum") && fields.contains_key("maximum"),
                         "{place}: {part}"
                     );
                 }
-                fields.iter().for_each(|(name, part)| has_limits(part, &format!("{place}/{name}")));
+                fields
+                    .iter()
+                    .for_each(|(name, part)| has_limits(part, &format!("{place}/{name}")));
             }
             Value::Array(parts) => parts.iter().for_each(|part| has_limits(part, place)),
             _ => {}
@@ -221,8 +263,14 @@ mod tests {
         let document = document();
         has_limits(&document, "");
         let after = &document["paths"]["/v1/events"]["get"]["parameters"][1]["schema"];
-        assert_eq!((&after["format"], &after["maximum"]), (&"uint64".into(), &u64::MAX.into()));
+        assert_eq!(
+            (&after["format"], &after["maximum"]),
+            (&"uint64".into(), &u64::MAX.into())
+        );
         let ports = &document["components"]["schemas"]["Selector"]["properties"]["source_ports"];
-        assert_eq!((&ports["minItems"], &ports["items"]), (&2.into(), &false.into()));
+        assert_eq!(
+            (&ports["minItems"], &ports["items"]),
+            (&2.into(), &false.into())
+        );
     }
 }

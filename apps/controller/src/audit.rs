@@ -35,33 +35,61 @@ impl Origin {
     }
 
     pub(crate) fn controller(name: &str) -> Origin {
-        Origin { actor: Actor { role: Role::Controller, name: name.to_owned() }, request: None }
+        Origin {
+            actor: Actor {
+                role: Role::Controller,
+                name: name.to_owned(),
+            },
+            request: None,
+        }
     }
 
     fn asked(role: Role, name: &Name, address: IpAddr, request: RequestId) -> Origin {
-        Origin { actor: Actor { role, name: name.to_string() }, request: Some((address, request)) }
+        Origin {
+            actor: Actor {
+                role,
+                name: name.to_string(),
+            },
+            request: Some((address, request)),
+        }
     }
 
     /// Creates something.
     pub(crate) fn makes(&self, name: impl ToString) -> Change {
-        Change { origin: self.clone(), name: name.to_string(), before: None, is_removal: false }
+        Change {
+            origin: self.clone(),
+            name: name.to_string(),
+            before: None,
+            is_removal: false,
+        }
     }
 
     /// Changes the entry that the revision `before` wrote.
     pub(crate) fn changes(&self, name: impl ToString, before: Revision) -> Change {
-        Change { before: Some(before), ..self.makes(name) }
+        Change {
+            before: Some(before),
+            ..self.makes(name)
+        }
     }
 
     /// Removes the entry that the revision `before` wrote.
     pub(crate) fn removes(&self, name: impl ToString, before: Revision) -> Change {
-        Change { is_removal: true, ..self.changes(name, before) }
+        Change {
+            is_removal: true,
+            ..self.changes(name, before)
+        }
     }
 }
 
 impl Change {
     /// The entry of the change. `event` is the kind of its event, such as `flow_changed`.
     pub(crate) fn record(self, event: &str, tenant: Option<Name>, at_unix_ms: u64) -> AuditRecord {
-        let Change { origin: Origin { actor, request }, name, before, is_removal } = self;
+        let Change {
+            origin: Origin { actor, request },
+            name,
+            before,
+            is_removal,
+        } = self;
         let (kind, action) = event.rsplit_once('_').unwrap_or((event, "changed"));
         let (address, request) = request.unzip();
         AuditRecord {
@@ -82,13 +110,31 @@ impl Change {
 impl AuditRecord {
     /// Writes it under a key that sorts by time.
     pub(crate) fn write(&self) -> Write {
-        Write::put(format!("{}{:013}-{}", key::AUDIT, self.at_unix_ms, random_hex::<6>()), emit(self))
+        Write::put(
+            format!(
+                "{}{:013}-{}",
+                key::AUDIT,
+                self.at_unix_ms,
+                random_hex::<6>()
+            ),
+            emit(self),
+        )
     }
 
     /// Writes it to the log.
     pub(crate) fn log(&self, number: Revision) {
-        let AuditRecord { actor, kind, name, action, before, .. } = self;
-        let (address, request) = (self.address.map(|address| address.to_string()), self.request.as_deref());
+        let AuditRecord {
+            actor,
+            kind,
+            name,
+            action,
+            before,
+            ..
+        } = self;
+        let (address, request) = (
+            self.address.map(|address| address.to_string()),
+            self.request.as_deref(),
+        );
         let role = format!("{:?}", actor.role).to_lowercase();
         let actor = &actor.name;
         tracing::info!(target: "audit", number, role, actor, address, request, kind, name, action, before);

@@ -4,9 +4,9 @@ use crate::record::{Issued, sha256_hex, unix_ms};
 use anyhow::{Context, Result, ensure};
 use hawser_control::Name;
 use rcgen::{
-    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName, DnType,
-    ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKey,
-    PublicKeyData, SerialNumber,
+    BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
+    DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+    PKCS_ECDSA_P256_SHA256, PublicKey, PublicKeyData, SerialNumber,
 };
 use rustls::RootCertStore;
 use rustls::pki_types::pem::PemObject;
@@ -78,8 +78,18 @@ impl Presented {
     /// Of a client's certificate, none when it names no node.
     pub fn of(der: &CertificateDer<'_>) -> Option<Presented> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
-        let node = certificate.subject().iter_common_name().next()?.as_str().ok()?.parse().ok()?;
-        Some(Presented { node, serial: hex::encode(certificate.raw_serial()) })
+        let node = certificate
+            .subject()
+            .iter_common_name()
+            .next()?
+            .as_str()
+            .ok()?
+            .parse()
+            .ok()?;
+        Some(Presented {
+            node,
+            serial: hex::encode(certificate.raw_serial()),
+        })
     }
 }
 
@@ -91,9 +101,16 @@ pub(crate) struct BadRequest(#[from] rcgen::Error);
 impl Authority {
     /// The authority whose files are in `state`; makes it at the first start.
     pub(crate) fn open(state: &Path) -> Result<Authority> {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(state).with_context(|| {
-            format!("cannot create {} (`state` in the configuration says where)", state.display())
-        })?;
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(state)
+            .with_context(|| {
+                format!(
+                    "cannot create {} (`state` in the configuration says where)",
+                    state.display()
+                )
+            })?;
         let (certificate, key) = (state.join(CERTIFICATE_FILE), state.join(KEY_FILE));
         // The certificate is written last: while it is missing, the authority has never been used.
         if !certificate.exists() {
@@ -106,24 +123,37 @@ impl Authority {
             .with_context(|| format!("cannot read {}", key.display()))?
             .permissions()
             .mode();
-        ensure!(mode & 0o077 == 0, "{} can be read by others: chmod 600 it", key.display());
-        let read =
-            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        ensure!(
+            mode & 0o077 == 0,
+            "{} can be read by others: chmod 600 it",
+            key.display()
+        );
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+        };
         Authority::of(read(&certificate)?, &read(&key)?).with_context(|| {
-            format!("{} and {} do not make an authority", certificate.display(), key.display())
+            format!(
+                "{} and {} do not make an authority",
+                certificate.display(),
+                key.display()
+            )
         })
     }
 
     fn of(pem: String, key_pem: &str) -> Result<Authority> {
         let key = KeyPair::from_pem(key_pem)?;
-        let der =
-            CertificateDer::from_pem_slice(pem.as_bytes()).map_err(|error| anyhow::anyhow!("{error}"))?;
+        let der = CertificateDer::from_pem_slice(pem.as_bytes())
+            .map_err(|error| anyhow::anyhow!("{error}"))?;
         let (_, parsed) = X509Certificate::from_der(&der)?;
         ensure!(
             parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw(),
             "the key is of another certificate"
         );
-        Ok(Authority { issuer: Issuer::from_ca_cert_der(&der, key)?, der, pem })
+        Ok(Authority {
+            issuer: Issuer::from_ca_cert_der(&der, key)?,
+            der,
+            pem,
+        })
     }
 
     /// Its certificate, PEM.
@@ -141,8 +171,16 @@ impl Authority {
         &self,
         names: &[String],
     ) -> Result<(rustls::sign::CertifiedKey, std::time::Duration)> {
-        let mut all = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
-        all.extend(names.iter().filter(|name| !all.contains(name)).cloned().collect::<Vec<_>>());
+        let mut all = ["localhost", "127.0.0.1", "::1"]
+            .map(str::to_owned)
+            .to_vec();
+        all.extend(
+            names
+                .iter()
+                .filter(|name| !all.contains(name))
+                .cloned()
+                .collect::<Vec<_>>(),
+        );
         let mut params = CertificateParams::new(all)
             .context("`names` has something that is neither a name nor an address")?;
         params.distinguished_name = common_name("hawser controller");
@@ -156,7 +194,8 @@ impl Authority {
         let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(key.serialize_der()));
         let key = rustls::crypto::ring::sign::any_supported_type(&key)?;
         let chain = vec![certificate.der().clone(), self.der.clone()];
-        let replace_after = std::time::Duration::from_secs(SERVER_DAYS.unsigned_abs() * 24 * 3600 * 2 / 3);
+        let replace_after =
+            std::time::Duration::from_secs(SERVER_DAYS.unsigned_abs() * 24 * 3600 * 2 / 3);
         Ok((rustls::sign::CertifiedKey::new(chain, key), replace_after))
     }
 
@@ -165,9 +204,11 @@ impl Authority {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone())?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        Ok(WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-            .allow_unauthenticated()
-            .build()?)
+        Ok(
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .allow_unauthenticated()
+                .build()?,
+        )
     }
 
     /// A certificate for the key of a request, with the node's name.
@@ -196,8 +237,15 @@ impl Authority {
         params.not_before = now - CLOCKS_DIFFER.min(life / EARLY_PART);
         params.not_after = now + life;
         let certificate = params.signed_by(&request.0, &self.issuer)?;
-        let issued = Issued { serial: hex::encode(serial), expires_unix_ms: unix_ms() + life_ms };
-        Ok(NodeCertificate { pem: certificate.pem(), issued, renew_unix_ms: unix_ms() + life_ms * 2 / 3 })
+        let issued = Issued {
+            serial: hex::encode(serial),
+            expires_unix_ms: unix_ms() + life_ms,
+        };
+        Ok(NodeCertificate {
+            pem: certificate.pem(),
+            issued,
+            renew_unix_ms: unix_ms() + life_ms * 2 / 3,
+        })
     }
 }
 
@@ -205,13 +253,18 @@ impl Authority {
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     let write = || {
         let new = path.with_extension("new");
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&new)?;
         file.set_permissions(fs::Permissions::from_mode(0o600))?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, path)?;
-        path.parent().map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
+        path.parent()
+            .map_or(Ok(()), |folder| fs::File::open(folder)?.sync_all())
     };
     write().with_context(|| format!("cannot write {}", path.display()))
 }
@@ -254,9 +307,17 @@ mod tests {
     #[test]
     fn a_node_gets_the_name_that_its_token_has_and_not_the_one_it_asks_for() {
         let node: Name = "edge-1".parse().unwrap();
-        let certificate = authority().sign(&SigningRequest::parse(&request()).unwrap(), &node, LIFE).unwrap();
+        let certificate = authority()
+            .sign(&SigningRequest::parse(&request()).unwrap(), &node, LIFE)
+            .unwrap();
         let der = CertificateDer::from_pem_slice(certificate.pem.as_bytes()).unwrap();
-        assert_eq!(Presented::of(&der), Some(Presented { node, serial: certificate.issued.serial }));
+        assert_eq!(
+            Presented::of(&der),
+            Some(Presented {
+                node,
+                serial: certificate.issued.serial
+            })
+        );
         let (_, parsed) = X509Certificate::from_der(&der).unwrap();
         assert!(parsed.subject_alternative_name().unwrap().is_none());
         assert!(!parsed.is_ca());
@@ -268,7 +329,11 @@ mod tests {
         let good = request();
         // Among the last characters are those of the signature.
         let place = good.find("-----END").unwrap() - 12;
-        let other = if good.as_bytes()[place] == b'A' { "B" } else { "A" };
+        let other = if good.as_bytes()[place] == b'A' {
+            "B"
+        } else {
+            "A"
+        };
         let forged = format!("{}{other}{}", &good[..place], &good[place + 1..]);
         for text in ["", authority.pem(), &forged] {
             assert!(SigningRequest::parse(text).is_err(), "{text}");

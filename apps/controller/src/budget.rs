@@ -50,7 +50,13 @@ impl Budget {
             withheld.last = now;
             return false;
         }
-        if let Some(before) = all.insert(node.clone(), Withheld { count: 1, last: now }) {
+        if let Some(before) = all.insert(
+            node.clone(),
+            Withheld {
+                count: 1,
+                last: now,
+            },
+        ) {
             tracing::info!(%node, count = before.count, "events and observations of the node were not kept");
         }
         true
@@ -67,12 +73,14 @@ impl Budget {
 impl Controller {
     /// Whether an event of a node is kept. One that is not is counted; the first one is announced.
     pub(crate) async fn keeps_event(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
-        self.is_within(&self.budget.events, "node_events", node, tenant).await
+        self.is_within(&self.budget.events, "node_events", node, tenant)
+            .await
     }
 
     /// Whether a change by a node is made. One that is not is counted; the first one is announced.
     pub(crate) async fn makes_change(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
-        self.is_within(&self.budget.changes, "node_changes", node, tenant).await
+        self.is_within(&self.budget.changes, "node_changes", node, tenant)
+            .await
     }
 
     async fn is_within(
@@ -92,17 +100,26 @@ impl Controller {
                 "{node} exceeds limits.{reason}_per_s; its events and observations above it are not kept"
             );
             tracing::warn!(%node, reason, "node exceeds its budget");
-            self.commit(vec![], About::tenant(tenant).node(node), "node_over_budget", message).await?;
+            self.commit(
+                vec![],
+                About::tenant(tenant).node(node),
+                "node_over_budget",
+                message,
+            )
+            .await?;
         }
         Ok(false)
     }
 
     /// Refuses a change by a node above its budget.
     pub(crate) fn may_change(&self, node: &Name) -> Result<(), Refusal> {
-        self.budget.changes.take(node.clone(), Instant::now()).map_err(|after| {
-            self.metrics.refused("node_changes");
-            Refusal::too_many("changes by this node", after)
-        })
+        self.budget
+            .changes
+            .take(node.clone(), Instant::now())
+            .map_err(|after| {
+                self.metrics.refused("node_changes");
+                Refusal::too_many("changes by this node", after)
+            })
     }
 }
 
@@ -112,13 +129,20 @@ mod tests {
 
     #[test]
     fn what_is_above_the_budget_is_said_once() {
-        let limits = LimitsConfig { node_events: 20, node_events_per_s: 2.0, ..LimitsConfig::default() };
+        let limits = LimitsConfig {
+            node_events: 20,
+            node_events_per_s: 2.0,
+            ..LimitsConfig::default()
+        };
         let budget = Budget::new(&limits);
         let (node, start) = ("a".parse().unwrap(), Instant::now());
         let at = |s| start + Duration::from_secs(s);
         assert!(budget.withhold(&node, at(0)));
         assert!(!budget.withhold(&node, at(1)));
-        assert!(!budget.withhold(&node, at(10)), "it was never quiet for long enough");
+        assert!(
+            !budget.withhold(&node, at(10)),
+            "it was never quiet for long enough"
+        );
         assert!(budget.withhold(&node, at(21)));
         budget.forget(&node);
         assert!(budget.withhold(&node, at(22)));

@@ -31,8 +31,9 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
         }
     }
     let elimination = &flow.elimination;
-    let is_at_least =
-        |value: Option<f64>, least: f64| value.is_none_or(|value| value >= least && value.is_finite());
+    let is_at_least = |value: Option<f64>, least: f64| {
+        value.is_none_or(|value| value >= least && value.is_finite())
+    };
     if !is_at_least(elimination.tolerance_ms, 0.0) {
         return Err("elimination.tolerance_ms is not below 0".into());
     }
@@ -58,7 +59,9 @@ fn selector(key: &str, selector: &Selector) -> Result<(), String> {
         ));
     }
     if selector.protocol == Some(0) {
-        return Err(format!("{key}.protocol: 0 is no IP protocol; leave it out for all"));
+        return Err(format!(
+            "{key}.protocol: 0 is no IP protocol; leave it out for all"
+        ));
     }
     let ports = [selector.source_ports, selector.destination_ports];
     if ports.iter().flatten().any(|(first, last)| first > last) {
@@ -75,7 +78,10 @@ fn is_prefix(text: &str) -> bool {
         let (address, bits) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
         // A number as people write it: neither a sign nor leading zeros.
-        let bits: u8 = bits.parse().ok().filter(|number: &u8| number.to_string() == bits)?;
+        let bits: u8 = bits
+            .parse()
+            .ok()
+            .filter(|number: &u8| number.to_string() == bits)?;
         Some(bits <= if address.is_ipv4() { 32 } else { 128 })
     };
     parse().unwrap_or(false)
@@ -89,7 +95,11 @@ pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     if !are_paths(registration.paths.iter().map(|path| path.number)) {
         return Err("`paths` have different numbers from 1 to 8".into());
     }
-    if registration.paths.iter().any(|path| path.interface.is_empty() || path.interface.len() > 15) {
+    if registration
+        .paths
+        .iter()
+        .any(|path| path.interface.is_empty() || path.interface.len() > 15)
+    {
         return Err("`interface` has 1 to 15 bytes".into());
     }
     Ok(())
@@ -103,13 +113,23 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
     for (key, count, most) in [
         ("sends", report.sends.len(), Report::MAX_FLOWS),
         ("receives", report.receives.len(), Report::MAX_FLOWS),
-        ("observations", report.observations.len(), Report::MAX_OBSERVATIONS),
+        (
+            "observations",
+            report.observations.len(),
+            Report::MAX_OBSERVATIONS,
+        ),
     ] {
         if count > most {
-            return Err(format!("`{key}` has more than {most} elements; send several reports"));
+            return Err(format!(
+                "`{key}` has more than {most} elements; send several reports"
+            ));
         }
     }
-    if !report.receives.iter().all(|flow| are_paths(flow.paths.iter().map(|path| path.number))) {
+    if !report
+        .receives
+        .iter()
+        .all(|flow| are_paths(flow.paths.iter().map(|path| path.number)))
+    {
         return Err("`receives.paths` have different numbers from 1 to 8".into());
     }
     Ok(())
@@ -119,7 +139,9 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
 pub(crate) fn tunnel_server(server: &ServerReport) -> Result<(), String> {
     let are_ipv4 = server.addresses.iter().map(SocketAddr::is_ipv4);
     if server.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4) {
-        return Err("`addresses` has one address with its port, or one of IPv4 and one of IPv6".into());
+        return Err(
+            "`addresses` has one address with its port, or one of IPv4 and one of IPv6".into(),
+        );
     }
     Ok(())
 }
@@ -152,8 +174,16 @@ mod tests {
         flow_with(|_| ()).unwrap();
         for (pointer, value, word) in [
             ("/egress", json!("edge-1"), "egress"),
-            ("/select/destination", json!("203.0.113.0"), "select.destination"),
-            ("/select/destination", json!("203.0.113.0/33"), "select.destination"),
+            (
+                "/select/destination",
+                json!("203.0.113.0"),
+                "select.destination",
+            ),
+            (
+                "/select/destination",
+                json!("203.0.113.0/33"),
+                "select.destination",
+            ),
             ("/select/protocol", json!(1), "ports need"),
             ("/select/destination_ports", json!([2, 1]), "first port"),
         ] {
@@ -164,8 +194,16 @@ mod tests {
             ("paths", json!([1, 1]), "paths"),
             ("paths", json!([0]), "paths"),
             ("paths", json!([1, 2, 3, 4, 5, 6, 7, 8]), "paths"),
-            ("elimination", json!({ "budget_ratio": 0.5 }), "budget_ratio"),
-            ("trigger", json!({ "select": { "destination": "::/0" }, "in_a_row": 0 }), "in_a_row"),
+            (
+                "elimination",
+                json!({ "budget_ratio": 0.5 }),
+                "budget_ratio",
+            ),
+            (
+                "trigger",
+                json!({ "select": { "destination": "::/0" }, "in_a_row": 0 }),
+                "in_a_row",
+            ),
         ] {
             let error = flow_with(|text| text[key] = value).unwrap_err();
             assert!(error.contains(word), "{error}");

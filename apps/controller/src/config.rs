@@ -161,13 +161,21 @@ impl Default for Config {
 
 impl Default for NodesConfig {
     fn default() -> Self {
-        NodesConfig { report_every_ms: 5_000, lease_s: 15, certificate_days: 30.0, signals: true }
+        NodesConfig {
+            report_every_ms: 5_000,
+            lease_s: 15,
+            certificate_days: 30.0,
+            signals: true,
+        }
     }
 }
 
 impl Default for AuditConfig {
     fn default() -> Self {
-        AuditConfig { days: 90, entries: 20_000 }
+        AuditConfig {
+            days: 90,
+            entries: 20_000,
+        }
     }
 }
 
@@ -230,11 +238,17 @@ impl Config {
         ];
         let checks = [
             (
-                at_most_one_of_each_family(self.tunnels.addresses.iter().map(|prefix| prefix.is_ipv4())),
+                at_most_one_of_each_family(
+                    self.tunnels.addresses.iter().map(|prefix| prefix.is_ipv4()),
+                ),
                 "tunnels.addresses",
                 "has a prefix of IPv4, one of IPv6, or one of each",
             ),
-            (self.nodes.report_every_ms >= 100, "nodes.report_every_ms", "is at least 100"),
+            (
+                self.nodes.report_every_ms >= 100,
+                "nodes.report_every_ms",
+                "is at least 100",
+            ),
             (
                 lease_ms >= 2 * u64::from(self.nodes.report_every_ms) && lease_ms >= 2_000,
                 "nodes.lease_s",
@@ -245,17 +259,45 @@ impl Config {
                 "nodes.certificate_days",
                 "is above 0 and at most 825",
             ),
-            (limits.connections > 0, "limits.connections", "is at least 1"),
-            (limits.connections_per_address > 0, "limits.connections_per_address", "is at least 1"),
-            (limits.request_timeout_s > 0, "limits.request_timeout_s", "is at least 1"),
+            (
+                limits.connections > 0,
+                "limits.connections",
+                "is at least 1",
+            ),
+            (
+                limits.connections_per_address > 0,
+                "limits.connections_per_address",
+                "is at least 1",
+            ),
+            (
+                limits.request_timeout_s > 0,
+                "limits.request_timeout_s",
+                "is at least 1",
+            ),
             (limits.idle_s > 0, "limits.idle_s", "is at least 1"),
             (limits.unread_s > 0, "limits.unread_s", "is at least 1"),
-            (limits.body_bytes >= 4096, "limits.body_bytes", "is at least 4096"),
-            (rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()), "limits", "has rates above 0"),
-            (limits.node_events >= 20, "limits.node_events", "is at least 20"),
+            (
+                limits.body_bytes >= 4096,
+                "limits.body_bytes",
+                "is at least 4096",
+            ),
+            (
+                rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()),
+                "limits",
+                "has rates above 0",
+            ),
+            (
+                limits.node_events >= 20,
+                "limits.node_events",
+                "is at least 20",
+            ),
             (self.events >= 100, "events", "is at least 100"),
             (self.audit.days >= 1, "audit.days", "is at least 1"),
-            (self.audit.entries >= 100, "audit.entries", "is at least 100"),
+            (
+                self.audit.entries >= 100,
+                "audit.entries",
+                "is at least 100",
+            ),
         ];
         match checks.into_iter().find(|(holds, ..)| !holds) {
             Some((_, key, what)) => Err(ConfigError::Value { key, what }),
@@ -303,6 +345,12 @@ mod tests {
             assert!(error.contains(word), "{error}");
         }
         let short: Config = toml::from_str("[nodes]\nlease_s = 6").unwrap();
-        assert!(short.check().unwrap_err().to_string().contains("nodes.lease_s"));
+        assert!(
+            short
+                .check()
+                .unwrap_err()
+                .to_string()
+                .contains("nodes.lease_s")
+        );
     }
 }

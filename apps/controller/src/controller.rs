@@ -64,19 +64,31 @@ pub(crate) struct About {
 
 impl About {
     pub(crate) fn tenant(tenant: &Name) -> About {
-        About { tenant: Some(tenant.clone()), ..About::default() }
+        About {
+            tenant: Some(tenant.clone()),
+            ..About::default()
+        }
     }
 
     pub(crate) fn node(self, node: &Name) -> About {
-        About { node: Some(node.clone()), ..self }
+        About {
+            node: Some(node.clone()),
+            ..self
+        }
     }
 
     pub(crate) fn flow(self, flow: &Name) -> About {
-        About { flow: Some(flow.clone()), ..self }
+        About {
+            flow: Some(flow.clone()),
+            ..self
+        }
     }
 
     pub(crate) fn by(self, change: Change) -> About {
-        About { by: Some(change), ..self }
+        About {
+            by: Some(change),
+            ..self
+        }
     }
 }
 
@@ -128,7 +140,11 @@ impl Controller {
 
     /// Keeps the latest report of a node, unless the node was deleted meanwhile.
     pub(crate) fn keep_report(&self, caller: &Presented, report: Report) {
-        let reported = Reported { node: caller.node.clone(), at_unix_ms: unix_ms(), report };
+        let reported = Reported {
+            node: caller.node.clone(),
+            at_unix_ms: unix_ms(),
+            report,
+        };
         // A deletion is taken over either before, so that the certificate is not valid any more, or after, and then the report
         // is removed.
         let view = self.view();
@@ -150,11 +166,23 @@ impl Controller {
         kind: &str,
         message: String,
     ) -> Result<Revision, Error> {
-        let About { tenant, node, flow, by } = about;
+        let About {
+            tenant,
+            node,
+            flow,
+            by,
+        } = about;
         let at_unix_ms = unix_ms();
         let audit = by.map(|change| change.record(kind, tenant.clone(), at_unix_ms));
         writes.extend(audit.as_ref().map(AuditRecord::write));
-        let event = EventRecord { at_unix_ms, tenant, node, flow, kind: kind.to_owned(), message };
+        let event = EventRecord {
+            at_unix_ms,
+            tenant,
+            node,
+            flow,
+            kind: kind.to_owned(),
+            message,
+        };
         // Ordered by time, so that the oldest are found when there are too many.
         let event_key = format!("{}{at_unix_ms:013}-{}", key::EVENT, random_hex::<6>());
         writes.push(Write::put(event_key, emit(&event)));
@@ -262,13 +290,18 @@ impl Controller {
     fn tell(&self, touched: Touched) {
         match &touched {
             Touched::Flow { nodes, .. } => nodes.iter().for_each(|node| self.streams.renew(node)),
-            Touched::Policy { flow, nodes } => nodes.iter().for_each(|node| self.streams.policy(node, flow)),
+            Touched::Policy { flow, nodes } => nodes
+                .iter()
+                .for_each(|node| self.streams.policy(node, flow)),
             Touched::Node(name) => self.streams.renew(name),
             Touched::Deleted(name) => {
                 self.forget(name);
                 self.streams.renew(name);
             }
-            Touched::Registration(name) => self.peers(name).iter().for_each(|node| self.streams.renew(node)),
+            Touched::Registration(name) => self
+                .peers(name)
+                .iter()
+                .for_each(|node| self.streams.renew(node)),
             Touched::Lost(_)
             | Touched::Received(_)
             | Touched::Health(_)
@@ -301,9 +334,14 @@ impl Controller {
     /// The nodes to which a node's paths matter: those that eliminate what it sends, and itself.
     fn peers(&self, name: &Name) -> Vec<Name> {
         let view = self.view();
-        let Some(node) = view.nodes.get(name) else { return vec![] };
+        let Some(node) = view.nodes.get(name) else {
+            return vec![];
+        };
         let mut peers: Vec<Name> = vec![name.clone()];
-        let egresses = node.sends.iter().filter_map(|flow| Some(view.flow(flow)?.value.flow.egress.clone()));
+        let egresses = node
+            .sends
+            .iter()
+            .filter_map(|flow| Some(view.flow(flow)?.value.flow.egress.clone()));
         peers.extend(egresses);
         peers.sort_unstable();
         peers.dedup();

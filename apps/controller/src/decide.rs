@@ -40,7 +40,8 @@ pub(crate) struct Asked<'a> {
 }
 
 /// Chooses the paths of a flow; nothing when its policy is to stay.
-pub(crate) type Choose<'a> = dyn Fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Void> + Sync + 'a;
+pub(crate) type Choose<'a> =
+    dyn Fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Void> + Sync + 'a;
 
 /// The kind and the message of the event that tells of a policy.
 pub(crate) type Describe<'a> = dyn Fn(&Policy) -> (&'static str, String) + Sync + 'a;
@@ -48,7 +49,11 @@ pub(crate) type Describe<'a> = dyn Fn(&Policy) -> (&'static str, String) + Sync 
 /// A policy in words.
 pub(crate) fn described(policy: &Policy) -> String {
     let numbers = |bits: u8| {
-        (1..=8).filter(|n| bits & 1 << (n - 1) != 0).map(|n| n.to_string()).collect::<Vec<_>>().join(", ")
+        (1..=8)
+            .filter(|n| bits & 1 << (n - 1) != 0)
+            .map(|n| n.to_string())
+            .collect::<Vec<_>>()
+            .join(", ")
     };
     let paths = match policy.code {
         0 => "the default route".to_owned(),
@@ -56,7 +61,11 @@ pub(crate) fn described(policy: &Policy) -> String {
     };
     let probes = match policy.probes {
         0 => String::new(),
-        probes => format!(", one packet in {} on {} too", policy.probe_every, numbers(probes)),
+        probes => format!(
+            ", one packet in {} on {} too",
+            policy.probe_every,
+            numbers(probes)
+        ),
     };
     format!("epoch {}, {paths}{probes}", policy.epoch)
 }
@@ -89,8 +98,13 @@ impl Controller {
         for attempt in 1.. {
             let (about, policy, read) = {
                 let view = self.view();
-                let (Some(record), Some(At { value: before, revision })) =
-                    (view.flow(flow), view.policy(flow))
+                let (
+                    Some(record),
+                    Some(At {
+                        value: before,
+                        revision,
+                    }),
+                ) = (view.flow(flow), view.policy(flow))
                 else {
                     return Ok(Outcome::Gone);
                 };
@@ -101,19 +115,27 @@ impl Controller {
                 }
                 let chosen = match choose(view.situation(&record.value.flow), before) {
                     Err(void) => Err(Outcome::Void(void)),
-                    Ok(None) => Err(Outcome::Stays(At { value: before.clone(), revision: *revision })),
+                    Ok(None) => Err(Outcome::Stays(At {
+                        value: before.clone(),
+                        revision: *revision,
+                    })),
                     Ok(Some(decision)) => Ok(decision.following(Some(before), flow, unix_ms())),
                 };
                 let by = by.map(|asked| asked.origin.changes(flow, *revision));
-                let about = About { by, ..About::tenant(&record.value.flow.tenant).flow(flow) };
+                let about = About {
+                    by,
+                    ..About::tenant(&record.value.flow.tenant).flow(flow)
+                };
                 (about, chosen, [record.revision, *revision])
             };
             let policy = match policy {
                 Ok(policy) => policy,
                 Err(outcome) => {
                     // Another controller may have changed what this one still takes for granted.
-                    let checks =
-                        keys.iter().zip(read).map(|(key, read)| Write::check(key, Expect::Revision(read)));
+                    let checks = keys
+                        .iter()
+                        .zip(read)
+                        .map(|(key, read)| Write::check(key, Expect::Revision(read)));
                     match self.store.commit(checks.collect()).await {
                         Ok(_) => return Ok(outcome),
                         Err(Error::Conflict { found, .. }) if attempt < ATTEMPTS => {
@@ -133,9 +155,14 @@ impl Controller {
                     self.signal(&policy);
                     self.metrics.decided(cause_name(policy.because));
                     tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
-                    return Ok(Outcome::Decided(At { value: policy, revision }));
+                    return Ok(Outcome::Decided(At {
+                        value: policy,
+                        revision,
+                    }));
                 }
-                Err(Error::Conflict { key, found }) if keys.contains(&key) && attempt < ATTEMPTS => {
+                Err(Error::Conflict { key, found })
+                    if keys.contains(&key) && attempt < ATTEMPTS =>
+                {
                     self.caught_up(found).await;
                 }
                 Err(error) => return Err(error),

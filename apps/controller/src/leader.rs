@@ -41,7 +41,11 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
             continue;
         };
         controller.filled().await;
-        let leader = Leader { controller: controller.clone(), leadership, at_once: at_once.clone() };
+        let leader = Leader {
+            controller: controller.clone(),
+            leadership,
+            at_once: at_once.clone(),
+        };
         leader.look_at_everything().await;
         // Nodes have one to two lease times to find a controller after the previous one has ended.
         let lease = controller.config.lease();
@@ -77,7 +81,11 @@ impl Leader {
                 view.flows.keys().cloned().collect::<Vec<_>>(),
             )
         };
-        tracing::debug!(observations = observations.len(), flows = flows.len(), "looks at everything");
+        tracing::debug!(
+            observations = observations.len(),
+            flows = flows.len(),
+            "looks at everything"
+        );
         for key in observations {
             self.act_upon_waiting(key).await;
         }
@@ -112,29 +120,42 @@ impl Leader {
 
     fn flows_of(&self, node: &Name) -> Vec<Name> {
         let view = self.controller.view();
-        view.nodes.get(node).map_or(vec![], |node| node.sends.union(&node.receives).cloned().collect())
+        view.nodes.get(node).map_or(vec![], |node| {
+            node.sends.union(&node.receives).cloned().collect()
+        })
     }
 
     fn redirected_flows_of(&self, node: &Name) -> Vec<Name> {
         let view = self.controller.view();
-        let Some(node) = view.nodes.get(node) else { return vec![] };
-        let is_redirected =
-            |flow: &&Name| view.flow(flow).is_some_and(|flow| flow.value.flow.mode == Mode::Redirect);
+        let Some(node) = view.nodes.get(node) else {
+            return vec![];
+        };
+        let is_redirected = |flow: &&Name| {
+            view.flow(flow)
+                .is_some_and(|flow| flow.value.flow.mode == Mode::Redirect)
+        };
         node.sends.iter().filter(is_redirected).cloned().collect()
     }
 
     async fn act_upon_waiting(&self, key: Arc<str>) {
         let (controller, leadership) = (self.controller.clone(), self.leadership.clone());
-        self.spawn(async move { controller.act_upon_waiting(&key, &leadership).await }).await;
+        self.spawn(async move { controller.act_upon_waiting(&key, &leadership).await })
+            .await;
     }
 
     /// Decides anew if the flow's policy does not fit what its nodes have and do.
     async fn fit(&self, flow: Name, kind: &'static str) {
-        self.decide(flow, kind, |situation, policy| Ok(fitted(situation, policy))).await;
+        self.decide(flow, kind, |situation, policy| {
+            Ok(fitted(situation, policy))
+        })
+        .await;
     }
 
     async fn follow_health(&self, flow: Name) {
-        self.decide(flow, "flow_redirected", |situation, policy| Ok(health_changed(situation, policy))).await;
+        self.decide(flow, "flow_redirected", |situation, policy| {
+            Ok(health_changed(situation, policy))
+        })
+        .await;
     }
 
     async fn decide(
@@ -156,8 +177,12 @@ impl Leader {
         }
         let (controller, fence) = (self.controller.clone(), self.leadership.fence());
         self.spawn(async move {
-            let describe = |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
-            controller.decide(&flow, vec![fence], None, &choose, &describe).await.map(drop)
+            let describe =
+                |policy: &Policy| (kind, format!("{}: {}", policy.flow, described(policy)));
+            controller
+                .decide(&flow, vec![fence], None, &choose, &describe)
+                .await
+                .map(drop)
         })
         .await;
     }
@@ -170,8 +195,15 @@ impl Leader {
             known.and_then(|(node, record)| Some((record.value.tenant.clone(), node.seen.clone()?)))
         };
         let Some((tenant, seen)) = found else { return };
-        let at_unix_ms = self.controller.seen_unix_ms(&node).unwrap_or(0).max(seen.value.at_unix_ms);
-        let lost = emit(&SeenRecord { at_unix_ms, is_alive: false });
+        let at_unix_ms = self
+            .controller
+            .seen_unix_ms(&node)
+            .unwrap_or(0)
+            .max(seen.value.at_unix_ms);
+        let lost = emit(&SeenRecord {
+            at_unix_ms,
+            is_alive: false,
+        });
         let writes = vec![
             self.leadership.fence(),
             Write::check(key::of(key::ALIVE, &node), Expect::Absent),
@@ -182,7 +214,10 @@ impl Leader {
         self.spawn(async move {
             let message = format!("node {node} has not reported for too long");
             let about = About::tenant(&tenant).node(&node);
-            controller.commit(writes, about, "node_lost", message).await.map(drop)
+            controller
+                .commit(writes, about, "node_lost", message)
+                .await
+                .map(drop)
         })
         .await;
     }
@@ -210,7 +245,10 @@ impl Leader {
     async fn try_clear_away(&self) -> Result<(), Error> {
         let keys: Vec<String> = {
             let (view, config) = (self.controller.view(), &self.controller.config);
-            surplus(&view, config, unix_ms()).iter().map(|key| key.to_string()).collect()
+            surplus(&view, config, unix_ms())
+                .iter()
+                .map(|key| key.to_string())
+                .collect()
         };
         for keys in keys.chunks(MAX_WRITES - 1) {
             let mut writes: Vec<Write> = keys.iter().map(Write::delete).collect();
@@ -224,7 +262,10 @@ impl Leader {
     async fn forget_expired_tokens(&self) -> Result<(), Error> {
         let writes: Vec<Write> = {
             let view = self.controller.view();
-            let records = view.nodes.iter().filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
+            let records = view
+                .nodes
+                .iter()
+                .filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
             let without = |(name, record): (&Name, &At<NodeRecord>)| {
                 let mut node = record.value.clone();
                 node.forget_expired_tokens();
@@ -237,7 +278,11 @@ impl Leader {
             records.filter_map(without).collect()
         };
         for writes in writes.chunks(NODES_AT_ONCE) {
-            let writes = writes.iter().cloned().chain([self.leadership.fence()]).collect();
+            let writes = writes
+                .iter()
+                .cloned()
+                .chain([self.leadership.fence()])
+                .collect();
             match self.controller.store.commit(writes).await {
                 // Somebody changes one of them: the next time will do.
                 Ok(_) | Err(Error::Conflict { .. }) => {}
@@ -249,7 +294,12 @@ impl Leader {
 
     /// Waits only while too many others run.
     async fn spawn(&self, task: impl Future<Output = Result<(), Error>> + Send + 'static) {
-        let permit = self.at_once.clone().acquire_owned().await.expect("it is never closed");
+        let permit = self
+            .at_once
+            .clone()
+            .acquire_owned()
+            .await
+            .expect("it is never closed");
         tokio::spawn(async move {
             match task.await {
                 // Another one leads and will see to it, or somebody was quicker.

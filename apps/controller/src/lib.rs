@@ -30,7 +30,8 @@ mod view;
 pub use access::Peer;
 pub use authority::Presented;
 pub use config::{
-    AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig, TunnelsConfig,
+    AuditConfig, Config, ConfigError, EtcdConfig, LimitsConfig, NodesConfig, StoreConfig,
+    TunnelsConfig,
 };
 pub use controller::Controller;
 pub use server::Server;
@@ -60,14 +61,23 @@ pub fn run(args: &Args) -> Result<()> {
         println!("{:#}", api::document());
         return Ok(());
     }
-    let file = args.config.as_deref().context("the configuration's file is not named (--config)")?;
+    let file = args
+        .config
+        .as_deref()
+        .context("the configuration's file is not named (--config)")?;
     let config = Config::read(file)?;
     if args.check {
-        println!("listens on {}, state in {}", config.listen, config.state.display());
+        println!(
+            "listens on {}, state in {}",
+            config.listen,
+            config.state.display()
+        );
         return Ok(());
     }
     raise_descriptors(config.limits.connections)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
     runtime.block_on(async {
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -99,7 +109,9 @@ fn raise_descriptors(connections: usize) -> Result<()> {
         setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard)
             .context("cannot raise the limit of open files")?;
         if hard < needed {
-            tracing::warn!("the system allows {hard} open files, limits.connections needs {needed}");
+            tracing::warn!(
+                "the system allows {hard} open files, limits.connections needs {needed}"
+            );
         }
     }
     Ok(())

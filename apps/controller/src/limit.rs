@@ -59,7 +59,11 @@ impl<K: Hash + Eq> Limit<K> {
 
     /// `burst` at once, then the rate.
     pub(crate) fn with_burst(per_s: f64, burst: f64) -> Self {
-        Limit { per_s, burst, buckets: Mutex::default() }
+        Limit {
+            per_s,
+            burst,
+            buckets: Mutex::default(),
+        }
     }
 
     /// Takes one, or says after how long there will be one again.
@@ -69,7 +73,10 @@ impl<K: Hash + Eq> Limit<K> {
             let to_full = Duration::from_secs_f64(self.burst / self.per_s);
             buckets.retain(|_, bucket| now.duration_since(bucket.at) < to_full);
         }
-        let bucket = buckets.entry(who).or_insert(Bucket { left: self.burst, at: now });
+        let bucket = buckets.entry(who).or_insert(Bucket {
+            left: self.burst,
+            at: now,
+        });
         let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
         bucket.left = (bucket.left + gained).min(self.burst);
         bucket.at = now;
@@ -82,7 +89,10 @@ impl<K: Hash + Eq> Limit<K> {
 
     /// Begins with a full bucket again.
     pub(crate) fn forget(&self, who: &K) {
-        self.buckets.lock().unwrap_or_else(PoisonError::into_inner).remove(who);
+        self.buckets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .remove(who);
     }
 }
 

@@ -60,13 +60,21 @@ struct Certificate(RwLock<Arc<CertifiedKey>>);
 
 impl ResolvesServerCert for Certificate {
     fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        Some(self.0.read().unwrap_or_else(PoisonError::into_inner).clone())
+        Some(
+            self.0
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone(),
+        )
     }
 }
 
 /// TLS with the authority's certificates, and a task that replaces the server's before it ends and when it is to have other
 /// names.
-pub(crate) fn tls(controller: &Arc<Controller>, names: watch::Receiver<Vec<String>>) -> Result<TlsAcceptor> {
+pub(crate) fn tls(
+    controller: &Arc<Controller>,
+    names: watch::Receiver<Vec<String>>,
+) -> Result<TlsAcceptor> {
     let (certificate, replace_after) = server_certificate(controller, &names)?;
     let certificate = Arc::new(Certificate(RwLock::new(Arc::new(certificate))));
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -78,7 +86,12 @@ pub(crate) fn tls(controller: &Arc<Controller>, names: watch::Receiver<Vec<Strin
     // What a resumed session says of the client's certificate would be from before.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
-    tokio::spawn(replace(controller.clone(), certificate, names, replace_after));
+    tokio::spawn(replace(
+        controller.clone(),
+        certificate,
+        names,
+        replace_after,
+    ));
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
@@ -91,7 +104,10 @@ fn server_certificate(
     if !listens.is_unspecified() {
         names.push(listens.to_string());
     }
-    controller.authority.server(&names).context("cannot make the server's certificate")
+    controller
+        .authority
+        .server(&names)
+        .context("cannot make the server's certificate")
 }
 
 async fn replace(
@@ -108,7 +124,10 @@ async fn replace(
         }
         match server_certificate(&controller, &names) {
             Ok((new, replace_after)) => {
-                *certificate.0.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+                *certificate
+                    .0
+                    .write()
+                    .unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
                 after = replace_after;
                 tracing::info!(names = ?*names.borrow(), "the server has a new certificate");
             }
@@ -136,12 +155,19 @@ struct Place {
 }
 
 impl Open {
-    fn enter(self: &Arc<Self>, controller: &Arc<Controller>, address: IpAddr) -> Result<Place, &'static str> {
+    fn enter(
+        self: &Arc<Self>,
+        controller: &Arc<Controller>,
+        address: IpAddr,
+    ) -> Result<Place, &'static str> {
         let limits = &controller.config.limits;
         if self.all.load(Ordering::Relaxed) >= limits.connections {
             return Err("connections");
         }
-        let mut by_address = self.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self
+            .by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let count = by_address.entry(source(address)).or_insert(0);
         if *count >= limits.connections_per_address {
             return Err("connections_per_address");
@@ -150,13 +176,21 @@ impl Open {
         drop(by_address);
         self.all.fetch_add(1, Ordering::Relaxed);
         controller.metrics.connection_opened();
-        Ok(Place { open: self.clone(), controller: controller.clone(), address })
+        Ok(Place {
+            open: self.clone(),
+            controller: controller.clone(),
+            address,
+        })
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut by_address = self.open.by_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self
+            .open
+            .by_address
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = by_address.get_mut(&source(self.address)) {
             *count -= 1;
             if *count == 0 {
@@ -193,7 +227,12 @@ pub(crate) async fn serve(
             }
         };
         match open.enter(&controller, address.ip().to_canonical()) {
-            Ok(place) => drop(tokio::spawn(connection(place, socket, tls.clone(), router.clone()))),
+            Ok(place) => drop(tokio::spawn(connection(
+                place,
+                socket,
+                tls.clone(),
+                router.clone(),
+            ))),
             Err(reason) => controller.metrics.refused(reason),
         }
     }
@@ -206,7 +245,10 @@ pub(crate) async fn serve(
         }
     };
     // Each connection is cut after that time, and then it is closed.
-    if tokio::time::timeout(FINISH_WITHIN + CLOSED_WITHIN, closed).await.is_err() {
+    if tokio::time::timeout(FINISH_WITHIN + CLOSED_WITHIN, closed)
+        .await
+        .is_err()
+    {
         tracing::warn!("some requests did not finish");
     }
 }
@@ -215,7 +257,10 @@ async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: R
     let controller = place.controller.clone();
     let options = socket2::SockRef::from(&socket);
     let unread = controller.config.unread();
-    if let Err(error) = socket.set_nodelay(true).and_then(|()| options.set_tcp_user_timeout(Some(unread))) {
+    if let Err(error) = socket
+        .set_nodelay(true)
+        .and_then(|()| options.set_tcp_user_timeout(Some(unread)))
+    {
         tracing::debug!("cannot set up a connection: {error}");
         return;
     }
@@ -237,13 +282,25 @@ async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: R
     };
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
-    let peer = Peer { address: place.address, presented: certificate.and_then(|der| Presented::of(der)) };
+    let peer = Peer {
+        address: place.address,
+        presented: certificate.and_then(|der| Presented::of(der)),
+    };
     serve_http(&controller, stream, peer, router).await;
 }
 
-async fn serve_http(controller: &Arc<Controller>, stream: TlsStream<TcpStream>, peer: Peer, router: Router) {
+async fn serve_http(
+    controller: &Arc<Controller>,
+    stream: TlsStream<TcpStream>,
+    peer: Peer,
+    router: Router,
+) {
     let answers = Arc::new(Answers::default());
-    let streams = if peer.presented.is_some() { NODE_STREAMS } else { STRANGER_STREAMS };
+    let streams = if peer.presented.is_some() {
+        NODE_STREAMS
+    } else {
+        STRANGER_STREAMS
+    };
     let in_service = answers.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let in_flight = in_service.begin();
@@ -258,7 +315,11 @@ async fn serve_http(controller: &Arc<Controller>, stream: TlsStream<TcpStream>, 
     let timeout = controller.config.request_timeout();
     let unread = controller.config.unread();
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http1().timer(TokioTimer::new()).header_read_timeout(timeout).max_buf_size(MAX_HEAD_BYTES);
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(timeout)
+        .max_buf_size(MAX_HEAD_BYTES);
     builder
         .http2()
         .timer(TokioTimer::new())
@@ -271,7 +332,11 @@ async fn serve_http(controller: &Arc<Controller>, stream: TlsStream<TcpStream>, 
         .keep_alive_timeout(unread);
     // Told by TLS; to guess from the first bytes would mean to wait for them.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let builder = if is_http2 { builder.http2_only() } else { builder.http1_only() };
+    let builder = if is_http2 {
+        builder.http2_only()
+    } else {
+        builder.http1_only()
+    };
     let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
         ended = connection.as_mut() => {

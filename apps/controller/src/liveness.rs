@@ -69,13 +69,17 @@ impl Liveness {
     }
 
     fn hold(&self, node: &Name, lease: Lease, kept: Instant) {
-        self.leases().insert(node.clone(), Held::Lease { lease, kept });
+        self.leases()
+            .insert(node.clone(), Held::Lease { lease, kept });
     }
 
     /// None when another request is asking.
     fn ask<'a>(&'a self, node: &'a Name) -> Option<Asking<'a>> {
         let before = self.leases().insert(node.clone(), Held::Asked);
-        (!matches!(before, Some(Held::Asked))).then_some(Asking { liveness: self, node })
+        (!matches!(before, Some(Held::Asked))).then_some(Asking {
+            liveness: self,
+            node,
+        })
     }
 
     /// The node is not to be kept alive any more.
@@ -108,11 +112,19 @@ impl Controller {
                 Err(error) => return Err(error.into()),
             }
         }
-        let Some(asking) = self.liveness.ask(node) else { return Ok(()) };
+        let Some(asking) = self.liveness.ask(node) else {
+            return Ok(());
+        };
         self.may_change(node)?;
         let lease = self.store.grant(self.config.lease()).await?;
-        let alive = AliveRecord { controller: self.name.clone(), since_unix_ms: unix_ms() };
-        let seen = SeenRecord { at_unix_ms: alive.since_unix_ms, is_alive: true };
+        let alive = AliveRecord {
+            controller: self.name.clone(),
+            since_unix_ms: unix_ms(),
+        };
+        let seen = SeenRecord {
+            at_unix_ms: alive.since_unix_ms,
+            is_alive: true,
+        };
         let alive = &Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
         let seen = &Write::put(key::of(key::SEEN, node), emit(&seen));
         self.retrying(|| async move {
@@ -147,7 +159,10 @@ impl Controller {
             let write = |(name, reported): (&Name, &Reported)| {
                 let seen = view.nodes.get(name)?.seen.as_ref()?;
                 let is_news = seen.value.is_alive && seen.value.at_unix_ms < reported.at_unix_ms;
-                let now = SeenRecord { at_unix_ms: reported.at_unix_ms, is_alive: true };
+                let now = SeenRecord {
+                    at_unix_ms: reported.at_unix_ms,
+                    is_alive: true,
+                };
                 let write = Write::put(key::of(key::SEEN, name), emit(&now));
                 is_news.then(|| write.when(Expect::Revision(seen.revision)))
             };
@@ -182,19 +197,30 @@ impl Controller {
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
             !paths.is_empty() && known.is_none_or(|known| is_news(&known.value.paths, &paths))
         };
-        let Some(lease) = self.liveness.lease(node).filter(|_| is_news) else { return Ok(()) };
+        let Some(lease) = self.liveness.lease(node).filter(|_| is_news) else {
+            return Ok(());
+        };
         if !self.makes_change(node, &caller.tenant).await? {
             // The next report says it again.
             return Ok(());
         }
-        let write = Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
+        let write =
+            Write::put(key::of(key::HEALTH, node), emit(&HealthRecord { paths })).under(lease.id);
         self.write_under_lease(caller, write).await
     }
 
     /// Writes what a node said of itself, and waits until it can be read back here.
-    pub(crate) async fn write_under_lease(&self, caller: &Certified, write: Write) -> Result<(), Failed> {
+    pub(crate) async fn write_under_lease(
+        &self,
+        caller: &Certified,
+        write: Write,
+    ) -> Result<(), Failed> {
         // The last one tells the view that all of it was seen.
-        match self.store.commit(vec![self.still(&caller.node)?, write]).await {
+        match self
+            .store
+            .commit(vec![self.still(&caller.node)?, write])
+            .await
+        {
             Ok(revision) => {
                 self.shown(revision).await;
                 Ok(())

@@ -83,7 +83,10 @@ fn method_label(method: &Method) -> &'static str {
         Method::OPTIONS,
     ];
     const NAMES: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"];
-    KNOWN.iter().position(|known| known == method).map_or("other", |place| NAMES[place])
+    KNOWN
+        .iter()
+        .position(|known| known == method)
+        .map_or("other", |place| NAMES[place])
 }
 
 fn seconds() -> Histogram {
@@ -110,37 +113,80 @@ impl Metrics {
             flows: Family::default(),
             registry: Registry::default(),
         };
-        registry.register("requests", "Requests by route and status", metrics.requests.clone());
+        registry.register(
+            "requests",
+            "Requests by route and status",
+            metrics.requests.clone(),
+        );
         registry.register_with_unit(
             "request",
             "How long answers took, by route",
             Unit::Seconds,
             metrics.request_seconds.clone(),
         );
-        registry.register("refused", "What was refused, by reason", metrics.refused.clone());
-        registry.register("decisions", "Policies decided, by cause", metrics.decisions.clone());
-        registry.register("voided", "Observations not acted upon, by reason", metrics.voided.clone());
-        registry.register("pushed", "Messages to nodes, by kind", metrics.pushed.clone());
+        registry.register(
+            "refused",
+            "What was refused, by reason",
+            metrics.refused.clone(),
+        );
+        registry.register(
+            "decisions",
+            "Policies decided, by cause",
+            metrics.decisions.clone(),
+        );
+        registry.register(
+            "voided",
+            "Observations not acted upon, by reason",
+            metrics.voided.clone(),
+        );
+        registry.register(
+            "pushed",
+            "Messages to nodes, by kind",
+            metrics.pushed.clone(),
+        );
         registry.register_with_unit(
             "push",
             "From a decision to the moment when the node takes it",
             Unit::Seconds,
             metrics.push_seconds.clone(),
         );
-        registry.register("connections", "Open connections", metrics.connections.clone());
+        registry.register(
+            "connections",
+            "Open connections",
+            metrics.connections.clone(),
+        );
         registry.register("streams", "Open streams of nodes", metrics.streams.clone());
         registry.register("nodes", "Nodes that exist", metrics.nodes.clone());
-        registry.register("nodes_alive", "Nodes that live", metrics.nodes_alive.clone());
-        registry.register("leads", "1 when this controller decides", metrics.leads.clone());
+        registry.register(
+            "nodes_alive",
+            "Nodes that live",
+            metrics.nodes_alive.clone(),
+        );
+        registry.register(
+            "leads",
+            "1 when this controller decides",
+            metrics.leads.clone(),
+        );
         registry.register("flows", "Flows by mode and state", metrics.flows.clone());
-        Metrics { registry, ..metrics }
+        Metrics {
+            registry,
+            ..metrics
+        }
     }
 
     pub(crate) fn request(&self, method: &Method, route: &str, status: u16, took: Duration) {
-        let labels = RequestLabels { method: method_label(method), route: route.to_owned(), status };
+        let labels = RequestLabels {
+            method: method_label(method),
+            route: route.to_owned(),
+            status,
+        };
         self.requests.get_or_create(&labels).inc();
-        let labels = RouteLabels { route: route.to_owned() };
-        self.request_seconds.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = RouteLabels {
+            route: route.to_owned(),
+        };
+        self.request_seconds
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     pub(crate) fn refused(&self, reason: &'static str) {
@@ -182,7 +228,9 @@ impl Metrics {
         self.leads.set(now.leads.into());
         self.flows.clear();
         for (mode, state, count) in &now.flows {
-            self.flows.get_or_create(&FlowLabels { mode, state }).set(*count);
+            self.flows
+                .get_or_create(&FlowLabels { mode, state })
+                .set(*count);
         }
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a string takes everything");

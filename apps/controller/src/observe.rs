@@ -43,40 +43,64 @@ pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> 
 /// The event that tells of an observation which needs no decision.
 fn told(node: &Name, observation: &Observation) -> (&'static str, String) {
     match observation {
-        Observation::Degraded { .. } | Observation::Judged { .. } => unreachable!("these are decided upon"),
-        Observation::PathSilent { flow, path } => {
-            ("path_silent", format!("path {path} of {flow} carries nothing"))
+        Observation::Degraded { .. } | Observation::Judged { .. } => {
+            unreachable!("these are decided upon")
         }
-        Observation::PathRestored { flow, path } => {
-            ("path_restored", format!("path {path} of {flow} carries copies again"))
-        }
+        Observation::PathSilent { flow, path } => (
+            "path_silent",
+            format!("path {path} of {flow} carries nothing"),
+        ),
+        Observation::PathRestored { flow, path } => (
+            "path_restored",
+            format!("path {path} of {flow} carries copies again"),
+        ),
         Observation::LatentError { flow, path } => (
             "latent_error",
             format!("path {path} of {flow} stopped to contribute; every packet still arrives"),
         ),
-        Observation::Applied { flow, epoch, code, by_signal } => {
-            let by = if *by_signal { "an in-band signal" } else { "the stream" };
+        Observation::Applied {
+            flow,
+            epoch,
+            code,
+            by_signal,
+        } => {
+            let by = if *by_signal {
+                "an in-band signal"
+            } else {
+                "the stream"
+            };
             (
                 "policy_applied",
                 format!("{flow} has epoch {epoch}, code {code:#04x} at {node}, brought by {by}"),
             )
         }
-        Observation::FirstReplica { flow, epoch, after_us } => (
+        Observation::FirstReplica {
+            flow,
+            epoch,
+            after_us,
+        } => (
             "first_replica",
-            format!("the first replica of {flow} left {after_us} us after epoch {epoch} took effect"),
+            format!(
+                "the first replica of {flow} left {after_us} us after epoch {epoch} took effect"
+            ),
         ),
-        Observation::SignalRefused { reason, count } => {
-            ("signal_refused", format!("{node} refused {count} in-band signals: {}", short(reason)))
-        }
-        Observation::NotApplied { flow, reason } => {
-            ("not_applied", format!("{node} cannot do its part for {flow}: {}", short(reason)))
-        }
+        Observation::SignalRefused { reason, count } => (
+            "signal_refused",
+            format!("{node} refused {count} in-band signals: {}", short(reason)),
+        ),
+        Observation::NotApplied { flow, reason } => (
+            "not_applied",
+            format!("{node} cannot do its part for {flow}: {}", short(reason)),
+        ),
     }
 }
 
 /// A node's words, as far as they are worth keeping.
 fn short(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(300).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(300)
+        .collect()
 }
 
 impl Controller {
@@ -88,16 +112,25 @@ impl Controller {
         observation: Observation,
     ) -> Result<(), Error> {
         let flow = about(&observation).map(|(flow, _)| flow.clone());
-        if flow.as_ref().is_some_and(|flow| self.view().flow(flow).is_none()) {
+        if flow
+            .as_ref()
+            .is_some_and(|flow| self.view().flow(flow).is_none())
+        {
             self.metrics.voided("no_such_flow");
             return Ok(());
         }
-        if !matches!(observation, Observation::Degraded { .. } | Observation::Judged { .. }) {
+        if !matches!(
+            observation,
+            Observation::Degraded { .. } | Observation::Judged { .. }
+        ) {
             if !self.keeps_event(node, tenant).await? {
                 return Ok(());
             }
             let (kind, message) = told(node, &observation);
-            let about = About { flow, ..About::tenant(tenant).node(node) };
+            let about = About {
+                flow,
+                ..About::tenant(tenant).node(node)
+            };
             return self.commit(vec![], about, kind, message).await.map(drop);
         }
         if !self.makes_change(node, tenant).await? {
@@ -116,29 +149,50 @@ impl Controller {
                 "no controller leads, and too many observations wait for one".into(),
             ));
         }
-        let key = format!("{}{:013}-{}", key::OBSERVATION, unix_ms(), random_hex::<6>());
-        let record = ObservationRecord { node: node.clone(), observation };
-        self.store.commit(vec![Write::put(key, emit(&record)).when(Expect::Absent)]).await.map(drop)
+        let key = format!(
+            "{}{:013}-{}",
+            key::OBSERVATION,
+            unix_ms(),
+            random_hex::<6>()
+        );
+        let record = ObservationRecord {
+            node: node.clone(),
+            observation,
+        };
+        self.store
+            .commit(vec![Write::put(key, emit(&record)).when(Expect::Absent)])
+            .await
+            .map(drop)
     }
 
     /// A node has said which copies it eliminates. Flows that waited for that are the leader's to begin.
     pub(crate) async fn heard_received(&self, report: &Report) -> Result<(), Error> {
         let writes: Vec<Write> = {
             let view = self.view();
-            let awaited = report.receives.iter().filter_map(|part| view.awaited(&part.flow, report.revision));
+            let awaited = report
+                .receives
+                .iter()
+                .filter_map(|part| view.awaited(&part.flow, report.revision));
             let write = |record: &At<FlowRecord>| {
                 let changed_in = Some(record.value.changed_in(record.revision));
-                let received = FlowRecord { received: true, changed_in, ..record.value.clone() };
+                let received = FlowRecord {
+                    received: true,
+                    changed_in,
+                    ..record.value.clone()
+                };
                 let key = key::of(key::FLOW, &received.flow.name);
                 Write::put(key, emit(&received)).when(Expect::Revision(record.revision))
             };
             awaited.map(write).collect()
         };
-        let commits = writes.into_iter().map(async |write| match self.store.commit(vec![write]).await {
-            // Somebody changes it. The next report says it again.
-            Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
-            Err(error) => Err(error),
-        });
+        let commits =
+            writes
+                .into_iter()
+                .map(async |write| match self.store.commit(vec![write]).await {
+                    // Somebody changes it. The next report says it again.
+                    Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
+                    Err(error) => Err(error),
+                });
         try_join_all(commits).await.map(drop)
     }
 
@@ -148,11 +202,19 @@ impl Controller {
         key: &Arc<str>,
         leadership: &Leadership,
     ) -> Result<(), Error> {
-        let Some(waiting) = self.view().observations.get(key).cloned() else { return Ok(()) };
+        let Some(waiting) = self.view().observations.get(key).cloned() else {
+            return Ok(());
+        };
         let taken_out = Write::delete(&**key).when(Expect::Revision(waiting.revision));
         match parse::<ObservationRecord>(key, &waiting.value) {
             Some(record) => {
-                self.act_upon(&record.node, &record.observation, leadership, vec![taken_out]).await
+                self.act_upon(
+                    &record.node,
+                    &record.observation,
+                    leadership,
+                    vec![taken_out],
+                )
+                .await
             }
             None => self.store.commit(vec![taken_out]).await.map(drop),
         }
@@ -166,18 +228,26 @@ impl Controller {
         leadership: &Leadership,
         mut with: Vec<Write>,
     ) -> Result<(), Error> {
-        let Some((flow, _)) = about(observation) else { return Ok(()) };
+        let Some((flow, _)) = about(observation) else {
+            return Ok(());
+        };
         with.push(leadership.fence());
         let describe = |policy: &_| match observation {
-            Observation::Judged { reason, .. } => {
-                ("paths_judged", format!("{flow}: {}: {}", described(policy), short(reason)))
-            }
-            _ => ("flow_degraded", format!("requests of {flow} are late: {}", described(policy))),
+            Observation::Judged { reason, .. } => (
+                "paths_judged",
+                format!("{flow}: {}: {}", described(policy), short(reason)),
+            ),
+            _ => (
+                "flow_degraded",
+                format!("requests of {flow} are late: {}", described(policy)),
+            ),
         };
         let choose = |situation: hawser_control::decide::Situation<'_>, policy: &_| {
             observed(situation, policy, observation)
         };
-        let outcome = self.decide(flow, with.clone(), None, &choose, &describe).await?;
+        let outcome = self
+            .decide(flow, with.clone(), None, &choose, &describe)
+            .await?;
         if let Outcome::Void(void) = outcome {
             self.metrics.voided(reason(void));
             tracing::debug!(%flow, ?observation, "not acted upon: {void}");
@@ -186,11 +256,23 @@ impl Controller {
             return Ok(());
         }
         // Nothing was decided, so nothing was written yet. That a flow is degraded is worth an event all the same.
-        let tenant = self.view().flow(flow).map(|record| record.value.flow.tenant.clone());
+        let tenant = self
+            .view()
+            .flow(flow)
+            .map(|record| record.value.flow.tenant.clone());
         match (observation, tenant) {
-            (Observation::Degraded { .. }, Some(tenant)) if self.keeps_event(node, &tenant).await? => {
+            (Observation::Degraded { .. }, Some(tenant))
+                if self.keeps_event(node, &tenant).await? =>
+            {
                 let message = format!("requests of {flow} are late; its policy stays");
-                self.commit(with, About::tenant(&tenant).flow(flow), "flow_degraded", message).await.map(drop)
+                self.commit(
+                    with,
+                    About::tenant(&tenant).flow(flow),
+                    "flow_degraded",
+                    message,
+                )
+                .await
+                .map(drop)
             }
             // The fence alone would be no write.
             _ if with.len() > 1 => self.store.commit(with).await.map(drop),

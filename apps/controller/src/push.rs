@@ -55,7 +55,9 @@ impl Streams {
 
     /// Everything may have changed.
     pub(crate) fn renew_all(&self) {
-        lock(&self.0).values().for_each(|mailbox| mailbox.mark(|marks| marks.assignment = true));
+        lock(&self.0)
+            .values()
+            .for_each(|mailbox| mailbox.mark(|marks| marks.assignment = true));
     }
 
     /// The policy of one of the node's flows has changed.
@@ -88,7 +90,10 @@ impl Streams {
 
     fn close(&self, node: &Name, mailbox: &Arc<Mailbox>) {
         let mut streams = lock(&self.0);
-        if streams.get(node).is_some_and(|current| Arc::ptr_eq(current, mailbox)) {
+        if streams
+            .get(node)
+            .is_some_and(|current| Arc::ptr_eq(current, mailbox))
+        {
             streams.remove(node);
         }
     }
@@ -102,7 +107,13 @@ pub(crate) fn stream(
 ) -> impl futures_util::Stream<Item = Result<sse::Event, Infallible>> {
     let mailbox = controller.streams.open(&node.node);
     let ending = controller.ending.subscribe();
-    let stream = NodeStream { mailbox, ending, controller, node, ended: false };
+    let stream = NodeStream {
+        mailbox,
+        ending,
+        controller,
+        node,
+        ended: false,
+    };
     futures_util::stream::unfold(stream, |mut stream| async move {
         let event = stream.next().await?;
         Some((Ok(event), stream))
@@ -172,9 +183,13 @@ impl NodeStream {
                 return Some(event("assignment", assignment.revision, &assignment));
             };
             // A flow that is gone meanwhile has marked the assignment too.
-            let Some(policy) = view.policy(&flow).cloned() else { continue };
+            let Some(policy) = view.policy(&flow).cloned() else {
+                continue;
+            };
             drop(view);
-            self.controller.metrics.pushed_policy(policy.value.decided_unix_ms);
+            self.controller
+                .metrics
+                .pushed_policy(policy.value.decided_unix_ms);
             return Some(event("policy", policy.revision, &policy.value));
         }
     }
@@ -182,11 +197,16 @@ impl NodeStream {
 
 impl Drop for NodeStream {
     fn drop(&mut self) {
-        self.controller.streams.close(&self.node.node, &self.mailbox);
+        self.controller
+            .streams
+            .close(&self.node.node, &self.mailbox);
     }
 }
 
 fn event(name: &str, id: u64, data: &impl serde::Serialize) -> sse::Event {
     let data = serde_json::to_string(data).expect("messages have text for keys");
-    sse::Event::default().event(name).id(id.to_string()).data(data)
+    sse::Event::default()
+        .event(name)
+        .id(id.to_string())
+        .data(data)
 }

@@ -32,7 +32,13 @@ pub(crate) struct NodeRecord {
 impl NodeRecord {
     /// A node that nobody has enrolled yet.
     pub(crate) fn of(tenant: Name) -> NodeRecord {
-        NodeRecord { tenant, signal_key: None, certificates: vec![], enrolments: vec![], changed_in: None }
+        NodeRecord {
+            tenant,
+            signal_key: None,
+            certificates: vec![],
+            enrolments: vec![],
+            changed_in: None,
+        }
     }
 
     /// The same without certificates and without tokens to get one.
@@ -42,13 +48,22 @@ impl NodeRecord {
 
     /// Whether both say the same of the node, apart from its tokens.
     pub(crate) fn differs_in_tokens_only(&self, other: &NodeRecord) -> bool {
-        let NodeRecord { tenant, signal_key, certificates, enrolments: _, changed_in: _ } = self;
-        (tenant, signal_key, certificates) == (&other.tenant, &other.signal_key, &other.certificates)
+        let NodeRecord {
+            tenant,
+            signal_key,
+            certificates,
+            enrolments: _,
+            changed_in: _,
+        } = self;
+        (tenant, signal_key, certificates)
+            == (&other.tenant, &other.signal_key, &other.certificates)
     }
 
     /// The accepted certificate with that serial number.
     pub(crate) fn certificate(&self, serial: &str) -> Option<&Issued> {
-        self.certificates.iter().find(|issued| issued.serial == serial)
+        self.certificates
+            .iter()
+            .find(|issued| issued.serial == serial)
     }
 
     /// The revision in which it was changed on request last; `written`: the one that wrote the record.
@@ -58,13 +73,15 @@ impl NodeRecord {
 
     /// Removes tokens that are too old to be used.
     pub(crate) fn forget_expired_tokens(&mut self) {
-        self.enrolments.retain(|enrolment| unix_ms() < enrolment.expires_unix_ms);
+        self.enrolments
+            .retain(|enrolment| unix_ms() < enrolment.expires_unix_ms);
     }
 
     /// Accepts one more certificate. The one with the serial number `in_use` stays, whatever became of those in between:
     /// the node may not have been able to keep them.
     pub(crate) fn renew(&mut self, issued: Issued, in_use: &str) {
-        self.certificates.retain(|known| unix_ms() < known.expires_unix_ms || known.serial == in_use);
+        self.certificates
+            .retain(|known| unix_ms() < known.expires_unix_ms || known.serial == in_use);
         let mut surplus = (self.certificates.len() + 1).saturating_sub(MAX_CERTIFICATES);
         self.certificates.retain(|known| {
             let goes = surplus > 0 && known.serial != in_use;
@@ -250,14 +267,19 @@ pub(crate) fn emit(value: &impl Serialize) -> Vec<u8> {
 pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
     serde_json::from_slice(value)
         .inspect_err(|error| {
-            tracing::error!(key, "the store holds something that this version cannot read: {error}")
+            tracing::error!(
+                key,
+                "the store holds something that this version cannot read: {error}"
+            )
         })
         .ok()
 }
 
 /// Milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -280,17 +302,28 @@ mod tests {
 
     #[test]
     fn renewing_never_drops_the_certificate_in_use() {
-        let issued = |serial: usize, expires_unix_ms| Issued { serial: serial.to_string(), expires_unix_ms };
+        let issued = |serial: usize, expires_unix_ms| Issued {
+            serial: serial.to_string(),
+            expires_unix_ms,
+        };
         let mut node = NodeRecord::of("acme".parse().unwrap());
         node.certificates = vec![issued(0, u64::MAX), issued(1, u64::MAX)];
         for serial in 2..9 {
             node.renew(issued(serial, u64::MAX), "0");
         }
-        let serials: Vec<&str> = node.certificates.iter().map(|issued| issued.serial.as_str()).collect();
+        let serials: Vec<&str> = node
+            .certificates
+            .iter()
+            .map(|issued| issued.serial.as_str())
+            .collect();
         assert_eq!(serials, ["0", "7", "8"]);
         node.renew(issued(9, 1), "8");
         node.renew(issued(10, u64::MAX), "8");
-        let serials: Vec<&str> = node.certificates.iter().map(|issued| issued.serial.as_str()).collect();
+        let serials: Vec<&str> = node
+            .certificates
+            .iter()
+            .map(|issued| issued.serial.as_str())
+            .collect();
         assert_eq!(serials, ["7", "8", "10"], "what has ended goes first");
     }
 }

@@ -22,5 +22,8 @@ pub(crate) fn refer(kind: &str, name: &Name, revision: Revision, by: &Name) -> [
 pub(crate) fn remove(view: &View, kind: &str, name: &Name, revision: Revision) -> [Write; 2] {
     let used = key::used(kind, name);
     let known = view.used(&used).map_or(Expect::Absent, Expect::Revision);
-    [Write::delete(key::of(kind, name)).when(Expect::Revision(revision)), Write::delete(used).when(known)]
+    [
+        Write::delete(key::of(kind, name)).when(Expect::Revision(revision)),
+        Write::delete(used).when(known),
+    ]
 }

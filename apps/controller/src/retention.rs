@@ -26,7 +26,11 @@ fn surplus_events(events: &Journal<Event>, most: usize, most_each: usize) -> Vec
         let about = event.node.as_ref().or(event.flow.as_ref());
         let count = counts.entry(about).or_default();
         *count += 1;
-        if about.is_some() && *count > most_each { surplus.push(key.clone()) } else { kept.push_front(key) }
+        if about.is_some() && *count > most_each {
+            surplus.push(key.clone())
+        } else {
+            kept.push_front(key)
+        }
     }
     let beyond = kept.len().saturating_sub(most);
     surplus.extend(kept.into_iter().take(beyond).cloned());
@@ -46,15 +50,25 @@ fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64
         }
         left += 1;
         let thing = (&entry.actor.name, &entry.kind, entry.owner());
-        by_actor.entry(counted_as(&entry.actor)).or_default().entry(thing).or_default().push_back(key);
+        by_actor
+            .entry(counted_as(&entry.actor))
+            .or_default()
+            .entry(thing)
+            .or_default()
+            .push_back(key);
     }
     let count = |things: &BTreeMap<_, VecDeque<_>>| things.values().map(VecDeque::len).sum();
-    let mut by_count: BTreeSet<(usize, _)> =
-        by_actor.iter().map(|(actor, things)| (count(things), *actor)).collect();
+    let mut by_count: BTreeSet<(usize, _)> = by_actor
+        .iter()
+        .map(|(actor, things)| (count(things), *actor))
+        .collect();
     while left > most
         && let Some((count, actor)) = by_count.pop_last()
     {
-        let things = by_actor.get_mut(&actor).into_iter().flat_map(BTreeMap::values_mut);
+        let things = by_actor
+            .get_mut(&actor)
+            .into_iter()
+            .flat_map(BTreeMap::values_mut);
         let most_often = things.max_by_key(|keys| (keys.len(), Reverse(keys.front().copied())));
         surplus.extend(most_often.and_then(VecDeque::pop_front).cloned());
         by_count.insert((count - 1, actor));
@@ -120,14 +134,20 @@ mod tests {
             entry("operator", "loud", 10),
         ];
         assert_eq!(texts(surplus_entries(&journal(&entries), 4, 0)), ["2", "3"]);
-        assert_eq!(texts(surplus_entries(&journal(&entries), 3, 0)), ["2", "3", "4"]);
+        assert_eq!(
+            texts(surplus_entries(&journal(&entries), 3, 0)),
+            ["2", "3", "4"]
+        );
     }
 
     #[test]
     fn a_change_is_not_forgotten_by_repeating_another_one() {
         let mut entries = vec![entry("operator", "thief", 10); 6];
         entries[0]["name"] = "what was stolen".into();
-        assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["2", "3", "4", "5"]);
+        assert_eq!(
+            texts(surplus_entries(&journal(&entries), 2, 0)),
+            ["2", "3", "4", "5"]
+        );
     }
 
     #[test]
@@ -136,7 +156,10 @@ mod tests {
         for (number, entry) in entries.iter_mut().enumerate().skip(1) {
             entry["name"] = format!("node/{number}").into();
         }
-        assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["2", "3", "4", "5"]);
+        assert_eq!(
+            texts(surplus_entries(&journal(&entries), 2, 0)),
+            ["2", "3", "4", "5"]
+        );
     }
 
     #[test]

@@ -69,7 +69,10 @@ impl Server {
         let state = config.state.clone();
         share_authority(&*store, &authority, &state).await?;
 
-        let name = config.name.clone().unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));
+        let name = config
+            .name
+            .clone()
+            .unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));
         // The store takes a moment to notice that a leader's lease ran out, and the next one to look at everything: within
         // the lease of nodes somebody decides again.
         let election = Election::start(store.clone(), key::LEADER, &name, config.lease() * 2 / 3);
@@ -101,7 +104,16 @@ impl Server {
             }
         };
         tracing::info!(name = controller.name, %address, "answers");
-        Ok(Server { address, metrics_address, state, controller, election, names, serving, background })
+        Ok(Server {
+            address,
+            metrics_address,
+            state,
+            controller,
+            election,
+            names,
+            serving,
+            background,
+        })
     }
 
     /// Where it listens; the port is the one that the system chose when 0 was asked for.
@@ -138,8 +150,14 @@ impl Server {
     /// the rest takes effect after a restart.
     pub fn reload(&self, config: &Config) {
         let running = &self.controller.config;
-        if (Config { names: running.names.clone(), ..config.clone() }) != *running {
-            tracing::warn!("of the configuration, only `names` is taken over; the rest needs a restart");
+        if (Config {
+            names: running.names.clone(),
+            ..config.clone()
+        }) != *running
+        {
+            tracing::warn!(
+                "of the configuration, only `names` is taken over; the rest needs a restart"
+            );
         }
         self.names.send_replace(config.names.clone());
     }
@@ -152,9 +170,13 @@ impl Server {
         }
         match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.controller.remember_seen()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!("the times of the last reports are not written: {error}"),
+            Ok(Err(error)) => {
+                tracing::warn!("the times of the last reports are not written: {error}")
+            }
             Err(_) => {
-                tracing::warn!("the times of the last reports are not written: the store does not answer")
+                tracing::warn!(
+                    "the times of the last reports are not written: the store does not answer"
+                )
             }
         }
         for task in self.background {
@@ -167,7 +189,9 @@ impl Server {
 }
 
 async fn bind(wanted: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-    let listener = TcpListener::bind(wanted).await.with_context(|| format!("cannot listen on {wanted}"))?;
+    let listener = TcpListener::bind(wanted)
+        .await
+        .with_context(|| format!("cannot listen on {wanted}"))?;
     let address = listener.local_addr()?;
     Ok((listener, address))
 }
@@ -184,17 +208,24 @@ async fn open_store(config: &Config) -> Result<Arc<dyn Store>> {
 }
 
 fn settings(etcd: &EtcdConfig) -> Result<EtcdSettings> {
-    let read =
-        |path: &PathBuf| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+    let read = |path: &PathBuf| {
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+    };
     let identity = match (&etcd.certificate, &etcd.key) {
         (Some(certificate), Some(key)) => Some((read(certificate)?, read(key)?)),
         (None, None) => None,
         _ => bail!("store: `certificate` and `key` go together"),
     };
     let tls = match &etcd.authority {
-        Some(authority) => Some(EtcdTls { authority: read(authority)?, identity }),
+        Some(authority) => Some(EtcdTls {
+            authority: read(authority)?,
+            identity,
+        }),
         None => {
-            ensure!(identity.is_none(), "store: a certificate needs the cluster's `authority` too");
+            ensure!(
+                identity.is_none(),
+                "store: a certificate needs the cluster's `authority` too"
+            );
             None
         }
     };
@@ -204,7 +235,13 @@ fn settings(etcd: &EtcdConfig) -> Result<EtcdSettings> {
         _ => bail!("store: `user` and `password_file` go together"),
     };
     let (endpoints, prefix) = (etcd.endpoints.clone(), etcd.prefix.clone());
-    Ok(EtcdSettings { endpoints, prefix, user, tls, timeout: STORE_ANSWERS_WITHIN })
+    Ok(EtcdSettings {
+        endpoints,
+        prefix,
+        user,
+        tls,
+        timeout: STORE_ANSWERS_WITHIN,
+    })
 }
 
 /// All controllers of a store have one authority: the first one's.
@@ -233,14 +270,27 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
         return Ok(());
     }
     let name = FIRST_TOKEN.parse().expect("it is a name");
-    let token = Token { name, scope: Scope::Admin, tenant: None, created_unix_ms: unix_ms() };
+    let token = Token {
+        name,
+        scope: Scope::Admin,
+        tenant: None,
+        created_unix_ms: unix_ms(),
+    };
     let issued = api::tokens::issue(token);
     let file = controller.config.state.join(FIRST_TOKEN_FILE);
     // First the file: a token that nobody knows would lock everybody out.
     write_private(&file, &format!("{}\n", issued.secret))?;
     let message = format!("{} made the first token", controller.name);
     let about = About::default().by(Origin::controller(&controller.name).makes(&issued.token.name));
-    match controller.commit(vec![api::tokens::put(&issued)], about, "token_created", message).await {
+    match controller
+        .commit(
+            vec![api::tokens::put(&issued)],
+            about,
+            "token_created",
+            message,
+        )
+        .await
+    {
         Ok(_) => {
             tracing::info!(file = %file.display(), "made the first operator's token");
             Ok(())

@@ -39,7 +39,9 @@ struct Target {
 impl Controller {
     /// Sends a policy to the flow's ingress, if that takes signals. The stream brings what does not arrive.
     pub(crate) fn signal(&self, policy: &Policy) {
-        let Some(target) = self.target(policy).filter(|_| self.config.nodes.signals) else { return };
+        let Some(target) = self.target(policy).filter(|_| self.config.nodes.signals) else {
+            return;
+        };
         match send(&target, policy) {
             Ok(()) => self.metrics.pushed("signal"),
             Err(error) => {
@@ -54,14 +56,20 @@ impl Controller {
         let flow = &view.flow(&policy.flow)?.value;
         let (node, record) = view.node(&flow.flow.ingress)?;
         let address = node.registration.as_ref()?.value.signals?;
-        Some(Target { address, key: record.value.signal_key.clone()?, number: flow.number })
+        Some(Target {
+            address,
+            key: record.value.signal_key.clone()?,
+            number: flow.number,
+        })
     }
 }
 
 fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
     let mut key = [0; 16];
     hex::decode_to_slice(&target.key, &mut key)?;
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = SystemTime::now()
+        .duration_since(SystemTime::UNIX_EPOCH)
+        .unwrap_or_default();
     let signal = Signal {
         flow: FlowId::try_from(target.number)?,
         epoch: policy.epoch,

@@ -151,7 +151,10 @@ pub enum Expect {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Action {
-    Put { value: Arc<[u8]>, lease: Option<LeaseId> },
+    Put {
+        value: Arc<[u8]>,
+        lease: Option<LeaseId>,
+    },
     Delete,
     Check,
 }
@@ -171,18 +174,29 @@ impl Write {
         Write {
             key: key.into(),
             expect: Expect::Any,
-            action: Action::Put { value: value.into(), lease: None },
+            action: Action::Put {
+                value: value.into(),
+                lease: None,
+            },
         }
     }
 
     /// The key is to hold nothing.
     pub fn delete(key: impl Into<String>) -> Write {
-        Write { key: key.into(), expect: Expect::Any, action: Action::Delete }
+        Write {
+            key: key.into(),
+            expect: Expect::Any,
+            action: Action::Delete,
+        }
     }
 
     /// The key stays as it is; the other writes happen only if it is as expected.
     pub fn check(key: impl Into<String>, expect: Expect) -> Write {
-        Write { key: key.into(), expect, action: Action::Check }
+        Write {
+            key: key.into(),
+            expect,
+            action: Action::Check,
+        }
     }
 
     /// The commit happens only if the key is as expected.
@@ -253,7 +267,10 @@ pub enum OpenError {
 /// Refuses what one of the stores would not take, so that both behave alike.
 fn check_request(writes: &[Write]) -> Result<(), Error> {
     if writes.is_empty() || writes.len() > MAX_WRITES {
-        return Err(Error::Invalid(format!("a commit has 1 to {MAX_WRITES} writes, not {}", writes.len())));
+        return Err(Error::Invalid(format!(
+            "a commit has 1 to {MAX_WRITES} writes, not {}",
+            writes.len()
+        )));
     }
     let mut keys: Vec<&str> = writes.iter().map(|w| w.key.as_str()).collect();
     keys.sort_unstable();
@@ -263,9 +280,14 @@ fn check_request(writes: &[Write]) -> Result<(), Error> {
     if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(Error::Invalid(format!("`{}` is there twice", pair[0])));
     }
-    let bytes: usize = writes.iter().map(|write| write.key.len() + write.action.value().len()).sum();
+    let bytes: usize = writes
+        .iter()
+        .map(|write| write.key.len() + write.action.value().len())
+        .sum();
     if bytes > MAX_COMMIT_BYTES {
-        return Err(Error::Invalid(format!("a commit has at most {MAX_COMMIT_BYTES} bytes, not {bytes}")));
+        return Err(Error::Invalid(format!(
+            "a commit has at most {MAX_COMMIT_BYTES} bytes, not {bytes}"
+        )));
     }
     Ok(())
 }

@@ -11,8 +11,8 @@ pub(crate) use journal::Journal;
 
 use crate::authority::Presented;
 use crate::record::{
-    AliveRecord, FlowRecord, HealthRecord, Issued, NodeRecord, NumberRecord, SeenRecord, TokenRecord,
-    TunnelRecord,
+    AliveRecord, FlowRecord, HealthRecord, Issued, NodeRecord, NumberRecord, SeenRecord,
+    TokenRecord, TunnelRecord,
 };
 use crate::store::{Change, Entry, Revision};
 use hawser_control::Name;
@@ -80,7 +80,11 @@ impl View {
     /// All of the store's entries.
     pub(crate) fn of(entries: Vec<Entry>) -> View {
         let mut view = View::default();
-        let revision = entries.iter().map(|entry| entry.revision).max().unwrap_or(0);
+        let revision = entries
+            .iter()
+            .map(|entry| entry.revision)
+            .max()
+            .unwrap_or(0);
         for entry in entries {
             view.apply(Change::Put(entry));
         }
@@ -121,8 +125,13 @@ impl View {
                     || certificates.any(|issued| now.value.certificate(&issued.serial).is_some())
             })
         };
-        let before = self.nodes.iter().filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
-        before.filter(move |(name, record)| !stays(name, record)).map(|(name, _)| name.clone())
+        let before = self
+            .nodes
+            .iter()
+            .filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
+        before
+            .filter(move |(name, record)| !stays(name, record))
+            .map(|(name, _)| name.clone())
     }
 
     /// A flow that exists.
@@ -138,12 +147,17 @@ impl View {
 
     /// What is known for a decision about a flow.
     pub(crate) fn situation<'a>(&'a self, flow: &'a Flow) -> Situation<'a> {
-        let health = self.nodes.get(&flow.ingress).and_then(|node| node.health.as_ref());
+        let health = self
+            .nodes
+            .get(&flow.ingress)
+            .and_then(|node| node.health.as_ref());
         Situation {
             flow,
             paths: self.paths_of(flow),
             health: health.map_or(&[], |health| &health.value.paths),
-            received: self.flow(&flow.name).is_some_and(|record| record.value.received),
+            received: self
+                .flow(&flow.name)
+                .is_some_and(|record| record.value.received),
         }
     }
 
@@ -158,7 +172,11 @@ impl View {
     /// The paths that both nodes have and that the flow may use.
     fn paths_of(&self, flow: &Flow) -> PathSet {
         let of = |node: &Name| self.nodes.get(node).map_or(0, NodeView::path_bits);
-        let allowed = if flow.paths.is_empty() { u8::MAX } else { path_bits(flow.paths.iter().copied()) };
+        let allowed = if flow.paths.is_empty() {
+            u8::MAX
+        } else {
+            path_bits(flow.paths.iter().copied())
+        };
         match of(&flow.ingress) & of(&flow.egress) & allowed {
             // All eight would be the code that stops a flow.
             0xff => PathSet::from_bits(0x7f),
@@ -174,7 +192,11 @@ impl View {
     /// The first number from `first` on that is nobody's.
     pub(crate) fn free_inner(&self, first: u64) -> u64 {
         let taken = self.inner.range(first..).map(|(number, _)| *number);
-        first + taken.zip(first..).take_while(|(taken, number)| taken == number).count() as u64
+        first
+            + taken
+                .zip(first..)
+                .take_while(|(taken, number)| taken == number)
+                .count() as u64
     }
 
     /// What a node has to do. It reports every `report_every_ms`.
@@ -186,7 +208,9 @@ impl View {
             sends: vec![],
             receives: vec![],
         };
-        let Some((node, record)) = self.node(name) else { return assignment };
+        let Some((node, record)) = self.node(name) else {
+            return assignment;
+        };
         assignment.signal_key.clone_from(&record.value.signal_key);
         let known = |flow: &Name| Some((&self.flow(flow)?.value, self.policy(flow)?.value.clone()));
         for (FlowRecord { flow, number, .. }, policy) in node.sends.iter().filter_map(known) {
@@ -228,7 +252,10 @@ impl NodeView {
     }
 
     fn path_bits(&self) -> u8 {
-        let ends = self.registration.iter().flat_map(|registration| &registration.value.paths);
+        let ends = self
+            .registration
+            .iter()
+            .flat_map(|registration| &registration.value.paths);
         path_bits(ends.map(|end| end.number))
     }
 
@@ -238,9 +265,18 @@ impl NodeView {
     }
 
     /// As operators see it.
-    pub(crate) fn resource(&self, name: &Name, record: &NodeRecord, seen_unix_ms: Option<u64>) -> Node {
-        let registration = self.registration.as_ref().map(|registration| &registration.value);
-        let mut paths = registration.map_or_else(Vec::new, |registration| registration.paths.clone());
+    pub(crate) fn resource(
+        &self,
+        name: &Name,
+        record: &NodeRecord,
+        seen_unix_ms: Option<u64>,
+    ) -> Node {
+        let registration = self
+            .registration
+            .as_ref()
+            .map(|registration| &registration.value);
+        let mut paths =
+            registration.map_or_else(Vec::new, |registration| registration.paths.clone());
         paths.sort_by_key(|end| end.number);
         Node {
             name: name.clone(),
@@ -254,9 +290,20 @@ impl NodeView {
 
     /// Its paths, as operators see them.
     pub(crate) fn paths(&self, name: &Name) -> Vec<Path> {
-        let ends = self.registration.iter().flat_map(|registration| &registration.value.paths);
-        let health = self.health.as_ref().map_or(&[][..], |health| &health.value.paths);
-        let health_of = |number| health.iter().find(|health: &&PathHealth| health.number == number).cloned();
+        let ends = self
+            .registration
+            .iter()
+            .flat_map(|registration| &registration.value.paths);
+        let health = self
+            .health
+            .as_ref()
+            .map_or(&[][..], |health| &health.value.paths);
+        let health_of = |number| {
+            health
+                .iter()
+                .find(|health: &&PathHealth| health.number == number)
+                .cloned()
+        };
         let path = |end: &hawser_control::resource::PathEnd| Path {
             node: name.clone(),
             end: end.clone(),
@@ -269,7 +316,9 @@ impl NodeView {
 }
 
 fn path_bits(numbers: impl Iterator<Item = u8>) -> u8 {
-    numbers.filter(|number| (1..=8).contains(number)).fold(0, |bits, number| bits | 1 << (number - 1))
+    numbers
+        .filter(|number| (1..=8).contains(number))
+        .fold(0, |bits, number| bits | 1 << (number - 1))
 }
 
 #[cfg(test)]
@@ -313,9 +362,14 @@ mod tests {
 
     /// What nodes are told, whatever the revision.
     fn told(view: &View) -> Vec<Value> {
-        let assignment =
-            |node: &&str| Assignment { revision: 0, ..view.assignment(&node.parse().unwrap(), 5000) };
-        NODES.iter().map(|node| serde_json::to_value(assignment(node)).unwrap()).collect()
+        let assignment = |node: &&str| Assignment {
+            revision: 0,
+            ..view.assignment(&node.parse().unwrap(), 5000)
+        };
+        NODES
+            .iter()
+            .map(|node| serde_json::to_value(assignment(node)).unwrap())
+            .collect()
     }
 
     proptest! {
@@ -346,10 +400,20 @@ mod tests {
     #[test]
     fn nodes_that_went_or_were_made_anew_unseen_are_gone() {
         let node = |name: &str, serial: Option<&str>, revision| {
-            let issued = |serial: &str| Issued { serial: serial.to_owned(), expires_unix_ms: 0 };
+            let issued = |serial: &str| Issued {
+                serial: serial.to_owned(),
+                expires_unix_ms: 0,
+            };
             let certificates = serial.map(issued).into_iter().collect();
-            let record = NodeRecord { certificates, ..NodeRecord::of("t".parse().unwrap()) };
-            Entry { key: format!("node/{name}").into(), value: emit(&record).into(), revision }
+            let record = NodeRecord {
+                certificates,
+                ..NodeRecord::of("t".parse().unwrap())
+            };
+            Entry {
+                key: format!("node/{name}").into(),
+                value: emit(&record).into(),
+                revision,
+            }
         };
         let before = View::of(vec![
             node("idle", None, 1),
@@ -364,6 +428,9 @@ mod tests {
             node("new", Some("05"), 7),
         ]);
         let gone: Vec<Name> = before.nodes_gone_in(&later).collect();
-        assert_eq!(gone.iter().map(Name::as_str).collect::<Vec<_>>(), ["deleted", "made-anew"]);
+        assert_eq!(
+            gone.iter().map(Name::as_str).collect::<Vec<_>>(),
+            ["deleted", "made-anew"]
+        );
     }
 }

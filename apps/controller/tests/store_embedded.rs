@@ -17,7 +17,10 @@ struct Opened {
 impl Opened {
     fn new() -> Opened {
         let directory = TempDir::new().expect("a directory");
-        Opened { store: Arc::new(Embedded::open(directory.path().join("state")).expect("opened")), directory }
+        Opened {
+            store: Arc::new(Embedded::open(directory.path().join("state")).expect("opened")),
+            directory,
+        }
     }
 
     fn path(&self) -> PathBuf {
@@ -27,7 +30,10 @@ impl Opened {
     fn again(self) -> Opened {
         let Opened { store, directory } = self;
         drop(Arc::into_inner(store).expect("used by nobody else"));
-        Opened { store: Arc::new(Embedded::open(directory.path().join("state")).expect("opened")), directory }
+        Opened {
+            store: Arc::new(Embedded::open(directory.path().join("state")).expect("opened")),
+            directory,
+        }
     }
 }
 
@@ -39,10 +45,15 @@ impl Subject for Opened {
 
     async fn forget_history(&self) {
         // Under a lease, so that none of it waits for the disk.
-        let lease = self.store.grant(store_suite::PATIENCE).await.expect("granted");
+        let lease = self
+            .store
+            .grant(store_suite::PATIENCE)
+            .await
+            .expect("granted");
         for commit in 0..700 {
-            let writes = (0..100)
-                .map(|n| Write::put(format!("forget/{n}"), [u8::from(commit % 2 == 0)]).under(lease.id));
+            let writes = (0..100).map(|n| {
+                Write::put(format!("forget/{n}"), [u8::from(commit % 2 == 0)]).under(lease.id)
+            });
             self.store.commit(writes.collect()).await.expect("written");
         }
     }
@@ -53,20 +64,43 @@ store_suite::suite!(async { Opened::new() });
 #[tokio::test]
 async fn a_restart_keeps_all_but_what_was_under_a_lease() {
     let opened = Opened::new();
-    let lease = opened.store.grant(store_suite::PATIENCE).await.expect("granted");
-    let written = opened.store.commit(vec![Write::put("kept", *b"1"), Write::put("replaced", *b"1")]).await;
-    let leased =
-        [Write::put("gone", *b"1"), Write::put("replaced", *b"2")].map(|write| write.under(lease.id));
+    let lease = opened
+        .store
+        .grant(store_suite::PATIENCE)
+        .await
+        .expect("granted");
+    let written = opened
+        .store
+        .commit(vec![
+            Write::put("kept", *b"1"),
+            Write::put("replaced", *b"1"),
+        ])
+        .await;
+    let leased = [Write::put("gone", *b"1"), Write::put("replaced", *b"2")]
+        .map(|write| write.under(lease.id));
     let last = opened.store.commit(leased.into()).await.expect("written");
 
     let opened = opened.again();
     let (entries, revision) = opened.store.list_all("").await.expect("read");
-    assert_eq!(entries.iter().map(|e| &*e.key).collect::<Vec<_>>(), ["kept"]);
+    assert_eq!(
+        entries.iter().map(|e| &*e.key).collect::<Vec<_>>(),
+        ["kept"]
+    );
     assert_eq!(Ok(entries[0].revision), written);
     assert!(revision >= last, "no revision is used twice");
-    assert_eq!(opened.store.keep_alive(lease.id).await, Err(Error::LeaseGone(lease.id)));
+    assert_eq!(
+        opened.store.keep_alive(lease.id).await,
+        Err(Error::LeaseGone(lease.id))
+    );
     let as_before = Write::put("kept", *b"2").when(Expect::Revision(entries[0].revision));
-    assert!(opened.store.commit(vec![as_before]).await.expect("as expected") > last);
+    assert!(
+        opened
+            .store
+            .commit(vec![as_before])
+            .await
+            .expect("as expected")
+            > last
+    );
 }
 
 #[test]
@@ -91,6 +125,9 @@ fn a_file_of_something_else_is_refused_and_left_alone() {
 fn nobody_else_may_read_the_file() {
     use std::os::unix::fs::PermissionsExt;
     let opened = Opened::new();
-    let mode = std::fs::metadata(opened.path()).expect("there").permissions().mode();
+    let mode = std::fs::metadata(opened.path())
+        .expect("there")
+        .permissions()
+        .mode();
     assert_eq!(mode & 0o777, 0o600);
 }

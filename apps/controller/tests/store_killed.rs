@@ -20,8 +20,9 @@ fn storm(directory: &str) {
     let store = Arc::new(Embedded::open(Path::new(directory).join("state")).expect("opened"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let round = std::process::id();
-    let tasks: Vec<_> =
-        (0..TASKS).map(|task| runtime.spawn(write_pairs(store.clone(), format!("{round}/{task}")))).collect();
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| runtime.spawn(write_pairs(store.clone(), format!("{round}/{task}"))))
+        .collect();
     for task in tasks {
         runtime.block_on(task).expect("no panic");
     }
@@ -37,12 +38,17 @@ async fn write_pairs(store: Arc<Embedded>, name: String) {
         ];
         if n >= 20 && n % 3 == 0 {
             let old = n - 20;
-            writes
-                .extend([Write::delete(format!("a/{name}/{old}")), Write::delete(format!("b/{name}/{old}"))]);
+            writes.extend([
+                Write::delete(format!("a/{name}/{old}")),
+                Write::delete(format!("b/{name}/{old}")),
+            ]);
         }
         let revision = store.commit(writes).await.expect("written");
         // One call for one line, so that lines of several tasks do not mix.
-        std::io::stdout().lock().write_all(format!("written {revision} {key}\n").as_bytes()).expect("read");
+        std::io::stdout()
+            .lock()
+            .write_all(format!("written {revision} {key}\n").as_bytes())
+            .expect("read");
     }
 }
 
@@ -55,17 +61,25 @@ fn killed_in_a_storm_nothing_is_lost_or_torn() {
     let mut acknowledged = BTreeMap::new();
     for kill in 1..=KILLS {
         let mut child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "killed_in_a_storm_nothing_is_lost_or_torn", "--nocapture"])
+            .args([
+                "--exact",
+                "killed_in_a_storm_nothing_is_lost_or_torn",
+                "--nocapture",
+            ])
             .env(DIRECTORY, directory.path())
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
-        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines().map_while(Result::ok);
+        let mut lines = BufReader::new(child.stdout.take().expect("piped"))
+            .lines()
+            .map_while(Result::ok);
         let before = acknowledged.len();
         // At another place in the life of the file each time.
         let enough = usize::try_from(kill * kill * 20).expect("small");
         let note = |line: String, acknowledged: &mut BTreeMap<String, u64>| {
-            if let Some((revision, key)) = line.strip_prefix("written ").and_then(|rest| rest.split_once(' '))
+            if let Some((revision, key)) = line
+                .strip_prefix("written ")
+                .and_then(|rest| rest.split_once(' '))
             {
                 acknowledged.insert(key.to_owned(), revision.parse().expect("a revision"));
             }
@@ -85,7 +99,10 @@ fn check(path: &Path, acknowledged: &BTreeMap<String, u64>) {
     let store = Embedded::open(path).expect("it opens after a kill");
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let (entries, revision) = runtime.block_on(store.list_all("")).expect("read");
-    assert!(acknowledged.values().all(|used| *used <= revision), "no revision is used twice");
+    assert!(
+        acknowledged.values().all(|used| *used <= revision),
+        "no revision is used twice"
+    );
 
     let (mut a, mut b) = (BTreeMap::new(), BTreeMap::new());
     for entry in &entries {
@@ -100,11 +117,20 @@ fn check(path: &Path, acknowledged: &BTreeMap<String, u64>) {
     }
     assert_eq!(a, b, "whole commits only");
     let deleted: BTreeSet<String> = a.keys().filter_map(|key| deleted_with(key)).collect();
-    assert!(a.keys().all(|key| !deleted.contains(key)), "whole commits only");
+    assert!(
+        a.keys().all(|key| !deleted.contains(key)),
+        "whole commits only"
+    );
     for (key, revision) in acknowledged {
         let is_deleted = !a.contains_key(key);
-        assert!(!is_deleted || may_be_deleted(key), "{key} was acknowledged and is lost");
-        assert!(is_deleted || a[key] == *revision, "{key} is from another commit");
+        assert!(
+            !is_deleted || may_be_deleted(key),
+            "{key} was acknowledged and is lost"
+        );
+        assert!(
+            is_deleted || a[key] == *revision,
+            "{key} is from another commit"
+        );
     }
 }
 

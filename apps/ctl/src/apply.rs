@@ -60,11 +60,23 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
     for tenant in &wanted.tenants {
         let (change, fields) = compare(there.get(&tenant.name).copied(), tenant)?;
         // The interface has no way to change a tenant's description.
-        let change = if change == Change::Changed { Change::Left } else { change };
+        let change = if change == Change::Changed {
+            Change::Left
+        } else {
+            change
+        };
         if change == Change::Created && !args.dry_run {
-            client.create_tenant(tenant).await.with_context(|| format!("tenant {}", tenant.name))?;
+            client
+                .create_tenant(tenant)
+                .await
+                .with_context(|| format!("tenant {}", tenant.name))?;
         }
-        outcomes.push(Outcome { kind: "tenant", name: tenant.name.to_string(), change, fields });
+        outcomes.push(Outcome {
+            kind: "tenant",
+            name: tenant.name.to_string(),
+            change,
+            fields,
+        });
     }
     let there = client.flows().all().await?;
     let there: HashMap<_, _> = there.iter().map(|flow| (&flow.name, flow)).collect();
@@ -72,7 +84,9 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
         let (change, mut fields) = compare(there.get(&flow.name).copied(), flow)?;
         let named = || format!("flow {}", flow.name);
         match change {
-            Change::Created if !args.dry_run => drop(client.create_flow(flow).await.with_context(named)?),
+            Change::Created if !args.dry_run => {
+                drop(client.create_flow(flow).await.with_context(named)?)
+            }
             Change::Changed if !args.dry_run => {
                 // A list has no tags. What is replaced, and told of, is what was read with one.
                 let there = client.tagged_flow(&flow.name).await.with_context(named)?;
@@ -81,29 +95,63 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
             }
             _ => {}
         }
-        outcomes.push(Outcome { kind: "flow", name: flow.name.to_string(), change, fields });
+        outcomes.push(Outcome {
+            kind: "flow",
+            name: flow.name.to_string(),
+            change,
+            fields,
+        });
     }
     output.list(&outcomes, &["kind", "name", "change"], |outcome| {
-        vec![outcome.kind.to_owned(), outcome.name.clone(), describe(outcome, args.dry_run)]
+        vec![
+            outcome.kind.to_owned(),
+            outcome.name.clone(),
+            describe(outcome, args.dry_run),
+        ]
     })
 }
 
 fn read(path: &Path) -> Result<Wanted> {
-    let text = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-    let is_json = path.extension().is_some_and(|extension| extension == "json");
-    let wanted = if is_json { serde_json::from_str(&text)? } else { toml::from_str(&text)? };
+    let text =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let is_json = path
+        .extension()
+        .is_some_and(|extension| extension == "json");
+    let wanted = if is_json {
+        serde_json::from_str(&text)?
+    } else {
+        toml::from_str(&text)?
+    };
     Ok(wanted)
 }
 
 fn compare<T: Serialize>(there: Option<&T>, wanted: &T) -> Result<(Change, Vec<String>)> {
-    let Some(there) = there else { return Ok((Change::Created, Vec::new())) };
-    let fields = differing(&serde_json::to_value(there)?, &serde_json::to_value(wanted)?);
-    Ok((if fields.is_empty() { Change::None } else { Change::Changed }, fields))
+    let Some(there) = there else {
+        return Ok((Change::Created, Vec::new()));
+    };
+    let fields = differing(
+        &serde_json::to_value(there)?,
+        &serde_json::to_value(wanted)?,
+    );
+    Ok((
+        if fields.is_empty() {
+            Change::None
+        } else {
+            Change::Changed
+        },
+        fields,
+    ))
 }
 
 fn differing(there: &Value, wanted: &Value) -> Vec<String> {
-    let Some(wanted) = wanted.as_object() else { return Vec::new() };
-    wanted.iter().filter(|(key, value)| there.get(key) != Some(value)).map(|(key, _)| key.clone()).collect()
+    let Some(wanted) = wanted.as_object() else {
+        return Vec::new();
+    };
+    wanted
+        .iter()
+        .filter(|(key, value)| there.get(key) != Some(value))
+        .map(|(key, _)| key.clone())
+        .collect()
 }
 
 fn describe(outcome: &Outcome, dry_run: bool) -> String {
@@ -143,9 +191,19 @@ mod tests {
         let flow = &wanted.flows[0];
         assert_eq!(compare(None, flow).unwrap().0, Change::Created);
         assert_eq!(compare(Some(flow), flow).unwrap().0, Change::None);
-        let there = Flow { paths: vec![1], trigger: None, ..flow.clone() };
+        let there = Flow {
+            paths: vec![1],
+            trigger: None,
+            ..flow.clone()
+        };
         let (change, fields) = compare(Some(&there), flow).unwrap();
-        assert_eq!((change, fields), (Change::Changed, vec!["paths".to_owned(), "trigger".to_owned()]));
+        assert_eq!(
+            (change, fields),
+            (
+                Change::Changed,
+                vec!["paths".to_owned(), "trigger".to_owned()]
+            )
+        );
     }
 
     #[test]
@@ -154,6 +212,9 @@ mod tests {
         let path = folder.path().join("wanted.toml");
         fs::write(&path, "[[tenants]]\nname = \"acme\"\ncolour = \"red\"\n").unwrap();
         let error = read(&path).unwrap_err().to_string();
-        assert!(error.contains("line 3") && error.contains("colour"), "{error}");
+        assert!(
+            error.contains("line 3") && error.contains("colour"),
+            "{error}"
+        );
     }
 }

@@ -33,7 +33,9 @@ impl Filter {
     fn takes(&self, entry: &AuditEntry) -> bool {
         is_wanted(self.actor.as_deref(), &entry.actor.name)
             && is_wanted(self.kind.as_deref(), &entry.kind)
-            && [&*entry.name, entry.owner()].iter().any(|name| is_wanted(self.name.as_deref(), name))
+            && [&*entry.name, entry.owner()]
+                .iter()
+                .any(|name| is_wanted(self.name.as_deref(), name))
     }
 }
 
@@ -41,7 +43,9 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     let Command::List { part, filter } = command;
     let mut entries = client.audit(part.after).all().await?;
     entries.retain(|entry| filter.takes(entry));
-    let header = ["number", "at", "by", "from", "request", "change", "before", "after"];
+    let header = [
+        "number", "at", "by", "from", "request", "change", "before", "after",
+    ];
     output.list(&entries, &header, row)
 }
 
@@ -80,16 +84,56 @@ mod tests {
         )
         .unwrap();
         let some = |text: &str| Some(text.to_owned());
-        assert!(Filter { actor: None, kind: None, name: None }.takes(&entry));
-        assert!(Filter { actor: some("admin"), kind: some("flow"), name: some("stage") }.takes(&entry));
-        assert!(!Filter { actor: some("eyes"), kind: None, name: None }.takes(&entry));
-        assert!(!Filter { actor: None, kind: None, name: some("other") }.takes(&entry));
-        let named = |name: &str| Filter { actor: None, kind: None, name: some(name) };
-        let token =
-            AuditEntry { kind: "enrolment".to_owned(), name: "edge-1/0f".to_owned(), ..entry.clone() };
         assert!(
-            named("edge-1").takes(&token) && named("edge-1/0f").takes(&token) && !named("edge").takes(&token)
+            Filter {
+                actor: None,
+                kind: None,
+                name: None
+            }
+            .takes(&entry)
         );
-        assert_eq!(row(&entry)[2..6], ["token admin", "-", "-", "flow stage changed"]);
+        assert!(
+            Filter {
+                actor: some("admin"),
+                kind: some("flow"),
+                name: some("stage")
+            }
+            .takes(&entry)
+        );
+        assert!(
+            !Filter {
+                actor: some("eyes"),
+                kind: None,
+                name: None
+            }
+            .takes(&entry)
+        );
+        assert!(
+            !Filter {
+                actor: None,
+                kind: None,
+                name: some("other")
+            }
+            .takes(&entry)
+        );
+        let named = |name: &str| Filter {
+            actor: None,
+            kind: None,
+            name: some(name),
+        };
+        let token = AuditEntry {
+            kind: "enrolment".to_owned(),
+            name: "edge-1/0f".to_owned(),
+            ..entry.clone()
+        };
+        assert!(
+            named("edge-1").takes(&token)
+                && named("edge-1/0f").takes(&token)
+                && !named("edge").takes(&token)
+        );
+        assert_eq!(
+            row(&entry)[2..6],
+            ["token admin", "-", "-", "flow stage changed"]
+        );
     }
 }

@@ -27,7 +27,11 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::List { node } => {
             let mut enrolments = client.enrolments().all().await?;
             enrolments.retain(|enrolment| is_wanted(node.as_ref(), &enrolment.node));
-            output.list(&enrolments, &["node", "id", "tenant", "created", "expires", "used"], row)
+            output.list(
+                &enrolments,
+                &["node", "id", "tenant", "created", "expires", "used"],
+                row,
+            )
         }
         Command::Withdraw { node, id } => {
             client.withdraw_enrolment(node, id).await?;

@@ -45,7 +45,8 @@ pub(crate) struct Filter {
 
 impl Filter {
     fn takes(&self, event: &Event) -> bool {
-        let is_about = |wanted: &Option<Name>, found: &Option<Name>| wanted.is_none() || wanted == found;
+        let is_about =
+            |wanted: &Option<Name>, found: &Option<Name>| wanted.is_none() || wanted == found;
         is_about(&self.node, &event.node)
             && is_about(&self.flow, &event.flow)
             && is_wanted(self.kind.as_deref(), &event.kind)
@@ -57,15 +58,19 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::List { part, filter } => {
             let mut events = client.events(part.after).all().await?;
             events.retain(|event| filter.takes(event));
-            output.list(&events, &["number", "at", "kind", "about", "message"], |event| {
-                vec![
-                    event.number.to_string(),
-                    text::date(event.at_unix_ms),
-                    event.kind.clone(),
-                    about(event),
-                    event.message.clone(),
-                ]
-            })
+            output.list(
+                &events,
+                &["number", "at", "kind", "about", "message"],
+                |event| {
+                    vec![
+                        event.number.to_string(),
+                        text::date(event.at_unix_ms),
+                        event.kind.clone(),
+                        about(event),
+                        event.message.clone(),
+                    ]
+                },
+            )
         }
         Command::Follow { filter } => follow(client, filter, output).await,
     }
@@ -114,7 +119,13 @@ async fn again(
 }
 
 fn line(event: &Event) -> String {
-    format!("{}  {}  {}  {}", text::date(event.at_unix_ms), event.kind, about(event), event.message)
+    format!(
+        "{}  {}  {}  {}",
+        text::date(event.at_unix_ms),
+        event.kind,
+        about(event),
+        event.message
+    )
 }
 
 fn about(event: &Event) -> String {

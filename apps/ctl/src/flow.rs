@@ -63,9 +63,16 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let mut flows = client.flows().all().await?;
             flows.retain(|flow| {
                 let is_end = |end| is_wanted(node.as_ref(), end);
-                is_wanted(tenant.as_ref(), &flow.tenant) && (is_end(&flow.ingress) || is_end(&flow.egress))
+                is_wanted(tenant.as_ref(), &flow.tenant)
+                    && (is_end(&flow.ingress) || is_end(&flow.egress))
             });
-            output.list(&flows, &["name", "tenant", "from", "to", "packets", "paths", "mode", "starts"], row)
+            output.list(
+                &flows,
+                &[
+                    "name", "tenant", "from", "to", "packets", "paths", "mode", "starts",
+                ],
+                row,
+            )
         }
         Command::Show { flow } => {
             let flow = client.flow(flow).await?;
@@ -76,7 +83,10 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.changed(&flow, &format!("flow {} created", flow.name))
         }
         Command::Set { flow, options } => {
-            let Tagged { value: mut changed, tag } = client.tagged_flow(flow).await?;
+            let Tagged {
+                value: mut changed,
+                tag,
+            } = client.tagged_flow(flow).await?;
             options.change(&mut changed)?;
             let changed = replace(client, &changed, &tag).await?;
             output.changed(&changed, &format!("flow {flow} changed"))
@@ -107,7 +117,12 @@ impl Create {
             tenant: self.tenant.clone(),
             ingress: self.ingress.clone(),
             egress: self.egress.clone(),
-            select: Selector { destination, protocol: None, source_ports: None, destination_ports: None },
+            select: Selector {
+                destination,
+                protocol: None,
+                source_ports: None,
+                destination_ports: None,
+            },
             paths: Vec::new(),
             mode,
             trigger: None,
@@ -144,17 +159,35 @@ fn fields(flow: &Flow) -> Vec<(&'static str, String)> {
     ];
     if let Some(trigger) = &flow.trigger {
         fields.push(("requests", packets(&trigger.select)));
-        fields.push(("request size", format!("{} bytes", text::range(trigger.request_bytes))));
+        fields.push((
+            "request size",
+            format!("{} bytes", text::range(trigger.request_bytes)),
+        ));
     }
     let judged = &flow.elimination;
     let ratio = |value: Option<f64>| value.map(|value| value.to_string());
     let given = [
-        ("tolerance", judged.tolerance_ms.map(|ms| format!("{ms} ms"))),
-        ("window", judged.window_packets.map(|packets| format!("{packets} packets"))),
-        ("budget", ratio(judged.budget_ratio).map(|copies| format!("{copies} copies"))),
+        (
+            "tolerance",
+            judged.tolerance_ms.map(|ms| format!("{ms} ms")),
+        ),
+        (
+            "window",
+            judged
+                .window_packets
+                .map(|packets| format!("{packets} packets")),
+        ),
+        (
+            "budget",
+            ratio(judged.budget_ratio).map(|copies| format!("{copies} copies")),
+        ),
         ("tolerated damage", ratio(judged.tolerated_damage_ratio)),
     ];
-    fields.extend(given.into_iter().filter_map(|(name, value)| Some((name, value?))));
+    fields.extend(
+        given
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, value?))),
+    );
     fields
 }
 
@@ -166,19 +199,36 @@ fn mode(mode: Mode) -> String {
 fn packets(select: &Selector) -> String {
     let mut words = vec![format!("to {}", select.destination)];
     words.extend(select.protocol.map(name_of));
-    words.extend(select.source_ports.map(|ports| format!("from port {}", text::range(ports))));
-    words.extend(select.destination_ports.map(|ports| format!("port {}", text::range(ports))));
+    words.extend(
+        select
+            .source_ports
+            .map(|ports| format!("from port {}", text::range(ports))),
+    );
+    words.extend(
+        select
+            .destination_ports
+            .map(|ports| format!("port {}", text::range(ports))),
+    );
     words.join(", ")
 }
 
 fn paths(flow: &Flow) -> String {
     let numbers: Vec<_> = flow.paths.iter().map(u8::to_string).collect();
-    if numbers.is_empty() { "all".to_owned() } else { numbers.join(" ") }
+    if numbers.is_empty() {
+        "all".to_owned()
+    } else {
+        numbers.join(" ")
+    }
 }
 
 fn starts(trigger: Option<&Trigger>) -> String {
     trigger.map_or_else(
         || "at once".to_owned(),
-        |trigger| format!("after {} requests later than {} ms", trigger.in_a_row, trigger.late_after_ms),
+        |trigger| {
+            format!(
+                "after {} requests later than {} ms",
+                trigger.in_a_row, trigger.late_after_ms
+            )
+        },
     )
 }

@@ -89,9 +89,13 @@ pub fn run(args: &Args, program: Command) -> Result<()> {
     if let Topic::Completion { shell } = args.topic {
         return output.text(&completion(shell, program));
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let client = args.place.client()?;
-    runtime.context("cannot start")?.block_on(answer(&args.topic, &client, output))
+    runtime
+        .context("cannot start")?
+        .block_on(answer(&args.topic, &client, output))
 }
 
 async fn answer(topic: &Topic, client: &OperatorClient, output: Output) -> Result<()> {
@@ -116,7 +120,11 @@ async fn answer(topic: &Topic, client: &OperatorClient, output: Output) -> Resul
 fn whoami(caller: &Caller, output: Output) -> Result<()> {
     let fields = match caller {
         Caller::Operator(token) => token::fields(token),
-        Caller::Node { name, tenant, expires_unix_ms } => vec![
+        Caller::Node {
+            name,
+            tenant,
+            expires_unix_ms,
+        } => vec![
             ("node", name.to_string()),
             ("tenant", tenant.to_string()),
             ("expires", text::date(*expires_unix_ms)),

@@ -53,15 +53,27 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::List { tenant } => {
             let mut nodes = client.nodes().all().await?;
             nodes.retain(|node| is_wanted(tenant.as_ref(), &node.tenant));
-            output.list(&nodes, &["name", "tenant", "state", "heard of", "version", "paths"], row)
+            output.list(
+                &nodes,
+                &["name", "tenant", "state", "heard of", "version", "paths"],
+                row,
+            )
         }
         Command::Show { node } => {
             let node = client.node(node).await?;
             output.one(&node, &fields(&node))
         }
-        Command::Enrol { node, tenant, valid, out } => {
+        Command::Enrol {
+            node,
+            tenant,
+            valid,
+            out,
+        } => {
             let valid_s = u32::try_from(valid.as_secs()).context("--valid is too long")?;
-            let enrolment = NewEnrolment { tenant: tenant.clone(), valid_s };
+            let enrolment = NewEnrolment {
+                tenant: tenant.clone(),
+                valid_s,
+            };
             let enrolment = client.enrol_node(node, &enrolment).await?;
             let Some(file) = out else {
                 return output.changed(&enrolment, &enrolment.token);
@@ -87,14 +99,22 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
 }
 
 fn row(node: &Node) -> Vec<String> {
-    let numbers: Vec<_> = node.paths.iter().map(|end| end.number.to_string()).collect();
+    let numbers: Vec<_> = node
+        .paths
+        .iter()
+        .map(|end| end.number.to_string())
+        .collect();
     vec![
         node.name.to_string(),
         node.tenant.to_string(),
         state(node).to_owned(),
         text::or_none(node.seen_unix_ms.map(text::ago)),
         text::or_none(node.version.as_ref()),
-        if numbers.is_empty() { text::none() } else { numbers.join(" ") },
+        if numbers.is_empty() {
+            text::none()
+        } else {
+            numbers.join(" ")
+        },
     ]
 }
 
@@ -107,7 +127,10 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
         ("version", text::or_none(node.version.as_ref())),
     ];
     let end = |end: &hawser_control::resource::PathEnd| {
-        format!("{} by {}: {} to {}", end.number, end.interface, end.local, end.remote)
+        format!(
+            "{} by {}: {} to {}",
+            end.number, end.interface, end.local, end.remote
+        )
     };
     fields.extend(node.paths.iter().map(|path| ("path", end(path))));
     fields

@@ -22,7 +22,9 @@ impl Output {
             return self.object(items);
         }
         let mut table = Table::new();
-        table.load_style(NOTHING).set_header(header.iter().map(|title| title.to_uppercase()));
+        table
+            .load_style(NOTHING)
+            .set_header(header.iter().map(|title| title.to_uppercase()));
         table.add_rows(items.iter().map(row));
         self.text(&aligned(&table))
     }
@@ -34,18 +36,30 @@ impl Output {
         }
         let mut table = Table::new();
         table.load_style(NOTHING);
-        table.add_rows(fields.iter().map(|(name, value)| [(*name).to_owned(), value.clone()]));
+        table.add_rows(
+            fields
+                .iter()
+                .map(|(name, value)| [(*name).to_owned(), value.clone()]),
+        );
         self.text(&aligned(&table))
     }
 
     /// What was done, for people; programs learn it from the exit code.
     pub(crate) fn done(self, text: &str) -> Result<()> {
-        if self.json { Ok(()) } else { self.text(&format!("{text}\n")) }
+        if self.json {
+            Ok(())
+        } else {
+            self.text(&format!("{text}\n"))
+        }
     }
 
     /// What was changed: a sentence; as JSON what it is now.
     pub(crate) fn changed<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
-        if self.json { self.object(item) } else { self.text(&format!("{text}\n")) }
+        if self.json {
+            self.object(item)
+        } else {
+            self.text(&format!("{text}\n"))
+        }
     }
 
     /// One of a sequence without end; as JSON one object a line.
@@ -78,7 +92,10 @@ pub(crate) fn is_wanted<T: PartialEq + ?Sized>(wanted: Option<&T>, found: &T) ->
 
 /// Columns aligned by spaces, on a terminal and elsewhere.
 fn aligned(table: &Table) -> String {
-    table.lines().map(|line| format!("{}\n", line.trim())).collect()
+    table
+        .lines()
+        .map(|line| format!("{}\n", line.trim()))
+        .collect()
 }
 
 #[cfg(test)]

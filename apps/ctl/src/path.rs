@@ -19,7 +19,16 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     let Command::List { node } = command;
     let mut paths = client.paths().all().await?;
     paths.retain(|path| is_wanted(node.as_ref(), &path.node));
-    let header = ["node", "path", "interface", "local", "remote", "state", "round trip", "refused by device"];
+    let header = [
+        "node",
+        "path",
+        "interface",
+        "local",
+        "remote",
+        "state",
+        "round trip",
+        "refused by device",
+    ];
     output.list(&paths, &header, row)
 }
 
@@ -31,7 +40,12 @@ fn row(path: &Path) -> Vec<String> {
         path.end.interface.clone(),
         path.end.local.to_string(),
         path.end.remote.to_string(),
-        health.map_or("not reported", |health| if health.up { "up" } else { "down" }).to_owned(),
+        health
+            .map_or(
+                "not reported",
+                |health| if health.up { "up" } else { "down" },
+            )
+            .to_owned(),
         text::or_none(health.and_then(|health| health.rtt_us).map(milliseconds)),
         text::or_none(health.map(|health| health.refused_by_device)),
     ]

@@ -33,20 +33,27 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     match command {
         Command::List => {
             let policies = client.policies().all().await?;
-            output.list(&policies, &["flow", "paths", "probed", "because", "epoch", "decided"], |policy| {
-                fields(policy).into_iter().map(|(_, value)| value).collect()
-            })
+            output.list(
+                &policies,
+                &["flow", "paths", "probed", "because", "epoch", "decided"],
+                |policy| fields(policy).into_iter().map(|(_, value)| value).collect(),
+            )
         }
         Command::Show { flow } => {
             let policy = client.policy(flow).await?;
             output.one(&policy, &fields(&policy))
         }
         Command::Set { flow, paths } => {
-            let policy = client.override_policy(flow, Override { code: *paths }).await?;
+            let policy = client
+                .override_policy(flow, Override { code: *paths })
+                .await?;
             let taken = text::paths(policy.code);
             output.changed(
                 &policy,
-                &format!("flow {flow} takes {taken} until you say auto (epoch {})", policy.epoch),
+                &format!(
+                    "flow {flow} takes {taken} until you say auto (epoch {})",
+                    policy.epoch
+                ),
             )
         }
         Command::Auto { flow } => {
@@ -89,10 +96,13 @@ fn parse_code(text: &str) -> Result<u8, String> {
     if text == "none" {
         return Ok(0);
     }
-    text.split(',').try_fold(0, |code, number| match number.trim().parse::<u32>() {
-        Ok(number @ 1..=8) => Ok(code | 1 << (number - 1)),
-        _ => Err(format!("{number:?} is no path: write numbers 1 to 8 with commas between them, or none")),
-    })
+    text.split(',')
+        .try_fold(0, |code, number| match number.trim().parse::<u32>() {
+            Ok(number @ 1..=8) => Ok(code | 1 << (number - 1)),
+            _ => Err(format!(
+                "{number:?} is no path: write numbers 1 to 8 with commas between them, or none"
+            )),
+        })
 }
 
 #[cfg(test)]

@@ -21,27 +21,39 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     match command {
         Command::List => {
             let reports = client.reports().all().await?;
-            output.list(&reports, &["node", "reported", "assignment", "sends", "receives"], |reported| {
-                vec![
-                    reported.node.to_string(),
-                    text::ago(reported.at_unix_ms),
-                    reported.report.revision.to_string(),
-                    reported.report.sends.len().to_string(),
-                    reported.report.receives.len().to_string(),
-                ]
-            })
+            output.list(
+                &reports,
+                &["node", "reported", "assignment", "sends", "receives"],
+                |reported| {
+                    vec![
+                        reported.node.to_string(),
+                        text::ago(reported.at_unix_ms),
+                        reported.report.revision.to_string(),
+                        reported.report.sends.len().to_string(),
+                        reported.report.receives.len().to_string(),
+                    ]
+                },
+            )
         }
         Command::Show { node } => {
             let reported = client.report(node).await?;
-            if output.json { output.one(&reported, &[]) } else { output.text(&describe(&reported)) }
+            if output.json {
+                output.one(&reported, &[])
+            } else {
+                output.text(&describe(&reported))
+            }
         }
     }
 }
 
 fn describe(reported: &Reported) -> String {
     let report = &reported.report;
-    let mut text =
-        format!("{}, {}, assignment {}\n", reported.node, text::ago(reported.at_unix_ms), report.revision);
+    let mut text = format!(
+        "{}, {}, assignment {}\n",
+        reported.node,
+        text::ago(reported.at_unix_ms),
+        report.revision
+    );
     for send in &report.sends {
         let per_packet = match send.bytes {
             0 => text::none(),
@@ -58,7 +70,11 @@ fn describe(reported: &Reported) -> String {
         );
     }
     for receive in &report.receives {
-        let _ = writeln!(text, "\nreceives {}: {} packets let through", receive.flow, receive.packets);
+        let _ = writeln!(
+            text,
+            "\nreceives {}: {} packets let through",
+            receive.flow, receive.packets
+        );
         for path in &receive.paths {
             let _ = writeln!(
                 text,

@@ -38,11 +38,20 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         }
         Command::Show { tenant } => {
             let tenant = client.tenant(tenant).await?;
-            let fields = [("name", tenant.name.to_string()), ("description", tenant.description.clone())];
+            let fields = [
+                ("name", tenant.name.to_string()),
+                ("description", tenant.description.clone()),
+            ];
             output.one(&tenant, &fields)
         }
-        Command::Create { tenant, description } => {
-            let tenant = Tenant { name: tenant.clone(), description: description.clone() };
+        Command::Create {
+            tenant,
+            description,
+        } => {
+            let tenant = Tenant {
+                name: tenant.clone(),
+                description: description.clone(),
+            };
             let tenant = client.create_tenant(&tenant).await?;
             output.changed(&tenant, &format!("tenant {} created", tenant.name))
         }

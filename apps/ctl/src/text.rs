@@ -13,12 +13,16 @@ pub(crate) fn date(unix_ms: u64) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
     let seconds = i64::try_from(unix_ms / 1000).ok();
     let date = seconds.and_then(|seconds| OffsetDateTime::from_unix_timestamp(seconds).ok());
-    date.and_then(|date| date.format(format).ok()).unwrap_or_else(|| format!("{unix_ms} ms"))
+    date.and_then(|date| date.format(format).ok())
+        .unwrap_or_else(|| format!("{unix_ms} ms"))
 }
 
 /// How long ago, or a date when it is more than a day.
 pub(crate) fn ago(unix_ms: u64) -> String {
-    let now_ms = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+    let now_ms = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_millis();
     ago_at(unix_ms, u64::try_from(now_ms).unwrap_or(u64::MAX))
 }
 
@@ -35,14 +39,24 @@ fn ago_at(unix_ms: u64, now_ms: u64) -> String {
 /// The paths of a policy: `1 2 4`.
 pub(crate) fn paths(code: u8) -> String {
     let paths = PolicyCode(code).paths();
-    if paths.is_empty() { "default route".to_owned() } else { numbers(code) }
+    if paths.is_empty() {
+        "default route".to_owned()
+    } else {
+        numbers(code)
+    }
 }
 
 /// The numbers of the paths whose bits are set; a dash for none.
 pub(crate) fn numbers(bits: u8) -> String {
-    let numbers: Vec<_> =
-        (0..8).filter(|bit| bits >> bit & 1 == 1).map(|bit| (bit + 1).to_string()).collect();
-    if numbers.is_empty() { none() } else { numbers.join(" ") }
+    let numbers: Vec<_> = (0..8)
+        .filter(|bit| bits >> bit & 1 == 1)
+        .map(|bit| (bit + 1).to_string())
+        .collect();
+    if numbers.is_empty() {
+        none()
+    } else {
+        numbers.join(" ")
+    }
 }
 
 /// What is not there.
@@ -57,21 +71,35 @@ pub(crate) fn or_none(value: Option<impl ToString>) -> String {
 
 /// A number, or two with a dash between them.
 pub(crate) fn parse_range(text: &str) -> Result<(u16, u16), String> {
-    let number = |text: &str| text.parse::<u16>().map_err(|_| format!("{text:?} is no number up to 65535"));
+    let number = |text: &str| {
+        text.parse::<u16>()
+            .map_err(|_| format!("{text:?} is no number up to 65535"))
+    };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (number(first)?, number(last)?);
-    if range.0 > range.1 { Err(format!("the first of {text} is larger than the last")) } else { Ok(range) }
+    if range.0 > range.1 {
+        Err(format!("the first of {text} is larger than the last"))
+    } else {
+        Ok(range)
+    }
 }
 
 /// As [`parse_range`] reads it.
 pub(crate) fn range((first, last): (u16, u16)) -> String {
-    if first == last { first.to_string() } else { format!("{first}-{last}") }
+    if first == last {
+        first.to_string()
+    } else {
+        format!("{first}-{last}")
+    }
 }
 
 /// Seconds, or a number with its unit: `90`, `90s`, `15m`, `24h`, `7d`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("{text:?} is no time: write 90s, 15m, 24h or 7d");
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
+    let (number, unit) = text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    );
     let unit_s = match unit {
         "" | "s" => 1,
         "m" => 60,
@@ -80,7 +108,10 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         _ => return Err(wrong()),
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(unit_s).map(Duration::from_secs).ok_or_else(wrong)
+    number
+        .checked_mul(unit_s)
+        .map(Duration::from_secs)
+        .ok_or_else(wrong)
 }
 
 #[cfg(test)]
@@ -94,7 +125,10 @@ mod tests {
         assert_eq!(ago_at(now_ms + 5_000, now_ms), "0 s ago");
         assert_eq!(ago_at(now_ms - 3_599_000, now_ms), "59 min ago");
         assert_eq!(ago_at(now_ms - 86_400_000, now_ms), "24 h ago");
-        assert_eq!(ago_at(now_ms - 86_401_000, now_ms), "2026-11-19 08:07:29 UTC");
+        assert_eq!(
+            ago_at(now_ms - 86_401_000, now_ms),
+            "2026-11-19 08:07:29 UTC"
+        );
     }
 
     #[test]

@@ -63,13 +63,26 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
                 fields(token).into_iter().map(|(_, value)| value).collect()
             })
         }
-        Command::Create { token, scope, tenant, out } => {
-            let token = NewToken { name: token.clone(), scope: (*scope).into(), tenant: tenant.clone() };
+        Command::Create {
+            token,
+            scope,
+            tenant,
+            out,
+        } => {
+            let token = NewToken {
+                name: token.clone(),
+                scope: (*scope).into(),
+                tenant: tenant.clone(),
+            };
             let issued = client.create_token(&token).await?;
             match out {
                 Some(file) => {
                     write_secret(file, &issued.secret)?;
-                    output.done(&format!("token {} created, its secret is in {}", token.name, file.display()))
+                    output.done(&format!(
+                        "token {} created, its secret is in {}",
+                        token.name,
+                        file.display()
+                    ))
                 }
                 None => output.changed(&issued, &issued.secret),
             }
@@ -91,7 +104,13 @@ pub(crate) fn fields(token: &Token) -> Vec<(&'static str, String)> {
     vec![
         ("name", token.name.to_string()),
         ("scope", scope.to_owned()),
-        ("tenant", token.tenant.as_ref().map_or_else(|| "all".to_owned(), Name::to_string)),
+        (
+            "tenant",
+            token
+                .tenant
+                .as_ref()
+                .map_or_else(|| "all".to_owned(), Name::to_string),
+        ),
         ("created", text::ago(token.created_unix_ms)),
     ]
 }
@@ -99,9 +118,18 @@ pub(crate) fn fields(token: &Token) -> Vec<(&'static str, String)> {
 /// Writes a secret to a new file that only its owner can read.
 pub(crate) fn write_secret(path: &Path, secret: &str) -> Result<()> {
     let write = || {
-        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(path)?;
         writeln!(file, "{secret}")?;
         file.sync_all()
     };
-    write().with_context(|| format!("cannot write {}, and the secret is lost: make another", path.display()))
+    write().with_context(|| {
+        format!(
+            "cannot write {}, and the secret is lost: make another",
+            path.display()
+        )
+    })
 }

@@ -13,7 +13,19 @@ pub(crate) enum Command {
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     let Command::List = command;
     let servers = client.tunnel_servers().all().await?;
-    output.list(&servers, &["name", "tenant", "state", "clients", "of at most", "load", "addresses"], row)
+    output.list(
+        &servers,
+        &[
+            "name",
+            "tenant",
+            "state",
+            "clients",
+            "of at most",
+            "load",
+            "addresses",
+        ],
+        row,
+    )
 }
 
 fn row(server: &Server) -> Vec<String> {

@@ -61,12 +61,22 @@ pub struct Report {
 impl Capture {
     pub(crate) fn open(config: &Config) -> anyhow::Result<Self> {
         let log = config.log.as_deref().map(Log::create).transpose()?;
-        let frames = config.recording.load(config.level, config.max_frames).with_context(|| {
-            let data_dir = hawser_io::media::data_dir();
-            format!("cannot load the recording ($HAWSER_DATA stands for {})", data_dir.display())
-        })?;
+        let frames = config
+            .recording
+            .load(config.level, config.max_frames)
+            .with_context(|| {
+                let data_dir = hawser_io::media::data_dir();
+                format!(
+                    "cannot load the recording ($HAWSER_DATA stands for {})",
+                    data_dir.display()
+                )
+            })?;
         let points: usize = frames.iter().map(Cloud::len).sum();
-        tracing::info!(frames = frames.len(), points_per_frame = points / frames.len(), "recording loaded");
+        tracing::info!(
+            frames = frames.len(),
+            points_per_frame = points / frames.len(),
+            "recording loaded"
+        );
         let mut encoder = Encoder::new(Codec::Zstd);
         let frame = |cloud: Cloud| match config.encode_ahead {
             true => Frame::Encoded(Encoded::of(&cloud, &mut encoder)),
@@ -89,7 +99,12 @@ impl Capture {
         result.map(|()| report)
     }
 
-    fn play(&mut self, server: &mut Server, stop: &AtomicBool, report: &mut Report) -> anyhow::Result<()> {
+    fn play(
+        &mut self,
+        server: &mut Server,
+        stop: &AtomicBool,
+        report: &mut Report,
+    ) -> anyhow::Result<()> {
         let started = Instant::now();
         let end = self.duration.map(|duration| started + duration);
         let mut next = started;
@@ -137,7 +152,11 @@ impl Capture {
 
 impl Encoded {
     fn of(cloud: &Cloud, encoder: &mut Encoder) -> Self {
-        Encoded { points: cloud.len(), digest: cloud.digest(), bytes: encoder.encode(cloud) }
+        Encoded {
+            points: cloud.len(),
+            digest: cloud.digest(),
+            bytes: encoder.encode(cloud),
+        }
     }
 }
 
@@ -153,7 +172,11 @@ impl Report {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "captured {} frames, missed {}", self.frames_captured, self.frames_missed)?;
+        writeln!(
+            f,
+            "captured {} frames, missed {}",
+            self.frames_captured, self.frames_missed
+        )?;
         write!(
             f,
             "sent {} frames ({:.1} MB) to {} viewers, who skipped {}; refused {}",
@@ -189,7 +212,9 @@ fn ping_pong(frames: usize, tick: u64) -> usize {
 }
 
 fn unix_time_ns() -> anyhow::Result<u64> {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock stands before 1970")?;
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .context("the clock stands before 1970")?;
     u64::try_from(since_1970.as_nanos()).context("the clock stands after 2554")
 }
 
@@ -208,14 +233,27 @@ impl Log {
             io::Result::Ok(file)
         };
         let file = create().with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Log { path: path.to_owned(), file })
+        Ok(Log {
+            path: path.to_owned(),
+            file,
+        })
     }
 
     fn write(&mut self, header: &FrameHeader) -> anyhow::Result<()> {
-        let FrameHeader { number, captured_ns, points, length, digest, .. } = header;
-        writeln!(self.file, "{number},{captured_ns},{points},{length},{digest}")
-            .and_then(|()| self.file.flush())
-            .with_context(|| format!("cannot write {}", self.path.display()))
+        let FrameHeader {
+            number,
+            captured_ns,
+            points,
+            length,
+            digest,
+            ..
+        } = header;
+        writeln!(
+            self.file,
+            "{number},{captured_ns},{points},{length},{digest}"
+        )
+        .and_then(|()| self.file.flush())
+        .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }
 
@@ -225,7 +263,11 @@ mod tests {
 
     #[test]
     fn frames_are_shown_forwards_and_backwards() {
-        let shown = |frames| (0..7).map(|tick| ping_pong(frames, tick)).collect::<Vec<_>>();
+        let shown = |frames| {
+            (0..7)
+                .map(|tick| ping_pong(frames, tick))
+                .collect::<Vec<_>>()
+        };
         assert_eq!(shown(4), [0, 1, 2, 3, 2, 1, 0]);
         assert_eq!(shown(2), [0, 1, 0, 1, 0, 1, 0]);
         assert_eq!(shown(1), [0; 7]);

@@ -93,7 +93,11 @@ impl FromStr for RecordingName {
     type Err = Infallible;
 
     fn from_str(name: &str) -> Result<Self, Infallible> {
-        Ok(if name == "synthetic" { RecordingName::Synthetic } else { RecordingName::File(name.into()) })
+        Ok(if name == "synthetic" {
+            RecordingName::Synthetic
+        } else {
+            RecordingName::File(name.into())
+        })
     }
 }
 
@@ -146,8 +150,15 @@ impl Config {
         };
         let defaults = Config::new(recording, args.level);
         let fps = args.fps.unwrap_or(defaults.fps);
-        ensure!((0.1..=240.0).contains(&fps), "--fps {fps} must be from 0.1 to 240");
-        let duration = args.seconds.map(Duration::try_from_secs_f64).transpose().context("--seconds")?;
+        ensure!(
+            (0.1..=240.0).contains(&fps),
+            "--fps {fps} must be from 0.1 to 240"
+        );
+        let duration = args
+            .seconds
+            .map(Duration::try_from_secs_f64)
+            .transpose()
+            .context("--seconds")?;
         Ok(Config {
             fps,
             max_frames: args.frames,
@@ -191,9 +202,15 @@ impl Publisher {
     pub fn open(config: &Config) -> anyhow::Result<Self> {
         let listener = transport::listen(config.listen, &config.congestion, config.mptcp)
             .with_context(|| format!("cannot listen on {}", config.listen))?;
-        let address = listener.local_addr().context("the listening socket has no address")?;
+        let address = listener
+            .local_addr()
+            .context("the listening socket has no address")?;
         let capture = Capture::open(config)?;
-        Ok(Publisher { capture, listener, address })
+        Ok(Publisher {
+            capture,
+            listener,
+            address,
+        })
     }
 
     /// Where viewers connect.

@@ -46,8 +46,12 @@ impl Mailbox {
 
     /// Waits until a frame is both asked for and there. None when the mailbox was closed.
     pub(crate) fn take(&self) -> Option<Arc<Vec<u8>>> {
-        let waiting = |state: &mut State| !state.is_closed && (state.requests == 0 || state.newest.is_none());
-        let mut state = self.changed.wait_while(self.state(), waiting).expect("no holder panics");
+        let waiting =
+            |state: &mut State| !state.is_closed && (state.requests == 0 || state.newest.is_none());
+        let mut state = self
+            .changed
+            .wait_while(self.state(), waiting)
+            .expect("no holder panics");
         if state.is_closed {
             return None;
         }
@@ -91,7 +95,11 @@ mod tests {
         std::thread::scope(|scope| {
             let second = scope.spawn(|| mailbox.take());
             mailbox.offer(&frame(3));
-            assert_eq!(second.join().unwrap(), Some(frame(3)), "the answer waits for the next capture");
+            assert_eq!(
+                second.join().unwrap(),
+                Some(frame(3)),
+                "the answer waits for the next capture"
+            );
         });
         assert_eq!(mailbox.skipped(), 1);
     }

@@ -50,20 +50,29 @@ impl Server {
             let (counters, is_stopping) = (Arc::clone(&counters), Arc::clone(&is_stopping));
             move || accept_viewers(&listener, &counters, &is_stopping, &arrivals)
         })?;
-        Ok(Server { counters, is_stopping, accepting, newcomers, viewers: Vec::new() })
+        Ok(Server {
+            counters,
+            is_stopping,
+            accepting,
+            newcomers,
+            viewers: Vec::new(),
+        })
     }
 
     /// Gives every viewer the frame, in the place of an older one that still waits.
     pub(crate) fn publish(&mut self, frame: Vec<u8>) {
         let frame = Arc::new(frame);
         self.viewers.extend(self.newcomers.try_iter());
-        self.viewers.retain(|viewer| viewer.session.mailbox.offer(&frame));
+        self.viewers
+            .retain(|viewer| viewer.session.mailbox.offer(&frame));
     }
 
     /// Ends every connection.
     pub(crate) fn finish(self) -> Arc<Counters> {
         self.is_stopping.store(true, Relaxed);
-        self.accepting.join().expect("the accepting thread does not panic");
+        self.accepting
+            .join()
+            .expect("the accepting thread does not panic");
         for viewer in self.viewers.into_iter().chain(self.newcomers.try_iter()) {
             viewer.session.close();
             viewer.thread.join().expect("a session does not panic");
@@ -120,14 +129,25 @@ enum Refusal {
 }
 
 impl Session {
-    fn start(stream: TcpStream, address: SocketAddr, counters: &Arc<Counters>) -> anyhow::Result<Viewer> {
+    fn start(
+        stream: TcpStream,
+        address: SocketAddr,
+        counters: &Arc<Counters>,
+    ) -> anyhow::Result<Viewer> {
         transport::configure(&stream)?;
         let counters = Arc::clone(counters);
-        let session = Arc::new(Session { stream, address, mailbox: Mailbox::default(), counters });
-        let thread = thread::Builder::new().name(format!("viewer {address}")).spawn({
-            let session = Arc::clone(&session);
-            move || session.serve()
-        })?;
+        let session = Arc::new(Session {
+            stream,
+            address,
+            mailbox: Mailbox::default(),
+            counters,
+        });
+        let thread = thread::Builder::new()
+            .name(format!("viewer {address}"))
+            .spawn({
+                let session = Arc::clone(&session);
+                move || session.serve()
+            })?;
         Ok(Viewer { session, thread })
     }
 
@@ -144,7 +164,9 @@ impl Session {
             }
             self.close();
         });
-        self.counters.frames_skipped.fetch_add(self.mailbox.skipped(), Relaxed);
+        self.counters
+            .frames_skipped
+            .fetch_add(self.mailbox.skipped(), Relaxed);
         self.counters.present.fetch_sub(1, Relaxed);
         tracing::info!(%address, skipped = self.mailbox.skipped(), "viewer left");
     }
@@ -164,7 +186,9 @@ impl Session {
         loop {
             match requests.read_exact(&mut request) {
                 Ok(()) => pull::parse_request(&request)?,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(Refusal::Silent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Err(Refusal::Silent);
+                }
                 Err(_) => return Ok(()),
             }
             self.mailbox.request()?;
@@ -173,7 +197,9 @@ impl Session {
     }
 
     fn limit_silence(&self, limit: Option<Duration>) {
-        self.stream.set_read_timeout(limit).expect("the limit is not zero");
+        self.stream
+            .set_read_timeout(limit)
+            .expect("the limit is not zero");
     }
 
     fn write_frames(&self) {
@@ -183,7 +209,9 @@ impl Session {
                 return;
             }
             self.counters.frames_sent.fetch_add(1, Relaxed);
-            self.counters.bytes_sent.fetch_add(frame.len() as u64, Relaxed);
+            self.counters
+                .bytes_sent
+                .fetch_add(frame.len() as u64, Relaxed);
         }
     }
 

@@ -29,16 +29,31 @@ struct NoCongestionControl {
 
 /// A listening socket; the viewers' sockets, and all their subflows, inherit its congestion control. One for MPTCP serves
 /// viewers that speak plain TCP as well.
-pub(crate) fn listen(address: SocketAddr, congestion: &str, mptcp: bool) -> anyhow::Result<TcpListener> {
-    let protocol = if mptcp { Protocol::MPTCP } else { Protocol::TCP };
+pub(crate) fn listen(
+    address: SocketAddr,
+    congestion: &str,
+    mptcp: bool,
+) -> anyhow::Result<TcpListener> {
+    let protocol = if mptcp {
+        Protocol::MPTCP
+    } else {
+        Protocol::TCP
+    };
     let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))
-        .with_context(|| format!("cannot open a socket{}", if mptcp { " of MPTCP" } else { "" }))?;
-    socket.set_tcp_congestion(congestion.as_bytes()).map_err(|error| NoCongestionControl {
-        name: congestion.to_owned(),
-        available: fs::read_to_string(AVAILABLE)
-            .map_or_else(|error| error.to_string(), |text| text.trim().to_owned()),
-        error,
-    })?;
+        .with_context(|| {
+            format!(
+                "cannot open a socket{}",
+                if mptcp { " of MPTCP" } else { "" }
+            )
+        })?;
+    socket
+        .set_tcp_congestion(congestion.as_bytes())
+        .map_err(|error| NoCongestionControl {
+            name: congestion.to_owned(),
+            available: fs::read_to_string(AVAILABLE)
+                .map_or_else(|error| error.to_string(), |text| text.trim().to_owned()),
+            error,
+        })?;
     // A publisher that was killed can be started again at once.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
@@ -50,7 +65,10 @@ pub(crate) fn listen(address: SocketAddr, congestion: &str, mptcp: bool) -> anyh
 /// The next viewer; fails with `WouldBlock` when none comes for a while. A listening MPTCP socket has no timeout of its
 /// own, so this is not left to the socket.
 pub(crate) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
-    poll(&mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)], PollTimeout::from(ACCEPT_TIMEOUT_MS))?;
+    poll(
+        &mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)],
+        PollTimeout::from(ACCEPT_TIMEOUT_MS),
+    )?;
     listener.accept()
 }
 
@@ -58,12 +76,20 @@ pub(crate) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAdd
 pub(crate) fn configure(stream: &TcpStream) -> anyhow::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_nodelay(true)?;
-    socket.set_tcp_notsent_lowat(UNSENT_BYTES).context("TCP_NOTSENT_LOWAT")?;
+    socket
+        .set_tcp_notsent_lowat(UNSENT_BYTES)
+        .context("TCP_NOTSENT_LOWAT")?;
     // MPTCP has no such option: the subflows of a viewer that is gone time out one by one.
     if socket.protocol()? != Some(Protocol::MPTCP) {
-        socket.set_tcp_user_timeout(Some(DEAD_AFTER)).context("TCP_USER_TIMEOUT")?;
+        socket
+            .set_tcp_user_timeout(Some(DEAD_AFTER))
+            .context("TCP_USER_TIMEOUT")?;
     }
-    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(DEAD_AFTER / 3).with_interval(DEAD_AFTER / 3))?;
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new()
+            .with_time(DEAD_AFTER / 3)
+            .with_interval(DEAD_AFTER / 3),
+    )?;
     Ok(())
 }
 
@@ -73,8 +99,13 @@ mod tests {
 
     #[test]
     fn an_unknown_congestion_control_is_refused_with_the_ones_there_are() {
-        let error = listen("127.0.0.1:0".parse().unwrap(), "warp", false).unwrap_err().to_string();
-        assert!(error.contains("\"warp\" cannot be used") && error.contains("cubic"), "{error}");
+        let error = listen("127.0.0.1:0".parse().unwrap(), "warp", false)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("\"warp\" cannot be used") && error.contains("cubic"),
+            "{error}"
+        );
     }
 
     #[test]
@@ -87,14 +118,20 @@ mod tests {
 
         let name = SockRef::from(&accepted).tcp_congestion().unwrap();
         assert!(name.starts_with(b"reno"), "{name:?}");
-        assert_eq!(SockRef::from(&accepted).tcp_notsent_lowat().unwrap(), UNSENT_BYTES);
+        assert_eq!(
+            SockRef::from(&accepted).tcp_notsent_lowat().unwrap(),
+            UNSENT_BYTES
+        );
     }
 
     #[test]
     fn viewers_of_both_protocols_are_accepted_where_mptcp_is_spoken() {
         let listener = listen("127.0.0.1:0".parse().unwrap(), "reno", true).unwrap();
         let address = listener.local_addr().unwrap();
-        assert_eq!(accept(&listener).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(
+            accept(&listener).unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
         for protocol in [Protocol::MPTCP, Protocol::TCP] {
             let viewer = Socket::new(Domain::IPV4, Type::STREAM, Some(protocol)).unwrap();
             viewer.connect(&address.into()).unwrap();

@@ -11,7 +11,11 @@ use std::thread;
 
 /// Runs `viewers` against a publisher of a small performance at 100 frames a second.
 fn with_publisher(points: usize, viewers: impl FnOnce(SocketAddr)) -> Report {
-    let source = Source::Synthetic(Synthetic { seed: 1, points, seconds: 1.0 });
+    let source = Source::Synthetic(Synthetic {
+        seed: 1,
+        points,
+        seconds: 1.0,
+    });
     let config = Config {
         fps: 100.0,
         max_frames: 10,
@@ -44,7 +48,9 @@ fn read_frame(viewer: &mut TcpStream) -> FrameHeader {
     let mut header = [0; HEADER_BYTES];
     viewer.read_exact(&mut header).unwrap();
     let header = FrameHeader::parse(&header).unwrap();
-    viewer.read_exact(&mut vec![0; header.length as usize]).unwrap();
+    viewer
+        .read_exact(&mut vec![0; header.length as usize])
+        .unwrap();
     header
 }
 
@@ -86,11 +92,15 @@ fn a_viewer_that_does_not_read_holds_up_nobody() {
 fn who_does_not_keep_to_the_protocol_is_refused() {
     let report = with_publisher(1000, |address| {
         let mut browser = TcpStream::connect(address).unwrap();
-        browser.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        browser
+            .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            .unwrap();
         wait_for_close(&mut browser);
 
         let mut greedy = TcpStream::connect(address).unwrap();
-        greedy.write_all(&REQUEST.repeat(100 * MAX_IN_FLIGHT)).unwrap();
+        greedy
+            .write_all(&REQUEST.repeat(100 * MAX_IN_FLIGHT))
+            .unwrap();
         wait_for_close(&mut greedy);
 
         let mut viewer = TcpStream::connect(address).unwrap();

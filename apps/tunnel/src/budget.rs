@@ -53,7 +53,12 @@ impl Budget {
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
         self.sessions.fetch_add(1, Relaxed);
         self.used.fetch_add(FIRST, Relaxed);
-        Claim { of: Arc::clone(self), fixed: FIRST, kept: 0, unread: 0 }
+        Claim {
+            of: Arc::clone(self),
+            fixed: FIRST,
+            kept: 0,
+            unread: 0,
+        }
     }
 
     /// What all of them keep.
@@ -68,15 +73,27 @@ impl Claim {
     pub(crate) fn set(&mut self, kept: u64, connections: usize, unread: u64) {
         let fixed = IDLE + connections as u64 * STREAM_BYTES;
         // Both wrap around to less where it is less.
-        self.of.used.fetch_add((fixed + kept + unread).wrapping_sub(self.all()), Relaxed);
-        self.of.unread.fetch_add(unread.wrapping_sub(self.unread), Relaxed);
+        self.of
+            .used
+            .fetch_add((fixed + kept + unread).wrapping_sub(self.all()), Relaxed);
+        self.of
+            .unread
+            .fetch_add(unread.wrapping_sub(self.unread), Relaxed);
         (self.fixed, self.kept, self.unread) = (fixed, kept, unread);
     }
 
     /// Whether the session may keep more than it does.
     pub(crate) fn may_grow(&self) -> bool {
-        let Budget { limit, used, unread, sessions } = &*self.of;
-        let (used, share) = (used.load(Relaxed), limit / 3 / sessions.load(Relaxed).max(1));
+        let Budget {
+            limit,
+            used,
+            unread,
+            sessions,
+        } = &*self.of;
+        let (used, share) = (
+            used.load(Relaxed),
+            limit / 3 / sessions.load(Relaxed).max(1),
+        );
         // Other sessions change the two sums meanwhile, one after the other.
         let known = used.saturating_sub(unread.load(Relaxed));
         used < limit / 3 * 2 || known < *limit && self.kept < share
@@ -119,8 +136,14 @@ mod tests {
         let mut sessions: Vec<_> = (0..20).map(|_| (budget.claim(), 0)).collect();
         // Fewer and fewer, which have larger shares.
         while !sessions.is_empty() {
-            sessions.iter_mut().for_each(|session| while grow(session) {});
-            assert!((LIMIT / 2..LIMIT + STEP).contains(&budget.used().0), "{:?} of {LIMIT}", budget.used());
+            sessions
+                .iter_mut()
+                .for_each(|session| while grow(session) {});
+            assert!(
+                (LIMIT / 2..LIMIT + STEP).contains(&budget.used().0),
+                "{:?} of {LIMIT}",
+                budget.used()
+            );
             drop(sessions.swap_remove(0));
         }
         assert_eq!(budget.used(), ByteSize(0));
@@ -161,7 +184,10 @@ mod tests {
             sessions.push((budget.claim(), 0));
         }
         // Further connections nobody has to ask for.
-        sessions.iter_mut().take(10).for_each(|session| session.0.set(0, 2, 0));
+        sessions
+            .iter_mut()
+            .take(10)
+            .for_each(|session| session.0.set(0, 2, 0));
         assert!(budget.used().0 > LIMIT / 3 * 2);
         let share = LIMIT / 3 / sessions.len() as u64;
         assert!(sessions.iter_mut().all(|session| session.0.may_grow()));
@@ -175,13 +201,23 @@ mod tests {
         let budget = Budget::new(ByteSize(LIMIT));
         let mut sessions: Vec<_> = (0..SESSIONS).map(|_| budget.claim()).collect();
         let (unread, share) = (2 * RECEIVED_BYTES, LIMIT / 3 / SESSIONS);
-        sessions.iter_mut().for_each(|session| session.set(share - 1, 2, unread));
-        assert!(budget.used().0 > LIMIT, "two connections of each may fill it");
+        sessions
+            .iter_mut()
+            .for_each(|session| session.set(share - 1, 2, unread));
+        assert!(
+            budget.used().0 > LIMIT,
+            "two connections of each may fill it"
+        );
         assert!(!budget.has_room());
         assert!(sessions.iter().all(Claim::may_grow));
         sessions[0].set(share, 2, unread);
-        assert!(!sessions[0].may_grow() && sessions[1].may_grow(), "no more than its share");
-        sessions.iter_mut().for_each(|session| session.set(share, 2, 0));
+        assert!(
+            !sessions[0].may_grow() && sessions[1].may_grow(),
+            "no more than its share"
+        );
+        sessions
+            .iter_mut()
+            .for_each(|session| session.set(share, 2, 0));
         assert!(budget.has_room());
         assert!(sessions.iter().all(Claim::may_grow), "all was read");
         sessions[0].set(0, 2, unread);

@@ -63,7 +63,10 @@ const TROUBLES: usize = 16;
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
     let hangup = signal(SignalKind::hangup())?;
     let mut client = Client::start(config, kill_switch).await?;
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     tokio::select! {
         never = client.stay_connected() => match never {},
         never = say_what_is_read_again(hangup) => match never {},
@@ -76,7 +79,9 @@ pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -
 
 async fn say_what_is_read_again(mut hangup: Signal) -> Infallible {
     while hangup.recv().await.is_some() {
-        info!("nothing is read again: certificates are read for each connection, the rest needs a restart");
+        info!(
+            "nothing is read again: certificates are read for each connection, the rest needs a restart"
+        );
     }
     std::future::pending().await
 }
@@ -130,7 +135,12 @@ impl Current {
         let (sender, receiver) = watch::channel(uplink.clone());
         self.members.insert(uplink.interface, sender);
         let membership = Arc::clone(&self.membership);
-        self.tasks.spawn(attach::keep(Arc::clone(dialer), membership, receiver, attached));
+        self.tasks.spawn(attach::keep(
+            Arc::clone(dialer),
+            membership,
+            receiver,
+            attached,
+        ));
     }
 }
 
@@ -138,7 +148,10 @@ impl Client {
     async fn start(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<Client> {
         let common = &config.common;
         let kill_switch = kill_switch.map(Arc::new);
-        let mut tables: Vec<_> = kill_switch.iter().map(|kill_switch| kill_switch.table()).collect();
+        let mut tables: Vec<_> = kill_switch
+            .iter()
+            .map(|kill_switch| kill_switch.table())
+            .collect();
         // Before anything that takes time, in which it would not be noticed that they are removed.
         tables::keep(tables.clone())?;
         let dialer = Arc::new(Dialer::new(&config, kill_switch)?);
@@ -146,7 +159,10 @@ impl Client {
         let uplinks = uplinks::watch(config.uplinks.clone())?;
         let networks = Networks::watch(&common.interface)?;
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
-        let nat = config.masquerade.then(|| Nat::of_client(&common.interface)).transpose()?;
+        let nat = config
+            .masquerade
+            .then(|| Nat::of_client(&common.interface))
+            .transpose()?;
         tables::keep(nat.iter().map(Nat::table).collect())?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
@@ -157,7 +173,9 @@ impl Client {
             move || {
                 for mtu in mtus {
                     info!(mtu, "largest packet that fits all uplinks");
-                    device.set_mtu(mtu).unwrap_or_else(|error| warn!("{error:#}"));
+                    device
+                        .set_mtu(mtu)
+                        .unwrap_or_else(|error| warn!("{error:#}"));
                 }
             }
         });
@@ -236,8 +254,11 @@ impl Client {
     /// Uplinks whose cap is not used up.
     fn usable(&self) -> Vec<Uplink> {
         let uplinks = self.uplinks.borrow();
-        let left =
-            |uplink: &&Uplink| uplink.monthly_cap.is_none_or(|cap| self.usage.of(&uplink.interface) < cap);
+        let left = |uplink: &&Uplink| {
+            uplink
+                .monthly_cap
+                .is_none_or(|cap| self.usage.of(&uplink.interface) < cap)
+        };
         uplinks.iter().filter(left).cloned().collect()
     }
 
@@ -294,9 +315,16 @@ impl Client {
             given if !given.is_empty() => given,
             _ => self.addresses.iter().map(|(address, _)| *address).collect(),
         };
-        let first = PathNumber { index: PathId::all().next().expect("there are paths"), standby: false };
+        let first = PathNumber {
+            index: PathId::all().next().expect("there are paths"),
+            standby: false,
+        };
         let (opened, secret, attached) = dialed.open(&wanted, first).await?;
-        let addresses: Vec<_> = opened.addresses.iter().map(|(address, _)| *address).collect();
+        let addresses: Vec<_> = opened
+            .addresses
+            .iter()
+            .map(|(address, _)| *address)
+            .collect();
         info!(server = server.name, ?addresses, "session opened");
         let handle = self.start_session(&opened)?;
         let (trouble, troubles) = mpsc::channel(TROUBLES);
@@ -330,11 +358,18 @@ impl Client {
     fn start_session(&self, opened: &Opened) -> Result<Handle> {
         let mtu = self.mtu.clone();
         let (handle, _) = session::start(Settings {
-            coding: opened.coding.config().context("what the server says of coding makes no sense")?,
+            coding: opened
+                .coding
+                .config()
+                .context("what the server says of coding makes no sense")?,
             borders: opened.coding.borders,
             device: Arc::clone(&self.device),
             admission: Admission::FromServer {
-                own: opened.addresses.iter().map(|(address, _)| *address).collect(),
+                own: opened
+                    .addresses
+                    .iter()
+                    .map(|(address, _)| *address)
+                    .collect(),
                 lan: self.config.lan.clone(),
                 networks: self.networks.clone(),
             },
@@ -365,12 +400,18 @@ impl Client {
     /// Lets the session have the uplinks that there are now.
     fn follow_uplinks(&mut self) {
         let usable = self.usable();
-        let Some(current) = &mut self.current else { return };
-        current.members.retain(|interface, _| usable.iter().any(|uplink| uplink.interface == *interface));
+        let Some(current) = &mut self.current else {
+            return;
+        };
+        current
+            .members
+            .retain(|interface, _| usable.iter().any(|uplink| uplink.interface == *interface));
         for uplink in usable {
             match current.members.get(&uplink.interface) {
                 Some(member) => {
-                    member.send_if_modified(|known| std::mem::replace(known, uplink.clone()) != uplink);
+                    member.send_if_modified(|known| {
+                        std::mem::replace(known, uplink.clone()) != uplink
+                    });
                 }
                 None => current.add(&self.dialer, uplink, None),
             }
@@ -387,7 +428,9 @@ async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<
                 let session = session.borrow().clone();
                 match session {
                     Some(session) => match session.reserve_many(packets.len()).await {
-                        Ok(places) => places.zip(packets).for_each(|(place, packet)| place.send(packet)),
+                        Ok(places) => places
+                            .zip(packets)
+                            .for_each(|(place, packet)| place.send(packet)),
                         Err(_) => device.lose(packets.len()),
                     },
                     None => device.lose(packets.len()),

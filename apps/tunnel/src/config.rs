@@ -67,8 +67,18 @@ pub enum Credentials {
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Credentials::Files { authority, certificate, key } => {
-                write!(f, "{}, {} and {}", authority.display(), certificate.display(), key.display())
+            Credentials::Files {
+                authority,
+                certificate,
+                key,
+            } => {
+                write!(
+                    f,
+                    "{}, {} and {}",
+                    authority.display(),
+                    certificate.display(),
+                    key.display()
+                )
             }
             Credentials::Node(folder) => write!(f, "the node {}", folder.display()),
         }
@@ -117,7 +127,13 @@ pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
     }
     let source = Source::read(path)?;
     let File { tunnel, tls } = source.parse()?;
-    let Lenient { name, interface, mtu_bytes, state, metrics } = tunnel.get_ref();
+    let Lenient {
+        name,
+        interface,
+        mtu_bytes,
+        state,
+        metrics,
+    } = tunnel.get_ref();
     let shared = Shared {
         name: name.clone(),
         interface: interface.clone().unwrap_or_else(default_interface),
@@ -149,7 +165,10 @@ struct Tls {
 
 /// Where what outlives the machine is kept.
 fn lasting(source: &Source<'_>, state: Option<&Path>, name: &str) -> PathBuf {
-    source.directory().join(state.unwrap_or(Path::new(LASTING_STATE))).join(name)
+    source
+        .directory()
+        .join(state.unwrap_or(Path::new(LASTING_STATE)))
+        .join(name)
 }
 
 /// How long a session without any path is kept.
@@ -165,11 +184,14 @@ fn check_addresses<T>(
     at: &Spanned<T>,
     addresses: &[SocketAddr],
 ) -> Result<(), ConfigError> {
-    match !addresses.is_empty() && at_most_one_of_each_family(addresses.iter().map(SocketAddr::is_ipv4)) {
+    match !addresses.is_empty()
+        && at_most_one_of_each_family(addresses.iter().map(SocketAddr::is_ipv4))
+    {
         true => Ok(()),
-        false => {
-            Err(source.wrong(at, "addresses has one address with its port, or one of IPv4 and one of IPv6"))
-        }
+        false => Err(source.wrong(
+            at,
+            "addresses has one address with its port, or one of IPv4 and one of IPv6",
+        )),
     }
 }
 
@@ -184,10 +206,15 @@ fn controllers<T>(
         return Err(source.wrong(at, "urls names each controller as \"https://HOST:PORT\""));
     }
     if tls.get_ref().node.is_none() {
-        return Err(source
-            .wrong(at, "a controller knows enrolled nodes only: [tls] has to name one's folder, `node`"));
+        return Err(source.wrong(
+            at,
+            "a controller knows enrolled nodes only: [tls] has to name one's folder, `node`",
+        ));
     }
-    let urls = urls.iter().map(|url| url.parse()).collect::<Result<_, hawser_client::Error>>();
+    let urls = urls
+        .iter()
+        .map(|url| url.parse())
+        .collect::<Result<_, hawser_client::Error>>();
     urls.map_err(|error| source.wrong(at, error.to_string()))
 }
 
@@ -196,10 +223,15 @@ fn addresses<'de, D: Deserializer<'de>>(file: D) -> Result<Vec<SocketAddr>, D::E
     let parse = |text: &String| {
         text.parse().map_err(|_| {
             let right = "203.0.113.1:14752 or [2001:db8::1]:14752";
-            D::Error::custom(format!("{text:?} is no address with its port, such as {right}"))
+            D::Error::custom(format!(
+                "{text:?} is no address with its port, such as {right}"
+            ))
         })
     };
-    Vec::<String>::deserialize(file)?.iter().map(parse).collect()
+    Vec::<String>::deserialize(file)?
+        .iter()
+        .map(parse)
+        .collect()
 }
 
 fn default_interface() -> String {
@@ -221,16 +253,21 @@ fn common<T>(
     tls: &Spanned<Tls>,
 ) -> Result<Common, ConfigError> {
     source.check_name(at, &shared.name)?;
-    if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/') {
+    if shared.interface.is_empty() || shared.interface.len() > 15 || shared.interface.contains('/')
+    {
         return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
     }
     if !INNER.contains(&shared.mtu_bytes) {
         return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
     }
-    if shared.metrics.is_some_and(|address| !address.ip().is_loopback()) {
-        return Err(
-            source.wrong(at, "metrics is a loopback address such as 127.0.0.1:9478: they are not protected")
-        );
+    if shared
+        .metrics
+        .is_some_and(|address| !address.ip().is_loopback())
+    {
+        return Err(source.wrong(
+            at,
+            "metrics is a loopback address such as 127.0.0.1:9478: they are not protected",
+        ));
     }
     Ok(Common {
         name: shared.name.clone(),
@@ -290,7 +327,10 @@ mod tests {
     fn the_examples_are_right() {
         for (role, text) in EXAMPLES {
             let common = read(role, text).unwrap();
-            assert_eq!((common.mtu, common.interface.as_str()), (1440, "hawser-tun"));
+            assert_eq!(
+                (common.mtu, common.interface.as_str()),
+                (1440, "hawser-tun")
+            );
         }
     }
 
@@ -299,12 +339,27 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tunnel.toml");
         let state = |given: &str| {
-            let text = EXAMPLES[0].1.replacen("[tunnel]", &format!("[tunnel]\nstate = \"{given}\""), 1);
+            let text =
+                EXAMPLES[0]
+                    .1
+                    .replacen("[tunnel]", &format!("[tunnel]\nstate = \"{given}\""), 1);
             std::fs::write(&path, text).unwrap();
             let config = ClientConfig::read(&path).unwrap();
-            (config.common.state, config.usage_file.parent().unwrap().parent().unwrap().to_owned())
+            (
+                config.common.state,
+                config
+                    .usage_file
+                    .parent()
+                    .unwrap()
+                    .parent()
+                    .unwrap()
+                    .to_owned(),
+            )
         };
-        assert_eq!(state("kept"), (folder.path().join("kept"), folder.path().join("kept")));
+        assert_eq!(
+            state("kept"),
+            (folder.path().join("kept"), folder.path().join("kept"))
+        );
         assert_eq!(state("/kept"), ("/kept".into(), "/kept".into()));
     }
 
@@ -312,18 +367,90 @@ mod tests {
     fn what_is_wrong_is_refused_with_its_line() {
         let [client, server] = EXAMPLES.map(|(_, text)| text);
         for (role, text, from, to, expected) in [
-            ("client", client, "masquerade =", "maskerade =", "unknown field `maskerade`"),
-            ("client", client, "\"car-1\"", "\"car 1\"", "line 3: name is made of"),
-            ("client", client, "key = \"car-1.key\"", "", "line 10: [tls] has either"),
-            ("client", client, "wwan*", "hawser*", "line 23: \"hawser*\" is also the tunnel's own device"),
-            ("client", client, "mtu_bytes = 1492", "mtu_bytes = 100", "line 27: mtu_bytes is 1280 to 9000"),
-            ("client", client, "[\"198.51.100.1:14752\"]", "[]", "line 19: addresses has one address"),
-            ("client", client, "198.51.100.1:14752", "198.51.100.1", "no address with its port, such as"),
-            ("client", client, "[tunnel]", "[tunnel]\nmtu_bytes = 1501", "line 3: mtu_bytes is 1280, which"),
-            ("client", client, "[tunnel]", "[tunnel]\nkeep_s = 0", "line 3: keep_s is 1 to 86400"),
-            ("server", server, "[tunnel]", "[tunnel]\nkeep_s = 86401", "line 1: keep_s is 1 to 86400"),
-            ("server", server, "[tunnel]", "[tunnel]\ndrain_s = 3601", "line 1: drain_s is at most 3600"),
-            ("server", server, "[tunnel]", "[tunnel]\nmtu_bytes = 9000", "line 1: mtu_bytes is 1280, which"),
+            (
+                "client",
+                client,
+                "masquerade =",
+                "maskerade =",
+                "unknown field `maskerade`",
+            ),
+            (
+                "client",
+                client,
+                "\"car-1\"",
+                "\"car 1\"",
+                "line 3: name is made of",
+            ),
+            (
+                "client",
+                client,
+                "key = \"car-1.key\"",
+                "",
+                "line 10: [tls] has either",
+            ),
+            (
+                "client",
+                client,
+                "wwan*",
+                "hawser*",
+                "line 23: \"hawser*\" is also the tunnel's own device",
+            ),
+            (
+                "client",
+                client,
+                "mtu_bytes = 1492",
+                "mtu_bytes = 100",
+                "line 27: mtu_bytes is 1280 to 9000",
+            ),
+            (
+                "client",
+                client,
+                "[\"198.51.100.1:14752\"]",
+                "[]",
+                "line 19: addresses has one address",
+            ),
+            (
+                "client",
+                client,
+                "198.51.100.1:14752",
+                "198.51.100.1",
+                "no address with its port, such as",
+            ),
+            (
+                "client",
+                client,
+                "[tunnel]",
+                "[tunnel]\nmtu_bytes = 1501",
+                "line 3: mtu_bytes is 1280, which",
+            ),
+            (
+                "client",
+                client,
+                "[tunnel]",
+                "[tunnel]\nkeep_s = 0",
+                "line 3: keep_s is 1 to 86400",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nkeep_s = 86401",
+                "line 1: keep_s is 1 to 86400",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\ndrain_s = 3601",
+                "line 1: drain_s is at most 3600",
+            ),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nmtu_bytes = 9000",
+                "line 1: mtu_bytes is 1280, which",
+            ),
             (
                 "client",
                 client,
@@ -338,7 +465,13 @@ mod tests {
                 "",
                 "line 3: bare leaves destinations out of kill_switch",
             ),
-            ("server", server, "[tunnel]", "[tunnel]\nmemory_mb = 1", "line 1: memory_mb is 16 to 1000000"),
+            (
+                "server",
+                server,
+                "[tunnel]",
+                "[tunnel]\nmemory_mb = 1",
+                "line 1: memory_mb is 16 to 1000000",
+            ),
             (
                 "server",
                 server,
@@ -346,8 +479,20 @@ mod tests {
                 "[tunnel]\nmost_connections = 0",
                 "most_connections is at least 1",
             ),
-            ("server", server, "\"10.77.0.0/16\"", "\"10.77.0.1/16\"", "10.77.0.1/16"),
-            ("server", server, "\"fd77::/64\"", "\"10.78.0.0/16\"", "line 1: addresses has a prefix"),
+            (
+                "server",
+                server,
+                "\"10.77.0.0/16\"",
+                "\"10.77.0.1/16\"",
+                "10.77.0.1/16",
+            ),
+            (
+                "server",
+                server,
+                "\"fd77::/64\"",
+                "\"10.78.0.0/16\"",
+                "line 1: addresses has a prefix",
+            ),
             (
                 "server",
                 server,
@@ -355,7 +500,13 @@ mod tests {
                 "10.77.0.1",
                 "line 12: 10.77.0.1 is none that a client can have",
             ),
-            ("server", server, "127.0.0.1:9478", "0.0.0.0:9478", "line 1: metrics is a loopback address"),
+            (
+                "server",
+                server,
+                "127.0.0.1:9478",
+                "0.0.0.0:9478",
+                "line 1: metrics is a loopback address",
+            ),
             (
                 "client",
                 client,
@@ -370,7 +521,13 @@ mod tests {
                 "[controller]\nurls = [\"https://a:1\"]\naddresses = [\"10.0.0.1:1\"]\n[coding]",
                 "[tls] has to name one's folder",
             ),
-            ("server", server, "\"xnc\"", "\"best\"", "there is no scheme `best`"),
+            (
+                "server",
+                server,
+                "\"xnc\"",
+                "\"best\"",
+                "there is no scheme `best`",
+            ),
         ] {
             let error = read(role, &text.replace(from, to)).unwrap_err();
             assert!(error.contains(expected), "{from} -> {to}: {error}");

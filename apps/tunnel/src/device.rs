@@ -90,13 +90,18 @@ impl Device {
     fn address(&self, (address, length): (IpAddr, u8)) -> String {
         // Duplicates of an address on a device without neighbours need not be looked for.
         let no_detection = if address.is_ipv6() { " nodad" } else { "" };
-        format!("address replace {address}/{length} dev {}{no_detection}\n", self.name())
+        format!(
+            "address replace {address}/{length} dev {}{no_detection}\n",
+            self.name()
+        )
     }
 
     /// Gives the device these addresses in place of those that it has.
     pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
         let of_family = |is_ipv4: bool| -> String {
-            let addresses = addresses.iter().filter(|(address, _)| address.is_ipv4() == is_ipv4);
+            let addresses = addresses
+                .iter()
+                .filter(|(address, _)| address.is_ipv4() == is_ipv4);
             addresses.map(|address| self.address(*address)).collect()
         };
         let mut configured = self.configured();
@@ -114,7 +119,10 @@ impl Device {
     /// Makes the device a server's: in a group, which rules of a firewall may name, and with a queue that is long enough
     /// for what one client gets not to crowd out what others get before it is read.
     pub(crate) fn serve(&self, group: u32) -> Result<()> {
-        ip(&format!("link set {} group {group} txqueuelen {SERVER_QUEUE}\n", self.name()))
+        ip(&format!(
+            "link set {} group {group} txqueuelen {SERVER_QUEUE}\n",
+            self.name()
+        ))
     }
 
     /// Limits the packets that the kernel hands over, which it tells senders of larger ones.
@@ -127,27 +135,37 @@ impl Device {
             batch += &configured.ipv6_addresses;
             batch += &configured.ipv6_routes;
         } else if took_ipv6 && !takes_ipv6 {
-            tracing::warn!(mtu, "no IPv6 inside: it needs packets of {LEAST_IPV6_MTU} bytes");
+            tracing::warn!(
+                mtu,
+                "no IPv6 inside: it needs packets of {LEAST_IPV6_MTU} bytes"
+            );
         }
         ip(&batch)
     }
 
     fn configured(&self) -> MutexGuard<'_, Configured> {
-        self.configured.lock().unwrap_or_else(PoisonError::into_inner)
+        self.configured
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Routes clients' addresses into the device, for packets of at most so many bytes, and takes away the routes to those
     /// of which nothing is said.
     pub(crate) fn route_clients(&self, changes: &[(IpAddr, Option<u16>)]) -> Result<()> {
         let line = |(address, mtu): &(IpAddr, Option<u16>)| {
-            let destination =
-                format!("{address}/{} dev {}", if address.is_ipv4() { 32 } else { 128 }, self.name());
+            let destination = format!(
+                "{address}/{} dev {}",
+                if address.is_ipv4() { 32 } else { 128 },
+                self.name()
+            );
             mtu.map_or(format!("route delete {destination}\n"), |mtu| {
                 format!("route replace {destination} mtu lock {mtu}\n")
             })
         };
         let (set, gone): (Vec<_>, Vec<_>) = changes.iter().partition(|(_, mtu)| mtu.is_some());
-        let batch = |changes: Vec<&(IpAddr, Option<u16>)>| changes.into_iter().map(line).collect::<String>();
+        let batch = |changes: Vec<&(IpAddr, Option<u16>)>| {
+            changes.into_iter().map(line).collect::<String>()
+        };
         // A route that is not there any more went with the device's addresses.
         let _ = ip_each(&batch(gone));
         ip_each(&batch(set))
@@ -160,12 +178,17 @@ impl Device {
         let (ipv4, ipv6): (Vec<&Prefix>, Vec<&Prefix>) =
             destinations.iter().partition(|prefix| prefix.is_ipv4());
         let ours = self.name();
-        configured.ipv6_routes =
-            ipv6.iter().map(|prefix| format!("route replace {prefix} dev {ours} metric 1\n")).collect();
+        configured.ipv6_routes = ipv6
+            .iter()
+            .map(|prefix| format!("route replace {prefix} dev {ours} metric 1\n"))
+            .collect();
         // No metric of IPv4 is less than the one that a route has by default, so it has to be put before that.
-        ipv4.iter().for_each(|prefix| self.unroute(&prefix.to_string()));
-        let mut batch: String =
-            ipv4.iter().map(|prefix| format!("route prepend {prefix} dev {ours}\n")).collect();
+        ipv4.iter()
+            .for_each(|prefix| self.unroute(&prefix.to_string()));
+        let mut batch: String = ipv4
+            .iter()
+            .map(|prefix| format!("route prepend {prefix} dev {ours}\n"))
+            .collect();
         if configured.takes_ipv6 {
             batch += &configured.ipv6_routes;
         }
@@ -248,15 +271,33 @@ fn ip_each(batch: &str) -> Result<()> {
 }
 
 /// Runs a tool of the distribution to its end; what it complains about becomes the error.
-pub(crate) fn run_with_input(program: &str, arguments: &[&str], package: &str, input: &str) -> Result<()> {
+pub(crate) fn run_with_input(
+    program: &str,
+    arguments: &[&str],
+    package: &str,
+    input: &str,
+) -> Result<()> {
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+    command
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped());
     let child = command.spawn();
-    let mut child = child.with_context(|| format!("cannot run `{program}`: is {package} installed?"))?;
+    let mut child =
+        child.with_context(|| format!("cannot run `{program}`: is {package} installed?"))?;
     // When the tool ends before it has read everything, it says itself why.
-    let _ = child.stdin.take().expect("stdin is piped").write_all(input.as_bytes());
+    let _ = child
+        .stdin
+        .take()
+        .expect("stdin is piped")
+        .write_all(input.as_bytes());
     let output = child.wait_with_output()?;
     let message = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "`{program}`: {}; it was told:\n{input}", message.trim());
+    ensure!(
+        output.status.success(),
+        "`{program}`: {}; it was told:\n{input}",
+        message.trim()
+    );
     Ok(())
 }

@@ -36,7 +36,8 @@ pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
             let _ = timeout(LOOK_ANYWAY, changes.next(SETTLE)).await;
             match look() {
                 Ok(found) => {
-                    sender.send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
+                    sender
+                        .send_if_modified(|known| std::mem::replace(known, found.clone()) != found);
                 }
                 Err(error) => warn!("{error:#}"),
             }
@@ -65,7 +66,10 @@ impl Networks {
             let others = entries.filter(|entry| entry.interface_name != tun);
             let networks = others.filter_map(|entry| {
                 let address = ip(entry.address.as_ref()?)?;
-                Some(Network { address, mask: ip(entry.netmask.as_ref()?)? })
+                Some(Network {
+                    address,
+                    mask: ip(entry.netmask.as_ref()?)?,
+                })
             });
             Ok(Networks(networks.collect()))
         })
@@ -75,7 +79,13 @@ impl Networks {
     pub(crate) fn of(networks: &[(&str, &str)]) -> Networks {
         let ip = |text: &str| text.parse().unwrap();
         Networks(
-            networks.iter().map(|(address, mask)| Network { address: ip(address), mask: ip(mask) }).collect(),
+            networks
+                .iter()
+                .map(|(address, mask)| Network {
+                    address: ip(address),
+                    mask: ip(mask),
+                })
+                .collect(),
         )
     }
 
@@ -113,6 +123,8 @@ impl Network {
 
 /// The address in what the kernel says.
 pub(crate) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
-    let ipv4 = address.as_sockaddr_in().map(|address| IpAddr::from(address.ip()));
+    let ipv4 = address
+        .as_sockaddr_in()
+        .map(|address| IpAddr::from(address.ip()));
     ipv4.or_else(|| address.as_sockaddr_in6().map(|address| address.ip().into()))
 }

@@ -87,7 +87,11 @@ pub(crate) enum Hello {
         path: PathNumber,
     },
     /// One more path of a session.
-    Join { session: SessionId, path: PathNumber, proof: String },
+    Join {
+        session: SessionId,
+        path: PathNumber,
+        proof: String,
+    },
 }
 
 /// A path's index, with what it is used for.
@@ -105,7 +109,10 @@ pub(crate) struct PathNumber {
 pub(crate) enum Answer {
     Opened(Box<Opened>),
     Joined,
-    Refused { reason: Refusal, explanation: String },
+    Refused {
+        reason: Refusal,
+        explanation: String,
+    },
 }
 
 /// A session that was opened.
@@ -164,16 +171,29 @@ impl Secret {
 
     /// What shows that the other end of `connection` is the one that opened the session.
     pub(crate) fn proof(&self, connection: &Connection, path: PathNumber) -> Result<String> {
-        let own = exported(connection, b"EXPORTER-hawser-tunnel-join", &[u8::from(path.index)])?;
+        let own = exported(
+            connection,
+            b"EXPORTER-hawser-tunnel-join",
+            &[u8::from(path.index)],
+        )?;
         // Two parts of fixed length, the secret first: a plain digest is as good as an HMAC here.
-        Ok(hex::encode(Sha256::new().chain_update(self.0).chain_update(own).finalize()))
+        Ok(hex::encode(
+            Sha256::new()
+                .chain_update(self.0)
+                .chain_update(own)
+                .finalize(),
+        ))
     }
 
     /// Whether `proof` is the right one. It takes as long for a wrong one, wherever that differs.
     pub(crate) fn accepts(&self, connection: &Connection, path: PathNumber, proof: &str) -> bool {
-        let Ok(expected) = self.proof(connection, path) else { return false };
-        let differences =
-            expected.bytes().zip(proof.bytes()).fold(0, |all, (one, other)| all | (one ^ other));
+        let Ok(expected) = self.proof(connection, path) else {
+            return false;
+        };
+        let differences = expected
+            .bytes()
+            .zip(proof.bytes())
+            .fold(0, |all, (one, other)| all | (one ^ other));
         expected.len() == proof.len() && differences == 0
     }
 }
@@ -199,9 +219,13 @@ pub(crate) async fn send_filling<T: Serialize>(
 ) -> Result<()> {
     let mut text = serde_json::to_vec(message)?;
     text.resize(text.len().max(udp_payload.min(MOST_BYTES).into()), b' ');
-    let length = u16::try_from(text.len()).ok().filter(|length| *length <= MOST_BYTES);
+    let length = u16::try_from(text.len())
+        .ok()
+        .filter(|length| *length <= MOST_BYTES);
     let length = length.context("a message that is too long")?;
-    stream.write_all(&[&length.to_be_bytes()[..], &text].concat()).await?;
+    stream
+        .write_all(&[&length.to_be_bytes()[..], &text].concat())
+        .await?;
     Ok(())
 }
 
@@ -210,7 +234,10 @@ pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut RecvStream) -> Res
     let mut length = [0; 2];
     stream.read_exact(&mut length).await?;
     let length = u16::from_be_bytes(length);
-    ensure!(length <= MOST_BYTES, "a message of {length} bytes: more than {MOST_BYTES} are not taken");
+    ensure!(
+        length <= MOST_BYTES,
+        "a message of {length} bytes: more than {MOST_BYTES} are not taken"
+    );
     let mut text = vec![0; length.into()];
     stream.read_exact(&mut text).await?;
     Ok(serde_json::from_slice(&text)?)

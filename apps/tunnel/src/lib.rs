@@ -74,7 +74,10 @@ pub fn run(args: &Args) -> Result<()> {
             match args {
                 ClientArgs { release: true, .. } => client::kill_switch::release(&config),
                 ClientArgs { close: true, .. } => client::kill_switch::close(&config),
-                ClientArgs { run: RunArgs { check: true, .. }, .. } => Ok(()),
+                ClientArgs {
+                    run: RunArgs { check: true, .. },
+                    ..
+                } => Ok(()),
                 _ => {
                     // Before anything else, because what comes next may fail.
                     let kill_switch = client::kill_switch::apply(&config)?;
@@ -84,7 +87,11 @@ pub fn run(args: &Args) -> Result<()> {
         }
         Command::Server(args) => {
             let config = ServerConfig::read(&args.config)?;
-            if args.check { Ok(()) } else { run_to_end(server::run(config)) }
+            if args.check {
+                Ok(())
+            } else {
+                run_to_end(server::run(config))
+            }
         }
         Command::Status(args) => status::run(args),
     }
@@ -92,7 +99,12 @@ pub fn run(args: &Args) -> Result<()> {
 
 fn run_to_end(work: impl Future<Output = Result<()>>) -> Result<()> {
     // The kernel has as much to do with each packet as the tunnel, and a packet that changes threads waits for them.
-    let threads = thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
+    let threads =
+        thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
-    runtime.worker_threads(threads).enable_all().build()?.block_on(work)
+    runtime
+        .worker_threads(threads)
+        .enable_all()
+        .build()?
+        .block_on(work)
 }

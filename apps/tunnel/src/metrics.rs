@@ -23,12 +23,15 @@ where
     F: Fn() -> S + Send + Sync + 'static,
     S: Future<Output = Status> + Send,
 {
-    let listener =
-        TcpListener::bind(address).await.with_context(|| format!("cannot serve metrics at {address}"))?;
+    let listener = TcpListener::bind(address)
+        .await
+        .with_context(|| format!("cannot serve metrics at {address}"))?;
     let (status, readers) = (Arc::new(status), Arc::new(Semaphore::new(READERS)));
     tokio::spawn(async move {
         loop {
-            let Ok(permit) = Arc::clone(&readers).acquire_owned().await else { return };
+            let Ok(permit) = Arc::clone(&readers).acquire_owned().await else {
+                return;
+            };
             // A connection that is gone before it is accepted, or no descriptor left: neither ends the metrics.
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -74,15 +77,27 @@ struct Page(String);
 
 impl Page {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP hawser_tunnel_{name} {help}\n# TYPE hawser_tunnel_{name} {kind}");
+        let _ = writeln!(
+            self.0,
+            "# HELP hawser_tunnel_{name} {help}\n# TYPE hawser_tunnel_{name} {kind}"
+        );
     }
 
     fn value(&mut self, name: &str, labels: &[(&str, &str)], value: impl Display) {
         let labels = labels.iter().map(|(label, text)| {
-            format!("{label}=\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n"))
+            format!(
+                "{label}=\"{}\"",
+                text.replace('\\', "\\\\")
+                    .replace('"', "\\\"")
+                    .replace('\n', "\\n")
+            )
         });
         let labels: Vec<_> = labels.collect();
-        let _ = writeln!(self.0, "hawser_tunnel_{name}{{{}}} {value}", labels.join(","));
+        let _ = writeln!(
+            self.0,
+            "hawser_tunnel_{name}{{{}}} {value}",
+            labels.join(",")
+        );
     }
 }
 
@@ -105,11 +120,19 @@ fn text(status: &Status) -> String {
         "Packets not passed on and connections not let in, by reason",
     );
     for (reason, count) in &status.not_passed_on {
-        page.value("not_passed_on_total", &[("peer", ""), ("reason", reason)], count);
+        page.value(
+            "not_passed_on_total",
+            &[("peer", ""), ("reason", reason)],
+            count,
+        );
     }
     for session in &status.sessions {
         for (reason, count) in &session.not_passed_on {
-            page.value("not_passed_on_total", &[("peer", &session.peer), ("reason", reason)], count);
+            page.value(
+                "not_passed_on_total",
+                &[("peer", &session.peer), ("reason", reason)],
+                count,
+            );
         }
     }
     page.0
@@ -118,23 +141,54 @@ fn text(status: &Status) -> String {
 fn session_metrics(page: &mut Page, status: &Status) {
     type Figure = fn(&crate::status::SessionStatus) -> f64;
     let families: [(&str, &str, &str, Figure); 8] = [
-        ("sent_bytes_total", "counter", "Bytes of packets taken for the other end", |s| s.sent_bytes as f64),
-        ("received_bytes_total", "counter", "Bytes of packets passed on", |s| s.received_bytes as f64),
-        ("sent_packets_total", "counter", "Packets taken for the other end", |s| s.sent_packets as f64),
-        ("received_packets_total", "counter", "Packets from the other end", |s| s.received_packets as f64),
-        ("recovered_packets_total", "counter", "Lost packets recovered from combinations", |s| {
-            s.recovered_packets as f64
-        }),
+        (
+            "sent_bytes_total",
+            "counter",
+            "Bytes of packets taken for the other end",
+            |s| s.sent_bytes as f64,
+        ),
+        (
+            "received_bytes_total",
+            "counter",
+            "Bytes of packets passed on",
+            |s| s.received_bytes as f64,
+        ),
+        (
+            "sent_packets_total",
+            "counter",
+            "Packets taken for the other end",
+            |s| s.sent_packets as f64,
+        ),
+        (
+            "received_packets_total",
+            "counter",
+            "Packets from the other end",
+            |s| s.received_packets as f64,
+        ),
+        (
+            "recovered_packets_total",
+            "counter",
+            "Lost packets recovered from combinations",
+            |s| s.recovered_packets as f64,
+        ),
         (
             "marked_packets_total",
             "counter",
             "Packets sent that were marked for their senders to send less",
             |s| s.marked_packets as f64,
         ),
-        ("redundancy_ratio", "gauge", "Sent besides first transmissions, as a share of these", |s| {
-            s.redundancy_ratio
-        }),
-        ("mtu_bytes", "gauge", "The largest packet that all paths carry", |s| s.mtu_bytes.into()),
+        (
+            "redundancy_ratio",
+            "gauge",
+            "Sent besides first transmissions, as a share of these",
+            |s| s.redundancy_ratio,
+        ),
+        (
+            "mtu_bytes",
+            "gauge",
+            "The largest packet that all paths carry",
+            |s| s.mtu_bytes.into(),
+        ),
     ];
     for (name, kind, help, figure) in families {
         page.family(name, kind, help);
@@ -147,28 +201,55 @@ fn session_metrics(page: &mut Page, status: &Status) {
 fn path_metrics(page: &mut Page, status: &Status) {
     type Figure = fn(&crate::status::PathStatus) -> f64;
     let families: [(&str, &str, &str, Figure); 7] = [
-        ("path_sent_bytes_total", "counter", "Bytes of datagrams sent over a path", |p| p.sent_bytes as f64),
-        ("path_received_bytes_total", "counter", "Bytes of datagrams received over a path", |p| {
-            p.received_bytes as f64
-        }),
-        ("path_lost_total", "counter", "Transmissions over a path that counted as lost", |p| p.lost as f64),
+        (
+            "path_sent_bytes_total",
+            "counter",
+            "Bytes of datagrams sent over a path",
+            |p| p.sent_bytes as f64,
+        ),
+        (
+            "path_received_bytes_total",
+            "counter",
+            "Bytes of datagrams received over a path",
+            |p| p.received_bytes as f64,
+        ),
+        (
+            "path_lost_total",
+            "counter",
+            "Transmissions over a path that counted as lost",
+            |p| p.lost as f64,
+        ),
         (
             "path_congestion_marks_total",
             "counter",
             "Acknowledgements of packets that the network marked",
             |p| p.congestion_marks as f64,
         ),
-        ("path_rtt_seconds", "gauge", "Smoothed round-trip time", |p| p.rtt_ms.unwrap_or(f64::NAN) / 1e3),
-        ("path_window_bytes", "gauge", "Congestion window", |p| p.window_bytes as f64),
-        ("path_unanswered_seconds", "gauge", "For how long nothing has been acknowledged", |p| {
-            p.unanswered_ms as f64 / 1e3
+        (
+            "path_rtt_seconds",
+            "gauge",
+            "Smoothed round-trip time",
+            |p| p.rtt_ms.unwrap_or(f64::NAN) / 1e3,
+        ),
+        ("path_window_bytes", "gauge", "Congestion window", |p| {
+            p.window_bytes as f64
         }),
+        (
+            "path_unanswered_seconds",
+            "gauge",
+            "For how long nothing has been acknowledged",
+            |p| p.unanswered_ms as f64 / 1e3,
+        ),
     ];
     for (name, kind, help, figure) in families {
         page.family(name, kind, help);
         for session in &status.sessions {
             for path in &session.paths {
-                page.value(name, &[("peer", &session.peer), ("path", &path.name)], figure(path));
+                page.value(
+                    name,
+                    &[("peer", &session.peer), ("path", &path.name)],
+                    figure(path),
+                );
             }
         }
     }

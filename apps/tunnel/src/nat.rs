@@ -17,27 +17,42 @@ pub(crate) struct Nat {
 impl Nat {
     /// For all packets that leave by a client's device.
     pub(crate) fn of_client(tun: &str) -> Result<Nat> {
-        Nat::set_up(tun, &postrouting(&format!("    oifname \"{tun}\" masquerade\n")))
+        Nat::set_up(
+            tun,
+            &postrouting(&format!("    oifname \"{tun}\" masquerade\n")),
+        )
     }
 
     /// For packets from `sources` that leave by any other device than a server's, and against those between that device
     /// and one of another server. A client has `most_connections` at once, if that is given.
-    pub(crate) fn of_server(tun: &str, sources: &[Prefix], most_connections: Option<u32>) -> Result<Nat> {
+    pub(crate) fn of_server(
+        tun: &str,
+        sources: &[Prefix],
+        most_connections: Option<u32>,
+    ) -> Result<Nat> {
         let forward = format!(
             "  chain forward {{\n    type filter hook forward priority filter;\n    \
              iifname \"{tun}\" oifgroup {SERVERS} counter drop\n    \
              iifgroup {SERVERS} oifname \"{tun}\" counter drop\n  }}\n"
         );
         let rules: String = sources.iter().map(|prefix| rule(tun, *prefix)).collect();
-        let nat = if sources.is_empty() { String::new() } else { postrouting(&rules) };
-        let bound = most_connections.map(|most| bound(tun, most)).unwrap_or_default();
+        let nat = if sources.is_empty() {
+            String::new()
+        } else {
+            postrouting(&rules)
+        };
+        let bound = most_connections
+            .map(|most| bound(tun, most))
+            .unwrap_or_default();
         Nat::set_up(tun, &(bound + &forward + &nat))
     }
 
     fn set_up(tun: &str, chains: &str) -> Result<Nat> {
         let table = Table::named(table_of(tun));
         table.make(chains.to_owned())?;
-        Ok(Nat { table: Arc::new(table) })
+        Ok(Nat {
+            table: Arc::new(table),
+        })
     }
 
     /// The table of nftables that holds the rules.
@@ -48,7 +63,10 @@ impl Nat {
 
 /// The name of the table for a device.
 pub(crate) fn table_of(tun: &str) -> String {
-    format!("hawser_{}", tun.replace(|c: char| !c.is_ascii_alphanumeric(), "_"))
+    format!(
+        "hawser_{}",
+        tun.replace(|c: char| !c.is_ascii_alphanumeric(), "_")
+    )
 }
 
 /// Refuses a client's new connections while it has `most` of them. Before NAT, so that what is refused takes no place.
@@ -89,7 +107,11 @@ fn rule(tun: &str, prefix: Prefix) -> String {
 /// Whether the kernel passes packets on; it is for the operator to decide that it does.
 pub(crate) fn check_forwarding(prefixes: &[Prefix]) -> Result<()> {
     for prefix in prefixes {
-        let key = if prefix.is_ipv4() { "net.ipv4.ip_forward" } else { "net.ipv6.conf.all.forwarding" };
+        let key = if prefix.is_ipv4() {
+            "net.ipv4.ip_forward"
+        } else {
+            "net.ipv6.conf.all.forwarding"
+        };
         // /proc/net and /proc/sys/net are those of the thread's namespace.
         let value = fs::read_to_string(format!("/proc/sys/{}", key.replace('.', "/")))
             .with_context(|| format!("cannot read {key}"))?;

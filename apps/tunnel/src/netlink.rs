@@ -33,7 +33,11 @@ impl Changes {
         let mut message = [0; 8192];
         // An overflow is a change, too.
         while !matches!(
-            recv(self.0.get_ref().as_raw_fd(), &mut message, MsgFlags::MSG_DONTWAIT),
+            recv(
+                self.0.get_ref().as_raw_fd(),
+                &mut message,
+                MsgFlags::MSG_DONTWAIT
+            ),
             Err(nix::Error::EAGAIN) | Ok(0)
         ) {}
         ready.clear_ready();

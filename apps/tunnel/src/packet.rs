@@ -34,22 +34,40 @@ pub(crate) struct Flows {
 
 impl Flows {
     pub(crate) fn new(borders: Borders) -> Flows {
-        Flows { hasher: RandomState::new(), streams: (borders == Borders::Rtp).then(Streams::default) }
+        Flows {
+            hasher: RandomState::new(),
+            streams: (borders == Borders::Rtp).then(Streams::default),
+        }
     }
 
     /// What is known of a packet that is to be sent.
     pub(crate) fn hint(&mut self, now: Instant, packet: &[u8]) -> Hint {
-        let Some(Transport { protocol, start }) = transport(packet) else { return Hint::default() };
-        let addresses = if packet[0] >> 4 == 4 { &packet[12..20] } else { &packet[8..40] };
-        let transport =
-            start.filter(|_| HAVE_PORTS.contains(&protocol)).and_then(|start| packet.get(start..));
+        let Some(Transport { protocol, start }) = transport(packet) else {
+            return Hint::default();
+        };
+        let addresses = if packet[0] >> 4 == 4 {
+            &packet[12..20]
+        } else {
+            &packet[8..40]
+        };
+        let transport = start
+            .filter(|_| HAVE_PORTS.contains(&protocol))
+            .and_then(|start| packet.get(start..));
         let ports = transport.and_then(|transport| transport.first_chunk::<4>());
         let flow_hash = self.hasher.hash_one((addresses, protocol, ports));
-        let payload = transport.filter(|_| protocol == UDP).and_then(|transport| transport.get(8..));
+        let payload = transport
+            .filter(|_| protocol == UDP)
+            .and_then(|transport| transport.get(8..));
         let border = self.streams.as_mut().zip(payload);
-        let border = border.is_some_and(|(streams, payload)| streams.ends_frame(now, flow_hash, payload));
+        let border =
+            border.is_some_and(|(streams, payload)| streams.ends_frame(now, flow_hash, payload));
         let class = ip::traffic_class(packet).unwrap_or_default();
-        Hint { border, flow_hash, urgent: class >> 2 >= FIRST_URGENT, ecn: class & ip::ECN_MASK != 0 }
+        Hint {
+            border,
+            flow_hash,
+            urgent: class >> 2 >= FIRST_URGENT,
+            ecn: class & ip::ECN_MASK != 0,
+        }
     }
 }
 
@@ -87,23 +105,34 @@ fn transport(packet: &[u8]) -> Option<Transport> {
         4 if packet.len() >= 20 => {
             let is_fragment = packet[6] & 0x3f != 0 || packet[7] != 0;
             let start = (!is_fragment).then_some(usize::from(packet[0] & 0xf) * 4);
-            Some(Transport { protocol: packet[9], start })
+            Some(Transport {
+                protocol: packet[9],
+                start,
+            })
         }
         6 if packet.len() >= 40 => {
             let (mut protocol, mut start) = (packet[6], 40);
             for _ in 0..MOST_HEADERS {
                 let is_option = OPTIONS.contains(&protocol);
-                let Some(header) = packet.get(start..start + 8).filter(|_| is_option || protocol == FRAGMENT)
+                let Some(header) = packet
+                    .get(start..start + 8)
+                    .filter(|_| is_option || protocol == FRAGMENT)
                 else {
                     break;
                 };
                 protocol = header[0];
                 if !is_option {
-                    return Some(Transport { protocol, start: None });
+                    return Some(Transport {
+                        protocol,
+                        start: None,
+                    });
                 }
                 start += 8 * (usize::from(header[1]) + 1);
             }
-            Some(Transport { protocol, start: Some(start) })
+            Some(Transport {
+                protocol,
+                start: Some(start),
+            })
         }
         _ => None,
     }
@@ -114,7 +143,9 @@ mod tests {
     use super::*;
 
     fn udp(source: u8, payload: &[u8]) -> Vec<u8> {
-        let mut packet = vec![0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, source, 10, 0, 0, 2];
+        let mut packet = vec![
+            0x45, 0, 0, 0, 0, 0, 0, 0, 64, UDP, 0, 0, 10, 0, 0, source, 10, 0, 0, 2,
+        ];
         packet.extend([0x10, 0, 0x20, 0, 0, 0, 0, 0]);
         packet.extend(payload);
         packet
@@ -162,15 +193,26 @@ mod tests {
         let ports = |last: u8| [0x10, 0, 0x20, last, 0, 0, 0, 0];
         assert_ne!(hash(&ipv6(UDP, &ports(1))), hash(&ipv6(UDP, &ports(2))));
         assert_ne!(hash(&ipv6(UDP, &ports(1))), hash(&ipv6(6, &ports(1))));
-        let behind_options = |last: u8| ipv6(0, &[&[UDP, 0, 0, 0, 0, 0, 0, 0][..], &ports(last)].concat());
+        let behind_options =
+            |last: u8| ipv6(0, &[&[UDP, 0, 0, 0, 0, 0, 0, 0][..], &ports(last)].concat());
         assert_ne!(hash(&behind_options(1)), hash(&behind_options(2)));
         let echo = |number: u8| ipv6(58, &[128, 0, 0, 0, 0, 1, 0, number]);
         assert_eq!(hash(&echo(1)), hash(&echo(2)), "by their addresses");
         let mut labelled = ipv6(UDP, &ports(1));
         labelled[3] = 7;
-        assert_eq!(hash(&labelled), hash(&ipv6(UDP, &ports(1))), "whatever the flow label says");
-        let other = Flows::new(Borders::None).hint(Instant::ZERO, &udp(1, &[])).flow_hash;
-        assert_ne!(hash(&udp(1, &[])), other, "nobody outside can tell which flows share a queue");
+        assert_eq!(
+            hash(&labelled),
+            hash(&ipv6(UDP, &ports(1))),
+            "whatever the flow label says"
+        );
+        let other = Flows::new(Borders::None)
+            .hint(Instant::ZERO, &udp(1, &[]))
+            .flow_hash;
+        assert_ne!(
+            hash(&udp(1, &[])),
+            other,
+            "nobody outside can tell which flows share a queue"
+        );
     }
 
     #[test]
@@ -185,7 +227,8 @@ mod tests {
         let mut later = fragment(0, 3, &[]);
         later[20..24].fill(0xee);
         assert_eq!(hash(&fragment(0x20, 0, &[])), hash(&later));
-        let of_ipv6 = |offset: u8, port: u8| ipv6(44, &[UDP, 0, 0, offset, 0, 0, 0, 1, port, 0, 0, 0]);
+        let of_ipv6 =
+            |offset: u8, port: u8| ipv6(44, &[UDP, 0, 0, offset, 0, 0, 0, 1, port, 0, 0, 0]);
         assert_eq!(hash(&of_ipv6(1, 1)), hash(&of_ipv6(8, 2)));
     }
 
@@ -196,14 +239,29 @@ mod tests {
             let hint = flows.hint(Instant::ZERO, packet);
             (hint.urgent, hint.ecn)
         };
-        for (dscp, urgent) in [(0, false), (34, false), (39, false), (40, true), (46, true), (48, true)] {
+        for (dscp, urgent) in [
+            (0, false),
+            (34, false),
+            (39, false),
+            (40, true),
+            (46, true),
+            (48, true),
+        ] {
             for ecn in 0..4 {
                 let mut packet = udp(1, &[]);
                 packet[1] = dscp << 2 | ecn;
-                assert_eq!(of(&packet), (urgent, ecn > 0), "DSCP {dscp}, ECN {ecn} over IPv4");
+                assert_eq!(
+                    of(&packet),
+                    (urgent, ecn > 0),
+                    "DSCP {dscp}, ECN {ecn} over IPv4"
+                );
                 let mut packet = vec![0; 40];
                 (packet[0], packet[1]) = (0x60 | dscp >> 2, dscp << 6 | ecn << 4 | 0xf);
-                assert_eq!(of(&packet), (urgent, ecn > 0), "DSCP {dscp}, ECN {ecn} over IPv6");
+                assert_eq!(
+                    of(&packet),
+                    (urgent, ecn > 0),
+                    "DSCP {dscp}, ECN {ecn} over IPv6"
+                );
             }
         }
     }
@@ -212,8 +270,15 @@ mod tests {
     fn the_marker_of_rtp_ends_a_frame() {
         let ends = |borders| {
             let mut flows = Flows::new(borders);
-            let rtp = |number: u8| udp(1, &[0x80, 0x80 | 96, 0, number, 0, 0, 0, number, 0, 0, 0, 1]);
-            (0..20).filter(|number| flows.hint(Instant::ZERO, &rtp(*number)).border).count()
+            let rtp = |number: u8| {
+                udp(
+                    1,
+                    &[0x80, 0x80 | 96, 0, number, 0, 0, 0, number, 0, 0, 0, 1],
+                )
+            };
+            (0..20)
+                .filter(|number| flows.hint(Instant::ZERO, &rtp(*number)).border)
+                .count()
         };
         assert_eq!(ends(Borders::Rtp), 13);
         assert_eq!(ends(Borders::None), 0);

@@ -54,12 +54,19 @@ pub(crate) const DATAGRAM_BUFFER: ByteSize = ByteSize(4 << 20);
 
 /// Bytes of UDP payload that fit an outer packet, and not more than the largest inner packet needs.
 pub(crate) fn udp_payload(outer_mtu: u16, remote: IpAddr, inner_mtu: u16) -> u16 {
-    outer_mtu.saturating_sub(headers(remote)).min(inner_mtu + AROUND_PACKET).max(LEAST_UDP_PAYLOAD)
+    outer_mtu
+        .saturating_sub(headers(remote))
+        .min(inner_mtu + AROUND_PACKET)
+        .max(LEAST_UDP_PAYLOAD)
 }
 
 /// Bytes of IP and UDP around a payload.
 pub(crate) fn headers(remote: IpAddr) -> u16 {
-    if remote.to_canonical().is_ipv4() { 28 } else { 48 }
+    if remote.to_canonical().is_ipv4() {
+        28
+    } else {
+        48
+    }
 }
 
 /// The parameters of one connection, with its live figures.
@@ -75,21 +82,33 @@ pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<Transp
     let mut config = transport.config(Congestion::bbr(Arc::clone(live), seed))?;
     // One stream, on which the session is joined.
     config.max_concurrent_bidi_streams(1u8.into());
-    config.stream_receive_window(STREAM_RECEIVE_WINDOW.into()).receive_window(STREAM_RECEIVE_WINDOW.into());
-    config.send_window(STREAM_SEND_WINDOW.into()).datagram_receive_buffer_size(Some(RECEIVE_BUFFER));
+    config
+        .stream_receive_window(STREAM_RECEIVE_WINDOW.into())
+        .receive_window(STREAM_RECEIVE_WINDOW.into());
+    config
+        .send_window(STREAM_SEND_WINDOW.into())
+        .datagram_receive_buffer_size(Some(RECEIVE_BUFFER));
     Ok(Arc::new(config))
 }
 
 /// The parameters of a socket's connections. Peers may send payloads of up to `udp_payload` bytes.
 pub(crate) fn endpoint(id_bytes: usize, udp_payload: u16) -> Result<EndpointConfig> {
     let mut config = EndpointConfig::default();
-    config.cid_generator(Arc::new(move || Box::new(RandomConnectionIdGenerator::new(id_bytes))));
-    config.max_udp_payload_size(udp_payload).context("a UDP payload that QUIC does not allow")?;
+    config.cid_generator(Arc::new(move || {
+        Box::new(RandomConnectionIdGenerator::new(id_bytes))
+    }));
+    config
+        .max_udp_payload_size(udp_payload)
+        .context("a UDP payload that QUIC does not allow")?;
     Ok(config)
 }
 
 /// A socket of a client's uplink. `mark` is that of its packets, by which the kernel's rules know them.
-pub(crate) fn uplink_socket(address: SocketAddr, interface: &str, mark: Option<u32>) -> Result<UdpSocket> {
+pub(crate) fn uplink_socket(
+    address: SocketAddr,
+    interface: &str,
+    mark: Option<u32>,
+) -> Result<UdpSocket> {
     let socket = socket(address, Some(interface))?;
     if let Some(mark) = mark {
         setsockopt(&socket, Mark, &mark).context("cannot mark packets: CAP_NET_ADMIN is needed")?;
@@ -100,7 +119,11 @@ pub(crate) fn uplink_socket(address: SocketAddr, interface: &str, mark: Option<u
 /// A socket at `address`, which uses `interface` alone if one is given.
 pub(crate) fn socket(address: SocketAddr, interface: Option<&str>) -> Result<UdpSocket> {
     let open = || {
-        let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM,
+            Some(Protocol::UDP),
+        )?;
         if let Some(interface) = interface {
             socket.bind_device(Some(interface.as_bytes()))?;
         }

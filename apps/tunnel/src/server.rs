@@ -81,14 +81,22 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let strays = Arc::new(Strays::default());
     let registry = Arc::new(Registry::new(&config));
     let networks = Networks::watch(&config.common.interface)?;
-    let device = Device::create(&config.common.interface, config.common.mtu, &registry.own_addresses())?;
+    let device = Device::create(
+        &config.common.interface,
+        config.common.mtu,
+        &registry.own_addresses(),
+    )?;
     device.serve(SERVERS)?;
     let nat = set_up_rules(&config)?;
     let tables: Vec<_> = nat.iter().map(Nat::table).collect();
     tables::keep(tables.clone())?;
     let mut endpoints = Vec::new();
     for address in &config.listen {
-        let payload = udp_payload(config.outer_mtu, Ipv4Addr::UNSPECIFIED.into(), config.common.mtu);
+        let payload = udp_payload(
+            config.outer_mtu,
+            Ipv4Addr::UNSPECIFIED.into(),
+            config.common.mtu,
+        );
         let config = endpoint(SERVER_ID_BYTES, payload)?;
         endpoints.push(strays.endpoint(config, tls.clone(), socket(*address, None)?)?);
     }
@@ -97,7 +105,11 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     let routes = Arc::new(Routes::default());
     let device = Arc::new(device);
     std::thread::spawn({
-        let (routes, device, registry) = (Arc::clone(&routes), Arc::clone(&device), Arc::clone(&registry));
+        let (routes, device, registry) = (
+            Arc::clone(&routes),
+            Arc::clone(&device),
+            Arc::clone(&registry),
+        );
         move || routes.apply(&device, &registry)
     });
     let listed = config.listed.clone();
@@ -121,7 +133,12 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     for endpoint in &endpoints {
         info!(address = %endpoint.local_addr()?, "waiting for clients");
         let (server, places) = (Arc::clone(&server), Arc::clone(&places));
-        tokio::spawn(connection::accept(server, endpoint.clone(), places, quic.subscribe()));
+        tokio::spawn(connection::accept(
+            server,
+            endpoint.clone(),
+            places,
+            quic.subscribe(),
+        ));
     }
     tokio::spawn(dispatch(Arc::clone(&server)));
     if let (Some(guests), Some(listed)) = (guests, listed) {
@@ -149,16 +166,20 @@ fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
     let tun = &config.common.interface;
     if config.nat {
         let with = |most| Nat::of_server(tun, &config.prefixes, most);
-        return with(Some(config.most_connections)).map(Some).or_else(|error| {
-            let nat = with(None).context("source NAT")?;
-            warn!("one client's connections may fill the table of all: {error:#}");
-            Ok(Some(nat))
-        });
+        return with(Some(config.most_connections))
+            .map(Some)
+            .or_else(|error| {
+                let nat = with(None).context("source NAT")?;
+                warn!("one client's connections may fill the table of all: {error:#}");
+                Ok(Some(nat))
+            });
     }
     match Nat::of_server(tun, &[], None) {
         Ok(nat) => Ok(Some(nat)),
         Err(error) => {
-            warn!("clients of other servers on this machine are not kept away from this one's: {error:#}");
+            warn!(
+                "clients of other servers on this machine are not kept away from this one's: {error:#}"
+            );
             Ok(None)
         }
     }
@@ -170,7 +191,10 @@ async fn serve(
     mut status_file: StatusFile,
     quic: &watch::Sender<noq::ServerConfig>,
 ) -> Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    let (mut interrupt, mut terminate) = (
+        signal(SignalKind::interrupt())?,
+        signal(SignalKind::terminate())?,
+    );
     let mut hangup = signal(SignalKind::hangup())?;
     let mut tick = interval(STATUS_EVERY);
     let (mut due, mut took) = (None, Duration::ZERO);
@@ -251,13 +275,23 @@ impl Server {
     async fn status(&self) -> Status {
         let mut status = Status::new(&self.config.common, "server");
         status.draining = *self.draining.borrow();
-        status.addresses = self.registry.own_addresses().into_iter().map(|(address, _)| address).collect();
+        status.addresses = self
+            .registry
+            .own_addresses()
+            .into_iter()
+            .map(|(address, _)| address)
+            .collect();
         status.kept_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         status.not_passed_on = self.registry.counted();
         status.not_passed_on.extend(self.device.counted());
         status.not_passed_on.extend(self.strays.counted());
-        let mut reports: JoinSet<_> = self.registry.sessions().into_iter().map(status_of).collect();
+        let mut reports: JoinSet<_> = self
+            .registry
+            .sessions()
+            .into_iter()
+            .map(status_of)
+            .collect();
         // Whoever does not answer in time is left out this time.
         let all = async {
             while let Some(answer) = reports.join_next().await {
@@ -265,7 +299,9 @@ impl Server {
             }
         };
         let _ = timeout(REPORTING, all).await;
-        status.sessions.sort_by(|one, other| one.peer.cmp(&other.peer));
+        status
+            .sessions
+            .sort_by(|one, other| one.peer.cmp(&other.peer));
         status
     }
 }

@@ -155,9 +155,21 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
         flows: Flows::new(settings.borders),
         settings,
     };
-    let told = Told { commands: orders, questions, stop: stop.subscribe() };
+    let told = Told {
+        commands: orders,
+        questions,
+        stop: stop.subscribe(),
+    };
     let task = tokio::spawn(session.run(packet_batches, datagram_batches, told));
-    (Handle { packets, commands, reports, stop }, task)
+    (
+        Handle {
+            packets,
+            commands,
+            reports,
+            stop,
+        },
+        task,
+    )
 }
 
 /// Where a session hears what it is told.
@@ -194,11 +206,16 @@ impl Session {
             }
             let now = time::now();
             // Neither direction waits for the other one to have nothing to do.
-            received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
-            received.drain(..).for_each(|batch| self.take_datagrams(now, batch));
+            received
+                .extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
+            received
+                .drain(..)
+                .for_each(|batch| self.take_datagrams(now, batch));
             // Packets wait where flows are told apart, and not in line before that.
             taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKETS));
-            taken.drain(..).for_each(|packet| self.take_packet(now, packet));
+            taken
+                .drain(..)
+                .for_each(|packet| self.take_packet(now, packet));
             self.drive(now);
             self.claim(packets.len(), datagrams.len());
             if self.is_abandoned(now) {
@@ -212,7 +229,10 @@ impl Session {
         match command {
             Command::Add(number, link) => self.add(now, number, link),
             Command::Remove(id, connection) => {
-                if self.paths[id.index()].as_ref().is_some_and(|path| path.is(connection)) {
+                if self.paths[id.index()]
+                    .as_ref()
+                    .is_some_and(|path| path.is(connection))
+                {
                     self.remove(now, id, None);
                 }
             }
@@ -233,7 +253,9 @@ impl Session {
     }
 
     fn remove(&mut self, now: Instant, id: PathId, code: Option<CloseCode>) {
-        let Some(path) = self.paths[id.index()].take() else { return };
+        let Some(path) = self.paths[id.index()].take() else {
+            return;
+        };
         path.end(code);
         self.endpoint.remove_path(now, id);
         if self.paths.iter().all(Option::is_none) {
@@ -243,7 +265,9 @@ impl Session {
     }
 
     fn set_standby(&mut self, now: Instant, id: PathId, standby: bool) {
-        let Some(path) = &mut self.paths[id.index()] else { return };
+        let Some(path) = &mut self.paths[id.index()] else {
+            return;
+        };
         if std::mem::replace(&mut path.standby, standby) != standby {
             if let Some(tell) = &path.link.standby {
                 tell.send_replace(standby);
@@ -257,7 +281,9 @@ impl Session {
 
     /// Tells whoever sets the device's or the route's MTU what fits all paths.
     fn update_mtu(&mut self) {
-        let Some(fits) = self.paths.iter().flatten().map(Path::largest_packet).min() else { return };
+        let Some(fits) = self.paths.iter().flatten().map(Path::largest_packet).min() else {
+            return;
+        };
         let mtu = fits.min(self.settings.mtu);
         if std::mem::replace(&mut self.mtu, mtu) != mtu {
             (self.settings.mtu_changed)(mtu);
@@ -274,7 +300,8 @@ impl Session {
         packets.close();
         datagrams.close();
         let packets = std::iter::from_fn(|| packets.try_recv().ok()).map(|_| 1);
-        let datagrams = std::iter::from_fn(|| datagrams.try_recv().ok()).map(|batch| batch.datagrams.len());
+        let datagrams =
+            std::iter::from_fn(|| datagrams.try_recv().ok()).map(|batch| batch.datagrams.len());
         let waiting = packets.chain(datagrams).sum::<usize>() + self.endpoint.waiting();
         self.settings.device.count_ended(waiting);
         for path in self.paths.into_iter().flatten() {
@@ -283,14 +310,20 @@ impl Session {
     }
 
     fn is_abandoned(&self, now: Instant) -> bool {
-        self.without_path_since.is_some_and(|since| now.saturating_since(since) >= self.settings.keep)
+        self.without_path_since
+            .is_some_and(|since| now.saturating_since(since) >= self.settings.keep)
     }
 
     fn deadline(&mut self) -> Option<Instant> {
-        let abandoned = self.without_path_since.map(|since| since + self.settings.keep);
+        let abandoned = self
+            .without_path_since
+            .map(|since| since + self.settings.keep);
         let has_path = abandoned.is_none();
         let paced = (has_path && self.endpoint.waiting() > 0).then(|| time::now() + PACED);
-        [self.endpoint.poll_timeout(), abandoned, paced].into_iter().flatten().min()
+        [self.endpoint.poll_timeout(), abandoned, paced]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Says what is kept here, and what waits before this and behind it.
@@ -298,7 +331,9 @@ impl Session {
         let channels = (packets + batches * BATCH) as u64 * u64::from(self.settings.mtu);
         let unread: u64 = self.paths.iter().flatten().map(Path::unread_bytes).sum();
         let kept = self.endpoint.memory().0 + channels + self.queued_bytes;
-        self.settings.claim.set(kept, self.paths.iter().flatten().count(), unread);
+        self.settings
+            .claim
+            .set(kept, self.paths.iter().flatten().count(), unread);
     }
 
     fn take_packet(&mut self, now: Instant, packet: Vec<u8>) {
@@ -315,7 +350,9 @@ impl Session {
     }
 
     fn take_datagrams(&mut self, now: Instant, batch: Datagrams) {
-        let path = self.paths[batch.path.index()].as_mut().filter(|path| path.is(batch.connection));
+        let path = self.paths[batch.path.index()]
+            .as_mut()
+            .filter(|path| path.is(batch.connection));
         let Some(path) = path else {
             self.dropped.path_ended += batch.datagrams.len() as u64;
             return;
@@ -328,7 +365,9 @@ impl Session {
                 continue;
             }
             // What is refused is counted by the endpoint.
-            let _ = self.endpoint.handle_datagram(now, batch.path, datagram, Ecn::Unknown);
+            let _ = self
+                .endpoint
+                .handle_datagram(now, batch.path, datagram, Ecn::Unknown);
         }
     }
 
@@ -349,7 +388,9 @@ impl Session {
 
     fn admits(&mut self, packet: &[u8]) -> bool {
         let outcome = self.settings.admission.check(packet);
-        outcome.inspect_err(|why| self.dropped.closed[*why as usize] += 1).is_ok()
+        outcome
+            .inspect_err(|why| self.dropped.closed[*why as usize] += 1)
+            .is_ok()
     }
 
     /// Does what is due, and hands the connections what their windows take.
@@ -365,7 +406,9 @@ impl Session {
             self.endpoint.update_path(now, path.id, state);
         }
         for _ in 0..MOST_TRANSMITS {
-            let Some(transmit) = self.endpoint.poll_transmit(now) else { break };
+            let Some(transmit) = self.endpoint.poll_transmit(now) else {
+                break;
+            };
             if let Some(path) = &mut self.paths[transmit.path.index()] {
                 path.outgoing.push(Bytes::from(transmit.datagram));
             }

@@ -144,14 +144,19 @@ pub struct UplinkStatus {
 impl UplinkStatus {
     pub(crate) fn missing(name: &str) -> UplinkStatus {
         let state = "there is no such interface, or it is down or has no address".to_owned();
-        UplinkStatus { name: name.to_owned(), state, month_bytes: None }
+        UplinkStatus {
+            name: name.to_owned(),
+            state,
+            month_bytes: None,
+        }
     }
 }
 
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
+        let text =
+            fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
         serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
     }
 
@@ -181,11 +186,14 @@ impl Status {
             let same = |other: &&SessionStatus| {
                 (&other.peer, other.since_unix_ms) == (&session.peer, session.since_unix_ms)
             };
-            let Some(before) = earlier.sessions.iter().find(same) else { continue };
+            let Some(before) = earlier.sessions.iter().find(same) else {
+                continue;
+            };
             session.sent_mbps = mbps(session.sent_bytes, before.sent_bytes);
             session.received_mbps = mbps(session.received_bytes, before.received_bytes);
             for path in &mut session.paths {
-                let Some(before) = before.paths.iter().find(|before| before.name == path.name) else {
+                let Some(before) = before.paths.iter().find(|before| before.name == path.name)
+                else {
                     continue;
                 };
                 path.sent_mbps = mbps(path.sent_bytes, before.sent_bytes);
@@ -199,9 +207,25 @@ impl Status {
 }
 
 impl SessionStatus {
-    pub(crate) fn new(peer: &str, addresses: &[IpAddr], since: SystemTime, report: Report) -> SessionStatus {
-        let Report { paths, stats, dropped, sent_bytes, received_bytes, mtu, waiting: _ } = report;
-        let refused = Refused::ALL.iter().zip(stats.refused).map(|(reason, count)| (reason.name(), count));
+    pub(crate) fn new(
+        peer: &str,
+        addresses: &[IpAddr],
+        since: SystemTime,
+        report: Report,
+    ) -> SessionStatus {
+        let Report {
+            paths,
+            stats,
+            dropped,
+            sent_bytes,
+            received_bytes,
+            mtu,
+            waiting: _,
+        } = report;
+        let refused = Refused::ALL
+            .iter()
+            .zip(stats.refused)
+            .map(|(reason, count)| (reason.name(), count));
         let others = [
             ("path_ended", dropped.path_ended),
             ("memory", dropped.memory),
@@ -212,8 +236,14 @@ impl SessionStatus {
             ("unsolved", stats.receiver.unsolved),
             ("garbled", stats.receiver.garbled),
         ];
-        let closed = Closed::ALL.iter().zip(dropped.closed).map(|(reason, count)| (reason.name(), count));
-        let counted = refused.chain(closed).chain(others).filter(|(_, count)| *count > 0);
+        let closed = Closed::ALL
+            .iter()
+            .zip(dropped.closed)
+            .map(|(reason, count)| (reason.name(), count));
+        let counted = refused
+            .chain(closed)
+            .chain(others)
+            .filter(|(_, count)| *count > 0);
         SessionStatus {
             peer: peer.to_owned(),
             addresses: addresses.to_vec(),
@@ -229,8 +259,13 @@ impl SessionStatus {
             redundancy_ratio: stats.sender.redundancy(),
             sent_mbps: 0.0,
             received_mbps: 0.0,
-            paths: paths.into_iter().map(|path| PathStatus::new(path, &stats)).collect(),
-            not_passed_on: counted.map(|(reason, count)| (reason.to_owned(), count)).collect(),
+            paths: paths
+                .into_iter()
+                .map(|path| PathStatus::new(path, &stats))
+                .collect(),
+            not_passed_on: counted
+                .map(|(reason, count)| (reason.to_owned(), count))
+                .collect(),
         }
     }
 }
@@ -242,7 +277,17 @@ impl PathStatus {
     }
 
     fn new(path: PathReport, stats: &hawser_xnc::Stats) -> PathStatus {
-        let PathReport { name, index, remote, cost, standby, figures, sent_bytes, received_bytes, .. } = path;
+        let PathReport {
+            name,
+            index,
+            remote,
+            cost,
+            standby,
+            figures,
+            sent_bytes,
+            received_bytes,
+            ..
+        } = path;
         let ms = |time: Duration| time.as_secs_f64() * 1e3;
         let counted = &stats.sender.paths[index];
         PathStatus {
@@ -277,7 +322,11 @@ pub(crate) struct StatusFile {
 
 impl StatusFile {
     pub(crate) fn at(path: PathBuf) -> StatusFile {
-        StatusFile { path, last: None, fails: false }
+        StatusFile {
+            path,
+            last: None,
+            fails: false,
+        }
     }
 
     /// Writes the status with the rates since the last one, and returns it. That it cannot be written is said once.
@@ -287,7 +336,9 @@ impl StatusFile {
         }
         let outcome = self.replace(&status);
         match &outcome {
-            Ok(()) if self.fails => info!("the status {} can be written again", self.path.display()),
+            Ok(()) if self.fails => {
+                info!("the status {} can be written again", self.path.display())
+            }
             Err(error) if !self.fails => error!("no status from now on: {error:#}"),
             _ => {}
         }
@@ -298,7 +349,8 @@ impl StatusFile {
 
     fn replace(&self, status: &Status) -> Result<()> {
         let folder = self.path.parent().unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         file::replace(&self.path, &serde_json::to_vec_pretty(status)?, 0o666)
             .with_context(|| format!("cannot write {}", self.path.display()))
     }

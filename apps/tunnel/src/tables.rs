@@ -50,7 +50,12 @@ struct Made {
 impl Table {
     /// One that has not been made.
     pub(crate) fn named(name: String) -> Table {
-        Table { name, made: Mutex::new(None), restored: AtomicU64::new(0), unlisted: AtomicBool::new(false) }
+        Table {
+            name,
+            made: Mutex::new(None),
+            restored: AtomicU64::new(0),
+            unlisted: AtomicBool::new(false),
+        }
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -61,7 +66,12 @@ impl Table {
     pub(crate) fn make(&self, contents: String) -> Result<()> {
         let mut made = self.made();
         replace(&self.name, &contents)?;
-        *made = Some(Made { listed: self.listed(), contents, restored_at: None, failure: None });
+        *made = Some(Made {
+            listed: self.listed(),
+            contents,
+            restored_at: None,
+            failure: None,
+        });
         Ok(())
     }
 
@@ -80,7 +90,9 @@ impl Table {
     /// Makes it again unless it is as it was made. Returns when to look again at the latest.
     fn look(&self) -> Duration {
         let mut made = self.made();
-        let Some(made) = &mut *made else { return LOOK_ANYWAY };
+        let Some(made) = &mut *made else {
+            return LOOK_ANYWAY;
+        };
         match self.restore(made) {
             Ok(look_again) => {
                 made.failure = None;
@@ -104,7 +116,10 @@ impl Table {
         if self.is_as_made(made.listed.as_deref())? {
             return Ok(LOOK_ANYWAY);
         }
-        if let Some(wait) = made.restored_at.and_then(|at| RESTORE_PAUSE.checked_sub(at.elapsed())) {
+        if let Some(wait) = made
+            .restored_at
+            .and_then(|at| RESTORE_PAUSE.checked_sub(at.elapsed()))
+        {
             return Ok(wait);
         }
         replace(&self.name, &made.contents)?;
@@ -120,7 +135,9 @@ impl Table {
 
     /// Whether it is as it was made, or at least there where nftables did not show it.
     fn is_as_made(&self, listed: Option<&str>) -> Result<bool> {
-        let Some(listed) = listed else { return is_there(&self.name) };
+        let Some(listed) = listed else {
+            return is_there(&self.name);
+        };
         match list(&self.name) {
             Ok(now) => Ok(now == listed),
             Err(error) => match is_there(&self.name)? {
@@ -160,9 +177,16 @@ pub(crate) fn keep(tables: Vec<Arc<Table>>) -> Result<()> {
         loop {
             // First of all: changes from before the subscription are not heard of.
             let kept = tables.clone();
-            let look = move || kept.iter().map(|table| table.look()).min().unwrap_or(LOOK_ANYWAY);
+            let look = move || {
+                kept.iter()
+                    .map(|table| table.look())
+                    .min()
+                    .unwrap_or(LOOK_ANYWAY)
+            };
             // It fails when the program ends.
-            let Ok(look_again) = spawn_blocking(look).await else { return };
+            let Ok(look_again) = spawn_blocking(look).await else {
+                return;
+            };
             sleep(PAUSE).await;
             // That nothing was heard is as good a reason to look as that something was.
             let _ = timeout(look_again, changes.next(Duration::ZERO)).await;
@@ -192,13 +216,23 @@ fn list(name: &str) -> Result<String> {
 }
 
 fn ask(arguments: &[&str]) -> Result<String> {
-    let output = Command::new("nft").args(arguments).output().context("cannot run `nft`")?;
-    ensure!(output.status.success(), "`nft`: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let output = Command::new("nft")
+        .args(arguments)
+        .output()
+        .context("cannot run `nft`")?;
+    ensure!(
+        output.status.success(),
+        "`nft`: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
 fn replace(name: &str, contents: &str) -> Result<()> {
-    nft(&format!("{}table inet {name} {{\n{contents}}}\n", removal(name)))
+    nft(&format!(
+        "{}table inet {name} {{\n{contents}}}\n",
+        removal(name)
+    ))
 }
 
 /// Adding a table that is there does nothing, so that the deletion never fails.

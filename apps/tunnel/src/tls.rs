@@ -34,9 +34,11 @@ pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>>
     let config = || -> Result<_> {
         let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
         match credentials {
-            Credentials::Files { .. } => {
-                Ok(tls::client(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
-            }
+            Credentials::Files { .. } => Ok(tls::client(
+                tls::authorities(&texts.authority)?,
+                &identity,
+                PROTOCOL,
+            )?),
             Credentials::Node(_) => client_of_nodes(&texts, &identity),
         }
     };
@@ -48,7 +50,11 @@ pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>>
     let texts = Texts::read(credentials)?;
     let config = || -> Result<_> {
         let identity = Identity::from_pem(&texts.certificate, &texts.key)?;
-        Ok(tls::server(tls::authorities(&texts.authority)?, &identity, PROTOCOL)?)
+        Ok(tls::server(
+            tls::authorities(&texts.authority)?,
+            &identity,
+            PROTOCOL,
+        )?)
     };
     config().with_context(|| credentials.to_string())
 }
@@ -64,7 +70,9 @@ pub(crate) struct Peer {
 
 /// Who the other end is.
 pub(crate) fn peer(connection: &Connection) -> Result<Peer> {
-    let chain = connection.peer_identity().context("the other end showed no certificate")?;
+    let chain = connection
+        .peer_identity()
+        .context("the other end showed no certificate")?;
     let chain = chain.downcast::<Vec<CertificateDer<'static>>>();
     let chain = chain.map_err(|_| anyhow!("the other end showed no certificate of X.509"))?;
     let peer = chain.first().and_then(Peer::of);
@@ -74,22 +82,42 @@ pub(crate) fn peer(connection: &Connection) -> Result<Peer> {
 impl Peer {
     fn of(certificate: &CertificateDer<'_>) -> Option<Peer> {
         let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-        let name = certificate.subject().iter_common_name().next()?.as_str().ok()?.to_owned();
-        Some(Peer { name, serial: hex::encode(certificate.raw_serial()) })
+        let name = certificate
+            .subject()
+            .iter_common_name()
+            .next()?
+            .as_str()
+            .ok()?
+            .to_owned();
+        Some(Peer {
+            name,
+            serial: hex::encode(certificate.raw_serial()),
+        })
     }
 }
 
 impl Texts {
     fn read(credentials: &Credentials) -> Result<Texts> {
-        let read =
-            |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
+        let read = |path: &Path| {
+            fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+        };
         Ok(match credentials {
-            Credentials::Files { authority, certificate, key } => {
-                Texts { authority: read(authority)?, certificate: read(certificate)?, key: read(key)? }
-            }
+            Credentials::Files {
+                authority,
+                certificate,
+                key,
+            } => Texts {
+                authority: read(authority)?,
+                certificate: read(certificate)?,
+                key: read(key)?,
+            },
             Credentials::Node(folder) => {
                 let node = read(&folder.join(NODE)).context("has the node been enrolled?")?;
-                Texts { authority: read(&folder.join(AUTHORITY))?, certificate: node.clone(), key: node }
+                Texts {
+                    authority: read(&folder.join(AUTHORITY))?,
+                    certificate: node.clone(),
+                    key: node,
+                }
             }
         })
     }
@@ -101,7 +129,11 @@ fn client_of_nodes(texts: &Texts, identity: &Identity) -> Result<Arc<QuicClientC
     let provider = Arc::new(ring::default_provider());
     let authorities: Arc<RootCertStore> = tls::authorities(&texts.authority)?;
     let nodes = WebPkiClientVerifier::builder_with_provider(authorities, provider).build()?;
-    Ok(tls::client_verifying(Arc::new(ByNodeName(nodes)), identity, PROTOCOL)?)
+    Ok(tls::client_verifying(
+        Arc::new(ByNodeName(nodes)),
+        identity,
+        PROTOCOL,
+    )?)
 }
 
 /// Accepts a server that is the node of the name that it is called by.
@@ -131,7 +163,8 @@ impl ServerCertVerifier for ByNodeName {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signature)
+        self.0
+            .verify_tls12_signature(message, certificate, signature)
     }
 
     fn verify_tls13_signature(
@@ -140,7 +173,8 @@ impl ServerCertVerifier for ByNodeName {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signature)
+        self.0
+            .verify_tls13_signature(message, certificate, signature)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

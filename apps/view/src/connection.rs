@@ -72,12 +72,18 @@ impl From<ProtocolError> for Ended {
 
 impl Connection {
     pub(crate) fn open(config: &Config) -> io::Result<Self> {
-        let protocol = if config.mptcp { Protocol::MPTCP } else { Protocol::TCP };
+        let protocol = if config.mptcp {
+            Protocol::MPTCP
+        } else {
+            Protocol::TCP
+        };
         let socket = connect(&config.address, protocol)?;
         socket.set_tcp_nodelay(true)?;
         socket.set_read_timeout(Some(READ_TIMEOUT))?;
         socket.set_tcp_keepalive(
-            &TcpKeepalive::new().with_time(DEAD_AFTER / 3).with_interval(DEAD_AFTER / 3),
+            &TcpKeepalive::new()
+                .with_time(DEAD_AFTER / 3)
+                .with_interval(DEAD_AFTER / 3),
         )?;
         if !config.mptcp {
             // MPTCP has no such option: the subflows to a publisher that is gone time out one by one.
@@ -99,17 +105,25 @@ impl Connection {
         ended
     }
 
-    fn receive_frames(&mut self, recorder: &mut Recorder, until: &Until<'_>) -> Result<Infallible, Ended> {
+    fn receive_frames(
+        &mut self,
+        recorder: &mut Recorder,
+        until: &Until<'_>,
+    ) -> Result<Infallible, Ended> {
         let mut encoded = Vec::new();
         self.request(self.in_flight)?;
         loop {
             let mut header = [0; HEADER_BYTES];
             self.receive(&mut header, recorder, until)?;
-            let header = self.check_order(FrameHeader::parse(&header).map_err(ProtocolError::from)?)?;
+            let header =
+                self.check_order(FrameHeader::parse(&header).map_err(ProtocolError::from)?)?;
             encoded.resize(header.length as usize, 0);
             self.receive(&mut encoded, recorder, until)?;
             let received_ns = unix_time_ns();
-            let requested_ns = self.requested_ns.pop_front().expect("at least one request is outstanding");
+            let requested_ns = self
+                .requested_ns
+                .pop_front()
+                .expect("at least one request is outstanding");
             // The next request does not wait until this frame is decoded; and when it fails, this frame has arrived still.
             let next_request = self.request(1);
 
@@ -119,7 +133,13 @@ impl Connection {
                 .decode(header.codec, header.points as usize, &encoded)
                 .map_err(|error| ProtocolError::Cloud { number, error })?;
             let decoded_ns = unix_time_ns();
-            let delivery = Delivery { header, cloud: &cloud, requested_ns, received_ns, decoded_ns };
+            let delivery = Delivery {
+                header,
+                cloud: &cloud,
+                requested_ns,
+                received_ns,
+                decoded_ns,
+            };
             recorder.deliver(&delivery).map_err(Ended::Unrecorded)?;
             if recorder.is_full() {
                 return Err(Ended::Over);
@@ -129,7 +149,8 @@ impl Connection {
     }
 
     fn request(&mut self, frames: usize) -> io::Result<()> {
-        self.requested_ns.extend(std::iter::repeat_n(unix_time_ns(), frames));
+        self.requested_ns
+            .extend(std::iter::repeat_n(unix_time_ns(), frames));
         self.stream.write_all(&REQUEST.repeat(frames))
     }
 
@@ -154,13 +175,20 @@ impl Connection {
                 return Err(Ended::Over);
             }
             match self.stream.read(&mut buffer[filled..]) {
-                Ok(0) => return Err(Ended::Lost(io::Error::other("the publisher closed the connection"))),
+                Ok(0) => {
+                    return Err(Ended::Lost(io::Error::other(
+                        "the publisher closed the connection",
+                    )));
+                }
                 Ok(bytes) => {
                     recorder.arrive(bytes).map_err(Ended::Unrecorded)?;
                     filled += bytes;
                 }
                 Err(error)
-                    if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {}
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+                    ) => {}
                 Err(error) => return Err(Ended::Lost(error)),
             }
         }

@@ -110,7 +110,11 @@ impl Config {
             timeline: args.timeline,
             arrivals: args.arrivals,
             save: args.save,
-            duration: args.seconds.map(Duration::try_from_secs_f64).transpose().context("--seconds")?,
+            duration: args
+                .seconds
+                .map(Duration::try_from_secs_f64)
+                .transpose()
+                .context("--seconds")?,
             frames: args.frames,
             in_flight: args.in_flight as usize,
             mptcp: args.mptcp,
@@ -129,10 +133,17 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let summary = watch(&config, &stop)?;
     println!("{summary}");
     if summary.frames_damaged > 0 {
-        bail!("{} frames differ from what was captured", summary.frames_damaged);
+        bail!(
+            "{} frames differ from what was captured",
+            summary.frames_damaged
+        );
     }
     if summary.protocol_errors > 0 {
-        bail!("{} sent what the protocol does not allow, {} times", config.address, summary.protocol_errors);
+        bail!(
+            "{} sent what the protocol does not allow, {} times",
+            config.address,
+            summary.protocol_errors
+        );
     }
     if summary.frames == 0 {
         bail!("no frame arrived from {}", config.address);
@@ -144,7 +155,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
 ///
 /// Fails only when what is to be written down cannot be; what the publisher does wrong is in the summary.
 pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
-    let until = Until { stop, end: config.duration.map(|duration| Instant::now() + duration) };
+    let until = Until {
+        stop,
+        end: config.duration.map(|duration| Instant::now() + duration),
+    };
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();
     while !until.is_over() {
@@ -168,10 +182,18 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
             Ended::Unrecorded(error) => return Err(error),
             Ended::Protocol(error) => {
                 recorder.protocol_error();
-                tracing::error!(address = config.address, "{error}; connecting again in {:?}", pause.0);
+                tracing::error!(
+                    address = config.address,
+                    "{error}; connecting again in {:?}",
+                    pause.0
+                );
             }
             Ended::Lost(error) => {
-                tracing::warn!(address = config.address, "{error}; connecting again in {:?}", pause.0);
+                tracing::warn!(
+                    address = config.address,
+                    "{error}; connecting again in {:?}",
+                    pause.0
+                );
             }
         }
         pause.wait(&until);
@@ -214,6 +236,8 @@ impl Pause {
 
 /// Nanoseconds since 1970, the clock that capture times are of.
 fn unix_time_ns() -> u64 {
-    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).expect("the clock stands after 1970");
+    let since_1970 = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("the clock stands after 1970");
     u64::try_from(since_1970.as_nanos()).expect("the clock stands before 2554")
 }

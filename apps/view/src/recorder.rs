@@ -60,7 +60,10 @@ impl Recorder {
     /// Bytes came out of the socket.
     pub(crate) fn arrive(&mut self, bytes: usize) -> anyhow::Result<()> {
         match &mut self.arrivals {
-            Some(arrivals) => arrivals.write(Arrival { received_ns: unix_time_ns(), bytes: bytes as u64 }),
+            Some(arrivals) => arrivals.write(Arrival {
+                received_ns: unix_time_ns(),
+                bytes: bytes as u64,
+            }),
             None => Ok(()),
         }
     }
@@ -125,15 +128,23 @@ struct Table {
 
 impl Table {
     fn create(path: &Path) -> anyhow::Result<Self> {
-        let csv = csv::Writer::from_path(path).with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Table { path: path.to_owned(), csv })
+        let csv = csv::Writer::from_path(path)
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Table {
+            path: path.to_owned(),
+            csv,
+        })
     }
 
     fn write(&mut self, row: impl Serialize) -> anyhow::Result<()> {
-        self.csv.serialize(row).with_context(|| format!("cannot write {}", self.path.display()))
+        self.csv
+            .serialize(row)
+            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
     fn flush(&mut self) -> anyhow::Result<()> {
-        self.csv.flush().with_context(|| format!("cannot write {}", self.path.display()))
+        self.csv
+            .flush()
+            .with_context(|| format!("cannot write {}", self.path.display()))
     }
 }

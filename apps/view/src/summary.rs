@@ -27,7 +27,13 @@ impl Summary {
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Summary { frames, frames_damaged, protocol_errors, connections, qoe } = self;
+        let Summary {
+            frames,
+            frames_damaged,
+            protocol_errors,
+            connections,
+            qoe,
+        } = self;
         write!(f, "{frames} frames")?;
         if let Some((duration, qoe)) = qoe {
             let delay = |delay: Option<f64>| delay.unwrap_or(f64::NAN);

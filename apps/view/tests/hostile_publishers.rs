@@ -14,7 +14,11 @@ use std::time::Duration;
 fn watch_scripts(scripts: &[Vec<u8>]) -> Summary {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
-    let config = Config { frames: Some(1), in_flight: 1, ..Config::new(address) };
+    let config = Config {
+        frames: Some(1),
+        in_flight: 1,
+        ..Config::new(address)
+    };
     thread::scope(|scope| {
         scope.spawn(|| {
             for script in scripts {
@@ -59,11 +63,20 @@ fn errors_are_counted_and_the_viewer_connects_again() {
     let summary = watch_scripts(&[
         b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".to_vec(),
         undecodable,
-        message(FrameHeader { points: 499, ..header }, &encoded),
+        message(
+            FrameHeader {
+                points: 499,
+                ..header
+            },
+            &encoded,
+        ),
         good,
     ]);
 
-    assert_eq!((summary.frames, summary.protocol_errors, summary.connections), (1, 3, 4));
+    assert_eq!(
+        (summary.frames, summary.protocol_errors, summary.connections),
+        (1, 3, 4)
+    );
 }
 
 #[test]
@@ -71,12 +84,21 @@ fn an_end_in_the_middle_of_a_frame_is_no_error_of_the_protocol() {
     let (header, encoded) = frame();
     let good = message(header, &encoded);
     let summary = watch_scripts(&[good[..20].to_vec(), good[..100].to_vec(), good]);
-    assert_eq!((summary.frames, summary.protocol_errors, summary.connections), (1, 0, 3));
+    assert_eq!(
+        (summary.frames, summary.protocol_errors, summary.connections),
+        (1, 0, 3)
+    );
 }
 
 #[test]
 fn a_frame_that_differs_is_counted() {
     let (header, encoded) = frame();
-    let summary = watch_scripts(&[message(FrameHeader { digest: Digest(1), ..header }, &encoded)]);
+    let summary = watch_scripts(&[message(
+        FrameHeader {
+            digest: Digest(1),
+            ..header
+        },
+        &encoded,
+    )]);
     assert_eq!((summary.frames, summary.frames_damaged), (1, 1));
 }

@@ -13,7 +13,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 fn small_performance() -> Recording {
-    Recording { fps: 100.0, source: Source::Synthetic(Synthetic { seed: 1, points: 2000, seconds: 1.0 }) }
+    Recording {
+        fps: 100.0,
+        source: Source::Synthetic(Synthetic {
+            seed: 1,
+            points: 2000,
+            seconds: 1.0,
+        }),
+    }
 }
 
 fn publisher(listen: SocketAddr, log: Option<&Path>) -> Publisher {
@@ -55,7 +62,10 @@ impl Publishing {
 
 /// Watches a publisher as long as the configuration says.
 fn watch_publisher(publisher: Publisher, config: Config) -> anyhow::Result<Summary> {
-    let config = Config { address: publisher.address().to_string(), ..config };
+    let config = Config {
+        address: publisher.address().to_string(),
+        ..config
+    };
     let publishing = Publishing::start(publisher);
     let summary = watch(&config, &AtomicBool::new(false));
     publishing.stop();
@@ -76,23 +86,43 @@ fn what_is_received_is_what_was_captured() {
 
     let summary = watch_publisher(publisher(any_port(), Some(&path("log.csv"))), config).unwrap();
 
-    assert_eq!((summary.frames, summary.frames_damaged, summary.protocol_errors), (20, 0, 0));
+    assert_eq!(
+        (
+            summary.frames,
+            summary.frames_damaged,
+            summary.protocol_errors
+        ),
+        (20, 0, 0)
+    );
     let rows = timeline::read(&path("timeline.csv")).unwrap();
     let log = fs::read_to_string(path("log.csv")).unwrap();
     let performance = small_performance().load(Level::Nfov, 300).unwrap();
     for row in &rows {
-        let saved = fs::read(path("saved").join(format!("frame-{:019}.ply", row.captured_ns))).unwrap();
+        let saved =
+            fs::read(path("saved").join(format!("frame-{:019}.ply", row.captured_ns))).unwrap();
         let saved: Cloud = ply::read(&saved, ply::MILLIMETRES_PER_METRE).unwrap();
         assert!(row.is_identical);
         assert!(performance.contains(&saved), "frame {}", row.frame);
-        let captured =
-            format!("{},{},{},{},{}", row.frame, row.captured_ns, row.points, row.bytes, saved.digest());
-        assert!(log.lines().any(|line| line == captured), "{captured} is not in the publisher's log");
+        let captured = format!(
+            "{},{},{},{},{}",
+            row.frame,
+            row.captured_ns,
+            row.points,
+            row.bytes,
+            saved.digest()
+        );
+        assert!(
+            log.lines().any(|line| line == captured),
+            "{captured} is not in the publisher's log"
+        );
         assert!(row.captured_ns < row.received_ns && row.requested_ns < row.received_ns);
         assert!(row.received_ns < row.decoded_ns);
     }
-    let arrived: u64 =
-        timeline::read_arrivals(&path("arrivals.csv")).unwrap().iter().map(|arrival| arrival.bytes).sum();
+    let arrived: u64 = timeline::read_arrivals(&path("arrivals.csv"))
+        .unwrap()
+        .iter()
+        .map(|arrival| arrival.bytes)
+        .sum();
     let received: u64 = rows.iter().map(|row| row.bytes + 48).sum();
     assert_eq!((rows.len(), arrived), (20, received));
 }
@@ -106,7 +136,10 @@ fn a_publisher_that_comes_back_is_watched_again() {
     let frames = || timeline::read(&table).map_or(0, |rows| rows.len());
     let stop = Arc::new(AtomicBool::new(false));
     let viewer = thread::spawn({
-        let config = Config { timeline: Some(table.clone()), ..Config::new(address.to_string()) };
+        let config = Config {
+            timeline: Some(table.clone()),
+            ..Config::new(address.to_string())
+        };
         let stop = Arc::clone(&stop);
         move || watch(&config, &stop).unwrap()
     });
@@ -121,7 +154,14 @@ fn a_publisher_that_comes_back_is_watched_again() {
     let summary = viewer.join().unwrap();
     publishing.stop();
 
-    assert_eq!((summary.connections, summary.frames_damaged, summary.protocol_errors), (2, 0, 0));
+    assert_eq!(
+        (
+            summary.connections,
+            summary.frames_damaged,
+            summary.protocol_errors
+        ),
+        (2, 0, 0)
+    );
 }
 
 fn wait_until(condition: impl Fn() -> bool) {
@@ -134,13 +174,23 @@ fn wait_until(condition: impl Fn() -> bool) {
 
 #[test]
 fn a_full_disk_ends_the_viewer_with_the_file_s_name() {
-    let config = Config { frames: Some(20), timeline: Some("/dev/full".into()), ..Config::new("") };
+    let config = Config {
+        frames: Some(20),
+        timeline: Some("/dev/full".into()),
+        ..Config::new("")
+    };
     let error = watch_publisher(publisher(any_port(), None), config).unwrap_err();
-    assert!(format!("{error:#}").contains("/dev/full: No space left"), "{error:#}");
+    assert!(
+        format!("{error:#}").contains("/dev/full: No space left"),
+        "{error:#}"
+    );
 }
 
 #[test]
 fn an_address_without_a_port_is_refused_at_once() {
     let error = watch(&Config::new("localhost"), &AtomicBool::new(false)).unwrap_err();
-    assert!(error.to_string().contains("\"localhost\" is not HOST:PORT"), "{error}");
+    assert!(
+        error.to_string().contains("\"localhost\" is not HOST:PORT"),
+        "{error}"
+    );
 }

@@ -1,8 +1,13 @@
 //! Frames, nodes and counters for the tests of the programs.
-#![allow(dead_code, unreachable_pub, reason = "a module of every test, none of which needs all of it")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "a module of every test, none of which needs all of it"
+)]
 
 use hawser_bpf::{
-    Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender, SenderOptions,
+    Prefix, Reason, Receiver, ReceiverOptions, Rule, SendFlow, SendPath, SendPolicy, Sender,
+    SenderOptions,
 };
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
 use hawser_wire::{Addresses, DEFAULT_PORT, Encapsulation, Key, SealKey, SealRing, Shim, ip};
@@ -43,7 +48,9 @@ pub fn receiver() -> Receiver {
     let receiver = Receiver::load(&receiver_options()).unwrap();
     receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
     receiver.set_path(path(1), Some(HERE_V6.into())).unwrap();
-    receiver.set_flow(flow(7), Some(&Default::default())).unwrap();
+    receiver
+        .set_flow(flow(7), Some(&Default::default()))
+        .unwrap();
     receiver
 }
 
@@ -59,7 +66,13 @@ pub fn receiver_options() -> ReceiverOptions {
 
 pub fn sender_options() -> SenderOptions {
     let paths = PathId::all().take(SENDER_PATHS).collect();
-    SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 1 << 40, paths, transit: true, local: false }
+    SenderOptions {
+        port: DEFAULT_PORT,
+        clock_offset_micros: 1 << 40,
+        paths,
+        transit: true,
+        local: false,
+    }
 }
 
 /// The key of a direction.
@@ -69,29 +82,52 @@ pub fn seal_key(byte: u8) -> SealKey {
 
 /// A receiver's keys by slot.
 pub fn ring(zero: Option<&SealKey>, one: Option<&SealKey>) -> SealRing {
-    SealRing { slots: [zero.cloned(), one.cloned()], ..SealRing::default() }
+    SealRing {
+        slots: [zero.cloned(), one.cloned()],
+        ..SealRing::default()
+    }
 }
 
 /// A sender with path 0 over IPv4 and path 1 over IPv6, both by the loopback device.
 pub fn sender() -> Sender {
     let mut sender = Sender::load(&sender_options()).unwrap();
-    sender.set_path(path(0), Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
-    sender.set_path(path(1), Some(send_path(HERE_V6.into(), THERE_V6.into()))).unwrap();
+    sender
+        .set_path(path(0), Some(send_path(HERE_V4.into(), THERE_V4.into())))
+        .unwrap();
+    sender
+        .set_path(path(1), Some(send_path(HERE_V6.into(), THERE_V6.into())))
+        .unwrap();
     sender
 }
 
 pub fn send_path(local: IpAddr, remote: IpAddr) -> SendPath {
     let (source_mac, next_hop_mac) = (HERE_MAC, THERE_MAC);
-    SendPath { ifindex: 1, local, remote, source_mac, next_hop_mac, mtu_bytes: 1500 }
+    SendPath {
+        ifindex: 1,
+        local,
+        remote,
+        source_mac,
+        next_hop_mac,
+        mtu_bytes: 1500,
+    }
 }
 
 pub fn send_flow(label: u16) -> SendFlow {
-    SendFlow { label: flow(label), transparent: false, key: None, first_sequence: 1 << 40 }
+    SendFlow {
+        label: flow(label),
+        transparent: false,
+        key: None,
+        first_sequence: 1 << 40,
+    }
 }
 
 /// Puts a policy without probes into force, whatever was.
 pub fn set_policy(sender: &Sender, index: u16, code: u8, epoch: u32) {
-    let policy = SendPolicy { code: PolicyCode(code), epoch, ..SendPolicy::default() };
+    let policy = SendPolicy {
+        code: PolicyCode(code),
+        epoch,
+        ..SendPolicy::default()
+    };
     sender.replace_policy(flow(index), policy).unwrap();
 }
 
@@ -100,16 +136,31 @@ pub fn prefix(text: &str) -> Prefix {
 }
 
 pub fn everything_of(index: u16) -> Rule {
-    Rule { flow: flow(index), protocol: None, ports: None }
+    Rule {
+        flow: flow(index),
+        protocol: None,
+        ports: None,
+    }
 }
 
 /// Where replicas of `path` come from when this node receives them: path 0 over IPv4, all others over IPv6.
 pub fn towards_here(path: PathId) -> Encapsulation {
     let addresses = match path.index() {
-        0 => Addresses::V4 { source: THERE_V4, destination: HERE_V4 },
-        _ => Addresses::V6 { source: THERE_V6, destination: HERE_V6 },
+        0 => Addresses::V4 {
+            source: THERE_V4,
+            destination: HERE_V4,
+        },
+        _ => Addresses::V6 {
+            source: THERE_V6,
+            destination: HERE_V6,
+        },
     };
-    Encapsulation { destination_mac: HERE_MAC, source_mac: THERE_MAC, addresses, port: DEFAULT_PORT }
+    Encapsulation {
+        destination_mac: HERE_MAC,
+        source_mac: THERE_MAC,
+        addresses,
+        port: DEFAULT_PORT,
+    }
 }
 
 /// The shim of a copy on `path` of flow 7.
@@ -127,7 +178,9 @@ pub fn shim(path: PathId, sequence: u64) -> Shim {
 
 /// A copy on `path` of packet `sequence` of flow 7, as this node receives it.
 pub fn replica(path: PathId, sequence: u64, inner: &[u8]) -> Vec<u8> {
-    towards_here(path).frame(&shim(path, sequence), inner).unwrap()
+    towards_here(path)
+        .frame(&shim(path, sequence), inner)
+        .unwrap()
 }
 
 /// What is left of a replica: the packet in the Ethernet header that it came in.
@@ -137,7 +190,11 @@ pub fn decapsulated(inner: &[u8]) -> Vec<u8> {
 
 /// An IP packet in a frame.
 pub fn ethernet(destination: [u8; 6], source: [u8; 6], packet: &[u8]) -> Vec<u8> {
-    let ethertype: [u8; 2] = if packet[0] >> 4 == 4 { [0x08, 0x00] } else { [0x86, 0xdd] };
+    let ethertype: [u8; 2] = if packet[0] >> 4 == 4 {
+        [0x08, 0x00]
+    } else {
+        [0x86, 0xdd]
+    };
     [&destination[..], &source, &ethertype, packet].concat()
 }
 
@@ -148,7 +205,12 @@ pub fn transit(packet: &[u8]) -> Vec<u8> {
 
 /// A UDP packet from port 1000 to port 2000.
 pub fn udp4(to: &str, payload: &[u8]) -> Vec<u8> {
-    ip::udp_packet("192.0.2.1:1000".parse().unwrap(), format!("{to}:2000").parse().unwrap(), 0, payload)
+    ip::udp_packet(
+        "192.0.2.1:1000".parse().unwrap(),
+        format!("{to}:2000").parse().unwrap(),
+        0,
+        payload,
+    )
 }
 
 pub fn udp6(to: &str, payload: &[u8]) -> Vec<u8> {
@@ -167,7 +229,9 @@ pub fn with_ipv4(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8>
 }
 
 pub fn with_id(packet: Vec<u8>, id: u16) -> Vec<u8> {
-    with_ipv4(packet, |packet| packet[4..6].copy_from_slice(&id.to_be_bytes()))
+    with_ipv4(packet, |packet| {
+        packet[4..6].copy_from_slice(&id.to_be_bytes())
+    })
 }
 
 pub fn with_tos(packet: Vec<u8>, tos: u8) -> Vec<u8> {
@@ -194,7 +258,11 @@ pub fn bpf_file_system() -> &'static Path {
             .lines()
             .any(|mount| mount.split(' ').nth(1) == folder.to_str());
         if !is_mounted {
-            let mount = Command::new("mount").args(["-t", "bpf", "bpf"]).arg(folder).status().unwrap();
+            let mount = Command::new("mount")
+                .args(["-t", "bpf", "bpf"])
+                .arg(folder)
+                .status()
+                .unwrap();
             assert!(mount.success());
         }
     });
@@ -202,7 +270,10 @@ pub fn bpf_file_system() -> &'static Path {
 }
 
 /// The reasons that have been counted since `before`.
-pub fn counted_since(before: &[(Reason, u64)], mut after: Vec<(Reason, u64)>) -> Vec<(&'static str, u64)> {
+pub fn counted_since(
+    before: &[(Reason, u64)],
+    mut after: Vec<(Reason, u64)>,
+) -> Vec<(&'static str, u64)> {
     for ((_, count), (_, earlier)) in after.iter_mut().zip(before) {
         *count -= earlier;
     }
@@ -211,5 +282,9 @@ pub fn counted_since(before: &[(Reason, u64)], mut after: Vec<(Reason, u64)>) ->
 
 /// The reasons that have been counted.
 pub fn counted(reasons: Vec<(Reason, u64)>) -> Vec<(&'static str, u64)> {
-    reasons.into_iter().filter(|(_, count)| *count > 0).map(|(reason, count)| (reason.name, count)).collect()
+    reasons
+        .into_iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(reason, count)| (reason.name, count))
+        .collect()
 }

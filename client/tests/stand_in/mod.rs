@@ -27,19 +27,30 @@ impl Authority {
         let mut params = named("authority");
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = params.self_signed(&key).unwrap();
-        Authority { pem: certificate.pem(), der: certificate.der().clone(), issuer: Issuer::new(params, key) }
+        Authority {
+            pem: certificate.pem(),
+            der: certificate.der().clone(),
+            issuer: Issuer::new(params, key),
+        }
     }
 
     /// A token that names this authority.
     pub(crate) fn token(&self) -> String {
         let digest = hex::encode(Sha256::digest(&self.der));
-        format!("hawser1.edge-1.{}.{}.{digest}", "1d".repeat(8), "5e".repeat(32))
+        format!(
+            "hawser1.edge-1.{}.{}.{digest}",
+            "1d".repeat(8),
+            "5e".repeat(32)
+        )
     }
 
     /// A certificate for the key of a request.
     pub(crate) fn sign(&self, csr: &str, node: &str) -> String {
         let request = rcgen::CertificateSigningRequestParams::from_pem(csr).unwrap();
-        named(node).signed_by(&request.public_key, &self.issuer).unwrap().pem()
+        named(node)
+            .signed_by(&request.public_key, &self.issuer)
+            .unwrap()
+            .pem()
     }
 
     /// Serves `router` with a certificate of this authority, until the runtime ends.
@@ -50,7 +61,8 @@ impl Authority {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone()).unwrap();
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let clients = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
         let clients = clients.allow_unauthenticated().build().unwrap();
         let chain = vec![certificate.der().clone(), self.der.clone()];
         let key = PrivateKeyDer::from_pem_slice(key.serialize_pem().as_bytes()).unwrap();
@@ -63,7 +75,11 @@ impl Authority {
         config.alpn_protocols = vec![b"h2".to_vec()];
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        tokio::spawn(accept(listener, TlsAcceptor::from(Arc::new(config)), router));
+        tokio::spawn(accept(
+            listener,
+            TlsAcceptor::from(Arc::new(config)),
+            router,
+        ));
         format!("https://{address}").parse().unwrap()
     }
 }
@@ -83,7 +99,9 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, router: Router) {
         let (acceptor, router) = (acceptor.clone(), router.clone());
         tokio::spawn(async move {
             // A client that does not trust this server ends the handshake, which is what its test looks at.
-            let Ok(socket) = acceptor.accept(socket).await else { return };
+            let Ok(socket) = acceptor.accept(socket).await else {
+                return;
+            };
             let certified = Certified(socket.get_ref().1.peer_certificates().is_some());
             let router = router.layer(axum::Extension(certified));
             let service = TowerToHyperService::new(router);
@@ -103,5 +121,7 @@ fn named(name: &str) -> CertificateParams {
 /// A controller's address at which nobody listens.
 pub(crate) async fn nobody() -> Controller {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    format!("https://{}", listener.local_addr().unwrap()).parse().unwrap()
+    format!("https://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap()
 }

@@ -79,12 +79,17 @@ impl Camera {
     /// The world position of a pixel at `depth_mm` along the optical axis.
     pub fn unproject(&self, column: usize, row: usize, depth_mm: f32) -> [f32; 3] {
         let Intrinsics { fx, fy, cx, cy, .. } = self.intrinsics;
-        let Extrinsics { rotation, translation_mm } = self.extrinsics;
+        let Extrinsics {
+            rotation,
+            translation_mm,
+        } = self.extrinsics;
         let x = (column as f32 - cx) / fx * depth_mm - translation_mm[0];
         let y = (row as f32 - cy) / fy * depth_mm - translation_mm[1];
         let z = depth_mm - translation_mm[2];
         // The inverse of a rotation is its transpose.
-        std::array::from_fn(|axis| rotation[0][axis] * x + rotation[1][axis] * y + rotation[2][axis] * z)
+        std::array::from_fn(|axis| {
+            rotation[0][axis] * x + rotation[1][axis] * y + rotation[2][axis] * z
+        })
     }
 
     /// Adds the points of an RGB-D image to `cloud`, row by row.
@@ -100,10 +105,14 @@ impl Camera {
     ) -> Result<(), ImageError> {
         self.check_size("colour", color, 3)?;
         self.check_size("depth", depth, 2)?;
-        let depths = depth.as_chunks().0.iter().map(|bytes| match u16::from_le_bytes(*bytes) {
-            0 => None,
-            depth => Some(f32::from(depth) * unit_mm),
-        });
+        let depths = depth
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| match u16::from_le_bytes(*bytes) {
+                0 => None,
+                depth => Some(f32::from(depth) * unit_mm),
+            });
         self.add_pixels(color, depths, cloud);
         Ok(())
     }
@@ -111,14 +120,32 @@ impl Camera {
     /// Adds the points of a hue-depth image to `cloud`: RGB, colour in the upper half, depth as hue in the lower one.
     ///
     /// A depth is valid where saturation and value are above one half.
-    pub fn add_hue_depth(&self, image: &[u8], range: HueRange, cloud: &mut Cloud) -> Result<(), ImageError> {
+    pub fn add_hue_depth(
+        &self,
+        image: &[u8],
+        range: HueRange,
+        cloud: &mut Cloud,
+    ) -> Result<(), ImageError> {
         self.check_size("hue-depth", image, 6)?;
         let (color, depth) = image.split_at(image.len() / 2);
-        self.add_pixels(color, depth.as_chunks().0.iter().map(|pixel| range.depth_mm(*pixel)), cloud);
+        self.add_pixels(
+            color,
+            depth
+                .as_chunks()
+                .0
+                .iter()
+                .map(|pixel| range.depth_mm(*pixel)),
+            cloud,
+        );
         Ok(())
     }
 
-    fn add_pixels(&self, color: &[u8], depths: impl Iterator<Item = Option<f32>>, cloud: &mut Cloud) {
+    fn add_pixels(
+        &self,
+        color: &[u8],
+        depths: impl Iterator<Item = Option<f32>>,
+        cloud: &mut Cloud,
+    ) {
         let width = self.intrinsics.width;
         for (pixel, (color, depth)) in color.as_chunks().0.iter().zip(depths).enumerate() {
             let Some(depth_mm) = depth else { continue };
@@ -129,9 +156,22 @@ impl Camera {
         }
     }
 
-    fn check_size(&self, image: &'static str, bytes: &[u8], pixel_bytes: usize) -> Result<(), ImageError> {
+    fn check_size(
+        &self,
+        image: &'static str,
+        bytes: &[u8],
+        pixel_bytes: usize,
+    ) -> Result<(), ImageError> {
         let expected = self.intrinsics.width * self.intrinsics.height * pixel_bytes;
-        if bytes.len() == expected { Ok(()) } else { Err(ImageError { image, found: bytes.len(), expected }) }
+        if bytes.len() == expected {
+            Ok(())
+        } else {
+            Err(ImageError {
+                image,
+                found: bytes.len(),
+                expected,
+            })
+        }
     }
 }
 
@@ -161,7 +201,11 @@ fn dot(a: [f32; 3], b: [f32; 3]) -> f32 {
 }
 
 fn cross(a: [f32; 3], b: [f32; 3]) -> [f32; 3] {
-    [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]]
+    [
+        a[1] * b[2] - a[2] * b[1],
+        a[2] * b[0] - a[0] * b[2],
+        a[0] * b[1] - a[1] * b[0],
+    ]
 }
 
 #[cfg(test)]
@@ -174,8 +218,18 @@ mod tests {
     };
 
     fn camera(width: usize, height: usize, extrinsics: Extrinsics) -> Camera {
-        let intrinsics = Intrinsics { width, height, fx: 425.0, fy: 425.0, cx: 1.0, cy: 0.0 };
-        Camera { intrinsics, extrinsics }
+        let intrinsics = Intrinsics {
+            width,
+            height,
+            fx: 425.0,
+            fy: 425.0,
+            cx: 1.0,
+            cy: 0.0,
+        };
+        Camera {
+            intrinsics,
+            extrinsics,
+        }
     }
 
     #[test]
@@ -195,40 +249,80 @@ mod tests {
             translation_mm: [280.97, 1400.0, 833.35],
         };
         // World (0, 1400, 0) is (25, 0, 1010) to one camera and (280.97, 0, 833.35) to the other.
-        let near = |world: [f32; 3]| world.iter().zip([0.0, 1400.0, 0.0]).all(|(a, b)| (a - b).abs() < 2.0);
+        let near = |world: [f32; 3]| {
+            world
+                .iter()
+                .zip([0.0, 1400.0, 0.0])
+                .all(|(a, b)| (a - b).abs() < 2.0)
+        };
         let column = |x: f32, z: f32| (1.0 + 425.0 * x / z).round() as usize;
-        assert!(near(camera(848, 480, FACING).unproject(column(25.0, 1010.0), 0, 1010.0)));
-        assert!(near(camera(848, 480, turned).unproject(column(280.97, 833.35), 0, 833.35)));
+        assert!(near(camera(848, 480, FACING).unproject(
+            column(25.0, 1010.0),
+            0,
+            1010.0
+        )));
+        assert!(near(camera(848, 480, turned).unproject(
+            column(280.97, 833.35),
+            0,
+            833.35
+        )));
         assert!(turned.rotation_error() < 1e-3);
     }
 
     #[test]
     fn a_mirror_image_is_no_rotation() {
-        let mirror = Extrinsics { rotation: [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]], ..FACING };
+        let mirror = Extrinsics {
+            rotation: [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]],
+            ..FACING
+        };
         assert_eq!(mirror.rotation_error(), f32::INFINITY);
     }
 
     #[test]
     fn pixels_without_depth_and_beyond_reach_are_left_out() {
-        let depth: Vec<u8> = [0u16, 1000, 40_000].into_iter().flat_map(u16::to_le_bytes).collect();
+        let depth: Vec<u8> = [0u16, 1000, 40_000]
+            .into_iter()
+            .flat_map(u16::to_le_bytes)
+            .collect();
         let color = [0, 0, 0, 1, 2, 3, 9, 9, 9];
         let mut cloud = Cloud::new();
 
-        camera(3, 1, FACING).add_rgbd(&color, &depth, 1.0, &mut cloud).unwrap();
+        camera(3, 1, FACING)
+            .add_rgbd(&color, &depth, 1.0, &mut cloud)
+            .unwrap();
 
-        let point = Point { x: 25, y: 1400, z: -10, r: 1, g: 2, b: 3 };
+        let point = Point {
+            x: 25,
+            y: 1400,
+            z: -10,
+            r: 1,
+            g: 2,
+            b: 3,
+        };
         assert_eq!(cloud.points().collect::<Vec<_>>(), [point]);
     }
 
     #[test]
     fn an_image_of_another_size_is_refused() {
-        let error = camera(3, 1, FACING).add_rgbd(&[0; 9], &[0; 4], 1.0, &mut Cloud::new()).unwrap_err();
-        assert_eq!(error, ImageError { image: "depth", found: 4, expected: 6 });
+        let error = camera(3, 1, FACING)
+            .add_rgbd(&[0; 9], &[0; 4], 1.0, &mut Cloud::new())
+            .unwrap_err();
+        assert_eq!(
+            error,
+            ImageError {
+                image: "depth",
+                found: 4,
+                expected: 6
+            }
+        );
     }
 
     #[test]
     fn hues_go_from_near_to_far() {
-        let range = HueRange { near_mm: 600.0, far_mm: 1200.0 };
+        let range = HueRange {
+            near_mm: 600.0,
+            far_mm: 1200.0,
+        };
         assert_eq!(range.depth_mm([255, 0, 0]), Some(600.0));
         assert_eq!(range.depth_mm([0, 255, 0]), Some(800.0));
         assert_eq!(range.depth_mm([0, 0, 255]), Some(1000.0));

@@ -9,7 +9,10 @@ pub const MAX_POINTS: usize = 1 << 20;
 
 /// A coloured point: whole millimetres in the world frame shared by all cameras, y up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the axes and the colours of the type's own description")]
+#[allow(
+    missing_docs,
+    reason = "the axes and the colours of the type's own description"
+)]
 pub struct Point {
     pub x: i16,
     pub y: i16,
@@ -23,25 +26,44 @@ impl Point {
     /// A point at `position` millimetres, rounded, or `None` outside the 32.767 m that 16 bits reach (or not a number).
     pub fn at(position: [f32; 3], [r, g, b]: [u8; 3]) -> Option<Point> {
         let [x, y, z] = position.map(whole_millimetres);
-        Some(Point { x: x?, y: y?, z: z?, r, g, b })
+        Some(Point {
+            x: x?,
+            y: y?,
+            z: z?,
+            r,
+            g,
+            b,
+        })
     }
 
     /// The packed form: x, y, z little-endian, then red, green, blue.
     pub fn to_bytes(self) -> [u8; POINT_BYTES] {
-        let ([x0, x1], [y0, y1], [z0, z1]) =
-            (self.x.to_le_bytes(), self.y.to_le_bytes(), self.z.to_le_bytes());
+        let ([x0, x1], [y0, y1], [z0, z1]) = (
+            self.x.to_le_bytes(),
+            self.y.to_le_bytes(),
+            self.z.to_le_bytes(),
+        );
         [x0, x1, y0, y1, z0, z1, self.r, self.g, self.b]
     }
 
     fn from_bytes([x0, x1, y0, y1, z0, z1, r, g, b]: [u8; POINT_BYTES]) -> Point {
         let coordinate = i16::from_le_bytes;
-        Point { x: coordinate([x0, x1]), y: coordinate([y0, y1]), z: coordinate([z0, z1]), r, g, b }
+        Point {
+            x: coordinate([x0, x1]),
+            y: coordinate([y0, y1]),
+            z: coordinate([z0, z1]),
+            r,
+            g,
+            b,
+        }
     }
 }
 
 fn whole_millimetres(value: f32) -> Option<i16> {
     let rounded = value.round();
-    (f32::from(i16::MIN)..=f32::from(i16::MAX)).contains(&rounded).then_some(rounded as i16)
+    (f32::from(i16::MIN)..=f32::from(i16::MAX))
+        .contains(&rounded)
+        .then_some(rounded as i16)
 }
 
 /// The points of one moment, in capture order, held packed: what is compressed, hashed and compared is this memory itself.
@@ -63,7 +85,9 @@ impl Cloud {
 
     /// An empty cloud with room for `points`.
     pub fn with_capacity(points: usize) -> Self {
-        Cloud { packed: Vec::with_capacity(points * POINT_BYTES) }
+        Cloud {
+            packed: Vec::with_capacity(points * POINT_BYTES),
+        }
     }
 
     /// Adopts packed points (see [`Point::to_bytes`]); any bytes are points as long as the last one is whole.
@@ -97,7 +121,11 @@ impl Cloud {
 
     /// The points in capture order.
     pub fn points(&self) -> impl ExactSizeIterator<Item = Point> {
-        self.packed.as_chunks().0.iter().map(|bytes| Point::from_bytes(*bytes))
+        self.packed
+            .as_chunks()
+            .0
+            .iter()
+            .map(|bytes| Point::from_bytes(*bytes))
     }
 
     /// At most `budget` points, spread evenly over the capture order and kept in it. The same points for the same cloud
@@ -111,7 +139,9 @@ impl Cloud {
         let mut sample = Cloud::with_capacity(budget);
         for index in 0..budget {
             let at = index * count / budget * POINT_BYTES;
-            sample.packed.extend_from_slice(&self.packed[at..at + POINT_BYTES]);
+            sample
+                .packed
+                .extend_from_slice(&self.packed[at..at + POINT_BYTES]);
         }
         sample
     }
@@ -130,7 +160,9 @@ impl fmt::Debug for Cloud {
 
 impl FromIterator<Point> for Cloud {
     fn from_iter<I: IntoIterator<Item = Point>>(points: I) -> Self {
-        Cloud { packed: points.into_iter().flat_map(Point::to_bytes).collect() }
+        Cloud {
+            packed: points.into_iter().flat_map(Point::to_bytes).collect(),
+        }
     }
 }
 
@@ -151,13 +183,23 @@ mod tests {
 
     #[test]
     fn points_are_packed_little_endian_position_first() {
-        let point = Point { x: 1, y: -2, z: 0x1234, r: 7, g: 8, b: 9 };
+        let point = Point {
+            x: 1,
+            y: -2,
+            z: 0x1234,
+            r: 7,
+            g: 8,
+            b: 9,
+        };
         assert_eq!(point.to_bytes(), [1, 0, 0xfe, 0xff, 0x34, 0x12, 7, 8, 9]);
     }
 
     #[test]
     fn a_point_out_of_reach_is_none() {
-        assert_eq!(Point::at([32_767.4, 0.0, -0.6], [0; 3]).map(|p| (p.x, p.z)), Some((32_767, -1)));
+        assert_eq!(
+            Point::at([32_767.4, 0.0, -0.6], [0; 3]).map(|p| (p.x, p.z)),
+            Some((32_767, -1))
+        );
         assert_eq!(Point::at([32_767.6, 0.0, 0.0], [0; 3]), None);
         assert_eq!(Point::at([f32::NAN, 0.0, 0.0], [0; 3]), None);
     }

@@ -50,6 +50,9 @@ impl FromStr for Level {
     type Err = UnknownLevel;
 
     fn from_str(name: &str) -> Result<Self, UnknownLevel> {
-        Level::ALL.into_iter().find(|level| level.name() == name).ok_or_else(|| UnknownLevel(name.to_owned()))
+        Level::ALL
+            .into_iter()
+            .find(|level| level.name() == name)
+            .ok_or_else(|| UnknownLevel(name.to_owned()))
     }
 }

@@ -60,7 +60,12 @@ impl Performer {
 
 impl Part {
     fn new(centre: [f32; 3], radii: [f32; 3], roll: f32, color: [u8; 3]) -> Self {
-        Part { centre, radii, roll, color }
+        Part {
+            centre,
+            radii,
+            roll,
+            color,
+        }
     }
 
     /// Proportional to the surface's area, near enough to spread points evenly (Thomsen's formula without its power).
@@ -80,16 +85,19 @@ impl Part {
             longitude = (longitude + 3.6 / ((count as f32).sqrt() * ring)) % TAU;
             let (sin, cos) = longitude.sin_cos();
 
-            let noise = NOISE_MM * (rng.random::<f32>() + rng.random::<f32>() - 1.0) * 6.0_f32.sqrt();
+            let noise =
+                NOISE_MM * (rng.random::<f32>() + rng.random::<f32>() - 1.0) * 6.0_f32.sqrt();
             let unit = [ring * cos, height, ring * sin];
-            let [x, y, z]: [f32; 3] = std::array::from_fn(|axis| unit[axis] * (self.radii[axis] + noise));
+            let [x, y, z]: [f32; 3] =
+                std::array::from_fn(|axis| unit[axis] * (self.radii[axis] + noise));
             let turned = [x * cos_roll - y * sin_roll, x * sin_roll + y * cos_roll, z];
             let position = std::array::from_fn(|axis| self.centre[axis] + turned[axis]);
 
             let light = 0.75 + 0.25 * unit[2];
             let grain = rng.random_range(-COLOR_NOISE..=COLOR_NOISE);
-            let color =
-                self.color.map(|channel| ((f32::from(channel) * light) as i16 + grain).clamp(0, 255) as u8);
+            let color = self
+                .color
+                .map(|channel| ((f32::from(channel) * light) as i16 + grain).clamp(0, 255) as u8);
             cloud.push(Point::at(position, color).expect("the performer is two metres tall"));
         }
     }
@@ -102,7 +110,13 @@ fn pose(seconds: f32) -> [Part; 8] {
     let lean = 40.0 * sway;
     let arm = |side: f32, roll: f32, shoulder: [f32; 3]| {
         let (sin, cos) = roll.sin_cos();
-        let hang = |distance: f32| [shoulder[0] + distance * sin, shoulder[1] - distance * cos, shoulder[2]];
+        let hang = |distance: f32| {
+            [
+                shoulder[0] + distance * sin,
+                shoulder[1] - distance * cos,
+                shoulder[2],
+            ]
+        };
         let upper = Part::new(hang(260.0), [48.0, 290.0, 48.0], roll, SHIRT);
         let hand = Part::new(hang(600.0), [42.0, 90.0, 30.0], roll + 0.1 * side, SKIN);
         (upper, hand)
@@ -110,14 +124,34 @@ fn pose(seconds: f32) -> [Part; 8] {
     let (right_arm, right_hand) = arm(1.0, PI * 0.7 + 0.35 * wave, [210.0 + lean, 1420.0, 0.0]);
     let (left_arm, left_hand) = arm(-1.0, -0.15 - 0.08 * sway, [-210.0 + lean, 1420.0, 0.0]);
     [
-        Part::new([lean * 1.3, 1690.0, 10.0 * wave], [80.0, 120.0, 95.0], -0.1 * sway, SKIN),
-        Part::new([lean * 0.8, 1210.0, 0.0], [210.0, 330.0, 125.0], -0.06 * sway, SHIRT),
+        Part::new(
+            [lean * 1.3, 1690.0, 10.0 * wave],
+            [80.0, 120.0, 95.0],
+            -0.1 * sway,
+            SKIN,
+        ),
+        Part::new(
+            [lean * 0.8, 1210.0, 0.0],
+            [210.0, 330.0, 125.0],
+            -0.06 * sway,
+            SHIRT,
+        ),
         right_arm,
         right_hand,
         left_arm,
         left_hand,
-        Part::new([105.0 + lean * 0.2, 460.0, 0.0], [95.0, 470.0, 95.0], 0.02, TROUSERS),
-        Part::new([-105.0 + lean * 0.2, 460.0, 0.0], [95.0, 470.0, 95.0], -0.02, TROUSERS),
+        Part::new(
+            [105.0 + lean * 0.2, 460.0, 0.0],
+            [95.0, 470.0, 95.0],
+            0.02,
+            TROUSERS,
+        ),
+        Part::new(
+            [-105.0 + lean * 0.2, 460.0, 0.0],
+            [95.0, 470.0, 95.0],
+            -0.02,
+            TROUSERS,
+        ),
     ]
 }
 
@@ -132,13 +166,21 @@ mod tests {
         let performer = Performer::new(7, 5000);
         assert_eq!(performer.cloud(at), performer.cloud(at));
         assert_ne!(performer.cloud(at), Performer::new(8, 5000).cloud(at));
-        assert_ne!(performer.cloud(at), performer.cloud(at + Duration::from_millis(33)));
+        assert_ne!(
+            performer.cloud(at),
+            performer.cloud(at + Duration::from_millis(33))
+        );
     }
 
     #[test]
     fn every_level_is_filled_exactly() {
         for level in Level::ALL {
-            assert_eq!(Performer::new(1, level.points()).cloud(Duration::ZERO).len(), level.points());
+            assert_eq!(
+                Performer::new(1, level.points())
+                    .cloud(Duration::ZERO)
+                    .len(),
+                level.points()
+            );
         }
     }
 
@@ -147,7 +189,9 @@ mod tests {
         for tenth in 0..40 {
             let cloud = Performer::new(1, 2000).cloud(Duration::from_millis(100 * tenth));
             assert!(
-                cloud.points().all(|p| p.x.abs() < 1200 && (-50..2200).contains(&p.y) && p.z.abs() < 300)
+                cloud
+                    .points()
+                    .all(|p| p.x.abs() < 1200 && (-50..2200).contains(&p.y) && p.z.abs() < 300)
             );
         }
     }

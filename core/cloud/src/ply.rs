@@ -119,10 +119,17 @@ impl Header {
         let mut properties = Vec::new();
         let mut in_later_element = false;
         for line in 1.. {
-            let end = rest.iter().position(|byte| *byte == b'\n').ok_or(PlyError::NotPly)?;
+            let end = rest
+                .iter()
+                .position(|byte| *byte == b'\n')
+                .ok_or(PlyError::NotPly)?;
             let text = String::from_utf8_lossy(&rest[..end]).trim_end().to_owned();
             rest = &rest[end + 1..];
-            let wrong = |reason| PlyError::Header { line, text: text.clone(), reason };
+            let wrong = |reason| PlyError::Header {
+                line,
+                text: text.clone(),
+                reason,
+            };
             let words: Vec<&str> = text.split_ascii_whitespace().collect();
             match (line, words.as_slice()) {
                 (1, ["ply"]) => {}
@@ -133,10 +140,16 @@ impl Header {
                     encoding = Some(Encoding::BinaryLittleEndian)
                 }
                 (_, ["format", ..]) => {
-                    return Err(wrong("only ascii and binary_little_endian 1.0 are supported"));
+                    return Err(wrong(
+                        "only ascii and binary_little_endian 1.0 are supported",
+                    ));
                 }
                 (_, ["element", "vertex", count]) if vertices.is_none() && !in_later_element => {
-                    vertices = Some(count.parse().map_err(|_| wrong("not a number of vertices"))?);
+                    vertices = Some(
+                        count
+                            .parse()
+                            .map_err(|_| wrong("not a number of vertices"))?,
+                    );
                 }
                 (_, ["element", ..]) if vertices.is_none() => {
                     return Err(wrong("the first element must be vertex"));
@@ -147,21 +160,33 @@ impl Header {
                     let scalar = Scalar::parse(kind).ok_or_else(|| wrong("no such type"))?;
                     properties.push(((*name).to_owned(), scalar));
                 }
-                (_, ["property", "list", ..]) => return Err(wrong("vertices with lists are not supported")),
+                (_, ["property", "list", ..]) => {
+                    return Err(wrong("vertices with lists are not supported"));
+                }
                 (_, ["end_header"]) => break,
                 _ => return Err(wrong("not understood")),
             }
         }
         let encoding = encoding.ok_or(PlyError::Missing("format"))?;
         let vertices = vertices.ok_or(PlyError::Missing("element vertex"))?;
-        Ok((Header { encoding, vertices, properties }, rest))
+        Ok((
+            Header {
+                encoding,
+                vertices,
+                properties,
+            },
+            rest,
+        ))
     }
 
     fn columns(&self) -> Result<Columns, PlyError> {
         let find = |wanted: &'static str| {
             let index = self.properties.iter().position(|(name, _)| name == wanted);
             let index = index.ok_or(PlyError::NoProperty(wanted))?;
-            let offset = self.properties[..index].iter().map(|(_, scalar)| scalar.bytes()).sum();
+            let offset = self.properties[..index]
+                .iter()
+                .map(|(_, scalar)| scalar.bytes())
+                .sum();
             Ok((index, offset, self.properties[index].1))
         };
         let color = |wanted| match find(wanted)? {
@@ -172,21 +197,39 @@ impl Header {
                 _ => "blue of type uchar",
             })),
         };
-        Ok([find("x")?, find("y")?, find("z")?, color("red")?, color("green")?, color("blue")?])
+        Ok([
+            find("x")?,
+            find("y")?,
+            find("z")?,
+            color("red")?,
+            color("green")?,
+            color("blue")?,
+        ])
     }
 
     /// Bytes of a vertex.
     fn stride(&self) -> usize {
-        self.properties.iter().map(|(_, scalar)| scalar.bytes()).sum()
+        self.properties
+            .iter()
+            .map(|(_, scalar)| scalar.bytes())
+            .sum()
     }
 }
 
-fn binary_vertices(header: &Header, columns: Columns, body: &[u8]) -> Result<Vec<[f64; 6]>, PlyError> {
+fn binary_vertices(
+    header: &Header,
+    columns: Columns,
+    body: &[u8],
+) -> Result<Vec<[f64; 6]>, PlyError> {
     let (stride, vertices) = (header.stride(), header.vertices);
     if body.len() / stride < vertices {
-        return Err(PlyError::Truncated { vertex: body.len() / stride, vertices });
+        return Err(PlyError::Truncated {
+            vertex: body.len() / stride,
+            vertices,
+        });
     }
-    let value = |vertex: &[u8], (_, offset, scalar): (usize, usize, Scalar)| scalar.read(&vertex[offset..]);
+    let value =
+        |vertex: &[u8], (_, offset, scalar): (usize, usize, Scalar)| scalar.read(&vertex[offset..]);
     Ok(body
         .chunks_exact(stride)
         .take(vertices)
@@ -194,12 +237,19 @@ fn binary_vertices(header: &Header, columns: Columns, body: &[u8]) -> Result<Vec
         .collect())
 }
 
-fn ascii_vertices(header: &Header, columns: Columns, body: &[u8]) -> Result<Vec<[f64; 6]>, PlyError> {
+fn ascii_vertices(
+    header: &Header,
+    columns: Columns,
+    body: &[u8],
+) -> Result<Vec<[f64; 6]>, PlyError> {
     let text = String::from_utf8_lossy(body);
     let mut words = text.split_ascii_whitespace();
     let mut values = Vec::new();
     for vertex in 0..header.vertices {
-        let truncated = || PlyError::Truncated { vertex, vertices: header.vertices };
+        let truncated = || PlyError::Truncated {
+            vertex,
+            vertices: header.vertices,
+        };
         let row: Vec<&str> = words.by_ref().take(header.properties.len()).collect();
         let mut numbers = [0.0; 6];
         for (number, (index, _, scalar)) in numbers.iter_mut().zip(columns) {
@@ -208,7 +258,10 @@ fn ascii_vertices(header: &Header, columns: Columns, body: &[u8]) -> Result<Vec<
                 Scalar::U8 => word.parse::<u8>().ok().map(f64::from),
                 _ => word.parse().ok(),
             }
-            .ok_or_else(|| PlyError::Number { vertex, text: (*word).to_owned() })?;
+            .ok_or_else(|| PlyError::Number {
+                vertex,
+                text: (*word).to_owned(),
+            })?;
         }
         if row.len() < header.properties.len() {
             return Err(truncated());
@@ -275,7 +328,14 @@ mod tests {
     #[test]
     fn ascii_with_carriage_returns_and_more_than_is_needed() {
         let cloud = read(ASCII.as_bytes(), MILLIMETRES_PER_METRE).unwrap();
-        let point = Point { x: 1, y: -2, z: 1500, r: 1, g: 2, b: 3 };
+        let point = Point {
+            x: 1,
+            y: -2,
+            z: 1500,
+            r: 1,
+            g: 2,
+            b: 3,
+        };
         assert_eq!(
             cloud.points().collect::<Vec<_>>(),
             [point],
@@ -285,22 +345,39 @@ mod tests {
 
     #[test]
     fn errors_name_the_line_and_the_vertex() {
-        let change = |from, to| read(ASCII.replace(from, to).as_bytes(), 1.0).unwrap_err().to_string();
+        let change = |from, to| {
+            read(ASCII.replace(from, to).as_bytes(), 1.0)
+                .unwrap_err()
+                .to_string()
+        };
         assert_eq!(
             change("ascii", "binary_big_endian"),
             "header line 2: only ascii and binary_little_endian 1.0 are supported: \"format binary_big_endian 1.0\""
         );
-        assert_eq!(change("vertex 2", "vertex 3"), "the file ends in vertex 2 of 3");
-        assert_eq!(change("1 2 3", "1 2 300"), "vertex 0: \"300\" is not a valid number for its property");
-        assert_eq!(change("uchar red", "float red"), "the vertices have no property \"red of type uchar\"");
+        assert_eq!(
+            change("vertex 2", "vertex 3"),
+            "the file ends in vertex 2 of 3"
+        );
+        assert_eq!(
+            change("1 2 3", "1 2 300"),
+            "vertex 0: \"300\" is not a valid number for its property"
+        );
+        assert_eq!(
+            change("uchar red", "float red"),
+            "the vertices have no property \"red of type uchar\""
+        );
         assert_eq!(read(b"PK\x03\x04\n", 1.0), Err(PlyError::NotPly));
     }
 
     #[test]
     fn a_header_cannot_promise_more_than_the_file_holds() {
-        let file =
-            ASCII.replace("ascii", "binary_little_endian").replace("vertex 2", "vertex 18446744073709551615");
-        assert!(matches!(read(file.as_bytes(), 1.0), Err(PlyError::Truncated { .. })));
+        let file = ASCII
+            .replace("ascii", "binary_little_endian")
+            .replace("vertex 2", "vertex 18446744073709551615");
+        assert!(matches!(
+            read(file.as_bytes(), 1.0),
+            Err(PlyError::Truncated { .. })
+        ));
     }
 
     proptest! {

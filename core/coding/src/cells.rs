@@ -19,7 +19,11 @@ pub(crate) struct Cells {
 
 impl Cells {
     pub(crate) fn new(config: &Config) -> Self {
-        Cells { bytes: LENGTH_BYTES + config.packet_bytes, used: 0, spare: Vec::new() }
+        Cells {
+            bytes: LENGTH_BYTES + config.packet_bytes,
+            used: 0,
+            spare: Vec::new(),
+        }
     }
 
     /// Bytes of the cells that are in use.
@@ -34,7 +38,10 @@ impl Cells {
     /// An empty one for a symbol of `bytes` that does not grow.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
         let cell = match bytes > self.bytes / 2 {
-            true => self.spare.pop().unwrap_or_else(|| Vec::with_capacity(self.bytes)),
+            true => self
+                .spare
+                .pop()
+                .unwrap_or_else(|| Vec::with_capacity(self.bytes)),
             false => Vec::with_capacity(bytes),
         };
         self.used += cell.capacity() + OVERHEAD;

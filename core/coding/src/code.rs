@@ -15,7 +15,9 @@ pub const MAX_PACKET_BYTES: usize = u16::MAX as usize;
 
 /// The coefficients of a coded packet over `count` packets: the first is 1, the others are any numbers but 0.
 pub fn coefficients(seed: u64, count: usize) -> impl Iterator<Item = u8> {
-    let random = SplitMix(seed).flat_map(u64::to_le_bytes).filter(|coefficient| *coefficient != 0);
+    let random = SplitMix(seed)
+        .flat_map(u64::to_le_bytes)
+        .filter(|coefficient| *coefficient != 0);
     iter::once(1).chain(random).take(count)
 }
 
@@ -33,10 +35,17 @@ pub fn encode(range: &[&[u8]], seed: u64, out: &mut Vec<u8>) {
 /// # Panics
 /// As [`encode`].
 pub fn encode_with(kernel: Kernel, range: &[&[u8]], seed: u64, out: &mut Vec<u8>) {
-    assert!((1..=MAX_RANGE).contains(&range.len()), "a range of {} packets", range.len());
+    assert!(
+        (1..=MAX_RANGE).contains(&range.len()),
+        "a range of {} packets",
+        range.len()
+    );
     let mut space = [0; MAX_RANGE];
     let factors = &mut space[..range.len()];
-    factors.iter_mut().zip(coefficients(seed, range.len())).for_each(|(space, factor)| *space = factor);
+    factors
+        .iter_mut()
+        .zip(coefficients(seed, range.len()))
+        .for_each(|(space, factor)| *space = factor);
 
     let mut length = [0; LENGTH_BYTES];
     let mut longest = 0;
@@ -59,7 +68,9 @@ pub fn encode_with(kernel: Kernel, range: &[&[u8]], seed: u64, out: &mut Vec<u8>
 /// # Panics
 /// When the packet has more than [`MAX_PACKET_BYTES`].
 pub(crate) fn length_of(packet: &[u8]) -> [u8; LENGTH_BYTES] {
-    u16::try_from(packet.len()).expect("a packet of at most 65,535 bytes").to_be_bytes()
+    u16::try_from(packet.len())
+        .expect("a packet of at most 65,535 bytes")
+        .to_be_bytes()
 }
 
 /// The packet of a symbol, unless the symbol is none of a packet.
@@ -90,7 +101,10 @@ mod tests {
     #[test]
     fn coefficients_are_as_the_wire_document_has_them() {
         let first: Vec<u8> = coefficients(0, 10).collect();
-        assert_eq!(first, [1, 0xaf, 0xcd, 0x1d, 0x7b, 0x39, 0xa8, 0x20, 0xe2, 0xf4]);
+        assert_eq!(
+            first,
+            [1, 0xaf, 0xcd, 0x1d, 0x7b, 0x39, 0xa8, 0x20, 0xe2, 0xf4]
+        );
     }
 
     #[test]

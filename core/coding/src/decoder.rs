@@ -28,7 +28,11 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Config { window_packets: 8192, packet_bytes: 1500, memory: ByteSize(8 << 20) }
+        Config {
+            window_packets: 8192,
+            packet_bytes: 1500,
+            memory: ByteSize(8 << 20),
+        }
     }
 }
 
@@ -74,7 +78,10 @@ impl Decoder {
     /// # Panics
     /// When the configuration allows no packet at all, or longer ones than [`MAX_PACKET_BYTES`].
     pub fn new(config: Config) -> Self {
-        assert!(config.packet_bytes <= MAX_PACKET_BYTES, "packets of at most {MAX_PACKET_BYTES} bytes");
+        assert!(
+            config.packet_bytes <= MAX_PACKET_BYTES,
+            "packets of at most {MAX_PACKET_BYTES} bytes"
+        );
         assert!(config.window_packets > 0, "a window of at least one packet");
         let cells = Cells::new(&config);
         Decoder {
@@ -126,7 +133,9 @@ impl Decoder {
         let cells = &mut self.cells;
         self.window.forget_before(id, |symbol| cells.give(symbol));
         let first = self.window.first();
-        let abandoned = self.equations.partition_point(|equation| equation.first < first);
+        let abandoned = self
+            .equations
+            .partition_point(|equation| equation.first < first);
         for equation in self.equations.drain(..abandoned) {
             self.counts.abandoned += 1;
             self.cells.give(equation.symbol);
@@ -153,8 +162,15 @@ impl Decoder {
     pub fn memory(&self) -> ByteSize {
         let symbols = self.window.symbols().chain(self.cells.spare());
         let packets = self.determined.iter().map(|(_, packet)| packet);
-        let equations = self.equations.iter().flat_map(|equation| [&equation.symbol, &equation.coefficients]);
-        let contents: usize = symbols.chain(packets).chain(equations).map(Vec::capacity).sum();
+        let equations = self
+            .equations
+            .iter()
+            .flat_map(|equation| [&equation.symbol, &equation.coefficients]);
+        let contents: usize = symbols
+            .chain(packets)
+            .chain(equations)
+            .map(Vec::capacity)
+            .sum();
         let tables = self.window.table_bytes()
             + self.equations.capacity() * size_of::<Equation>()
             + self.determined.capacity() * size_of::<(u64, Vec<u8>)>()
@@ -179,7 +195,13 @@ impl Decoder {
         Ok(())
     }
 
-    fn take_coded(&mut self, start: u64, count: usize, seed: u64, symbol: &[u8]) -> Result<(), Refused> {
+    fn take_coded(
+        &mut self,
+        start: u64,
+        count: usize,
+        seed: u64,
+        symbol: &[u8],
+    ) -> Result<(), Refused> {
         if !(LENGTH_BYTES..=LENGTH_BYTES + self.config.packet_bytes).contains(&symbol.len()) {
             return Err(Refused::Length);
         }
@@ -208,8 +230,14 @@ impl Decoder {
 
     /// Moves the window on so that it has `count` packets from `start`.
     fn reach(&mut self, start: u64, count: u64) -> Result<(), Refused> {
-        let end = start.checked_add(count).filter(|end| *end <= IDS).ok_or(Refused::Range)?;
-        let first = self.window.first().max(end.saturating_sub(self.config.window_packets as u64));
+        let end = start
+            .checked_add(count)
+            .filter(|end| *end <= IDS)
+            .ok_or(Refused::Range)?;
+        let first = self
+            .window
+            .first()
+            .max(end.saturating_sub(self.config.window_packets as u64));
         if start < first {
             return Err(Refused::Forgotten);
         }
@@ -232,9 +260,15 @@ impl Decoder {
         for id in range {
             let (factor, symbol) = if let Some(symbol) = self.known(id) {
                 (equation.substitute(id), symbol)
-            } else if let Ok(at) = self.equations.binary_search_by_key(&id, |other| other.first) {
+            } else if let Ok(at) = self
+                .equations
+                .binary_search_by_key(&id, |other| other.first)
+            {
                 let other = &self.equations[at];
-                (equation.eliminate(other).map_err(|_| Refused::TooLong)?, &other.symbol[..])
+                (
+                    equation.eliminate(other).map_err(|_| Refused::TooLong)?,
+                    &other.symbol[..],
+                )
             } else {
                 continue;
             };
@@ -259,27 +293,36 @@ impl Decoder {
             self.counts.abandoned += 1;
             self.cells.give(self.equations.remove(0).symbol);
         }
-        let at = self.equations.partition_point(|other| other.first < equation.first);
-        let too_long = self.equations.extract_if(..at, |other| match other.eliminate(&equation) {
-            Ok(0) => false,
-            Ok(factor) => {
-                other.add(&[factor], &[&equation.symbol]);
-                false
-            }
-            Err(_) => true,
-        });
+        let at = self
+            .equations
+            .partition_point(|other| other.first < equation.first);
+        let too_long = self
+            .equations
+            .extract_if(..at, |other| match other.eliminate(&equation) {
+                Ok(0) => false,
+                Ok(factor) => {
+                    other.add(&[factor], &[&equation.symbol]);
+                    false
+                }
+                Err(_) => true,
+            });
         for abandoned in too_long {
             self.counts.abandoned += 1;
             self.cells.give(abandoned.symbol);
         }
-        let at = self.equations.partition_point(|other| other.first < equation.first);
+        let at = self
+            .equations
+            .partition_point(|other| other.first < equation.first);
         self.equations.insert(at, equation);
         self.settle();
     }
 
     /// Makes packets of the equations that are solved.
     fn settle(&mut self) {
-        for equation in self.equations.extract_if(.., |equation| equation.is_solved()) {
+        for equation in self
+            .equations
+            .extract_if(.., |equation| equation.is_solved())
+        {
             let mut symbol = self.cells.take(equation.symbol.len());
             equation.solve(&mut symbol);
             self.cells.give(equation.symbol);
@@ -297,14 +340,20 @@ impl Decoder {
 
     /// Notes what packet `id` of the window is, and what follows from that.
     fn learn(&mut self, id: u64, symbol: Vec<u8>) {
-        let at = self.equations.partition_point(|equation| equation.first < id);
+        let at = self
+            .equations
+            .partition_point(|equation| equation.first < id);
         for equation in &mut self.equations[..at] {
             let factor = equation.substitute(id);
             if factor != 0 {
                 equation.add(&[factor], &[&symbol]);
             }
         }
-        if self.equations.get(at).is_some_and(|equation| equation.first == id) {
+        if self
+            .equations
+            .get(at)
+            .is_some_and(|equation| equation.first == id)
+        {
             let mut equation = self.equations.remove(at);
             let factor = equation.substitute(id);
             equation.add(&[factor], &[&symbol]);

@@ -24,18 +24,25 @@ pub(crate) struct TooLong;
 impl Equation {
     /// What a coded packet says.
     pub(crate) fn coded(first: u64, count: usize, seed: u64, symbol: Vec<u8>) -> Self {
-        Equation { first, coefficients: coefficients(seed, count).collect(), symbol }
+        Equation {
+            first,
+            coefficients: coefficients(seed, count).collect(),
+            symbol,
+        }
     }
 
     /// Takes packet `id` out, and returns how many times its symbol has to be added.
     pub(crate) fn substitute(&mut self, id: u64) -> u8 {
-        self.place(id).map_or(0, |place| std::mem::take(&mut self.coefficients[place]))
+        self.place(id)
+            .map_or(0, |place| std::mem::take(&mut self.coefficients[place]))
     }
 
     /// Takes the first packet of `other` out, which may bring in its other packets, and returns how many times the symbol of
     /// `other` has to be added.
     pub(crate) fn eliminate(&mut self, other: &Equation) -> Result<u8, TooLong> {
-        let Some(place) = self.place(other.first) else { return Ok(0) };
+        let Some(place) = self.place(other.first) else {
+            return Ok(0);
+        };
         let end = place + other.coefficients.len();
         if end > MAX_SPAN {
             return Err(TooLong);
@@ -44,7 +51,11 @@ impl Equation {
             self.coefficients.resize(end, 0);
         }
         let factor = multiply(self.coefficients[place], inverse(other.coefficients[0]));
-        mul_add(&mut self.coefficients[place..end], factor, &other.coefficients);
+        mul_add(
+            &mut self.coefficients[place..end],
+            factor,
+            &other.coefficients,
+        );
         Ok(factor)
     }
 
@@ -76,9 +87,17 @@ impl Equation {
 
     /// Forgets zeros at both ends.
     fn trim(&mut self) {
-        let zeros = self.coefficients.iter().take_while(|coefficient| **coefficient == 0).count();
+        let zeros = self
+            .coefficients
+            .iter()
+            .take_while(|coefficient| **coefficient == 0)
+            .count();
         self.coefficients.drain(..zeros);
         self.first += zeros as u64;
-        while self.coefficients.pop_if(|coefficient| *coefficient == 0).is_some() {}
+        while self
+            .coefficients
+            .pop_if(|coefficient| *coefficient == 0)
+            .is_some()
+        {}
     }
 }

@@ -56,7 +56,10 @@ const fn define(a: u8, b: u8) -> u8 {
 }
 
 const fn products() -> [Products; 256] {
-    let mut table = [Products { low: [0; 16], high: [0; 16] }; 256];
+    let mut table = [Products {
+        low: [0; 16],
+        high: [0; 16],
+    }; 256];
     let mut a = 0;
     while a < 256 {
         let mut b = 0;

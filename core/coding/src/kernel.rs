@@ -33,7 +33,8 @@ enum Start {
     Destination,
 }
 
-static BEST: LazyLock<Kernel> = LazyLock::new(|| Kernel::available().pop().expect("the scalar one"));
+static BEST: LazyLock<Kernel> =
+    LazyLock::new(|| Kernel::available().pop().expect("the scalar one"));
 
 impl Kernel {
     /// Those that this processor can run, the fastest last.
@@ -53,7 +54,10 @@ impl Kernel {
 
     /// The one without special instructions.
     pub const fn scalar() -> Kernel {
-        Kernel { name: "scalar", combine: scalar::combine }
+        Kernel {
+            name: "scalar",
+            combine: scalar::combine,
+        }
     }
 
     /// The name of its instructions, such as `avx2`.
@@ -81,7 +85,11 @@ impl Kernel {
         reason = "the call of a function for which the processor has to have the instructions"
     )]
     fn combine(self, destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]], start: Start) {
-        assert_eq!(coefficients.len(), sources.len(), "a coefficient for each source");
+        assert_eq!(
+            coefficients.len(),
+            sources.len(),
+            "a coefficient for each source"
+        );
         // SAFETY: kernels other than the scalar one come from `available` alone, which asks the processor first.
         unsafe { (self.combine)(destination, coefficients, sources, start) }
     }

@@ -73,15 +73,24 @@ impl Window {
         }
         let whole = self.chunk_of(id).min(self.chunks.len());
         let gone = self.chunks.drain(..whole).flatten();
-        gone.flat_map(|chunk| (*chunk).into_iter().flatten()).for_each(&mut give);
+        gone.flat_map(|chunk| (*chunk).into_iter().flatten())
+            .for_each(&mut give);
         if let Some(Some(chunk)) = self.chunks.front_mut() {
             let from = if whole == 0 { place(self.first) } else { 0 };
-            chunk[from..place(id)].iter_mut().filter_map(Option::take).for_each(give);
+            chunk[from..place(id)]
+                .iter_mut()
+                .filter_map(Option::take)
+                .for_each(give);
         }
         self.first = id;
         if self.end <= id {
             self.end = id;
-            debug_assert!(self.chunks.iter().flatten().all(|chunk| chunk.iter().all(Option::is_none)));
+            debug_assert!(
+                self.chunks
+                    .iter()
+                    .flatten()
+                    .all(|chunk| chunk.iter().all(Option::is_none))
+            );
             self.chunks.clear();
         }
     }
@@ -95,13 +104,17 @@ impl Window {
 
     /// The symbols that are known.
     pub(crate) fn symbols(&self) -> impl Iterator<Item = &Vec<u8>> {
-        self.chunks.iter().flatten().flat_map(|chunk| chunk.iter().flatten())
+        self.chunks
+            .iter()
+            .flatten()
+            .flat_map(|chunk| chunk.iter().flatten())
     }
 
     /// Bytes of the places, used or not.
     pub(crate) fn table_bytes(&self) -> usize {
         let chunks = self.chunks.iter().flatten().count();
-        chunks * size_of::<[Option<Vec<u8>>; CHUNK]>() + self.chunks.capacity() * size_of::<Option<Chunk>>()
+        chunks * size_of::<[Option<Vec<u8>>; CHUNK]>()
+            + self.chunks.capacity() * size_of::<Option<Chunk>>()
     }
 
     fn chunk_of(&self, id: u64) -> usize {

@@ -7,9 +7,19 @@ use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Original { id: u64, packet: Vec<u8> },
-    Coded { start: u64, count: usize, seed: u64, symbol: Vec<u8> },
-    Forget { id: u64 },
+    Original {
+        id: u64,
+        packet: Vec<u8>,
+    },
+    Coded {
+        start: u64,
+        count: usize,
+        seed: u64,
+        symbol: Vec<u8>,
+    },
+    Forget {
+        id: u64,
+    },
     Poll,
 }
 
@@ -27,7 +37,8 @@ fn id() -> impl Strategy<Value = u64> {
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
-    let count = prop_oneof![20 => 1..=MAX_RANGE, 1 => Just(0), 1 => MAX_RANGE..300, 1 => Just(usize::MAX)];
+    let count =
+        prop_oneof![20 => 1..=MAX_RANGE, 1 => Just(0), 1 => MAX_RANGE..300, 1 => Just(usize::MAX)];
     let symbol = vec(prop_oneof![Just(0), any::<u8>()], 0..PACKET_BYTES + 5);
     prop_oneof![
         4 => (id(), vec(any::<u8>(), 0..PACKET_BYTES + 5))
@@ -84,7 +95,11 @@ proptest! {
 }
 
 fn decoder() -> Decoder {
-    Decoder::new(Config { window_packets: 1000, packet_bytes: PACKET_BYTES, memory: ByteSize(1 << 20) })
+    Decoder::new(Config {
+        window_packets: 1000,
+        packet_bytes: PACKET_BYTES,
+        memory: ByteSize(1 << 20),
+    })
 }
 
 fn coded(range: &[&[u8]], seed: u64) -> Vec<u8> {
@@ -97,14 +112,36 @@ fn coded(range: &[&[u8]], seed: u64) -> Vec<u8> {
 fn frames_that_nobody_can_have_sent_are_refused() {
     let mut decoder = decoder();
     assert_eq!(decoder.handle_coded(0, 0, 0, &[0; 10]), Err(Refused::Range));
-    assert_eq!(decoder.handle_coded(0, MAX_RANGE + 1, 0, &[0; 10]), Err(Refused::Range));
-    assert_eq!(decoder.handle_coded(u64::MAX, 2, 0, &[0; 10]), Err(Refused::Range));
-    assert_eq!(decoder.handle_coded(1 << 62, 1, 0, &[0; 10]), Err(Refused::Range));
-    assert_eq!(decoder.handle_original(1 << 62, &[0; 10]), Err(Refused::Range));
+    assert_eq!(
+        decoder.handle_coded(0, MAX_RANGE + 1, 0, &[0; 10]),
+        Err(Refused::Range)
+    );
+    assert_eq!(
+        decoder.handle_coded(u64::MAX, 2, 0, &[0; 10]),
+        Err(Refused::Range)
+    );
+    assert_eq!(
+        decoder.handle_coded(1 << 62, 1, 0, &[0; 10]),
+        Err(Refused::Range)
+    );
+    assert_eq!(
+        decoder.handle_original(1 << 62, &[0; 10]),
+        Err(Refused::Range)
+    );
     assert_eq!(decoder.handle_coded(0, 2, 0, &[0; 1]), Err(Refused::Length));
-    assert_eq!(decoder.handle_coded(0, 2, 0, &[0; PACKET_BYTES + 3]), Err(Refused::Length));
-    assert_eq!(decoder.handle_original(0, &[0; PACKET_BYTES + 1]), Err(Refused::Length));
-    let expected = Counts { refused_range: 5, refused_length: 3, ..Counts::default() };
+    assert_eq!(
+        decoder.handle_coded(0, 2, 0, &[0; PACKET_BYTES + 3]),
+        Err(Refused::Length)
+    );
+    assert_eq!(
+        decoder.handle_original(0, &[0; PACKET_BYTES + 1]),
+        Err(Refused::Length)
+    );
+    let expected = Counts {
+        refused_range: 5,
+        refused_length: 3,
+        ..Counts::default()
+    };
     assert_eq!(decoder.counts(), expected);
 }
 
@@ -112,11 +149,22 @@ fn frames_that_nobody_can_have_sent_are_refused() {
 fn what_is_before_the_window_is_refused() {
     let mut decoder = decoder();
     decoder.handle_original(5000, b"new").unwrap();
-    assert_eq!(decoder.handle_original(4000, b"old"), Err(Refused::Forgotten));
-    decoder.handle_original(4001, b"oldest that is remembered").unwrap();
-    assert_eq!(decoder.handle_coded(4000, 2, 0, &[0; 10]), Err(Refused::Forgotten));
+    assert_eq!(
+        decoder.handle_original(4000, b"old"),
+        Err(Refused::Forgotten)
+    );
+    decoder
+        .handle_original(4001, b"oldest that is remembered")
+        .unwrap();
+    assert_eq!(
+        decoder.handle_coded(4000, 2, 0, &[0; 10]),
+        Err(Refused::Forgotten)
+    );
     decoder.forget_before(4500);
-    assert_eq!(decoder.handle_original(4499, b"given up"), Err(Refused::Forgotten));
+    assert_eq!(
+        decoder.handle_original(4499, b"given up"),
+        Err(Refused::Forgotten)
+    );
     assert_eq!(decoder.counts().refused_forgotten, 3);
 }
 
@@ -124,9 +172,16 @@ fn what_is_before_the_window_is_refused() {
 fn a_symbol_that_contradicts_another_is_refused() {
     let mut decoder = decoder();
     decoder.handle_coded(0, 3, 1, &[0, 1, 7]).unwrap();
-    assert_eq!(decoder.handle_coded(0, 3, 1, &[0, 1, 8]), Err(Refused::Contradiction));
+    assert_eq!(
+        decoder.handle_coded(0, 3, 1, &[0, 1, 8]),
+        Err(Refused::Contradiction)
+    );
     assert_eq!(decoder.counts().refused_contradiction, 1);
-    assert_eq!(decoder.handle_coded(0, 3, 1, &[0, 1, 7]), Ok(()), "a duplicate says nothing new");
+    assert_eq!(
+        decoder.handle_coded(0, 3, 1, &[0, 1, 7]),
+        Ok(()),
+        "a duplicate says nothing new"
+    );
     assert_eq!(decoder.counts().redundant, 1);
 }
 
@@ -142,8 +197,12 @@ fn a_solution_that_is_no_packet_is_not_delivered() {
 #[test]
 fn packets_that_leave_the_window_take_their_equations_along() {
     let mut decoder = decoder();
-    decoder.handle_coded(0, 2, 0, &coded(&[b"one", b"two"], 0)).unwrap();
-    decoder.handle_coded(1, 2, 0, &coded(&[b"two", b"three"], 0)).unwrap();
+    decoder
+        .handle_coded(0, 2, 0, &coded(&[b"one", b"two"], 0))
+        .unwrap();
+    decoder
+        .handle_coded(1, 2, 0, &coded(&[b"two", b"three"], 0))
+        .unwrap();
     decoder.forget_before(1);
     assert_eq!(decoder.counts().abandoned, 1);
     decoder.handle_original(2, b"three").unwrap();
@@ -157,7 +216,9 @@ fn a_chain_of_ranges_does_not_grow_for_ever() {
     for start in (0..500).step_by(25) {
         let packets: Vec<[u8; 8]> = (start..start + 50).map(packet).collect();
         let range: Vec<&[u8]> = packets.iter().map(|packet| &packet[..]).collect();
-        decoder.handle_coded(start, 50, start, &coded(&range, start)).unwrap();
+        decoder
+            .handle_coded(start, 50, start, &coded(&range, start))
+            .unwrap();
     }
     let abandoned = decoder.counts().abandoned;
     assert!((1..20).contains(&abandoned), "{abandoned} of 20");
@@ -165,7 +226,11 @@ fn a_chain_of_ranges_does_not_grow_for_ever() {
         decoder.handle_original(id, &packet(id)).unwrap();
     }
     let found: Vec<_> = std::iter::from_fn(|| decoder.poll_packet()).collect();
-    assert_eq!(found.len() as u64, 20 - abandoned, "what is left of the chain is of use");
+    assert_eq!(
+        found.len() as u64,
+        20 - abandoned,
+        "what is left of the chain is of use"
+    );
     assert!(found.iter().all(|(id, bytes)| *bytes == packet(*id)));
 }
 
@@ -173,18 +238,26 @@ fn a_chain_of_ranges_does_not_grow_for_ever() {
 fn the_oldest_of_too_many_equations_is_given_up() {
     let mut decoder = decoder();
     for start in (0..600).step_by(2) {
-        decoder.handle_coded(start, 2, 0, &coded(&[b"one", b"two"], 0)).unwrap();
+        decoder
+            .handle_coded(start, 2, 0, &coded(&[b"one", b"two"], 0))
+            .unwrap();
     }
     assert_eq!(decoder.counts().abandoned, 300 - 256);
 }
 
 #[test]
 fn packets_that_nobody_polls_are_given_up() {
-    let config = Config { window_packets: 1000, packet_bytes: PACKET_BYTES, memory: ByteSize(1000) };
+    let config = Config {
+        window_packets: 1000,
+        packet_bytes: PACKET_BYTES,
+        memory: ByteSize(1000),
+    };
     let most = config.most_memory();
     let mut decoder = Decoder::new(config);
     for id in 0..500 {
-        decoder.handle_coded(id, 1, 0, &coded(&[b"packet"], 0)).unwrap();
+        decoder
+            .handle_coded(id, 1, 0, &coded(&[b"packet"], 0))
+            .unwrap();
         assert!(decoder.memory() <= most);
     }
     assert!(decoder.counts().unclaimed > 400);
@@ -203,32 +276,53 @@ fn a_decoder_that_has_forgotten_everything_is_small() {
 
 #[test]
 fn tiny_packets_take_little_memory() {
-    let mut decoder = Decoder::new(Config { window_packets: 1 << 16, ..Config::default() });
+    let mut decoder = Decoder::new(Config {
+        window_packets: 1 << 16,
+        ..Config::default()
+    });
     for id in 0..40_000 {
         decoder.handle_original(id, b"x").unwrap();
     }
-    assert!(decoder.memory() < ByteSize(40_000 * 60), "{:?}", decoder.memory());
+    assert!(
+        decoder.memory() < ByteSize(40_000 * 60),
+        "{:?}",
+        decoder.memory()
+    );
 }
 
 #[test]
 fn a_window_that_was_large_once_is_not_for_ever() {
-    let mut decoder = Decoder::new(Config { window_packets: 1 << 16, ..Config::default() });
+    let mut decoder = Decoder::new(Config {
+        window_packets: 1 << 16,
+        ..Config::default()
+    });
     for id in (0..60_000).step_by(64) {
         decoder.handle_original(id, b"far from the others").unwrap();
     }
     assert!(decoder.memory() > ByteSize(1 << 20));
     decoder.forget_before(59_900);
-    assert!(decoder.memory() < ByteSize(20_000), "{:?}", decoder.memory());
+    assert!(
+        decoder.memory() < ByteSize(20_000),
+        "{:?}",
+        decoder.memory()
+    );
 }
 
 #[test]
 fn a_number_far_ahead_costs_no_more_than_any_other() {
-    let config = Config { window_packets: 1 << 17, ..Config::default() };
+    let config = Config {
+        window_packets: 1 << 17,
+        ..Config::default()
+    };
     let mut decoder = Decoder::new(config);
     let mut most = 0;
     for jump in 0..1000u64 {
         // Within the window, beyond it, and back into what was skipped.
-        for id in [jump << 20, (jump << 20) + (1 << 16), (jump << 20) + (1 << 15)] {
+        for id in [
+            jump << 20,
+            (jump << 20) + (1 << 16),
+            (jump << 20) + (1 << 15),
+        ] {
             decoder.handle_original(id, b"far ahead").unwrap();
             most = most.max(decoder.memory().0);
         }

@@ -12,7 +12,9 @@ const LONG: usize = 600;
 const MARGIN: usize = 64;
 
 fn bytes(count: usize) -> Vec<u8> {
-    (0..count as u64).map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+    (0..count as u64)
+        .map(|n| (n.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)
+        .collect()
 }
 
 #[test]
@@ -21,7 +23,10 @@ fn the_scalar_kernel_multiplies_as_the_field() {
     for coefficient in 0..=255 {
         let mut products = vec![0; 256];
         Kernel::scalar().dot(&mut products, &[coefficient], &[&all]);
-        let expected: Vec<u8> = all.iter().map(|byte| multiply(coefficient, *byte)).collect();
+        let expected: Vec<u8> = all
+            .iter()
+            .map(|byte| multiply(coefficient, *byte))
+            .collect();
         assert_eq!(products, expected, "{coefficient}");
     }
 }
@@ -52,7 +57,10 @@ fn every_length_at_every_alignment_is_the_same() {
                 let (mut ours, mut reference) = (before.clone(), before.clone());
                 kernel.mul_add(&mut ours[at..at + length], 0x8e, source);
                 Kernel::scalar().mul_add(&mut reference[at..at + length], 0x8e, source);
-                assert_eq!(ours, reference, "{kernel:?}, {length} bytes, alignment {alignment}");
+                assert_eq!(
+                    ours, reference,
+                    "{kernel:?}, {length} bytes, alignment {alignment}"
+                );
             }
         }
     }
@@ -72,7 +80,11 @@ fn a_sum_without_sources_is_zero() {
 #[test]
 fn the_best_kernel_is_available() {
     let available = Kernel::available();
-    assert!(available.iter().any(|kernel| kernel.name() == Kernel::best().name()));
+    assert!(
+        available
+            .iter()
+            .any(|kernel| kernel.name() == Kernel::best().name())
+    );
     assert_eq!(available[0].name(), "scalar");
 }
 

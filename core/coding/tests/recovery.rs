@@ -10,15 +10,29 @@ use std::collections::BTreeSet;
 /// Something that reaches the decoder.
 #[derive(Debug, Clone)]
 enum Frame {
-    Original { place: usize },
-    Coded { place: usize, count: usize, seed: u64 },
+    Original {
+        place: usize,
+    },
+    Coded {
+        place: usize,
+        count: usize,
+        seed: u64,
+    },
 }
 
 fn frame(packets: usize) -> impl Strategy<Value = Frame> {
-    let coded = (0..packets, 1..=MAX_RANGE.min(20), 0u64..50).prop_map(move |(place, count, seed)| {
-        Frame::Coded { place, count: count.min(packets - place), seed }
-    });
-    prop_oneof![(0..packets).prop_map(|place| Frame::Original { place }), coded]
+    let coded =
+        (0..packets, 1..=MAX_RANGE.min(20), 0u64..50).prop_map(move |(place, count, seed)| {
+            Frame::Coded {
+                place,
+                count: count.min(packets - place),
+                seed,
+            }
+        });
+    prop_oneof![
+        (0..packets).prop_map(|place| Frame::Original { place }),
+        coded
+    ]
 }
 
 fn symbol(packets: &[Vec<u8>], seed: u64) -> Vec<u8> {
@@ -42,7 +56,8 @@ impl Model {
         }
         let Some(first) = pivot(&row) else { return };
         let scale = inverse(row[first]);
-        row.iter_mut().for_each(|coefficient| *coefficient = multiply(*coefficient, scale));
+        row.iter_mut()
+            .for_each(|coefficient| *coefficient = multiply(*coefficient, scale));
         for other in &mut self.rows {
             subtract(other, &row, first);
         }
@@ -50,15 +65,22 @@ impl Model {
     }
 
     fn determined(&self) -> BTreeSet<usize> {
-        let alone = self.rows.iter().filter(|row| row.iter().filter(|c| **c != 0).count() == 1);
-        alone.filter_map(|row| row.iter().position(|c| *c != 0)).collect()
+        let alone = self
+            .rows
+            .iter()
+            .filter(|row| row.iter().filter(|c| **c != 0).count() == 1);
+        alone
+            .filter_map(|row| row.iter().position(|c| *c != 0))
+            .collect()
     }
 }
 
 /// Takes as much of `other` as makes `row` zero at `pivot`, where `other` has a 1.
 fn subtract(row: &mut [u8], other: &[u8], pivot: usize) {
     let factor = row[pivot];
-    row.iter_mut().zip(other).for_each(|(sum, coefficient)| *sum ^= multiply(factor, *coefficient));
+    row.iter_mut()
+        .zip(other)
+        .for_each(|(sum, coefficient)| *sum ^= multiply(factor, *coefficient));
 }
 
 proptest! {
@@ -170,12 +192,21 @@ fn ten_lost_packets_take_ten_coded_ones() {
     let mut decoder = Decoder::new(Config::default());
     for seed in 0..10 {
         assert_eq!(decoder.poll_packet(), None);
-        decoder.handle_coded(1000, 10, seed, &symbol(&packets, seed)).unwrap();
+        decoder
+            .handle_coded(1000, 10, seed, &symbol(&packets, seed))
+            .unwrap();
     }
     for (id, packet) in (1000..).zip(packets) {
         assert_eq!(decoder.poll_packet(), Some((id, packet)));
     }
-    assert_eq!(decoder.counts(), Counts { coded: 10, determined: 10, ..Counts::default() });
+    assert_eq!(
+        decoder.counts(),
+        Counts {
+            coded: 10,
+            determined: 10,
+            ..Counts::default()
+        }
+    );
 }
 
 #[test]
@@ -195,9 +226,20 @@ fn an_original_that_comes_late_can_be_the_last_that_was_missing() {
 fn ranges_that_overlap_help_each_other() {
     let packets = vec![vec![1], vec![2, 2], vec![3, 3, 3]];
     let mut decoder = Decoder::new(Config::default());
-    decoder.handle_coded(0, 2, 1, &symbol(&packets[..2], 1)).unwrap();
-    decoder.handle_coded(1, 2, 2, &symbol(&packets[1..], 2)).unwrap();
+    decoder
+        .handle_coded(0, 2, 1, &symbol(&packets[..2], 1))
+        .unwrap();
+    decoder
+        .handle_coded(1, 2, 2, &symbol(&packets[1..], 2))
+        .unwrap();
     decoder.handle_coded(0, 3, 3, &symbol(&packets, 3)).unwrap();
     let found: Vec<_> = std::iter::from_fn(|| decoder.poll_packet()).collect();
-    assert_eq!(found, [(0, packets[0].clone()), (1, packets[1].clone()), (2, packets[2].clone())]);
+    assert_eq!(
+        found,
+        [
+            (0, packets[0].clone()),
+            (1, packets[1].clone()),
+            (2, packets[2].clone())
+        ]
+    );
 }

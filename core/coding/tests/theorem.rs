@@ -21,7 +21,9 @@ impl Received {
 
     fn receive(&mut self, seed: u64) {
         let mut row = [0; PACKETS];
-        row.iter_mut().zip(coefficients(seed, PACKETS)).for_each(|(place, coefficient)| *place = coefficient);
+        row.iter_mut()
+            .zip(coefficients(seed, PACKETS))
+            .for_each(|(place, coefficient)| *place = coefficient);
         for pivot in 0..PACKETS {
             if row[pivot] == 0 {
                 continue;
@@ -31,7 +33,9 @@ impl Received {
                 return;
             };
             let factor = multiply(row[pivot], inverse(equation[pivot]));
-            row.iter_mut().zip(equation).for_each(|(sum, other)| *sum ^= multiply(factor, *other));
+            row.iter_mut()
+                .zip(equation)
+                .for_each(|(sum, other)| *sum ^= multiply(factor, *other));
         }
     }
 
@@ -55,11 +59,18 @@ fn as_many_coded_packets_suffice_as_the_theorem_says() {
     for more in 0..=3 {
         let trials = start.iter().cycle().take(TRIALS).map(|received| {
             let mut received = received.clone();
-            seeds.by_ref().take(packets).for_each(|seed| received.receive(seed));
+            seeds
+                .by_ref()
+                .take(packets)
+                .for_each(|seed| received.receive(seed));
             received
         });
         let failed: Vec<Received> = trials.filter(|received| !received.suffices()).collect();
-        assert!(failed.len() > 100, "too few failures to say anything: {}", failed.len());
+        assert!(
+            failed.len() > 100,
+            "too few failures to say anything: {}",
+            failed.len()
+        );
         failures *= failed.len() as f64 / TRIALS as f64;
         relative_variance += 1.0 / failed.len() as f64;
 
@@ -70,7 +81,10 @@ fn as_many_coded_packets_suffice_as_the_theorem_says() {
             "k = {more}: {failures:e} failed, at most {bound:e} should"
         );
         // The bound is a tight one. Far fewer failures would mean that the test does not test.
-        assert!(failures > bound * (1.0 - doubt), "k = {more}: only {failures:e} of {bound:e} failed");
+        assert!(
+            failures > bound * (1.0 - doubt),
+            "k = {more}: only {failures:e} of {bound:e} failed"
+        );
         start = failed;
         packets = 1;
     }
@@ -90,7 +104,11 @@ fn the_decoder_succeeds_exactly_when_the_equations_suffice() {
             decoder.handle_coded(0, PACKETS, seed, &symbol).unwrap();
         }
         let suffices = Received::after(seeds).suffices();
-        assert_eq!(decoder.counts().determined == PACKETS as u64, suffices, "trial {trial}");
+        assert_eq!(
+            decoder.counts().determined == PACKETS as u64,
+            suffices,
+            "trial {trial}"
+        );
         failures += usize::from(!suffices);
     }
     assert!(failures > 0, "a trial that fails belongs to it");

@@ -76,7 +76,9 @@ pub struct EnrolmentToken {
 
 /// A text that is no [`EnrolmentToken`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("this is no enrolment token, which is hawser1.NODE.ID.SECRET.DIGEST; perhaps it was cut off")]
+#[error(
+    "this is no enrolment token, which is hawser1.NODE.ID.SECRET.DIGEST; perhaps it was cut off"
+)]
 pub struct InvalidToken;
 
 impl FromStr for EnrolmentToken {
@@ -84,9 +86,12 @@ impl FromStr for EnrolmentToken {
 
     fn from_str(text: &str) -> Result<Self, InvalidToken> {
         let parts: Vec<&str> = text.trim().split('.').collect();
-        let ["hawser1", node, id, secret, authority] = parts[..] else { return Err(InvalidToken) };
-        let is_hex =
-            |text: &str, digits: usize| text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit());
+        let ["hawser1", node, id, secret, authority] = parts[..] else {
+            return Err(InvalidToken);
+        };
+        let is_hex = |text: &str, digits: usize| {
+            text.len() == digits && text.bytes().all(|b| b.is_ascii_hexdigit())
+        };
         if !is_hex(id, 16) || !is_hex(secret, 64) || !is_hex(authority, 64) {
             return Err(InvalidToken);
         }
@@ -102,7 +107,12 @@ impl FromStr for EnrolmentToken {
 impl EnrolmentToken {
     /// As it is given to a node.
     pub fn text(&self) -> String {
-        let EnrolmentToken { node, id, secret, authority_sha256 } = self;
+        let EnrolmentToken {
+            node,
+            id,
+            secret,
+            authority_sha256,
+        } = self;
         format!("hawser1.{node}.{id}.{secret}.{authority_sha256}")
     }
 }
@@ -231,9 +241,13 @@ mod tests {
         };
         let text = token.text();
         assert!(format!(" {text}\n").parse() == Ok(token));
-        for wrong in
-            ["", "hawser1", &text[..text.len() - 1], &format!("{text}.x"), &text.replace("edge-1", "")]
-        {
+        for wrong in [
+            "",
+            "hawser1",
+            &text[..text.len() - 1],
+            &format!("{text}.x"),
+            &text.replace("edge-1", ""),
+        ] {
             assert!(wrong.parse::<EnrolmentToken>().is_err(), "{wrong}");
         }
     }

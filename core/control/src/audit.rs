@@ -36,7 +36,9 @@ pub struct AuditEntry {
 impl AuditEntry {
     /// The name of the changed thing, without that of a part: of an enrolment token (`NODE/ID`) the node.
     pub fn owner(&self) -> &str {
-        self.name.split_once('/').map_or(&self.name, |(owner, _)| owner)
+        self.name
+            .split_once('/')
+            .map_or(&self.name, |(owner, _)| owner)
     }
 }
 

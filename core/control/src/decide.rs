@@ -83,7 +83,11 @@ impl Situation<'_> {
     /// The decision when a flow is created or changed, or when an operator no longer fixes its policy. One that needs help
     /// always has it when its egress is ready.
     pub fn initial(self) -> Decision {
-        let code = if self.flow.needs_help_always() && self.received { self.help(0) } else { 0 };
+        let code = if self.flow.needs_help_always() && self.received {
+            self.help(0)
+        } else {
+            0
+        };
         Decision::without_probes(code, Cause::Configured)
     }
 
@@ -99,14 +103,22 @@ impl Situation<'_> {
     /// The path with the smallest round-trip time, unless `current` is about as good; `current` when none is known.
     fn nearest(self, current: u8) -> u8 {
         let rtt = |health: &PathHealth| health.rtt_us.filter(|_| health.up);
-        let candidates = self.health.iter().filter_map(|health| Some((bit(health.number), rtt(health)?)));
+        let candidates = self
+            .health
+            .iter()
+            .filter_map(|health| Some((bit(health.number), rtt(health)?)));
         let candidates = candidates.filter(|(bit, _)| self.paths.bits() & bit != 0);
         let Some((best, best_us)) = candidates.clone().min_by_key(|(_, rtt_us)| *rtt_us) else {
             return current;
         };
-        let current_us = candidates.clone().find(|(bit, _)| *bit == current).map(|(_, rtt_us)| rtt_us);
+        let current_us = candidates
+            .clone()
+            .find(|(bit, _)| *bit == current)
+            .map(|(_, rtt_us)| rtt_us);
         match current_us {
-            Some(current_us) if f64::from(best_us) >= f64::from(current_us) * REDIRECT_BELOW => current,
+            Some(current_us) if f64::from(best_us) >= f64::from(current_us) * REDIRECT_BELOW => {
+                current
+            }
             _ => best,
         }
     }
@@ -119,7 +131,12 @@ impl Decision {
     }
 
     fn without_probes(code: u8, because: Cause) -> Self {
-        Decision { code, probes: 0, probe_every: 0, because }
+        Decision {
+            code,
+            probes: 0,
+            probe_every: 0,
+            because,
+        }
     }
 
     /// The policy that puts this into force after the one `before`.
@@ -151,7 +168,10 @@ pub fn observed(
     policy: &Policy,
     observation: &Observation,
 ) -> Result<Option<Decision>, Void> {
-    let asks = matches!(observation, Observation::Degraded { .. } | Observation::Judged { .. });
+    let asks = matches!(
+        observation,
+        Observation::Degraded { .. } | Observation::Judged { .. }
+    );
     if asks && policy.because == Cause::Operator {
         return Err(Void::Fixed);
     }
@@ -159,11 +179,22 @@ pub fn observed(
         Observation::Degraded { .. } => {
             Decision::without_probes(situation.help(policy.code), Cause::Degraded)
         }
-        Observation::Judged { epoch, code, probes, probe_every, .. } => judged(
+        Observation::Judged {
+            epoch,
+            code,
+            probes,
+            probe_every,
+            ..
+        } => judged(
             situation,
             policy,
             *epoch,
-            Decision { code: *code, probes: *probes, probe_every: *probe_every, because: Cause::Judged },
+            Decision {
+                code: *code,
+                probes: *probes,
+                probe_every: *probe_every,
+                because: Cause::Judged,
+            },
         )?,
         _ => return Ok(None),
     };
@@ -176,7 +207,12 @@ fn judged(
     epoch: u32,
     judgement: Decision,
 ) -> Result<Decision, Void> {
-    let Decision { code, probes, probe_every, .. } = judgement;
+    let Decision {
+        code,
+        probes,
+        probe_every,
+        ..
+    } = judgement;
     if !matches!(situation.flow.mode, Mode::Successive | Mode::Evidence) {
         return Err(Void::NotJudged);
     }
@@ -186,7 +222,11 @@ fn judged(
     if code == 0 || (code | probes) & !situation.paths.bits() != 0 || code & probes != 0 {
         return Err(Void::Paths);
     }
-    let is_probed_rightly = if probes == 0 { probe_every == 0 } else { probe_every.is_power_of_two() };
+    let is_probed_rightly = if probes == 0 {
+        probe_every == 0
+    } else {
+        probe_every.is_power_of_two()
+    };
     if !is_probed_rightly {
         return Err(Void::ProbeEvery);
     }
@@ -218,7 +258,10 @@ pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
 
 /// The bit of a path in a policy code; 0 for a number that no path has.
 fn bit(number: u8) -> u8 {
-    number.checked_sub(1).and_then(|index| 1u8.checked_shl(index.into())).unwrap_or(0)
+    number
+        .checked_sub(1)
+        .and_then(|index| 1u8.checked_shl(index.into()))
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -258,7 +301,12 @@ mod tests {
     fn health(rtts: &[Option<u32>]) -> Vec<PathHealth> {
         let numbered = (1..).zip(rtts);
         numbered
-            .map(|(number, rtt_us)| PathHealth { number, up: true, rtt_us: *rtt_us, refused_by_device: 0 })
+            .map(|(number, rtt_us)| PathHealth {
+                number,
+                up: true,
+                rtt_us: *rtt_us,
+                refused_by_device: 0,
+            })
             .collect()
     }
 
@@ -275,7 +323,11 @@ mod tests {
     }
 
     fn degraded() -> Observation {
-        Observation::Degraded { flow: "stage".parse().unwrap(), since_due_us: 0, silent_us: 450_000 }
+        Observation::Degraded {
+            flow: "stage".parse().unwrap(),
+            since_due_us: 0,
+            silent_us: 450_000,
+        }
     }
 
     fn judged(epoch: u32, code: u8, probes: u8, probe_every: u16) -> Observation {
@@ -300,10 +352,20 @@ mod tests {
             (Mode::Evidence, 0b1_1111),
         ] {
             let flow = flow(mode, true);
-            let waiting = Situation { flow: &flow, paths: PATHS, health: &health, received: true };
+            let waiting = Situation {
+                flow: &flow,
+                paths: PATHS,
+                health: &health,
+                received: true,
+            };
             assert_eq!(waiting.initial().code, 0, "{mode:?}");
-            let decision = observed(waiting, &policy(0, 1, Cause::Configured), &degraded()).unwrap();
-            assert_eq!(decision.map_or(0, |decision| decision.code), helped, "{mode:?}");
+            let decision =
+                observed(waiting, &policy(0, 1, Cause::Configured), &degraded()).unwrap();
+            assert_eq!(
+                decision.map_or(0, |decision| decision.code),
+                helped,
+                "{mode:?}"
+            );
         }
     }
 
@@ -324,20 +386,43 @@ mod tests {
         ] {
             let row = format!("{mode:?}, {trigger}, {received}");
             let flow = flow(mode, trigger);
-            let situation = Situation { flow: &flow, paths: PATHS, health: &health, received };
-            let fit = |code, because| fitted(situation, &policy(code, 1, because)).map(|next| next.code);
+            let situation = Situation {
+                flow: &flow,
+                paths: PATHS,
+                health: &health,
+                received,
+            };
+            let fit =
+                |code, because| fitted(situation, &policy(code, 1, because)).map(|next| next.code);
             assert_eq!(situation.initial().code, helped, "{row}");
-            assert_eq!(fit(0, Cause::Configured), (helped != 0).then_some(helped), "{row}");
+            assert_eq!(
+                fit(0, Cause::Configured),
+                (helped != 0).then_some(helped),
+                "{row}"
+            );
             assert_eq!(fit(helped, Cause::Configured), None, "{row}");
-            assert_eq!((fit(0b1, Cause::Operator), fit(0b1, Cause::Judged)), (None, None), "{row}");
+            assert_eq!(
+                (fit(0b1, Cause::Operator), fit(0b1, Cause::Judged)),
+                (None, None),
+                "{row}"
+            );
         }
     }
 
     #[test]
     fn degradation_brings_back_every_path_that_was_removed() {
         let flow = flow(Mode::Evidence, true);
-        let situation = Situation { flow: &flow, paths: PATHS, health: &[], received: true };
-        let reduced = Policy { probes: 0b1_1110, probe_every: 64, ..policy(0b1, 9, Cause::Judged) };
+        let situation = Situation {
+            flow: &flow,
+            paths: PATHS,
+            health: &[],
+            received: true,
+        };
+        let reduced = Policy {
+            probes: 0b1_1110,
+            probe_every: 64,
+            ..policy(0b1, 9, Cause::Judged)
+        };
         let decision = observed(situation, &reduced, &degraded()).unwrap().unwrap();
         assert_eq!((decision.code, decision.probes), (0b1_1111, 0));
         let full = policy(0b1_1111, 10, Cause::Degraded);
@@ -348,12 +433,21 @@ mod tests {
     fn judgements_are_taken_from_the_policy_in_force_only_and_within_the_flows_paths() {
         let evidence = flow(Mode::Evidence, true);
         let replicate = flow(Mode::Replicate, true);
-        let situation =
-            |flow| Situation { flow, paths: PathSet::from_bits(0b111), health: &[], received: true };
+        let situation = |flow| Situation {
+            flow,
+            paths: PathSet::from_bits(0b111),
+            health: &[],
+            received: true,
+        };
         let in_force = policy(0b111, 7, Cause::Degraded);
         let judge = |observation| observed(situation(&evidence), &in_force, &observation);
 
-        let reduced = Decision { code: 0b11, probes: 0b100, probe_every: 64, because: Cause::Judged };
+        let reduced = Decision {
+            code: 0b11,
+            probes: 0b100,
+            probe_every: 64,
+            because: Cause::Judged,
+        };
         assert_eq!(judge(judged(7, 0b11, 0b100, 64)), Ok(Some(reduced)));
         assert_eq!(judge(judged(7, 0b111, 0, 0)), Ok(None));
         assert_eq!(judge(judged(6, 0b11, 0, 0)), Err(Void::Outdated));
@@ -374,10 +468,27 @@ mod tests {
         let redirect = flow(Mode::Redirect, true);
         let health = health(&[Some(90_000), Some(10_000)]);
         let fixed = policy(0b1, 3, Cause::Operator);
-        let situation = Situation { flow: &evidence, paths: PATHS, health: &health, received: true };
+        let situation = Situation {
+            flow: &evidence,
+            paths: PATHS,
+            health: &health,
+            received: true,
+        };
         assert_eq!(observed(situation, &fixed, &degraded()), Err(Void::Fixed));
-        assert_eq!(observed(situation, &fixed, &judged(3, 0b10, 0, 0)), Err(Void::Fixed));
-        assert_eq!(health_changed(Situation { flow: &redirect, ..situation }, &fixed), None);
+        assert_eq!(
+            observed(situation, &fixed, &judged(3, 0b10, 0, 0)),
+            Err(Void::Fixed)
+        );
+        assert_eq!(
+            health_changed(
+                Situation {
+                    flow: &redirect,
+                    ..situation
+                },
+                &fixed
+            ),
+            None
+        );
     }
 
     #[test]
@@ -385,7 +496,12 @@ mod tests {
         let flow = flow(Mode::Redirect, true);
         let moved = |policy: &Policy, rtts: &[Option<u32>]| {
             let health = health(rtts);
-            let situation = Situation { flow: &flow, paths: PATHS, health: &health, received: true };
+            let situation = Situation {
+                flow: &flow,
+                paths: PATHS,
+                health: &health,
+                received: true,
+            };
             health_changed(situation, policy).map(|decision| decision.code)
         };
         let on_second = policy(0b10, 2, Cause::Degraded);
@@ -399,8 +515,16 @@ mod tests {
         // Without one it leaves as soon as a round-trip time is known.
         let always = self::flow(Mode::Redirect, false);
         let health = self::health(&[Some(1), None]);
-        let situation = Situation { flow: &always, paths: PATHS, health: &health, received: true };
-        assert_eq!(health_changed(situation, &on_none).map(|decision| decision.code), Some(0b1));
+        let situation = Situation {
+            flow: &always,
+            paths: PATHS,
+            health: &health,
+            received: true,
+        };
+        assert_eq!(
+            health_changed(situation, &on_none).map(|decision| decision.code),
+            Some(0b1)
+        );
     }
 
     #[test]
@@ -408,7 +532,12 @@ mod tests {
         let flow = flow(Mode::Evidence, true);
         let fit = |policy: &Policy| {
             let paths = PathSet::from_bits(0b11);
-            let situation = Situation { flow: &flow, paths, health: &[], received: true };
+            let situation = Situation {
+                flow: &flow,
+                paths,
+                health: &[],
+                received: true,
+            };
             fitted(situation, policy).map(|decision| decision.code)
         };
         assert_eq!(fit(&policy(0b1_1111, 2, Cause::Degraded)), Some(0b11));
@@ -422,9 +551,19 @@ mod tests {
     #[test]
     fn epochs_rise_by_one_from_one() {
         let flow = flow(Mode::Evidence, true);
-        let situation = Situation { flow: &flow, paths: PATHS, health: &[], received: true };
+        let situation = Situation {
+            flow: &flow,
+            paths: PATHS,
+            health: &[],
+            received: true,
+        };
         let first = situation.initial().following(None, &flow.name, 5);
         assert_eq!((first.epoch, first.decided_unix_ms), (1, 5));
-        assert_eq!(Decision::fixed(0).following(Some(&first), &flow.name, 6).epoch, 2);
+        assert_eq!(
+            Decision::fixed(0)
+                .following(Some(&first), &flow.name, 6)
+                .epoch,
+            2
+        );
     }
 }

@@ -15,7 +15,9 @@ pub struct Name(String);
 
 /// A word that is no [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no name: use 1 to {MAX_BYTES} letters, digits and dashes, with no dash at either end")]
+#[error(
+    "{0:?} is no name: use 1 to {MAX_BYTES} letters, digits and dashes, with no dash at either end"
+)]
 pub struct InvalidName(String);
 
 impl Name {
@@ -29,7 +31,9 @@ impl TryFrom<String> for Name {
     type Error = InvalidName;
 
     fn try_from(text: String) -> Result<Self, InvalidName> {
-        let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        let is_word = text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-');
         let fits = (1..=MAX_BYTES).contains(&text.len());
         if is_word && fits && !text.starts_with('-') && !text.ends_with('-') {
             Ok(Name(text))

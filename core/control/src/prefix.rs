@@ -45,7 +45,9 @@ impl Prefix {
 
     /// The number of an address, if it is one of them and the number is not beyond all use.
     pub fn number(self, address: IpAddr) -> Option<u64> {
-        let number = self.contains(address).then(|| bits(address) - bits(self.network))?;
+        let number = self
+            .contains(address)
+            .then(|| bits(address) - bits(self.network))?;
         u64::try_from(number).ok()
     }
 
@@ -76,7 +78,11 @@ impl FromStr for Prefix {
             length: length.parse().map_err(|_| invalid())?,
         };
         let fits = prefix.length <= if prefix.is_ipv4() { 32 } else { 128 };
-        if fits && prefix.contains(prefix.network) { Ok(prefix) } else { Err(invalid()) }
+        if fits && prefix.contains(prefix.network) {
+            Ok(prefix)
+        } else {
+            Err(invalid())
+        }
     }
 }
 
@@ -88,14 +94,18 @@ impl fmt::Display for Prefix {
 
 impl<'de> Deserialize<'de> for Prefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        String::deserialize(deserializer)?
+            .parse()
+            .map_err(serde::de::Error::custom)
     }
 }
 
 /// Whether there are at most one of IPv4 and one of IPv6, when it is said of each whether it is of IPv4.
 pub fn at_most_one_of_each_family(are_ipv4: impl IntoIterator<Item = bool>) -> bool {
     let mut seen = [false; 2];
-    are_ipv4.into_iter().all(|is_ipv4| !std::mem::replace(&mut seen[usize::from(is_ipv4)], true))
+    are_ipv4
+        .into_iter()
+        .all(|is_ipv4| !std::mem::replace(&mut seen[usize::from(is_ipv4)], true))
 }
 
 #[cfg(test)]
@@ -108,20 +118,40 @@ mod tests {
 
     #[test]
     fn addresses_are_numbered_within_a_prefix() {
-        assert_eq!(prefix("10.77.0.0/30").address(3), Some([10, 77, 0, 3].into()));
+        assert_eq!(
+            prefix("10.77.0.0/30").address(3),
+            Some([10, 77, 0, 3].into())
+        );
         assert_eq!(prefix("10.77.0.0/30").address(4), None);
         assert_eq!(prefix("0.0.0.0/0").address(1 << 32), None);
-        assert_eq!(prefix("fd77::/64").address(2), Some("fd77::2".parse().unwrap()));
-        assert_eq!(prefix("fd77::/64").number("fd77::2".parse().unwrap()), Some(2));
+        assert_eq!(
+            prefix("fd77::/64").address(2),
+            Some("fd77::2".parse().unwrap())
+        );
+        assert_eq!(
+            prefix("fd77::/64").number("fd77::2".parse().unwrap()),
+            Some(2)
+        );
         assert_eq!(prefix("fd77::/64").number("fd78::2".parse().unwrap()), None);
-        assert_eq!(prefix("fd77::/16").number("fd77:8::".parse().unwrap()), None);
+        assert_eq!(
+            prefix("fd77::/16").number("fd77:8::".parse().unwrap()),
+            None
+        );
         assert!(prefix("::/0").contains("fd77::2".parse().unwrap()));
         assert!(!prefix("::/0").contains([10, 0, 0, 1].into()));
     }
 
     #[test]
     fn what_is_no_prefix_is_refused() {
-        for text in ["10.77.0.0", "10.77.0.1/16", "10.77.0.0/33", "fd77::1/64", "fd77::/129", "/8", "a/8"] {
+        for text in [
+            "10.77.0.0",
+            "10.77.0.1/16",
+            "10.77.0.0/33",
+            "fd77::1/64",
+            "fd77::/129",
+            "/8",
+            "a/8",
+        ] {
             assert!(text.parse::<Prefix>().is_err(), "{text}");
         }
     }

@@ -90,6 +90,10 @@ impl Server {
 
     /// The share of its room that is taken.
     pub fn load(&self) -> f64 {
-        if self.most_clients == 0 { 1.0 } else { f64::from(self.clients) / f64::from(self.most_clients) }
+        if self.most_clients == 0 {
+            1.0
+        } else {
+            f64::from(self.clients) / f64::from(self.most_clients)
+        }
     }
 }

@@ -102,7 +102,10 @@ pub enum Verdict {
 impl Verdict {
     /// Whether the packet goes on to its receiver.
     pub const fn accepts(self) -> bool {
-        !matches!(self, Verdict::Duplicate | Verdict::Outdated | Verdict::Expired)
+        !matches!(
+            self,
+            Verdict::Duplicate | Verdict::Outdated | Verdict::Expired
+        )
     }
 }
 
@@ -199,7 +202,10 @@ mod tests {
             assert_eq!(verdict(base, epoch(1)), (Verdict::First, taken(1)));
             assert_eq!(verdict(base, epoch(16)), (Verdict::First, taken(16)));
             assert_eq!(verdict(base, epoch(17)), (Verdict::Reset, taken(17)));
-            assert_eq!(verdict(base, epoch(i32::MIN)), (Verdict::Reset, taken(i32::MIN)));
+            assert_eq!(
+                verdict(base, epoch(i32::MIN)),
+                (Verdict::Reset, taken(i32::MIN))
+            );
         }
     }
 
@@ -231,7 +237,10 @@ mod tests {
     fn duplicates_and_what_is_too_old_are_refused() {
         use Verdict::*;
         let all = [First, Duplicate, Late, Reset, Contended, Outdated, Expired];
-        let refused: Vec<_> = all.into_iter().filter(|verdict| !verdict.accepts()).collect();
+        let refused: Vec<_> = all
+            .into_iter()
+            .filter(|verdict| !verdict.accepts())
+            .collect();
         assert_eq!(refused, [Duplicate, Outdated, Expired]);
         assert_eq!(all.map(|verdict| verdict as u8), [0, 1, 2, 3, 4, 5, 6]);
     }

@@ -81,7 +81,9 @@ pub fn arrivals(start: u64, operations: &[Operation]) -> Vec<u64> {
     let mut arrived = Vec::new();
     for operation in operations {
         match *operation {
-            Operation::Send { packets } => arrived.extend(burst(&mut next, packets).flat_map(|n| [n, n])),
+            Operation::Send { packets } => {
+                arrived.extend(burst(&mut next, packets).flat_map(|n| [n, n]))
+            }
             Operation::Lose { packets } => arrived.extend(burst(&mut next, packets)),
             Operation::Reorder { packets, seed } => {
                 let mut deck: Vec<u64> = burst(&mut next, packets).flat_map(|n| [n, n]).collect();
@@ -99,7 +101,11 @@ pub fn arrivals(start: u64, operations: &[Operation]) -> Vec<u64> {
                 next = start;
             }
             Operation::Straggle { packets } => {
-                arrived.extend((1..=u64::from(packets)).rev().map(|n| ended.wrapping_sub(n)));
+                arrived.extend(
+                    (1..=u64::from(packets))
+                        .rev()
+                        .map(|n| ended.wrapping_sub(n)),
+                );
             }
         }
     }
@@ -121,8 +127,16 @@ pub struct Tagged {
 /// as far as 2^40, after the one before. Its clock jumps ahead by as little as a machine's does that was away for hours. `clock` is what it
 /// shows at first.
 pub fn tagged_arrivals(start: u64, clock: u64, operations: &[Operation]) -> Vec<Tagged> {
-    let mut timed = Timed { next: start, clock, now: NOW, ended: (start, clock), arrived: Vec::new() };
-    operations.iter().for_each(|operation| timed.play(*operation));
+    let mut timed = Timed {
+        next: start,
+        clock,
+        now: NOW,
+        ended: (start, clock),
+        arrived: Vec::new(),
+    };
+    operations
+        .iter()
+        .for_each(|operation| timed.play(*operation));
     timed.arrived
 }
 
@@ -145,8 +159,12 @@ impl Timed {
     fn play(&mut self, operation: Operation) {
         const LONGEST: u64 = 1 << 35;
         match operation {
-            Operation::Send { packets } => self.burst(packets).for_each(|sent| self.arrive(&[sent, sent])),
-            Operation::Lose { packets } => self.burst(packets).for_each(|sent| self.arrive(&[sent])),
+            Operation::Send { packets } => self
+                .burst(packets)
+                .for_each(|sent| self.arrive(&[sent, sent])),
+            Operation::Lose { packets } => {
+                self.burst(packets).for_each(|sent| self.arrive(&[sent]))
+            }
             Operation::Reorder { packets, seed } => {
                 let mut deck: Vec<_> = self.burst(packets).flat_map(|sent| [sent, sent]).collect();
                 shuffle(&mut deck, seed);
@@ -171,7 +189,9 @@ impl Timed {
             }
             Operation::Straggle { packets } => {
                 let ended = self.ended;
-                (1..=u64::from(packets)).rev().for_each(|n| self.arrive(&[before(ended, n)]));
+                (1..=u64::from(packets))
+                    .rev()
+                    .for_each(|n| self.arrive(&[before(ended, n)]));
             }
         }
     }
@@ -190,14 +210,21 @@ impl Timed {
         for (sequence, sent) in packets {
             self.now += GAP / 2;
             let sent_micros = sent & ((1 << 48) - 1);
-            self.arrived.push(Tagged { sequence: *sequence, sent_micros, now_micros: self.now });
+            self.arrived.push(Tagged {
+                sequence: *sequence,
+                sent_micros,
+                now_micros: self.now,
+            });
         }
     }
 }
 
 /// The packet that was sent `packets` before the next one.
 fn before((next, clock): (u64, u64), packets: u64) -> (u64, u64) {
-    (next.wrapping_sub(packets), clock.wrapping_sub((packets - 1).saturating_mul(GAP)))
+    (
+        next.wrapping_sub(packets),
+        clock.wrapping_sub((packets - 1).saturating_mul(GAP)),
+    )
 }
 
 /// A number of 1 to `bits` binary digits, each length as likely as the others.
@@ -214,7 +241,9 @@ fn burst(next: &mut u64, packets: u16) -> impl Iterator<Item = u64> + use<> {
 /// Fisher-Yates with the generator of Knuth's MMIX.
 fn shuffle<T>(deck: &mut [T], mut seed: u64) {
     for last in (1..deck.len()).rev() {
-        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        seed = seed
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         deck.swap(last, (seed >> 33) as usize % (last + 1));
     }
 }

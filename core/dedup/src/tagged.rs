@@ -82,7 +82,13 @@ impl Window {
         let known = expected != 0;
         let further = sequence.wrapping_sub(self.newest_sequence.load(SeqCst)) as i64;
         let begins = ahead > 0 && further > SESSION_APART;
-        Age { newest_sent, ahead, late, known, expired: known && late > limit && !begins }
+        Age {
+            newest_sent,
+            ahead,
+            late,
+            known,
+            expired: known && late > limit && !begins,
+        }
     }
 
     /// Remembers when the fastest packets arrive. One that took longer changes that by no more than clocks run apart, unless
@@ -95,9 +101,12 @@ impl Window {
         let is_to_start = !age.known || age.late > times.max_age_micros.into();
         let late = if is_to_start { 0 } else { late.max(0) };
         self.newest_sequence.store(sequence, SeqCst);
-        self.expected.store(times.now_micros.wrapping_sub(late as u64), SeqCst);
+        self.expected
+            .store(times.now_micros.wrapping_sub(late as u64), SeqCst);
         // Whoever was faster has noted one that is as good.
-        let _ = self.newest_sent.compare_exchange(age.newest_sent, times.sent_micros, SeqCst, SeqCst);
+        let _ =
+            self.newest_sent
+                .compare_exchange(age.newest_sent, times.sent_micros, SeqCst, SeqCst);
     }
 }
 
@@ -105,5 +114,9 @@ impl Window {
 fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
     let newer = ((slot >> 32) as u32).wrapping_sub(epoch_of(sequence)) as i32;
     let is_empty = slot as u32 == 0;
-    if newer > 0 && !is_empty { (Verdict::Outdated, None) } else { crate::judge(slot, sequence) }
+    if newer > 0 && !is_empty {
+        (Verdict::Outdated, None)
+    } else {
+        crate::judge(slot, sequence)
+    }
 }

@@ -14,8 +14,13 @@ const ROUND: u64 = SLOTS as u64 * SLOT_BITS;
 fn ordinary() -> impl Strategy<Value = Operation> {
     operation().prop_filter_map("leaves the session", |operation| match operation {
         Operation::Restart { .. } | Operation::Straggle { .. } => None,
-        Operation::Lag { packets, behind } => Some(Operation::Lag { packets, behind: behind % (2 * ROUND) }),
-        Operation::Jump { packets } => Some(Operation::Jump { packets: packets % (4 * ROUND) }),
+        Operation::Lag { packets, behind } => Some(Operation::Lag {
+            packets,
+            behind: behind % (2 * ROUND),
+        }),
+        Operation::Jump { packets } => Some(Operation::Jump {
+            packets: packets % (4 * ROUND),
+        }),
         other => Some(other),
     })
 }
@@ -107,7 +112,10 @@ fn a_path_that_lags_by_most_of_the_window_adds_nothing() {
     for n in 0..1 << 22 {
         assert!(window.observe(start.wrapping_add(n)).accepts());
         if let Some(lagging) = n.checked_sub(REMEMBERED) {
-            assert_eq!(window.observe(start.wrapping_add(lagging)), Verdict::Duplicate);
+            assert_eq!(
+                window.observe(start.wrapping_add(lagging)),
+                Verdict::Duplicate
+            );
         }
     }
 }

@@ -8,8 +8,19 @@ use std::collections::HashSet;
 const MAX_AGE: u32 = 2_000_000;
 
 fn observe(window: &Window, packet: Tagged) -> Verdict {
-    let Tagged { sequence, sent_micros, now_micros } = packet;
-    window.observe_tagged(sequence, Times { sent_micros, now_micros, max_age_micros: MAX_AGE })
+    let Tagged {
+        sequence,
+        sent_micros,
+        now_micros,
+    } = packet;
+    window.observe_tagged(
+        sequence,
+        Times {
+            sent_micros,
+            now_micros,
+            max_age_micros: MAX_AGE,
+        },
+    )
 }
 
 /// A packet of a session that starts at number 2^40, sent so long after its start and taking so long, milliseconds.
@@ -23,13 +34,19 @@ fn packet(number: u64, sent_ms: u64, took_ms: u64) -> Tagged {
 
 /// A clock that may be about to wrap.
 fn clock() -> impl Strategy<Value = u64> {
-    prop_oneof![0..1u64 << 48, (0..1u64 << 36).prop_map(|before| (1 << 48) - 1 - before)]
+    prop_oneof![
+        0..1u64 << 48,
+        (0..1u64 << 36).prop_map(|before| (1 << 48) - 1 - before)
+    ]
 }
 
 /// What the paths and the sender do without an old copy arriving late.
 fn punctual() -> impl Strategy<Value = Operation> {
     operation().prop_filter("comes late", |operation| {
-        !matches!(operation, Operation::Lag { .. } | Operation::Straggle { .. })
+        !matches!(
+            operation,
+            Operation::Lag { .. } | Operation::Straggle { .. }
+        )
     })
 }
 
@@ -80,7 +97,11 @@ fn an_only_copy_that_is_450_ms_behind_is_delivered() {
     for n in 0..2_000 {
         assert!(observe(&window, packet(2 * n, n, 1)).accepts());
         if let Some(n) = n.checked_sub(450) {
-            assert_eq!(observe(&window, packet(2 * n + 1, n, 451)), Verdict::First, "packet {n}");
+            assert_eq!(
+                observe(&window, packet(2 * n + 1, n, 451)),
+                Verdict::First,
+                "packet {n}"
+            );
         }
     }
 }
@@ -94,7 +115,10 @@ fn a_copy_that_was_held_back_is_refused_although_its_number_was_not_seen() {
     assert_eq!(observe(&window, packet(3, 1, 2_001)), Verdict::First);
     assert_eq!(observe(&window, packet(5, 1, 2_500)), Verdict::Expired);
     // The same for one that is newer than everything that has come.
-    assert_eq!(observe(&window, packet(4_001, 2_001, 2_500)), Verdict::Expired);
+    assert_eq!(
+        observe(&window, packet(4_001, 2_001, 2_500)),
+        Verdict::Expired
+    );
 }
 
 #[test]
@@ -110,7 +134,10 @@ fn clocks_that_run_apart_by_a_thousandth_part_lose_nothing() {
     let window = Window::new();
     for n in 0..10_000_000 {
         let took = 1_000_000 + n * 9 / 10_000;
-        let packet = Tagged { now_micros: packet(n, n, 0).now_micros + took, ..packet(n, n, 0) };
+        let packet = Tagged {
+            now_micros: packet(n, n, 0).now_micros + took,
+            ..packet(n, n, 0)
+        };
         assert!(observe(&window, packet).accepts(), "{packet:?}");
     }
 }
@@ -123,7 +150,11 @@ fn a_sender_whose_clock_stood_still_is_heard_again_after_as_long() {
     }
     for n in 1_000..40_000 {
         let expected = n >= 10_999;
-        assert_eq!(observe(&window, packet(n, n, 10_001)).accepts(), expected, "packet {n}");
+        assert_eq!(
+            observe(&window, packet(n, n, 10_001)).accepts(),
+            expected,
+            "packet {n}"
+        );
     }
 }
 
@@ -136,7 +167,10 @@ fn a_session_may_begin_with_a_clock_that_is_behind_the_time_that_went_by() {
     for n in 0..1_000 {
         assert!(observe(&window, restarted(n)).accepts(), "packet {n}");
     }
-    assert_eq!(observe(&window, packet(40_000, 1_001, 3_612_000)), Verdict::Expired);
+    assert_eq!(
+        observe(&window, packet(40_000, 1_001, 3_612_000)),
+        Verdict::Expired
+    );
 }
 
 #[test]
@@ -150,6 +184,10 @@ fn a_session_that_was_left_is_refused_for_good() {
         assert!(observe(&window, session(n)).accepts());
     }
     for n in 0..REMEMBERED {
-        assert_eq!(observe(&window, packet(n, n / 64, 10_000)), Verdict::Outdated, "packet {n}");
+        assert_eq!(
+            observe(&window, packet(n, n / 64, 10_000)),
+            Verdict::Outdated,
+            "packet {n}"
+        );
     }
 }

@@ -10,7 +10,10 @@ const LEAD: u64 = 4;
 
 /// Each thread is a path that delivers every packet.
 #[test]
-#[allow(clippy::disallowed_methods, reason = "the threads stand for the CPUs that share a window")]
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the threads stand for the CPUs that share a window"
+)]
 fn of_two_copies_one_passes() {
     let window = Window::new();
     let delivered = [AtomicU64::new(0), AtomicU64::new(0)];

@@ -215,7 +215,11 @@ impl Span {
     /// # Errors
     /// When `to` is below `from`.
     pub fn new(from: Duration, to: Duration) -> Result<Self, InvalidConfig> {
-        if from <= to { Ok(Span { from, to }) } else { Err(InvalidConfig::Span(from, to)) }
+        if from <= to {
+            Ok(Span { from, to })
+        } else {
+            Err(InvalidConfig::Span(from, to))
+        }
     }
 
     /// The lower end.
@@ -253,11 +257,16 @@ mod figure {
     use super::Figure;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
 
-    pub(super) fn serialize<T: Figure, S: Serializer>(value: &T, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<T: Figure, S: Serializer>(
+        value: &T,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(value.figure())
     }
 
-    pub(super) fn deserialize<'de, T: Figure, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+    pub(super) fn deserialize<'de, T: Figure, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<T, D::Error> {
         T::from_figure(f64::deserialize(deserializer)?).map_err(D::Error::custom)
     }
 }
@@ -282,9 +291,15 @@ mod tests {
         .unwrap();
 
         assert_eq!(config.rate, Some(Rate::Constant(Bitrate::from_mbps(400.0))));
-        assert_eq!(config.queue, Some(QueueLimit::Time(Duration::from_millis(100))));
+        assert_eq!(
+            config.queue,
+            Some(QueueLimit::Time(Duration::from_millis(100)))
+        );
         assert_eq!(config.extra_delay[0].range.to(), Duration::from_millis(50));
-        assert_eq!(toml::from_str::<LinkConfig>(&toml::to_string(&config).unwrap()).unwrap(), config);
+        assert_eq!(
+            toml::from_str::<LinkConfig>(&toml::to_string(&config).unwrap()).unwrap(),
+            config
+        );
     }
 
     #[test]

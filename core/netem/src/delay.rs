@@ -22,7 +22,11 @@ pub(crate) struct Extra {
 
 impl Extra {
     pub(crate) fn new(config: ExtraDelay, seed: u64, number: usize) -> Self {
-        Extra { config, draws: Draws::new(seed, Stream::ExtraDelay, number), drawn: 0.0 }
+        Extra {
+            config,
+            draws: Draws::new(seed, Stream::ExtraDelay, number),
+            drawn: 0.0,
+        }
     }
 
     /// Draws for the next packet, whether or not it will be delayed.
@@ -58,7 +62,15 @@ mod tests {
 
     fn extra(hold: Duration, during: Option<Span>) -> Extra {
         let range = Span::new(ms(20), ms(70)).unwrap();
-        Extra::new(ExtraDelay { range, hold, during }, 1, 0)
+        Extra::new(
+            ExtraDelay {
+                range,
+                hold,
+                during,
+            },
+            1,
+            0,
+        )
     }
 
     #[test]
@@ -92,7 +104,10 @@ mod tests {
         let mut extra = extra(Duration::ZERO, Some(Span::new(ms(10), ms(50)).unwrap()));
         extra.draw();
 
-        assert_eq!([None, Some(ms(9)), Some(ms(50))].map(|at| extra.delay(at)), [Duration::ZERO; 3]);
+        assert_eq!(
+            [None, Some(ms(9)), Some(ms(50))].map(|at| extra.delay(at)),
+            [Duration::ZERO; 3]
+        );
         assert!(extra.delay(Some(ms(10))) >= ms(20));
     }
 }

@@ -50,7 +50,8 @@ mod steps;
 mod trace;
 
 pub use config::{
-    Delay, ExtraDelay, InvalidConfig, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Reorder, Span,
+    Delay, ExtraDelay, InvalidConfig, LinkConfig, Loss, Order, Probability, QueueLimit, Rate,
+    Reorder, Span,
 };
 pub use link::{Admission, Link};
 pub use stats::{DropReason, LinkStats};

@@ -49,7 +49,9 @@ impl<T: Clone> Link<T> {
             loser: config.loss.clone().map(|loss| Loser::new(loss, seed)),
             queue: Queue::new(config.queue),
             serialiser: Serialiser::new(config.rate.clone(), starts_at),
-            extra: extras.map(|(number, extra)| Extra::new(extra, seed, number)).collect(),
+            extra: extras
+                .map(|(number, extra)| Extra::new(extra, seed, number))
+                .collect(),
             duplicating: Draws::new(seed, Stream::Duplicate, 0),
             reordering: Draws::new(seed, Stream::Reorder, 0),
             corrupting: Draws::new(seed, Stream::Corrupt, 0),
@@ -66,7 +68,10 @@ impl<T: Clone> Link<T> {
     /// The same link, which knows how packets are corrupted; without this none is.
     #[must_use]
     pub fn corrupting_by(self, corrupt: fn(&mut T)) -> Self {
-        Link { corrupt: Some(corrupt), ..self }
+        Link {
+            corrupt: Some(corrupt),
+            ..self
+        }
     }
 
     /// Begins schedules and traces anew at `starts_at`. Packets in the link leave as it was decided when they arrived.
@@ -88,7 +93,11 @@ impl<T: Clone> Link<T> {
         self.stats.offered_bytes += size;
 
         match self.decide(now, size) {
-            Ok(Decision { leaves, copies, is_corrupted }) => {
+            Ok(Decision {
+                leaves,
+                copies,
+                is_corrupted,
+            }) => {
                 if is_corrupted && let Some(corrupt) = self.corrupt {
                     corrupt(&mut payload);
                     self.stats.corrupted += 1;
@@ -101,7 +110,12 @@ impl<T: Clone> Link<T> {
                         payload: payload.clone(),
                     }));
                 }
-                self.departures.push(Reverse(Departure { leaves, number, size, payload }));
+                self.departures.push(Reverse(Departure {
+                    leaves,
+                    number,
+                    size,
+                    payload,
+                }));
                 self.stats.duplicated += copies;
                 Admission::Leaves(leaves)
             }
@@ -114,7 +128,10 @@ impl<T: Clone> Link<T> {
 
     /// When the next packet leaves.
     pub fn next_departure(&self) -> Option<Instant> {
-        self.departures.peek().map(|next| next.0.leaves).filter(|leaves| *leaves < Instant::MAX)
+        self.departures
+            .peek()
+            .map(|next| next.0.leaves)
+            .filter(|leaves| *leaves < Instant::MAX)
     }
 
     /// The next packet that has left by `now`, with the time at which it left.
@@ -144,9 +161,15 @@ impl<T: Clone> Link<T> {
     /// Every impairment draws before the first one decides, so that none depends on the outcome of another.
     fn decide(&mut self, now: Instant, size: ByteSize) -> Result<Decision, DropReason> {
         let elapsed = self.elapsed(now);
-        let lost = self.loser.as_mut().is_some_and(|loser| loser.loses(elapsed.unwrap_or_default()));
+        let lost = self
+            .loser
+            .as_mut()
+            .is_some_and(|loser| loser.loses(elapsed.unwrap_or_default()));
         self.extra.iter_mut().for_each(Extra::draw);
-        let held_back = self.config.reorder.filter(|reorder| self.reordering.hit(reorder.share));
+        let held_back = self
+            .config
+            .reorder
+            .filter(|reorder| self.reordering.hit(reorder.share));
         let copies = u64::from(self.duplicating.hit(self.config.duplicate));
         let is_corrupted = self.corrupting.hit(self.config.corrupt);
 
@@ -166,13 +189,20 @@ impl<T: Clone> Link<T> {
         if let Some(reorder) = held_back {
             leaves += reorder.delay;
         }
-        Ok(Decision { leaves, copies, is_corrupted })
+        Ok(Decision {
+            leaves,
+            copies,
+            is_corrupted,
+        })
     }
 
     fn propagate(&mut self, sent: Instant) -> Instant {
         let elapsed = self.elapsed(sent);
         let base = sent + self.config.delay.at(elapsed.unwrap_or_default());
-        let mut leaves = self.extra.iter_mut().fold(base, |leaves, extra| leaves + extra.delay(elapsed));
+        let mut leaves = self
+            .extra
+            .iter_mut()
+            .fold(base, |leaves, extra| leaves + extra.delay(elapsed));
         if self.config.order == Order::Keep {
             leaves = leaves.max(self.latest_departure);
             self.latest_departure = leaves;

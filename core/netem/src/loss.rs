@@ -12,7 +12,11 @@ pub(crate) struct Loser {
 
 impl Loser {
     pub(crate) fn new(loss: Loss, seed: u64) -> Self {
-        Loser { loss, draws: Draws::new(seed, Stream::Loss, 0), bad: false }
+        Loser {
+            loss,
+            draws: Draws::new(seed, Stream::Loss, 0),
+            bad: false,
+        }
     }
 
     /// Whether the next packet, which arrives at `elapsed`, is lost.
@@ -20,7 +24,12 @@ impl Loser {
         let probability = match &self.loss {
             Loss::Independent(probability) => *probability,
             Loss::Steps(steps) => steps.at(elapsed),
-            &Loss::GilbertElliott { good_to_bad, bad_to_good, loss_good, loss_bad } => {
+            &Loss::GilbertElliott {
+                good_to_bad,
+                bad_to_good,
+                loss_good,
+                loss_bad,
+            } => {
                 self.step(good_to_bad, bad_to_good);
                 if self.bad { loss_bad } else { loss_good }
             }
@@ -72,15 +81,22 @@ mod tests {
         let bursts = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
         let burst_length = share(&lost) * lost.len() as f64 / bursts as f64;
 
-        assert!((share(&lost) - 0.01 / 0.26).abs() < 0.002, "{}", share(&lost));
+        assert!(
+            (share(&lost) - 0.01 / 0.26).abs() < 0.002,
+            "{}",
+            share(&lost)
+        );
         assert!((burst_length - 4.0).abs() < 0.2, "{burst_length}");
     }
 
     #[test]
     fn loss_follows_its_schedule() {
         let second = Duration::from_secs(1);
-        let steps =
-            Steps::new(vec![(Duration::ZERO, Probability::ZERO), (second, probability(1.0))]).unwrap();
+        let steps = Steps::new(vec![
+            (Duration::ZERO, Probability::ZERO),
+            (second, probability(1.0)),
+        ])
+        .unwrap();
         let mut loser = Loser::new(Loss::Steps(steps), 1);
 
         assert!(!loser.loses(Duration::ZERO));

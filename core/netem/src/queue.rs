@@ -13,7 +13,12 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(limit: Option<QueueLimit>) -> Self {
-        Queue { limit, waiting: VecDeque::new(), held: ByteSize(0), high_water: ByteSize(0) }
+        Queue {
+            limit,
+            waiting: VecDeque::new(),
+            held: ByteSize(0),
+            high_water: ByteSize(0),
+        }
     }
 
     /// Takes a packet that arrives `now` and will be serialised at `finish`, unless it does not fit.

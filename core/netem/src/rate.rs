@@ -28,8 +28,16 @@ impl Progress {
 
 impl Serialiser {
     pub(crate) fn new(rate: Option<Rate>, starts_at: Instant) -> Self {
-        let progress = Progress { finish: Instant::ZERO, opportunity: 0, room: Opportunities::SIZE };
-        Serialiser { rate, starts_at, progress }
+        let progress = Progress {
+            finish: Instant::ZERO,
+            opportunity: 0,
+            room: Opportunities::SIZE,
+        };
+        Serialiser {
+            rate,
+            starts_at,
+            progress,
+        }
     }
 
     /// Begins the schedule anew at `starts_at`. A packet that would never have been serialised does not hold it up.
@@ -46,13 +54,18 @@ impl Serialiser {
     pub(crate) fn plan(&self, now: Instant, size: ByteSize) -> Progress {
         let start = now.max(self.progress.finish);
         match &self.rate {
-            None => Progress { finish: start, ..self.progress },
-            Some(Rate::Constant(rate)) => {
-                Progress { finish: start + rate.time_to_send(size), ..self.progress }
-            }
-            Some(Rate::Steps(steps)) => {
-                Progress { finish: self.through_steps(steps, start, size), ..self.progress }
-            }
+            None => Progress {
+                finish: start,
+                ..self.progress
+            },
+            Some(Rate::Constant(rate)) => Progress {
+                finish: start + rate.time_to_send(size),
+                ..self.progress
+            },
+            Some(Rate::Steps(steps)) => Progress {
+                finish: self.through_steps(steps, start, size),
+                ..self.progress
+            },
             Some(Rate::Opportunities(trace)) => self.through_opportunities(trace, start, size),
         }
     }
@@ -67,7 +80,9 @@ impl Serialiser {
         let mut left = size;
         for (rate, end) in steps.since(start.saturating_since(self.starts_at)) {
             let finish = at + rate.time_to_send(left);
-            let Some(end) = end.map(|end| self.starts_at + end) else { return finish };
+            let Some(end) = end.map(|end| self.starts_at + end) else {
+                return finish;
+            };
             if finish <= end {
                 return finish;
             }
@@ -77,8 +92,17 @@ impl Serialiser {
         Instant::MAX
     }
 
-    fn through_opportunities(&self, trace: &Opportunities, start: Instant, size: ByteSize) -> Progress {
-        let Progress { mut opportunity, mut room, .. } = self.progress;
+    fn through_opportunities(
+        &self,
+        trace: &Opportunities,
+        start: Instant,
+        size: ByteSize,
+    ) -> Progress {
+        let Progress {
+            mut opportunity,
+            mut room,
+            ..
+        } = self.progress;
         let next = trace.first_from(start.saturating_since(self.starts_at));
         if next > opportunity {
             (opportunity, room) = (next, Opportunities::SIZE);
@@ -89,7 +113,11 @@ impl Serialiser {
             (opportunity, room) = (opportunity + 1, Opportunities::SIZE);
         }
         let finish = start.max(self.starts_at + trace.time(opportunity));
-        Progress { finish, opportunity, room: room - left }
+        Progress {
+            finish,
+            opportunity,
+            room: room - left,
+        }
     }
 }
 
@@ -126,7 +154,10 @@ mod tests {
     #[test]
     fn packets_follow_each_other_at_the_rate() {
         let rate = Rate::Constant(Bitrate::from_mbps(8.0));
-        assert_eq!(finishes(rate, &[(0, 1000), (0, 2000), (10, 1000)]), instants(&[1, 3, 11]));
+        assert_eq!(
+            finishes(rate, &[(0, 1000), (0, 2000), (10, 1000)]),
+            instants(&[1, 3, 11])
+        );
     }
 
     #[test]
@@ -151,7 +182,13 @@ mod tests {
             finishes(rate(), &[(0, 1500), (0, 1500), (0, 1500), (0, 1500)]),
             instants(&[5, 10, 10, 20])
         );
-        assert_eq!(finishes(rate(), &[(0, 700), (0, 800), (0, 3000), (0, 1)]), instants(&[5, 5, 10, 20]));
-        assert_eq!(finishes(rate(), &[(11, 1500), (11, 1500), (57, 100)]), instants(&[20, 25, 60]));
+        assert_eq!(
+            finishes(rate(), &[(0, 700), (0, 800), (0, 3000), (0, 1)]),
+            instants(&[5, 5, 10, 20])
+        );
+        assert_eq!(
+            finishes(rate(), &[(11, 1500), (11, 1500), (57, 100)]),
+            instants(&[20, 25, 60])
+        );
     }
 }

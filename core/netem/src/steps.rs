@@ -66,13 +66,21 @@ impl<T: Copy + Figure> TryFrom<Vec<(f64, f64)>> for Steps<T> {
 
     fn try_from(rows: Vec<(f64, f64)>) -> Result<Self, StepsError> {
         let step = |(ms, value)| Ok((Duration::from_figure(ms)?, T::from_figure(value)?));
-        Steps::new(rows.into_iter().map(step).collect::<Result<_, InvalidConfig>>()?)
+        Steps::new(
+            rows.into_iter()
+                .map(step)
+                .collect::<Result<_, InvalidConfig>>()?,
+        )
     }
 }
 
 impl<T: Figure> From<Steps<T>> for Vec<(f64, f64)> {
     fn from(steps: Steps<T>) -> Self {
-        steps.0.iter().map(|(begin, value)| (begin.figure(), value.figure())).collect()
+        steps
+            .0
+            .iter()
+            .map(|(begin, value)| (begin.figure(), value.figure()))
+            .collect()
     }
 }
 
@@ -132,7 +140,10 @@ mod tests {
             [ms(0), ms(9), ms(10), ms(29), ms(30), ms(999)].map(|t| steps.at(t)),
             ['a', 'a', 'b', 'b', 'c', 'c']
         );
-        assert_eq!(steps.since(ms(12)).collect::<Vec<_>>(), [('b', Some(ms(30))), ('c', None)]);
+        assert_eq!(
+            steps.since(ms(12)).collect::<Vec<_>>(),
+            [('b', Some(ms(30))), ('c', None)]
+        );
     }
 
     #[test]
@@ -140,6 +151,9 @@ mod tests {
         let ms = Duration::from_millis;
         assert_eq!(Steps::<u8>::new(vec![]), Err(StepsError::NoStart));
         assert_eq!(Steps::new(vec![(ms(1), 0)]), Err(StepsError::NoStart));
-        assert_eq!(Steps::new(vec![(ms(0), 0), (ms(5), 1), (ms(5), 2)]), Err(StepsError::Order(ms(5))));
+        assert_eq!(
+            Steps::new(vec![(ms(0), 0), (ms(5), 1), (ms(5), 2)]),
+            Err(StepsError::Order(ms(5)))
+        );
     }
 }

@@ -68,15 +68,23 @@ impl Drive {
     /// Names the line that is wrong.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut lines = text.lines().map(str::trim).zip(1..);
-        if lines.next().is_none_or(|(header, _)| header != Drive::HEADER) {
+        if lines
+            .next()
+            .is_none_or(|(header, _)| header != Drive::HEADER)
+        {
             return Err(TraceError::Header);
         }
         let mut paths = BTreeMap::<u32, Vec<Row>>::new();
         for (text, line) in lines.filter(|(text, _)| !text.is_empty()) {
             let wanted = "a row of `t_ms,path,rate_mbps,owd_ms,loss`";
-            let error = || TraceError::Line { line, text: text.into(), wanted };
+            let error = || TraceError::Line {
+                line,
+                text: text.into(),
+                wanted,
+            };
             let (path, figures) = split_row(text).ok_or_else(error)?;
-            let row = Row::from_figures(figures).map_err(|source| TraceError::Value { line, source })?;
+            let row =
+                Row::from_figures(figures).map_err(|source| TraceError::Value { line, source })?;
             paths.entry(path).or_default().push(row);
         }
         Ok(Drive { paths })
@@ -102,7 +110,11 @@ impl Drive {
     }
 }
 
-fn steps<T: Copy>(path: u32, rows: &[Row], value: impl Fn(&Row) -> T) -> Result<Steps<T>, TraceError> {
+fn steps<T: Copy>(
+    path: u32,
+    rows: &[Row],
+    value: impl Fn(&Row) -> T,
+) -> Result<Steps<T>, TraceError> {
     Steps::new(rows.iter().map(|row| (row.at, value(row))).collect())
         .map_err(|source| TraceError::Steps { path, source })
 }
@@ -110,7 +122,10 @@ fn steps<T: Copy>(path: u32, rows: &[Row], value: impl Fn(&Row) -> T) -> Result<
 fn split_row(text: &str) -> Option<(u32, [f64; 4])> {
     let [at, path, rate, delay, loss] = text.split(',').collect::<Vec<_>>().try_into().ok()?;
     let number = |field: &str| field.parse::<f64>().ok();
-    Some((path.parse().ok()?, [number(at)?, number(rate)?, number(delay)?, number(loss)?]))
+    Some((
+        path.parse().ok()?,
+        [number(at)?, number(rate)?, number(delay)?, number(loss)?],
+    ))
 }
 
 impl Row {
@@ -154,9 +169,17 @@ impl Opportunities {
     /// # Errors
     /// Names the line that is wrong.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        let rows = text.lines().map(str::trim).zip(1..).filter(|(text, _)| !text.is_empty());
+        let rows = text
+            .lines()
+            .map(str::trim)
+            .zip(1..)
+            .filter(|(text, _)| !text.is_empty());
         let millisecond = |(text, line): (&str, usize)| {
-            text.parse().map_err(|_| TraceError::Line { line, text: text.into(), wanted: "a millisecond" })
+            text.parse().map_err(|_| TraceError::Line {
+                line,
+                text: text.into(),
+                wanted: "a millisecond",
+            })
         };
         Opportunities::new(rows.map(millisecond).collect::<Result<_, _>>()?)
     }
@@ -167,14 +190,21 @@ impl Opportunities {
         // The end of a period and the start of the next are one time, and the former's opportunity comes first.
         let period = elapsed.as_nanos().saturating_sub(1) / period_ns;
         let within_ns = elapsed.as_nanos() - period * period_ns;
-        let place = self.at_ms.partition_point(|at| u128::from(*at) * 1_000_000 < within_ns);
-        u64::try_from(period).unwrap_or(u64::MAX).saturating_mul(self.at_ms.len() as u64) + place as u64
+        let place = self
+            .at_ms
+            .partition_point(|at| u128::from(*at) * 1_000_000 < within_ns);
+        u64::try_from(period)
+            .unwrap_or(u64::MAX)
+            .saturating_mul(self.at_ms.len() as u64)
+            + place as u64
     }
 
     /// When opportunity `number` comes.
     pub(crate) fn time(&self, number: u64) -> Duration {
         let length = self.at_ms.len() as u64;
-        Duration::from_millis(number / length * self.period_ms + self.at_ms[(number % length) as usize])
+        Duration::from_millis(
+            number / length * self.period_ms + self.at_ms[(number % length) as usize],
+        )
     }
 }
 
@@ -207,7 +237,9 @@ mod tests {
 
         assert_eq!(drive.paths().collect::<Vec<_>>(), [0, 1]);
         assert_eq!(link.delay.at(later), Duration::from_micros(23_900));
-        let Some(Rate::Steps(rate)) = link.rate else { panic!("a drive's rate changes") };
+        let Some(Rate::Steps(rate)) = link.rate else {
+            panic!("a drive's rate changes")
+        };
         assert_eq!(rate.at(later), Bitrate::from_mbps(67.0));
         assert_eq!(drive.link(2), Err(TraceError::NoPath(2)));
     }
@@ -221,7 +253,12 @@ mod tests {
             error("t_ms,path,rate_mbps,owd_ms,loss\n\n0,0,1,2,7\n")
                 .starts_with("line 3: 7 is not a probability")
         );
-        assert!(Opportunities::parse("0\n5\nx\n").unwrap_err().to_string().starts_with("line 3"));
+        assert!(
+            Opportunities::parse("0\n5\nx\n")
+                .unwrap_err()
+                .to_string()
+                .starts_with("line 3")
+        );
     }
 
     #[test]
@@ -233,8 +270,14 @@ mod tests {
             (0..9).map(|number| trace.time(number)).collect::<Vec<_>>(),
             [0, 5, 5, 10, 10, 15, 15, 20, 20].map(ms)
         );
-        assert_eq!([0, 1, 5, 6, 10, 11, 20].map(|at| trace.first_from(ms(at))), [0, 1, 1, 3, 3, 5, 7]);
+        assert_eq!(
+            [0, 1, 5, 6, 10, 11, 20].map(|at| trace.first_from(ms(at))),
+            [0, 1, 1, 3, 3, 5, 7]
+        );
         assert_eq!(Opportunities::new(vec![0]), Err(TraceError::Opportunities));
-        assert_eq!(Opportunities::new(vec![5, 3]), Err(TraceError::Opportunities));
+        assert_eq!(
+            Opportunities::new(vec![5, 3]),
+            Err(TraceError::Opportunities)
+        );
     }
 }

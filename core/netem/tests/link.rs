@@ -1,8 +1,8 @@
 //! What holds for every link, whatever its configuration.
 
 use hawser_netem::{
-    Admission, Delay, DropReason, ExtraDelay, Link, LinkConfig, Loss, Opportunities, Order, Probability,
-    QueueLimit, Rate, Reorder, Span, Steps,
+    Admission, Delay, DropReason, ExtraDelay, Link, LinkConfig, Loss, Opportunities, Order,
+    Probability, QueueLimit, Rate, Reorder, Span, Steps,
 };
 use hawser_units::{Bitrate, ByteSize, Instant};
 use proptest::prelude::*;
@@ -27,7 +27,8 @@ fn share(value: f64) -> Probability {
 
 fn arrivals() -> impl Strategy<Value = Vec<Arrival>> {
     let arrival = (0u64..3_000_000, 60u64..1514);
-    let arrival = arrival.prop_map(|(gap_ns, bytes)| (Duration::from_nanos(gap_ns), ByteSize(bytes)));
+    let arrival =
+        arrival.prop_map(|(gap_ns, bytes)| (Duration::from_nanos(gap_ns), ByteSize(bytes)));
     prop::collection::vec(arrival, 1..300)
 }
 
@@ -63,30 +64,49 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         (2_000u64..50_000).prop_map(|bytes| QueueLimit::Bytes(ByteSize(bytes))),
         (1u64..100).prop_map(|limit| QueueLimit::Time(ms(limit))),
     ];
-    let span =
-        (0u64..50, 0u64..100).prop_map(|(from, length)| Span::new(ms(from), ms(from + length)).unwrap());
+    let span = (0u64..50, 0u64..100)
+        .prop_map(|(from, length)| Span::new(ms(from), ms(from + length)).unwrap());
     let extra = (span.clone(), 0u64..20, prop::option::of(span.clone()));
-    let extra = extra.prop_map(|(range, hold, during)| ExtraDelay { range, hold: ms(hold), during });
-    let reorder = (0.0f64..1.0).prop_map(|held| Reorder { share: share(held), delay: ms(5) });
+    let extra = extra.prop_map(|(range, hold, during)| ExtraDelay {
+        range,
+        hold: ms(hold),
+        during,
+    });
+    let reorder = (0.0f64..1.0).prop_map(|held| Reorder {
+        share: share(held),
+        delay: ms(5),
+    });
     (
-        (prop::option::of(rate()), prop::option::of(queue), 0u64..100, prop::collection::vec(extra, 0..3)),
-        (prop::bool::ANY, prop::option::of(loss()), prop::collection::vec(span, 0..2), 0.0f64..0.5),
+        (
+            prop::option::of(rate()),
+            prop::option::of(queue),
+            0u64..100,
+            prop::collection::vec(extra, 0..3),
+        ),
+        (
+            prop::bool::ANY,
+            prop::option::of(loss()),
+            prop::collection::vec(span, 0..2),
+            0.0f64..0.5,
+        ),
         prop::option::of(reorder),
     )
-        .prop_map(|((rate, queue, delay, extra_delay), (keep, loss, cuts, duplicate), reorder)| {
-            LinkConfig {
-                rate,
-                queue,
-                delay: Delay::Constant(ms(delay)),
-                extra_delay,
-                order: if keep { Order::Keep } else { Order::Free },
-                loss,
-                cuts,
-                duplicate: share(duplicate),
-                corrupt: Probability::ZERO,
-                reorder,
-            }
-        })
+        .prop_map(
+            |((rate, queue, delay, extra_delay), (keep, loss, cuts, duplicate), reorder)| {
+                LinkConfig {
+                    rate,
+                    queue,
+                    delay: Delay::Constant(ms(delay)),
+                    extra_delay,
+                    order: if keep { Order::Keep } else { Order::Free },
+                    loss,
+                    cuts,
+                    duplicate: share(duplicate),
+                    corrupt: Probability::ZERO,
+                    reorder,
+                }
+            },
+        )
 }
 
 /// Offers all arrivals, taking what is due before each, then takes what else leaves.
@@ -99,7 +119,10 @@ fn run(config: &LinkConfig, arrivals: &[Arrival]) -> (Link<usize>, Vec<Admission
         admissions.push(link.push(now, *size, number));
     }
     while let Some(next) = link.next_departure() {
-        left.push(link.pop(next).expect("a packet is due at the next departure"));
+        left.push(
+            link.pop(next)
+                .expect("a packet is due at the next departure"),
+        );
     }
     (link, admissions, left)
 }
@@ -204,8 +227,17 @@ fn a_cut_drops_what_arrives_and_spares_what_is_under_way() {
 
 #[test]
 fn a_share_of_the_packets_is_overtaken() {
-    let reorder = Some(Reorder { share: share(0.2), delay: Duration::from_micros(3500) });
-    let (link, _, left) = run(&LinkConfig { reorder, ..LinkConfig::default() }, &steady(10_000));
+    let reorder = Some(Reorder {
+        share: share(0.2),
+        delay: Duration::from_micros(3500),
+    });
+    let (link, _, left) = run(
+        &LinkConfig {
+            reorder,
+            ..LinkConfig::default()
+        },
+        &steady(10_000),
+    );
     let reordered = link.stats().reordered as f64 / left.len() as f64;
 
     // A packet that is held back stays in order when the three that would overtake it are held back as well.
@@ -214,35 +246,71 @@ fn a_share_of_the_packets_is_overtaken() {
 
 #[test]
 fn a_copy_follows_its_original() {
-    let (link, _, left) = run(&LinkConfig { duplicate: share(1.0), ..LinkConfig::default() }, &steady(3));
+    let (link, _, left) = run(
+        &LinkConfig {
+            duplicate: share(1.0),
+            ..LinkConfig::default()
+        },
+        &steady(3),
+    );
 
-    assert_eq!(left.iter().map(|(_, number)| *number).collect::<Vec<_>>(), [0, 0, 1, 1, 2, 2]);
+    assert_eq!(
+        left.iter().map(|(_, number)| *number).collect::<Vec<_>>(),
+        [0, 0, 1, 1, 2, 2]
+    );
     assert_eq!((link.stats().duplicated, link.stats().reordered), (3, 0));
 }
 
 #[test]
 fn schedules_begin_when_the_link_is_restarted() {
-    let config = LinkConfig { cuts: vec![Span::new(ms(0), ms(10)).unwrap()], ..LinkConfig::default() };
+    let config = LinkConfig {
+        cuts: vec![Span::new(ms(0), ms(10)).unwrap()],
+        ..LinkConfig::default()
+    };
     let start = Instant::ZERO + Duration::from_secs(100);
     let mut link = Link::new(config, SEED, start);
     let size = ByteSize(100);
 
-    assert!(matches!(link.push(start - ms(1), size, ()), Admission::Leaves(_)));
-    assert_eq!(link.push(start, size, ()), Admission::Dropped(DropReason::Cut));
+    assert!(matches!(
+        link.push(start - ms(1), size, ()),
+        Admission::Leaves(_)
+    ));
+    assert_eq!(
+        link.push(start, size, ()),
+        Admission::Dropped(DropReason::Cut)
+    );
     link.restart(start + ms(5));
-    assert!(matches!(link.push(start + ms(4), size, ()), Admission::Leaves(_)));
-    assert_eq!(link.push(start + ms(14), size, ()), Admission::Dropped(DropReason::Cut));
+    assert!(matches!(
+        link.push(start + ms(4), size, ()),
+        Admission::Leaves(_)
+    ));
+    assert_eq!(
+        link.push(start + ms(14), size, ()),
+        Admission::Dropped(DropReason::Cut)
+    );
 }
 
 #[test]
 fn a_link_whose_trace_ended_at_rate_zero_works_again_when_restarted() {
-    let rates = vec![(ms(0), Bitrate::from_mbps(8.0)), (ms(10), Bitrate::from_bps(0))];
-    let config = LinkConfig { rate: Some(Rate::Steps(Steps::new(rates).unwrap())), ..LinkConfig::default() };
+    let rates = vec![
+        (ms(0), Bitrate::from_mbps(8.0)),
+        (ms(10), Bitrate::from_bps(0)),
+    ];
+    let config = LinkConfig {
+        rate: Some(Rate::Steps(Steps::new(rates).unwrap())),
+        ..LinkConfig::default()
+    };
     let mut link = Link::new(config, SEED, Instant::ZERO);
     let later = Instant::ZERO + ms(20);
 
-    assert_eq!(link.push(later, ByteSize(1000), ()), Admission::Leaves(Instant::MAX));
+    assert_eq!(
+        link.push(later, ByteSize(1000), ()),
+        Admission::Leaves(Instant::MAX)
+    );
     assert_eq!(link.next_departure(), None);
     link.restart(later);
-    assert_eq!(link.push(later, ByteSize(1000), ()), Admission::Leaves(later + ms(1)));
+    assert_eq!(
+        link.push(later, ByteSize(1000), ()),
+        Admission::Leaves(later + ms(1))
+    );
 }

@@ -29,12 +29,19 @@ const ATTEMPTS: usize = 5;
 fn main() {
     let records = records();
     for deadline in [50, 200, 500, 1000].map(Duration::from_millis) {
-        let best = (0..ATTEMPTS).map(|_| track(&records, deadline, |_| ())).min();
-        report(&format!("arrivals/{PATHS}-paths/deadline-{}ms", deadline.as_millis()), best);
+        let best = (0..ATTEMPTS)
+            .map(|_| track(&records, deadline, |_| ()))
+            .min();
+        report(
+            &format!("arrivals/{PATHS}-paths/deadline-{}ms", deadline.as_millis()),
+            best,
+        );
     }
 
     let mut packets = Vec::new();
-    track(&records, Duration::from_millis(200), |packet| packets.push(*packet));
+    track(&records, Duration::from_millis(200), |packet| {
+        packets.push(*packet)
+    });
     let paths = PathSet::from_bits((1 << PATHS) - 1);
     let successive = || {
         let mut judge = Successive::new(SuccessiveConfig::default(), paths);
@@ -45,7 +52,10 @@ fn main() {
         }
         started.elapsed()
     };
-    report("judging/successive", (0..ATTEMPTS).map(|_| successive()).min());
+    report(
+        "judging/successive",
+        (0..ATTEMPTS).map(|_| successive()).min(),
+    );
     let evidence = || {
         let mut judge = Evidence::new(EvidenceConfig::default(), paths);
         let started = std::time::Instant::now();
@@ -79,11 +89,17 @@ fn records() -> Vec<Arrival> {
     records
 }
 
-fn track(records: &[Arrival], deadline: Duration, mut judged: impl FnMut(&JudgedPacket)) -> Duration {
+fn track(
+    records: &[Arrival],
+    deadline: Duration,
+    mut judged: impl FnMut(&JudgedPacket),
+) -> Duration {
     let mut tracker = Tracker::new(deadline);
     let started = std::time::Instant::now();
     for batch in records.chunks(BATCH) {
-        batch.iter().for_each(|record| tracker.handle_arrival(record));
+        batch
+            .iter()
+            .for_each(|record| tracker.handle_arrival(record));
         tracker.handle_timeout_with(batch[batch.len() - 1].at, &mut judged);
     }
     assert_eq!(tracker.judged_early(), 0);

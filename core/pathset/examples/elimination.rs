@@ -23,7 +23,9 @@ fn main() {
         "The five paths of Table I, beginning with all of them: 40 s of variation, then 20 s without.\n"
     );
     println!("                      variation                  then");
-    println!("policy      level  seed  copies  frames damaged  copies  frames damaged  paths in the end");
+    println!(
+        "policy      level  seed  copies  frames damaged  copies  frames damaged  paths in the end"
+    );
     for (level, packets) in LEVELS {
         for seed in 1..=3 {
             for policy in ["replicate", "successive", "evidence"] {
@@ -37,7 +39,11 @@ fn main() {
     println!("packets/s  seconds, seeds 1 to 5");
     for packets_per_frame in [67, 133, 267, 400] {
         let seconds = (1..=5).map(|seed| format!("{:.2}", restored_after(packets_per_frame, seed)));
-        println!("{:>9}  {}", packets_per_frame * 30, seconds.collect::<Vec<_>>().join("  "));
+        println!(
+            "{:>9}  {}",
+            packets_per_frame * 30,
+            seconds.collect::<Vec<_>>().join("  ")
+        );
     }
 }
 
@@ -77,6 +83,9 @@ fn restored_after(packets_per_frame: u64, seed: u64) -> f64 {
     let judge = evidence(PathSet::from_bits(0b111), packets_per_frame);
     let mut network = Network::new(two_needed(cut, back), packets_per_frame, judge, seed);
     network.run_to(back + Duration::from_secs(5));
-    let used = network.policies().into_iter().find(|(at, code, _)| *at > back && code & 1 == 1);
+    let used = network
+        .policies()
+        .into_iter()
+        .find(|(at, code, _)| *at > back && code & 1 == 1);
     used.map_or(f64::NAN, |(at, ..)| (at - back).as_secs_f64())
 }

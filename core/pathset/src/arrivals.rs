@@ -137,15 +137,26 @@ impl Tracker {
 
     /// Counts the oldest pending packet, and hands it on with the numbers that were skipped before it, if it is evidence.
     fn settle_oldest(&mut self, judged: Option<&mut impl FnMut(&JudgedPacket)>) {
-        let Some((_, (id, sequence))) = self.order.pop_front() else { return };
-        let packet = self.pending.remove(&(id, sequence)).expect("what is in order is pending");
-        let flow = self.flows[id.index()].as_mut().expect("the flow has had an arrival");
+        let Some((_, (id, sequence))) = self.order.pop_front() else {
+            return;
+        };
+        let packet = self
+            .pending
+            .remove(&(id, sequence))
+            .expect("what is in order is pending");
+        let flow = self.flows[id.index()]
+            .as_mut()
+            .expect("the flow has had an arrival");
         let known = packet.judged(id, sequence, self.deadline);
         packet.count(known.as_ref(), &mut flow.totals);
-        let Some(known) = known.filter(|_| !packet.handed_on) else { return };
+        let Some(known) = known.filter(|_| !packet.handed_on) else {
+            return;
+        };
 
         let skipped = flow.numbers.advance(&known);
-        let (Some(skipped), Some(judged)) = (skipped, judged) else { return };
+        let (Some(skipped), Some(judged)) = (skipped, judged) else {
+            return;
+        };
         for gap in skipped {
             let waiting = self.pending.get_mut(&(id, gap.sequence));
             let waiting = waiting.and_then(|packet| {

@@ -105,13 +105,20 @@ impl Evidence {
 
     /// Takes in the next packet. One that does not say what it was sent over was sent over what the policy says.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
-        let sent = if packet.sent.is_empty() { self.code } else { packet.sent };
+        let sent = if packet.sent.is_empty() {
+            self.code
+        } else {
+            packet.sent
+        };
         let useful = sent.intersection(packet.within(self.config.tolerance));
         if self.packets == 0 {
-            self.code.iter().for_each(|path| self.standing[path.index()].enter(self.now, false));
+            self.code
+                .iter()
+                .for_each(|path| self.standing[path.index()].enter(self.now, false));
         }
         self.packets += 1;
-        self.window.count(packet.at, sent, useful, self.slot_packets);
+        self.window
+            .count(packet.at, sent, useful, self.slot_packets);
         let mut is_useless = false;
         for path in sent.iter() {
             let skew = packet.skew(path);
@@ -139,7 +146,10 @@ impl Evidence {
         let (before, code) = (self.code, code.paths());
         self.probes = probes;
         self.paths = self.paths.union(code).union(probes);
-        let asked = self.proposal.said().filter(|said| said.code.paths() == code);
+        let asked = self
+            .proposal
+            .said()
+            .filter(|said| said.code.paths() == code);
         let is_asked = asked.is_some();
         self.probe_every = asked.map_or(self.probe_every, |said| said.probe_every);
         if is_asked || code != before {
@@ -185,7 +195,9 @@ impl Evidence {
 
     /// What there is to say.
     pub fn poll_event(&mut self) -> Option<JudgeEvent> {
-        self.events.pop_front().or_else(|| self.proposal.poll().map(JudgeEvent::Judgement))
+        self.events
+            .pop_front()
+            .or_else(|| self.proposal.poll().map(JudgeEvent::Judgement))
     }
 
     /// Packets judged since the judge began.
@@ -219,7 +231,10 @@ impl Evidence {
         let is_more = !self.code.is_empty() && self.code.difference(code).is_empty();
         if self.is_ours && is_more {
             let held = self.now.saturating_since(self.since);
-            self.blamed.entry(self.code.bits()).or_default().fail(self.now, held);
+            self.blamed
+                .entry(self.code.bits())
+                .or_default()
+                .fail(self.now, held);
         }
     }
 

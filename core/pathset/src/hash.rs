@@ -27,7 +27,9 @@ impl Hasher for Folding {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+        bytes
+            .iter()
+            .for_each(|byte| self.write_u64(u64::from(*byte)));
     }
 
     fn write_u16(&mut self, flow: u16) {

@@ -36,6 +36,8 @@ impl JudgedPacket {
 
     /// The paths whose copies came less than `tolerance` after the first one.
     pub fn within(&self, tolerance: Duration) -> PathSet {
-        PathId::all().filter(|path| self.skew(*path).is_some_and(|skew| skew < tolerance)).collect()
+        PathId::all()
+            .filter(|path| self.skew(*path).is_some_and(|skew| skew < tolerance))
+            .collect()
     }
 }

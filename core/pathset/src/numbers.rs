@@ -38,14 +38,30 @@ impl Numbers {
             return None;
         }
         let both = before.sent.intersection(packet.sent);
-        let sent = if packet.epoch == before.epoch { both } else { packet.sent };
-        self.last = Some(Last { sequence: packet.sequence, epoch: packet.epoch, sent });
+        let sent = if packet.epoch == before.epoch {
+            both
+        } else {
+            packet.sent
+        };
+        self.last = Some(Last {
+            sequence: packet.sequence,
+            epoch: packet.epoch,
+            sent,
+        });
 
         let ahead = packet.sequence.wrapping_sub(before.sequence) - 1;
         // A copy that does not say what it was sent over has no number either, only a fingerprint.
-        let skipped = if ahead < NEW_SESSION && !packet.sent.is_empty() { ahead as usize } else { 0 };
-        let following =
-            |gap: &JudgedPacket| Some(JudgedPacket { sequence: gap.sequence.wrapping_add(1), ..*gap });
+        let skipped = if ahead < NEW_SESSION && !packet.sent.is_empty() {
+            ahead as usize
+        } else {
+            0
+        };
+        let following = |gap: &JudgedPacket| {
+            Some(JudgedPacket {
+                sequence: gap.sequence.wrapping_add(1),
+                ..*gap
+            })
+        };
         let first = JudgedPacket {
             sequence: before.sequence.wrapping_add(1),
             sent: both,

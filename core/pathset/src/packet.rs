@@ -41,7 +41,11 @@ impl Packet {
 
     pub(crate) fn add(&mut self, arrival: &Arrival) {
         // Two firsts are two copies that the window accepted on doubt; the earlier one was the first.
-        if arrival.first && self.first.is_none_or(|first| arrival.at < self.at[first.index()]) {
+        if arrival.first
+            && self
+                .first
+                .is_none_or(|first| arrival.at < self.at[first.index()])
+        {
             self.first = Some(arrival.path);
         }
         let at = &mut self.at[arrival.path.index()];
@@ -50,7 +54,12 @@ impl Packet {
     }
 
     /// What is known of the packet by now; nothing when its first copy was judged before.
-    pub(crate) fn judged(&self, flow: FlowId, sequence: u64, deadline: Duration) -> Option<JudgedPacket> {
+    pub(crate) fn judged(
+        &self,
+        flow: FlowId,
+        sequence: u64,
+        deadline: Duration,
+    ) -> Option<JudgedPacket> {
         let first = self.first?;
         let at = self.at[first.index()];
         let mut skews = [None; MAX_PATHS];
@@ -74,7 +83,9 @@ impl Packet {
     pub(crate) fn count(&self, judged: Option<&JudgedPacket>, totals: &mut FlowTotals) {
         let Some((packet, first)) = judged.and_then(|packet| Some((packet, packet.first?))) else {
             // The first copy was judged a deadline ago: these came too late for it.
-            self.arrived.iter().for_each(|path| totals.paths[path.index()].late += 1);
+            self.arrived
+                .iter()
+                .for_each(|path| totals.paths[path.index()].late += 1);
             return;
         };
         let mut in_time = PathSet::EMPTY.with(first);

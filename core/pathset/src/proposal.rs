@@ -37,12 +37,17 @@ impl Proposal {
 
     /// When what has been said should be said again.
     pub(crate) fn again_at(&self) -> Option<Instant> {
-        self.said.as_ref().map(|(_, said_at)| *said_at + AGAIN_AFTER)
+        self.said
+            .as_ref()
+            .map(|(_, said_at)| *said_at + AGAIN_AFTER)
     }
 
     /// What is to be said, once.
     pub(crate) fn poll(&mut self) -> Option<Judgement> {
-        let (judgement, _) = self.said.as_ref().filter(|_| std::mem::take(&mut self.is_new))?;
+        let (judgement, _) = self
+            .said
+            .as_ref()
+            .filter(|_| std::mem::take(&mut self.is_new))?;
         Some(judgement.clone())
     }
 }

@@ -17,7 +17,10 @@ pub struct SuccessiveConfig {
 impl Default for SuccessiveConfig {
     /// As in the paper's evaluation (Qian, section IV-A).
     fn default() -> Self {
-        SuccessiveConfig { window: 100, tolerance: Duration::from_millis(5) }
+        SuccessiveConfig {
+            window: 100,
+            tolerance: Duration::from_millis(5),
+        }
     }
 }
 
@@ -59,12 +62,17 @@ impl Successive {
     /// Of one that does not say what it was sent over (`sent` empty) it is assumed.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
         let sent_over_all = packet.sent.is_empty() || self.paths.difference(packet.sent).is_empty();
-        let Some(earliest) = self.paths.iter().filter_map(|path| packet.skew(path)).min() else { return };
+        let Some(earliest) = self.paths.iter().filter_map(|path| packet.skew(path)).min() else {
+            return;
+        };
         if self.paths.len() < 2 || !sent_over_all {
             return;
         }
-        let rewarded =
-            |path: &PathId| packet.skew(*path).is_some_and(|skew| skew - earliest < self.config.tolerance);
+        let rewarded = |path: &PathId| {
+            packet
+                .skew(*path)
+                .is_some_and(|skew| skew - earliest < self.config.tolerance)
+        };
         self.step(self.paths.iter().filter(rewarded).collect());
     }
 
@@ -74,7 +82,10 @@ impl Successive {
         self.now = self.now.max(now);
         self.proposal.withdraw();
         if code.paths() != self.paths {
-            *self = Successive { now: self.now, ..Successive::new(self.config, code.paths()) };
+            *self = Successive {
+                now: self.now,
+                ..Successive::new(self.config, code.paths())
+            };
         }
     }
 
@@ -116,7 +127,9 @@ impl Successive {
         let window = self.config.window.max(1);
         self.packets += 1;
         self.window.push_back(rewarded);
-        rewarded.iter().for_each(|path| self.rewards[path.index()] += 1);
+        rewarded
+            .iter()
+            .for_each(|path| self.rewards[path.index()] += 1);
         if self.packets <= u64::from(window) {
             return;
         }
@@ -124,8 +137,15 @@ impl Successive {
         left.iter().for_each(|path| self.rewards[path.index()] -= 1);
 
         let before = self.paths;
-        self.paths = self.paths.iter().filter(|path| self.rewards[path.index()] > 0).collect();
-        let alone = self.paths.iter().find(|path| self.rewards[path.index()] == window);
+        self.paths = self
+            .paths
+            .iter()
+            .filter(|path| self.rewards[path.index()] > 0)
+            .collect();
+        let alone = self
+            .paths
+            .iter()
+            .find(|path| self.rewards[path.index()] == window);
         if let Some(path) = alone {
             self.paths = PathSet::EMPTY.with(path);
         }
@@ -136,15 +156,27 @@ impl Successive {
 
     fn say(&mut self, before: PathSet, alone: Option<PathId>) {
         let reason = match alone {
-            Some(path) => format!("{path} was in time for all of {} packets", self.config.window),
+            Some(path) => format!(
+                "{path} was in time for all of {} packets",
+                self.config.window
+            ),
             None => {
                 let removed = before.iter().filter(|path| !self.paths.contains(*path));
                 let names: Vec<_> = removed.map(|path| path.to_string()).collect();
-                format!("{} was in time for none of {} packets", names.join(" and "), self.config.window)
+                format!(
+                    "{} was in time for none of {} packets",
+                    names.join(" and "),
+                    self.config.window
+                )
             }
         };
         let code = PolicyCode(self.paths.bits());
-        let judgement = Judgement { code, probes: PathSet::EMPTY, probe_every: 0, reason };
+        let judgement = Judgement {
+            code,
+            probes: PathSet::EMPTY,
+            probe_every: 0,
+            reason,
+        };
         self.proposal.say(judgement, self.now);
     }
 }
@@ -175,7 +207,10 @@ mod tests {
     }
 
     fn judge(window: u32, paths: u8) -> Successive {
-        let config = SuccessiveConfig { window, tolerance: Duration::from_millis(5) };
+        let config = SuccessiveConfig {
+            window,
+            tolerance: Duration::from_millis(5),
+        };
         Successive::new(config, PathSet::from_bits(paths))
     }
 
@@ -281,7 +316,13 @@ mod tests {
     #[test]
     fn the_tolerance_itself_is_too_late() {
         let mut judge = judge(5, 0b11);
-        check(&mut judge, &[(&[ms(0), ms(5)], [1, 0, 0], 0b11), (&[ms(4), ms(0)], [2, 1, 0], 0b11)]);
+        check(
+            &mut judge,
+            &[
+                (&[ms(0), ms(5)], [1, 0, 0], 0b11),
+                (&[ms(4), ms(0)], [2, 1, 0], 0b11),
+            ],
+        );
     }
 
     #[test]
@@ -304,7 +345,10 @@ mod tests {
         let mut judge = judge(1, 0b111);
         check(
             &mut judge,
-            &[(&[ms(0), ms(0), NO], [1, 1, 0], 0b111), (&[ms(9), ms(9), ms(0)], [0, 0, 1], 0b100)],
+            &[
+                (&[ms(0), ms(0), NO], [1, 1, 0], 0b111),
+                (&[ms(9), ms(9), ms(0)], [0, 0, 1], 0b100),
+            ],
         );
 
         judge.handle_policy(2, PolicyCode(0b011), PathSet::EMPTY, Instant::ZERO);
@@ -321,7 +365,10 @@ mod tests {
         }
         assert_eq!(said(&mut judge), [0b011]);
         judge.handle_policy(2, PolicyCode(0b011), PathSet::EMPTY, Instant::ZERO);
-        assert_eq!((judge.packets(), judge.rewards()[..2].to_vec()), (3, vec![1, 1]));
+        assert_eq!(
+            (judge.packets(), judge.rewards()[..2].to_vec()),
+            (3, vec![1, 1])
+        );
 
         judge.handle_policy(3, PolicyCode(0b111), PathSet::EMPTY, Instant::ZERO);
         assert_eq!((judge.packets(), judge.paths().bits()), (0, 0b111));

@@ -76,7 +76,11 @@ mod tests {
         let bucket = |skew| {
             let mut histogram = SkewHistogram::default();
             histogram.record(skew);
-            histogram.buckets.iter().position(|count| *count == 1).unwrap()
+            histogram
+                .buckets
+                .iter()
+                .position(|count| *count == 1)
+                .unwrap()
         };
         assert_eq!(bucket(Duration::ZERO), 0);
         assert_eq!(bucket(Duration::from_nanos(1999)), 0);

@@ -76,7 +76,10 @@ impl Trigger {
     pub fn handle_request(&mut self, at: Instant) {
         self.handle_timeout(at);
         let at = self.last.map_or(at, |last| last.max(at));
-        if self.last.is_some_and(|last| at.saturating_since(last) <= self.config.late_after) {
+        if self
+            .last
+            .is_some_and(|last| at.saturating_since(last) <= self.config.late_after)
+        {
             self.late = 0;
         }
         self.last = Some(at);
@@ -107,7 +110,11 @@ impl Trigger {
             self.late_in_all += 1;
             if self.late >= self.config.in_a_row {
                 let silent = now.saturating_since(self.last.unwrap_or(now));
-                self.event = Some(Degraded { at: now, due, silent });
+                self.event = Some(Degraded {
+                    at: now,
+                    due,
+                    silent,
+                });
                 self.fired = true;
             }
         }
@@ -187,7 +194,11 @@ mod tests {
         trigger.handle_request(ms(0));
         trigger.handle_request(ms(900));
 
-        let degraded = Degraded { at: ms(900), due: ms(450), silent: Duration::from_millis(900) };
+        let degraded = Degraded {
+            at: ms(900),
+            due: ms(450),
+            silent: Duration::from_millis(900),
+        };
         assert_eq!(trigger.poll_event(), Some(degraded));
     }
 

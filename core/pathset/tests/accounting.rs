@@ -27,7 +27,11 @@ fn fate() -> impl Strategy<Value = Fate> {
         let first_delay = copies[0].1;
         let mut seen = BTreeSet::new();
         copies.retain(|(path, delay)| seen.insert(*path) || delay - first_delay < 100_000);
-        Fate { flow, paths, copies }
+        Fate {
+            flow,
+            paths,
+            copies,
+        }
     })
 }
 
@@ -75,8 +79,11 @@ fn expected(fates: &[Fate]) -> BTreeMap<u16, FlowTotals> {
             }
         }
         earliest.remove(&first);
-        let in_time: Vec<u8> =
-            earliest.iter().filter(|(_, skew)| **skew < 100_000).map(|(path, _)| *path).collect();
+        let in_time: Vec<u8> = earliest
+            .iter()
+            .filter(|(_, skew)| **skew < 100_000)
+            .map(|(path, _)| *path)
+            .collect();
         flow.packets += 1;
         flow.paths[usize::from(first)].first += 1;
         flow.paths[usize::from(first)].only += u64::from(in_time.is_empty());
@@ -92,7 +99,13 @@ fn expected(fates: &[Fate]) -> BTreeMap<u16, FlowTotals> {
 
 /// Totals without the skews, which `expected` does not count, but with their number.
 fn without_skews(totals: &PathTotals) -> (u64, PathTotals) {
-    (totals.skew.total(), PathTotals { skew: Default::default(), ..totals.clone() })
+    (
+        totals.skew.total(),
+        PathTotals {
+            skew: Default::default(),
+            ..totals.clone()
+        },
+    )
 }
 
 proptest! {
@@ -167,7 +180,11 @@ fn memory_is_bounded_and_says_so() {
     }
     assert_eq!(tracker.judged_early(), 1000);
     settle(&mut tracker);
-    assert!(flows.iter().all(|flow| tracker.flow(*flow).unwrap().packets == rounds));
+    assert!(
+        flows
+            .iter()
+            .all(|flow| tracker.flow(*flow).unwrap().packets == rounds)
+    );
 }
 
 #[test]
@@ -193,6 +210,20 @@ fn a_new_session_of_the_sender_is_counted_like_the_old_one() {
         tracker.handle_timeout(Instant::ZERO + DEADLINE * 2 * (session + 1));
     }
     let totals = tracker.flow(flow).unwrap();
-    assert_eq!((totals.packets, totals.paths[0].first, totals.paths[1].skew.total()), (200, 200, 200));
-    assert_eq!((totals.paths[0].missing, totals.paths[1].missing, tracker.judged_early()), (0, 0, 0));
+    assert_eq!(
+        (
+            totals.packets,
+            totals.paths[0].first,
+            totals.paths[1].skew.total()
+        ),
+        (200, 200, 200)
+    );
+    assert_eq!(
+        (
+            totals.paths[0].missing,
+            totals.paths[1].missing,
+            tracker.judged_early()
+        ),
+        (0, 0, 0)
+    );
 }

@@ -13,7 +13,10 @@ const fn s(seconds: u64) -> Duration {
 }
 
 fn evidence(paths: usize, packets_per_frame: u64) -> Judge {
-    let mut judge = Evidence::new(EvidenceConfig::default(), PathSet::from_bits((1 << paths) - 1));
+    let mut judge = Evidence::new(
+        EvidenceConfig::default(),
+        PathSet::from_bits((1 << paths) - 1),
+    );
     judge.handle_frame_size(packets_per_frame as f64);
     Judge::Evidence(Box::new(judge))
 }
@@ -66,14 +69,26 @@ fn a_path_that_the_flow_needs_is_used_again_within_two_seconds() {
         network.run_to(s(9));
         assert_eq!(network.code(), 0b010, "{packets_per_frame}");
         network.run_to(s(11));
-        assert_eq!(network.code(), 0b011, "{packets_per_frame}: {:?}", network.policies());
+        assert_eq!(
+            network.code(),
+            0b011,
+            "{packets_per_frame}: {:?}",
+            network.policies()
+        );
         network.run_to(s(14));
-        assert_eq!(network.code(), 0b011, "{packets_per_frame}: {:?}", network.policies());
+        assert_eq!(
+            network.code(),
+            0b011,
+            "{packets_per_frame}: {:?}",
+            network.policies()
+        );
 
         let one = PathId::try_from(0).unwrap();
-        for event in
-            [JudgeEvent::LatentError(one), JudgeEvent::PathSilent(one), JudgeEvent::PathRestored(one)]
-        {
+        for event in [
+            JudgeEvent::LatentError(one),
+            JudgeEvent::PathSilent(one),
+            JudgeEvent::PathRestored(one),
+        ] {
             assert_eq!(network.heard(&event), 1, "{event:?} at {packets_per_frame}");
         }
     }
@@ -82,11 +97,19 @@ fn a_path_that_the_flow_needs_is_used_again_within_two_seconds() {
 #[test]
 fn a_slow_path_that_answers_probes_is_tried_less_and_less() {
     // The third path carries the probes, but not the flow.
-    let paths = vec![with_cut(lossy(30), s(4), s(40)), lossy(35), link(2.0, 30, 0.0, 5, s(1000))];
+    let paths = vec![
+        with_cut(lossy(30), s(4), s(40)),
+        lossy(35),
+        link(2.0, 30, 0.0, 5, s(1000)),
+    ];
     let mut network = Network::new(paths, 67, evidence(3, 67), 1);
     network.run_to(s(40));
-    let times: Vec<_> =
-        network.policies().iter().filter(|(_, code, _)| code & 0b100 != 0).map(|(at, ..)| *at).collect();
+    let times: Vec<_> = network
+        .policies()
+        .iter()
+        .filter(|(_, code, _)| code & 0b100 != 0)
+        .map(|(at, ..)| *at)
+        .collect();
     assert!((2..=6).contains(&times.len()), "{times:?}");
     let waits: Vec<_> = times.windows(2).map(|pair| pair[1] - pair[0]).collect();
     assert!(waits.is_sorted(), "{waits:?}");
@@ -105,7 +128,12 @@ fn when_the_only_path_is_cut_others_take_over() {
     network.run_to(s(15));
     assert_eq!(network.code() & 0b001, 0);
     // While it is not known which of the others carries the flow, both do.
-    assert!(network.policies().iter().any(|(at, code, _)| *at > s(5) && *code == 0b111));
+    assert!(
+        network
+            .policies()
+            .iter()
+            .any(|(at, code, _)| *at > s(5) && *code == 0b111)
+    );
     // The deadline, the judgement and the way to the sender take less than a second.
     assert_eq!(network.damaged_frames(s(6), s(14)), 0.0);
 }
@@ -115,12 +143,22 @@ fn a_path_that_begins_to_vary_gets_company() {
     // The first path is better than the second for five seconds, then its delay varies by 60 ms.
     let mut varies = link(400.0, 20, 0.0, 60, s(1000));
     varies.extra_delay[0].during = Some(Span::new(s(5), s(1000)).unwrap());
-    let mut network = Network::new(vec![varies, link(400.0, 30, 0.0, 0, s(1000))], 133, evidence(2, 133), 1);
+    let mut network = Network::new(
+        vec![varies, link(400.0, 30, 0.0, 0, s(1000))],
+        133,
+        evidence(2, 133),
+        1,
+    );
     network.run_to(s(5));
     assert_eq!(network.code(), 0b01);
     network.run_to(s(12));
     assert!(network.code() & 0b10 != 0, "{:?}", network.policies());
-    assert_eq!(network.damaged_frames(s(6), s(11)), 0.0, "{:?}", network.policies());
+    assert_eq!(
+        network.damaged_frames(s(6), s(11)),
+        0.0,
+        "{:?}",
+        network.policies()
+    );
 }
 
 #[test]
@@ -128,7 +166,10 @@ fn when_the_variation_comes_again_so_does_the_second_path() {
     let mut paths = table_1(s(3));
     for link in &mut paths {
         let again = Some(Span::new(s(12), s(1000)).unwrap());
-        link.extra_delay.push(ExtraDelay { during: again, ..link.extra_delay[0].clone() });
+        link.extra_delay.push(ExtraDelay {
+            during: again,
+            ..link.extra_delay[0].clone()
+        });
     }
     let mut network = Network::new(paths, 418, evidence(5, 418), 2);
     network.run_to(s(12));
@@ -143,13 +184,28 @@ fn when_the_variation_comes_again_so_does_the_second_path() {
 fn a_faster_path_that_misbehaves_leaves_the_slower_one_alone() {
     let fine = |delay_ms| link(400.0, delay_ms, 0.0, 0, Duration::MAX);
     let half_seconds = |n| Span::new(s(n), s(n) + Duration::from_millis(500)).unwrap();
-    let late = Reorder { share: Probability::try_from(0.2).unwrap(), delay: Duration::from_millis(60) };
+    let late = Reorder {
+        share: Probability::try_from(0.2).unwrap(),
+        delay: Duration::from_millis(60),
+    };
     let faults = [
         ("cut", with_cut(fine(20), s(0), s(100))),
         ("lossy-20", link(400.0, 20, 0.2, 0, Duration::MAX)),
         ("lossy-80", link(400.0, 20, 0.8, 0, Duration::MAX)),
-        ("reordering-20", LinkConfig { reorder: Some(late), ..fine(20) }),
-        ("flapping", LinkConfig { cuts: (0..8).map(half_seconds).collect(), ..fine(20) }),
+        (
+            "reordering-20",
+            LinkConfig {
+                reorder: Some(late),
+                ..fine(20)
+            },
+        ),
+        (
+            "flapping",
+            LinkConfig {
+                cuts: (0..8).map(half_seconds).collect(),
+                ..fine(20)
+            },
+        ),
     ];
     for (fault, faulty) in faults {
         let mut network = Network::new(vec![faulty, fine(35)], 133, evidence(2, 133), 1);

@@ -10,7 +10,10 @@ const INTERVAL: Duration = Duration::from_micros(100);
 
 /// One packet in a thousand may be damaged.
 fn config() -> EvidenceConfig {
-    EvidenceConfig { tolerated_packets: 0.001, ..EvidenceConfig::default() }
+    EvidenceConfig {
+        tolerated_packets: 0.001,
+        ..EvidenceConfig::default()
+    }
 }
 
 /// A judge with a receiver that hands packets on and a controller that does what the judge says.
@@ -47,17 +50,26 @@ impl Flow {
         let n = self.packets;
         self.packets += 1;
         let is_probe = self.probe_every > 0 && n.is_multiple_of(self.probe_every);
-        let probes = if is_probe { self.probes } else { PathSet::EMPTY };
+        let probes = if is_probe {
+            self.probes
+        } else {
+            PathSet::EMPTY
+        };
         let sent: PathSet = self.code.iter().chain(probes.iter()).collect();
         let late = |path: &PathId| skew_ms(n, path.index());
-        let first = sent.iter().filter(|path| late(path).is_some()).min_by_key(late);
+        let first = sent
+            .iter()
+            .filter(|path| late(path).is_some())
+            .min_by_key(late);
         let earliest = first.as_ref().and_then(late).unwrap_or_default();
         let skew = |path: PathId| {
             let late = late(&path).filter(|_| sent.contains(path))?;
             Some(Duration::from_millis(late - earliest))
         };
         let mut skews = [None; 8];
-        PathId::all().zip(&mut skews).for_each(|(path, place)| *place = skew(path));
+        PathId::all()
+            .zip(&mut skews)
+            .for_each(|(path, place)| *place = skew(path));
         let packet = JudgedPacket {
             at: self.now(),
             flow: FlowId::try_from(0).unwrap(),
@@ -75,7 +87,12 @@ impl Flow {
 
     fn listen(&mut self) {
         while let Some(event) = self.judge.poll_event() {
-            if let JudgeEvent::Judgement(Judgement { code, probes, probe_every, .. }) = &event
+            if let JudgeEvent::Judgement(Judgement {
+                code,
+                probes,
+                probe_every,
+                ..
+            }) = &event
                 && self.obedient
             {
                 (self.code, self.probes) = (code.paths(), *probes);
@@ -89,14 +106,17 @@ impl Flow {
     /// A policy that nobody here asked for.
     fn set(&mut self, code: u8) {
         (self.code, self.probes, self.probe_every) = (PathSet::from_bits(code), PathSet::EMPTY, 0);
-        self.judge.handle_policy(0, PolicyCode(code), PathSet::EMPTY, self.now());
+        self.judge
+            .handle_policy(0, PolicyCode(code), PathSet::EMPTY, self.now());
     }
 
     /// The packet after which a path had left the policy.
     fn left_after(&self, path: u8) -> Option<u64> {
         let path = PathId::try_from(path).unwrap();
         self.said.iter().find_map(|(after, event)| match event {
-            JudgeEvent::Judgement(judgement) if !judgement.code.paths().contains(path) => Some(*after),
+            JudgeEvent::Judgement(judgement) if !judgement.code.paths().contains(path) => {
+                Some(*after)
+            }
             _ => None,
         })
     }
@@ -123,7 +143,13 @@ fn a_path_that_cannot_help_is_gone_within_300_packets() {
     for useless in cases {
         let mut flow = Flow::new(config(), 0b1111);
         for _ in 0..300 {
-            flow.packet(|n, path| if path >= 2 { useless(n) } else { Some(n % 7 * path as u64) });
+            flow.packet(|n, path| {
+                if path >= 2 {
+                    useless(n)
+                } else {
+                    Some(n % 7 * path as u64)
+                }
+            });
         }
         assert!(flow.left_after(2).is_some() && flow.left_after(3).is_some());
         assert_eq!(flow.code, PathSet::from_bits(0b0011));
@@ -133,8 +159,13 @@ fn a_path_that_cannot_help_is_gone_within_300_packets() {
 #[test]
 fn paths_that_are_nearly_found_useless_leave_with_the_first() {
     let mut flow = Flow::new(config(), 0b1111);
-    (0..300).for_each(|_| flow.packet(|n, path| (path < 2 || n < 20 * path as u64).then_some(path as u64)));
-    let codes: Vec<_> = flow.judgements().map(|judgement| judgement.code.0).collect();
+    (0..300).for_each(|_| {
+        flow.packet(|n, path| (path < 2 || n < 20 * path as u64).then_some(path as u64))
+    });
+    let codes: Vec<_> = flow
+        .judgements()
+        .map(|judgement| judgement.code.0)
+        .collect();
     assert_eq!(codes, [0b0011]);
 }
 
@@ -156,7 +187,12 @@ fn a_path_that_never_helped_is_no_latent_error() {
     let mut flow = Flow::new(config(), 0b11);
     (0..1000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
     assert_eq!(flow.code, PathSet::from_bits(0b01));
-    assert!(!flow.said.iter().any(|(_, event)| matches!(event, JudgeEvent::LatentError(_))));
+    assert!(
+        !flow
+            .said
+            .iter()
+            .any(|(_, event)| matches!(event, JudgeEvent::LatentError(_)))
+    );
 }
 
 #[test]
@@ -188,12 +224,17 @@ fn loss_that_all_paths_share_is_no_reason_to_replicate() {
 #[test]
 fn what_is_tolerated_decides_between_one_path_and_two() {
     // One packet in 2001 is lost on each path, never the same one, and half of them are overtaken.
-    let lossy = |n: u64, path: usize| (n % 2001 != 1000 * path as u64).then_some((n + path as u64) % 2);
+    let lossy =
+        |n: u64, path: usize| (n % 2001 != 1000 * path as u64).then_some((n + path as u64) % 2);
     for (packets_per_frame, paths) in [(128.0, 1), (430.0, 2)] {
         let mut flow = Flow::new(config(), 0b11);
         flow.judge.handle_frame_size(packets_per_frame);
         (0..100_000).for_each(|_| flow.packet(lossy));
-        assert_eq!(flow.code.len(), paths, "{packets_per_frame} packets per frame");
+        assert_eq!(
+            flow.code.len(),
+            paths,
+            "{packets_per_frame} packets per frame"
+        );
     }
 }
 
@@ -201,9 +242,13 @@ fn what_is_tolerated_decides_between_one_path_and_two() {
 fn what_is_tolerated_is_hedged_against_while_there_is_any() {
     let mut flow = Flow::new(config(), 0b111);
     flow.judge.handle_frame_size(128.0);
-    let lossy = |n: u64, path: usize| (n % 2001 != 1000 * path as u64).then_some((n + path as u64) % 2);
+    let lossy =
+        |n: u64, path: usize| (n % 2001 != 1000 * path as u64).then_some((n + path as u64) % 2);
     (0..100_000).for_each(|_| flow.packet(lossy));
-    assert_eq!((flow.code.len(), flow.probes.len(), flow.probe_every), (1, 1, 4));
+    assert_eq!(
+        (flow.code.len(), flow.probes.len(), flow.probe_every),
+        (1, 1, 4)
+    );
 
     (0..100_000).for_each(|_| flow.packet(|n, path| Some((n + path as u64) % 2)));
     assert_eq!((flow.code.len(), flow.probes.len()), (1, 2));
@@ -221,17 +266,32 @@ fn a_path_in_order_may_lose_more() {
 #[test]
 fn the_budget_holds_and_its_remainder_is_for_probes() {
     let lossy = |n: u64, path: usize| (n % 100 != 10 * path as u64).then_some(0);
-    for (budget, paths, probes) in [(1.0, 1, false), (1.1, 1, true), (2.0, 2, false), (2.01, 2, true)] {
-        let config = EvidenceConfig { budget_ratio: Some(budget), ..config() };
+    for (budget, paths, probes) in [
+        (1.0, 1, false),
+        (1.1, 1, true),
+        (2.0, 2, false),
+        (2.01, 2, true),
+    ] {
+        let config = EvidenceConfig {
+            budget_ratio: Some(budget),
+            ..config()
+        };
         let mut flow = Flow::new(config, 0b1111);
         (0..30_000).for_each(|_| flow.packet(lossy));
-        assert_eq!((flow.code.len(), !flow.probes.is_empty()), (paths, probes), "{budget}");
+        assert_eq!(
+            (flow.code.len(), !flow.probes.is_empty()),
+            (paths, probes),
+            "{budget}"
+        );
     }
 }
 
 #[test]
 fn with_a_budget_for_one_a_better_path_takes_over() {
-    let config = EvidenceConfig { budget_ratio: Some(1.1), ..config() };
+    let config = EvidenceConfig {
+        budget_ratio: Some(1.1),
+        ..config()
+    };
     let mut flow = Flow::new(config, 0b11);
     (0..20_000).for_each(|_| flow.packet(|_, path| Some(path as u64)));
     assert_eq!(flow.code, PathSet::from_bits(0b01));
@@ -296,7 +356,9 @@ fn whatever_is_tolerated_a_useless_path_goes_and_a_needed_one_stays() {
         };
         for frame in [None, Some(1.0), Some(f64::NAN), Some(1e9)] {
             let mut flow = Flow::new(config, 0b11);
-            frame.into_iter().for_each(|packets| flow.judge.handle_frame_size(packets));
+            frame
+                .into_iter()
+                .for_each(|packets| flow.judge.handle_frame_size(packets));
             (0..3_000).for_each(|_| flow.packet(|_, path| (path == 1).then_some(0)));
             assert_eq!(flow.code.bits(), 0b10, "{tolerated} {frame:?}");
         }
@@ -315,7 +377,10 @@ fn a_path_that_failed_is_tried_after_others() {
             _ => (n % 100 != 10 * path as u64).then_some(0),
         });
     }
-    let mut codes: Vec<_> = flow.judgements().map(|judgement| judgement.code.0).collect();
+    let mut codes: Vec<_> = flow
+        .judgements()
+        .map(|judgement| judgement.code.0)
+        .collect();
     codes.dedup();
     assert_eq!(codes, [0b1110, 0b0110, 0b0100, 0b1100]);
 }

@@ -45,7 +45,10 @@ fn hand_on(firsts: &[(u64, u64)]) -> Vec<JudgedPacket> {
 }
 
 fn numbers(packets: &[JudgedPacket]) -> Vec<(u64, bool)> {
-    packets.iter().map(|packet| (packet.sequence, packet.is_gap())).collect()
+    packets
+        .iter()
+        .map(|packet| (packet.sequence, packet.is_gap()))
+        .collect()
 }
 
 #[test]
@@ -60,18 +63,37 @@ fn a_packet_is_handed_on_with_the_skew_of_each_copy() {
     tracker.handle_timeout_with(ms(107), |packet| handed_on.push(*packet));
     let packet = handed_on[0];
     assert_eq!((packet.at, packet.sequence, packet.epoch), (ms(3), 5, 7));
-    assert_eq!((packet.first, packet.skew(path(0))), (Some(path(0)), Some(Duration::ZERO)));
+    assert_eq!(
+        (packet.first, packet.skew(path(0))),
+        (Some(path(0)), Some(Duration::ZERO))
+    );
     assert_eq!(packet.skew(path(1)), Some(Duration::from_millis(4)));
-    assert_eq!(packet.within(Duration::from_millis(4)), PathSet::from_bits(0b01));
-    assert_eq!(packet.within(Duration::from_micros(4001)), PathSet::from_bits(0b11));
+    assert_eq!(
+        packet.within(Duration::from_millis(4)),
+        PathSet::from_bits(0b01)
+    );
+    assert_eq!(
+        packet.within(Duration::from_micros(4001)),
+        PathSet::from_bits(0b11)
+    );
 }
 
 #[test]
 fn a_number_of_which_no_copy_came_is_a_gap() {
     let packets = hand_on(&[(0, u64::MAX - 1), (1, u64::MAX), (5, 2), (6, 3)]);
-    let expected = [(u64::MAX - 1, false), (u64::MAX, false), (0, true), (1, true), (2, false), (3, false)];
+    let expected = [
+        (u64::MAX - 1, false),
+        (u64::MAX, false),
+        (0, true),
+        (1, true),
+        (2, false),
+        (3, false),
+    ];
     assert_eq!(numbers(&packets), expected);
-    assert_eq!((packets[2].sent, packets[2].at), (PathSet::from_bits(0b11), ms(5)));
+    assert_eq!(
+        (packets[2].sent, packets[2].at),
+        (PathSet::from_bits(0b11), ms(5))
+    );
     assert_eq!(packets[2].within(Duration::MAX), PathSet::EMPTY);
 }
 
@@ -79,12 +101,25 @@ fn a_number_of_which_no_copy_came_is_a_gap() {
 fn a_gap_between_probes_was_sent_over_what_others_of_the_policy_were() {
     let (usual, probe) = (PathSet::from_bits(0b01), PathSet::from_bits(0b11));
     let mut tracker = Tracker::new(DEADLINE);
-    let sent = [(0, probe, 7), (1, usual, 7), (8, probe, 7), (16, probe, 7), (18, probe, 8), (20, probe, 8)];
+    let sent = [
+        (0, probe, 7),
+        (1, usual, 7),
+        (8, probe, 7),
+        (16, probe, 7),
+        (18, probe, 8),
+        (20, probe, 8),
+    ];
     for (n, paths, epoch) in sent {
-        tracker.handle_arrival(&Arrival { paths, epoch, ..arrival(ms(n), n, 1, true) });
+        tracker.handle_arrival(&Arrival {
+            paths,
+            epoch,
+            ..arrival(ms(n), n, 1, true)
+        });
     }
     let mut gaps = Vec::new();
-    tracker.handle_timeout_with(ms(1000), |packet| gaps.extend(packet.is_gap().then_some(*packet)));
+    tracker.handle_timeout_with(ms(1000), |packet| {
+        gaps.extend(packet.is_gap().then_some(*packet))
+    });
     let sent_over = |n: u64| gaps.iter().find(|gap| gap.sequence == n).unwrap().sent;
     assert_eq!([2, 9, 15, 17].map(sent_over), [usual; 4]);
     assert_eq!(sent_over(19), probe);
@@ -93,20 +128,37 @@ fn a_gap_between_probes_was_sent_over_what_others_of_the_policy_were() {
 #[test]
 fn a_packet_that_was_overtaken_is_no_gap() {
     let packets = hand_on(&[(0, 10), (20, 13), (60, 11), (119, 12), (121, 14)]);
-    assert_eq!(numbers(&packets), [(10, false), (11, false), (12, false), (13, false), (14, false)]);
+    assert_eq!(
+        numbers(&packets),
+        [
+            (10, false),
+            (11, false),
+            (12, false),
+            (13, false),
+            (14, false)
+        ]
+    );
 }
 
 #[test]
 fn a_gap_that_fills_after_the_deadline_stays_one() {
     let packets = hand_on(&[(0, 10), (20, 12), (140, 11), (150, 13)]);
-    assert_eq!(numbers(&packets), [(10, false), (11, true), (12, false), (13, false)]);
+    assert_eq!(
+        numbers(&packets),
+        [(10, false), (11, true), (12, false), (13, false)]
+    );
 }
 
 #[test]
 fn a_new_session_is_no_gap() {
     let packets = hand_on(&[(0, 10), (10, 1 << 40), (20, (1 << 40) + 2), (30, 5_000_000)]);
-    let expected =
-        [(10, false), (1 << 40, false), ((1 << 40) + 1, true), ((1 << 40) + 2, false), (5_000_000, false)];
+    let expected = [
+        (10, false),
+        (1 << 40, false),
+        ((1 << 40) + 1, true),
+        ((1 << 40) + 2, false),
+        (5_000_000, false),
+    ];
     assert_eq!(numbers(&packets), expected);
 }
 
@@ -114,7 +166,10 @@ fn a_new_session_is_no_gap() {
 fn what_does_not_say_what_it_was_sent_over_has_no_gaps() {
     let mut tracker = Tracker::new(DEADLINE);
     for sequence in [10, 13] {
-        let arrival = Arrival { paths: PathSet::EMPTY, ..arrival(ms(sequence), sequence, 0, true) };
+        let arrival = Arrival {
+            paths: PathSet::EMPTY,
+            ..arrival(ms(sequence), sequence, 0, true)
+        };
         tracker.handle_arrival(&arrival);
     }
     let mut handed_on = Vec::new();
@@ -134,8 +189,14 @@ fn packets_of_which_records_may_have_been_lost_are_no_evidence() {
     }
     let mut handed_on = Vec::new();
     tracker.handle_timeout_with(ms(1000), |packet| handed_on.push(*packet));
-    assert_eq!(numbers(&handed_on), [(6, false), (7, false), (8, true), (9, false)]);
-    assert_eq!(tracker.flow(FlowId::try_from(3).unwrap()).unwrap().packets, 7);
+    assert_eq!(
+        numbers(&handed_on),
+        [(6, false), (7, false), (8, true), (9, false)]
+    );
+    assert_eq!(
+        tracker.flow(FlowId::try_from(3).unwrap()).unwrap().packets,
+        7
+    );
 }
 
 proptest! {

@@ -12,7 +12,10 @@ fn expected(requests: &[u64], in_a_row: u64, until: u64) -> Option<u64> {
     let mut late = 0;
     for (n, request) in requests.iter().enumerate() {
         let next = requests.get(n + 1).copied().unwrap_or(until);
-        for due in (1..).map(|times| request + times * LATE_AFTER).take_while(|due| *due < next) {
+        for due in (1..)
+            .map(|times| request + times * LATE_AFTER)
+            .take_while(|due| *due < next)
+        {
             late += 1;
             if late == in_a_row {
                 return Some(due);

@@ -89,11 +89,16 @@ pub struct Qoe {
 pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
     let mut timeline = timeline.to_vec();
     timeline.sort_by_key(|frame| frame.decoded);
-    let frames: Vec<Frame> =
-        timeline.iter().copied().filter(|frame| window.contains(frame.decoded)).collect();
+    let frames: Vec<Frame> = timeline
+        .iter()
+        .copied()
+        .filter(|frame| window.contains(frame.decoded))
+        .collect();
 
-    let mut delays: Vec<Duration> =
-        frames.iter().map(|frame| frame.decoded.saturating_since(frame.captured)).collect();
+    let mut delays: Vec<Duration> = frames
+        .iter()
+        .map(|frame| frame.decoded.saturating_since(frame.captured))
+        .collect();
     delays.sort();
     let delay_ms = |share| percentile(&delays, share).map(|delay| delay.as_secs_f64() * 1e3);
 
@@ -129,12 +134,21 @@ fn fps_by_second(frames: &[Frame], window: Window) -> Vec<f64> {
 /// A gap counts as a stall by its whole length, also where it began before the window or ends after it. Where the
 /// timeline has no frame before or after, the gap reaches to the window's border.
 fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
-    let first = timeline.first().map_or(window.from, |frame| frame.decoded.min(window.from));
-    let last = timeline.last().map_or(window.to, |frame| frame.decoded.max(window.to));
+    let first = timeline
+        .first()
+        .map_or(window.from, |frame| frame.decoded.min(window.from));
+    let last = timeline
+        .last()
+        .map_or(window.to, |frame| frame.decoded.max(window.to));
     let decoded = timeline.iter().map(|frame| frame.decoded);
-    let edges: Vec<Instant> = std::iter::once(first).chain(decoded).chain([last]).collect();
+    let edges: Vec<Instant> = std::iter::once(first)
+        .chain(decoded)
+        .chain([last])
+        .collect();
     let in_window = |gap: &[Instant]| {
-        let overlap = gap[1].min(window.to).saturating_since(gap[0].max(window.from));
+        let overlap = gap[1]
+            .min(window.to)
+            .saturating_since(gap[0].max(window.from));
         (gap[1].saturating_since(gap[0]) > STALL_THRESHOLD && !overlap.is_zero()).then_some(overlap)
     };
     edges.windows(2).filter_map(in_window).collect()
@@ -156,7 +170,11 @@ mod tests {
     }
 
     fn frame(captured: u64, decoded: u64, bytes: u64) -> Frame {
-        Frame { captured: ms(captured), decoded: ms(decoded), size: ByteSize(bytes) }
+        Frame {
+            captured: ms(captured),
+            decoded: ms(decoded),
+            size: ByteSize(bytes),
+        }
     }
 
     fn window(from: u64, to: u64) -> Window {
@@ -179,7 +197,11 @@ mod tests {
         let qoe = measure(&timeline, window(1000, 3500));
 
         assert_eq!(qoe.fps_mean, 2.0);
-        assert_eq!(qoe.fps, [3.0, 1.0, 2.0], "the last is one frame in half a second");
+        assert_eq!(
+            qoe.fps,
+            [3.0, 1.0, 2.0],
+            "the last is one frame in half a second"
+        );
         assert_eq!(qoe.frame_delay_p50_ms, Some(40.0), "of 20, 30, 40, 50, 60");
         assert_eq!(qoe.frame_delay_p95_ms, Some(60.0));
         assert_eq!(qoe.throughput_mbps, 15_000.0 * 8.0 / 2.5 / 1e6);
@@ -190,14 +212,23 @@ mod tests {
     #[test]
     fn a_gap_of_exactly_the_threshold_is_no_stall() {
         let at = |second| {
-            measure(&[frame(0, 0, 1), frame(0, second, 1), frame(0, 1000, 1)], window(0, 1000)).stalls
+            measure(
+                &[frame(0, 0, 1), frame(0, second, 1), frame(0, 1000, 1)],
+                window(0, 1000),
+            )
+            .stalls
         };
         assert_eq!((at(800), at(799)), (1, 2));
     }
 
     #[test]
     fn a_stall_across_the_border_counts_inside_it() {
-        let timeline = [frame(0, 0, 1), frame(0, 1150, 1), frame(0, 1300, 1), frame(0, 1450, 1)];
+        let timeline = [
+            frame(0, 0, 1),
+            frame(0, 1150, 1),
+            frame(0, 1300, 1),
+            frame(0, 1450, 1),
+        ];
         let qoe = measure(&timeline, window(1000, 1400));
         assert_eq!((qoe.stalls, qoe.stall_ratio), (1, 150.0 / 400.0));
     }
@@ -215,8 +246,13 @@ mod tests {
     #[test]
     fn metrics_are_named_as_in_results() {
         let json = serde_json::to_value(measure(&[], window(0, 1000))).unwrap();
-        for name in ["fps_mean", "frame_delay_p50_ms", "frame_delay_p95_ms", "throughput_mbps", "stall_ratio"]
-        {
+        for name in [
+            "fps_mean",
+            "frame_delay_p50_ms",
+            "frame_delay_p95_ms",
+            "throughput_mbps",
+            "stall_ratio",
+        ] {
             assert!(json.get(name).is_some(), "{name}");
         }
     }

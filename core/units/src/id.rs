@@ -43,7 +43,11 @@ impl TryFrom<u8> for PathId {
         if usize::from(index) < MAX_PATHS {
             Ok(PathId(index))
         } else {
-            Err(OutOfRange { what: "path", value: index.into(), limit: MAX_PATHS as u64 })
+            Err(OutOfRange {
+                what: "path",
+                value: index.into(),
+                limit: MAX_PATHS as u64,
+            })
         }
     }
 }
@@ -79,7 +83,11 @@ impl TryFrom<u16> for FlowId {
         if usize::from(index) < MAX_FLOWS {
             Ok(FlowId(index))
         } else {
-            Err(OutOfRange { what: "flow", value: index.into(), limit: MAX_FLOWS as u64 })
+            Err(OutOfRange {
+                what: "flow",
+                value: index.into(),
+                limit: MAX_FLOWS as u64,
+            })
         }
     }
 }
@@ -203,7 +211,10 @@ mod tests {
     #[test]
     fn policy_codes_of_the_paper() {
         let path = |index| PathId::try_from(index).unwrap();
-        assert_eq!(PolicyCode(0x03).paths().iter().collect::<Vec<_>>(), [path(0), path(1)]);
+        assert_eq!(
+            PolicyCode(0x03).paths().iter().collect::<Vec<_>>(),
+            [path(0), path(1)]
+        );
         assert_eq!(PolicyCode(0x07).paths().len(), 3);
         assert!(PolicyCode::OFF.paths().is_empty());
         assert!(PolicyCode::STOP.paths().is_empty());

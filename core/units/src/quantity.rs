@@ -5,7 +5,9 @@ use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
 /// A number of bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct ByteSize(pub u64);
 
@@ -102,7 +104,13 @@ mod tests {
     fn a_frame_takes_its_bits_over_the_rate() {
         let rate = Bitrate::from_mbps(8.0);
         assert_eq!(rate.time_to_send(ByteSize(1000)), Duration::from_millis(1));
-        assert_eq!(Bitrate::from_bps(0).time_to_send(ByteSize(1)), Duration::MAX);
-        assert_eq!(Bitrate::average(ByteSize(1000), Duration::from_millis(1)), rate);
+        assert_eq!(
+            Bitrate::from_bps(0).time_to_send(ByteSize(1)),
+            Duration::MAX
+        );
+        assert_eq!(
+            Bitrate::average(ByteSize(1000), Duration::from_millis(1)),
+            rate
+        );
     }
 }

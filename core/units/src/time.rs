@@ -5,7 +5,9 @@ use std::time::Duration;
 /// A point in time: nanoseconds since an origin that the caller chose (the start of a simulation, the boot of a machine).
 ///
 /// Unlike `std::time::Instant` it can be made from a number, which is what makes virtual time possible.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
+)]
 #[serde(transparent)]
 pub struct Instant(u64);
 

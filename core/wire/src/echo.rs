@@ -84,9 +84,18 @@ impl Echo {
         if bytes[0] >> 4 != VERSION || !is_authentic(bytes, keys) {
             return None;
         }
-        let kind = [EchoKind::Question, EchoKind::Answer].into_iter().find(|kind| *kind as u8 == bytes[1])?;
-        let word = |at: usize| u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        Some(Echo { kind, path: PathId::try_from(bytes[2]).ok()?, number: word(4), held_micros: word(8) })
+        let kind = [EchoKind::Question, EchoKind::Answer]
+            .into_iter()
+            .find(|kind| *kind as u8 == bytes[1])?;
+        let word = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        Some(Echo {
+            kind,
+            path: PathId::try_from(bytes[2]).ok()?,
+            number: word(4),
+            held_micros: word(8),
+        })
     }
 }
 
@@ -100,7 +109,9 @@ fn is_authentic(bytes: &[u8; Echo::LEN], keys: &KeyRing) -> bool {
 }
 
 fn tag(key: &Key, bytes: &[u8; Echo::LEN]) -> [u8; 8] {
-    SipHasher24::new_with_key(key.as_bytes()).hash(&bytes[..COVERED]).to_le_bytes()
+    SipHasher24::new_with_key(key.as_bytes())
+        .hash(&bytes[..COVERED])
+        .to_le_bytes()
 }
 
 #[cfg(test)]
@@ -118,8 +129,14 @@ mod tests {
 
     #[test]
     fn the_bytes_are_as_drawn() {
-        let answer = Echo { kind: EchoKind::Answer, held_micros: 0x0102_0304, ..question() };
-        let drawn = [0x10, 1, 4, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0];
+        let answer = Echo {
+            kind: EchoKind::Answer,
+            held_micros: 0x0102_0304,
+            ..question()
+        };
+        let drawn = [
+            0x10, 1, 4, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0,
+        ];
         assert_eq!(answer.emit(None), drawn);
         assert_eq!(Echo::parse(&drawn, &KeyRing::default()), Some(answer));
     }
@@ -127,7 +144,9 @@ mod tests {
     #[test]
     fn no_bit_can_be_changed_under_a_tag() {
         let key = Key::from_bytes([9; 16]);
-        let ring = KeyRing { slots: [None, Some(key.clone())] };
+        let ring = KeyRing {
+            slots: [None, Some(key.clone())],
+        };
         let good = question().emit(Some((KeySlot::One, &key)));
         assert_eq!(Echo::parse(&good, &ring), Some(question()));
         for bit in 0..Echo::LEN * 8 {

@@ -94,7 +94,8 @@ impl Encapsulation {
     pub fn frame(&self, shim: &Shim, inner: &[u8]) -> Result<Vec<u8>, EncapsulationError> {
         let class = ip::traffic_class(inner)?;
         let too_long = EncapsulationError::TooLong(inner.len());
-        let udp_length = u16::try_from(UdpHeader::LEN + Shim::LEN + inner.len()).map_err(|_| too_long)?;
+        let udp_length =
+            u16::try_from(UdpHeader::LEN + Shim::LEN + inner.len()).map_err(|_| too_long)?;
         let mut udp = UdpHeader {
             source_port: self.port,
             destination_port: self.port,
@@ -104,10 +105,15 @@ impl Encapsulation {
         let payload = [&shim.emit()[..], inner].concat();
         let macs = [self.destination_mac, self.source_mac].concat();
         match self.addresses {
-            Addresses::V4 { source, destination } => {
+            Addresses::V4 {
+                source,
+                destination,
+            } => {
                 let outer = Ipv4Header {
                     tos: class,
-                    total_length: udp_length.checked_add(Ipv4Header::LEN as u16).ok_or(too_long)?,
+                    total_length: udp_length
+                        .checked_add(Ipv4Header::LEN as u16)
+                        .ok_or(too_long)?,
                     identification: 0,
                     dont_fragment: true,
                     ttl: HOP_LIMIT,
@@ -115,9 +121,19 @@ impl Encapsulation {
                     source,
                     destination,
                 };
-                Ok([&macs[..], &ETHERTYPE_IPV4, &outer.emit(), &udp.emit(), &payload].concat())
+                Ok([
+                    &macs[..],
+                    &ETHERTYPE_IPV4,
+                    &outer.emit(),
+                    &udp.emit(),
+                    &payload,
+                ]
+                .concat())
             }
-            Addresses::V6 { source, destination } => {
+            Addresses::V6 {
+                source,
+                destination,
+            } => {
                 let outer = Ipv6Header {
                     traffic_class: class,
                     flow_label: 0,
@@ -129,7 +145,14 @@ impl Encapsulation {
                 };
                 let unsummed = [&udp.emit()[..], &payload].concat();
                 udp.checksum = ip::udp_checksum(source.into(), destination.into(), &unsummed);
-                Ok([&macs[..], &ETHERTYPE_IPV6, &outer.emit(), &udp.emit(), &payload].concat())
+                Ok([
+                    &macs[..],
+                    &ETHERTYPE_IPV6,
+                    &outer.emit(),
+                    &udp.emit(),
+                    &payload,
+                ]
+                .concat())
             }
         }
     }
@@ -138,17 +161,39 @@ impl Encapsulation {
 impl<'a> Replica<'a> {
     /// Takes a whole frame apart; a UDP checksum, where there is one, must be right.
     pub fn parse(frame: &'a [u8]) -> Result<Replica<'a>, FrameError> {
-        let (ethernet, packet) = frame.split_first_chunk::<ETHERNET>().ok_or(FrameError::NotIp)?;
-        let [d0, d1, d2, d3, d4, d5, s0, s1, s2, s3, s4, s5, ethertype @ ..] = *ethernet;
+        let (ethernet, packet) = frame
+            .split_first_chunk::<ETHERNET>()
+            .ok_or(FrameError::NotIp)?;
+        let [
+            d0,
+            d1,
+            d2,
+            d3,
+            d4,
+            d5,
+            s0,
+            s1,
+            s2,
+            s3,
+            s4,
+            s5,
+            ethertype @ ..,
+        ] = *ethernet;
         let (addresses, traffic_class, protocol, segment) = match ethertype {
             ETHERTYPE_IPV4 => {
                 let (ip, segment) = Ipv4Header::parse(packet)?;
-                let addresses = Addresses::V4 { source: ip.source, destination: ip.destination };
+                let addresses = Addresses::V4 {
+                    source: ip.source,
+                    destination: ip.destination,
+                };
                 (addresses, ip.tos, ip.protocol, segment)
             }
             ETHERTYPE_IPV6 => {
                 let (ip, segment) = Ipv6Header::parse(packet)?;
-                let addresses = Addresses::V6 { source: ip.source, destination: ip.destination };
+                let addresses = Addresses::V6 {
+                    source: ip.source,
+                    destination: ip.destination,
+                };
                 (addresses, ip.traffic_class, ip.next_header, segment)
             }
             _ => return Err(FrameError::NotIp),
@@ -172,7 +217,12 @@ impl<'a> Replica<'a> {
             addresses,
             port: udp.destination_port,
         };
-        Ok(Replica { encapsulation, traffic_class, shim, inner })
+        Ok(Replica {
+            encapsulation,
+            traffic_class,
+            shim,
+            inner,
+        })
     }
 }
 
@@ -180,8 +230,14 @@ impl Addresses {
     /// Source and destination.
     pub fn pair(self) -> (IpAddr, IpAddr) {
         match self {
-            Addresses::V4 { source, destination } => (source.into(), destination.into()),
-            Addresses::V6 { source, destination } => (source.into(), destination.into()),
+            Addresses::V4 {
+                source,
+                destination,
+            } => (source.into(), destination.into()),
+            Addresses::V6 {
+                source,
+                destination,
+            } => (source.into(), destination.into()),
         }
     }
 }
@@ -206,16 +262,22 @@ mod tests {
 
     fn encapsulations() -> impl Strategy<Value = Encapsulation> {
         let addresses = prop_oneof![
-            any::<[[u8; 4]; 2]>()
-                .prop_map(|[s, d]| Addresses::V4 { source: s.into(), destination: d.into() }),
-            any::<[[u8; 16]; 2]>()
-                .prop_map(|[s, d]| Addresses::V6 { source: s.into(), destination: d.into() }),
+            any::<[[u8; 4]; 2]>().prop_map(|[s, d]| Addresses::V4 {
+                source: s.into(),
+                destination: d.into()
+            }),
+            any::<[[u8; 16]; 2]>().prop_map(|[s, d]| Addresses::V6 {
+                source: s.into(),
+                destination: d.into()
+            }),
         ];
-        (any::<[[u8; 6]; 2]>(), addresses, any::<u16>()).prop_map(|(macs, addresses, port)| Encapsulation {
-            destination_mac: macs[0],
-            source_mac: macs[1],
-            addresses,
-            port,
+        (any::<[[u8; 6]; 2]>(), addresses, any::<u16>()).prop_map(|(macs, addresses, port)| {
+            Encapsulation {
+                destination_mac: macs[0],
+                source_mac: macs[1],
+                addresses,
+                port,
+            }
         })
     }
 
@@ -262,13 +324,22 @@ mod tests {
         let encapsulation = Encapsulation {
             destination_mac: [0; 6],
             source_mac: [0; 6],
-            addresses: Addresses::V4 { source: [10, 0, 0, 1].into(), destination: [10, 0, 0, 2].into() },
+            addresses: Addresses::V4 {
+                source: [10, 0, 0, 1].into(),
+                destination: [10, 0, 0, 2].into(),
+            },
             port: 1,
         };
         let mut inner = vec![0x45; 0xffff - OVERHEAD_V4];
         assert!(encapsulation.frame(&shim(), &inner).is_ok());
         inner.push(0);
-        assert_eq!(encapsulation.frame(&shim(), &inner), Err(EncapsulationError::TooLong(inner.len())));
-        assert!(matches!(encapsulation.frame(&shim(), b"\0\0"), Err(EncapsulationError::Inner(_))));
+        assert_eq!(
+            encapsulation.frame(&shim(), &inner),
+            Err(EncapsulationError::TooLong(inner.len()))
+        );
+        assert!(matches!(
+            encapsulation.frame(&shim(), b"\0\0"),
+            Err(EncapsulationError::Inner(_))
+        ));
     }
 }

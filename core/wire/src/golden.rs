@@ -45,7 +45,10 @@ pub struct Vector {
 ///
 /// When a file in `testdata/` is malformed.
 pub fn vectors() -> Vec<Vector> {
-    FILES.iter().map(|(name, text)| vector(name, text)).collect()
+    FILES
+        .iter()
+        .map(|(name, text)| vector(name, text))
+        .collect()
 }
 
 /// One in-band signal and everything that it was made of.
@@ -71,7 +74,10 @@ pub struct SignalVector {
 ///
 /// When a file in `testdata/` is malformed.
 pub fn signals() -> Vec<SignalVector> {
-    SIGNALS.iter().map(|(name, text)| signal(name, text)).collect()
+    SIGNALS
+        .iter()
+        .map(|(name, text)| signal(name, text))
+        .collect()
 }
 
 fn signal(name: &'static str, text: &str) -> SignalVector {
@@ -87,7 +93,11 @@ fn signal(name: &'static str, text: &str) -> SignalVector {
             epoch: u32::from_be_bytes(fields.array("epoch")),
             code: PolicyCode(code),
             probes: PathSet::from_bits(probes),
-            probe_every: if probe_shift == 0 { 0 } else { 1 << probe_shift },
+            probe_every: if probe_shift == 0 {
+                0
+            } else {
+                1 << probe_shift
+            },
             sent_unix_micros: u64::from_be_bytes(fields.array("sent_unix_micros")),
         },
         key: Key::from_bytes(fields.array("key")),
@@ -99,8 +109,16 @@ fn signal(name: &'static str, text: &str) -> SignalVector {
 fn vector(name: &'static str, text: &str) -> Vector {
     let fields = Fields::parse(name, text);
     let key = fields.0.contains_key("key").then(|| {
-        let slot = if fields.array("key_slot") == [0] { KeySlot::Zero } else { KeySlot::One };
-        let cover = if fields.array("whole") == [0] { Cover::Headers } else { Cover::Whole };
+        let slot = if fields.array("key_slot") == [0] {
+            KeySlot::Zero
+        } else {
+            KeySlot::One
+        };
+        let cover = if fields.array("whole") == [0] {
+            Cover::Headers
+        } else {
+            Cover::Whole
+        };
         let node = |name| std::str::from_utf8(fields.bytes(name)).expect("the name of a node");
         let shared = Key::from_bytes(fields.array("key"));
         (slot, shared.of_direction(node("from"), node("to")), cover)
@@ -138,17 +156,25 @@ pub(crate) struct Fields<'a>(BTreeMap<&'a str, Vec<u8>>, &'a str);
 
 impl<'a> Fields<'a> {
     pub(crate) fn parse(name: &'a str, text: &'a str) -> Self {
-        let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let lines = text
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
         let fields = lines.map(|line| {
-            let (key, value) =
-                line.split_once(" = ").unwrap_or_else(|| panic!("{name}: no field in {line:?}"));
-            (key, hex::decode(value).unwrap_or_else(|error| panic!("{name}: {key}: {error}")))
+            let (key, value) = line
+                .split_once(" = ")
+                .unwrap_or_else(|| panic!("{name}: no field in {line:?}"));
+            (
+                key,
+                hex::decode(value).unwrap_or_else(|error| panic!("{name}: {key}: {error}")),
+            )
         });
         Fields(fields.collect(), name)
     }
 
     pub(crate) fn bytes(&self, key: &str) -> &[u8] {
-        self.0.get(key).unwrap_or_else(|| panic!("{}: {key} is missing", self.1))
+        self.0
+            .get(key)
+            .unwrap_or_else(|| panic!("{}: {key} is missing", self.1))
     }
 
     fn addresses(&self) -> Addresses {
@@ -165,7 +191,9 @@ impl<'a> Fields<'a> {
     }
 
     pub(crate) fn array<const N: usize>(&self, key: &str) -> [u8; N] {
-        self.bytes(key).try_into().unwrap_or_else(|_| panic!("{}: {key} has not {N} bytes", self.1))
+        self.bytes(key)
+            .try_into()
+            .unwrap_or_else(|_| panic!("{}: {key} has not {N} bytes", self.1))
     }
 }
 
@@ -178,14 +206,24 @@ mod tests {
         vector
             .key
             .as_ref()
-            .map_or(vector.shim, |(slot, key, cover)| vector.shim.sealed(*slot, key, *cover, &vector.inner))
+            .map_or(vector.shim, |(slot, key, cover)| {
+                vector.shim.sealed(*slot, key, *cover, &vector.inner)
+            })
     }
 
     #[test]
     fn frames_are_emitted_as_the_other_implementation_did() {
         for vector in vectors() {
-            let frame = vector.encapsulation.frame(&sealed(&vector), &vector.inner).unwrap();
-            assert_eq!(hex::encode(frame), hex::encode(&vector.frame), "{}", vector.name);
+            let frame = vector
+                .encapsulation
+                .frame(&sealed(&vector), &vector.inner)
+                .unwrap();
+            assert_eq!(
+                hex::encode(frame),
+                hex::encode(&vector.frame),
+                "{}",
+                vector.name
+            );
         }
     }
 
@@ -193,7 +231,11 @@ mod tests {
     fn frames_are_parsed_into_what_they_were_made_of() {
         for vector in vectors() {
             let replica = Replica::parse(&vector.frame).unwrap();
-            assert_eq!(replica.encapsulation, vector.encapsulation, "{}", vector.name);
+            assert_eq!(
+                replica.encapsulation, vector.encapsulation,
+                "{}",
+                vector.name
+            );
             assert_eq!(replica.shim, sealed(&vector), "{}", vector.name);
             assert_eq!(replica.inner, vector.inner, "{}", vector.name);
         }
@@ -203,8 +245,13 @@ mod tests {
     fn tags_are_accepted_with_their_key_only() {
         for vector in vectors() {
             let datagram = &vector.frame[vector.frame.len() - vector.inner.len() - Shim::LEN..];
-            let Some((slot, key, demands)) = vector.key else { continue };
-            let mut ring = SealRing { demands, ..SealRing::default() };
+            let Some((slot, key, demands)) = vector.key else {
+                continue;
+            };
+            let mut ring = SealRing {
+                demands,
+                ..SealRing::default()
+            };
             ring.slots[slot.index()] = Some(key.clone());
             assert!(ring.accepts(datagram), "{}", vector.name);
             ring.slots.swap(0, 1);
@@ -216,14 +263,29 @@ mod tests {
     fn signals_are_emitted_and_parsed_as_the_other_implementation_did() {
         for vector in signals() {
             let payload = vector.signal.emit(&vector.key).unwrap();
-            assert_eq!(hex::encode(payload), hex::encode(&vector.payload), "{}", vector.name);
-            assert_eq!(Signal::parse(&payload, &vector.key), Ok(vector.signal), "{}", vector.name);
+            assert_eq!(
+                hex::encode(payload),
+                hex::encode(&vector.payload),
+                "{}",
+                vector.name
+            );
+            assert_eq!(
+                Signal::parse(&payload, &vector.key),
+                Ok(vector.signal),
+                "{}",
+                vector.name
+            );
             assert!(vector.frame.ends_with(&payload), "{}", vector.name);
             let traffic_class = match vector.addresses {
                 Addresses::V4 { .. } => vector.frame[15],
                 Addresses::V6 { .. } => vector.frame[14] << 4 | vector.frame[15] >> 4,
             };
-            assert_eq!(traffic_class, vector.signal.traffic_class(), "{}", vector.name);
+            assert_eq!(
+                traffic_class,
+                vector.signal.traffic_class(),
+                "{}",
+                vector.name
+            );
         }
     }
 }

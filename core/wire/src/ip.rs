@@ -58,9 +58,31 @@ impl Ipv4Header {
 
     /// The header and its payload, without what a link may have padded.
     pub fn parse(packet: &[u8]) -> Result<(Ipv4Header, &[u8]), HeaderError> {
-        let header = packet.first_chunk::<{ Ipv4Header::LEN }>().ok_or(HeaderError::Truncated)?;
-        let [version_ihl, tos, l0, l1, i0, i1, f0, f1, ttl, protocol, _, _, s0, s1, s2, s3, d0, d1, d2, d3] =
-            *header;
+        let header = packet
+            .first_chunk::<{ Ipv4Header::LEN }>()
+            .ok_or(HeaderError::Truncated)?;
+        let [
+            version_ihl,
+            tos,
+            l0,
+            l1,
+            i0,
+            i1,
+            f0,
+            f1,
+            ttl,
+            protocol,
+            _,
+            _,
+            s0,
+            s1,
+            s2,
+            s3,
+            d0,
+            d1,
+            d2,
+            d3,
+        ] = *header;
 
         if version_ihl >> 4 != 4 {
             return Err(HeaderError::Version(version_ihl >> 4));
@@ -84,8 +106,9 @@ impl Ipv4Header {
             source: [s0, s1, s2, s3].into(),
             destination: [d0, d1, d2, d3].into(),
         };
-        let payload =
-            packet.get(Self::LEN..usize::from(header.total_length)).ok_or(HeaderError::Truncated)?;
+        let payload = packet
+            .get(Self::LEN..usize::from(header.total_length))
+            .ok_or(HeaderError::Truncated)?;
         Ok((header, payload))
     }
 
@@ -132,12 +155,24 @@ impl Ipv6Header {
 
     /// The header and its payload, without what a link may have padded.
     pub fn parse(packet: &[u8]) -> Result<(Ipv6Header, &[u8]), HeaderError> {
-        let (header, rest) =
-            packet.split_first_chunk::<{ Ipv6Header::LEN }>().ok_or(HeaderError::Truncated)?;
-        let [w0, w1, w2, w3, l0, l1, next_header, hop_limit, addresses @ ..] = *header;
+        let (header, rest) = packet
+            .split_first_chunk::<{ Ipv6Header::LEN }>()
+            .ok_or(HeaderError::Truncated)?;
+        let [
+            w0,
+            w1,
+            w2,
+            w3,
+            l0,
+            l1,
+            next_header,
+            hop_limit,
+            addresses @ ..,
+        ] = *header;
         let first_word = u32::from_be_bytes([w0, w1, w2, w3]);
         let (source, destination) = addresses.split_at(16);
-        let address = |octets: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(octets).expect("half of 32 bytes"));
+        let address =
+            |octets: &[u8]| Ipv6Addr::from(<[u8; 16]>::try_from(octets).expect("half of 32 bytes"));
 
         if w0 >> 4 != 6 {
             return Err(HeaderError::Version(w0 >> 4));
@@ -151,7 +186,9 @@ impl Ipv6Header {
             source: address(source),
             destination: address(destination),
         };
-        let payload = rest.get(..usize::from(header.payload_length)).ok_or(HeaderError::Truncated)?;
+        let payload = rest
+            .get(..usize::from(header.payload_length))
+            .ok_or(HeaderError::Truncated)?;
         Ok((header, payload))
     }
 
@@ -188,14 +225,17 @@ impl UdpHeader {
 
     /// The header and its payload.
     pub fn parse(segment: &[u8]) -> Result<(UdpHeader, &[u8]), HeaderError> {
-        let [s0, s1, d0, d1, l0, l1, c0, c1] = *segment.first_chunk().ok_or(HeaderError::Truncated)?;
+        let [s0, s1, d0, d1, l0, l1, c0, c1] =
+            *segment.first_chunk().ok_or(HeaderError::Truncated)?;
         let header = UdpHeader {
             source_port: u16::from_be_bytes([s0, s1]),
             destination_port: u16::from_be_bytes([d0, d1]),
             length: u16::from_be_bytes([l0, l1]),
             checksum: u16::from_be_bytes([c0, c1]),
         };
-        let payload = segment.get(Self::LEN..usize::from(header.length)).ok_or(HeaderError::Truncated)?;
+        let payload = segment
+            .get(Self::LEN..usize::from(header.length))
+            .ok_or(HeaderError::Truncated)?;
         Ok((header, payload))
     }
 
@@ -217,12 +257,23 @@ pub fn checksum(bytes: &[u8]) -> u16 {
 /// The checksum of a TCP, UDP or ICMPv6 segment under its pseudo header (RFC 793, RFC 8200 section 8.1).
 ///
 /// A UDP sender replaces the result zero by 0xffff; over a segment that holds its own right checksum it is zero.
-pub fn transport_checksum(source: IpAddr, destination: IpAddr, protocol: u8, segment: &[u8]) -> u16 {
+pub fn transport_checksum(
+    source: IpAddr,
+    destination: IpAddr,
+    protocol: u8,
+    segment: &[u8],
+) -> u16 {
     let address = |address| match address {
         IpAddr::V4(v4) => sum(&v4.octets()),
         IpAddr::V6(v6) => sum(&v6.octets()),
     };
-    fold(address(source) + address(destination) + u64::from(protocol) + segment.len() as u64 + sum(segment))
+    fold(
+        address(source)
+            + address(destination)
+            + u64::from(protocol)
+            + segment.len() as u64
+            + sum(segment),
+    )
 }
 
 /// The ToS byte or traffic class of an IP packet, whichever it is.
@@ -245,7 +296,8 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
             [first, tos, .., _] if first >> 4 == 4 && packet.len() >= Ipv4Header::LEN => {
                 let (old, new) = ([first, tos], [first, tos | CE]);
                 let before = u16::from_be_bytes([packet[10], packet[11]]);
-                let sum = fold(u64::from(!before) + u64::from(!u16::from_be_bytes(old)) + sum(&new));
+                let sum =
+                    fold(u64::from(!before) + u64::from(!u16::from_be_bytes(old)) + sum(&new));
                 packet[1] = new[1];
                 packet[10..12].copy_from_slice(&sum.to_be_bytes());
                 return true;
@@ -277,7 +329,12 @@ pub fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
 /// # Panics
 ///
 /// When the addresses are of different families or the payload is too long for a packet.
-pub fn udp_packet(source: SocketAddr, destination: SocketAddr, traffic_class: u8, payload: &[u8]) -> Vec<u8> {
+pub fn udp_packet(
+    source: SocketAddr,
+    destination: SocketAddr,
+    traffic_class: u8,
+    payload: &[u8],
+) -> Vec<u8> {
     let length = |header: usize| {
         u16::try_from(header + UdpHeader::LEN + payload.len()).expect("the payload fits a packet")
     };
@@ -329,7 +386,10 @@ pub(crate) fn udp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) 
 
 fn sum(bytes: &[u8]) -> u64 {
     let (words, odd) = bytes.as_chunks::<2>();
-    let words: u64 = words.iter().map(|word| u64::from(u16::from_be_bytes(*word))).sum();
+    let words: u64 = words
+        .iter()
+        .map(|word| u64::from(u16::from_be_bytes(*word)))
+        .sum();
     words + odd.first().map_or(0, |byte| u64::from(*byte) << 8)
 }
 
@@ -347,7 +407,10 @@ mod tests {
 
     #[test]
     fn the_checksum_is_the_one_of_rfc_1071() {
-        assert_eq!(checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]), !0xddf2);
+        assert_eq!(
+            checksum(&[0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7]),
+            !0xddf2
+        );
         assert_eq!(checksum(&[0x12]), !0x1200);
         assert_eq!(checksum(&[0xff; 2]), 0);
     }
@@ -368,9 +431,16 @@ mod tests {
 
     #[test]
     fn congestion_is_marked_where_the_sender_listens() {
-        for [source, destination] in [["10.0.0.1:1", "10.0.0.2:2"], ["[fd00::1]:1", "[fd00::2]:2"]] {
-            let packet =
-                |class| udp_packet(source.parse().unwrap(), destination.parse().unwrap(), class, b"payload");
+        for [source, destination] in [["10.0.0.1:1", "10.0.0.2:2"], ["[fd00::1]:1", "[fd00::2]:2"]]
+        {
+            let packet = |class| {
+                udp_packet(
+                    source.parse().unwrap(),
+                    destination.parse().unwrap(),
+                    class,
+                    b"payload",
+                )
+            };
             for ecn in [0b01, 0b10, CE] {
                 let mut marked = packet(0b1011_1000 | ecn);
                 assert!(mark_congestion(&mut marked));
@@ -402,7 +472,12 @@ mod tests {
 
     #[test]
     fn what_is_not_a_whole_plain_packet_is_refused() {
-        let packet = udp_packet("10.0.0.1:1".parse().unwrap(), "10.0.0.2:2".parse().unwrap(), 0, b"payload");
+        let packet = udp_packet(
+            "10.0.0.1:1".parse().unwrap(),
+            "10.0.0.2:2".parse().unwrap(),
+            0,
+            b"payload",
+        );
         let with = |at: usize, byte: u8| {
             let mut changed = packet.clone();
             changed[at] = byte;
@@ -412,11 +487,23 @@ mod tests {
             changed
         };
         assert!(Ipv4Header::parse(&packet).is_ok());
-        assert_eq!(Ipv4Header::parse(&packet[..34]), Err(HeaderError::Truncated));
-        assert_eq!(Ipv4Header::parse(&with(0, 0x65)), Err(HeaderError::Version(6)));
+        assert_eq!(
+            Ipv4Header::parse(&packet[..34]),
+            Err(HeaderError::Truncated)
+        );
+        assert_eq!(
+            Ipv4Header::parse(&with(0, 0x65)),
+            Err(HeaderError::Version(6))
+        );
         assert_eq!(Ipv4Header::parse(&with(0, 0x46)), Err(HeaderError::Options));
-        assert_eq!(Ipv4Header::parse(&with(6, 0x20)), Err(HeaderError::Fragment));
-        assert_eq!(Ipv4Header::parse(&with(7, 0x01)), Err(HeaderError::Fragment));
+        assert_eq!(
+            Ipv4Header::parse(&with(6, 0x20)),
+            Err(HeaderError::Fragment)
+        );
+        assert_eq!(
+            Ipv4Header::parse(&with(7, 0x01)),
+            Err(HeaderError::Fragment)
+        );
         assert_eq!(Ipv6Header::parse(&packet), Err(HeaderError::Truncated));
         assert_eq!(traffic_class(&packet[..1]), Err(HeaderError::Truncated));
     }

@@ -46,14 +46,28 @@ impl Key {
     /// What this shared key becomes for replicas that the node called `from` sends to the one called `to`.
     pub fn of_direction(&self, from: &str, to: &str) -> SealKey {
         let word = |purpose: u8| {
-            let message = [b"hawser-shim", &[purpose][..], from.as_bytes(), &[0], to.as_bytes()].concat();
-            SipHasher24::new_with_key(self.as_bytes()).hash(&message).to_le_bytes()
+            let message = [
+                b"hawser-shim",
+                &[purpose][..],
+                from.as_bytes(),
+                &[0],
+                to.as_bytes(),
+            ]
+            .concat();
+            SipHasher24::new_with_key(self.as_bytes())
+                .hash(&message)
+                .to_le_bytes()
         };
         let key = |purposes: [u8; 2]| {
             let [low, high] = purposes.map(word);
-            Key::from_bytes(std::array::from_fn(|i| if i < 8 { low[i] } else { high[i - 8] }))
+            Key::from_bytes(std::array::from_fn(|i| {
+                if i < 8 { low[i] } else { high[i - 8] }
+            }))
         };
-        SealKey { seal: key([0, 1]), digest: key([2, 3]) }
+        SealKey {
+            seal: key([0, 1]),
+            digest: key([2, 3]),
+        }
     }
 }
 
@@ -61,7 +75,10 @@ impl KeyRing {
     /// What these shared keys become for replicas that the node called `from` sends to the one called `to`.
     pub fn of_direction(&self, from: &str, to: &str, demands: Cover) -> SealRing {
         let key = |key: &Option<Key>| key.as_ref().map(|key| key.of_direction(from, to));
-        SealRing { slots: self.slots.each_ref().map(key), demands }
+        SealRing {
+            slots: self.slots.each_ref().map(key),
+            demands,
+        }
     }
 }
 
@@ -86,15 +103,25 @@ impl SealKey {
         }
         message.extend(&shim[4..Shim::COVERED]);
         message.extend(&shim[..4]);
-        Tag(SipHasher24::new_with_key(self.seal.as_bytes()).hash(&message).to_le_bytes())
+        Tag(SipHasher24::new_with_key(self.seal.as_bytes())
+            .hash(&message)
+            .to_le_bytes())
     }
 }
 
 /// The IP header without options and the four bytes behind it, filled up with zeros to whole words.
 fn covered_headers(inner: &[u8]) -> Vec<u8> {
     let is_v4 = inner.first().is_some_and(|byte| byte >> 4 == 4);
-    let header = if is_v4 { Ipv4Header::LEN } else { Ipv6Header::LEN };
-    let mut covered = inner.get(..header + 4).or(inner.get(..header)).unwrap_or(inner).to_vec();
+    let header = if is_v4 {
+        Ipv4Header::LEN
+    } else {
+        Ipv6Header::LEN
+    };
+    let mut covered = inner
+        .get(..header + 4)
+        .or(inner.get(..header))
+        .unwrap_or(inner)
+        .to_vec();
     covered.resize((header + 4).next_multiple_of(8), 0);
     covered
 }
@@ -105,11 +132,15 @@ impl SealRing {
     ///
     /// Without any key everything that parses is accepted, with one nothing untagged is.
     pub fn accepts(&self, datagram: &[u8]) -> bool {
-        let Ok((shim, inner)) = Shim::parse(datagram) else { return false };
+        let Ok((shim, inner)) = Shim::parse(datagram) else {
+            return false;
+        };
         if self.slots.iter().all(Option::is_none) {
             return true;
         }
-        let Some(bytes) = datagram.first_chunk() else { return false };
+        let Some(bytes) = datagram.first_chunk() else {
+            return false;
+        };
         shim.seal.is_some_and(|seal| {
             let key = self.slots[seal.slot.index()].as_ref();
             let covers_enough = self.demands == Cover::Headers || seal.cover == Cover::Whole;
@@ -137,7 +168,12 @@ mod tests {
     }
 
     fn inner() -> Vec<u8> {
-        ip::udp_packet("192.0.2.1:1".parse().unwrap(), "192.0.2.2:2".parse().unwrap(), 0, b"some payload")
+        ip::udp_packet(
+            "192.0.2.1:1".parse().unwrap(),
+            "192.0.2.2:2".parse().unwrap(),
+            0,
+            b"some payload",
+        )
     }
 
     fn key(byte: u8) -> SealKey {
@@ -145,24 +181,37 @@ mod tests {
     }
 
     fn replica(slot: KeySlot, key: &SealKey, cover: Cover) -> Vec<u8> {
-        [&shim().sealed(slot, key, cover, &inner()).emit()[..], &inner()].concat()
+        [
+            &shim().sealed(slot, key, cover, &inner()).emit()[..],
+            &inner(),
+        ]
+        .concat()
     }
 
     fn ring(slots: [Option<SealKey>; 2]) -> SealRing {
-        SealRing { slots, demands: Cover::Headers }
+        SealRing {
+            slots,
+            demands: Cover::Headers,
+        }
     }
 
     #[test]
     fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
-        for (cover, covered) in [(Cover::Headers, Shim::LEN + 24), (Cover::Whole, Shim::LEN + inner().len())]
-        {
+        for (cover, covered) in [
+            (Cover::Headers, Shim::LEN + 24),
+            (Cover::Whole, Shim::LEN + inner().len()),
+        ] {
             let good = replica(KeySlot::Zero, &key(7), cover);
             let ring = ring([Some(key(7)), None]);
             assert!(ring.accepts(&good));
             for bit in 0..good.len() * 8 {
                 let mut forged = good.clone();
                 forged[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(ring.accepts(&forged), bit >= covered * 8, "{cover:?}, bit {bit}");
+                assert_eq!(
+                    ring.accepts(&forged),
+                    bit >= covered * 8,
+                    "{cover:?}, bit {bit}"
+                );
             }
         }
     }
@@ -180,15 +229,25 @@ mod tests {
     #[test]
     fn a_replica_that_is_sent_back_is_refused() {
         let shared = Key::from_bytes([7; 16]);
-        let outward = replica(KeySlot::Zero, &shared.of_direction("publisher", "viewer"), Cover::Headers);
+        let outward = replica(
+            KeySlot::Zero,
+            &shared.of_direction("publisher", "viewer"),
+            Cover::Headers,
+        );
         let at_publisher = ring([Some(shared.of_direction("viewer", "publisher")), None]);
         let at_viewer = ring([Some(shared.of_direction("publisher", "viewer")), None]);
-        assert_eq!([at_viewer.accepts(&outward), at_publisher.accepts(&outward)], [true, false]);
+        assert_eq!(
+            [at_viewer.accepts(&outward), at_publisher.accepts(&outward)],
+            [true, false]
+        );
     }
 
     #[test]
     fn who_demands_the_whole_packet_refuses_less() {
-        let demanding = SealRing { slots: [Some(key(7)), None], demands: Cover::Whole };
+        let demanding = SealRing {
+            slots: [Some(key(7)), None],
+            demands: Cover::Whole,
+        };
         assert!(demanding.accepts(&replica(KeySlot::Zero, &key(7), Cover::Whole)));
         assert!(!demanding.accepts(&replica(KeySlot::Zero, &key(7), Cover::Headers)));
     }
@@ -201,9 +260,18 @@ mod tests {
         let during = ring([Some(key(1)), Some(key(2))]);
         let after = ring([None, Some(key(2))]);
 
-        assert_eq!([before.accepts(&by_old), before.accepts(&by_new)], [true, false]);
-        assert_eq!([during.accepts(&by_old), during.accepts(&by_new)], [true, true]);
-        assert_eq!([after.accepts(&by_old), after.accepts(&by_new)], [false, true]);
+        assert_eq!(
+            [before.accepts(&by_old), before.accepts(&by_new)],
+            [true, false]
+        );
+        assert_eq!(
+            [during.accepts(&by_old), during.accepts(&by_new)],
+            [true, true]
+        );
+        assert_eq!(
+            [after.accepts(&by_old), after.accepts(&by_new)],
+            [false, true]
+        );
     }
 
     #[test]

@@ -59,15 +59,40 @@ impl Shim {
         let Some((bytes, inner)) = datagram.split_first_chunk::<{ Shim::LEN }>() else {
             return Err(ShimError::Truncated(datagram.len()));
         };
-        let [version_flags, path, paths, epoch, f0, f1, h0, h1, s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] =
-            *bytes;
+        let [
+            version_flags,
+            path,
+            paths,
+            epoch,
+            f0,
+            f1,
+            h0,
+            h1,
+            s0,
+            s1,
+            s2,
+            s3,
+            s4,
+            s5,
+            s6,
+            s7,
+            rest @ ..,
+        ] = *bytes;
         let [t0, t1, t2, t3, tag @ ..] = rest;
 
         if version_flags >> 4 != VERSION {
             return Err(ShimError::Version(version_flags >> 4));
         }
-        let slot = if version_flags & KEY == 0 { KeySlot::Zero } else { KeySlot::One };
-        let cover = if version_flags & WHOLE == 0 { Cover::Headers } else { Cover::Whole };
+        let slot = if version_flags & KEY == 0 {
+            KeySlot::Zero
+        } else {
+            KeySlot::One
+        };
+        let cover = if version_flags & WHOLE == 0 {
+            Cover::Headers
+        } else {
+            Cover::Whole
+        };
         let shim = Shim {
             path: PathId::try_from(path)?,
             paths: PathSet::from_bits(paths),
@@ -75,7 +100,11 @@ impl Shim {
             flow: FlowId::try_from(u16::from_be_bytes([f0, f1]))?,
             sequence: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
             sent_micros: u64::from_be_bytes([0, 0, h0, h1, t0, t1, t2, t3]),
-            seal: (version_flags & TAGGED != 0).then_some(Seal { slot, cover, tag: Tag(tag) }),
+            seal: (version_flags & TAGGED != 0).then_some(Seal {
+                slot,
+                cover,
+                tag: Tag(tag),
+            }),
         };
         Ok((shim, inner))
     }
@@ -107,10 +136,20 @@ impl Shim {
     /// The same shim, sealed for `inner` with `key`, which the receiver holds in `slot`.
     #[must_use]
     pub fn sealed(self, slot: KeySlot, key: &SealKey, cover: Cover, inner: &[u8]) -> Shim {
-        let seal = Seal { slot, cover, tag: Tag::default() };
-        let unsigned = Shim { seal: Some(seal), ..self };
+        let seal = Seal {
+            slot,
+            cover,
+            tag: Tag::default(),
+        };
+        let unsigned = Shim {
+            seal: Some(seal),
+            ..self
+        };
         let tag = key.tag(&unsigned.emit(), cover, inner);
-        Shim { seal: Some(Seal { tag, ..seal }), ..self }
+        Shim {
+            seal: Some(Seal { tag, ..seal }),
+            ..self
+        }
     }
 }
 
@@ -124,17 +163,30 @@ mod tests {
         let cover = prop_oneof![Just(Cover::Headers), Just(Cover::Whole)];
         let seal = proptest::option::of((slot, cover, any::<[u8; 8]>()));
         let sent = 0..1u64 << Shim::SENT_BITS;
-        (0..8u8, any::<u8>(), any::<u8>(), 0..1024u16, any::<u64>(), sent, seal).prop_map(
-            |(path, paths, epoch, flow, sequence, sent_micros, seal)| Shim {
-                path: PathId::try_from(path).unwrap(),
-                paths: PathSet::from_bits(paths),
-                epoch,
-                flow: FlowId::try_from(flow).unwrap(),
-                sequence,
-                sent_micros,
-                seal: seal.map(|(slot, cover, tag)| Seal { slot, cover, tag: Tag(tag) }),
-            },
+        (
+            0..8u8,
+            any::<u8>(),
+            any::<u8>(),
+            0..1024u16,
+            any::<u64>(),
+            sent,
+            seal,
         )
+            .prop_map(
+                |(path, paths, epoch, flow, sequence, sent_micros, seal)| Shim {
+                    path: PathId::try_from(path).unwrap(),
+                    paths: PathSet::from_bits(paths),
+                    epoch,
+                    flow: FlowId::try_from(flow).unwrap(),
+                    sequence,
+                    sent_micros,
+                    seal: seal.map(|(slot, cover, tag)| Seal {
+                        slot,
+                        cover,
+                        tag: Tag(tag),
+                    }),
+                },
+            )
     }
 
     proptest! {
@@ -164,7 +216,10 @@ mod tests {
         bytes[0] = 0x20;
         assert!(Shim::parse(&bytes).is_ok());
         bytes[1] = 8;
-        assert_eq!(Shim::parse(&bytes).unwrap_err().to_string(), "path 8 is out of range: must be below 8");
+        assert_eq!(
+            Shim::parse(&bytes).unwrap_err().to_string(),
+            "path 8 is out of range: must be below 8"
+        );
         bytes[1] = 7;
         bytes[4] = 4;
         assert_eq!(

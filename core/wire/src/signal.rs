@@ -68,7 +68,13 @@ impl Signal {
             every => return Err(SignalError::ProbeEvery(every)),
         };
         let mut bytes = [0; Signal::LEN];
-        bytes[..5].copy_from_slice(&[VERSION, POLICY, self.code.0, self.probes.bits(), probe_shift]);
+        bytes[..5].copy_from_slice(&[
+            VERSION,
+            POLICY,
+            self.code.0,
+            self.probes.bits(),
+            probe_shift,
+        ]);
         bytes[6..8].copy_from_slice(&u16::from(self.flow).to_be_bytes());
         bytes[8..16].copy_from_slice(&self.sent_unix_micros.to_be_bytes());
         bytes[16..20].copy_from_slice(&self.epoch.to_be_bytes());
@@ -79,9 +85,28 @@ impl Signal {
 
     /// The signal that is the payload of a datagram.
     pub fn parse(payload: &[u8], key: &Key) -> Result<Signal, SignalError> {
-        let bytes: &[u8; Signal::LEN] = payload.try_into().map_err(|_| SignalError::Length(payload.len()))?;
-        let [version, kind, code, probes, probe_shift, _, f0, f1, s0, s1, s2, s3, s4, s5, s6, s7, rest @ ..] =
-            *bytes;
+        let bytes: &[u8; Signal::LEN] = payload
+            .try_into()
+            .map_err(|_| SignalError::Length(payload.len()))?;
+        let [
+            version,
+            kind,
+            code,
+            probes,
+            probe_shift,
+            _,
+            f0,
+            f1,
+            s0,
+            s1,
+            s2,
+            s3,
+            s4,
+            s5,
+            s6,
+            s7,
+            rest @ ..,
+        ] = *bytes;
         let [e0, e1, e2, e3, tag @ ..] = rest;
         if (version, kind) != (VERSION, POLICY) {
             return Err(SignalError::Version(version, kind));
@@ -97,7 +122,11 @@ impl Signal {
             epoch: u32::from_be_bytes([e0, e1, e2, e3]),
             code: PolicyCode(code),
             probes: PathSet::from_bits(probes),
-            probe_every: if probe_shift == 0 { 0 } else { 1 << probe_shift },
+            probe_every: if probe_shift == 0 {
+                0
+            } else {
+                1 << probe_shift
+            },
             sent_unix_micros: u64::from_be_bytes([s0, s1, s2, s3, s4, s5, s6, s7]),
         })
     }
@@ -167,7 +196,10 @@ mod tests {
             forged[bit / 8] ^= 1 << (bit % 8);
             assert!(Signal::parse(&forged, &KEY).is_err(), "bit {bit}");
         }
-        assert_eq!(Signal::parse(&good, &Key::from_bytes([0; 16])), Err(SignalError::Tag));
+        assert_eq!(
+            Signal::parse(&good, &Key::from_bytes([0; 16])),
+            Err(SignalError::Tag)
+        );
     }
 
     #[test]
@@ -180,16 +212,29 @@ mod tests {
             Signal::parse(&bytes, &KEY)
         };
         assert_eq!(with(5, 0xff), Ok(signal()), "reserved");
-        assert_eq!(with(0, 0x11), Err(SignalError::Version(0x11, 1)), "a tagged shim");
+        assert_eq!(
+            with(0, 0x11),
+            Err(SignalError::Version(0x11, 1)),
+            "a tagged shim"
+        );
         assert_eq!(with(1, 2), Err(SignalError::Version(0x10, 2)));
         assert_eq!(with(4, 16), Err(SignalError::ProbeShift(16)));
         assert!(matches!(with(6, 4), Err(SignalError::OutOfRange(_))));
         for length in [0, 27, 29] {
-            assert_eq!(Signal::parse(&vec![0x10; length], &KEY), Err(SignalError::Length(length)));
+            assert_eq!(
+                Signal::parse(&vec![0x10; length], &KEY),
+                Err(SignalError::Length(length))
+            );
         }
         for probe_every in [1, 3, u16::MAX] {
-            let unsendable = Signal { probe_every, ..signal() };
-            assert_eq!(unsendable.emit(&KEY), Err(SignalError::ProbeEvery(probe_every)));
+            let unsendable = Signal {
+                probe_every,
+                ..signal()
+            };
+            assert_eq!(
+                unsendable.emit(&KEY),
+                Err(SignalError::ProbeEvery(probe_every))
+            );
         }
     }
 

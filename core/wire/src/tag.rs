@@ -39,7 +39,9 @@ impl Key {
 
     /// SipHash-2-4 of everything in a signal that stands before the tag, whatever it is.
     pub(crate) fn tag(&self, bytes: &[u8; Signal::LEN]) -> Tag {
-        Tag(SipHasher24::new_with_key(&self.0).hash(&bytes[..Signal::COVERED]).to_le_bytes())
+        Tag(SipHasher24::new_with_key(&self.0)
+            .hash(&bytes[..Signal::COVERED])
+            .to_le_bytes())
     }
 }
 
@@ -69,7 +71,10 @@ mod tests {
         let key: [u8; 16] = std::array::from_fn(|i| i as u8);
         let message: [u8; Signal::LEN] = std::array::from_fn(|i| i as u8);
 
-        assert_eq!(SipHasher24::new_with_key(&key).hash(&message[..15]), 0xa129_ca61_49be_45e5);
+        assert_eq!(
+            SipHasher24::new_with_key(&key).hash(&message[..15]),
+            0xa129_ca61_49be_45e5
+        );
         let reference = [0x98, 0xee, 0xa2, 0x1a, 0xf2, 0x5c, 0xd6, 0xbe];
         assert_eq!(Key(key).tag(&message), Tag(reference));
     }

@@ -113,7 +113,14 @@ impl PacketHeader {
     pub fn emit(&self) -> [u8; PacketHeader::LEN] {
         let [transmission_high, transmission_low] = self.transmission.to_be_bytes();
         let [_, start_high, start_middle, start_low] = self.start.to_be_bytes();
-        [self.count, transmission_high, transmission_low, start_high, start_middle, start_low]
+        [
+            self.count,
+            transmission_high,
+            transmission_low,
+            start_high,
+            start_middle,
+            start_low,
+        ]
     }
 }
 
@@ -129,7 +136,11 @@ impl<'a> Frame<'a> {
                 ACKS => parse_acks(cursor),
                 PING => {
                     let number = cursor.array().map(u64::from_be_bytes)?;
-                    if cursor.0.is_empty() { Ok(Frame::Ping(number)) } else { Err(FrameRefused::Meaningless) }
+                    if cursor.0.is_empty() {
+                        Ok(Frame::Ping(number))
+                    } else {
+                        Err(FrameRefused::Meaningless)
+                    }
                 }
                 _ => Err(FrameRefused::Unknown),
             },
@@ -140,7 +151,14 @@ impl<'a> Frame<'a> {
                 if cursor.0.is_empty() {
                     return Err(FrameRefused::Truncated);
                 }
-                Ok(Frame::Packet(PacketHeader { count, transmission, start }, cursor.0))
+                Ok(Frame::Packet(
+                    PacketHeader {
+                        count,
+                        transmission,
+                        start,
+                    },
+                    cursor.0,
+                ))
             }
             _ => Err(FrameRefused::Unknown),
         }
@@ -168,7 +186,9 @@ pub fn emit_acks(blocks: &[AckBlock], limit: usize) -> (Vec<u8>, usize) {
 
 /// Ranges behind the first that are further away, or longer, than 16 bits say are left out with all below them.
 fn emit_block(block: &AckBlock, datagram: &mut Vec<u8>) {
-    let Some(first) = block.ranges.first() else { return };
+    let Some(first) = block.ranges.first() else {
+        return;
+    };
     let head = datagram.len();
     let path = u8::from(block.path) | if block.ecn.is_some() { WITH_ECN } else { 0 };
     datagram.extend([path, 0]);
@@ -185,8 +205,12 @@ fn emit_block(block: &AckBlock, datagram: &mut Vec<u8>) {
     let mut emitted = 1;
     let mut below = first.end() - more;
     for range in block.ranges[1..].iter().take(MAX_RANGES - 1) {
-        let gap = below.checked_sub(range.end() + 2).and_then(|gap| u16::try_from(gap).ok());
-        let (Some(gap), Ok(more)) = (gap, u16::try_from(range.end() - range.start())) else { break };
+        let gap = below
+            .checked_sub(range.end() + 2)
+            .and_then(|gap| u16::try_from(gap).ok());
+        let (Some(gap), Ok(more)) = (gap, u16::try_from(range.end() - range.start())) else {
+            break;
+        };
         datagram.extend(gap.to_be_bytes());
         datagram.extend(more.to_be_bytes());
         below = *range.start();
@@ -206,7 +230,11 @@ fn parse_acks(mut cursor: Cursor<'_>) -> Result<Frame<'_>, FrameRefused> {
         seen = seen.with(block.path);
         blocks.push(block);
     }
-    if blocks.is_empty() { Err(FrameRefused::Truncated) } else { Ok(Frame::Acks(blocks)) }
+    if blocks.is_empty() {
+        Err(FrameRefused::Truncated)
+    } else {
+        Ok(Frame::Acks(blocks))
+    }
 }
 
 fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
@@ -229,14 +257,23 @@ fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
     for number in 0..count {
         if number > 0 {
             let gap = cursor.array().map(u16::from_be_bytes)?;
-            end = end.checked_sub(u64::from(gap) + 2).ok_or(FrameRefused::Meaningless)?;
+            end = end
+                .checked_sub(u64::from(gap) + 2)
+                .ok_or(FrameRefused::Meaningless)?;
         }
         let more = cursor.array().map(u16::from_be_bytes)?;
-        let start = end.checked_sub(more.into()).ok_or(FrameRefused::Meaningless)?;
+        let start = end
+            .checked_sub(more.into())
+            .ok_or(FrameRefused::Meaningless)?;
         ranges.push(start..=end);
         end = start;
     }
-    Ok(AckBlock { path, delay, ranges, ecn })
+    Ok(AckBlock {
+        path,
+        delay,
+        ranges,
+        ecn,
+    })
 }
 
 /// What is left to read.
@@ -283,8 +320,16 @@ mod tests {
                 start: u32::from_be_bytes([0, high, middle, low]),
             };
             let datagram = fields.bytes("datagram");
-            assert_eq!(Frame::parse(datagram), Ok(Frame::Packet(header, fields.bytes("payload"))), "{name}");
-            assert_eq!([&header.emit(), fields.bytes("payload")].concat(), datagram, "{name}");
+            assert_eq!(
+                Frame::parse(datagram),
+                Ok(Frame::Packet(header, fields.bytes("payload"))),
+                "{name}"
+            );
+            assert_eq!(
+                [&header.emit(), fields.bytes("payload")].concat(),
+                datagram,
+                "{name}"
+            );
         }
     }
 
@@ -302,13 +347,21 @@ mod tests {
                 path: PathId::try_from(7).unwrap(),
                 delay: Duration::ZERO,
                 ranges: vec![0..=0],
-                ecn: Some(EcnCounts { ect0: 1, ect1: 0x0102_0304, ce: u32::MAX }),
+                ecn: Some(EcnCounts {
+                    ect0: 1,
+                    ect1: 0x0102_0304,
+                    ce: u32::MAX,
+                }),
             },
         ];
         let datagram = fields.bytes("datagram");
         assert_eq!(Frame::parse(datagram), Ok(Frame::Acks(blocks.clone())));
         assert_eq!(emit_acks(&blocks, datagram.len()), (datagram.to_vec(), 2));
-        assert_eq!(emit_acks(&blocks, datagram.len() - 1).1, 1, "the second block does not fit");
+        assert_eq!(
+            emit_acks(&blocks, datagram.len() - 1).1,
+            1,
+            "the second block does not fit"
+        );
     }
 
     #[test]
@@ -316,22 +369,37 @@ mod tests {
         let fields = Fields::parse("xnc-ping", PINGED);
         let number = u64::from_be_bytes(fields.array("transmission"));
         assert_eq!(emit_ping(number), fields.bytes("datagram"));
-        assert_eq!(Frame::parse(fields.bytes("datagram")), Ok(Frame::Ping(number)));
+        assert_eq!(
+            Frame::parse(fields.bytes("datagram")),
+            Ok(Frame::Ping(number))
+        );
     }
 
     #[test]
     fn what_is_not_whole_is_refused() {
-        let packet = PacketHeader { count: 1, transmission: 1, start: 1 }.emit();
+        let packet = PacketHeader {
+            count: 1,
+            transmission: 1,
+            start: 1,
+        }
+        .emit();
         let ping = emit_ping(1);
         let fields = Fields::parse("xnc-acks", ACKNOWLEDGEMENTS);
         for whole in [&packet[..], &ping[..9], &fields.bytes("datagram")[..20]] {
             for length in 0..=whole.len() {
-                assert_eq!(Frame::parse(&whole[..length]), Err(FrameRefused::Truncated), "{length} bytes");
+                assert_eq!(
+                    Frame::parse(&whole[..length]),
+                    Err(FrameRefused::Truncated),
+                    "{length} bytes"
+                );
             }
         }
         assert_eq!(Frame::parse(&[64; 20]), Err(FrameRefused::Unknown));
         assert_eq!(Frame::parse(&[0, 3]), Err(FrameRefused::Unknown));
-        assert_eq!(Frame::parse(&[&ping[..], &[0]].concat()), Err(FrameRefused::Meaningless));
+        assert_eq!(
+            Frame::parse(&[&ping[..], &[0]].concat()),
+            Err(FrameRefused::Meaningless)
+        );
     }
 
     #[test]
@@ -348,8 +416,14 @@ mod tests {
             [0, ACKS].into_iter().chain(blocks).collect::<Vec<u8>>()
         };
         assert!(Frame::parse(&frame(&[0, 1, 2, 3, 4, 5, 6, 7])).is_ok());
-        assert_eq!(Frame::parse(&frame(&[0, 1, 0])), Err(FrameRefused::Meaningless));
-        assert_eq!(Frame::parse(&frame(&[0; 102])), Err(FrameRefused::Meaningless));
+        assert_eq!(
+            Frame::parse(&frame(&[0, 1, 0])),
+            Err(FrameRefused::Meaningless)
+        );
+        assert_eq!(
+            Frame::parse(&frame(&[0; 102])),
+            Err(FrameRefused::Meaningless)
+        );
     }
 
     fn descending(steps: Vec<(u64, u64)>) -> Vec<RangeInclusive<u64>> {

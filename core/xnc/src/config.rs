@@ -132,7 +132,11 @@ impl Config {
             probe_silent: Duration::from_millis(20),
             reorder: scheme.is_reliable().then_some(Duration::MAX),
             queue_limit: ByteSize(32 << 20),
-            pool_limit: ByteSize(if scheme.is_reliable() { 4 << 20 } else { 64 << 20 }),
+            pool_limit: ByteSize(if scheme.is_reliable() {
+                4 << 20
+            } else {
+                64 << 20
+            }),
         }
     }
 }
@@ -213,7 +217,10 @@ impl Scheme {
 
     /// Whether a packet that was sent is sent again until it arrived.
     pub const fn is_reliable(self) -> bool {
-        matches!(self, Scheme::MinRtt | Scheme::Redundant | Scheme::Xlink | Scheme::Ecf | Scheme::Blest)
+        matches!(
+            self,
+            Scheme::MinRtt | Scheme::Redundant | Scheme::Xlink | Scheme::Ecf | Scheme::Blest
+        )
     }
 }
 
@@ -232,6 +239,9 @@ impl FromStr for Scheme {
     type Err = NoScheme;
 
     fn from_str(name: &str) -> Result<Self, NoScheme> {
-        Scheme::ALL.into_iter().find(|scheme| scheme.name() == name).ok_or_else(|| NoScheme(name.into()))
+        Scheme::ALL
+            .into_iter()
+            .find(|scheme| scheme.name() == name)
+            .ok_or_else(|| NoScheme(name.into()))
     }
 }

@@ -80,7 +80,12 @@ impl Endpoint {
     /// # Errors
     /// When it is not taken: [`Refused::Size`] or [`Refused::QueueFull`]. One that is taken may be dropped later, if too much
     /// waits for a path.
-    pub fn handle_packet(&mut self, now: Instant, packet: Vec<u8>, hint: Hint) -> Result<(), Refused> {
+    pub fn handle_packet(
+        &mut self,
+        now: Instant,
+        packet: Vec<u8>,
+        hint: Hint,
+    ) -> Result<(), Refused> {
         let result = self.sender.handle_packet(now, packet, hint);
         self.count(result)
     }
@@ -115,10 +120,15 @@ impl Endpoint {
 
     /// The next datagram that is to be sent now. Acknowledgements come first, and are sent whether there is window or not.
     pub fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
-        let Endpoint { sender, receiver, .. } = self;
+        let Endpoint {
+            sender, receiver, ..
+        } = self;
         let rank = |id| {
             let path = sender.paths().get(id)?;
-            Some(((path.silent, path.state.rtt.smoothed), path.state.datagram_size))
+            Some((
+                (path.silent, path.state.rtt.smoothed),
+                path.state.datagram_size,
+            ))
         };
         if let Some(ack) = receiver.poll_transmit(now, rank) {
             sender.count_ack(&ack);
@@ -130,7 +140,11 @@ impl Endpoint {
     /// When [`handle_timeout`](Endpoint::handle_timeout) and [`poll_transmit`](Endpoint::poll_transmit) are to be called
     /// next, if nothing happens before.
     pub fn poll_timeout(&mut self) -> Option<Instant> {
-        self.sender.poll_timeout().into_iter().chain(self.receiver.poll_timeout()).min()
+        self.sender
+            .poll_timeout()
+            .into_iter()
+            .chain(self.receiver.poll_timeout())
+            .min()
     }
 
     /// Does what is due.
@@ -146,7 +160,11 @@ impl Endpoint {
 
     /// What this end did since it began.
     pub fn stats(&self) -> Stats {
-        Stats { sender: self.sender.stats(), receiver: self.receiver.stats(), refused: self.refused }
+        Stats {
+            sender: self.sender.stats(),
+            receiver: self.receiver.stats(),
+            refused: self.refused,
+        }
     }
 
     fn count(&mut self, result: Result<(), Refused>) -> Result<(), Refused> {

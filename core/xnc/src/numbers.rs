@@ -40,7 +40,10 @@ pub(crate) struct Arrived {
 impl Arrived {
     /// Takes a number.
     pub(crate) fn insert(&mut self, number: u64) -> Insert {
-        let place = self.ranges.iter().position(|range| *range.start() <= number.saturating_add(1));
+        let place = self
+            .ranges
+            .iter()
+            .position(|range| *range.start() <= number.saturating_add(1));
         let Some(place) = place else {
             if self.ranges.len() >= MAX_RANGES {
                 return Insert::TooOld;
@@ -65,7 +68,9 @@ impl Arrived {
     }
 
     fn join_below(&mut self, place: usize) {
-        let Some(below) = self.ranges.get(place + 1).cloned() else { return };
+        let Some(below) = self.ranges.get(place + 1).cloned() else {
+            return;
+        };
         if below.end() + 1 == *self.ranges[place].start() {
             self.ranges[place] = *below.start()..=*self.ranges[place].end();
             self.ranges.remove(place + 1);
@@ -92,7 +97,11 @@ impl Named {
     /// Takes a range, and returns what of it is new, the lowest first.
     pub(crate) fn add(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let (mut new, mut joined, mut end) = (Vec::new(), range.clone(), range.end);
-        while let Some((start, known)) = self.ranges.range(..=range.end).next_back().map(|(s, e)| (*s, *e))
+        while let Some((start, known)) = self
+            .ranges
+            .range(..=range.end)
+            .next_back()
+            .map(|(s, e)| (*s, *e))
             && known >= range.start
         {
             self.ranges.remove(&start);
@@ -109,7 +118,11 @@ impl Named {
 
     /// Forgets the ranges that end before `number`.
     pub(crate) fn forget_before(&mut self, number: u64) {
-        while let Some(first) = self.ranges.first_entry().filter(|first| *first.get() < number) {
+        while let Some(first) = self
+            .ranges
+            .first_entry()
+            .filter(|first| *first.get() < number)
+        {
             first.remove();
         }
     }
@@ -129,12 +142,17 @@ impl Delivered {
 
     /// Takes a number: true when the packet is to be delivered, false when it was, or is too old to tell.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
-        let Some(offset) = number.checked_sub(self.base) else { return false };
+        let Some(offset) = number.checked_sub(self.base) else {
+            return false;
+        };
         let mut word = offset / 64;
         let span = Delivered::SPAN / 64;
         if word >= span {
             let surplus = word + 1 - span;
-            let gone = self.words.len().min(usize::try_from(surplus).unwrap_or(usize::MAX));
+            let gone = self
+                .words
+                .len()
+                .min(usize::try_from(surplus).unwrap_or(usize::MAX));
             self.words.drain(..gone);
             self.base += surplus * 64;
             word -= surplus;

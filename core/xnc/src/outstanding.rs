@@ -138,8 +138,17 @@ impl Outstanding {
 
     /// Takes a transmission of `bytes`, while `under_way` others are.
     pub(crate) fn push(&mut self, now: Instant, content: Content, bytes: u64, under_way: u64) {
-        let predicted = self.drain(under_way.saturating_add(bytes)).unwrap_or(Duration::MAX);
-        self.sent.push_back(Sent { at: now, bytes, under_way, predicted, content, fate: Fate::Unknown });
+        let predicted = self
+            .drain(under_way.saturating_add(bytes))
+            .unwrap_or(Duration::MAX);
+        self.sent.push_back(Sent {
+            at: now,
+            bytes,
+            under_way,
+            predicted,
+            content,
+            fate: Fate::Unknown,
+        });
         self.last_sent = now;
     }
 
@@ -175,8 +184,13 @@ impl Outstanding {
 
     /// When the first transmission was sent that no acknowledgement has reached or passed.
     pub(crate) fn waiting_since(&self) -> Option<Instant> {
-        let first = self.largest_acked.map_or(0, |largest| largest + 1).max(self.base);
-        self.sent.get((first - self.base) as usize).map(|sent| sent.at)
+        let first = self
+            .largest_acked
+            .map_or(0, |largest| largest + 1)
+            .max(self.base);
+        self.sent
+            .get((first - self.base) as usize)
+            .map(|sent| sent.at)
     }
 
     /// Whether something counts as lost that no acknowledgement has passed: the path may have paused.
@@ -200,7 +214,9 @@ impl Outstanding {
             let (start, end) = ((*range.start()).max(self.base), range.end() + 1);
             if start < end {
                 let new = self.acked.add(start..end);
-                new.into_iter().flatten().for_each(|number| self.arrived(number, outcomes));
+                new.into_iter()
+                    .flatten()
+                    .for_each(|number| self.arrived(number, outcomes));
             }
             if *range.start() < self.base {
                 break;
@@ -210,11 +226,14 @@ impl Outstanding {
             self.largest_acked = Some(largest);
             self.repeats = 0;
             self.acknowledged_at = Some(now);
-            if let Some(sent) = largest.checked_sub(self.base).and_then(|index| self.sent.get(index as usize))
+            if let Some(sent) = largest
+                .checked_sub(self.base)
+                .and_then(|index| self.sent.get(index as usize))
             {
                 let (sent, before) = (*sent, self.timing.min());
                 self.heard = Some(sent.at);
-                self.timing.sample(now, now.saturating_since(sent.at), sent.under_way <= ALONE);
+                self.timing
+                    .sample(now, now.saturating_since(sent.at), sent.under_way <= ALONE);
                 self.learn(now, sent, before);
             }
         }
@@ -222,7 +241,9 @@ impl Outstanding {
     }
 
     fn arrived(&mut self, number: u64, outcomes: &mut Vec<Outcome>) {
-        let Some(sent) = self.sent.get_mut((number - self.base) as usize) else { return };
+        let Some(sent) = self.sent.get_mut((number - self.base) as usize) else {
+            return;
+        };
         match sent.fate {
             Fate::Unknown => {
                 outcomes.push(Outcome::Arrived(sent.content));
@@ -252,7 +273,9 @@ impl Outstanding {
 
     fn limit_of(&self, time: impl FnOnce(Duration) -> Duration) -> u64 {
         match (self.timing.min(), self.rate) {
-            (Some(least), Some(rate)) => ((rate * time(least).as_secs_f64()) as u64).max(LEAST_LIMIT),
+            (Some(least), Some(rate)) => {
+                ((rate * time(least).as_secs_f64()) as u64).max(LEAST_LIMIT)
+            }
             _ => u64::MAX,
         }
     }
@@ -307,8 +330,14 @@ impl Outstanding {
             self.repeats += 1;
             self.last_sent = now;
             let undecided = self.sent.range((self.decided - self.base) as usize..);
-            let count = if self.repeats == FAILED { usize::MAX } else { PROBES };
-            let repeated = undecided.filter(|sent| sent.fate == Fate::Unknown).take(count);
+            let count = if self.repeats == FAILED {
+                usize::MAX
+            } else {
+                PROBES
+            };
+            let repeated = undecided
+                .filter(|sent| sent.fate == Fate::Unknown)
+                .take(count);
             outcomes.extend(repeated.map(|sent| Outcome::Repeat(sent.content)));
         }
         self.forget(now);
@@ -316,7 +345,10 @@ impl Outstanding {
 
     /// When [`Outstanding::detect`] has something to say.
     pub(crate) fn deadline(&mut self, rule: LossRule, slack: Duration) -> Option<Instant> {
-        let loss = self.next_loss(rule, slack).map(|(_, due)| due).filter(|due| *due < Instant::MAX);
+        let loss = self
+            .next_loss(rule, slack)
+            .map(|(_, due)| due)
+            .filter(|due| *due < Instant::MAX);
         let repeat = self.repeat_due(slack).filter(|_| rule == LossRule::Quic);
         loss.into_iter().chain(repeat).min()
     }
@@ -375,8 +407,10 @@ impl Outstanding {
         outcomes: &mut Vec<Outcome>,
     ) {
         let longest = self.longest_expected();
-        let undecided = (self.decided..).zip(self.sent.range_mut((self.decided - self.base) as usize..));
-        for (number, sent) in undecided.take_while(|(_, sent)| sent.straggles_from(longest, patience) <= now)
+        let undecided =
+            (self.decided..).zip(self.sent.range_mut((self.decided - self.base) as usize..));
+        for (number, sent) in
+            undecided.take_while(|(_, sent)| sent.straggles_from(longest, patience) <= now)
         {
             if let Content::Original(id) = sent.content
                 && sent.fate == Fate::Unknown
@@ -393,7 +427,9 @@ impl Outstanding {
         let longest = self.longest_expected();
         let undecided = self.sent.range((self.decided - self.base) as usize..);
         let unknown = undecided.filter(|sent| sent.fate == Fate::Unknown);
-        unknown.map(|sent| sent.straggles_from(longest, patience)).find(|from| *from > now)
+        unknown
+            .map(|sent| sent.straggles_from(longest, patience))
+            .find(|from| *from > now)
     }
 
     /// What is later than this says that the path paused, whatever was under way.
@@ -406,7 +442,10 @@ impl Outstanding {
         let unknown = |sent: &Sent| sent.fate == Fate::Unknown;
         (self.base, self.decided) = (self.next(), self.next());
         self.acked = Named::default();
-        std::mem::take(&mut self.sent).into_iter().filter(unknown).map(|sent| sent.content)
+        std::mem::take(&mut self.sent)
+            .into_iter()
+            .filter(unknown)
+            .map(|sent| sent.content)
     }
 }
 

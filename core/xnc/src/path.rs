@@ -91,7 +91,11 @@ impl Path {
     /// Bytes that the congestion window still takes. What a connection paces waits here rather than there: here it can
     /// still take another path.
     pub(crate) fn window(&self) -> u64 {
-        let window = self.state.congestion_window.0.saturating_sub(self.outstanding_bytes());
+        let window = self
+            .state
+            .congestion_window
+            .0
+            .saturating_sub(self.outstanding_bytes());
         let queue = (self.state.congestion_window.0 as f64 * self.queue_share) as u64;
         window.min(
             queue
@@ -102,8 +106,13 @@ impl Path {
 
     /// Bytes that are on the path or wait in its connection.
     pub(crate) fn outstanding_bytes(&self) -> u64 {
-        let PathState { in_flight, queued, .. } = self.state;
-        in_flight.0.saturating_add(queued.0).saturating_add(self.handed_out)
+        let PathState {
+            in_flight, queued, ..
+        } = self.state;
+        in_flight
+            .0
+            .saturating_add(queued.0)
+            .saturating_add(self.handed_out)
     }
 
     /// How many frames of `bytes` the window takes; none when one is too large for the path.
@@ -131,7 +140,8 @@ impl Path {
 
     fn room_below(&self, limit: u64, bytes: usize) -> usize {
         let left = limit.saturating_sub(self.outstanding_bytes());
-        self.room(bytes).min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
+        self.room(bytes)
+            .min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
     }
 
     /// Whether it is this path's time to be seen without a queue. Paths have theirs one after another.
@@ -139,7 +149,10 @@ impl Path {
         let every = PERIOD.as_nanos() as u64;
         let turn = every / MAX_PATHS as u64 * self.id.index() as u64;
         let since = Duration::from_nanos((now.as_nanos() % every + turn) % every);
-        self.outstanding.timing().min().is_some_and(|least| since < (2 * least).min(PERIOD / 8))
+        self.outstanding
+            .timing()
+            .min()
+            .is_some_and(|least| since < (2 * least).min(PERIOD / 8))
     }
 
     /// Whether a ping may be sent. It says its number whole, so it may be sent however many are unacknowledged.
@@ -153,14 +166,22 @@ impl Path {
 
     /// From when on the path counts as silent, if nothing is acknowledged until then.
     pub(crate) fn silent_from(&self, config: &Config) -> Option<Instant> {
-        let patience = self.outstanding.timing().patience(config.loss_threshold, config.ack_delay);
+        let patience = self
+            .outstanding
+            .timing()
+            .patience(config.loss_threshold, config.ack_delay);
         let since = self.outstanding.waiting_since()? + patience;
-        Some(self.quiet_from(config).map_or(since, |quiet| quiet.max(since)))
+        Some(
+            self.quiet_from(config)
+                .map_or(since, |quiet| quiet.max(since)),
+        )
     }
 
     /// From when on the path is quiet, if nothing is acknowledged until then; none as long as nothing was.
     pub(crate) fn quiet_from(&self, config: &Config) -> Option<Instant> {
-        self.outstanding.acknowledged_at().map(|at| at + config.quiet_after)
+        self.outstanding
+            .acknowledged_at()
+            .map(|at| at + config.quiet_after)
     }
 
     /// Whether nothing over the path was acknowledged for a while. While something is, the path delivers, however old that
@@ -174,7 +195,9 @@ impl Path {
     pub(crate) fn was_heard(&self, now: Instant, config: &Config) -> bool {
         let least = self.outstanding.timing().min().unwrap_or_default();
         let heard = self.outstanding.heard();
-        heard.is_some_and(|sent| now.saturating_since(sent) <= least.saturating_add(config.heard_within))
+        heard.is_some_and(|sent| {
+            now.saturating_since(sent) <= least.saturating_add(config.heard_within)
+        })
     }
 
     /// How much longer than at best what is under way has been under way, or will be on a path that is not quiet.
@@ -190,12 +213,16 @@ impl Path {
 
     /// How long the first transmission has been under way that no acknowledgement has reached or passed.
     pub(crate) fn waiting(&self, now: Instant) -> Duration {
-        self.outstanding.waiting_since().map_or(Duration::ZERO, |since| now.saturating_since(since))
+        self.outstanding
+            .waiting_since()
+            .map_or(Duration::ZERO, |since| now.saturating_since(since))
     }
 
     /// Has the path probed no later than if something had been sent over it now.
     pub(crate) fn probe_soon(&mut self, now: Instant, config: &Config, rests: bool) {
-        self.next_probe = self.next_probe.min(now + self.probe_interval(config, rests));
+        self.next_probe = self
+            .next_probe
+            .min(now + self.probe_interval(config, rests));
     }
 
     /// The time from a transmission to the ping after it, in a session that `rests` or not.
@@ -247,6 +274,9 @@ impl Paths {
 
     /// The paths that take a frame of `bytes` now.
     pub(crate) fn fitting(&self, bytes: usize) -> PathSet {
-        self.iter().filter(|path| path.fits(bytes)).map(|path| path.id).collect()
+        self.iter()
+            .filter(|path| path.fits(bytes))
+            .map(|path| path.id)
+            .collect()
     }
 }

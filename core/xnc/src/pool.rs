@@ -173,11 +173,13 @@ impl Pool {
     }
 
     pub(crate) fn get(&self, id: u64) -> Option<&Original> {
-        self.originals.get(usize::try_from(id.checked_sub(self.first)?).ok()?)
+        self.originals
+            .get(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
 
     pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Original> {
-        self.originals.get_mut(usize::try_from(id.checked_sub(self.first)?).ok()?)
+        self.originals
+            .get_mut(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
 
     /// The packets from the oldest on.
@@ -192,11 +194,13 @@ impl Pool {
     }
 
     pub(crate) fn range(&self, number: u64) -> Option<&EncodingRange> {
-        self.ranges.get(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
+        self.ranges
+            .get(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
     }
 
     pub(crate) fn range_mut(&mut self, number: u64) -> Option<&mut EncodingRange> {
-        self.ranges.get_mut(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
+        self.ranges
+            .get_mut(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
     }
 
     /// The packets of a range, with their numbers.
@@ -246,12 +250,20 @@ impl Pool {
 
     /// Counts one more packet of its flow's frame, and says which one that is.
     fn count_in_frame(&mut self, hint: Hint) -> u64 {
-        let Hint { flow_hash, border, .. } = hint;
+        let Hint {
+            flow_hash, border, ..
+        } = hint;
         let number = *self.growing.entry(flow_hash).or_insert_with(|| {
             self.next_frame += 1;
             self.next_frame - 1
         });
-        let new = Frame { flow_hash, packets: 0, delivered: 0, kept: 0, is_whole: false };
+        let new = Frame {
+            flow_hash,
+            packets: 0,
+            delivered: 0,
+            kept: 0,
+            is_whole: false,
+        };
         let frame = self.frames.entry(number).or_insert(new);
         (frame.packets, frame.kept) = (frame.packets + 1, frame.kept + 1);
         if border {
@@ -264,7 +276,9 @@ impl Pool {
 
     /// A packet of a frame goes, and with the last of them the frame.
     fn forget_of_frame(&mut self, number: u64) {
-        let Entry::Occupied(mut entry) = self.frames.entry(number) else { return };
+        let Entry::Occupied(mut entry) = self.frames.entry(number) else {
+            return;
+        };
         entry.get_mut().kept -= 1;
         if entry.get().kept > 0 {
             return;
@@ -278,7 +292,10 @@ impl Pool {
 
     /// The share of the packet's frame that is not known to have arrived; none as long as the frame was not sent whole.
     pub(crate) fn missing_of_frame(&self, id: u64) -> Option<f64> {
-        let frame = self.frames.get(&self.get(id)?.frame).filter(|frame| frame.is_whole)?;
+        let frame = self
+            .frames
+            .get(&self.get(id)?.frame)
+            .filter(|frame| frame.is_whole)?;
         Some(1.0 - f64::from(frame.delivered) / f64::from(frame.packets))
     }
 
@@ -289,7 +306,10 @@ impl Pool {
 
     /// Puts a packet into its last state, unless it is in one; true when it was not.
     pub(crate) fn settle(&mut self, id: u64, fate: Fate) -> bool {
-        let Some(original) = self.get_mut(id).filter(|original| !original.fate.is_settled()) else {
+        let Some(original) = self
+            .get_mut(id)
+            .filter(|original| !original.fate.is_settled())
+        else {
             return false;
         };
         original.fate = fate;
@@ -309,7 +329,10 @@ impl Pool {
     pub(crate) fn trim(&mut self) {
         while let Some(range) = self.ranges.front() {
             let count = range.count as usize;
-            if range.unsettled > 0 || self.ranges.len() == 1 || self.originals.len() < count + self.reach {
+            if range.unsettled > 0
+                || self.ranges.len() == 1
+                || self.originals.len() < count + self.reach
+            {
                 break;
             }
             self.drop_first_range();
@@ -318,11 +341,15 @@ impl Pool {
 
     /// Drops the oldest range whatever its state, and says which of its packets were not settled.
     pub(crate) fn drop_first_range(&mut self) -> u64 {
-        let Some(range) = self.ranges.pop_front() else { return 0 };
+        let Some(range) = self.ranges.pop_front() else {
+            return 0;
+        };
         self.first_range += 1;
         self.first += range.count;
         for _ in 0..range.count {
-            let Some(original) = self.originals.pop_front() else { break };
+            let Some(original) = self.originals.pop_front() else {
+                break;
+            };
             self.bytes -= cost(&original.bytes);
             self.forget_of_frame(original.frame);
         }

@@ -81,7 +81,10 @@ impl Receiver {
             largest: None,
             delivered: Delivered::default(),
             release: Release::new(config),
-            decoder: config.scheme.is_coded().then(|| Decoder::new(decoder_config(config))),
+            decoder: config
+                .scheme
+                .is_coded()
+                .then(|| Decoder::new(decoder_config(config))),
             memory: config.expiry * 2,
             horizons: VecDeque::new(),
             ack_due: None,
@@ -157,13 +160,19 @@ impl Receiver {
 
     fn incoming(&mut self, path: PathId) -> Result<&mut Incoming, Refused> {
         let is_present = self.present.contains(path);
-        self.paths[path.index()].as_mut().filter(|_| is_present).ok_or(Refused::NoPath)
+        self.paths[path.index()]
+            .as_mut()
+            .filter(|_| is_present)
+            .ok_or(Refused::NoPath)
     }
 
     fn note(&mut self, now: Instant, path: PathId, number: u64, ecn: Ecn) -> Result<(), Refused> {
         let ack_due = now + self.ack_delay;
         let incoming = self.incoming(path)?;
-        let is_largest = incoming.arrived.largest().is_none_or(|largest| number > largest);
+        let is_largest = incoming
+            .arrived
+            .largest()
+            .is_none_or(|largest| number > largest);
         let inserted = incoming.arrived.insert(number);
         if inserted == Insert::Repeated {
             return Err(Refused::Repeated);
@@ -181,14 +190,27 @@ impl Receiver {
     }
 
     /// Hands a packet out, unless it was; true when it is.
-    fn deliver(&mut self, now: Instant, id: u64, bytes: impl FnOnce() -> Vec<u8>, recovered: bool) -> bool {
+    fn deliver(
+        &mut self,
+        now: Instant,
+        id: u64,
+        bytes: impl FnOnce() -> Vec<u8>,
+        recovered: bool,
+    ) -> bool {
         if !self.delivered.insert(id) {
             self.stats.duplicates += 1;
             return false;
         }
         self.stats.delivered += 1;
         self.stats.recovered += u64::from(recovered);
-        self.release.push(now, Packet { id, bytes: bytes(), recovered });
+        self.release.push(
+            now,
+            Packet {
+                id,
+                bytes: bytes(),
+                recovered,
+            },
+        );
         true
     }
 
@@ -204,11 +226,22 @@ impl Receiver {
 
     /// Notes up to which packets all can be forgotten once the one that came now is of no use.
     fn note_horizon(&mut self, now: Instant) {
-        let (until, end) = (now + self.memory, self.largest.map_or(0, |largest| largest + 1));
-        match self.horizons.back_mut().filter(|horizon| now < horizon.noted + HORIZONS) {
+        let (until, end) = (
+            now + self.memory,
+            self.largest.map_or(0, |largest| largest + 1),
+        );
+        match self
+            .horizons
+            .back_mut()
+            .filter(|horizon| now < horizon.noted + HORIZONS)
+        {
             Some(horizon) => (horizon.until, horizon.end) = (until, end),
             None if self.decoder.is_some() => {
-                self.horizons.push_back(Horizon { noted: now, until, end });
+                self.horizons.push_back(Horizon {
+                    noted: now,
+                    until,
+                    end,
+                });
             }
             None => {}
         }
@@ -216,7 +249,11 @@ impl Receiver {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let horizon = self.horizons.front().map(|horizon| horizon.until);
-        self.ack_due.into_iter().chain(self.release.poll_timeout()).chain(horizon).min()
+        self.ack_due
+            .into_iter()
+            .chain(self.release.poll_timeout())
+            .chain(horizon)
+            .min()
     }
 
     pub(crate) fn poll_packet(&mut self) -> Option<Packet> {
@@ -229,7 +266,11 @@ impl Receiver {
     }
 
     pub(crate) fn stats(&self) -> ReceiverStats {
-        let decoded = self.decoder.as_ref().map(Decoder::counts).unwrap_or_default();
+        let decoded = self
+            .decoder
+            .as_ref()
+            .map(Decoder::counts)
+            .unwrap_or_default();
         ReceiverStats {
             skipped: self.release.skipped(),
             unsolved: decoded.abandoned,

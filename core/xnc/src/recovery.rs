@@ -40,7 +40,12 @@ impl ShotRule {
     /// How many of `owed` packets each path gets now, in a shot for `lost` of them. `rooms` says how many packets each
     /// path's window takes, the best path first: where a path has just lost packets, others that do not deliver soonest
     /// are often about to.
-    pub(crate) fn shares(&self, lost: usize, owed: usize, rooms: &[(PathId, usize)]) -> Vec<(PathId, usize)> {
+    pub(crate) fn shares(
+        &self,
+        lost: usize,
+        owed: usize,
+        rooms: &[(PathId, usize)],
+    ) -> Vec<(PathId, usize)> {
         let needed = self.needed(lost);
         if needed == 1 {
             let open = rooms.iter().filter(|(_, room)| *room > 0);
@@ -62,7 +67,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const PAPER: ShotRule = ShotRule { extra: 3, path_share: 1.1, total_share: f64::INFINITY, copies: 8 };
+    const PAPER: ShotRule = ShotRule {
+        extra: 3,
+        path_share: 1.1,
+        total_share: f64::INFINITY,
+        copies: 8,
+    };
 
     fn rooms(rooms: &[usize]) -> Vec<(PathId, usize)> {
         PathId::all().zip(rooms.iter().copied()).collect()
@@ -71,7 +81,10 @@ mod tests {
     #[test]
     fn a_single_packet_goes_over_the_best_paths_that_take_it() {
         let paths = |shares: Vec<(PathId, usize)>| {
-            shares.iter().map(|(path, share)| (path.index(), *share)).collect::<Vec<_>>()
+            shares
+                .iter()
+                .map(|(path, share)| (path.index(), *share))
+                .collect::<Vec<_>>()
         };
         let open = rooms(&[3, 0, 1]);
         assert_eq!(PAPER.total(1), 8);
@@ -82,7 +95,10 @@ mod tests {
     #[test]
     fn the_best_path_takes_what_its_window_takes() {
         let shares = PAPER.shares(9, 12, &rooms(&[7, 0, 30]));
-        assert_eq!(shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(), [7, 5]);
+        assert_eq!(
+            shares.iter().map(|(_, share)| *share).collect::<Vec<_>>(),
+            [7, 5]
+        );
     }
 
     #[test]

@@ -44,7 +44,10 @@ impl Release {
             next: 0,
             skipped: 0,
         });
-        Release { ready: VecDeque::new(), order }
+        Release {
+            ready: VecDeque::new(),
+            order,
+        }
     }
 
     /// Takes a packet that was not taken before.
@@ -69,7 +72,12 @@ impl Release {
 
     pub(crate) fn poll_timeout(&self) -> Option<Instant> {
         let order = self.order.as_ref()?;
-        order.held.values().next().map(|(since, _)| *since + order.wait).filter(|due| *due < Instant::MAX)
+        order
+            .held
+            .values()
+            .next()
+            .map(|(since, _)| *since + order.wait)
+            .filter(|due| *due < Instant::MAX)
     }
 
     pub(crate) fn pop(&mut self) -> Option<Packet> {
@@ -113,15 +121,25 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn release(reorder: Option<Duration>, limit: u64) -> Release {
-        Release::new(&Config { reorder, pool_limit: ByteSize(limit), ..Config::default() })
+        Release::new(&Config {
+            reorder,
+            pool_limit: ByteSize(limit),
+            ..Config::default()
+        })
     }
 
     fn packet(id: u64) -> Packet {
-        Packet { id, bytes: vec![0; 100], recovered: false }
+        Packet {
+            id,
+            bytes: vec![0; 100],
+            recovered: false,
+        }
     }
 
     fn popped(release: &mut Release) -> Vec<u64> {
-        std::iter::from_fn(|| release.pop()).map(|packet| packet.id).collect()
+        std::iter::from_fn(|| release.pop())
+            .map(|packet| packet.id)
+            .collect()
     }
 
     #[test]

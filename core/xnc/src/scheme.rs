@@ -112,16 +112,53 @@ impl Parts {
             Scheme::XncUncoded => (Box::new(xnc::Soonest), quality, one_shot(false)),
             Scheme::XncSlowLoss => (Box::new(xnc::Soonest), LossRule::Quic, one_shot(true)),
             Scheme::MinRtt => (Box::new(min_rtt::MinRtt), LossRule::Quic, Recovery::Resend),
-            Scheme::Redundant => (Box::new(redundant::Redundant), LossRule::Quic, Recovery::Resend),
-            Scheme::Xlink => (Box::new(xlink::Xlink::default()), LossRule::Quic, Recovery::Resend),
-            Scheme::Ecf => (Box::new(ecf::Ecf::default()), LossRule::Quic, Recovery::Resend),
-            Scheme::Blest => (Box::new(blest::Blest::default()), LossRule::Quic, Recovery::Resend),
-            Scheme::Fec => (Box::new(fec::Fec::default()), LossRule::Quic, Recovery::None),
-            Scheme::Bonding => (Box::new(fixed::Fixed::ByHash), LossRule::Quic, Recovery::None),
-            Scheme::Single => (Box::new(fixed::Fixed::First), LossRule::Quic, Recovery::None),
+            Scheme::Redundant => (
+                Box::new(redundant::Redundant),
+                LossRule::Quic,
+                Recovery::Resend,
+            ),
+            Scheme::Xlink => (
+                Box::new(xlink::Xlink::default()),
+                LossRule::Quic,
+                Recovery::Resend,
+            ),
+            Scheme::Ecf => (
+                Box::new(ecf::Ecf::default()),
+                LossRule::Quic,
+                Recovery::Resend,
+            ),
+            Scheme::Blest => (
+                Box::new(blest::Blest::default()),
+                LossRule::Quic,
+                Recovery::Resend,
+            ),
+            Scheme::Fec => (
+                Box::new(fec::Fec::default()),
+                LossRule::Quic,
+                Recovery::None,
+            ),
+            Scheme::Bonding => (
+                Box::new(fixed::Fixed::ByHash),
+                LossRule::Quic,
+                Recovery::None,
+            ),
+            Scheme::Single => (
+                Box::new(fixed::Fixed::First),
+                LossRule::Quic,
+                Recovery::None,
+            ),
         };
-        let reach = if config.scheme == Scheme::Fec { fec::WINDOW as usize } else { 0 };
-        Parts { behaviour, loss, recovery, reach }
+        let reach = if config.scheme == Scheme::Fec {
+            fec::WINDOW as usize
+        } else {
+            0
+        };
+        Parts {
+            behaviour,
+            loss,
+            recovery,
+            reach,
+        }
     }
 }
 
@@ -150,10 +187,16 @@ mod tests {
     use hawser_wire::xnc::AckBlock;
 
     fn acknowledge(scene: &mut Scene, number: u64) {
-        let block =
-            AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![number..=number], ecn: None };
+        let block = AckBlock {
+            path: path(0),
+            delay: Duration::ZERO,
+            ranges: vec![number..=number],
+            ecn: None,
+        };
         let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
-        outstanding.acknowledge(scene.now, &block, &mut Vec::new()).unwrap();
+        outstanding
+            .acknowledge(scene.now, &block, &mut Vec::new())
+            .unwrap();
     }
 
     /// Two paths, of which the first is known to answer after 20 ms.
@@ -174,10 +217,16 @@ mod tests {
         let mut scene = two_paths();
         scene.send(path(0));
         scene.wait(20 + 100);
-        assert!(is_first_open(&scene), "no later than at best by queue_delay");
+        assert!(
+            is_first_open(&scene),
+            "no later than at best by queue_delay"
+        );
         scene.wait(1);
         assert!(!is_first_open(&scene));
-        assert_eq!(xnc::Soonest.place(&scene.view(), candidate(0)), Place::On(path(1)));
+        assert_eq!(
+            xnc::Soonest.place(&scene.view(), candidate(0)),
+            Place::On(path(1))
+        );
     }
 
     #[test]

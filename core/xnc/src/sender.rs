@@ -95,10 +95,14 @@ impl Sender {
 
     /// What is under way over the path counts as lost.
     pub(crate) fn remove_path(&mut self, now: Instant, path: PathId) {
-        let Some(under_way) = self.paths.remove(path) else { return };
+        let Some(under_way) = self.paths.remove(path) else {
+            return;
+        };
         self.outcomes.extend(under_way.map(Outcome::Lost));
-        let (gone, planned) =
-            self.planned.drain(..).partition::<VecDeque<_>, _>(|(planned, _)| *planned == path);
+        let (gone, planned) = self
+            .planned
+            .drain(..)
+            .partition::<VecDeque<_>, _>(|(planned, _)| *planned == path);
         self.planned = planned;
         // A combination counts as under way from its plan on, a copy only once it is sent.
         let combinations = gone.into_iter().map(|(_, content)| content);
@@ -129,12 +133,25 @@ impl Sender {
 
     /// The largest packet that every path can carry and recover; 0 without paths.
     pub(crate) fn max_packet(&self) -> usize {
-        let sizes = self.paths.iter().map(|path| path.state.datagram_size.saturating_sub(CODED_OVERHEAD));
+        let sizes = self
+            .paths
+            .iter()
+            .map(|path| path.state.datagram_size.saturating_sub(CODED_OVERHEAD));
         sizes.min().unwrap_or(0).min(MAX_PACKET)
     }
 
-    pub(crate) fn handle_packet(&mut self, now: Instant, bytes: Vec<u8>, hint: Hint) -> Result<(), Refused> {
-        let largest = self.paths.iter().map(|path| path.state.datagram_size).max().unwrap_or(0);
+    pub(crate) fn handle_packet(
+        &mut self,
+        now: Instant,
+        bytes: Vec<u8>,
+        hint: Hint,
+    ) -> Result<(), Refused> {
+        let largest = self
+            .paths
+            .iter()
+            .map(|path| path.state.datagram_size)
+            .max()
+            .unwrap_or(0);
         if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
             return Err(Refused::Size);
         }
@@ -144,8 +161,18 @@ impl Sender {
         }
         self.stats.packets += 1;
         self.stir(now);
-        let hint = Hint { border: hint.border && !hint.urgent, ..hint };
-        self.queue.push(Waiting { bytes, hint, since: now }, limit);
+        let hint = Hint {
+            border: hint.border && !hint.urgent,
+            ..hint
+        };
+        self.queue.push(
+            Waiting {
+                bytes,
+                hint,
+                since: now,
+            },
+            limit,
+        );
         Ok(())
     }
 
@@ -154,24 +181,31 @@ impl Sender {
         let rested = self.rests(now);
         self.stirred_at = Some(now);
         if rested {
-            self.paths.iter_mut().for_each(|path| path.probe_soon(now, &self.config, false));
+            self.paths
+                .iter_mut()
+                .for_each(|path| path.probe_soon(now, &self.config, false));
         }
     }
 
     fn rests(&self, now: Instant) -> bool {
-        self.stirred_at.is_none_or(|at| at + self.config.probe_rest <= now)
+        self.stirred_at
+            .is_none_or(|at| at + self.config.probe_rest <= now)
     }
 
     /// Takes acknowledgements, one for a path.
     pub(crate) fn handle_acks(&mut self, now: Instant, blocks: &[AckBlock]) -> Result<(), Refused> {
-        let taken = blocks.iter().map(|block| self.handle_ack(now, block)).fold(Ok(()), Result::and);
+        let taken = blocks
+            .iter()
+            .map(|block| self.handle_ack(now, block))
+            .fold(Ok(()), Result::and);
         self.handle_timeout(now);
         taken
     }
 
     fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
         let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
-        path.outstanding.acknowledge(now, block, &mut self.outcomes)?;
+        path.outstanding
+            .acknowledge(now, block, &mut self.outcomes)?;
         if let Some(ecn) = block.ecn {
             let marks = &mut self.stats.paths[block.path.index()].congestion_marks;
             *marks = ecn.ce.max(*marks);
@@ -184,8 +218,12 @@ impl Sender {
         self.handled_at = now;
         let loss = self.loss_rule();
         for path in PathId::all() {
-            let Some(known) = self.paths.get_mut(path) else { continue };
-            known.outstanding.detect(now, loss, self.config.ack_delay, &mut self.outcomes);
+            let Some(known) = self.paths.get_mut(path) else {
+                continue;
+            };
+            known
+                .outstanding
+                .detect(now, loss, self.config.ack_delay, &mut self.outcomes);
             self.settle_outcomes(now, path);
             self.detect_stragglers(now, path);
         }
@@ -200,14 +238,26 @@ impl Sender {
     /// What little is missing of a frame is recovered soon: without it the rest is in vain. So is whatever a quiet path
     /// holds up, where there is room.
     fn detect_stragglers(&mut self, now: Instant, path: PathId) {
-        let (Some(patience), Some(known)) = (self.straggler_patience(), self.paths.get_mut(path)) else {
+        let (Some(patience), Some(known)) = (self.straggler_patience(), self.paths.get_mut(path))
+        else {
             return;
         };
-        let (pool, spares_nothing) =
-            (&self.pool, !self.queue.is_pressed() && known.is_quiet(now, &self.config));
-        let most = if spares_nothing { 1.0 } else { self.config.straggler_share };
-        let is_worth = |id| pool.missing_of_frame(id).is_some_and(|missing| missing <= most);
-        known.outstanding.detect_stragglers(now, patience, is_worth, &mut self.outcomes);
+        let (pool, spares_nothing) = (
+            &self.pool,
+            !self.queue.is_pressed() && known.is_quiet(now, &self.config),
+        );
+        let most = if spares_nothing {
+            1.0
+        } else {
+            self.config.straggler_share
+        };
+        let is_worth = |id| {
+            pool.missing_of_frame(id)
+                .is_some_and(|missing| missing <= most)
+        };
+        known
+            .outstanding
+            .detect_stragglers(now, patience, is_worth, &mut self.outcomes);
         self.settle_outcomes(now, path);
     }
 
@@ -225,14 +275,26 @@ impl Sender {
             let loss = path.outstanding.deadline(loss_rule, self.config.ack_delay);
             // One that is due and was not sent found no window: it is tried again.
             let retry = self.handled_at + self.config.probe_silent;
-            let probe = if path.next_probe <= self.handled_at { retry } else { path.next_probe };
+            let probe = if path.next_probe <= self.handled_at {
+                retry
+            } else {
+                path.next_probe
+            };
             let silence = path.silent_from(&self.config).filter(|_| !path.silent);
-            let straggler =
-                patience.and_then(|patience| path.outstanding.next_straggler(self.handled_at, patience));
-            let quiet = patience.and(path.quiet_from(&self.config)).filter(|from| *from > self.handled_at);
-            [loss, Some(probe), silence, straggler, quiet].into_iter().flatten().min()
+            let straggler = patience
+                .and_then(|patience| path.outstanding.next_straggler(self.handled_at, patience));
+            let quiet = patience
+                .and(path.quiet_from(&self.config))
+                .filter(|from| *from > self.handled_at);
+            [loss, Some(probe), silence, straggler, quiet]
+                .into_iter()
+                .flatten()
+                .min()
         });
-        let shots = self.shots.iter().filter_map(|number| self.pool.range(*number)?.recover_at);
+        let shots = self
+            .shots
+            .iter()
+            .filter_map(|number| self.pool.range(*number)?.recover_at);
         let shot = shots.filter(|at| *at > self.handled_at).min();
         paths.chain(expiry).chain(shot).min()
     }
@@ -251,8 +313,19 @@ impl Sender {
     }
 
     pub(crate) fn stats(&self) -> SenderStats {
-        let queue::Counts { expired, overflowed, congested, marked } = self.queue.counts();
-        SenderStats { expired, overflowed, congested, marked, ..self.stats }
+        let queue::Counts {
+            expired,
+            overflowed,
+            congested,
+            marked,
+        } = self.queue.counts();
+        SenderStats {
+            expired,
+            overflowed,
+            congested,
+            marked,
+            ..self.stats
+        }
     }
 
     /// An acknowledgement goes over a path, whose window it is a part of.
@@ -268,7 +341,9 @@ impl Sender {
     fn watch_paths(&mut self, now: Instant) {
         let rests = self.rests(now);
         for path in self.paths.iter_mut() {
-            let silent = path.silent_from(&self.config).is_some_and(|from| from <= now);
+            let silent = path
+                .silent_from(&self.config)
+                .is_some_and(|from| from <= now);
             if silent != path.silent {
                 path.silent = silent;
                 path.probe_soon(now, &self.config, rests);
@@ -278,7 +353,11 @@ impl Sender {
                     path.outstanding.forgive();
                 }
                 if self.events.len() < MAX_EVENTS {
-                    let event = if silent { Event::Silent } else { Event::Resumed };
+                    let event = if silent {
+                        Event::Silent
+                    } else {
+                        Event::Resumed
+                    };
                     self.events.push_back(event(path.id));
                 }
             }

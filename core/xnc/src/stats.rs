@@ -100,8 +100,16 @@ impl SenderStats {
     /// transmissions. Bytes of frames.
     pub fn redundancy(&self) -> f64 {
         let first: u64 = self.paths.iter().map(|path| path.first_bytes).sum();
-        let more: u64 = self.paths.iter().map(|path| path.recovery_bytes + path.ping_bytes).sum();
-        if first == 0 { 0.0 } else { more as f64 / first as f64 }
+        let more: u64 = self
+            .paths
+            .iter()
+            .map(|path| path.recovery_bytes + path.ping_bytes)
+            .sum();
+        if first == 0 {
+            0.0
+        } else {
+            more as f64 / first as f64
+        }
     }
 }
 

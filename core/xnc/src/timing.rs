@@ -41,9 +41,10 @@ impl Timing {
         });
         self.estimate = Some(match self.estimate {
             None => (time, time / 2),
-            Some((smoothed, variation)) => {
-                ((smoothed * 7 + time) / 8, (variation * 3 + smoothed.abs_diff(time)) / 4)
-            }
+            Some((smoothed, variation)) => (
+                (smoothed * 7 + time) / 8,
+                (variation * 3 + smoothed.abs_diff(time)) / 4,
+            ),
         });
     }
 
@@ -53,18 +54,24 @@ impl Timing {
 
     /// The probe timeout; `slack` is what the receiver may delay.
     pub(crate) fn timeout(&self, slack: Duration) -> Duration {
-        self.estimate.map_or(INITIAL_TIMEOUT, |(smoothed, variation)| {
-            smoothed + (variation * 4).max(GRANULARITY) + slack
-        })
+        self.estimate
+            .map_or(INITIAL_TIMEOUT, |(smoothed, variation)| {
+                smoothed + (variation * 4).max(GRANULARITY) + slack
+            })
     }
 
     /// How long to wait for an acknowledgement at most: `threshold` or the probe timeout, whichever is shorter, but never
     /// so short that the acknowledgement cannot be there. Pauses, which raise the average, are not what is usual.
     pub(crate) fn patience(&self, threshold: Duration, slack: Duration) -> Duration {
-        let usual =
-            self.estimate.map_or(Duration::ZERO, |(smoothed, variation)| smoothed + variation + slack);
+        let usual = self
+            .estimate
+            .map_or(Duration::ZERO, |(smoothed, variation)| {
+                smoothed + variation + slack
+            });
         let usual = usual.min(self.min().map_or(Duration::MAX, |least| least + PAUSE));
-        threshold.max(usual).min(self.timeout(slack).max(LEAST_PATIENCE))
+        threshold
+            .max(usual)
+            .min(self.timeout(slack).max(LEAST_PATIENCE))
     }
 
     /// The least of the last seconds.

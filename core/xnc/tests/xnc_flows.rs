@@ -10,7 +10,10 @@ use std::time::Duration;
 
 /// Two paths of 20 ms each way that carry so many bytes in a round trip: 250 of them are 50 Mb/s.
 fn two_paths(window: u64) -> Network {
-    Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(20 * MS, window), Pipe::new(20 * MS, window)])
+    Network::new(
+        Config::of(Scheme::Xnc),
+        vec![Pipe::new(20 * MS, window), Pipe::new(20 * MS, window)],
+    )
 }
 
 /// 10 Mb/s with packets of 1200 bytes, what QUIC puts around them included.
@@ -22,7 +25,10 @@ const PACKET: usize = 1200;
 const FRAME_EVERY: u32 = 33;
 
 fn flow(flow_hash: u64) -> Hint {
-    Hint { flow_hash, ..Hint::default() }
+    Hint {
+        flow_hash,
+        ..Hint::default()
+    }
 }
 
 /// What the flows sent, and when.
@@ -34,7 +40,10 @@ struct Traffic {
 
 impl Traffic {
     fn new(network: Network) -> Self {
-        Traffic { network, sent: BTreeMap::new() }
+        Traffic {
+            network,
+            sent: BTreeMap::new(),
+        }
     }
 
     fn send(&mut self, hint: Hint) {
@@ -47,7 +56,10 @@ impl Traffic {
         for ms in 0..time {
             for video in videos.iter().filter(|_| ms % FRAME_EVERY == 0) {
                 (1..=FRAME_PACKETS).for_each(|index| {
-                    self.send(Hint { border: index == FRAME_PACKETS, ..flow(*video) });
+                    self.send(Hint {
+                        border: index == FRAME_PACKETS,
+                        ..flow(*video)
+                    });
                 });
             }
             beside(self, ms);
@@ -58,11 +70,20 @@ impl Traffic {
 
     /// When each packet of a flow was handed in, and how long it took.
     fn delays(&self, flow: u64) -> Vec<(Instant, Option<Duration>)> {
-        let arrived: BTreeMap<u64, Instant> =
-            self.network.numbers().into_iter().zip(self.network.received.iter().map(|(at, _)| *at)).collect();
+        let arrived: BTreeMap<u64, Instant> = self
+            .network
+            .numbers()
+            .into_iter()
+            .zip(self.network.received.iter().map(|(at, _)| *at))
+            .collect();
         let sent = self.sent.iter().filter(|(_, (of, _))| *of == flow);
-        sent.map(|(number, (_, since))| (*since, arrived.get(number).map(|at| at.saturating_since(*since))))
-            .collect()
+        sent.map(|(number, (_, since))| {
+            (
+                *since,
+                arrived.get(number).map(|at| at.saturating_since(*since)),
+            )
+        })
+        .collect()
     }
 
     /// The share of a video's frames that arrived whole within so long.
@@ -70,13 +91,18 @@ impl Traffic {
         let delays = self.delays(video);
         let frames = delays.chunks(FRAME_PACKETS as usize);
         let whole = |frame: &&[(Instant, Option<Duration>)]| {
-            frame.iter().all(|(_, delay)| delay.is_some_and(|delay| delay <= within))
+            frame
+                .iter()
+                .all(|(_, delay)| delay.is_some_and(|delay| delay <= within))
         };
         frames.clone().filter(whole).count() as f64 / frames.count() as f64
     }
 
     fn arrived(&self, flow: u64) -> usize {
-        self.delays(flow).iter().filter(|(_, delay)| delay.is_some()).count()
+        self.delays(flow)
+            .iter()
+            .filter(|(_, delay)| delay.is_some())
+            .count()
     }
 }
 
@@ -85,7 +111,9 @@ const VIDEO: u64 = 100;
 #[test]
 fn a_video_keeps_its_frames_beside_eight_flows_that_always_have_something_to_send() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
-    traffic.stream(&[VIDEO], 6000, |traffic, _| (0..8).for_each(|upload| traffic.send(flow(upload))));
+    traffic.stream(&[VIDEO], 6000, |traffic, _| {
+        (0..8).for_each(|upload| traffic.send(flow(upload)))
+    });
 
     let in_time = traffic.in_time(VIDEO, 80 * MS);
     assert!(in_time > 0.98, "{in_time}");
@@ -103,12 +131,18 @@ fn a_video_keeps_its_frames_beside_eight_flows_that_always_have_something_to_sen
 fn a_video_keeps_its_frames_beside_a_flood() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
     // 30 Mb/s.
-    traffic.stream(&[VIDEO], 6000, |traffic, ms| (0..3 + ms % 2).for_each(|_| traffic.send(flow(1))));
+    traffic.stream(&[VIDEO], 6000, |traffic, ms| {
+        (0..3 + ms % 2).for_each(|_| traffic.send(flow(1)))
+    });
 
     let in_time = traffic.in_time(VIDEO, 80 * MS);
     assert!(in_time > 0.98, "{in_time}");
     let left = 14e6 * 6.0 / 8.0 / PACKET as f64;
-    assert!(traffic.arrived(1) as f64 > 0.8 * left, "{} packets of {left}", traffic.arrived(1));
+    assert!(
+        traffic.arrived(1) as f64 > 0.8 * left,
+        "{} packets of {left}",
+        traffic.arrived(1)
+    );
 }
 
 #[test]
@@ -137,7 +171,10 @@ fn a_flow_that_sends_little_is_not_late_beside_those_that_send_much() {
         }
     });
     let delays = traffic.delays(50);
-    let late = delays.iter().filter(|(_, delay)| delay.is_none_or(|delay| delay > 30 * MS)).count();
+    let late = delays
+        .iter()
+        .filter(|(_, delay)| delay.is_none_or(|delay| delay > 30 * MS))
+        .count();
     assert!(late * 50 <= delays.len(), "{late} of {}", delays.len());
 }
 
@@ -158,12 +195,27 @@ fn after_a_blackout_nothing_is_sent_that_is_of_no_use_any_more() {
 
     let expiry = Config::default().expiry;
     let delays = traffic.delays(VIDEO);
-    let stale = delays.iter().filter(|(_, delay)| delay.is_some_and(|delay| delay > expiry + 25 * MS));
-    assert_eq!(stale.count(), 0, "what was lost at the cut was of use until 700 ms later");
-    let of_the_cut = delays.iter().filter(|(since, _)| (cut..back).contains(since));
+    let stale = delays
+        .iter()
+        .filter(|(_, delay)| delay.is_some_and(|delay| delay > expiry + 25 * MS));
+    assert_eq!(
+        stale.count(),
+        0,
+        "what was lost at the cut was of use until 700 ms later"
+    );
+    let of_the_cut = delays
+        .iter()
+        .filter(|(since, _)| (cut..back).contains(since));
     assert!(of_the_cut.filter(|(_, delay)| delay.is_none()).count() > 0);
-    let new: Vec<_> = delays.iter().filter(|(since, _)| *since >= back + 100 * MS).collect();
-    assert!(new.iter().all(|(_, delay)| delay.is_some_and(|delay| delay < 40 * MS)), "{new:?}");
+    let new: Vec<_> = delays
+        .iter()
+        .filter(|(since, _)| *since >= back + 100 * MS)
+        .collect();
+    assert!(
+        new.iter()
+            .all(|(_, delay)| delay.is_some_and(|delay| delay < 40 * MS)),
+        "{new:?}"
+    );
     let sender = traffic.network.ends[0].stats().sender;
     assert!(sender.given_up > 0, "{sender:?}");
 }

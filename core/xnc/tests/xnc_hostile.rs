@@ -72,7 +72,14 @@ fn block() -> impl Strategy<Value = Block> {
     let ecn = proptest::option::of(any::<[u8; 12]>());
     let further = vec((0..5u16, more()), 0..31);
     (0..5u8, any::<u16>(), number(), ecn, more(), further).prop_map(
-        |(path, delay, largest, ecn, first, further)| Block { path, delay, largest, ecn, first, further },
+        |(path, delay, largest, ecn, first, further)| Block {
+            path,
+            delay,
+            largest,
+            ecn,
+            first,
+            further,
+        },
     )
 }
 
@@ -80,7 +87,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     let path = || 0..4u8;
     let ms = prop_oneof![50 => (0..4000u64).prop_map(Some), 1 => Just(None)];
     let datagram_size = prop_oneof![1 => 0..100usize, 4 => Just(1438)];
-    let received = (path(), 0..64u8, any::<u16>(), number(), vec(prop_oneof![Just(0), any::<u8>()], 1..40));
+    let received = (
+        path(),
+        0..64u8,
+        any::<u16>(),
+        number(),
+        vec(prop_oneof![Just(0), any::<u8>()], 1..40),
+    );
     prop_oneof![
         2 => (ms, prop::bool::weighted(0.02)).prop_map(|(ms, from_zero)| Operation::Clock { ms, from_zero }),
         3 => (0..40u64).prop_map(|ms| Operation::Clock { ms: Some(ms), from_zero: false }),
@@ -108,13 +121,29 @@ fn path(index: u8) -> PathId {
 
 fn acks(blocks: Vec<Block>) -> Vec<u8> {
     let mut datagram = vec![0, 1];
-    for Block { path, delay, largest, ecn, first, further } in blocks {
-        datagram.extend([path | if ecn.is_some() { 0x80 } else { 0 }, 1 + further.len() as u8]);
+    for Block {
+        path,
+        delay,
+        largest,
+        ecn,
+        first,
+        further,
+    } in blocks
+    {
+        datagram.extend([
+            path | if ecn.is_some() { 0x80 } else { 0 },
+            1 + further.len() as u8,
+        ]);
         datagram.extend(delay.to_be_bytes());
         datagram.extend(largest.to_be_bytes());
         datagram.extend(ecn.into_iter().flatten());
         datagram.extend(first.to_be_bytes());
-        datagram.extend(further.into_iter().flat_map(|(gap, more)| [gap, more]).flat_map(u16::to_be_bytes));
+        datagram.extend(
+            further
+                .into_iter()
+                .flat_map(|(gap, more)| [gap, more])
+                .flat_map(u16::to_be_bytes),
+        );
     }
     datagram
 }
@@ -125,7 +154,10 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
     };
     match operation {
         Operation::Clock { ms: None, .. } => *now = Instant::MAX,
-        Operation::Clock { ms: Some(ms), from_zero } => {
+        Operation::Clock {
+            ms: Some(ms),
+            from_zero,
+        } => {
             *now = if from_zero { Instant::ZERO } else { *now } + Duration::from_millis(ms);
         }
         Operation::Appear(index) => end.add_path(*now, path(index)),
@@ -141,10 +173,25 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
                 let _ = end.handle_packet(*now, vec![1; bytes], hint);
             }
         }
-        Operation::State { path: index, window, in_flight, rtt_ms, datagram_size } => {
-            let rtt = Rtt { smoothed: Duration::from_millis(rtt_ms), ..Rtt::default() };
+        Operation::State {
+            path: index,
+            window,
+            in_flight,
+            rtt_ms,
+            datagram_size,
+        } => {
+            let rtt = Rtt {
+                smoothed: Duration::from_millis(rtt_ms),
+                ..Rtt::default()
+            };
             let (congestion_window, in_flight) = (ByteSize(window), ByteSize(in_flight));
-            let state = PathState { congestion_window, in_flight, queued: ByteSize(0), rtt, datagram_size };
+            let state = PathState {
+                congestion_window,
+                in_flight,
+                queued: ByteSize(0),
+                rtt,
+                datagram_size,
+            };
             end.update_path(*now, path(index), state);
         }
         Operation::Timeout => {
@@ -152,14 +199,26 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
             let _ = end.poll_timeout();
         }
         Operation::Transmit => {
-            let _ = std::iter::from_fn(|| end.poll_transmit(*now)).take(60).count();
+            let _ = std::iter::from_fn(|| end.poll_transmit(*now))
+                .take(60)
+                .count();
             while end.poll_packet().is_some() || end.poll_event().is_some() {}
         }
         Operation::Acks { path, blocks } => received(end, path, &acks(blocks)),
         Operation::Ping { path, number } => received(end, path, &emit_ping(number)),
-        Operation::Received { path, count, transmission, start, bytes } => {
+        Operation::Received {
+            path,
+            count,
+            transmission,
+            start,
+            bytes,
+        } => {
             let [_, start @ ..] = start.to_be_bytes();
-            received(end, path, &[&[count][..], &transmission.to_be_bytes(), &start, &bytes].concat());
+            received(
+                end,
+                path,
+                &[&[count][..], &transmission.to_be_bytes(), &start, &bytes].concat(),
+            );
         }
     }
 }

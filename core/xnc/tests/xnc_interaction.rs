@@ -10,15 +10,41 @@ use std::collections::BTreeSet;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Pass { ms: u64 },
-    Frame { flow: u64, packets: u64, bytes: usize },
-    Packets { flow: u64, packets: u64, urgent: bool },
-    Lose { path: u8, datagrams: u64 },
-    Reorder { path: u8 },
-    Cut { path: u8, is_cut: bool },
-    Window { path: u8, bytes: u64 },
-    Vanish { path: u8 },
-    Appear { path: u8, delay_ms: u64 },
+    Pass {
+        ms: u64,
+    },
+    Frame {
+        flow: u64,
+        packets: u64,
+        bytes: usize,
+    },
+    Packets {
+        flow: u64,
+        packets: u64,
+        urgent: bool,
+    },
+    Lose {
+        path: u8,
+        datagrams: u64,
+    },
+    Reorder {
+        path: u8,
+    },
+    Cut {
+        path: u8,
+        is_cut: bool,
+    },
+    Window {
+        path: u8,
+        bytes: u64,
+    },
+    Vanish {
+        path: u8,
+    },
+    Appear {
+        path: u8,
+        delay_ms: u64,
+    },
 }
 
 fn operation() -> impl Strategy<Value = Operation> {
@@ -41,41 +67,90 @@ fn operation() -> impl Strategy<Value = Operation> {
 fn apply(network: &mut Network, operation: &Operation) {
     match *operation {
         Operation::Pass { ms } => network.run_for(ms as u32 * MS),
-        Operation::Frame { flow, packets, bytes } => {
+        Operation::Frame {
+            flow,
+            packets,
+            bytes,
+        } => {
             if network.ends[0].max_packet() > 0 {
-                network.send_frame_of(Hint { flow_hash: flow, ..Hint::default() }, packets, bytes);
+                network.send_frame_of(
+                    Hint {
+                        flow_hash: flow,
+                        ..Hint::default()
+                    },
+                    packets,
+                    bytes,
+                );
             }
         }
-        Operation::Packets { flow, packets, urgent } => {
+        Operation::Packets {
+            flow,
+            packets,
+            urgent,
+        } => {
             if network.ends[0].max_packet() > 0 {
-                let hint = Hint { flow_hash: flow, urgent, ..Hint::default() };
+                let hint = Hint {
+                    flow_hash: flow,
+                    urgent,
+                    ..Hint::default()
+                };
                 (0..packets).for_each(|_| _ = network.send(hint, 1000));
                 network.run_for(MS);
             }
         }
-        Operation::Lose { path: index, datagrams } => {
-            network.pipes.entry(path(index)).and_modify(|pipe| pipe.lose_next += datagrams);
+        Operation::Lose {
+            path: index,
+            datagrams,
+        } => {
+            network
+                .pipes
+                .entry(path(index))
+                .and_modify(|pipe| pipe.lose_next += datagrams);
         }
         Operation::Reorder { path: index } => {
             network.pipes.entry(path(index)).and_modify(Pipe::reorder);
         }
-        Operation::Cut { path: index, is_cut } => {
-            network.pipes.entry(path(index)).and_modify(|pipe| pipe.is_cut = is_cut);
+        Operation::Cut {
+            path: index,
+            is_cut,
+        } => {
+            network
+                .pipes
+                .entry(path(index))
+                .and_modify(|pipe| pipe.is_cut = is_cut);
         }
         Operation::Window { path: index, bytes } => {
-            network.pipes.entry(path(index)).and_modify(|pipe| pipe.window = bytes);
+            network
+                .pipes
+                .entry(path(index))
+                .and_modify(|pipe| pipe.window = bytes);
         }
         Operation::Vanish { path: index } => network.remove(path(index)),
-        Operation::Appear { path: index, delay_ms } => {
+        Operation::Appear {
+            path: index,
+            delay_ms,
+        } => {
             network.add(path(index), Pipe::new(delay_ms as u32 * MS, 100_000));
         }
     }
 }
 
-fn comes_to_rest(scheme: Scheme, total_share: f64, operations: &[Operation]) -> Result<(), TestCaseError> {
+fn comes_to_rest(
+    scheme: Scheme,
+    total_share: f64,
+    operations: &[Operation],
+) -> Result<(), TestCaseError> {
     let (pool_limit, queue_limit) = (ByteSize(1 << 20), ByteSize(200_000));
-    let config = Config { pool_limit, queue_limit, total_share, ..Config::of(scheme) };
-    let mut network = Network::new(config, vec![Pipe::new(20 * MS, 60_000), Pipe::new(45 * MS, 60_000)]);
+    let config = Config {
+        pool_limit,
+        queue_limit,
+        total_share,
+        ..Config::of(scheme)
+    };
+    let mut network = Network::new(
+        config,
+        vec![Pipe::new(20 * MS, 60_000), Pipe::new(45 * MS, 60_000)],
+    );
     network.run_for(MS);
     for operation in operations {
         apply(&mut network, operation);
@@ -96,17 +171,35 @@ fn comes_to_rest(scheme: Scheme, total_share: f64, operations: &[Operation]) -> 
     prop_assert_eq!(distinct.len(), numbers.len(), "each packet once");
     for (_, packet) in &network.received {
         let number = u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
-        prop_assert!(packet.bytes[8..].iter().all(|byte| *byte == number as u8), "as it was handed in");
+        prop_assert!(
+            packet.bytes[8..].iter().all(|byte| *byte == number as u8),
+            "as it was handed in"
+        );
     }
     let sender = network.ends[0].stats().sender;
     let not_sent = sender.expired + sender.overflowed + sender.congested;
-    prop_assert_eq!(sender.packets, sender.delivered + sender.given_up + not_sent, "{:?}", sender);
-    prop_assert!(numbers.len() as u64 + sender.given_up + not_sent >= sender.packets, "{:?}", sender);
+    prop_assert_eq!(
+        sender.packets,
+        sender.delivered + sender.given_up + not_sent,
+        "{:?}",
+        sender
+    );
+    prop_assert!(
+        numbers.len() as u64 + sender.given_up + not_sent >= sender.packets,
+        "{:?}",
+        sender
+    );
     Ok(())
 }
 
 fn recovered_bytes(network: &Network) -> u64 {
-    network.ends[0].stats().sender.paths.iter().map(|path| path.first_bytes + path.recovery_bytes).sum()
+    network.ends[0]
+        .stats()
+        .sender
+        .paths
+        .iter()
+        .map(|path| path.first_bytes + path.recovery_bytes)
+        .sum()
 }
 
 proptest! {

@@ -59,7 +59,10 @@ fn original(number: u32, bytes: &[u8]) -> Vec<u8> {
 fn turn(end: &mut Endpoint, now: Instant) {
     end.handle_timeout(now);
     end.update_path(now, path(0), state());
-    while end.poll_transmit(now).is_some() || end.poll_packet().is_some() || end.poll_event().is_some() {}
+    while end.poll_transmit(now).is_some()
+        || end.poll_packet().is_some()
+        || end.poll_event().is_some()
+    {}
 }
 
 /// Two ends 10 ms from each other exchange so many packets in each millisecond of a second, then rest for ten.
@@ -72,11 +75,13 @@ fn busy_then_idle(config: &Config, packets: usize) -> [Endpoint; 2] {
         for from in 0..2 {
             let end = &mut ends[from];
             for _ in 0..if step < 1000 { packets } else { 0 } {
-                end.handle_packet(now, vec![7; 1400], Hint::default()).unwrap();
+                end.handle_packet(now, vec![7; 1400], Hint::default())
+                    .unwrap();
             }
             while wires[1 - from].front().is_some_and(|(at, _)| *at <= now) {
                 let (_, datagram) = wires[1 - from].pop_front().unwrap();
-                end.handle_datagram(now, path(0), &datagram, Ecn::Unknown).unwrap();
+                end.handle_datagram(now, path(0), &datagram, Ecn::Unknown)
+                    .unwrap();
             }
             end.handle_timeout(now);
             end.update_path(now, path(0), state());
@@ -94,7 +99,11 @@ fn an_idle_end_is_small_whatever_it_did_before() {
     let _alone = alone();
     for scheme in [Scheme::Xnc, Scheme::MinRtt, Scheme::Fec] {
         let (ends, cost) = cost_of(|| busy_then_idle(&Config::of(scheme), 80));
-        assert!(ends[0].stats().sender.delivered > 70_000, "{scheme}: {:?}", ends[0].stats().sender);
+        assert!(
+            ends[0].stats().sender.delivered > 70_000,
+            "{scheme}: {:?}",
+            ends[0].stats().sender
+        );
         assert!(cost < 2 * 100_000, "{scheme}: {cost} bytes for two ends");
     }
 }
@@ -106,7 +115,8 @@ fn tiny_packets_do_not_take_the_memory_of_large_ones() {
         let mut end = end(Config::default());
         for number in 0..45_000 {
             let now = Instant::ZERO + u64::from(number) as u32 * MS / 40;
-            end.handle_datagram(now, path(0), &original(number, b"x"), Ecn::Unknown).unwrap();
+            end.handle_datagram(now, path(0), &original(number, b"x"), Ecn::Unknown)
+                .unwrap();
             turn(&mut end, now);
         }
         end
@@ -120,14 +130,18 @@ fn numbers_far_ahead_cost_no_more_than_any_others() {
     let _alone = alone();
     let mut most = 0;
     let jumps = || {
-        let mut end = end(Config { pool_limit: ByteSize(16_000_000), ..Config::default() });
+        let mut end = end(Config {
+            pool_limit: ByteSize(16_000_000),
+            ..Config::default()
+        });
         let before = ALLOCATOR.allocated();
         for number in 1..1000 {
             // As far ahead as 24 bits tell, and a server believes.
             let datagram = original(number << 20 & 0xff_ffff, b"far ahead");
             let transmission = (number as u16).to_be_bytes();
             let datagram = [&[1][..], &transmission, &datagram[3..]].concat();
-            end.handle_datagram(Instant::ZERO, path(0), &datagram, Ecn::Unknown).unwrap();
+            end.handle_datagram(Instant::ZERO, path(0), &datagram, Ecn::Unknown)
+                .unwrap();
             most = most.max(ALLOCATOR.allocated().saturating_sub(before));
             turn(&mut end, Instant::ZERO);
         }
@@ -143,10 +157,14 @@ fn numbers_far_ahead_cost_no_more_than_any_others() {
 fn packets_held_for_order_cost_what_they_are_allowed() {
     let _alone = alone();
     let held = || {
-        let mut end = end(Config { reorder: Some(Duration::MAX), ..Config::of(Scheme::MinRtt) });
+        let mut end = end(Config {
+            reorder: Some(Duration::MAX),
+            ..Config::of(Scheme::MinRtt)
+        });
         for number in 1..100_000 {
             let now = Instant::ZERO + MS;
-            end.handle_datagram(now, path(0), &original(number, b"x"), Ecn::Unknown).unwrap();
+            end.handle_datagram(now, path(0), &original(number, b"x"), Ecn::Unknown)
+                .unwrap();
         }
         while end.poll_packet().is_some() {}
         end
@@ -160,9 +178,16 @@ fn packets_held_for_order_cost_what_they_are_allowed() {
 fn packets_that_wait_cost_what_they_are_allowed() {
     let _alone = alone();
     let waiting = || {
-        let mut end = end(Config { queue_limit: ByteSize(1 << 20), ..Config::default() });
+        let mut end = end(Config {
+            queue_limit: ByteSize(1 << 20),
+            ..Config::default()
+        });
         for flow_hash in 0..20_000 {
-            let hint = Hint { flow_hash, border: flow_hash % 2 == 0, ..Hint::default() };
+            let hint = Hint {
+                flow_hash,
+                border: flow_hash % 2 == 0,
+                ..Hint::default()
+            };
             end.handle_packet(Instant::ZERO, vec![7], hint).unwrap();
         }
         end
@@ -178,7 +203,8 @@ fn pings_that_nobody_acknowledges_are_forgotten() {
     for scheme in Scheme::ALL {
         let an_hour = || {
             let mut end = end(Config::of(scheme));
-            end.handle_packet(Instant::ZERO, vec![7; 1000], Hint::default()).unwrap();
+            end.handle_packet(Instant::ZERO, vec![7; 1000], Hint::default())
+                .unwrap();
             (0..3600 * 50).for_each(|step| turn(&mut end, Instant::ZERO + step * 20 * MS));
             end
         };
@@ -190,7 +216,10 @@ fn pings_that_nobody_acknowledges_are_forgotten() {
 
 fn transmissions() -> impl Strategy<Value = Vec<(u8, u8, Vec<u8>)>> {
     let first = prop_oneof![Just(0u8), 0u8..70];
-    proptest::collection::vec((0u8..3, first, proptest::collection::vec(any::<u8>(), 0..60)), 0..200)
+    proptest::collection::vec(
+        (0u8..3, first, proptest::collection::vec(any::<u8>(), 0..60)),
+        0..200,
+    )
 }
 
 #[test]

@@ -9,7 +9,10 @@ use network::{MS, Network, Pipe, path};
 use std::time::Duration;
 
 fn two_paths(scheme: Scheme) -> Network {
-    Network::new(Config::of(scheme), vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)])
+    Network::new(
+        Config::of(scheme),
+        vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)],
+    )
 }
 
 fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
@@ -23,10 +26,16 @@ fn without_loss_every_packet_takes_its_way_once() {
     network.stream(2000 * MS, 20);
     network.run_for(100 * MS);
 
-    assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+    assert_eq!(
+        sorted(network.numbers()),
+        (0..network.sent).collect::<Vec<_>>()
+    );
     let sender = network.ends[0].stats().sender;
     assert!(sender.redundancy() < 0.01, "{}", sender.redundancy());
-    assert_eq!((sender.lost, sender.recoveries, sender.delivered), (0, 0, network.sent));
+    assert_eq!(
+        (sender.lost, sender.recoveries, sender.delivered),
+        (0, 0, network.sent)
+    );
 }
 
 #[test]
@@ -37,7 +46,11 @@ fn losses_are_recovered_before_anybody_misses_them() {
         network.stream(2000 * MS, 20);
         network.run_for(500 * MS);
 
-        assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>(), "{scheme}");
+        assert_eq!(
+            sorted(network.numbers()),
+            (0..network.sent).collect::<Vec<_>>(),
+            "{scheme}"
+        );
         assert!(network.ends[0].stats().sender.lost > 0);
     }
 }
@@ -52,7 +65,14 @@ fn a_burst_of_losses_is_recovered_by_one_shot() {
     network.send_frame(10, 1200);
     network.run_for(200 * MS);
 
-    assert!(network.numbers().iter().filter(|number| **number >= first).count() == 10);
+    assert!(
+        network
+            .numbers()
+            .iter()
+            .filter(|number| **number >= first)
+            .count()
+            == 10
+    );
     assert_eq!(network.ends[0].stats().sender.recoveries - before, 1);
     let last = network.received.last().unwrap();
     assert!(last.1.recovered);
@@ -66,19 +86,40 @@ fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
     let cut = network.now;
     network.stream(2000 * MS, 10);
 
-    let (silent, _) = *network.events.iter().find(|(_, event)| *event == Event::Silent(path(0))).unwrap();
-    assert!(silent.saturating_since(cut) < 140 * MS, "{:?}", silent.saturating_since(cut));
+    let (silent, _) = *network
+        .events
+        .iter()
+        .find(|(_, event)| *event == Event::Silent(path(0)))
+        .unwrap();
+    assert!(
+        silent.saturating_since(cut) < 140 * MS,
+        "{:?}",
+        silent.saturating_since(cut)
+    );
     let during = network.ends[0].stats().sender.paths[0];
     let back = network.now;
     network.pipes.get_mut(&path(0)).unwrap().is_cut = false;
     network.stream(500 * MS, 10);
 
-    let resumed = network.events.iter().find(|(at, event)| *at > back && *event == Event::Resumed(path(0)));
+    let resumed = network
+        .events
+        .iter()
+        .find(|(at, event)| *at > back && *event == Event::Resumed(path(0)));
     let (resumed, _) = resumed.expect("the path answers");
-    assert!(resumed.saturating_since(back) < 100 * MS, "{:?}", resumed.saturating_since(back));
-    assert!(network.ends[0].stats().sender.paths[0].first > during.first + 50, "it carries packets again");
+    assert!(
+        resumed.saturating_since(back) < 100 * MS,
+        "{:?}",
+        resumed.saturating_since(back)
+    );
+    assert!(
+        network.ends[0].stats().sender.paths[0].first > during.first + 50,
+        "it carries packets again"
+    );
     network.run_for(500 * MS);
-    assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+    assert_eq!(
+        sorted(network.numbers()),
+        (0..network.sent).collect::<Vec<_>>()
+    );
 }
 
 /// When the last packet came out of a frame that was sent over a path at the time when it was cut.
@@ -87,10 +128,16 @@ fn comes_over_another_path(network: &mut Network, packets: u64) -> Duration {
     let (first, cut) = (network.sent, network.now);
     let carried = network.ends[0].stats().sender.paths[0].first;
     network.send_frame(packets, 1200);
-    assert_eq!(network.ends[0].stats().sender.paths[0].first - carried, packets);
+    assert_eq!(
+        network.ends[0].stats().sender.paths[0].first - carried,
+        packets
+    );
     network.run_for(300 * MS);
     let numbers = network.numbers();
-    let frame = numbers.iter().zip(&network.received).filter(|(number, _)| **number >= first);
+    let frame = numbers
+        .iter()
+        .zip(&network.received)
+        .filter(|(number, _)| **number >= first);
     let times: Vec<Duration> = frame.map(|(_, (at, _))| at.saturating_since(cut)).collect();
     assert_eq!(times.len() as u64, packets);
     times.into_iter().max().unwrap()
@@ -121,8 +168,14 @@ fn what_a_quiet_path_holds_up_is_hurried_where_there_is_room() {
 
 #[test]
 fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
-    let config = Config { frame_patience: 300 * MS, ..Config::of(Scheme::Xnc) };
-    let mut network = Network::new(config, vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)]);
+    let config = Config {
+        frame_patience: 300 * MS,
+        ..Config::of(Scheme::Xnc)
+    };
+    let mut network = Network::new(
+        config,
+        vec![Pipe::new(20 * MS, 200_000), Pipe::new(30 * MS, 200_000)],
+    );
     network.stream(300 * MS, 5);
     for index in 0..2 {
         network.pipes.get_mut(&path(index)).unwrap().is_cut = true;
@@ -132,7 +185,10 @@ fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
         network.pipes.get_mut(&path(index)).unwrap().is_cut = false;
     }
     network.run_for(1000 * MS);
-    assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>());
+    assert_eq!(
+        sorted(network.numbers()),
+        (0..network.sent).collect::<Vec<_>>()
+    );
 }
 
 #[test]
@@ -140,12 +196,26 @@ fn an_urgent_packet_does_not_wait_behind_others() {
     let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(20 * MS, 15_000)]);
     network.send_frame(30, 1200);
     assert!(network.ends[0].waiting() > 10);
-    let urgent = Hint { urgent: true, border: true, ..Hint::default() };
-    network.ends[0].handle_packet(network.now, 1000u64.to_be_bytes().to_vec(), urgent).unwrap();
+    let urgent = Hint {
+        urgent: true,
+        border: true,
+        ..Hint::default()
+    };
+    network.ends[0]
+        .handle_packet(network.now, 1000u64.to_be_bytes().to_vec(), urgent)
+        .unwrap();
     network.run_for(1000 * MS);
-    let place = network.numbers().iter().position(|number| *number == 1000).unwrap();
+    let place = network
+        .numbers()
+        .iter()
+        .position(|number| *number == 1000)
+        .unwrap();
     assert!(place < 20, "{:?}", network.numbers());
-    assert_eq!(network.received.len(), 31, "the frame is whole nevertheless");
+    assert_eq!(
+        network.received.len(),
+        31,
+        "the frame is whole nevertheless"
+    );
 }
 
 #[test]
@@ -166,13 +236,23 @@ fn idle_paths_are_probed_often_while_packets_go_either_way() {
     let resting = in_a_second(&mut network, &|network| network.run_for(1000 * MS));
     assert_eq!(resting, [1, 1]);
     let in_use = in_a_second(&mut network, &|network| network.stream(1000 * MS, 1));
-    assert!(in_use.iter().all(|pings| (9..=12).contains(pings)), "{in_use:?} pings in a second");
-    for stats in network.ends.each_ref().map(|end| end.stats().sender.paths[1]) {
+    assert!(
+        in_use.iter().all(|pings| (9..=12).contains(pings)),
+        "{in_use:?} pings in a second"
+    );
+    for stats in network
+        .ends
+        .each_ref()
+        .map(|end| end.stats().sender.paths[1])
+    {
         assert!(stats.arrived + 1 >= stats.pings);
     }
     network.run_for(1000 * MS);
     let resting = in_a_second(&mut network, &|network| network.run_for(2000 * MS));
-    assert!(resting.iter().all(|pings| (1..=3).contains(pings)), "{resting:?} pings in two seconds");
+    assert!(
+        resting.iter().all(|pings| (1..=3).contains(pings)),
+        "{resting:?} pings in two seconds"
+    );
 }
 
 #[test]
@@ -188,25 +268,39 @@ fn what_is_on_a_path_that_vanishes_comes_over_another() {
         network.stream(500 * MS, 10);
         network.run_for(500 * MS);
 
-        assert_eq!(sorted(network.numbers()), (0..network.sent).collect::<Vec<_>>(), "{scheme}");
+        assert_eq!(
+            sorted(network.numbers()),
+            (0..network.sent).collect::<Vec<_>>(),
+            "{scheme}"
+        );
         assert!(network.ends[0].stats().sender.paths[0].first > 0);
     }
 }
 
 #[test]
 fn a_reliable_scheme_keeps_order_whatever_is_lost() {
-    for scheme in Scheme::ALL.into_iter().filter(|scheme| scheme.is_reliable()) {
+    for scheme in Scheme::ALL
+        .into_iter()
+        .filter(|scheme| scheme.is_reliable())
+    {
         let mut network = two_paths(scheme);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = 7;
         network.stream(1000 * MS, 10);
         network.run_for(3000 * MS);
-        assert_eq!(network.numbers(), (0..network.sent).collect::<Vec<_>>(), "{scheme}");
+        assert_eq!(
+            network.numbers(),
+            (0..network.sent).collect::<Vec<_>>(),
+            "{scheme}"
+        );
     }
 }
 
 #[test]
 fn order_may_be_kept_for_so_long_and_no_longer() {
-    let config = Config { reorder: Some(50 * MS), ..Config::of(Scheme::Bonding) };
+    let config = Config {
+        reorder: Some(50 * MS),
+        ..Config::of(Scheme::Bonding)
+    };
     let mut network = Network::new(config, vec![Pipe::new(20 * MS, 200_000)]);
     network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
     network.stream(1000 * MS, 10);
@@ -214,7 +308,10 @@ fn order_may_be_kept_for_so_long_and_no_longer() {
 
     let numbers = network.numbers();
     assert!(numbers.is_sorted() && numbers.len() < network.sent as usize);
-    let gaps = network.received.windows(2).map(|pair| pair[1].0.saturating_since(pair[0].0));
+    let gaps = network
+        .received
+        .windows(2)
+        .map(|pair| pair[1].0.saturating_since(pair[0].0));
     assert!(gaps.max().unwrap() <= Duration::from_millis(33 + 50 + 1));
 }
 
@@ -229,7 +326,10 @@ fn coding_ahead_follows_what_is_lost() {
         }
         let stats = network.ends[0].stats().sender.paths[0];
         let share = stats.recovery as f64 / stats.first as f64;
-        assert!((least..most).contains(&share), "one of {lose_every} lost: {share}");
+        assert!(
+            (least..most).contains(&share),
+            "one of {lose_every} lost: {share}"
+        );
     }
 }
 
@@ -237,11 +337,22 @@ fn coding_ahead_follows_what_is_lost() {
 fn combinations_sent_ahead_go_where_there_is_most_window() {
     let mut network = Network::new(
         Config::of(Scheme::Fec),
-        vec![Pipe::new(10 * MS, 100_000), Pipe::new(60 * MS, 400_000), Pipe::new(30 * MS, 200_000)],
+        vec![
+            Pipe::new(10 * MS, 100_000),
+            Pipe::new(60 * MS, 400_000),
+            Pipe::new(30 * MS, 200_000),
+        ],
     );
     network.stream(1000 * MS, 20);
-    let recovery = network.ends[0].stats().sender.paths.map(|path| path.recovery);
-    assert!(recovery[1] > 20 && recovery[0] + recovery[2] == 0, "{recovery:?}");
+    let recovery = network.ends[0]
+        .stats()
+        .sender
+        .paths
+        .map(|path| path.recovery);
+    assert!(
+        recovery[1] > 20 && recovery[0] + recovery[2] == 0,
+        "{recovery:?}"
+    );
 }
 
 #[test]
@@ -252,7 +363,11 @@ fn how_long_an_acknowledgement_may_take_depends_on_the_path() {
         let before = network.ends[0].stats().sender.lost;
         network.stream(1000 * MS, 5);
         network.run_for(1000 * MS);
-        assert_eq!(network.ends[0].stats().sender.lost, before, "{delay:?}: what is usual is no loss");
+        assert_eq!(
+            network.ends[0].stats().sender.lost,
+            before,
+            "{delay:?}: what is usual is no loss"
+        );
         network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
         network.send_frame(1, 1200);
         network.run_for(soonest);
@@ -267,15 +382,22 @@ fn acknowledgements_go_over_the_two_best_paths_and_name_the_marks() {
     let pipes = [60, 20, 40].map(|delay| Pipe::new(delay * MS, 200_000));
     let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
     let end = &mut network.ends[1];
-    for (number, ecn) in [Ecn::Ect0, Ecn::Ce, Ecn::Ect1, Ecn::Ce, Ecn::NotEct].into_iter().enumerate() {
+    for (number, ecn) in [Ecn::Ect0, Ecn::Ce, Ecn::Ect1, Ecn::Ce, Ecn::NotEct]
+        .into_iter()
+        .enumerate()
+    {
         let packet = [1, 0, number as u8 + 1, 0, 0, number as u8, b'x'];
-        end.handle_datagram(network.now, path(0), &packet, ecn).unwrap();
+        end.handle_datagram(network.now, path(0), &packet, ecn)
+            .unwrap();
     }
     let now = network.now + 5 * MS;
     let mut seen = Vec::new();
     while let Some(transmit) = end.poll_transmit(now) {
         if let Ok(Frame::Acks(blocks)) = Frame::parse(&transmit.datagram) {
-            let ecn = blocks.iter().find(|block| block.path == path(0)).and_then(|block| block.ecn);
+            let ecn = blocks
+                .iter()
+                .find(|block| block.path == path(0))
+                .and_then(|block| block.ecn);
             seen.push((transmit.path, ecn.map(|ecn| (ecn.ect0, ecn.ect1, ecn.ce))));
         }
     }
@@ -303,8 +425,16 @@ fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
     let now = network.now;
     let end = &mut network.ends[0];
     let mut marks = |largest: u64, ce: u32| {
-        let ecn = Some(EcnCounts { ce, ..EcnCounts::default() });
-        let block = AckBlock { path: path(0), delay: Duration::ZERO, ranges: vec![largest..=largest], ecn };
+        let ecn = Some(EcnCounts {
+            ce,
+            ..EcnCounts::default()
+        });
+        let block = AckBlock {
+            path: path(0),
+            delay: Duration::ZERO,
+            ranges: vec![largest..=largest],
+            ecn,
+        };
         let taken = end.handle_datagram(now, path(1), &emit_acks(&[block], 1400).0, Ecn::Unknown);
         (taken, end.stats().sender.paths[0].congestion_marks)
     };
@@ -320,16 +450,23 @@ fn combinations_that_come_to_nothing_are_counted() {
         [&[count, 0, transmission, 0, 0, start][..], &symbol].concat()
     };
     let mut send = |at, datagram: &[u8]| {
-        end.handle_datagram(at, path(0), datagram, Ecn::Unknown).unwrap();
+        end.handle_datagram(at, path(0), datagram, Ecn::Unknown)
+            .unwrap();
         end.handle_timeout(at);
         let receiver = end.stats().receiver;
         (receiver.coded, receiver.unsolved, receiver.garbled)
     };
     assert_eq!(send(Instant::ZERO, &coded(2, 0, 0, [0, 1, 7])), (1, 0, 0));
     // A sum with a length of 0xffff, of which the first packet explains a single byte.
-    assert_eq!(send(Instant::ZERO, &coded(2, 1, 10, [0xff, 0xff, 7])), (2, 0, 0));
+    assert_eq!(
+        send(Instant::ZERO, &coded(2, 1, 10, [0xff, 0xff, 7])),
+        (2, 0, 0)
+    );
     assert_eq!(send(Instant::ZERO, &[1, 0, 2, 0, 0, 10, 0]), (2, 0, 1));
-    assert_eq!(send(Instant::ZERO + 10_000 * MS, &[1, 0, 3, 0, 0, 11, 0]), (2, 1, 1));
+    assert_eq!(
+        send(Instant::ZERO + 10_000 * MS, &[1, 0, 3, 0, 0, 11, 0]),
+        (2, 1, 1)
+    );
 }
 
 #[test]
@@ -356,7 +493,11 @@ fn what_a_hostile_peer_sends_is_refused_and_counted() {
     let now = network.now;
     let end = &mut network.ends[1];
     let never_sent = [0, 1, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0];
-    let twice_the_same_path = [&[0, 1][..], &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(2)].concat();
+    let twice_the_same_path = [
+        &[0, 1][..],
+        &[0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0].repeat(2),
+    ]
+    .concat();
     let unknown_path = [0, 1, 6, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let far_ahead = [1, 0x40, 0, 0x70, 0, 0, 1, 2, 3];
     let not_a_symbol = [10, 0x40, 1, 0, 0, 0, 1];
@@ -372,7 +513,10 @@ fn what_a_hostile_peer_sends_is_refused_and_counted() {
         (&not_a_symbol, Refused::Undecodable),
     ] {
         let before = end.stats().refused[reason as usize];
-        assert_eq!(end.handle_datagram(now, path(0), datagram, Ecn::Unknown), Err(reason));
+        assert_eq!(
+            end.handle_datagram(now, path(0), datagram, Ecn::Unknown),
+            Err(reason)
+        );
         assert_eq!(end.stats().refused[reason as usize], before + 1);
     }
     let elsewhere = PathId::try_from(5).unwrap();

@@ -14,7 +14,12 @@ const PACKETS: u64 = 10;
 const LOST: u64 = 7;
 
 fn config() -> Config {
-    Config { range_packets: 63, range_span: 10_000 * MS, expiry: 700 * MS, ..Config::default() }
+    Config {
+        range_packets: 63,
+        range_span: 10_000 * MS,
+        expiry: 700 * MS,
+        ..Config::default()
+    }
 }
 
 /// Sends ten packets, `pause` after the third of which passes, and then hears of the last one alone. Returns the first and
@@ -39,7 +44,10 @@ fn combinations(
     end.update_path(now, path, state);
     let mut last = 0;
     for id in 0..PACKETS {
-        let hint = Hint { border: borders.contains(&id), ..Hint::default() };
+        let hint = Hint {
+            border: borders.contains(&id),
+            ..Hint::default()
+        };
         end.handle_packet(now, vec![7; 1000], hint).unwrap();
         while let Some(transmit) = end.poll_transmit(now) {
             if let Ok(Frame::Packet(header, _)) = Frame::parse(&transmit.datagram) {
@@ -49,8 +57,14 @@ fn combinations(
         now += if id == 2 { pause } else { Duration::ZERO };
     }
     now += heard;
-    let block = AckBlock { path, delay: Duration::ZERO, ranges: vec![last..=last], ecn: None };
-    end.handle_datagram(now, path, &emit_acks(&[block], 1400).0, Ecn::Unknown).unwrap();
+    let block = AckBlock {
+        path,
+        delay: Duration::ZERO,
+        ranges: vec![last..=last],
+        ecn: None,
+    };
+    end.handle_datagram(now, path, &emit_acks(&[block], 1400).0, Ecn::Unknown)
+        .unwrap();
     now += 3 * MS;
     end.handle_timeout(now);
     let mut combined = BTreeSet::new();
@@ -77,12 +91,24 @@ fn a_range_ends_with_a_frame_with_its_time_and_with_its_number_of_packets() {
     let framed = combinations(config(), &[2], Duration::ZERO, heard).0;
     assert_eq!(framed, [(0, 3), (3, 4)]);
 
-    let short = Config { range_span: 5 * MS, ..config() };
-    assert_eq!(combinations(short.clone(), &[], 4 * MS, heard).0, [(0, LOST as u8)]);
+    let short = Config {
+        range_span: 5 * MS,
+        ..config()
+    };
+    assert_eq!(
+        combinations(short.clone(), &[], 4 * MS, heard).0,
+        [(0, LOST as u8)]
+    );
     assert_eq!(combinations(short, &[], 5 * MS, heard).0, [(0, 3), (3, 4)]);
 
-    let small = Config { range_packets: 4, ..config() };
-    assert_eq!(combinations(small, &[], Duration::ZERO, heard).0, [(0, 4), (4, 3)]);
+    let small = Config {
+        range_packets: 4,
+        ..config()
+    };
+    assert_eq!(
+        combinations(small, &[], Duration::ZERO, heard).0,
+        [(0, 4), (4, 3)]
+    );
 }
 
 #[test]
@@ -102,7 +128,11 @@ fn a_path_gets_its_share_of_a_shot_and_no_more() {
     for (path_share, most) in [(None, 11), (Some(1.5), 15), (Some(2.0), 20)] {
         let paper = config();
         let path_share = path_share.unwrap_or(paper.path_share);
-        let config = Config { total_share: f64::INFINITY, path_share, ..paper };
+        let config = Config {
+            total_share: f64::INFINITY,
+            path_share,
+            ..paper
+        };
         let (_, stats) = combinations(config, &[], Duration::ZERO, 100 * MS);
         assert_eq!(stats.sender.paths[0].recovery, most, "rho {path_share}");
     }

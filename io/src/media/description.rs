@@ -118,40 +118,58 @@ const ROTATION_TOLERANCE: f32 = 0.01;
 impl Recording {
     /// The performer that plays when there is no recording.
     pub fn synthetic() -> Self {
-        let synthetic = Synthetic { seed: 1, points: 184_000, seconds: 4.0 };
-        Recording { fps: 30.0, source: Source::Synthetic(synthetic) }
+        let synthetic = Synthetic {
+            seed: 1,
+            points: 184_000,
+            seconds: 4.0,
+        };
+        Recording {
+            fps: 30.0,
+            source: Source::Synthetic(synthetic),
+        }
     }
 
     /// Reads a description. `data_dir` is what `$HAWSER_DATA/` at the beginning of a path stands for.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
-        let text = fs::read_to_string(path)
-            .map_err(|error| DescriptionError::Read { path: path.to_owned(), error })?;
-        let file: File = toml::from_str(&text)
-            .map_err(|error| DescriptionError::Parse { path: path.to_owned(), error: Box::new(error) })?;
+        let text = fs::read_to_string(path).map_err(|error| DescriptionError::Read {
+            path: path.to_owned(),
+            error,
+        })?;
+        let file: File = toml::from_str(&text).map_err(|error| DescriptionError::Parse {
+            path: path.to_owned(),
+            error: Box::new(error),
+        })?;
         let here = path.parent().unwrap_or(Path::new(""));
         let resolve = |file: &mut PathBuf| match file.strip_prefix("$HAWSER_DATA") {
             Ok(rest) => *file = data_dir.join(rest),
             Err(_) => *file = here.join(&*file),
         };
-        file.into_recording(resolve).map_err(|(key, reason)| DescriptionError::Value {
-            path: path.to_owned(),
-            key,
-            reason,
-        })
+        file.into_recording(resolve)
+            .map_err(|(key, reason)| DescriptionError::Value {
+                path: path.to_owned(),
+                key,
+                reason,
+            })
     }
 }
 
 impl RgbdCamera {
     /// The calibration.
     pub fn camera(&self) -> Camera {
-        Camera { intrinsics: self.intrinsics, extrinsics: self.extrinsics }
+        Camera {
+            intrinsics: self.intrinsics,
+            extrinsics: self.extrinsics,
+        }
     }
 }
 
 impl HueDepthCamera {
     /// The calibration.
     pub fn camera(&self) -> Camera {
-        Camera { intrinsics: self.intrinsics, extrinsics: self.extrinsics }
+        Camera {
+            intrinsics: self.intrinsics,
+            extrinsics: self.extrinsics,
+        }
     }
 }
 
@@ -173,7 +191,11 @@ impl File {
         self,
         resolve: impl Fn(&mut PathBuf),
     ) -> Result<Recording, (&'static str, &'static str)> {
-        require(self.fps.is_finite() && self.fps > 0.0, "fps", "must be above 0")?;
+        require(
+            self.fps.is_finite() && self.fps > 0.0,
+            "fps",
+            "must be above 0",
+        )?;
         let cameras = !self.rgbd.is_empty() || !self.hue_depth.is_empty();
         let source = match (cameras, self.ply_sequence, self.synthetic) {
             (true, None, None) => Self::cameras(self.rgbd, self.hue_depth, resolve)?,
@@ -183,7 +205,11 @@ impl File {
                 Source::PlySequence(sequence)
             }
             (false, None, Some(synthetic)) => {
-                require((1.0..=3600.0).contains(&synthetic.seconds), "seconds", "must be from 1 to 3600")?;
+                require(
+                    (1.0..=3600.0).contains(&synthetic.seconds),
+                    "seconds",
+                    "must be from 1 to 3600",
+                )?;
                 Source::Synthetic(synthetic)
             }
             _ => {
@@ -193,7 +219,10 @@ impl File {
                 ));
             }
         };
-        Ok(Recording { fps: self.fps, source })
+        Ok(Recording {
+            fps: self.fps,
+            source,
+        })
     }
 
     fn cameras(
@@ -202,14 +231,22 @@ impl File {
         resolve: impl Fn(&mut PathBuf),
     ) -> Result<Source, (&'static str, &'static str)> {
         for camera in &mut rgbd {
-            require(camera.depth_unit_mm > 0.0, "depth_unit_mm", "must be above 0")?;
+            require(
+                camera.depth_unit_mm > 0.0,
+                "depth_unit_mm",
+                "must be above 0",
+            )?;
             check(&camera.camera())?;
             resolve(&mut camera.color);
             resolve(&mut camera.depth);
         }
         for camera in &mut hue_depth {
             let HueRange { near_mm, far_mm } = camera.range;
-            require(0.0 < near_mm && near_mm < far_mm, "range", "must have 0 < near_mm < far_mm")?;
+            require(
+                0.0 < near_mm && near_mm < far_mm,
+                "range",
+                "must have 0 < near_mm < far_mm",
+            )?;
             check(&camera.camera())?;
             resolve(&mut camera.video);
         }
@@ -218,9 +255,23 @@ impl File {
 }
 
 fn check(camera: &Camera) -> Result<(), (&'static str, &'static str)> {
-    let Intrinsics { width, height, fx, fy, .. } = camera.intrinsics;
-    require(width > 0 && height > 0, "intrinsics", "must have a width and a height above 0")?;
-    require(fx > 0.0 && fy > 0.0, "intrinsics", "must have fx and fy above 0")?;
+    let Intrinsics {
+        width,
+        height,
+        fx,
+        fy,
+        ..
+    } = camera.intrinsics;
+    require(
+        width > 0 && height > 0,
+        "intrinsics",
+        "must have a width and a height above 0",
+    )?;
+    require(
+        fx > 0.0 && fy > 0.0,
+        "intrinsics",
+        "must have fx and fy above 0",
+    )?;
     require(
         camera.extrinsics.rotation_error() < ROTATION_TOLERANCE,
         "rotation",
@@ -233,5 +284,9 @@ fn require(
     key: &'static str,
     reason: &'static str,
 ) -> Result<(), (&'static str, &'static str)> {
-    if condition { Ok(()) } else { Err((key, reason)) }
+    if condition {
+        Ok(())
+    } else {
+        Err((key, reason))
+    }
 }

@@ -60,24 +60,43 @@ pub(super) struct Video {
 
 impl Video {
     pub(super) fn open(path: &Path, format: PixelFormat) -> Result<Self, VideoError> {
-        std::fs::File::open(path).map_err(|error| VideoError::Open { path: path.to_owned(), error })?;
+        std::fs::File::open(path).map_err(|error| VideoError::Open {
+            path: path.to_owned(),
+            error,
+        })?;
         let (width, height, found) = probe(path)?;
         let (name, pixel_bytes) = match format {
             PixelFormat::Rgb24 => ("rgb24", 3),
             PixelFormat::Gray16 => ("gray16le", 2),
         };
         if format == PixelFormat::Gray16 && !found.starts_with("gray16") {
-            return Err(VideoError::NotDepth { path: path.to_owned(), found });
+            return Err(VideoError::NotDepth {
+                path: path.to_owned(),
+                found,
+            });
         }
         let mut ffmpeg = Command::new("ffmpeg")
             .args(["-nostdin", "-v", "error", "-xerror", "-i"])
             .arg(path)
-            .args(["-map", "0:v:0", "-fps_mode", "passthrough", "-f", "rawvideo", "-pix_fmt", name, "-"])
+            .args([
+                "-map",
+                "0:v:0",
+                "-fps_mode",
+                "passthrough",
+                "-f",
+                "rawvideo",
+                "-pix_fmt",
+                name,
+                "-",
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
-            .map_err(|error| VideoError::Program { program: "ffmpeg", error })?;
+            .map_err(|error| VideoError::Program {
+                program: "ffmpeg",
+                error,
+            })?;
         let images = ffmpeg.stdout.take().expect("stdout is piped");
         let mut stderr = ffmpeg.stderr.take().expect("stderr is piped");
         let complaints = thread::spawn(move || {
@@ -87,7 +106,13 @@ impl Video {
             String::from_utf8_lossy(&text).trim().to_owned()
         });
         let image = vec![0; width * height * pixel_bytes];
-        Ok(Video { path: path.to_owned(), image, ffmpeg, images, complaints: Some(complaints) })
+        Ok(Video {
+            path: path.to_owned(),
+            image,
+            ffmpeg,
+            images,
+            complaints: Some(complaints),
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -103,14 +128,23 @@ impl Video {
     pub(super) fn read_image(&mut self) -> Result<bool, VideoError> {
         match self.images.read_exact(&mut self.image) {
             Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => self.finish().map(|()| false),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                self.finish().map(|()| false)
+            }
             Err(error) => Err(self.decode_error(error.to_string())),
         }
     }
 
     fn finish(&mut self) -> Result<(), VideoError> {
-        let status = self.ffmpeg.wait().map_err(|error| self.decode_error(error.to_string()))?;
-        let complaint = self.complaints.take().and_then(|thread| thread.join().ok()).unwrap_or_default();
+        let status = self
+            .ffmpeg
+            .wait()
+            .map_err(|error| self.decode_error(error.to_string()))?;
+        let complaint = self
+            .complaints
+            .take()
+            .and_then(|thread| thread.join().ok())
+            .unwrap_or_default();
         if status.success() {
             Ok(())
         } else {
@@ -119,7 +153,10 @@ impl Video {
     }
 
     fn decode_error(&self, complaint: String) -> VideoError {
-        VideoError::Decode { path: self.path.clone(), complaint }
+        VideoError::Decode {
+            path: self.path.clone(),
+            complaint,
+        }
     }
 }
 
@@ -134,23 +171,46 @@ impl Drop for Video {
 /// Width, height and pixel format of the first video stream.
 fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
     let output = Command::new("ffprobe")
-        .args(["-v", "error", "-select_streams", "v:0", "-of", "default=noprint_wrappers=1:nokey=1"])
+        .args([
+            "-v",
+            "error",
+            "-select_streams",
+            "v:0",
+            "-of",
+            "default=noprint_wrappers=1:nokey=1",
+        ])
         .args(["-show_entries", "stream=width,height,pix_fmt"])
         .arg(path)
         .stdin(Stdio::null())
         .output()
-        .map_err(|error| VideoError::Program { program: "ffprobe", error })?;
+        .map_err(|error| VideoError::Program {
+            program: "ffprobe",
+            error,
+        })?;
     let text = String::from_utf8_lossy(&output.stdout);
     let fields: Vec<&str> = text.lines().collect();
-    let size = |index: usize| fields.get(index).and_then(|field| field.parse::<usize>().ok());
+    let size = |index: usize| {
+        fields
+            .get(index)
+            .and_then(|field| field.parse::<usize>().ok())
+    };
     match (size(0), size(1), fields.get(2)) {
-        (Some(width), Some(height), Some(format)) if output.status.success() && width * height > 0 => {
+        (Some(width), Some(height), Some(format))
+            if output.status.success() && width * height > 0 =>
+        {
             Ok((width, height, (*format).to_owned()))
         }
         _ => {
             let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-            let complaint = if complaint.is_empty() { "it holds no video".to_owned() } else { complaint };
-            Err(VideoError::Decode { path: path.to_owned(), complaint })
+            let complaint = if complaint.is_empty() {
+                "it holds no video".to_owned()
+            } else {
+                complaint
+            };
+            Err(VideoError::Decode {
+                path: path.to_owned(),
+                complaint,
+            })
         }
     }
 }

@@ -16,7 +16,10 @@ pub(super) struct Clocks {
 
 impl Clocks {
     pub(super) fn read() -> Self {
-        Clocks { monotonic: now(), time_of_day: read(ClockId::CLOCK_REALTIME) }
+        Clocks {
+            monotonic: now(),
+            time_of_day: read(ClockId::CLOCK_REALTIME),
+        }
     }
 
     /// The monotonic time of something that happened a moment ago.

@@ -61,12 +61,20 @@ impl Receiver {
         };
         let on: c_int = 1;
         let socket = packet_socket(index, libc::ETH_P_ALL as u16, |socket| {
-            set_option(socket, libc::PACKET_VERSION, &(libc::tpacket_versions::TPACKET_V2 as c_int))?;
+            set_option(
+                socket,
+                libc::PACKET_VERSION,
+                &(libc::tpacket_versions::TPACKET_V2 as c_int),
+            )?;
             set_option(socket, libc::PACKET_IGNORE_OUTGOING, &on)?;
             set_option(socket, libc::PACKET_VNET_HDR, &on)?;
             set_option(socket, libc::PACKET_RX_RING, &request)
         })?;
-        Ok(Receiver { ring: Ring::map(&socket)?, socket, next: 0 })
+        Ok(Receiver {
+            ring: Ring::map(&socket)?,
+            socket,
+            next: 0,
+        })
     }
 
     /// Hands every frame that is waiting to `take`, in the order of their arrival, and says how many there were.
@@ -85,7 +93,10 @@ impl Receiver {
 
     /// Frames dropped since the last call because the ring was full.
     pub fn drops(&self) -> io::Result<u32> {
-        let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+        let mut stats = libc::tpacket_stats {
+            tp_packets: 0,
+            tp_drops: 0,
+        };
         let mut length = size_of_val(&stats) as libc::socklen_t;
         // SAFETY: the kernel writes at most `length` bytes at the pointer to a live value.
         let got = unsafe {
@@ -98,7 +109,11 @@ impl Receiver {
                 &mut length,
             )
         };
-        if got == 0 { Ok(stats.tp_drops) } else { Err(io::Error::last_os_error()) }
+        if got == 0 {
+            Ok(stats.tp_drops)
+        } else {
+            Err(io::Error::last_os_error())
+        }
     }
 }
 
@@ -159,7 +174,9 @@ impl Ring {
         if memory == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        Ok(Ring { memory: NonNull::new(memory.cast()).expect("a mapping is not at 0") })
+        Ok(Ring {
+            memory: NonNull::new(memory.cast()).expect("a mapping is not at 0"),
+        })
     }
 
     fn is_filled(&self, slot: usize) -> bool {
@@ -168,7 +185,8 @@ impl Ring {
     }
 
     fn give_back(&self, slot: usize) {
-        self.status(slot).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        self.status(slot)
+            .store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
     /// The frame in a slot that is filled.
@@ -189,7 +207,10 @@ impl Ring {
         // is given back only between two calls of the reader's closure.
         let (offload, bytes) = unsafe {
             let frame = start.add(offset);
-            let offload = frame.sub(OFFLOAD_HEADER).cast::<[u8; OFFLOAD_HEADER]>().read();
+            let offload = frame
+                .sub(OFFLOAD_HEADER)
+                .cast::<[u8; OFFLOAD_HEADER]>()
+                .read();
             (offload, std::slice::from_raw_parts(frame.as_ptr(), length))
         };
         let [flags, segmentation, ..] = offload;
@@ -246,12 +267,17 @@ impl Checksum {
         let [.., start_low, start_high, offset_low, offset_high] = *offload;
         let start = usize::from(u16::from_ne_bytes([start_low, start_high]));
         let offset = usize::from(u16::from_ne_bytes([offset_low, offset_high]));
-        (flags & NEEDS_CHECKSUM != 0).then_some(Checksum { start, field: start + offset })
+        (flags & NEEDS_CHECKSUM != 0).then_some(Checksum {
+            start,
+            field: start + offset,
+        })
     }
 
     /// The field holds the sum of the pseudo-header already (RFC 1071; virtio 1.2, section 5.1.6.2).
     fn complete(self, frame: &mut [u8]) {
-        let Some(covered) = frame.get(self.start..) else { return };
+        let Some(covered) = frame.get(self.start..) else {
+            return;
+        };
         let words = covered
             .chunks(2)
             .map(|word| u32::from(word[0]) << 8 | word.get(1).map_or(0, |low| u32::from(*low)));
@@ -277,7 +303,9 @@ mod tests {
     #[test]
     fn a_checksum_left_to_the_device_is_completed() {
         // The example of RFC 1071, section 3, in place of a packet whose checksum is its last two bytes.
-        let mut frame = vec![0xee, 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7, 0x00, 0x00];
+        let mut frame = vec![
+            0xee, 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7, 0x00, 0x00,
+        ];
         Checksum { start: 1, field: 9 }.complete(&mut frame);
         assert_eq!(frame[9..], [0x22, 0x0d]);
     }
@@ -287,7 +315,13 @@ mod tests {
         let mut offload = [0; OFFLOAD_HEADER];
         offload[6..8].copy_from_slice(&34u16.to_ne_bytes());
         offload[8..10].copy_from_slice(&16u16.to_ne_bytes());
-        assert_eq!(Checksum::parse(1, &offload), Some(Checksum { start: 34, field: 50 }));
+        assert_eq!(
+            Checksum::parse(1, &offload),
+            Some(Checksum {
+                start: 34,
+                field: 50
+            })
+        );
         assert_eq!(Checksum::parse(0, &offload), None);
     }
 }

@@ -18,7 +18,9 @@ impl Sender {
         const RECEIVE_NOTHING: u16 = 0;
         let on: c_int = 1;
         let bypass = |socket: &OwnedFd| set_option(socket, libc::PACKET_QDISC_BYPASS, &on);
-        Ok(Sender { socket: packet_socket(index, RECEIVE_NOTHING, bypass)? })
+        Ok(Sender {
+            socket: packet_socket(index, RECEIVE_NOTHING, bypass)?,
+        })
     }
 
     /// Sends frames in order. It waits while the socket's send buffer is full of frames that the device's other end has
@@ -45,15 +47,25 @@ impl Sender {
     /// How many of at most `BATCH` frames were sent; the error of the first when none was.
     fn send_batch(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
         // SAFETY: all bytes zero are valid `iovec` and `mmsghdr` values.
-        let (mut pieces, mut messages): ([iovec; Self::BATCH], [mmsghdr; Self::BATCH]) = unsafe { zeroed() };
+        let (mut pieces, mut messages): ([iovec; Self::BATCH], [mmsghdr; Self::BATCH]) =
+            unsafe { zeroed() };
         for ((frame, piece), message) in frames.iter().zip(&mut pieces).zip(&mut messages) {
-            *piece = iovec { iov_base: frame.as_ptr().cast_mut().cast(), iov_len: frame.len() };
+            *piece = iovec {
+                iov_base: frame.as_ptr().cast_mut().cast(),
+                iov_len: frame.len(),
+            };
             message.msg_hdr.msg_iov = piece;
             message.msg_hdr.msg_iovlen = 1;
         }
         // SAFETY: as many messages as frames were filled, and each points to a live frame that the kernel only reads.
-        let sent =
-            unsafe { libc::sendmmsg(self.socket.as_raw_fd(), messages.as_mut_ptr(), frames.len() as u32, 0) };
+        let sent = unsafe {
+            libc::sendmmsg(
+                self.socket.as_raw_fd(),
+                messages.as_mut_ptr(),
+                frames.len() as u32,
+                0,
+            )
+        };
         usize::try_from(sent).map_err(|_| io::Error::last_os_error())
     }
 }

@@ -15,21 +15,31 @@ pub fn rise_to_realtime() -> io::Result<()> {
     const CALLING_THREAD: libc::pid_t = 0;
 
     nix::sys::prctl::set_timerslack(1)?;
-    let parameters = libc::sched_param { sched_priority: PRIORITY };
+    let parameters = libc::sched_param {
+        sched_priority: PRIORITY,
+    };
     // SAFETY: the pointer is that of a live `sched_param`, which the kernel only reads.
     let set = unsafe { libc::sched_setscheduler(CALLING_THREAD, libc::SCHED_FIFO, &parameters) };
-    if set == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if set == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 /// The processor time that the calling thread has used.
 pub fn cpu_time() -> Duration {
-    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("the clock exists").into()
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
+        .expect("the clock exists")
+        .into()
 }
 
 /// Waits until one of `sources` is readable or closed by its other end, or for `timeout`, or for ever without one.
 pub fn wait(sources: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
-    let mut polled: Vec<PollFd<'_>> =
-        sources.iter().map(|source| PollFd::new(*source, PollFlags::POLLIN)).collect();
+    let mut polled: Vec<PollFd<'_>> = sources
+        .iter()
+        .map(|source| PollFd::new(*source, PollFlags::POLLIN))
+        .collect();
     match ppoll(&mut polled, timeout.map(TimeSpec::from), None) {
         Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
         Err(error) => Err(error.into()),

@@ -21,8 +21,18 @@ struct Instruction {
 
 /// `return XDP_PASS;`
 const PASS: [Instruction; 2] = [
-    Instruction { opcode: 0xb7, registers: 0, offset: 0, immediate: XDP_PASS },
-    Instruction { opcode: 0x95, registers: 0, offset: 0, immediate: 0 },
+    Instruction {
+        opcode: 0xb7,
+        registers: 0,
+        offset: 0,
+        immediate: XDP_PASS,
+    },
+    Instruction {
+        opcode: 0x95,
+        registers: 0,
+        offset: 0,
+        immediate: 0,
+    },
 ];
 
 /// The part of `union bpf_attr` that loading a program needs.

@@ -6,7 +6,10 @@
 pub(super) fn sum(bytes: &[u8]) -> u64 {
     // Of four bytes at a time, because 2^16 = 1 in this arithmetic; compilers make vectors of it.
     let (words, rest) = bytes.as_chunks::<4>();
-    let words: u64 = words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum();
+    let words: u64 = words
+        .iter()
+        .map(|word| u64::from(u32::from_ne_bytes(*word)))
+        .sum();
     let mut last = [0; 4];
     last[..rest.len()].copy_from_slice(rest);
     words + u64::from(u32::from_ne_bytes(last))
@@ -37,11 +40,17 @@ mod tests {
 
     #[test]
     fn it_agrees_with_the_plain_one() {
-        let bytes: Vec<u8> = (0..1500u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let bytes: Vec<u8> = (0..1500u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
+            .collect();
         for length in (0..64).chain([1399, 1400, 1500]) {
             for start in 0..length.min(4) {
                 let bytes = &bytes[start..length];
-                assert_eq!(finish(sum(bytes)), ip::checksum(bytes).to_be_bytes(), "{start}..{length}");
+                assert_eq!(
+                    finish(sum(bytes)),
+                    ip::checksum(bytes).to_be_bytes(),
+                    "{start}..{length}"
+                );
             }
         }
         assert_eq!(finish(sum_of(0x1234)), (!0x1234u16).to_be_bytes());

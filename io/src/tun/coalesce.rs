@@ -54,12 +54,24 @@ impl Shape {
     fn of(packet: &[u8]) -> Option<Shape> {
         let (is_ipv4, transport, protocol, length) = match packet.first()? >> 4 {
             // No options, no fragments.
-            4 if packet.len() >= 20 && packet[0] == 0x45 && packet[6] & 0x3f == 0 && packet[7] == 0 => {
-                (true, 20, packet[9], usize::from(u16::from_be_bytes([packet[2], packet[3]])))
+            4 if packet.len() >= 20
+                && packet[0] == 0x45
+                && packet[6] & 0x3f == 0
+                && packet[7] == 0 =>
+            {
+                (
+                    true,
+                    20,
+                    packet[9],
+                    usize::from(u16::from_be_bytes([packet[2], packet[3]])),
+                )
             }
-            6 if packet.len() >= 40 => {
-                (false, 40, packet[6], 40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])))
-            }
+            6 if packet.len() >= 40 => (
+                false,
+                40,
+                packet[6],
+                40 + usize::from(u16::from_be_bytes([packet[4], packet[5]])),
+            ),
             _ => return None,
         };
         let headers = transport
@@ -67,7 +79,9 @@ impl Shape {
                 TCP => {
                     let segment = packet[transport..].first_chunk::<20>()?;
                     let only_data = segment[13] & !TCP_PSH == TCP_ACK;
-                    only_data.then_some(usize::from(segment[12] >> 4) * 4).filter(|length| *length >= 20)?
+                    only_data
+                        .then_some(usize::from(segment[12] >> 4) * 4)
+                        .filter(|length| *length >= 20)?
                 }
                 UDP => {
                     let header = packet[transport..].first_chunk::<8>()?;
@@ -78,7 +92,12 @@ impl Shape {
                 _ => return None,
             };
         let whole = length == packet.len() && headers < packet.len();
-        whole.then_some(Shape { is_ipv4, protocol, transport, headers })
+        whole.then_some(Shape {
+            is_ipv4,
+            protocol,
+            transport,
+            headers,
+        })
     }
 
     fn payload(self, packet: &[u8]) -> usize {
@@ -105,7 +124,11 @@ impl Shape {
     fn same_headers(self, one: &[u8], other: &[u8]) -> bool {
         let same = |range: std::ops::Range<usize>| one[range.clone()] == other[range];
         // ToS, fragment flags, time to live; or traffic class, flow label, hop limit.
-        let network = if self.is_ipv4 { same(1..2) && same(6..9) } else { same(0..4) && same(7..8) };
+        let network = if self.is_ipv4 {
+            same(1..2) && same(6..9)
+        } else {
+            same(0..4) && same(7..8)
+        };
         let at = self.transport;
         // Acknowledgement, data offset, window, options.
         let transport = self.protocol == UDP || (same(at + 8..at + 13) && same(at + 14..at + 16));
@@ -113,14 +136,19 @@ impl Shape {
     }
 
     fn pseudo_header(self, packet: &[u8]) -> u64 {
-        let addresses = if self.is_ipv4 { &packet[12..20] } else { &packet[8..40] };
+        let addresses = if self.is_ipv4 {
+            &packet[12..20]
+        } else {
+            &packet[8..40]
+        };
         sum(addresses) + sum_of(self.protocol.into())
     }
 
     fn checksum_is_right(self, packet: &[u8]) -> bool {
         let segment = &packet[self.transport..];
         let sum = self.pseudo_header(packet) + sum_of(segment.len() as u16) + sum(segment);
-        finish(sum) == [0; 2] && (!self.is_ipv4 || finish(super::checksum::sum(&packet[..20])) == [0; 2])
+        finish(sum) == [0; 2]
+            && (!self.is_ipv4 || finish(super::checksum::sum(&packet[..20])) == [0; 2])
     }
 }
 
@@ -138,11 +166,18 @@ pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group>
                     .filter_map(|group| group.joinable.as_mut())
                     .for_each(|joinable| joinable.ended = true);
             }
-            groups.push(Group { first: index, rest: Vec::new(), joinable: None });
+            groups.push(Group {
+                first: index,
+                rest: Vec::new(),
+                joinable: None,
+            });
             continue;
         };
         let latest = groups.iter_mut().rev().find(|group| {
-            let same_shape = group.joinable.as_ref().is_some_and(|joinable| joinable.shape == shape);
+            let same_shape = group
+                .joinable
+                .as_ref()
+                .is_some_and(|joinable| joinable.shape == shape);
             same_shape && shape.same_flow(packets[group.first].as_ref(), packet)
         });
         if let Some(group) = latest
@@ -155,18 +190,27 @@ pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group>
             shape,
             payload: shape.payload(packet),
             bytes: packet.len(),
-            next_sequence: shape.sequence(packet).wrapping_add(shape.payload(packet) as u32),
+            next_sequence: shape
+                .sequence(packet)
+                .wrapping_add(shape.payload(packet) as u32),
             ended: shape.pushes(packet),
             first_verified: false,
         };
-        groups.push(Group { first: index, rest: Vec::new(), joinable: Some(joinable) });
+        groups.push(Group {
+            first: index,
+            rest: Vec::new(),
+            joinable: Some(joinable),
+        });
     }
     groups
 }
 
 fn is_udp(packet: &[u8]) -> bool {
-    let protocol =
-        if packet.first().is_some_and(|first| first >> 4 == 4) { packet.get(9) } else { packet.get(6) };
+    let protocol = if packet.first().is_some_and(|first| first >> 4 == 4) {
+        packet.get(9)
+    } else {
+        packet.get(6)
+    };
     protocol == Some(&UDP)
 }
 
@@ -178,7 +222,9 @@ impl Group {
 
     /// Makes room for `packet` after the others, if it fits.
     fn takes(&mut self, first: &[u8], packet: &[u8]) -> bool {
-        let Some(joinable) = &mut self.joinable else { return false };
+        let Some(joinable) = &mut self.joinable else {
+            return false;
+        };
         let shape = joinable.shape;
         let payload = shape.payload(packet);
         let fits = !joinable.ended
@@ -206,10 +252,19 @@ impl Group {
     pub(super) fn headers<P: AsRef<[u8]>>(&self, packets: &[P]) -> Option<(Offload, Vec<u8>)> {
         let joinable = self.joinable.as_ref()?;
         let last = packets[*self.rest.last()?].as_ref();
-        let Shape { is_ipv4, protocol, transport, headers } = joinable.shape;
+        let Shape {
+            is_ipv4,
+            protocol,
+            transport,
+            headers,
+        } = joinable.shape;
         let first = packets[self.first].as_ref();
         let mut bytes = first[..headers].to_vec();
-        let length = |bytes: usize| u16::try_from(bytes).expect("a train is limited").to_be_bytes();
+        let length = |bytes: usize| {
+            u16::try_from(bytes)
+                .expect("a train is limited")
+                .to_be_bytes()
+        };
         if is_ipv4 {
             bytes[2..4].copy_from_slice(&length(joinable.bytes));
             bytes[10..12].fill(0);
@@ -231,7 +286,17 @@ impl Group {
         };
         let pseudo_header = fold(joinable.shape.pseudo_header(first) + sum_of(segment as u16));
         bytes[transport + checksum_at..transport + checksum_at + 2].copy_from_slice(&pseudo_header);
-        let train = Train { kind, headers, payload: joinable.payload };
-        Some((Offload { train: Some(train), checksum: Some((transport, checksum_at)) }, bytes))
+        let train = Train {
+            kind,
+            headers,
+            payload: joinable.payload,
+        };
+        Some((
+            Offload {
+                train: Some(train),
+                checksum: Some((transport, checksum_at)),
+            },
+            bytes,
+        ))
     }
 }

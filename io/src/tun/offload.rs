@@ -41,7 +41,13 @@ impl Offload {
     pub(super) fn parse(bytes: [u8; Offload::LEN]) -> Option<Offload> {
         let [flags, kind, h0, h1, p0, p1, s0, s1, o0, o1] = bytes;
         let number = |bytes| usize::from(u16::from_ne_bytes(bytes));
-        let train = |kind| Some(Train { kind, headers: number([h0, h1]), payload: number([p0, p1]) });
+        let train = |kind| {
+            Some(Train {
+                kind,
+                headers: number([h0, h1]),
+                payload: number([p0, p1]),
+            })
+        };
         let train = match kind & !ECN {
             0 => None,
             TCP4 => train(Kind::Tcp4),
@@ -55,7 +61,11 @@ impl Offload {
 
     /// Everything in it fits 16 bits, being within a packet.
     pub(super) fn emit(&self) -> [u8; Offload::LEN] {
-        let bytes = |number: usize| u16::try_from(number).expect("an offset within a packet").to_ne_bytes();
+        let bytes = |number: usize| {
+            u16::try_from(number)
+                .expect("an offset within a packet")
+                .to_ne_bytes()
+        };
         let (kind, [h0, h1], [p0, p1]) = match self.train {
             None => (0, [0; 2], [0; 2]),
             Some(train) => {
@@ -81,7 +91,13 @@ mod tests {
 
     #[test]
     fn what_is_emitted_is_parsed() {
-        let train = |kind| Some(Train { kind, headers: 52, payload: 1388 });
+        let train = |kind| {
+            Some(Train {
+                kind,
+                headers: 52,
+                payload: 1388,
+            })
+        };
         for train in [None, train(Kind::Tcp4), train(Kind::Tcp6), train(Kind::Udp)] {
             for checksum in [None, Some((20, 16))] {
                 let offload = Offload { train, checksum };

@@ -12,7 +12,11 @@ const TCP_FIN_PSH: u8 = 0x09;
 const TCP_CWR: u8 = 0x80;
 
 /// Appends the packets that `packet` stands for to `packets`, with their checksums.
-pub(super) fn split(offload: Offload, packet: &[u8], packets: &mut Vec<Vec<u8>>) -> Result<(), Malformed> {
+pub(super) fn split(
+    offload: Offload,
+    packet: &[u8],
+    packets: &mut Vec<Vec<u8>>,
+) -> Result<(), Malformed> {
     let Some(train) = offload.train else {
         let mut packet = packet.to_vec();
         if let Some((start, offset)) = offload.checksum {
@@ -29,7 +33,11 @@ pub(super) fn split(offload: Offload, packet: &[u8], packets: &mut Vec<Vec<u8>>)
     }
     let mut pieces = payload.chunks(train.payload).enumerate().peekable();
     while let Some((index, piece)) = pieces.next() {
-        let place = Place { index, offset: index * train.payload, last: pieces.peek().is_none() };
+        let place = Place {
+            index,
+            offset: index * train.payload,
+            last: pieces.peek().is_none(),
+        };
         let mut packet = Vec::with_capacity(headers.len() + piece.len());
         packet.extend_from_slice(headers);
         packet.extend_from_slice(piece);
@@ -43,13 +51,20 @@ pub(super) fn split(offload: Offload, packet: &[u8], packets: &mut Vec<Vec<u8>>)
 fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malformed> {
     let segment = packet.get_mut(start..).ok_or(Malformed)?;
     let checksum = never_zero(finish(sum(segment)));
-    segment.get_mut(offset..offset + 2).ok_or(Malformed)?.copy_from_slice(&checksum);
+    segment
+        .get_mut(offset..offset + 2)
+        .ok_or(Malformed)?
+        .copy_from_slice(&checksum);
     Ok(())
 }
 
 /// Zero would mean that UDP has no checksum; to TCP the two zeros of this arithmetic are the same.
 fn never_zero(checksum: [u8; 2]) -> [u8; 2] {
-    if checksum == [0; 2] { [0xff; 2] } else { checksum }
+    if checksum == [0; 2] {
+        [0xff; 2]
+    } else {
+        checksum
+    }
 }
 
 /// What all packets of a train share.
@@ -141,7 +156,9 @@ impl Template {
             }
         };
         segment[checksum_at..checksum_at + 2].fill(0);
-        let checksum = never_zero(finish(self.pseudo_header + sum_of(segment_length) + sum(segment)));
+        let checksum = never_zero(finish(
+            self.pseudo_header + sum_of(segment_length) + sum(segment),
+        ));
         segment[checksum_at..checksum_at + 2].copy_from_slice(&checksum);
         Ok(())
     }

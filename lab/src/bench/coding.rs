@@ -45,12 +45,18 @@ fn encoding(range: &[&[u8]], summary: &mut Summary) {
         }
     }
     for ((kernel, coded), products) in kernels.iter().zip(coded).zip(products) {
-        let limit = ENCODE_LIMITS_NS.iter().find(|(name, _)| *name == kernel.name());
+        let limit = ENCODE_LIMITS_NS
+            .iter()
+            .find(|(name, _)| *name == kernel.name());
         let limit = limit.map(|(_, limit)| ("ns_per_packet", *limit));
-        let mut case = case(&format!("coding/encode-{}", kernel.name()), limit.as_slice());
+        let mut case = case(
+            &format!("coding/encode-{}", kernel.name()),
+            limit.as_slice(),
+        );
         case.params.insert("range_packets".into(), RANGE.into());
         case.metrics.set("ns_per_packet", median(coded));
-        case.metrics.set("multiply_add_ns_per_packet", median(products));
+        case.metrics
+            .set("multiply_add_ns_per_packet", median(products));
         summary.cases.push(case);
     }
 }
@@ -70,7 +76,9 @@ fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
     for _ in 0..ROUNDS {
         figures.push(per_packet(PACKETS / u32::from(RANGE), || {
             for (seed, symbol) in &coded {
-                decoder.handle_coded(start, range.len(), *seed, symbol).expect("an honest symbol");
+                decoder
+                    .handle_coded(start, range.len(), *seed, symbol)
+                    .expect("an honest symbol");
             }
             while let Some(packet) = decoder.poll_packet() {
                 black_box(packet);
@@ -79,10 +87,14 @@ fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
         }));
     }
     let determined = decoder.counts().determined;
-    ensure!(determined == start, "{determined} of {start} lost packets came back");
+    ensure!(
+        determined == start,
+        "{determined} of {start} lost packets came back"
+    );
     let mut case = case("coding/decode", &[]);
     case.params.insert("range_packets".into(), RANGE.into());
-    case.metrics.set("ns_per_packet", median(figures) / f64::from(RANGE));
+    case.metrics
+        .set("ns_per_packet", median(figures) / f64::from(RANGE));
     summary.cases.push(case);
     Ok(())
 }
@@ -93,7 +105,9 @@ fn originals(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
     let mut next = 0;
     let figures = (0..ROUNDS).map(|_| {
         per_packet(PACKETS, || {
-            decoder.handle_original(next, black_box(range[0])).expect("a new packet");
+            decoder
+                .handle_original(next, black_box(range[0]))
+                .expect("a new packet");
             next += 1;
         })
     });

@@ -4,7 +4,9 @@ use anyhow::{Result, ensure};
 use hawser_bpf::bench::{Accepting, DedupBench};
 use hawser_bpf::{Receiver, ReceiverOptions, Verdict};
 use hawser_units::{FlowId, PathId, PathSet};
-use hawser_wire::{Addresses, Cover, DEFAULT_PORT, Encapsulation, Key, KeySlot, SealKey, SealRing, Shim};
+use hawser_wire::{
+    Addresses, Cover, DEFAULT_PORT, Encapsulation, Key, KeySlot, SealKey, SealRing, Shim,
+};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
@@ -23,13 +25,22 @@ struct Form {
     accept_limit_ns: Option<f64>,
 }
 
-const PLAIN: Form =
-    Form { name: "", is_ipv6: false, tagged: None, duplicate_limit_ns: None, accept_limit_ns: None };
+const PLAIN: Form = Form {
+    name: "",
+    is_ipv6: false,
+    tagged: None,
+    duplicate_limit_ns: None,
+    accept_limit_ns: None,
+};
 const TAGGED: Option<Cover> = Some(Cover::Headers);
 const WHOLE: Option<Cover> = Some(Cover::Whole);
 
 const FORMS: [Form; 5] = [
-    Form { duplicate_limit_ns: Some(90.0), accept_limit_ns: Some(160.0), ..PLAIN },
+    Form {
+        duplicate_limit_ns: Some(90.0),
+        accept_limit_ns: Some(160.0),
+        ..PLAIN
+    },
     Form {
         name: "-tagged",
         tagged: TAGGED,
@@ -37,9 +48,22 @@ const FORMS: [Form; 5] = [
         accept_limit_ns: Some(220.0),
         ..PLAIN
     },
-    Form { name: "-whole", tagged: WHOLE, ..PLAIN },
-    Form { name: "-v6", is_ipv6: true, ..PLAIN },
-    Form { name: "-v6-tagged", is_ipv6: true, tagged: TAGGED, ..PLAIN },
+    Form {
+        name: "-whole",
+        tagged: WHOLE,
+        ..PLAIN
+    },
+    Form {
+        name: "-v6",
+        is_ipv6: true,
+        ..PLAIN
+    },
+    Form {
+        name: "-v6-tagged",
+        is_ipv6: true,
+        tagged: TAGGED,
+        ..PLAIN
+    },
 ];
 
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
@@ -49,17 +73,25 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
     for form in FORMS {
         let name = format!("dedup/duplicate{}", form.name);
         let duplicate = bench.median(|bench| bench.duplicate(form, true))?;
-        summary.cases.push(timed(&name, form.duplicate_limit_ns, duplicate));
+        summary
+            .cases
+            .push(timed(&name, form.duplicate_limit_ns, duplicate));
     }
     let unread = bench.median(|bench| bench.duplicate(FORMS[0], false))?;
-    summary.cases.push(timed("dedup/duplicate-records-full", None, unread));
+    summary
+        .cases
+        .push(timed("dedup/duplicate-records-full", None, unread));
     for form in FORMS {
         let mut restore = Vec::new();
         let accept = bench.median(|bench| {
             restore.push(nanoseconds(bench.restore(form)?));
             bench.accept(form)
         })?;
-        let mut case = timed(&format!("dedup/accept{}", form.name), form.accept_limit_ns, accept);
+        let mut case = timed(
+            &format!("dedup/accept{}", form.name),
+            form.accept_limit_ns,
+            accept,
+        );
         // Part of the figure above: packets are made in the kernel, as accepting one takes its headers away.
         case.metrics.set("restore_ns_per_packet", median(restore));
         summary.cases.push(case);
@@ -121,9 +153,15 @@ impl Bench {
         let run = self.programs.receiver().run(&frame, PACKETS)?;
         if read {
             self.drain();
-            let duplicates =
-                self.records.iter().filter(|record| record.verdict == Verdict::Duplicate).count();
-            ensure!(duplicates == PACKETS as usize, "{duplicates} duplicates of {PACKETS} were recorded");
+            let duplicates = self
+                .records
+                .iter()
+                .filter(|record| record.verdict == Verdict::Duplicate)
+                .count();
+            ensure!(
+                duplicates == PACKETS as usize,
+                "{duplicates} duplicates of {PACKETS} were recorded"
+            );
         }
         Ok(run.duration)
     }
@@ -134,8 +172,15 @@ impl Bench {
         self.programs.prepare(&frame(shims[0]), &shims);
         let duration = self.programs.accept(Accepting::Accept)?;
         self.drain();
-        let accepted = self.records.iter().filter(|record| record.verdict.accepts()).count();
-        ensure!(accepted == shims.len(), "{accepted} packets of {PACKETS} were accepted");
+        let accepted = self
+            .records
+            .iter()
+            .filter(|record| record.verdict.accepts())
+            .count();
+        ensure!(
+            accepted == shims.len(),
+            "{accepted} packets of {PACKETS} were accepted"
+        );
         Ok(duration)
     }
 
@@ -148,7 +193,10 @@ impl Bench {
     /// Shims of packets that were not seen yet.
     fn shims(&mut self, form: Form, count: usize) -> Result<Vec<Shim>> {
         let key = form.tagged.map(|_| self.key.clone());
-        let ring = SealRing { slots: [key, None], ..SealRing::default() };
+        let ring = SealRing {
+            slots: [key, None],
+            ..SealRing::default()
+        };
         self.programs.receiver().set_flow(self.flow, Some(&ring))?;
         let path = PathId::try_from(u8::from(form.is_ipv6))?;
         let first = self.next_sequence;
@@ -179,7 +227,9 @@ impl Bench {
 /// A replica of the packet, on its way to the receiver: path 0 is over IPv4, path 1 over IPv6.
 fn frame(shim: Shim) -> Vec<u8> {
     let inner = &transit_frame()[14..];
-    towards_here(shim.path).frame(&shim, inner).expect("the packet fits")
+    towards_here(shim.path)
+        .frame(&shim, inner)
+        .expect("the packet fits")
 }
 
 fn towards_here(path: PathId) -> Encapsulation {
@@ -194,5 +244,10 @@ fn towards_here(path: PathId) -> Encapsulation {
         },
     };
     let (destination_mac, source_mac) = ([2, 0, 0, 0, 0, 2], [2, 0, 0, 0, 0, 1]);
-    Encapsulation { destination_mac, source_mac, addresses, port: DEFAULT_PORT }
+    Encapsulation {
+        destination_mac,
+        source_mac,
+        addresses,
+        port: DEFAULT_PORT,
+    }
 }

@@ -22,12 +22,22 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
 
 fn signals(summary: &mut Summary) -> Result<()> {
     let paths = PathSet::EMPTY;
-    let options =
-        SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0, paths, transit: false, local: false };
+    let options = SenderOptions {
+        port: DEFAULT_PORT,
+        clock_offset_micros: 0,
+        paths,
+        transit: false,
+        local: false,
+    };
     let mut sender = Sender::load(&options)?;
     let key = Key::from_bytes([0x5a; 16]);
     let addresses = vec![HERE.into()];
-    sender.enable_signals(&SignalOptions { interfaces: Vec::new(), addresses, port: SIGNAL_PORT, key })?;
+    sender.enable_signals(&SignalOptions {
+        interfaces: Vec::new(),
+        addresses,
+        port: SIGNAL_PORT,
+        key,
+    })?;
     let signal = Signal {
         flow: FlowId::try_from(7)?,
         epoch: 1,
@@ -42,7 +52,9 @@ fn signals(summary: &mut Summary) -> Result<()> {
         ("signal/malformed", frame(SIGNAL_PORT, &payload[1..])),
         ("signal/unrelated", transit_frame()),
     ] {
-        summary.cases.push(timed(name, || Ok(sender.run_signal(&frame, PACKETS)?.duration))?);
+        summary.cases.push(timed(name, || {
+            Ok(sender.run_signal(&frame, PACKETS)?.duration)
+        })?);
     }
     Ok(())
 }
@@ -50,17 +62,31 @@ fn signals(summary: &mut Summary) -> Result<()> {
 fn watch(summary: &mut Summary) -> Result<()> {
     let flow = FlowId::try_from(7)?;
     let mut watcher = Watcher::load()?;
-    watcher.select("198.51.100.0/24".parse()?, &[Rule { flow, protocol: None, ports: None }])?;
+    watcher.select(
+        "198.51.100.0/24".parse()?,
+        &[Rule {
+            flow,
+            protocol: None,
+            ports: None,
+        }],
+    )?;
     watcher.set_flow(flow, Some(20..=200))?;
     let request = frame(2000, &[0; 60]);
-    for (name, frame) in [("watch/request", request), ("watch/unrelated", transit_frame())] {
+    for (name, frame) in [
+        ("watch/request", request),
+        ("watch/unrelated", transit_frame()),
+    ] {
         let case = timed(name, || {
             let before = watcher.stats(flow)?;
             let run = watcher.run(&frame, PACKETS)?;
             let mut requests = Vec::new();
             watcher.drain(&mut requests);
             let counted = watcher.stats(flow)?.requests - before.requests;
-            ensure!(requests.len() as u64 == counted, "{} of {counted} requests were told", requests.len());
+            ensure!(
+                requests.len() as u64 == counted,
+                "{} of {counted} requests were told",
+                requests.len()
+            );
             Ok(run.duration)
         })?;
         summary.cases.push(case);
@@ -71,7 +97,8 @@ fn watch(summary: &mut Summary) -> Result<()> {
 fn timed(name: &str, mut measure: impl FnMut() -> Result<Duration>) -> Result<Case> {
     let figures = (0..ROUNDS).map(|_| Ok(nanoseconds(measure()?)));
     let mut case = case(name, &[]);
-    case.metrics.set("ns_per_packet", median(figures.collect::<Result<_>>()?));
+    case.metrics
+        .set("ns_per_packet", median(figures.collect::<Result<_>>()?));
     Ok(case)
 }
 
@@ -79,5 +106,9 @@ fn timed(name: &str, mut measure: impl FnMut() -> Result<Duration>) -> Result<Ca
 fn frame(port: u16, payload: &[u8]) -> Vec<u8> {
     let source = SocketAddr::from(([198, 51, 100, 2], 50_000));
     let packet = ip::udp_packet(source, (HERE, port).into(), 1, payload);
-    [&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00], &packet[..]].concat()
+    [
+        &[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x08, 0x00],
+        &packet[..],
+    ]
+    .concat()
 }

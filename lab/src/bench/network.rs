@@ -16,9 +16,15 @@ pub(super) struct Network {
 impl Network {
     pub(super) fn create(pairs: usize) -> Result<Self> {
         let namespace = Namespace::create(format!("hawser-bench-{}", std::process::id()))?;
-        let mut network = Network { namespace, out: Vec::new(), ends: Vec::new(), local: 0 };
-        let mut batch =
-            String::from("link add local type veth peer name nowhere\nlink set local addrgenmode none up\n");
+        let mut network = Network {
+            namespace,
+            out: Vec::new(),
+            ends: Vec::new(),
+            local: 0,
+        };
+        let mut batch = String::from(
+            "link add local type veth peer name nowhere\nlink set local addrgenmode none up\n",
+        );
         for pair in 0..pairs {
             batch += &format!("link add out{pair} type veth peer name in{pair}\n");
             for device in ["out", "in"] {
@@ -28,10 +34,15 @@ impl Network {
         }
         network.namespace.ip(&batch)?;
         let index = |device: &str, pair: usize| if_nametoindex(format!("{device}{pair}").as_str());
-        let all = |device: &str| (0..pairs).map(|pair| index(device, pair)).collect::<Result<_, _>>();
+        let all = |device: &str| {
+            (0..pairs)
+                .map(|pair| index(device, pair))
+                .collect::<Result<_, _>>()
+        };
         let local = || if_nametoindex("local");
-        (network.out, network.ends, network.local) =
-            network.namespace.run(|| anyhow::Ok((all("out")?, all("in")?, local()?)))??;
+        (network.out, network.ends, network.local) = network
+            .namespace
+            .run(|| anyhow::Ok((all("out")?, all("in")?, local()?)))??;
         Ok(network)
     }
 

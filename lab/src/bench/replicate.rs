@@ -29,7 +29,13 @@ struct Form {
     transparent: bool,
 }
 
-const PLAIN: Form = Form { name: "", copies: 3, is_ipv6: false, tagged: None, transparent: false };
+const PLAIN: Form = Form {
+    name: "",
+    copies: 3,
+    is_ipv6: false,
+    tagged: None,
+    transparent: false,
+};
 const TAGGED: Option<Cover> = Some(Cover::Headers);
 const WHOLE: Option<Cover> = Some(Cover::Whole);
 
@@ -37,18 +43,43 @@ const TRANSIT: [Form; 8] = [
     PLAIN,
     Form { copies: 1, ..PLAIN },
     Form { copies: 5, ..PLAIN },
-    Form { name: "-tagged", tagged: TAGGED, ..PLAIN },
-    Form { name: "-whole", tagged: WHOLE, ..PLAIN },
-    Form { name: "-v6", is_ipv6: true, ..PLAIN },
-    Form { name: "-v6-tagged", is_ipv6: true, tagged: TAGGED, ..PLAIN },
-    Form { name: "-transparent", transparent: true, ..PLAIN },
+    Form {
+        name: "-tagged",
+        tagged: TAGGED,
+        ..PLAIN
+    },
+    Form {
+        name: "-whole",
+        tagged: WHOLE,
+        ..PLAIN
+    },
+    Form {
+        name: "-v6",
+        is_ipv6: true,
+        ..PLAIN
+    },
+    Form {
+        name: "-v6-tagged",
+        is_ipv6: true,
+        tagged: TAGGED,
+        ..PLAIN
+    },
+    Form {
+        name: "-transparent",
+        transparent: true,
+        ..PLAIN
+    },
 ];
 
 const LOCAL: [Form; 4] = [
     PLAIN,
     Form { copies: 1, ..PLAIN },
     Form { copies: 5, ..PLAIN },
-    Form { name: "-tagged", tagged: TAGGED, ..PLAIN },
+    Form {
+        name: "-tagged",
+        tagged: TAGGED,
+        ..PLAIN
+    },
 ];
 
 pub(super) fn run(network: &Network, summary: &mut Summary) -> Result<()> {
@@ -75,12 +106,17 @@ fn transit(network: &Network, form: Form) -> Result<Case> {
         bare.push(nanoseconds(bench.broadcast(&frame, PACKETS)?));
         let after = bench.arrived()?;
         let arrived = [between - before, after - between];
-        ensure!(arrived == [delivered; 2], "of {delivered} copies arrived: ours and bare {arrived:?}");
+        ensure!(
+            arrived == [delivered; 2],
+            "of {delivered} copies arrived: ours and bare {arrived:?}"
+        );
     }
     let mut case = form.case("xdp", ("ratio_to_bare_broadcast", XDP_RATIO_LIMIT));
-    case.metrics.set("ratio_to_bare_broadcast", median_ratio(&ours, &bare));
+    case.metrics
+        .set("ratio_to_bare_broadcast", median_ratio(&ours, &bare));
     case.metrics.set("ns_per_packet", median(ours));
-    case.metrics.set("bare_broadcast_ns_per_packet", median(bare));
+    case.metrics
+        .set("bare_broadcast_ns_per_packet", median(bare));
     Ok(case)
 }
 
@@ -89,14 +125,28 @@ fn local(network: &Network, form: Form) -> Result<Case> {
     let devices = &network.out[..form.copies];
     let mut transit = TransitBench::load(sender(network, form)?, devices, &network.ends)?;
     let bench = LocalBench::load(transit.sender(), network.local, devices)?;
-    let turns = [Egress::Replicate, Egress::Clones, Egress::ClonesAndRedirect, Egress::Discard];
+    let turns = [
+        Egress::Replicate,
+        Egress::Clones,
+        Egress::ClonesAndRedirect,
+        Egress::Discard,
+    ];
     let mut figures = turns.map(|_| Vec::new());
     for _ in 0..ROUNDS {
         for (egress, figures) in turns.into_iter().zip(&mut figures) {
             let before = transit.arrived()?;
-            figures.push(nanoseconds(bench.run(transit.sender(), egress, &frame, PACKETS)?));
+            figures.push(nanoseconds(bench.run(
+                transit.sender(),
+                egress,
+                &frame,
+                PACKETS,
+            )?));
             let arrived = transit.arrived()? - before;
-            let copies = if egress == Egress::Discard { 0 } else { form.copies as u64 };
+            let copies = if egress == Egress::Discard {
+                0
+            } else {
+                form.copies as u64
+            };
             ensure!(
                 arrived == copies * u64::from(PACKETS),
                 "{egress:?}: {arrived} copies of {PACKETS} arrived"
@@ -104,15 +154,30 @@ fn local(network: &Network, form: Form) -> Result<Case> {
         }
     }
     let [ours, clones, redirect, send] = figures;
-    let net =
-        |figures: &[f64]| -> Vec<f64> { figures.iter().zip(&send).map(|(all, send)| all - send).collect() };
+    let net = |figures: &[f64]| -> Vec<f64> {
+        figures
+            .iter()
+            .zip(&send)
+            .map(|(all, send)| all - send)
+            .collect()
+    };
     let mut case = form.case("tc", ("ratio_to_bare_clones", TC_RATIO_LIMIT));
-    case.metrics.set("ratio_to_bare_clones", median_ratio(&net(&ours), &net(&clones)));
+    case.metrics.set(
+        "ratio_to_bare_clones",
+        median_ratio(&net(&ours), &net(&clones)),
+    );
     // The harder comparison: the last copy is the packet itself, as it is in ours.
-    case.metrics.set("ratio_to_bare_clones_and_redirect", median_ratio(&net(&ours), &net(&redirect)));
+    case.metrics.set(
+        "ratio_to_bare_clones_and_redirect",
+        median_ratio(&net(&ours), &net(&redirect)),
+    );
     case.metrics.set("ns_per_packet", median(net(&ours)));
-    case.metrics.set("bare_clones_ns_per_packet", median(net(&clones)));
-    case.metrics.set("bare_clones_and_redirect_ns_per_packet", median(net(&redirect)));
+    case.metrics
+        .set("bare_clones_ns_per_packet", median(net(&clones)));
+    case.metrics.set(
+        "bare_clones_and_redirect_ns_per_packet",
+        median(net(&redirect)),
+    );
     // What bringing the packet to the program costs, which is not in the figures above.
     case.metrics.set("send_ns_per_packet", median(send));
     Ok(case)
@@ -123,26 +188,43 @@ impl Form {
     fn case(&self, program: &str, limit: (&str, f64)) -> Case {
         let plain = self.copies == PLAIN.copies && self.name.is_empty();
         let limits: &[_] = if plain { &[limit] } else { &[] };
-        case(&format!("replicate/{program}-x{}{}", self.copies, self.name), limits)
+        case(
+            &format!("replicate/{program}-x{}{}", self.copies, self.name),
+            limits,
+        )
     }
 }
 
 /// A sender that replicates everything to the form's paths.
 fn sender(network: &Network, form: Form) -> Result<Sender> {
     let paths = PathId::all().take(form.copies).collect();
-    let options =
-        SenderOptions { port: DEFAULT_PORT, clock_offset_micros: 0, paths, transit: true, local: true };
+    let options = SenderOptions {
+        port: DEFAULT_PORT,
+        clock_offset_micros: 0,
+        paths,
+        transit: true,
+        local: true,
+    };
     let mut sender = Sender::load(&options)?;
     let (local, remote): (IpAddr, IpAddr) = if form.is_ipv6 {
         let host = |last| Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, last);
         (host(1).into(), host(2).into())
     } else {
-        (Ipv4Addr::new(198, 51, 100, 1).into(), Ipv4Addr::new(198, 51, 100, 2).into())
+        (
+            Ipv4Addr::new(198, 51, 100, 1).into(),
+            Ipv4Addr::new(198, 51, 100, 2).into(),
+        )
     };
     for (path, ifindex) in PathId::all().zip(&network.out[..form.copies]) {
         let (source_mac, next_hop_mac) = ([2, 0, 0, 0, 0, 1], [2, 0, 0, 0, 0, 2]);
-        let path_end =
-            SendPath { ifindex: *ifindex, local, remote, source_mac, next_hop_mac, mtu_bytes: 1500 };
+        let path_end = SendPath {
+            ifindex: *ifindex,
+            local,
+            remote,
+            source_mac,
+            next_hop_mac,
+            mtu_bytes: 1500,
+        };
         sender.set_path(path, Some(path_end))?;
     }
     let flow = FlowId::try_from(7)?;
@@ -150,10 +232,29 @@ fn sender(network: &Network, form: Form) -> Result<Sender> {
     let key = form.tagged.map(|cover| (KeySlot::Zero, key, cover));
     sender.set_flow(
         flow,
-        &SendFlow { label: flow, transparent: form.transparent, key, first_sequence: 1 << 40 },
+        &SendFlow {
+            label: flow,
+            transparent: form.transparent,
+            key,
+            first_sequence: 1 << 40,
+        },
     )?;
-    sender.select("0.0.0.0/0".parse()?, &[Rule { flow, protocol: None, ports: None }])?;
+    sender.select(
+        "0.0.0.0/0".parse()?,
+        &[Rule {
+            flow,
+            protocol: None,
+            ports: None,
+        }],
+    )?;
     let code = PolicyCode((1 << form.copies) - 1);
-    sender.set_policy(flow, SendPolicy { code, epoch: 1, ..SendPolicy::default() })?;
+    sender.set_policy(
+        flow,
+        SendPolicy {
+            code,
+            epoch: 1,
+            ..SendPolicy::default()
+        },
+    )?;
     Ok(sender)
 }

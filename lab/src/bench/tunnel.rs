@@ -11,7 +11,9 @@ use hawser_quic::{Congestion, Live, Transport};
 use nix::sys::socket::setsockopt;
 use nix::sys::socket::sockopt::TcpCongestion;
 use noq::crypto::rustls::{QuicClientConfig, QuicServerConfig};
-use noq::{ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig};
+use noq::{
+    ClientConfig, Connection, Endpoint, EndpointConfig, ServerConfig, TokioRuntime, TransportConfig,
+};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -48,14 +50,22 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
             ours.push(network.hawser()?);
             theirs.push(network.wireguard()?);
         }
-        let limits = [("mbps", 1500.0), ("of_bare_datagrams_ratio", 0.6), ("of_wireguard_go_ratio", 1.0)];
+        let limits = [
+            ("mbps", 1500.0),
+            ("of_bare_datagrams_ratio", 0.6),
+            ("of_wireguard_go_ratio", 1.0),
+        ];
         let mut case = case(&format!("tunnel/{uplinks}-uplinks"), &limits);
         case.params.insert("uplinks".into(), uplinks.into());
         case.metrics.set("mbps", median(ours.clone()));
-        case.metrics.set("bare_datagrams_mbps", median(bare.clone()));
-        case.metrics.set("wireguard_go_mbps", median(theirs.clone()));
-        case.metrics.set("of_bare_datagrams_ratio", median_ratio(&ours, &bare));
-        case.metrics.set("of_wireguard_go_ratio", median_ratio(&ours, &theirs));
+        case.metrics
+            .set("bare_datagrams_mbps", median(bare.clone()));
+        case.metrics
+            .set("wireguard_go_mbps", median(theirs.clone()));
+        case.metrics
+            .set("of_bare_datagrams_ratio", median_ratio(&ours, &bare));
+        case.metrics
+            .set("of_wireguard_go_ratio", median_ratio(&ours, &theirs));
         summary.cases.push(case);
     }
     Ok(())
@@ -71,19 +81,30 @@ struct Pair {
 
 impl Pair {
     fn create(uplinks: usize) -> Result<Pair> {
-        let named = |role: &str| Namespace::create(format!("hawser-bench-{role}-{}", std::process::id()));
+        let named =
+            |role: &str| Namespace::create(format!("hawser-bench-{role}-{}", std::process::id()));
         let folder = TempDir::new()?;
-        let pair = Pair { client: named("client")?, server: named("server")?, uplinks, folder };
+        let pair = Pair {
+            client: named("client")?,
+            server: named("server")?,
+            uplinks,
+            folder,
+        };
         pair.server.ip(&format!("addr add {SERVER}/32 dev lo"))?;
         let there = pair.server.name();
         for uplink in 0..uplinks {
-            pair.client.ip(&format!("link add wan{uplink} type veth peer name wan{uplink} netns {there}"))?;
+            pair.client.ip(&format!(
+                "link add wan{uplink} type veth peer name wan{uplink} netns {there}"
+            ))?;
             for (end, own) in [(&pair.client, 1), (&pair.server, 2)] {
-                end.ip(&format!("addr add 10.1.{uplink}.{own}/24 dev wan{uplink}\nlink set wan{uplink} up"))?;
+                end.ip(&format!(
+                    "addr add 10.1.{uplink}.{own}/24 dev wan{uplink}\nlink set wan{uplink} up"
+                ))?;
             }
             let metric = 100 + uplink;
-            pair.client
-                .ip(&format!("route add default via 10.1.{uplink}.2 dev wan{uplink} metric {metric}"))?;
+            pair.client.ip(&format!(
+                "route add default via 10.1.{uplink}.2 dev wan{uplink} metric {metric}"
+            ))?;
         }
         certificates::write(pair.folder.path(), &["bench"])?;
         Ok(pair)
@@ -98,7 +119,14 @@ impl Pair {
     /// Mb/s of a TCP connection through Hawser's tunnel.
     fn hawser(&self) -> Result<f64> {
         let binary = std::env::current_exe().context("cannot find this program")?;
-        let _ends = Ends::start(&binary, &self.client, &self.server, self.folder.path(), "wan*", "")?;
+        let _ends = Ends::start(
+            &binary,
+            &self.client,
+            &self.server,
+            self.folder.path(),
+            "wan*",
+            "",
+        )?;
         self.tcp(INNER, DEVICE)
     }
 
@@ -106,13 +134,19 @@ impl Pair {
     fn wireguard(&self) -> Result<f64> {
         let (client_key, server_key) = (self.key("client.wg")?, self.key("server.wg")?);
         // Its sockets are not in the namespace, so that the names differ.
-        let ends = [(&self.client, 2, "client", &server_key), (&self.server, 1, "server", &client_key)];
+        let ends = [
+            (&self.client, 2, "client", &server_key),
+            (&self.server, 1, "server", &client_key),
+        ];
         let device = |role: &str| format!("hawser-wg-{}", &role[..1]);
         let mut processes = Vec::new();
         for (namespace, own, role, peer) in ends {
             let device = device(role);
             let mut command = Command::new("wireguard-go");
-            command.args(["--foreground", &device]).stdout(Stdio::null()).stderr(Stdio::null());
+            command
+                .args(["--foreground", &device])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null());
             let process = Process::spawn(namespace, command);
             processes.push(process.context("wireguard-go: install the package wireguard-go")?);
             let mut set = namespace.command("wg")?;
@@ -123,14 +157,21 @@ impl Pair {
                 set.arg("endpoint").arg(format!("{SERVER}:51820"));
             }
             wait_for(|| finish(&mut set, "").ok())?;
-            namespace
-                .ip(&format!("addr add 10.78.0.{own}/24 dev {device}\nlink set {device} mtu 1420 up"))?;
+            namespace.ip(&format!(
+                "addr add 10.78.0.{own}/24 dev {device}\nlink set {device} mtu 1420 up"
+            ))?;
         }
         let rate = self.tcp(WIREGUARD_INNER, &device("client"));
         drop(processes);
         for (namespace, _, role, _) in ends {
             let device = device(role);
-            let gone = || namespace.run(|| interface::index(&device)).ok()?.is_none().then_some(());
+            let gone = || {
+                namespace
+                    .run(|| interface::index(&device))
+                    .ok()?
+                    .is_none()
+                    .then_some(())
+            };
             wait_for(gone)?;
             // What was killed has left it behind.
             let _ = fs::remove_file(format!("/var/run/wireguard/{device}.sock"));
@@ -142,11 +183,19 @@ impl Pair {
     fn key(&self, name: &str) -> Result<String> {
         let private = finish(Command::new("wg").arg("genkey"), "")?;
         self.write(name, &private)?;
-        Ok(finish(Command::new("wg").arg("pubkey"), &private)?.trim().to_owned())
+        Ok(finish(Command::new("wg").arg("pubkey"), &private)?
+            .trim()
+            .to_owned())
     }
 
     fn tcp(&self, address: Ipv4Addr, device: &str) -> Result<f64> {
-        tcp(&self.client, &self.server, address, device, &Transfer::default())
+        tcp(
+            &self.client,
+            &self.server,
+            address,
+            device,
+            &Transfer::default(),
+        )
     }
 
     /// Mb/s of datagrams of the largest size over one connection for each uplink, as a tunnel would send them.
@@ -160,10 +209,12 @@ impl Pair {
         });
         let (namespace, folder) = (self.client.clone(), self.folder.path().to_owned());
         let uplinks = self.uplinks;
-        let client = thread::spawn(move || namespace.run(|| runtime()?.block_on(give(&folder, uplinks)))?);
+        let client =
+            thread::spawn(move || namespace.run(|| runtime()?.block_on(give(&folder, uplinks)))?);
         let rate = rate(&received, WARM_UP, MEASURED);
         for end in [client, server] {
-            end.join().map_err(|_| anyhow::anyhow!("an end of bare datagrams panicked"))??;
+            end.join()
+                .map_err(|_| anyhow::anyhow!("an end of bare datagrams panicked"))??;
         }
         Ok(rate)
     }
@@ -190,7 +241,11 @@ pub(super) struct Transfer {
 
 impl Default for Transfer {
     fn default() -> Self {
-        Transfer { congestion: None, warm_up: WARM_UP, measured: MEASURED }
+        Transfer {
+            congestion: None,
+            warm_up: WARM_UP,
+            measured: MEASURED,
+        }
     }
 }
 
@@ -216,7 +271,9 @@ pub(super) fn tcp(
     thread::spawn({
         let received = Arc::clone(&received);
         move || {
-            let Ok((mut stream, _)) = listener.accept() else { return };
+            let Ok((mut stream, _)) = listener.accept() else {
+                return;
+            };
             let mut buffer = vec![0; 1 << 17];
             while let Ok(length @ 1..) = stream.read(&mut buffer) {
                 received.fetch_add(length as u64, Relaxed);
@@ -244,9 +301,18 @@ fn rate(received: &AtomicU64, warm_up: Duration, measured: Duration) -> f64 {
 }
 
 fn finish(command: &mut Command, input: &str) -> Result<String> {
-    let spawned = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
-    let mut child = spawned.with_context(|| format!("cannot run {command:?}: install wireguard-tools"))?;
-    child.stdin.take().context("stdin is piped")?.write_all(input.as_bytes())?;
+    let spawned = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut child =
+        spawned.with_context(|| format!("cannot run {command:?}: install wireguard-tools"))?;
+    child
+        .stdin
+        .take()
+        .context("stdin is piped")?
+        .write_all(input.as_bytes())?;
     let output = child.wait_with_output()?;
     ensure!(output.status.success(), "{command:?} failed");
     Ok(String::from_utf8(output.stdout)?)
@@ -255,12 +321,20 @@ fn finish(command: &mut Command, input: &str) -> Result<String> {
 /// With as many threads as the tunnel has: with more it is slower.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let threads = thread::available_parallelism()?.get().div_ceil(2);
-    tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build()
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .enable_all()
+        .build()
 }
 
 fn transport() -> Result<Arc<TransportConfig>> {
-    let transport = Transport { udp_payload: UDP_PAYLOAD, ..Transport::default() };
-    Ok(Arc::new(transport.config(Congestion::bbr(Arc::new(Live::new(|| {})), 1))?))
+    let transport = Transport {
+        udp_payload: UDP_PAYLOAD,
+        ..Transport::default()
+    };
+    Ok(Arc::new(
+        transport.config(Congestion::bbr(Arc::new(Live::new(|| {})), 1))?,
+    ))
 }
 
 fn tls(folder: &Path) -> Result<(Arc<QuicClientConfig>, Arc<QuicServerConfig>)> {
@@ -268,7 +342,10 @@ fn tls(folder: &Path) -> Result<(Arc<QuicClientConfig>, Arc<QuicServerConfig>)> 
     let authorities = hawser_quic::tls::authorities(&read("authority.pem")?)?;
     let identity = hawser_quic::tls::Identity::from_pem(&read("bench.pem")?, &read("bench.key")?)?;
     let client = hawser_quic::tls::client(Arc::clone(&authorities), &identity, b"bench")?;
-    Ok((client, hawser_quic::tls::server(authorities, &identity, b"bench")?))
+    Ok((
+        client,
+        hawser_quic::tls::server(authorities, &identity, b"bench")?,
+    ))
 }
 
 const PORT: u16 = 14753;
@@ -277,10 +354,19 @@ async fn take(folder: &Path, uplinks: usize, received: &Arc<AtomicU64>) -> Resul
     let mut config = ServerConfig::with_crypto(tls(folder)?.1);
     config.transport_config(transport()?);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
-    let endpoint = Endpoint::new(EndpointConfig::default(), Some(config), socket, Arc::new(TokioRuntime))?;
+    let endpoint = Endpoint::new(
+        EndpointConfig::default(),
+        Some(config),
+        socket,
+        Arc::new(TokioRuntime),
+    )?;
     let mut readers = Vec::new();
     for _ in 0..uplinks {
-        let connection = endpoint.accept().await.context("the endpoint is open")?.await?;
+        let connection = endpoint
+            .accept()
+            .await
+            .context("the endpoint is open")?
+            .await?;
         let received = Arc::clone(received);
         readers.push(tokio::spawn(async move {
             let mut room = vec![Bytes::new(); 64];
@@ -304,7 +390,12 @@ async fn give(folder: &Path, uplinks: usize) -> Result<()> {
     for uplink in 0..uplinks {
         let own = IpAddr::from([10, 1, uplink as u8, 1]);
         let socket = UdpSocket::bind((own, 0))?;
-        let endpoint = Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime))?;
+        let endpoint = Endpoint::new(
+            EndpointConfig::default(),
+            None,
+            socket,
+            Arc::new(TokioRuntime),
+        )?;
         let target = SocketAddr::from(([10, 1, uplink as u8, 2], PORT));
         let connecting = connect(&endpoint, &config, target);
         senders.push(tokio::spawn(send(connecting.await?, until)));
@@ -316,13 +407,21 @@ async fn give(folder: &Path, uplinks: usize) -> Result<()> {
 }
 
 /// The server may not listen yet.
-async fn connect(endpoint: &Endpoint, config: &ClientConfig, target: SocketAddr) -> Result<Connection> {
-    Ok(endpoint.connect_with(config.clone(), target, "bench")?.await?)
+async fn connect(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+    target: SocketAddr,
+) -> Result<Connection> {
+    Ok(endpoint
+        .connect_with(config.clone(), target, "bench")?
+        .await?)
 }
 
 /// Keeps the connection's buffer full.
 async fn send(connection: Connection, until: Instant) -> Result<()> {
-    let size = connection.max_datagram_size().context("the peer takes no datagrams")?;
+    let size = connection
+        .max_datagram_size()
+        .context("the peer takes no datagrams")?;
     let datagram = Bytes::from(vec![0x5a; size]);
     while Instant::now() < until {
         connection.send_datagram_wait(datagram.clone()).await?;

@@ -29,8 +29,16 @@ struct Uplinks {
     round_trips_ms: [u64; 2],
 }
 
-const UPLINKS: [Uplinks; 2] =
-    [Uplinks { mbps: 50.0, round_trips_ms: [10, 80] }, Uplinks { mbps: 20.0, round_trips_ms: [30, 90] }];
+const UPLINKS: [Uplinks; 2] = [
+    Uplinks {
+        mbps: 50.0,
+        round_trips_ms: [10, 80],
+    },
+    Uplinks {
+        mbps: 20.0,
+        round_trips_ms: [30, 90],
+    },
+];
 
 /// What carries the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,16 +51,24 @@ enum Way {
     Both(&'static str, &'static str),
 }
 
-const WAYS: [Way; 4] =
-    [Way::Bare, Way::Near, Way::Both("both", ""), Way::Both("both-in-order", "[coding]\nreorder_ms = 120\n")];
+const WAYS: [Way; 4] = [
+    Way::Bare,
+    Way::Near,
+    Way::Both("both", ""),
+    Way::Both("both-in-order", "[coding]\nreorder_ms = 120\n"),
+];
 
 /// What one TCP connection inside the tunnel gets of two uplinks of unlike delay.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         for congestion in CONGESTION {
             let mut case = Case::new(&format!("tunnel-tcp/{uplinks}/{congestion}"));
-            case.params.insert("uplink_mbps".into(), uplinks.mbps.into());
-            case.params.insert("uplink_round_trips_ms".into(), uplinks.round_trips_ms.to_vec().into());
+            case.params
+                .insert("uplink_mbps".into(), uplinks.mbps.into());
+            case.params.insert(
+                "uplink_round_trips_ms".into(),
+                uplinks.round_trips_ms.to_vec().into(),
+            );
             for way in WAYS {
                 let rate = measure(uplinks, congestion, way, summary)?;
                 case.metrics.set(&format!("{way}_mbps"), rate);
@@ -81,23 +97,51 @@ impl fmt::Display for Way {
 }
 
 /// Mb/s of a connection.
-fn measure(uplinks: Uplinks, congestion: &'static str, way: Way, summary: &mut Summary) -> Result<f64> {
-    let lab = Topology { paths: uplinks.round_trips_ms.len(), ..Topology::default() }.build()?;
+fn measure(
+    uplinks: Uplinks,
+    congestion: &'static str,
+    way: Way,
+    summary: &mut Summary,
+) -> Result<f64> {
+    let lab = Topology {
+        paths: uplinks.round_trips_ms.len(),
+        ..Topology::default()
+    }
+    .build()?;
     let mut emulator = Emulator::start(lab.network(), uplinks.paths(&lab), SEED)?;
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     route_to_server(&lab)?;
     let folder = TempDir::new()?;
     let binary = std::env::current_exe().context("cannot find this program")?;
-    let tunnel =
-        |uplinks, coding| Ends::start(&binary, lab.ingress(), lab.egress(), folder.path(), uplinks, coding);
-    let near = &lab.path(PathId::all().next().context("there are paths")?).near.device;
+    let tunnel = |uplinks, coding| {
+        Ends::start(
+            &binary,
+            lab.ingress(),
+            lab.egress(),
+            folder.path(),
+            uplinks,
+            coding,
+        )
+    };
+    let near = &lab
+        .path(PathId::all().next().context("there are paths")?)
+        .near
+        .device;
     let tunnel = match way {
         Way::Bare => None,
         Way::Near => Some(tunnel(near, "")?),
         Way::Both(_, coding) => Some(tunnel("path*", coding)?),
     };
-    let (address, device) = if tunnel.is_some() { (INNER, DEVICE) } else { (SERVER, near.as_str()) };
-    let transfer = Transfer { congestion: Some(congestion), warm_up: WARM_UP, measured: MEASURED };
+    let (address, device) = if tunnel.is_some() {
+        (INNER, DEVICE)
+    } else {
+        (SERVER, near.as_str())
+    };
+    let transfer = Transfer {
+        congestion: Some(congestion),
+        warm_up: WARM_UP,
+        measured: MEASURED,
+    };
     let rate = tcp(lab.ingress(), lab.egress(), address, device, &transfer)?;
     drop(tunnel);
     for reason in emulator.stop()?.health.invalid_because() {

@@ -28,7 +28,10 @@ pub(super) struct Control {
 
 impl Control {
     pub(super) fn starting_at(origin: Instant) -> Self {
-        Control { stop: AtomicBool::new(false), origin_ns: AtomicU64::new(origin.as_nanos()) }
+        Control {
+            stop: AtomicBool::new(false),
+            origin_ns: AtomicU64::new(origin.as_nanos()),
+        }
     }
 
     pub(super) fn stop(&self) {
@@ -84,8 +87,13 @@ impl Driver {
     ) -> Result<Self> {
         let origin = control.origin();
         let mut seeds = ChaCha8Rng::seed_from_u64(seed);
-        let configs = paths.iter().flat_map(|path| [&path.forward, &path.backward]);
-        let least_delay = configs.map(LinkConfig::least_delay).min().unwrap_or_default();
+        let configs = paths
+            .iter()
+            .flat_map(|path| [&path.forward, &path.backward]);
+        let least_delay = configs
+            .map(LinkConfig::least_delay)
+            .min()
+            .unwrap_or_default();
         let mut driver = Driver {
             lookahead: least_delay.min(LONGEST_TICK),
             names: Vec::new(),
@@ -102,14 +110,19 @@ impl Driver {
             let mut direction = |config: LinkConfig, from, to| {
                 let link = Link::new(config, seeds.next_u64(), origin)
                     .corrupting_by(|frame: &mut Vec<u8>| corrupt(frame));
-                driver.directions.push(Direction { link, origin, from, to });
+                driver.directions.push(Direction {
+                    link,
+                    origin,
+                    from,
+                    to,
+                });
             };
             let (ingress, egress) = (driver.ports.len(), driver.ports.len() + 1);
             direction(path.forward, ingress, egress);
             direction(path.backward, egress, ingress);
             for device in [path.ingress_device, path.egress_device] {
-                let port =
-                    Port::open(&device).with_context(|| format!("cannot read and write device {device}"))?;
+                let port = Port::open(&device)
+                    .with_context(|| format!("cannot read and write device {device}"))?;
                 driver.ports.push(port);
                 driver.devices.push(device);
             }
@@ -151,15 +164,19 @@ impl Driver {
         let (health, control) = (&mut self.health, &self.control);
         let mut received = 0;
         for direction in &mut self.directions {
-            received += self.ports[direction.from].receiver.receive(|frame| match frame {
-                Ok(frame) => {
-                    let bytes = frame.to_vec();
-                    direction.follow(control.origin());
-                    direction.link.push(frame.arrived(), ByteSize(bytes.len() as u64), bytes);
-                }
-                Err(Refusal::TooLarge) => health.too_large += 1,
-                Err(Refusal::Train) => health.trains += 1,
-            });
+            received += self.ports[direction.from]
+                .receiver
+                .receive(|frame| match frame {
+                    Ok(frame) => {
+                        let bytes = frame.to_vec();
+                        direction.follow(control.origin());
+                        direction
+                            .link
+                            .push(frame.arrived(), ByteSize(bytes.len() as u64), bytes);
+                    }
+                    Err(Refusal::TooLarge) => health.too_large += 1,
+                    Err(Refusal::Train) => health.trains += 1,
+                });
         }
         self.health.frames_received += received as u64;
         received
@@ -174,7 +191,10 @@ impl Driver {
                     self.health.send_failures += refused as u64;
                 }
                 let now = ring::now();
-                self.departing.due.iter().for_each(|due| self.lateness.record(now.saturating_since(*due)));
+                self.departing
+                    .due
+                    .iter()
+                    .for_each(|due| self.lateness.record(now.saturating_since(*due)));
                 sent += self.departing.frames.len();
             }
         }
@@ -186,17 +206,30 @@ impl Driver {
     /// while frames move. Only links that are at rest, or that may have to deliver at once, wake up for an arrival.
     fn rest(&self, begin: Instant, moved: usize) -> Result<()> {
         let stopped = self.stopped.as_fd();
-        let next = self.directions.iter().filter_map(|direction| direction.link.next_departure()).min();
+        let next = self
+            .directions
+            .iter()
+            .filter_map(|direction| direction.link.next_departure())
+            .min();
         let at_rest = moved == 0 && (next.is_none() || self.lookahead < TICK);
         if at_rest {
             let arrivals = self.ports.iter().map(|port| port.receiver.as_fd());
             let sources: Vec<BorrowedFd<'_>> = arrivals.chain([stopped]).collect();
-            return Ok(ring::wait(&sources, next.map(|next| next.saturating_since(ring::now())))?);
+            return Ok(ring::wait(
+                &sources,
+                next.map(|next| next.saturating_since(ring::now())),
+            )?);
         }
         let blind_until = begin + self.lookahead;
-        let until = next.map_or(blind_until, |next| next.min(blind_until)).max(begin + TICK);
+        let until = next
+            .map_or(blind_until, |next| next.min(blind_until))
+            .max(begin + TICK);
         let left = until.saturating_since(ring::now());
-        if left.is_zero() { Ok(()) } else { Ok(ring::wait(&[stopped], Some(left))?) }
+        if left.is_zero() {
+            Ok(())
+        } else {
+            Ok(ring::wait(&[stopped], Some(left))?)
+        }
     }
 
     fn report(self) -> EmulatorReport {
@@ -206,7 +239,10 @@ impl Driver {
             forward: directions[0].link.stats(),
             backward: directions[1].link.stats(),
         });
-        EmulatorReport { paths: paths.collect(), health: self.health.with_lateness(&self.lateness) }
+        EmulatorReport {
+            paths: paths.collect(),
+            health: self.health.with_lateness(&self.lateness),
+        }
     }
 }
 

@@ -59,21 +59,39 @@ impl Health {
     pub fn invalid_because(&self) -> Vec<String> {
         let late = [
             ("median", self.lateness_p50_us, Self::LATENESS_P50_LIMIT),
-            ("99th percentile", self.lateness_p99_us, Self::LATENESS_P99_LIMIT),
-            ("99.9th percentile", self.lateness_p999_us, Self::LATENESS_P999_LIMIT),
+            (
+                "99th percentile",
+                self.lateness_p99_us,
+                Self::LATENESS_P99_LIMIT,
+            ),
+            (
+                "99.9th percentile",
+                self.lateness_p999_us,
+                Self::LATENESS_P999_LIMIT,
+            ),
         ];
-        let late = late.into_iter().filter(|(_, us, limit)| *us > micros(*limit)).map(|(what, us, limit)| {
-            format!("the emulator was late: {what} {us:.0} us, the limit is {:.0} us", micros(limit))
-        });
+        let late = late
+            .into_iter()
+            .filter(|(_, us, limit)| *us > micros(*limit))
+            .map(|(what, us, limit)| {
+                format!(
+                    "the emulator was late: {what} {us:.0} us, the limit is {:.0} us",
+                    micros(limit)
+                )
+            });
         let lost = [
             (self.ring_drops, "came faster than the emulator read"),
             (self.too_large, "were larger than the emulator carries"),
-            (self.trains, "were trains of packets: segmentation offload is on at a device"),
+            (
+                self.trains,
+                "were trains of packets: segmentation offload is on at a device",
+            ),
             (self.send_failures, "could not be sent"),
             (self.device_drops, "were dropped by the devices"),
         ];
         let lost = lost.into_iter().filter(|(count, _)| *count > 0);
-        late.chain(lost.map(|(count, why)| format!("{count} frames {why}"))).collect()
+        late.chain(lost.map(|(count, why)| format!("{count} frames {why}")))
+            .collect()
     }
 
     /// The share of one core that the emulator used.
@@ -106,7 +124,10 @@ pub struct Lateness {
 impl Default for Lateness {
     fn default() -> Self {
         const RANGE_US: usize = 20_000;
-        Lateness { counts: vec![0; RANGE_US + 1], max: Duration::ZERO }
+        Lateness {
+            counts: vec![0; RANGE_US + 1],
+            max: Duration::ZERO,
+        }
     }
 }
 
@@ -139,7 +160,8 @@ impl DeviceDrops {
     /// Reads the counters of the calling thread's namespace.
     pub(super) fn read(devices: &[String]) -> Result<Self> {
         const COUNTERS: &str = "/proc/thread-self/net/dev";
-        let table = fs::read_to_string(COUNTERS).with_context(|| format!("cannot read {COUNTERS}"))?;
+        let table =
+            fs::read_to_string(COUNTERS).with_context(|| format!("cannot read {COUNTERS}"))?;
         let mut drops = parse_device_drops(&table);
         drops.retain(|device, _| devices.contains(device));
         Ok(DeviceDrops(drops))
@@ -148,7 +170,10 @@ impl DeviceDrops {
     /// How many were dropped since `earlier`.
     pub(super) fn since(&self, earlier: &DeviceDrops) -> u64 {
         let before = |device| earlier.0.get(device).copied().unwrap_or(0);
-        self.0.iter().map(|(device, drops)| drops.saturating_sub(before(device))).sum()
+        self.0
+            .iter()
+            .map(|(device, drops)| drops.saturating_sub(before(device)))
+            .sum()
     }
 }
 
@@ -158,9 +183,15 @@ fn parse_device_drops(table: &str) -> BTreeMap<String, u64> {
     const TRANSMIT: usize = 11;
     let rows = table.lines().filter_map(|line| line.split_once(':'));
     let drops = rows.filter_map(|(device, counters)| {
-        let counters: Vec<u64> =
-            counters.split_whitespace().map(str::parse).collect::<Result<_, _>>().ok()?;
-        Some((device.trim().to_owned(), counters.get(RECEIVE)? + counters.get(TRANSMIT)?))
+        let counters: Vec<u64> = counters
+            .split_whitespace()
+            .map(str::parse)
+            .collect::<Result<_, _>>()
+            .ok()?;
+        Some((
+            device.trim().to_owned(),
+            counters.get(RECEIVE)? + counters.get(TRANSMIT)?,
+        ))
     });
     drops.collect()
 }
@@ -185,10 +216,18 @@ mod tests {
 
     #[test]
     fn an_emulator_that_fell_behind_says_so() {
-        let good = Health { lateness_p50_us: 40.0, lateness_p99_us: 300.0, ..Health::default() };
+        let good = Health {
+            lateness_p50_us: 40.0,
+            lateness_p99_us: 300.0,
+            ..Health::default()
+        };
         assert!(good.valid());
 
-        let late = Health { lateness_p99_us: 1500.0, ring_drops: 3, ..good };
+        let late = Health {
+            lateness_p99_us: 1500.0,
+            ring_drops: 3,
+            ..good
+        };
         assert_eq!(
             late.invalid_because(),
             [
@@ -203,6 +242,9 @@ mod tests {
         let table = "Inter-|   Receive                    |  Transmit\n \
                      face |bytes    packets errs drop fifo frame compressed multicast|bytes packets errs drop fifo\n\
                      \x20 in1: 100 2 0 3 0 0 0 0 200 4 0 5 0 0 0 0\n";
-        assert_eq!(parse_device_drops(table), BTreeMap::from([("in1".to_owned(), 8)]));
+        assert_eq!(
+            parse_device_drops(table),
+            BTreeMap::from([("in1".to_owned(), 8)])
+        );
     }
 }

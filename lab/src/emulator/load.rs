@@ -9,13 +9,18 @@ use std::time::Duration;
 pub(super) const FRAME: ByteSize = ByteSize(1414);
 
 const ETHERNET: [u8; 14] = [
-    0x02, 0, 0, 0, 0, 2, // To and from nobody: locally administered addresses that no device has.
+    0x02, 0, 0, 0, 0,
+    2, // To and from nobody: locally administered addresses that no device has.
     0x02, 0, 0, 0, 0, 1, //
     0x88, 0xb5, // The EtherType for local experiments (IEEE 802).
 ];
 
 /// Sends frames at an even rate into each device, for `duration`. Each carries the time at which it was sent.
-pub(super) fn send(namespace: &Namespace, load: &[(String, Bitrate)], duration: Duration) -> Result<()> {
+pub(super) fn send(
+    namespace: &Namespace,
+    load: &[(String, Bitrate)],
+    duration: Duration,
+) -> Result<()> {
     /// Well below the 112 us between the frames of 100 Mb/s, so that those leave one by one.
     const TICK: Duration = Duration::from_micros(40);
 
@@ -31,7 +36,8 @@ pub(super) fn send(namespace: &Namespace, load: &[(String, Bitrate)], duration: 
             let due = (elapsed.as_secs_f64() / rate.time_to_send(FRAME).as_secs_f64()) as u64;
             let frames: Vec<_> = (*sent..due).map(|_| stamped_frame(ring::now())).collect();
             if let Err((refused, error)) = port.sender.send(&frames) {
-                return Err(error).with_context(|| format!("{refused} frames of the load could not be sent"));
+                return Err(error)
+                    .with_context(|| format!("{refused} frames of the load could not be sent"));
             }
             *sent = due;
         }
@@ -54,8 +60,13 @@ pub(super) struct Arrivals {
 impl Arrivals {
     /// The rate from the first arrival to the last.
     pub(super) fn rate(&self) -> Bitrate {
-        let (Some(first), Some(last)) = (self.first, self.last) else { return Bitrate::from_bps(0) };
-        Bitrate::average(ByteSize((self.frames - 1) * FRAME.0), last.saturating_since(first))
+        let (Some(first), Some(last)) = (self.first, self.last) else {
+            return Bitrate::from_bps(0);
+        };
+        Bitrate::average(
+            ByteSize((self.frames - 1) * FRAME.0),
+            last.saturating_since(first),
+        )
     }
 
     fn record(&mut self, arrived: Instant, sent: Instant) {
@@ -77,7 +88,10 @@ pub(super) fn receive(
     const TICK: Duration = Duration::from_millis(2);
 
     namespace.enter()?;
-    let mut ports = devices.iter().map(|device| open(device)).collect::<Result<Vec<_>>>()?;
+    let mut ports = devices
+        .iter()
+        .map(|device| open(device))
+        .collect::<Result<Vec<_>>>()?;
     let mut arrivals = vec![Arrivals::default(); ports.len()];
     ring::rise_to_realtime().context("the receiver needs real-time priority")?;
     ready();
@@ -94,7 +108,10 @@ pub(super) fn receive(
         ring::wait(&[], Some(TICK))?;
     }
     for (port, device) in ports.iter().zip(devices) {
-        anyhow::ensure!(port.receiver.drops()? == 0, "the receiver on {device} did not keep up");
+        anyhow::ensure!(
+            port.receiver.drops()? == 0,
+            "the receiver on {device} did not keep up"
+        );
     }
     Ok(arrivals)
 }

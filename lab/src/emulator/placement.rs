@@ -17,10 +17,14 @@ impl Placement {
     /// Among the processors that this process may use; none when there is only one.
     pub(super) fn choose() -> Result<Option<Self>> {
         let allowed = sched_getaffinity(CALLING_THREAD)?;
-        let mut cpus: Vec<usize> =
-            (0..CpuSet::count()).filter(|cpu| allowed.is_set(*cpu).unwrap_or(false)).collect();
+        let mut cpus: Vec<usize> = (0..CpuSet::count())
+            .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
+            .collect();
         let emulator = cpus.pop().context("this process may use no processor")?;
-        Ok((!cpus.is_empty()).then_some(Placement { emulator, neighbours: cpus }))
+        Ok((!cpus.is_empty()).then_some(Placement {
+            emulator,
+            neighbours: cpus,
+        }))
     }
 
     /// Puts the emulator's thread on the emulator's processor.
@@ -64,13 +68,26 @@ const CALLING_THREAD: Pid = Pid::from_raw(0);
 /// `/sys` shows the devices of the namespace in which it was mounted, so the calling thread mounts its own.
 fn steer_devices(mask: &str) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
-    mount(None::<&Path>, "/", None::<&Path>, MsFlags::MS_REC | MsFlags::MS_PRIVATE, None::<&Path>)?;
-    mount(Some("hawser"), "/sys", Some("sysfs"), MsFlags::empty(), None::<&Path>)?;
+    mount(
+        None::<&Path>,
+        "/",
+        None::<&Path>,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        None::<&Path>,
+    )?;
+    mount(
+        Some("hawser"),
+        "/sys",
+        Some("sysfs"),
+        MsFlags::empty(),
+        None::<&Path>,
+    )?;
     for device in fs::read_dir("/sys/class/net")? {
         for queue in fs::read_dir(device?.path().join("queues"))? {
             let file = queue?.path().join("rps_cpus");
             if file.exists() {
-                fs::write(&file, mask).with_context(|| format!("cannot write {}", file.display()))?;
+                fs::write(&file, mask)
+                    .with_context(|| format!("cannot write {}", file.display()))?;
             }
         }
     }
@@ -83,7 +100,12 @@ fn mask(cpus: &[usize]) -> String {
     for cpu in cpus {
         words[cpu / 32] |= 1 << (cpu % 32);
     }
-    words.iter().rev().map(|word| format!("{word:x}")).collect::<Vec<_>>().join(",")
+    words
+        .iter()
+        .rev()
+        .map(|word| format!("{word:x}"))
+        .collect::<Vec<_>>()
+        .join(",")
 }
 
 #[cfg(test)]

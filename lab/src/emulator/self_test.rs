@@ -23,8 +23,13 @@ pub struct SelfTest {
 const RATE_TOLERANCE: f64 = 0.01;
 
 /// Rate (Mb/s), delay (ms) and loss of the paths of the paper's Table I.
-const TABLE_1: [(f64, u64, f64); 5] =
-    [(400.0, 20, 0.0005), (400.0, 30, 0.0005), (150.0, 100, 0.0005), (50.0, 100, 0.0005), (50.0, 30, 0.0)];
+const TABLE_1: [(f64, u64, f64); 5] = [
+    (400.0, 20, 0.0005),
+    (400.0, 30, 0.0005),
+    (150.0, 100, 0.0005),
+    (50.0, 100, 0.0005),
+    (50.0, 30, 0.0),
+];
 
 /// Measures, for about `seconds` each, the rate of one link of 400 Mb/s, the rates of the five links of Table I at once,
 /// and the error of a delay of 20 ms at 100 Mb/s, end to end. The machine should have nothing else to do.
@@ -33,7 +38,10 @@ const TABLE_1: [(f64, u64, f64); 5] =
 /// When the machine lacks what the emulator needs; see [`Emulator::start`].
 pub fn self_test(seconds: f64) -> Result<SelfTest> {
     let duration = Duration::try_from_secs_f64(seconds).context("the length of the self-test")?;
-    let mut test = SelfTest { cases: Vec::new(), unmet: Vec::new() };
+    let mut test = SelfTest {
+        cases: Vec::new(),
+        unmet: Vec::new(),
+    };
     test.rates("emulator/rate", &TABLE_1[..1], duration)?;
     test.rates("emulator/table1", &TABLE_1, duration)?;
     test.delay(duration)?;
@@ -44,21 +52,38 @@ impl SelfTest {
     /// Offers each link a little more than its rate.
     fn rates(&mut self, name: &str, links: &[(f64, u64, f64)], duration: Duration) -> Result<()> {
         const OVERLOAD: f64 = 1.05;
-        let configs = links.iter().map(|(mbps, delay, loss)| table_1_link(*mbps, *delay, *loss));
-        let offered: Vec<_> = links.iter().map(|(mbps, ..)| Bitrate::from_mbps(mbps * OVERLOAD)).collect();
+        let configs = links
+            .iter()
+            .map(|(mbps, delay, loss)| table_1_link(*mbps, *delay, *loss));
+        let offered: Vec<_> = links
+            .iter()
+            .map(|(mbps, ..)| Bitrate::from_mbps(mbps * OVERLOAD))
+            .collect();
         let (report, arrivals) = measure(configs.collect::<Result<_>>()?, &offered, duration)?;
 
-        let rates: Vec<f64> = arrivals.iter().map(|arrivals| arrivals.rate().mbps()).collect();
-        let errors = rates.iter().zip(links).map(|(rate, (mbps, ..))| (rate / mbps - 1.0).abs());
+        let rates: Vec<f64> = arrivals
+            .iter()
+            .map(|arrivals| arrivals.rate().mbps())
+            .collect();
+        let errors = rates
+            .iter()
+            .zip(links)
+            .map(|(rate, (mbps, ..))| (rate / mbps - 1.0).abs());
         let worst = errors.fold(0.0, f64::max);
         let mut case = self.case(name, &report);
         case.params.insert("frame_bytes".into(), FRAME.0.into());
-        case.params.insert("configured_mbps".into(), links.iter().map(|(mbps, ..)| mbps).sum::<f64>().into());
+        case.params.insert(
+            "configured_mbps".into(),
+            links.iter().map(|(mbps, ..)| mbps).sum::<f64>().into(),
+        );
         case.metrics.set("rate_mbps", rates.iter().sum());
         case.metrics.set("worst_rate_error_ratio", worst);
         self.cases.push(case);
         if worst > RATE_TOLERANCE {
-            self.unmet.push(format!("{name}: a rate was off by {:.1} %, 1 % is allowed", worst * 100.0));
+            self.unmet.push(format!(
+                "{name}: a rate was off by {:.1} %, 1 % is allowed",
+                worst * 100.0
+            ));
         }
         Ok(())
     }
@@ -66,11 +91,17 @@ impl SelfTest {
     fn delay(&mut self, duration: Duration) -> Result<()> {
         const NAME: &str = "emulator/delay";
         const DELAY: Duration = Duration::from_millis(20);
-        let config = LinkConfig { delay: Delay::Constant(DELAY), ..LinkConfig::default() };
+        let config = LinkConfig {
+            delay: Delay::Constant(DELAY),
+            ..LinkConfig::default()
+        };
         let (report, arrivals) = measure(vec![config], &[Bitrate::from_mbps(100.0)], duration)?;
 
-        let mut errors: Vec<Duration> =
-            arrivals[0].delays.iter().map(|delay| delay.abs_diff(DELAY)).collect();
+        let mut errors: Vec<Duration> = arrivals[0]
+            .delays
+            .iter()
+            .map(|delay| delay.abs_diff(DELAY))
+            .collect();
         errors.sort_unstable();
         let quantile =
             |share: f64| errors.get(((errors.len() as f64 * share) as usize).min(errors.len() - 1));
@@ -87,7 +118,9 @@ impl SelfTest {
             if let Some(limit) = limit.map(|limit| limit.as_secs_f64() * 1e3)
                 && error > limit
             {
-                self.unmet.push(format!("{NAME}: {metric} is {error:.3}, {limit} is allowed"));
+                self.unmet.push(format!(
+                    "{NAME}: {metric} is {error:.3}, {limit} is allowed"
+                ));
             }
         }
         self.cases.push(case);
@@ -97,11 +130,17 @@ impl SelfTest {
     /// A case with what the emulator says of itself.
     fn case(&mut self, name: &str, report: &EmulatorReport) -> Case {
         let health = &report.health;
-        self.unmet.extend(health.invalid_because().into_iter().map(|reason| format!("{name}: {reason}")));
+        self.unmet.extend(
+            health
+                .invalid_because()
+                .into_iter()
+                .map(|reason| format!("{name}: {reason}")),
+        );
         let mut case = Case::new(name);
         case.metrics.set("lateness_p50_us", health.lateness_p50_us);
         case.metrics.set("lateness_p99_us", health.lateness_p99_us);
-        case.metrics.set("lateness_p999_us", health.lateness_p999_us);
+        case.metrics
+            .set("lateness_p999_us", health.lateness_p999_us);
         case.metrics.set("lateness_max_us", health.lateness_max_us);
         case.metrics.set("emulator_cpu_cores", health.cpu_cores());
         case
@@ -126,18 +165,28 @@ fn measure(
     duration: Duration,
 ) -> Result<(EmulatorReport, Vec<Arrivals>)> {
     const SEED: u64 = 1;
-    let lab = Topology { paths: configs.len(), ..Topology::default() }.build()?;
-    let paths = lab.paths().zip(configs).map(|(path, forward)| EmulatedPath {
-        name: path.to_string(),
-        ingress_device: network_ingress(path),
-        egress_device: network_egress(path),
-        backward: forward.clone(),
-        forward,
-    });
+    let lab = Topology {
+        paths: configs.len(),
+        ..Topology::default()
+    }
+    .build()?;
+    let paths = lab
+        .paths()
+        .zip(configs)
+        .map(|(path, forward)| EmulatedPath {
+            name: path.to_string(),
+            ingress_device: network_ingress(path),
+            egress_device: network_egress(path),
+            backward: forward.clone(),
+            forward,
+        });
     let mut emulator = Emulator::start(lab.network(), paths.collect(), SEED)?;
     emulator.steer(&[lab.ingress(), lab.egress()])?;
     let near = lab.paths().map(|path| lab.path(path).near.device.clone());
-    let far: Vec<String> = lab.paths().map(|path| lab.path(path).far.device.clone()).collect();
+    let far: Vec<String> = lab
+        .paths()
+        .map(|path| lab.path(path).far.device.clone())
+        .collect();
     let load: Vec<_> = near.zip(offered.iter().copied()).collect();
     let ended = AtomicBool::new(false);
     let (ready, is_ready) = sync_channel(1);
@@ -148,7 +197,11 @@ fn measure(
         let receiver = scope.spawn(|| load::receive(lab.egress(), &far, ready, &ended));
         // A receiver that fails before it is ready says why when it is joined.
         let sent = match is_ready.recv() {
-            Ok(()) => join(scope.spawn(|| load::send(lab.ingress(), &load, duration)).join()),
+            Ok(()) => join(
+                scope
+                    .spawn(|| load::send(lab.ingress(), &load, duration))
+                    .join(),
+            ),
             Err(_) => Ok(()),
         };
         ended.store(true, Ordering::Relaxed);

@@ -71,7 +71,11 @@ impl Experiment for CellFusion {
 
     fn run(&self, run: &Run) -> Result<Summary> {
         let length = run.seconds.map_or(drive::LENGTH, Duration::from_secs_f64);
-        ensure!(length <= drive::LENGTH, "a drive lasts {} s", drive::LENGTH.as_secs());
+        ensure!(
+            length <= drive::LENGTH,
+            "a drive lasts {} s",
+            drive::LENGTH.as_secs()
+        );
         let drives = drive::all()?;
         let jobs = chosen(run.pattern.as_deref(), &drives)?;
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
@@ -103,10 +107,22 @@ fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
             if !pattern.is_none_or(|pattern| pattern.split(',').any(matches)) {
                 continue;
             }
-            let paths = if case == SINGLE { drives[drive].paths() } else { 0 };
+            let paths = if case == SINGLE {
+                drives[drive].paths()
+            } else {
+                0
+            };
             match paths {
-                0 => jobs.push(Job { case, path: None, drive }),
-                _ => jobs.extend((0..paths).map(|path| Job { case, path: Some(path), drive })),
+                0 => jobs.push(Job {
+                    case,
+                    path: None,
+                    drive,
+                }),
+                _ => jobs.extend((0..paths).map(|path| Job {
+                    case,
+                    path: Some(path),
+                    drive,
+                })),
             }
         }
     }
@@ -132,9 +148,11 @@ fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Resul
             }
             let drive = &drives[job.drive];
             let trip = travel(job, drive, length, run.seed, &identities);
-            let trip = trip.with_context(|| format!("{} on {}", job.case, drive.name)).inspect_err(|_| {
-                failed.store(true, Relaxed);
-            })?;
+            let trip = trip
+                .with_context(|| format!("{} on {}", job.case, drive.name))
+                .inspect_err(|_| {
+                    failed.store(true, Relaxed);
+                })?;
             trip.write(&run.out)?;
             trips.lock().expect("no worker panics").push((index, trip));
         }
@@ -143,7 +161,9 @@ fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Resul
     let workers = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
         let workers: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
-        let outcomes = workers.into_iter().map(|worker| worker.join().expect("a simulation does not panic"));
+        let outcomes = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("a simulation does not panic"));
         // The one that failed first says why, the others only that they stopped.
         let failures: Vec<_> = outcomes.filter_map(Result::err).collect();
         let stopped = |error: &anyhow::Error| error.to_string() == "stopped";
@@ -157,12 +177,20 @@ fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Resul
     Ok(trips.into_iter().map(|(_, trip)| trip).collect())
 }
 
-fn travel(job: &Job, drive: &Drive, length: Duration, seed: u64, identities: &Identities) -> Result<Trip> {
+fn travel(
+    job: &Job,
+    drive: &Drive,
+    length: Duration,
+    seed: u64,
+    identities: &Identities,
+) -> Result<Trip> {
     let began = cost::thread_cpu()?;
     let mut trip = if job.case == ORACLE {
         Trip::seen(job, drive, &oracle::run(drive, length), length)
     } else {
-        let paths = job.path.map_or_else(|| (0..drive.paths()).collect(), |path| vec![path]);
+        let paths = job
+            .path
+            .map_or_else(|| (0..drive.paths()).collect(), |path| vec![path]);
         let config = Config::of(job.case.parse::<Scheme>()?);
         // Every scheme meets the same links.
         let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
@@ -175,7 +203,11 @@ fn travel(job: &Job, drive: &Drive, length: Duration, seed: u64, identities: &Id
 
 /// What a viewer sees at best on a drive.
 pub(super) fn floor(drive: &Drive, length: Duration) -> Qoe {
-    let job = Job { case: ORACLE, path: None, drive: 0 };
+    let job = Job {
+        case: ORACLE,
+        path: None,
+        drive: 0,
+    };
     Trip::seen(&job, drive, &oracle::run(drive, length), length).qoe
 }
 
@@ -188,7 +220,11 @@ mod tests {
 
     fn cases(names: &[&'static str], drive: &Drive) -> Vec<Case> {
         let identities = Identities::sign().unwrap();
-        let job = |case: &&'static str| Job { case, path: None, drive: 0 };
+        let job = |case: &&'static str| Job {
+            case,
+            path: None,
+            drive: 0,
+        };
         let trip = |case| travel(&job(case), drive, LENGTH, 1, &identities).unwrap();
         score::cases(&score::collect(names.iter().map(trip).collect()), LENGTH)
     }
@@ -207,14 +243,21 @@ mod tests {
     #[test]
     fn nobody_gets_below_the_floor() {
         for seed in 0..2 {
-            let cases = cases(&["oracle", "xnc", "redundant", "minrtt"], &Drive::drawn(seed, false));
+            let cases = cases(
+                &["oracle", "xnc", "redundant", "minrtt"],
+                &Drive::drawn(seed, false),
+            );
             let floor = &cases[0];
             for case in &cases[1..] {
                 for name in ["stall_ratio", "packet_delay_p50_ms", "lost_frames_ratio"] {
                     let (ours, floor) = (metric(case, name), metric(floor, name));
                     assert!(ours >= floor, "{} {name}: {ours} below {floor}", case.name);
                 }
-                assert!(metric(case, "fps_mean") > 0.0, "{} delivers something", case.name);
+                assert!(
+                    metric(case, "fps_mean") > 0.0,
+                    "{} delivers something",
+                    case.name
+                );
             }
         }
     }
@@ -222,7 +265,11 @@ mod tests {
     #[test]
     fn links_that_lose_nothing_cost_nothing() {
         let cases = cases(&["xnc"], &Drive::drawn(3, true));
-        assert!(metric(&cases[0], "redundancy_ratio") < 0.01, "{:?}", cases[0].metrics);
+        assert!(
+            metric(&cases[0], "redundancy_ratio") < 0.01,
+            "{:?}",
+            cases[0].metrics
+        );
         assert_eq!(metric(&cases[0], "lost_packets_ratio"), 0.0);
         assert_eq!(metric(&cases[0], "stall_ratio"), 0.0);
     }

@@ -93,28 +93,58 @@ impl Experiment for CellFusionLive {
 
 /// Schemes of the tunnel, and what goes past it.
 fn schemes() -> impl Iterator<Item = &'static str> {
-    let others = Scheme::ALL.into_iter().map(Scheme::name).filter(|name| !DEFAULT.contains(name));
+    let others = Scheme::ALL
+        .into_iter()
+        .map(Scheme::name)
+        .filter(|name| !DEFAULT.contains(name));
     DEFAULT.into_iter().chain(others)
 }
 
 /// Every scheme on every drive, or those that run by themselves.
 fn names(drives: &[Drive], all: bool) -> Vec<String> {
-    let drives: Vec<&Drive> =
-        if all { drives.iter().collect() } else { drives.iter().skip(EVERY / 2).step_by(EVERY).collect() };
+    let drives: Vec<&Drive> = if all {
+        drives.iter().collect()
+    } else {
+        drives.iter().skip(EVERY / 2).step_by(EVERY).collect()
+    };
     let schemes = schemes().filter(|scheme| all || DEFAULT.contains(scheme));
-    schemes.flat_map(|scheme| drives.iter().map(move |drive| format!("{scheme}/{}", drive.name))).collect()
+    schemes
+        .flat_map(|scheme| {
+            drives
+                .iter()
+                .map(move |drive| format!("{scheme}/{}", drive.name))
+        })
+        .collect()
 }
 
-fn measure(run: &Run, name: &str, drives: &[Drive], clip: &Clip, length: Duration) -> Result<Trial> {
+fn measure(
+    run: &Run,
+    name: &str,
+    drives: &[Drive],
+    clip: &Clip,
+    length: Duration,
+) -> Result<Trial> {
     let (scheme, drive) = name.split_once('/').expect("cases are scheme/drive");
-    let index = drives.iter().position(|known| known.name == drive).expect("a case is of a drive");
+    let index = drives
+        .iter()
+        .position(|known| known.name == drive)
+        .expect("a case is of a drive");
     let route = Route::of(scheme)?;
     // Every scheme meets the same links, and each drive's video has ports of its own.
     let seed = run.seed.wrapping_mul(1_000_003).wrapping_add(index as u64);
-    let setting =
-        trial::Setting { name, route, drive: &drives[index], port: port(index), clip, length, seed };
-    let (mut trial, attempts) =
-        run.until_valid(|| trial::run(run, &setting), |trial| trial.invalid_because.clone())?;
+    let setting = trial::Setting {
+        name,
+        route,
+        drive: &drives[index],
+        port: port(index),
+        clip,
+        length,
+        seed,
+    };
+    let (mut trial, attempts) = run.until_valid(
+        || trial::run(run, &setting),
+        |trial| trial.invalid_because.clone(),
+    )?;
     trial.case.params.insert("attempts".into(), attempts.into());
     Ok(trial)
 }

@@ -61,7 +61,10 @@ impl Experiment for Control {
         let chosen = run.chosen(self.cases())?;
         raise_open_files()?;
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
-        for agents in AGENTS.into_iter().filter(|agents| chosen.contains(&case_name(*agents))) {
+        for agents in AGENTS
+            .into_iter()
+            .filter(|agents| chosen.contains(&case_name(*agents)))
+        {
             let name = case_name(agents);
             println!("{name}: {agents} nodes, {} flows", agents * FLOWS_PER_AGENT);
             let measured = run.until_valid(|| run_case(run, agents), Measured::invalid_because);
@@ -89,7 +92,11 @@ fn raise_open_files() -> Result<()> {
 fn run_case(run: &Run, agents: usize) -> Result<Measured> {
     let folder = run.raw(&case_name(agents))?;
     // One namespace of a lab: its ports are all free, and whatever is left in it is removed with it.
-    let lab = Topology { paths: 1, ..Topology::default() }.build()?;
+    let lab = Topology {
+        paths: 1,
+        ..Topology::default()
+    }
+    .build()?;
     let place = lab.source();
     // So many connections leave so many ports waiting.
     place.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
@@ -106,9 +113,17 @@ fn run_case(run: &Run, agents: usize) -> Result<Measured> {
 
 fn runtime_in(place: &Namespace) -> Result<Runtime> {
     let place = place.clone();
-    let enter = move || place.enter().expect("the namespace lives as long as its lab");
+    let enter = move || {
+        place
+            .enter()
+            .expect("the namespace lives as long as its lab")
+    };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
-    Ok(builder.worker_threads(WORKERS).enable_all().on_thread_start(enter).build()?)
+    Ok(builder
+        .worker_threads(WORKERS)
+        .enable_all()
+        .on_thread_start(enter)
+        .build()?)
 }
 
 async fn measure(run: &Run, agents: usize, controller: &ControllerProcess) -> Result<Measured> {
@@ -204,8 +219,11 @@ impl Work {
             if self.stop.requested() {
                 bail!("stopped");
             }
-            tokio::time::sleep(end.saturating_duration_since(Instant::now()).min(Duration::from_millis(50)))
-                .await;
+            tokio::time::sleep(
+                end.saturating_duration_since(Instant::now())
+                    .min(Duration::from_millis(50)),
+            )
+            .await;
         }
         Ok(())
     }
@@ -214,16 +232,27 @@ impl Work {
 fn describe(name: &str, agents: usize, measured: &Measured) -> Case {
     let mut case = Case::new(name);
     case.params.insert("agents".into(), agents.into());
-    case.params.insert("flows".into(), (agents * FLOWS_PER_AGENT).into());
-    case.params.insert("arrivals_per_s".into(), ARRIVALS_PER_S.into());
-    case.params.insert("policy_changes".into(), measured.changes.into());
-    case.params.insert("last_error".into(), measured.latencies.last_error().into());
+    case.params
+        .insert("flows".into(), (agents * FLOWS_PER_AGENT).into());
+    case.params
+        .insert("arrivals_per_s".into(), ARRIVALS_PER_S.into());
+    case.params
+        .insert("policy_changes".into(), measured.changes.into());
+    case.params
+        .insert("last_error".into(), measured.latencies.last_error().into());
     case.metrics = metrics(agents, measured);
     case
 }
 
 fn metrics(agents: usize, measured: &Measured) -> Metrics {
-    let Measured { empty, idle, steady_from, steady_to, latencies, .. } = measured;
+    let Measured {
+        empty,
+        idle,
+        steady_from,
+        steady_to,
+        latencies,
+        ..
+    } = measured;
     let mut metrics = Metrics::default();
     for kind in Kind::ALL {
         let sorted = latencies.sorted_ms(kind);
@@ -233,18 +262,33 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
     }
     let arrived = latencies.count(Kind::Ordered) + latencies.count(Kind::Observed);
     // Every change goes to two nodes.
-    metrics.set("changes_missed_ratio", 1.0 - arrived as f64 / (2 * measured.changes) as f64);
+    metrics.set(
+        "changes_missed_ratio",
+        1.0 - arrived as f64 / (2 * measured.changes) as f64,
+    );
     metrics.set("errors_ratio", latencies.errors_ratio());
     let seconds = measured.seconds();
     let controller_cores = (steady_to.cpu - steady_from.cpu).as_secs_f64() / seconds;
     let grown = |to: &Usage, from: &Usage| to.memory_bytes as f64 - from.memory_bytes as f64;
     metrics.set("controller_cpu_cores", controller_cores);
-    metrics.set("controller_cpu_per_agent_us_per_s", controller_cores * 1e6 / agents as f64);
+    metrics.set(
+        "controller_cpu_per_agent_us_per_s",
+        controller_cores * 1e6 / agents as f64,
+    );
     metrics.set("controller_memory_bytes", steady_to.memory_bytes as f64);
-    metrics.set("controller_memory_per_agent_bytes", grown(steady_to, idle) / agents as f64);
+    metrics.set(
+        "controller_memory_per_agent_bytes",
+        grown(steady_to, idle) / agents as f64,
+    );
     let flows = (agents * FLOWS_PER_AGENT) as f64;
-    metrics.set("controller_memory_per_flow_bytes", grown(idle, empty) / flows);
-    metrics.set("agents_cpu_cores", measured.agents_cpu.as_secs_f64() / seconds);
+    metrics.set(
+        "controller_memory_per_flow_bytes",
+        grown(idle, empty) / flows,
+    );
+    metrics.set(
+        "agents_cpu_cores",
+        measured.agents_cpu.as_secs_f64() / seconds,
+    );
     metrics.set("others_cpu_cores", measured.others_cores());
     metrics.set("enrolment_s", measured.enrolment.as_secs_f64());
     metrics.set("flows_created_s", measured.flows_created.as_secs_f64());

@@ -40,13 +40,19 @@ impl Experiment for Faults {
     }
 
     fn cases(&self) -> Vec<String> {
-        let of = |scenario| streams(PACKETS).into_iter().map(move |stream| case_name(scenario, &stream));
+        let of = |scenario| {
+            streams(PACKETS)
+                .into_iter()
+                .map(move |stream| case_name(scenario, &stream))
+        };
         SCENARIOS.iter().flat_map(of).collect()
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
         let chosen = run.chosen(self.cases())?;
-        let packets = run.seconds.map_or(PACKETS, |seconds| (seconds * f64::from(RATE_PPS)).ceil() as u64);
+        let packets = run.seconds.map_or(PACKETS, |seconds| {
+            (seconds * f64::from(RATE_PPS)).ceil() as u64
+        });
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
         for scenario in SCENARIOS {
             let mut streams = streams(packets);
@@ -54,15 +60,26 @@ impl Experiment for Faults {
             if streams.is_empty() {
                 continue;
             }
-            println!("{}: {} streams of {packets} packets", scenario.name, streams.len());
-            let measured =
-                run.until_valid(|| run_scenario(run, scenario, &streams), Outcome::invalid_because);
+            println!(
+                "{}: {} streams of {packets} packets",
+                scenario.name,
+                streams.len()
+            );
+            let measured = run.until_valid(
+                || run_scenario(run, scenario, &streams),
+                Outcome::invalid_because,
+            );
             let (outcome, _) = measured.with_context(|| scenario.name.to_owned())?;
             for reason in outcome.invalid_because() {
                 summary.invalidate(format!("{}: {reason}", scenario.name));
             }
             let drops = outcome.device_drops;
-            summary.cases.extend(outcome.reports.iter().map(|report| describe(scenario, report, drops)));
+            summary.cases.extend(
+                outcome
+                    .reports
+                    .iter()
+                    .map(|report| describe(scenario, report, drops)),
+            );
         }
         report::write(&summary, &run.out)?;
         Ok(summary)
@@ -87,10 +104,16 @@ struct Outcome {
 
 impl Outcome {
     fn invalid_because(&self) -> Vec<String> {
-        let overflow: u64 = self.reports.iter().map(|report| report.receiver_overflow).sum();
+        let overflow: u64 = self
+            .reports
+            .iter()
+            .map(|report| report.receiver_overflow)
+            .sum();
         let mut reasons = self.emulation.health.invalid_because();
         if overflow > 0 {
-            reasons.push(format!("{overflow} packets reached the viewer and were dropped at its socket"));
+            reasons.push(format!(
+                "{overflow} packets reached the viewer and were dropped at its socket"
+            ));
         }
         if self.device_drops > 0 {
             let drops = self.device_drops;
@@ -105,7 +128,11 @@ impl Outcome {
 /// Sends all streams at once.
 fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
     let directory = run.raw(scenario.name)?;
-    let lab = Topology { paths: 2, ..Topology::default() }.build()?;
+    let lab = Topology {
+        paths: 2,
+        ..Topology::default()
+    }
+    .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     scenario.prepare(&lab)?;
     let edges = Edges::start(&lab, &run.binary, &directory, &scenario.replication())?;
@@ -118,11 +145,18 @@ fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Ou
     let raw = serde_json::json!({
         "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation, "device_drops": device_drops,
     });
-    fs::write(directory.join("outcome.json"), serde_json::to_vec_pretty(&raw)?)?;
+    fs::write(
+        directory.join("outcome.json"),
+        serde_json::to_vec_pretty(&raw)?,
+    )?;
     if run.stop.requested() {
         bail!("stopped");
     }
-    Ok(Outcome { reports, emulation, device_drops })
+    Ok(Outcome {
+        reports,
+        emulation,
+        device_drops,
+    })
 }
 
 /// Frames that the devices of the nodes have dropped, in either direction, for want of room.
@@ -130,27 +164,51 @@ fn device_drops(lab: &Lab) -> Result<u64> {
     let nodes = [lab.source(), lab.ingress(), lab.egress(), lab.viewer()];
     nodes
         .into_iter()
-        .map(|node| Ok(counters::of(node)?.values().map(|device| device.drops).sum::<u64>()))
+        .map(|node| {
+            Ok(counters::of(node)?
+                .values()
+                .map(|device| device.drops)
+                .sum::<u64>())
+        })
         .sum()
 }
 
 fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
-    let source = if scenario.is_local() { lab.ingress() } else { lab.source() };
-    Endpoints { source: source.clone(), ..Endpoints::from(lab) }
+    let source = if scenario.is_local() {
+        lab.ingress()
+    } else {
+        lab.source()
+    };
+    Endpoints {
+        source: source.clone(),
+        ..Endpoints::from(lab)
+    }
 }
 
 /// `device_drops` are those of all streams of the scenario together.
 fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Case {
     let mut case = Case::new(&case_name(scenario, &report.stream));
-    case.params.insert("fault".into(), scenario.fault.to_string().into());
-    case.params.insert("packets".into(), report.stream.packets.into());
-    case.params.insert("rate_pps".into(), report.stream.rate_pps.into());
-    case.params.insert("payload_bytes".into(), report.stream.payload_bytes.into());
-    case.params.insert("first_missing".into(), report.first_missing.clone().into());
+    case.params
+        .insert("fault".into(), scenario.fault.to_string().into());
+    case.params
+        .insert("packets".into(), report.stream.packets.into());
+    case.params
+        .insert("rate_pps".into(), report.stream.rate_pps.into());
+    case.params
+        .insert("payload_bytes".into(), report.stream.payload_bytes.into());
+    case.params
+        .insert("first_missing".into(), report.first_missing.clone().into());
     if let Some(error) = &report.error {
-        case.params.insert("ended_early".into(), error.clone().into());
+        case.params
+            .insert("ended_early".into(), error.clone().into());
     }
-    let share = |count: u64| if report.received == 0 { 0.0 } else { count as f64 / report.received as f64 };
+    let share = |count: u64| {
+        if report.received == 0 {
+            0.0
+        } else {
+            count as f64 / report.received as f64
+        }
+    };
     // A stream that ended early has not sent the rest; that it did not arrive is what the receiver sees.
     let missing = report.stream.packets - report.received;
     case.metrics = Metrics::from([
@@ -165,7 +223,8 @@ fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Ca
         ("device_drops_packets", device_drops as f64),
     ]);
     if let Some(retransmissions) = report.retransmissions {
-        case.metrics.set("retransmissions_packets", retransmissions.into());
+        case.metrics
+            .set("retransmissions_packets", retransmissions.into());
     }
     case
 }

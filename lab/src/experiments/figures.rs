@@ -18,19 +18,30 @@ pub(super) fn experience(outcomes: &[&Outcome]) -> Vec<Item> {
             None => Axis::linear(label),
         };
         let points = |outcome: &Outcome| per_second(outcome, points);
-        Item::Figure(Figure { caption: caption.to_owned(), panels: panels(outcomes, axis, points) })
+        Item::Figure(Figure {
+            caption: caption.to_owned(),
+            panels: panels(outcomes, axis, points),
+        })
     };
     vec![
-        figure("Figure 5a: frames per second.", "frames per second", Some(FPS + 5.0), |qoe| qoe.fps_mean),
+        figure(
+            "Figure 5a: frames per second.",
+            "frames per second",
+            Some(FPS + 5.0),
+            |qoe| qoe.fps_mean,
+        ),
         figure(
             "Figure 5b: frame delay, from capture to decoded; the median of each second.",
             "frame delay (ms)",
             None,
             |qoe| qoe.frame_delay_p50_ms.unwrap_or(f64::NAN),
         ),
-        figure("Figure 5c: throughput of decoded frames.", "throughput (Mb/s)", None, |qoe| {
-            qoe.throughput_mbps
-        }),
+        figure(
+            "Figure 5c: throughput of decoded frames.",
+            "throughput (Mb/s)",
+            None,
+            |qoe| qoe.throughput_mbps,
+        ),
     ]
 }
 
@@ -41,9 +52,15 @@ pub(super) fn panels(
     points: impl Fn(&Outcome) -> Vec<(f64, f64)>,
 ) -> Vec<Plot> {
     let panel = |level: &str| {
-        let shown: Vec<&&Outcome> = outcomes.iter().filter(|outcome| outcome.level() == level).collect();
+        let shown: Vec<&&Outcome> = outcomes
+            .iter()
+            .filter(|outcome| outcome.level() == level)
+            .collect();
         let variation = &shown.first()?.variation;
-        let series = shown.iter().map(|outcome| Series::line(outcome.policy(), points(outcome))).collect();
+        let series = shown
+            .iter()
+            .map(|outcome| Series::line(outcome.policy(), points(outcome)))
+            .collect();
         Some(over_time(level, variation, axis(), series))
     };
     LEVELS.into_iter().filter_map(panel).collect()
@@ -66,7 +83,9 @@ pub(super) fn per_second(outcome: &Outcome, figure: impl Fn(&Qoe) -> f64) -> Vec
     let seconds = outcome.variation.end.as_secs();
     (0..seconds)
         .map(|second| {
-            let window = outcome.record.window(Duration::from_secs(second), Duration::from_secs(second + 1));
+            let window = outcome
+                .record
+                .window(Duration::from_secs(second), Duration::from_secs(second + 1));
             (second as f64 + 0.5, figure(&measure(&timeline, window)))
         })
         .collect()
@@ -74,13 +93,20 @@ pub(super) fn per_second(outcome: &Outcome, figure: impl Fn(&Qoe) -> f64) -> Vec
 
 /// What arrived when the variation began, at the lowest level that ran: figure 6a.
 pub(super) fn arrivals(outcomes: &[&Outcome]) -> Item {
-    let level = LEVELS.into_iter().find(|level| outcomes.iter().any(|outcome| outcome.level() == *level));
-    let shown = outcomes.iter().filter(|outcome| Some(outcome.level()) == level);
+    let level = LEVELS
+        .into_iter()
+        .find(|level| outcomes.iter().any(|outcome| outcome.level() == *level));
+    let shown = outcomes
+        .iter()
+        .filter(|outcome| Some(outcome.level()) == level);
     let plot = Plot {
         title: level.unwrap_or_default().to_owned(),
-        x: Axis::linear("time since the variation began (s)").showing(0.0..=ARRIVALS_SHOWN.as_secs_f64()),
+        x: Axis::linear("time since the variation began (s)")
+            .showing(0.0..=ARRIVALS_SHOWN.as_secs_f64()),
         y: Axis::linear("received (MB)"),
-        series: shown.map(|outcome| Series::line(outcome.policy(), received(outcome))).collect(),
+        series: shown
+            .map(|outcome| Series::line(outcome.policy(), received(outcome)))
+            .collect(),
         bands: Vec::new(),
     };
     Item::Figure(Figure {
@@ -96,7 +122,12 @@ fn received(outcome: &Outcome) -> Vec<(f64, f64)> {
         .record
         .arrivals
         .iter()
-        .map(|arrival| (outcome.record.seconds(arrival.received_ns) - from, arrival.bytes as f64 / 1e6))
+        .map(|arrival| {
+            (
+                outcome.record.seconds(arrival.received_ns) - from,
+                arrival.bytes as f64 / 1e6,
+            )
+        })
         .filter(|(at, _)| (0.0..ARRIVALS_SHOWN.as_secs_f64()).contains(at))
         .map(|(at, bytes)| {
             megabytes += bytes;

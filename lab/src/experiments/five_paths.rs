@@ -4,7 +4,9 @@ use crate::emulator::EmulatedPath;
 use crate::plot::Band;
 use crate::topology::{Lab, network_egress, network_ingress};
 use anyhow::Result;
-use hawser_netem::{Delay, ExtraDelay, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span};
+use hawser_netem::{
+    Delay, ExtraDelay, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span,
+};
 use hawser_units::Bitrate;
 use std::time::Duration;
 
@@ -18,11 +20,36 @@ struct Row {
 }
 
 const TABLE_I: [Row; 5] = [
-    Row { rate_mbps: 400.0, delay_ms: 20, loss: 0.0005, extra_delay_ms: 50 },
-    Row { rate_mbps: 400.0, delay_ms: 30, loss: 0.0005, extra_delay_ms: 5 },
-    Row { rate_mbps: 150.0, delay_ms: 100, loss: 0.0005, extra_delay_ms: 10 },
-    Row { rate_mbps: 50.0, delay_ms: 100, loss: 0.0005, extra_delay_ms: 10 },
-    Row { rate_mbps: 50.0, delay_ms: 30, loss: 0.0, extra_delay_ms: 5 },
+    Row {
+        rate_mbps: 400.0,
+        delay_ms: 20,
+        loss: 0.0005,
+        extra_delay_ms: 50,
+    },
+    Row {
+        rate_mbps: 400.0,
+        delay_ms: 30,
+        loss: 0.0005,
+        extra_delay_ms: 5,
+    },
+    Row {
+        rate_mbps: 150.0,
+        delay_ms: 100,
+        loss: 0.0005,
+        extra_delay_ms: 10,
+    },
+    Row {
+        rate_mbps: 50.0,
+        delay_ms: 100,
+        loss: 0.0005,
+        extra_delay_ms: 10,
+    },
+    Row {
+        rate_mbps: 50.0,
+        delay_ms: 30,
+        loss: 0.0,
+        extra_delay_ms: 5,
+    },
 ];
 
 /// What a link's queue holds; the paper does not say.
@@ -74,8 +101,14 @@ impl Variation {
     fn of(seconds: Option<f64>, stretches: &[(f64, f64)]) -> Self {
         let seconds = seconds.unwrap_or(SECONDS);
         let part = |at: f64| Duration::from_secs_f64(seconds * at / SECONDS);
-        let during = stretches.iter().map(|&(from, to)| (part(from), part(to))).collect();
-        Variation { during, end: part(SECONDS) }
+        let during = stretches
+            .iter()
+            .map(|&(from, to)| (part(from), part(to)))
+            .collect();
+        Variation {
+            during,
+            end: part(SECONDS),
+        }
     }
 }
 
@@ -108,7 +141,11 @@ impl Row {
             rate: Some(Rate::Constant(Bitrate::from_mbps(self.rate_mbps))),
             queue: Some(QueueLimit::Time(QUEUE)),
             delay: Delay::Constant(Duration::from_millis(self.delay_ms)),
-            extra_delay: variation.during.iter().map(extra_delay).collect::<Result<_>>()?,
+            extra_delay: variation
+                .during
+                .iter()
+                .map(extra_delay)
+                .collect::<Result<_>>()?,
             order: Order::Free,
             loss: (self.loss > 0.0).then_some(Loss::Independent(Probability::try_from(self.loss)?)),
             ..LinkConfig::default()

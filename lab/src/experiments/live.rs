@@ -43,23 +43,40 @@ pub(super) struct Outcome {
 impl Outcome {
     /// The first part of the case's name.
     pub(super) fn policy(&self) -> &str {
-        self.case.name.split('/').next().expect("cases are policy/level")
+        self.case
+            .name
+            .split('/')
+            .next()
+            .expect("cases are policy/level")
     }
 
     /// The second part of the case's name.
     pub(super) fn level(&self) -> &str {
-        self.case.name.split('/').nth(1).expect("cases are policy/level")
+        self.case
+            .name
+            .split('/')
+            .nth(1)
+            .expect("cases are policy/level")
     }
 }
 
 impl Live {
     /// Builds the lab and starts its links; `raw` is the folder below the experiment's raw data.
-    pub(super) fn prepare(run: &Run, raw: &str, topology: &Topology, variation: &Variation) -> Result<Self> {
+    pub(super) fn prepare(
+        run: &Run,
+        raw: &str,
+        topology: &Topology,
+        variation: &Variation,
+    ) -> Result<Self> {
         let directory = run.raw(raw)?;
         let lab = topology.build()?;
         let mut emulator = Emulator::start(lab.network(), emulated(&lab, variation)?, run.seed)?;
         emulator.steer(&[lab.source(), lab.ingress(), lab.egress(), lab.viewer()])?;
-        Ok(Live { lab, directory, emulator })
+        Ok(Live {
+            lab,
+            directory,
+            emulator,
+        })
     }
 
     /// Starts the stream and with it the schedule of the network.
@@ -70,7 +87,13 @@ impl Live {
     }
 
     /// Lets the stream run from one time after its beginning to another.
-    pub(super) fn sleep(&self, run: &Run, stream: &mut Stream, from: Duration, to: Duration) -> Result<()> {
+    pub(super) fn sleep(
+        &self,
+        run: &Run,
+        stream: &mut Stream,
+        from: Duration,
+        to: Duration,
+    ) -> Result<()> {
         if run.stop.sleep(to.saturating_sub(from)) {
             bail!("stopped");
         }
@@ -80,7 +103,10 @@ impl Live {
     /// Stops the links when the stream has ended.
     pub(super) fn finish(self) -> Result<EmulatorReport> {
         let emulation = self.emulator.stop()?;
-        fs::write(self.directory.join("emulator.json"), serde_json::to_vec_pretty(&emulation)?)?;
+        fs::write(
+            self.directory.join("emulator.json"),
+            serde_json::to_vec_pretty(&emulation)?,
+        )?;
         Ok(emulation)
     }
 }
@@ -95,23 +121,45 @@ pub(super) fn source(level: &str, directory: &Path) -> Result<Source> {
     } else {
         "synthetic".to_owned()
     };
-    Ok(Source { recording, level: level.to_owned(), fps: FPS, ..Source::default() })
+    Ok(Source {
+        recording,
+        level: level.to_owned(),
+        fps: FPS,
+        ..Source::default()
+    })
 }
 
 /// What the viewer experienced while the network varied, and how well the network was emulated.
-pub(super) fn metrics(record: &Record, emulation: &EmulatorReport, variation: &Variation) -> Metrics {
-    let qoe = measure(&record.timeline(), record.window(variation.from(), variation.to()));
+pub(super) fn metrics(
+    record: &Record,
+    emulation: &EmulatorReport,
+    variation: &Variation,
+) -> Metrics {
+    let qoe = measure(
+        &record.timeline(),
+        record.window(variation.from(), variation.to()),
+    );
     let health = &emulation.health;
     let or_nan = |value: Option<f64>| value.unwrap_or(f64::NAN);
-    let identical = record.frames.iter().filter(|frame| frame.is_identical).count();
+    let identical = record
+        .frames
+        .iter()
+        .filter(|frame| frame.is_identical)
+        .count();
     Metrics::from([
         ("fps_mean", qoe.fps_mean),
-        ("fps_min", qoe.fps.iter().copied().fold(f64::INFINITY, f64::min)),
+        (
+            "fps_min",
+            qoe.fps.iter().copied().fold(f64::INFINITY, f64::min),
+        ),
         ("frame_delay_p50_ms", or_nan(qoe.frame_delay_p50_ms)),
         ("frame_delay_p95_ms", or_nan(qoe.frame_delay_p95_ms)),
         ("throughput_mbps", qoe.throughput_mbps),
         ("stall_ratio", qoe.stall_ratio),
-        ("identical_frames_ratio", identical as f64 / record.frames.len() as f64),
+        (
+            "identical_frames_ratio",
+            identical as f64 / record.frames.len() as f64,
+        ),
         ("emulator_lateness_p99_us", health.lateness_p99_us),
         ("emulator_lateness_p999_us", health.lateness_p999_us),
         ("emulator_cpu_cores", health.cpu_cores()),
@@ -121,12 +169,22 @@ pub(super) fn metrics(record: &Record, emulation: &EmulatorReport, variation: &V
 /// A case with the parameters that all have.
 pub(super) fn case(name: &str, source: &Source, variation: &Variation) -> Case {
     let mut case = Case::new(name);
-    let recording = if source.recording == "synthetic" { "synthetic" } else { "talker" };
+    let recording = if source.recording == "synthetic" {
+        "synthetic"
+    } else {
+        "talker"
+    };
     case.params.insert("recording".into(), recording.into());
-    case.params.insert("congestion".into(), source.congestion.clone().into());
-    case.params.insert("seconds".into(), variation.end.as_secs_f64().into());
-    case.params.insert("measured_from_s".into(), variation.from().as_secs_f64().into());
-    case.params.insert("measured_to_s".into(), variation.to().as_secs_f64().into());
+    case.params
+        .insert("congestion".into(), source.congestion.clone().into());
+    case.params
+        .insert("seconds".into(), variation.end.as_secs_f64().into());
+    case.params.insert(
+        "measured_from_s".into(),
+        variation.from().as_secs_f64().into(),
+    );
+    case.params
+        .insert("measured_to_s".into(), variation.to().as_secs_f64().into());
     case
 }
 
@@ -142,7 +200,8 @@ pub(super) fn bandwidth_cost(before: &Status, after: &Status) -> f64 {
         let packets = status.send.values().map(|flow| flow.bytes).sum::<u64>();
         (copies as f64, packets as f64)
     };
-    let ((copies_before, packets_before), (copies_after, packets_after)) = (sums(before), sums(after));
+    let ((copies_before, packets_before), (copies_after, packets_after)) =
+        (sums(before), sums(after));
     if packets_after > packets_before {
         (copies_after - copies_before) / (packets_after - packets_before)
     } else {
@@ -165,9 +224,15 @@ pub(super) fn invalid_because(
             "the publisher captured {captured:.1} frames/s instead of {wanted}: the machine was overloaded"
         ));
     }
-    let damaged = record.frames.iter().filter(|frame| !frame.is_identical).count();
+    let damaged = record
+        .frames
+        .iter()
+        .filter(|frame| !frame.is_identical)
+        .count();
     if damaged > 0 {
-        reasons.push(format!("{damaged} delivered frames differ from the sent ones"));
+        reasons.push(format!(
+            "{damaged} delivered frames differ from the sent ones"
+        ));
     }
     reasons
 }

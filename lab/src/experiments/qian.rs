@@ -39,7 +39,10 @@ impl Experiment for Qian {
         for (index, name) in chosen.iter().enumerate() {
             for seed in (run.seed..).take(seeds as usize) {
                 println!("[{}/{}] {name}, seed {seed}", index + 1, chosen.len());
-                let run = Run { seed, ..run.clone() };
+                let run = Run {
+                    seed,
+                    ..run.clone()
+                };
                 let measured = measure(&run, name, &mut summary, &mut trials, &mut faults);
                 if run.stop.requested() {
                     bail!("stopped");
@@ -52,7 +55,10 @@ impl Experiment for Qian {
             }
         }
         trial::compare(&mut trials);
-        summary.cases = chosen.iter().filter_map(|name| case(name, &trials, &faults)).collect();
+        summary.cases = chosen
+            .iter()
+            .filter_map(|name| case(name, &trials, &faults))
+            .collect();
         report::write(&summary, &trials, &faults, &run.out)?;
         Ok(summary)
     }
@@ -67,12 +73,18 @@ fn measure(
     faults: &mut Vec<(u64, faults::Outcome)>,
 ) -> Result<()> {
     let mut invalidate = |reasons: &[String]| {
-        reasons.iter().for_each(|reason| summary.invalidate(format!("{name}, seed {}: {reason}", run.seed)));
+        reasons
+            .iter()
+            .for_each(|reason| summary.invalidate(format!("{name}, seed {}: {reason}", run.seed)));
     };
     if let Some(scene) = Scene::of(name) {
         let reasons = |trial: &Trial| trial.outcome.invalid_because.clone();
         let (mut trial, attempts) = run.until_valid(|| trial::run(run, name, &scene), reasons)?;
-        trial.outcome.case.params.insert("attempts".into(), attempts.into());
+        trial
+            .outcome
+            .case
+            .params
+            .insert("attempts".into(), attempts.into());
         invalidate(&trial.outcome.invalid_because);
         trials.push(trial);
     } else {
@@ -98,9 +110,10 @@ fn paper(case: &str) -> Metrics {
     match case {
         "single/fhd" => Metrics::from([("fps_min", 3.0)]),
         "successive/nfov" | "evidence/nfov" => Metrics::from([("bandwidth_cost_ratio", 1.8)]),
-        "successive/fhd" | "evidence/fhd" => {
-            Metrics::from([("bandwidth_cost_ratio", 2.4), ("throughput_gain_ratio", 7.0)])
-        }
+        "successive/fhd" | "evidence/fhd" => Metrics::from([
+            ("bandwidth_cost_ratio", 2.4),
+            ("throughput_gain_ratio", 7.0),
+        ]),
         _ => Metrics::default(),
     }
 }

@@ -44,12 +44,20 @@ pub(super) struct Video {
 
 impl Video {
     /// Sends a video from `camera` to `address`, which belongs to `viewer`. `seed` decides the sizes of frames.
-    pub(super) fn start(camera: &Namespace, viewer: &Namespace, address: IpAddr, seed: u64) -> Result<Video> {
+    pub(super) fn start(
+        camera: &Namespace,
+        viewer: &Namespace,
+        address: IpAddr,
+        seed: u64,
+    ) -> Result<Video> {
         let target = viewer.run(|| UdpSocket::bind((address, 0)))??;
         let socket = camera.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         socket.connect(target.local_addr()?)?;
         target.set_read_timeout(Some(LOOK_EVERY))?;
-        let (sending, receiving) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
+        let (sending, receiving) = (
+            Arc::new(AtomicBool::new(true)),
+            Arc::new(AtomicBool::new(true)),
+        );
         let sender = thread::spawn({
             let sending = Arc::clone(&sending);
             move || send(&socket, &sending, seed)
@@ -58,16 +66,27 @@ impl Video {
             let receiving = Arc::clone(&receiving);
             move || receive(&target, &receiving)
         });
-        Ok(Video { sending, receiving, sender, receiver })
+        Ok(Video {
+            sending,
+            receiving,
+            sender,
+            receiver,
+        })
     }
 
     /// Ends the video; returns the frames that were whole, and how many were sent.
     pub(super) fn stop(self) -> Result<(Vec<Frame>, usize)> {
         self.sending.store(false, Relaxed);
-        let sent = self.sender.join().map_err(|_| anyhow!("the video's sender panicked"))?;
+        let sent = self
+            .sender
+            .join()
+            .map_err(|_| anyhow!("the video's sender panicked"))?;
         thread::sleep(LAST);
         self.receiving.store(false, Relaxed);
-        let frames = self.receiver.join().map_err(|_| anyhow!("the video's receiver panicked"))?;
+        let frames = self
+            .receiver
+            .join()
+            .map_err(|_| anyhow!("the video's receiver panicked"))?;
         Ok((frames, sent))
     }
 }
@@ -81,7 +100,11 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
     while sending.load(Relaxed) {
         let captured = began + Duration::from_secs(1) * frame / FPS;
         thread::sleep(captured.saturating_since(ring::now()));
-        let mean = if frame.is_multiple_of(KEY_EVERY) { KEY_FRAME_BYTES } else { FRAME_BYTES };
+        let mean = if frame.is_multiple_of(KEY_EVERY) {
+            KEY_FRAME_BYTES
+        } else {
+            FRAME_BYTES
+        };
         let size = random.random_range(mean * 3 / 4..mean * 5 / 4);
         let packets = size.div_ceil(PAYLOAD);
         for packet in 0..packets {
@@ -116,9 +139,12 @@ fn receive(socket: &UdpSocket, receiving: &AtomicBool) -> Vec<Frame> {
     let mut frames = Vec::new();
     let mut bytes = [0; HEADERS + PAYLOAD];
     while receiving.load(Relaxed) {
-        let Ok(length) = socket.recv(&mut bytes) else { continue };
+        let Ok(length) = socket.recv(&mut bytes) else {
+            continue;
+        };
         let now = ring::now();
-        let frame = u32::from_be_bytes(bytes[RTP..RTP + 4].try_into().expect("four bytes")) as usize;
+        let frame =
+            u32::from_be_bytes(bytes[RTP..RTP + 4].try_into().expect("four bytes")) as usize;
         let packets = u16::from_be_bytes(bytes[RTP + 4..RTP + 6].try_into().expect("two bytes"));
         let captured = u64::from_be_bytes(bytes[RTP + 6..HEADERS].try_into().expect("eight bytes"));
         partial.resize(partial.len().max(frame + 1), Partial::default());
@@ -127,7 +153,11 @@ fn receive(socket: &UdpSocket, receiving: &AtomicBool) -> Vec<Frame> {
         seen.bytes += (length - HEADERS) as u64;
         if seen.packets == packets {
             let captured = Instant::from_nanos(captured);
-            frames.push(Frame { captured, decoded: now, size: ByteSize(seen.bytes) });
+            frames.push(Frame {
+                captured,
+                decoded: now,
+                size: ByteSize(seen.bytes),
+            });
         }
     }
     frames

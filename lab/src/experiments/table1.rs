@@ -37,9 +37,15 @@ impl Experiment for Table1 {
         let mut outcomes = Vec::new();
         for (index, name) in chosen.iter().enumerate() {
             println!("[{}/{}] {name}", index + 1, chosen.len());
-            let measured = run.until_valid(|| run_case(run, name), |outcome| outcome.invalid_because.clone());
+            let measured = run.until_valid(
+                || run_case(run, name),
+                |outcome| outcome.invalid_because.clone(),
+            );
             let (mut outcome, attempts) = measured.with_context(|| format!("case {name}"))?;
-            outcome.case.params.insert("attempts".into(), attempts.into());
+            outcome
+                .case
+                .params
+                .insert("attempts".into(), attempts.into());
             for reason in &outcome.invalid_because {
                 summary.invalidate(format!("{name}: {reason}"));
             }
@@ -57,9 +63,19 @@ impl Experiment for Table1 {
 fn run_case(run: &Run, name: &str) -> Result<Outcome> {
     let (policy, level) = name.split_once('/').expect("cases are policy/level");
     let variation = Variation::once(run.seconds);
-    let live = Live::prepare(run, &name.replace('/', "-"), &Topology::default(), &variation)?;
+    let live = Live::prepare(
+        run,
+        &name.replace('/', "-"),
+        &Topology::default(),
+        &variation,
+    )?;
     let source = live::source(level, &live.directory)?;
-    let edges = Edges::start(&live.lab, &run.binary, &live.directory, &replication(policy))?;
+    let edges = Edges::start(
+        &live.lab,
+        &run.binary,
+        &live.directory,
+        &replication(policy),
+    )?;
     let mut stream = live.stream(run, &source)?;
     live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
     let before = edges.ingress()?;
@@ -72,10 +88,16 @@ fn run_case(run: &Run, name: &str) -> Result<Outcome> {
 
     let mut case = live::case(name, &source, &variation);
     case.metrics = live::metrics(&record, &emulation, &variation);
-    case.metrics.set("bandwidth_cost_ratio", bandwidth_cost(&before, &after));
+    case.metrics
+        .set("bandwidth_cost_ratio", bandwidth_cost(&before, &after));
     case.paper = paper(name);
     let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
-    Ok(Outcome { case, record, variation, invalid_because })
+    Ok(Outcome {
+        case,
+        record,
+        variation,
+        invalid_because,
+    })
 }
 
 /// `redirect` takes the path with the smallest delay under variation, which is the second.

@@ -62,22 +62,31 @@ impl Experiment for TunnelFaults {
 
     fn cases(&self) -> Vec<String> {
         let kinds = Fault::ALL.map(case_name);
-        [ALL_UPLINKS.to_owned()].into_iter().chain(kinds).chain([SERVERS.to_owned()]).collect()
+        [ALL_UPLINKS.to_owned()]
+            .into_iter()
+            .chain(kinds)
+            .chain([SERVERS.to_owned()])
+            .collect()
     }
 
     fn run(&self, run: &Run) -> Result<Summary> {
         let chosen = run.chosen(self.cases())?;
         let is_chosen = |case: &str| chosen.iter().any(|chosen| chosen == case);
-        let faults =
-            Fault::ALL.into_iter().filter(|fault| is_chosen(ALL_UPLINKS) || is_chosen(&case_name(*fault)));
+        let faults = Fault::ALL
+            .into_iter()
+            .filter(|fault| is_chosen(ALL_UPLINKS) || is_chosen(&case_name(*fault)));
         let faults: Vec<Fault> = faults.collect();
         let mut summary = Summary::new(self.name(), Provenance::gather(run.seed));
         let mut sections = Vec::new();
         if !faults.is_empty() {
             let outcome = uplinks(run, &faults)?;
-            let cases = faults.iter().map(|fault| outcome.case(&case_name(*fault), Some(*fault)));
+            let cases = faults
+                .iter()
+                .map(|fault| outcome.case(&case_name(*fault), Some(*fault)));
             let cases = [outcome.case(ALL_UPLINKS, None)].into_iter().chain(cases);
-            summary.cases.extend(cases.filter(|case| is_chosen(&case.name)));
+            summary
+                .cases
+                .extend(cases.filter(|case| is_chosen(&case.name)));
             outcome.invalidate(&mut summary, "uplinks");
             sections.push(report::uplinks(&outcome));
         }
@@ -95,16 +104,31 @@ impl Experiment for TunnelFaults {
 fn uplinks(run: &Run, faults: &[Fault]) -> Result<Outcome> {
     let length = Duration::from_secs_f64(run.seconds.unwrap_or(UPLINKS_S));
     let plan = fault::plan(faults, length.saturating_sub(UNDISTURBED));
-    println!("uplinks: {} faults in {:.0} s", plan.len(), length.as_secs_f64());
-    let measured = run.until_valid(|| fail_uplinks(run, &plan), |outcome| outcome.invalid_because.clone());
+    println!(
+        "uplinks: {} faults in {:.0} s",
+        plan.len(),
+        length.as_secs_f64()
+    );
+    let measured = run.until_valid(
+        || fail_uplinks(run, &plan),
+        |outcome| outcome.invalid_because.clone(),
+    );
     Ok(measured?.0)
 }
 
 fn servers(run: &Run) -> Result<Outcome> {
-    let fitting = run.seconds.map_or(KILLS, |seconds| (seconds / KILL_EVERY.as_secs_f64()) as u32);
+    let fitting = run
+        .seconds
+        .map_or(KILLS, |seconds| (seconds / KILL_EVERY.as_secs_f64()) as u32);
     let kills = fitting.clamp(1, KILLS);
-    println!("servers: {kills} are killed, one every {} s", KILL_EVERY.as_secs());
-    let measured = run.until_valid(|| kill_servers(run, kills), |outcome| outcome.invalid_because.clone());
+    println!(
+        "servers: {kills} are killed, one every {} s",
+        KILL_EVERY.as_secs()
+    );
+    let measured = run.until_valid(
+        || kill_servers(run, kills),
+        |outcome| outcome.invalid_because.clone(),
+    );
     Ok(measured?.0)
 }
 
@@ -169,7 +193,15 @@ impl Scene {
         let video = Video::start(&network.car, &network.host, HOST.into(), run.seed)?;
         let began = ring::now();
         network.set_origin(began + UNDISTURBED);
-        Ok(Scene { before, began, ssh, ping, video, tunnel, network })
+        Ok(Scene {
+            before,
+            began,
+            ssh,
+            ping,
+            video,
+            tunnel,
+            network,
+        })
     }
 
     /// What is so after a fault.
@@ -187,14 +219,24 @@ impl Scene {
             at_s: from.saturating_since(self.began).as_secs_f64(),
             lasted_s: lasted.as_secs_f64(),
             window: (from, ring::now()),
-            same_session: now.as_ref().is_some_and(|now| now.since_unix_ms == self.before.since_unix_ms),
+            same_session: now
+                .as_ref()
+                .is_some_and(|now| now.since_unix_ms == self.before.since_unix_ms),
             same_addresses: now.is_some_and(|now| now.addresses == self.before.addresses),
             ssh_alive: self.ssh.is_alive()?,
         })
     }
 
     fn end(self, events: Vec<Event>) -> Result<Outcome> {
-        let Scene { before, began, ssh, ping, video, tunnel, network } = self;
+        let Scene {
+            before,
+            began,
+            ssh,
+            ping,
+            video,
+            tunnel,
+            network,
+        } = self;
         let ended = ring::now();
         let session = tunnel.session()?.unwrap_or(before);
         let (frames, frames_sent) = video.stop()?;
@@ -202,7 +244,17 @@ impl Scene {
         drop(tunnel);
         let emulation: EmulatorReport = network.stop()?;
         let invalid_because = emulation.health.invalid_because();
-        Ok(Outcome { began, ended, events, ping, ssh, frames, frames_sent, session, invalid_because })
+        Ok(Outcome {
+            began,
+            ended,
+            events,
+            ping,
+            ssh,
+            frames,
+            frames_sent,
+            session,
+            invalid_because,
+        })
     }
 }
 
@@ -226,7 +278,14 @@ fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
         until(&run.stop, origin + planned.until)?;
         let lasted = planned.to.saturating_sub(planned.from);
         let event = scene.event(Some(planned.fault), planned.to_string(), from, lasted)?;
-        println!("  {planned}{}", if event.is_survived() { "" } else { ": SOMETHING WAS LOST" });
+        println!(
+            "  {planned}{}",
+            if event.is_survived() {
+                ""
+            } else {
+                ": SOMETHING WAS LOST"
+            }
+        );
         events.push(event);
     }
     let outcome = scene.end(events)?;
@@ -240,7 +299,10 @@ fn kill_servers(run: &Run, kills: u32) -> Result<Outcome> {
     for kill in 0..kills {
         let due = scene.began + UNDISTURBED + KILL_EVERY * kill;
         until(&run.stop, due)?;
-        let session = scene.tunnel.session()?.context("there is no session before the server is killed")?;
+        let session = scene
+            .tunnel
+            .session()?
+            .context("there is no session before the server is killed")?;
         let from = ring::now();
         let server = scene.tunnel.kill(&session.peer)?;
         until(&run.stop, due + STARTED_AGAIN)?;
@@ -269,22 +331,30 @@ impl Outcome {
 
     /// What was seen during events of a kind, or all the time.
     fn case(&self, name: &str, fault: Option<Fault>) -> Case {
-        let events: Vec<&Event> =
-            self.events.iter().filter(|event| fault.is_none_or(|fault| event.fault == Some(fault))).collect();
+        let events: Vec<&Event> = self
+            .events
+            .iter()
+            .filter(|event| fault.is_none_or(|fault| event.fault == Some(fault)))
+            .collect();
         let windows: Vec<(Instant, Instant)> = match fault {
             Some(_) => events.iter().map(|event| event.window).collect(),
             None => vec![(self.began, self.ended)],
         };
         let mut case = Case::new(name);
         case.params.insert("faults".into(), events.len().into());
-        case.params.insert("seconds".into(), seconds(&windows).into());
+        case.params
+            .insert("seconds".into(), seconds(&windows).into());
         let lost = |survived: fn(&Event) -> bool| share(&events, |event| !survived(event));
-        case.metrics.set("sessions_lost_ratio", lost(|event| event.same_session));
-        case.metrics.set("addresses_lost_ratio", lost(|event| event.same_addresses));
-        case.metrics.set("ssh_lost_ratio", lost(|event| event.ssh_alive));
+        case.metrics
+            .set("sessions_lost_ratio", lost(|event| event.same_session));
+        case.metrics
+            .set("addresses_lost_ratio", lost(|event| event.same_addresses));
+        case.metrics
+            .set("ssh_lost_ratio", lost(|event| event.ssh_alive));
         self.measure(&mut case.metrics, &windows);
         if fault.is_none() {
-            case.metrics.set("redundancy_ratio", self.session.redundancy_ratio);
+            case.metrics
+                .set("redundancy_ratio", self.session.redundancy_ratio);
         }
         case
     }
@@ -295,31 +365,55 @@ impl Outcome {
         case.params.insert("kills".into(), self.events.len().into());
         let events: Vec<&Event> = self.events.iter().collect();
         let windows: Vec<_> = self.events.iter().map(|event| event.window).collect();
-        let mut recoveries: Vec<f64> =
-            windows.iter().map(|window| self.ping.within(&[*window]).gap_max_ms).collect();
+        let mut recoveries: Vec<f64> = windows
+            .iter()
+            .map(|window| self.ping.within(&[*window]).gap_max_ms)
+            .collect();
         recoveries.sort_by(f64::total_cmp);
-        case.metrics.set("recovery_p50_ms", quantile(&recoveries, 0.5));
-        case.metrics.set("recovery_max_ms", quantile(&recoveries, 1.0));
-        let late = recoveries.iter().filter(|ms| **ms >= RECOVERY_LIMIT_MS).count();
-        case.metrics.set("later_than_3_s_ratio", late as f64 / recoveries.len() as f64);
-        case.metrics.set("addresses_lost_ratio", share(&events, |event| !event.same_addresses));
-        case.metrics.set("ssh_lost_ratio", share(&events, |event| !event.ssh_alive));
+        case.metrics
+            .set("recovery_p50_ms", quantile(&recoveries, 0.5));
+        case.metrics
+            .set("recovery_max_ms", quantile(&recoveries, 1.0));
+        let late = recoveries
+            .iter()
+            .filter(|ms| **ms >= RECOVERY_LIMIT_MS)
+            .count();
+        case.metrics.set(
+            "later_than_3_s_ratio",
+            late as f64 / recoveries.len() as f64,
+        );
+        case.metrics.set(
+            "addresses_lost_ratio",
+            share(&events, |event| !event.same_addresses),
+        );
+        case.metrics
+            .set("ssh_lost_ratio", share(&events, |event| !event.ssh_alive));
         self.measure(&mut case.metrics, &windows);
         case
     }
 
     fn measure(&self, metrics: &mut Metrics, windows: &[(Instant, Instant)]) {
         for (name, exchanges) in [("ssh_echo", &self.ssh), ("ping", &self.ping)] {
-            let Figures { gap_max_ms, p50_ms, p99_ms, unanswered_ratio } = exchanges.within(windows);
+            let Figures {
+                gap_max_ms,
+                p50_ms,
+                p99_ms,
+                unanswered_ratio,
+            } = exchanges.within(windows);
             metrics.set(&format!("{name}_p50_ms"), p50_ms);
             metrics.set(&format!("{name}_p99_ms"), p99_ms);
             metrics.set(&format!("{name}_gap_max_ms"), gap_max_ms);
             metrics.set(&format!("{name}_unanswered_ratio"), unanswered_ratio);
         }
         metrics.set("fps_mean", weigh(&self.frames, windows, |qoe| qoe.fps_mean));
-        metrics.set("stall_ratio", weigh(&self.frames, windows, |qoe| qoe.stall_ratio));
+        metrics.set(
+            "stall_ratio",
+            weigh(&self.frames, windows, |qoe| qoe.stall_ratio),
+        );
         let shown: Vec<Instant> = self.frames.iter().map(|frame| frame.decoded).collect();
-        let gaps = windows.iter().map(|window| exchanges::longest_gap(&shown, *window));
+        let gaps = windows
+            .iter()
+            .map(|window| exchanges::longest_gap(&shown, *window));
         metrics.set("video_gap_max_ms", gaps.fold(0.0, f64::max));
     }
 
@@ -329,8 +423,10 @@ impl Outcome {
     }
 
     fn write(&self, folder: &Path) -> Result<()> {
-        let frames =
-            self.frames.iter().map(|frame| (self.seconds(frame.captured), self.seconds(frame.decoded)));
+        let frames = self
+            .frames
+            .iter()
+            .map(|frame| (self.seconds(frame.captured), self.seconds(frame.decoded)));
         let raw = serde_json::json!({
             "events": self.events,
             "ping_s": self.ping.seconds(self.began),
@@ -348,7 +444,10 @@ impl Outcome {
 /// The mean of a figure over windows, of which each counts as long as it is.
 fn weigh(frames: &[Frame], windows: &[(Instant, Instant)], figure: fn(&Qoe) -> f64) -> f64 {
     // One without length has no figure and no weight.
-    let windows: Vec<Window> = windows.iter().filter_map(|(from, to)| Window::new(*from, *to)).collect();
+    let windows: Vec<Window> = windows
+        .iter()
+        .filter_map(|(from, to)| Window::new(*from, *to))
+        .collect();
     let weights = windows.iter().map(|window| window.duration().as_secs_f64());
     let sum: f64 = weights
         .clone()
@@ -359,7 +458,10 @@ fn weigh(frames: &[Frame], windows: &[(Instant, Instant)], figure: fn(&Qoe) -> f
 }
 
 fn seconds(windows: &[(Instant, Instant)]) -> f64 {
-    windows.iter().map(|(from, to)| to.saturating_since(*from).as_secs_f64()).sum()
+    windows
+        .iter()
+        .map(|(from, to)| to.saturating_since(*from).as_secs_f64())
+        .sum()
 }
 
 fn share(events: &[&Event], which: impl Fn(&Event) -> bool) -> f64 {
@@ -374,9 +476,25 @@ mod tests {
     #[test]
     fn windows_count_as_long_as_they_are() {
         let at = |ms: u64| Instant::from_nanos(ms * 1_000_000);
-        let frame = |ms| Frame { captured: at(ms), decoded: at(ms), size: ByteSize(1) };
-        let frames: Vec<Frame> = (0..1000).step_by(100).chain(1000..4000).map(frame).collect();
-        let windows = [(at(500), at(500)), (at(0), at(1000)), (at(1000), at(1000)), (at(1000), at(4000))];
-        assert_eq!(weigh(&frames, &windows, |qoe| qoe.fps_mean), (10.0 + 3.0 * 1000.0) / 4.0);
+        let frame = |ms| Frame {
+            captured: at(ms),
+            decoded: at(ms),
+            size: ByteSize(1),
+        };
+        let frames: Vec<Frame> = (0..1000)
+            .step_by(100)
+            .chain(1000..4000)
+            .map(frame)
+            .collect();
+        let windows = [
+            (at(500), at(500)),
+            (at(0), at(1000)),
+            (at(1000), at(1000)),
+            (at(1000), at(4000)),
+        ];
+        assert_eq!(
+            weigh(&frames, &windows, |qoe| qoe.fps_mean),
+            (10.0 + 3.0 * 1000.0) / 4.0
+        );
     }
 }

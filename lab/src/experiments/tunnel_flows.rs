@@ -60,8 +60,10 @@ impl Experiment for TunnelFlows {
         let mut timelines = Vec::new();
         for scenario in scenarios().filter(|scenario| chosen.contains(&scenario.to_string())) {
             println!("{scenario}");
-            let (outcome, _) =
-                run.until_valid(|| scenario.run(run), |outcome| outcome.invalid_because.clone())?;
+            let (outcome, _) = run.until_valid(
+                || scenario.run(run),
+                |outcome| outcome.invalid_because.clone(),
+            )?;
             for reason in &outcome.invalid_because {
                 summary.invalidate(format!("{scenario}: {reason}"));
             }
@@ -90,13 +92,21 @@ struct Scenario {
 }
 
 fn scenarios() -> impl Iterator<Item = Scenario> {
-    let of = |direction| OTHERS.iter().map(move |other| Scenario { other, direction });
+    let of = |direction| {
+        OTHERS
+            .iter()
+            .map(move |other| Scenario { other, direction })
+    };
     of(Direction::Up).chain(of(Direction::Down))
 }
 
 impl fmt::Display for Scenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let direction = if self.direction == Direction::Up { "" } else { "/down" };
+        let direction = if self.direction == Direction::Up {
+            ""
+        } else {
+            "/down"
+        };
         write!(f, "{}{direction}", self.other.name)
     }
 }
@@ -116,7 +126,11 @@ struct Outcome {
 impl Scenario {
     fn run(self, run: &Run) -> Result<Outcome> {
         let directory = run.raw(&self.to_string().replace('/', "-"))?;
-        let lab = Topology { paths: UPLINKS, ..Topology::default() }.build()?;
+        let lab = Topology {
+            paths: UPLINKS,
+            ..Topology::default()
+        }
+        .build()?;
         let mut emulator = Emulator::start(lab.network(), paths(&lab), run.seed)?;
         emulator.steer(&[lab.ingress(), lab.egress()])?;
         route_to_server(&lab)?;
@@ -131,27 +145,39 @@ impl Scenario {
         drop(ends);
         let emulation = emulator.stop()?;
         let mut outcome = outcome?;
-        outcome.invalid_because.extend(emulation.health.invalid_because());
+        outcome
+            .invalid_because
+            .extend(emulation.health.invalid_because());
         let raw = serde_json::json!({ "delays": outcome.delays(), "emulator": emulation });
         fs::write(directory.join("outcome.json"), serde_json::to_vec(&raw)?)?;
         Ok(outcome)
     }
 
     /// Sends everything from one namespace to an address of the other.
-    fn observe(self, run: &Run, from: &Namespace, to: &Namespace, address: IpAddr) -> Result<Outcome> {
+    fn observe(
+        self,
+        run: &Run,
+        from: &Namespace,
+        to: &Namespace,
+        address: IpAddr,
+    ) -> Result<Outcome> {
         let video = Video::start(from, to, address, run.seed)?;
         pause(run, ALONE)?;
         let others = Others::start(self.other, from, to, address, run.seed)?;
         pause(run, WARM_UP)?;
         let began = ring::now();
         let before = others.received_bytes();
-        pause(run, Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S)))?;
+        pause(
+            run,
+            Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S)),
+        )?;
         let received_bytes = others.received_bytes() - before;
         let ended = ring::now();
         // The video goes first: nothing is to end beside it while its last frames are on their way.
         let (frames, _) = video.stop()?;
         let stopped = others.stop()?;
-        let window = Window::new(began, ended).unwrap_or_else(|| unreachable!("a pause has a length"));
+        let window =
+            Window::new(began, ended).unwrap_or_else(|| unreachable!("a pause has a length"));
         let second = stopped.frames;
         let other_mbps = match &second {
             Some(frames) => Some(measure(frames, window).throughput_mbps),
@@ -176,34 +202,55 @@ impl Outcome {
         case.params.insert("seconds".into(), seconds.into());
         case.params.insert("uplinks".into(), UPLINKS.into());
         case.params.insert("uplink_mbps".into(), UPLINK_MBPS.into());
-        case.params.insert("one_way_delay_ms".into(), (ONE_WAY_DELAY.as_millis() as u64).into());
-        case.params.insert("queue_ms".into(), (QUEUE.as_millis() as u64).into());
+        case.params.insert(
+            "one_way_delay_ms".into(),
+            (ONE_WAY_DELAY.as_millis() as u64).into(),
+        );
+        case.params
+            .insert("queue_ms".into(), (QUEUE.as_millis() as u64).into());
         let video = measure(&self.frames, self.window);
         let delay_ms = |delay: Option<f64>| delay.unwrap_or(f64::NAN);
         case.metrics.set("fps_mean", video.fps_mean);
         case.metrics.set("stall_ratio", video.stall_ratio);
-        case.metrics.set("frame_delay_p50_ms", delay_ms(video.frame_delay_p50_ms));
-        case.metrics.set("frame_delay_p95_ms", delay_ms(video.frame_delay_p95_ms));
+        case.metrics
+            .set("frame_delay_p50_ms", delay_ms(video.frame_delay_p50_ms));
+        case.metrics
+            .set("frame_delay_p95_ms", delay_ms(video.frame_delay_p95_ms));
         case.metrics.set("throughput_mbps", video.throughput_mbps);
         if let Some(other) = self.other_mbps {
             let left = UPLINKS as f64 * UPLINK_MBPS - video.throughput_mbps;
             case.metrics.set("other_throughput_mbps", other);
-            case.metrics.set("other_of_what_the_video_leaves_ratio", other / left);
+            case.metrics
+                .set("other_of_what_the_video_leaves_ratio", other / left);
         }
         if let Some(second) = &self.second {
             let second = measure(second, self.window);
             case.metrics.set("other_fps_mean", second.fps_mean);
             case.metrics.set("other_stall_ratio", second.stall_ratio);
-            case.metrics.set("other_frame_delay_p95_ms", delay_ms(second.frame_delay_p95_ms));
+            case.metrics.set(
+                "other_frame_delay_p95_ms",
+                delay_ms(second.frame_delay_p95_ms),
+            );
         }
         case
     }
 
     /// When each frame was complete, seconds since the measurement began, and how old it was then, milliseconds.
     fn delays(&self) -> Vec<(f64, f64)> {
-        let frames = self.frames.iter().filter(|frame| self.window.contains(frame.decoded));
-        let delay = |frame: &Frame| frame.decoded.saturating_since(frame.captured).as_secs_f64() * 1e3;
-        frames.map(|frame| (frame.decoded.saturating_since(self.from).as_secs_f64(), delay(frame))).collect()
+        let frames = self
+            .frames
+            .iter()
+            .filter(|frame| self.window.contains(frame.decoded));
+        let delay =
+            |frame: &Frame| frame.decoded.saturating_since(frame.captured).as_secs_f64() * 1e3;
+        frames
+            .map(|frame| {
+                (
+                    frame.decoded.saturating_since(self.from).as_secs_f64(),
+                    delay(frame),
+                )
+            })
+            .collect()
     }
 }
 

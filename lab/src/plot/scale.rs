@@ -39,12 +39,20 @@ pub(super) struct Tick {
 impl Axis {
     /// An axis that begins at zero and holds every value.
     pub fn linear(label: impl Into<String>) -> Self {
-        Axis { label: label.into(), kind: Kind::Linear, range: None }
+        Axis {
+            label: label.into(),
+            kind: Kind::Linear,
+            range: None,
+        }
     }
 
     /// An axis of powers of ten.
     pub fn logarithmic(label: impl Into<String>) -> Self {
-        Axis { label: label.into(), kind: Kind::Logarithmic, range: None }
+        Axis {
+            label: label.into(),
+            kind: Kind::Logarithmic,
+            range: None,
+        }
     }
 
     /// The same axis, showing this stretch of it.
@@ -71,7 +79,10 @@ impl Scale {
         }
         if axis.range.is_none() {
             if logarithmic {
-                (from, to) = (10f64.powf(from.log10().floor()), 10f64.powf(to.log10().ceil()));
+                (from, to) = (
+                    10f64.powf(from.log10().floor()),
+                    10f64.powf(to.log10().ceil()),
+                );
             } else {
                 from = from.min(0.0);
                 let step = step(to - from);
@@ -81,7 +92,12 @@ impl Scale {
         if to <= from {
             to = if logarithmic { from * 10.0 } else { from + 1.0 };
         }
-        Scale { kind: axis.kind, from, to, pixels }
+        Scale {
+            kind: axis.kind,
+            from,
+            to,
+            pixels,
+        }
     }
 
     pub(super) fn at(&self, value: f64) -> f64 {
@@ -110,13 +126,22 @@ impl Scale {
                 (first..=last).map(|count| count as f64 * step).collect()
             }
             Kind::Logarithmic => {
-                let (first, last) = (self.from.log10().ceil() as i32, self.to.log10().floor() as i32);
+                let (first, last) = (
+                    self.from.log10().ceil() as i32,
+                    self.to.log10().floor() as i32,
+                );
                 (first..=last).map(|power| 10f64.powi(power)).collect()
             }
         };
         // Rounded, so that 3 x 0.1 is not labelled 0.30000000000000004.
         let label = |value: f64| ((value * 1e9).round() / 1e9).to_string();
-        values.into_iter().map(|value| Tick { value, label: label(value) }).collect()
+        values
+            .into_iter()
+            .map(|value| Tick {
+                value,
+                label: label(value),
+            })
+            .collect()
     }
 }
 
@@ -124,7 +149,9 @@ impl Scale {
 fn step(span: f64) -> f64 {
     let rough = (span / TICKS).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());
-    let digit = [1.0, 2.0, 5.0, 10.0].into_iter().find(|digit| rough <= digit * power * 1.000_001);
+    let digit = [1.0, 2.0, 5.0, 10.0]
+        .into_iter()
+        .find(|digit| rough <= digit * power * 1.000_001);
     digit.unwrap_or(10.0) * power
 }
 
@@ -139,9 +166,18 @@ mod tests {
 
     #[test]
     fn ticks_are_round_and_hold_every_value() {
-        assert_eq!(labels(&Axis::linear("x"), &[3.0, 29.7]), ["0", "10", "20", "30"]);
-        assert_eq!(labels(&Axis::linear("x"), &[0.31]), ["0", "0.1", "0.2", "0.3", "0.4"]);
-        assert_eq!(labels(&Axis::logarithmic("x"), &[0.0, 15.0, 2300.0]), ["10", "100", "1000", "10000"]);
+        assert_eq!(
+            labels(&Axis::linear("x"), &[3.0, 29.7]),
+            ["0", "10", "20", "30"]
+        );
+        assert_eq!(
+            labels(&Axis::linear("x"), &[0.31]),
+            ["0", "0.1", "0.2", "0.3", "0.4"]
+        );
+        assert_eq!(
+            labels(&Axis::logarithmic("x"), &[0.0, 15.0, 2300.0]),
+            ["10", "100", "1000", "10000"]
+        );
         assert_eq!(
             labels(&Axis::linear("x").showing(10.0..=60.0), &[]),
             ["10", "20", "30", "40", "50", "60"]

@@ -24,23 +24,40 @@ pub struct Cell {
 
 impl Table {
     /// Every metric of every case, with the paper's figure below ours.
-    pub fn of_cases<'a>(cases: impl IntoIterator<Item = &'a Case>, caption: impl Into<String>) -> Self {
+    pub fn of_cases<'a>(
+        cases: impl IntoIterator<Item = &'a Case>,
+        caption: impl Into<String>,
+    ) -> Self {
         let cases: Vec<&Case> = cases.into_iter().collect();
         let mut names: Vec<&str> = Vec::new();
-        for name in cases.iter().flat_map(|case| case.metrics.names().chain(case.paper.names())) {
+        for name in cases
+            .iter()
+            .flat_map(|case| case.metrics.names().chain(case.paper.names()))
+        {
             if !names.contains(&name) {
                 names.push(name);
             }
         }
-        let header = std::iter::once("case".into()).chain(names.iter().map(|name| heading(name))).collect();
+        let header = std::iter::once("case".into())
+            .chain(names.iter().map(|name| heading(name)))
+            .collect();
         let row = |case: &Case| {
             let figures = names.iter().map(|name| Cell {
                 value: case.metrics.get(name).map_or_else(|| "–".into(), number),
                 paper: case.paper.get(name).map(number),
             });
-            std::iter::once(Cell { value: case.name.clone(), paper: None }).chain(figures).collect()
+            std::iter::once(Cell {
+                value: case.name.clone(),
+                paper: None,
+            })
+            .chain(figures)
+            .collect()
         };
-        Table { header, rows: cases.into_iter().map(row).collect(), caption: caption.into() }
+        Table {
+            header,
+            rows: cases.into_iter().map(row).collect(),
+            caption: caption.into(),
+        }
     }
 
     /// The table for a terminal, with the paper's figures in brackets.

@@ -46,13 +46,20 @@ impl Link {
     /// The IPv4 prefix that both ends share, such as `10.0.2.0/24`.
     pub fn v4_prefix(&self) -> String {
         let mask = u32::MAX << (32 - u32::from(self.v4_length));
-        format!("{}/{}", Ipv4Addr::from(u32::from(self.near.v4) & mask), self.v4_length)
+        format!(
+            "{}/{}",
+            Ipv4Addr::from(u32::from(self.near.v4) & mask),
+            self.v4_length
+        )
     }
 
     /// The IPv6 prefix that both ends share, such as `fd00:0:0:2::/64`.
     pub fn v6_prefix(&self) -> String {
         let mask = u128::MAX << (128 - u32::from(V6_LENGTH));
-        format!("{}/{V6_LENGTH}", Ipv6Addr::from(u128::from(self.near.v6) & mask))
+        format!(
+            "{}/{V6_LENGTH}",
+            Ipv6Addr::from(u128::from(self.near.v6) & mask)
+        )
     }
 }
 
@@ -76,7 +83,10 @@ pub struct Addressing {
 impl Addressing {
     pub(super) fn new(topology: &Topology) -> Result<Self> {
         let paths = topology.paths;
-        ensure!((1..=MAX_PATHS).contains(&paths), "a lab has 1 to {MAX_PATHS} paths, not {paths}");
+        ensure!(
+            (1..=MAX_PATHS).contains(&paths),
+            "a lab has 1 to {MAX_PATHS} paths, not {paths}"
+        );
         let end = |device: &str, net: [u8; 3], subnet: [u16; 2], host: u8| End {
             device: device.to_owned(),
             // Locally administered: 02, then the link and the end as the IPv4 address has them.
@@ -86,17 +96,32 @@ impl Addressing {
         };
         let path = |id: PathId| {
             let number = u8::from(id) + 1;
-            let (device, net, subnet) = (format!("path{number}"), [10, 1, number], [1, number.into()]);
-            Link { near: end(&device, net, subnet, 1), far: end(&device, net, subnet, 2), v4_length: 30 }
+            let (device, net, subnet) =
+                (format!("path{number}"), [10, 1, number], [1, number.into()]);
+            Link {
+                near: end(&device, net, subnet, 1),
+                far: end(&device, net, subnet, 2),
+                v4_length: 30,
+            }
         };
         let control = |edge: &str, number: u8| {
             let (net, subnet) = ([10, 2, number], [2, number.into()]);
-            Link { near: end(edge, net, subnet, 1), far: end("control0", net, subnet, 2), v4_length: 30 }
+            Link {
+                near: end(edge, net, subnet, 1),
+                far: end("control0", net, subnet, 2),
+                v4_length: 30,
+            }
         };
         let home = |id: PathId| Ipv4Addr::new(10, 0, 2, u8::from(id) + 10);
         Ok(Addressing {
-            control: topology.control.then(|| [control("ingress0", 1), control("egress0", 2)]),
-            homes: PathId::all().take(if topology.homes { paths } else { 0 }).skip(1).map(home).collect(),
+            control: topology
+                .control
+                .then(|| [control("ingress0", 1), control("egress0", 2)]),
+            homes: PathId::all()
+                .take(if topology.homes { paths } else { 0 })
+                .skip(1)
+                .map(home)
+                .collect(),
             source: Link {
                 near: end("edge0", [10, 0, 1], [0, 1], 2),
                 far: end("source0", [10, 0, 1], [0, 1], 1),
@@ -116,19 +141,34 @@ impl fmt::Display for Addressing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut row = |name: &str, end: &End| {
             let v4 = end.v4.to_string();
-            writeln!(f, "{name:<8} {:<8} {v4:<12} {:<16} {}", end.device, end.v6.to_string(), end.mac)
+            writeln!(
+                f,
+                "{name:<8} {:<8} {v4:<12} {:<16} {}",
+                end.device,
+                end.v6.to_string(),
+                end.mac
+            )
         };
         row("source", &self.source.near)?;
         row("ingress", &self.source.far)?;
-        self.paths.iter().try_for_each(|path| row("ingress", &path.near))?;
-        self.paths.iter().try_for_each(|path| row("egress", &path.far))?;
+        self.paths
+            .iter()
+            .try_for_each(|path| row("ingress", &path.near))?;
+        self.paths
+            .iter()
+            .try_for_each(|path| row("egress", &path.far))?;
         row("egress", &self.viewer.near)?;
         row("viewer", &self.viewer.far)?;
-        for (edge, link) in ["ingress", "egress"].into_iter().zip(self.control.iter().flatten()) {
+        for (edge, link) in ["ingress", "egress"]
+            .into_iter()
+            .zip(self.control.iter().flatten())
+        {
             row("control", &link.near)?;
             row(edge, &link.far)?;
         }
-        self.homes.iter().try_for_each(|home| writeln!(f, "viewer   {:<8} {home}", self.viewer.far.device))
+        self.homes
+            .iter()
+            .try_for_each(|home| writeln!(f, "viewer   {:<8} {home}", self.viewer.far.device))
     }
 }
 
@@ -140,8 +180,11 @@ mod tests {
     #[test]
     fn no_two_ends_share_an_address() {
         let plan = plan(MAX_PATHS).unwrap();
-        let links =
-            plan.paths.iter().chain([&plan.source, &plan.viewer]).chain(plan.control.iter().flatten());
+        let links = plan
+            .paths
+            .iter()
+            .chain([&plan.source, &plan.viewer])
+            .chain(plan.control.iter().flatten());
         let ends: Vec<&End> = links.flat_map(|link| [&link.near, &link.far]).collect();
         let distinct: HashSet<_> = ends
             .iter()
@@ -167,6 +210,11 @@ mod tests {
     }
 
     fn plan(paths: usize) -> Result<Addressing> {
-        Addressing::new(&Topology { paths, control: true, homes: true, ..Topology::default() })
+        Addressing::new(&Topology {
+            paths,
+            control: true,
+            homes: true,
+            ..Topology::default()
+        })
     }
 }

@@ -15,9 +15,17 @@ impl Lab {
         }
         let (source, viewer) = (self.addressing.source.v4_prefix(), &self.addressing.viewer);
         let (edge, host, length) = (&viewer.near.device, &viewer.far, viewer.v4_length);
-        let limits = format!("mptcp limits set subflows {} add_addr_accepted 0\n", homes.len());
-        let (mut at_ingress, mut at_egress, mut at_viewer) = (String::new(), String::new(), limits.clone());
-        for ((home, path), table) in homes.iter().zip(&self.addressing.paths[1..]).zip(FIRST_TABLE..) {
+        let limits = format!(
+            "mptcp limits set subflows {} add_addr_accepted 0\n",
+            homes.len()
+        );
+        let (mut at_ingress, mut at_egress, mut at_viewer) =
+            (String::new(), String::new(), limits.clone());
+        for ((home, path), table) in homes
+            .iter()
+            .zip(&self.addressing.paths[1..])
+            .zip(FIRST_TABLE..)
+        {
             let (near, far) = (&path.near, &path.far);
             let _ = writeln!(
                 at_ingress,
@@ -42,7 +50,8 @@ mptcp endpoint add {home} dev {device} subflow
         }
         // A connection's buffer begins with the middle value and grows with what its reader takes. While data of a slow
         // path is missing the reader takes nothing, and a small buffer full of data of the others stays small for ever.
-        self.viewer.sysctl("net.ipv4.tcp_rmem", "4096 16777216 67108864")?;
+        self.viewer
+            .sysctl("net.ipv4.tcp_rmem", "4096 16777216 67108864")?;
         self.source.ip(&limits)?;
         self.ingress.ip(&at_ingress)?;
         self.egress.ip(&at_egress)?;

@@ -34,7 +34,11 @@ impl Claim {
         mount_bpffs()?;
         clear_unowned()?;
         // Not "." and not "-": bpffs refuses the one, and the other ends the id in names.
-        let id = format!("{}_{}", process::id(), LABS_OF_THIS_PROCESS.fetch_add(1, Ordering::Relaxed));
+        let id = format!(
+            "{}_{}",
+            process::id(),
+            LABS_OF_THIS_PROCESS.fetch_add(1, Ordering::Relaxed)
+        );
         let directory = Path::new(LABS).join(&id);
         fs::create_dir(&directory).with_context(|| format!("creating {}", directory.display()))?;
         let owner = directory.join("owner");
@@ -54,7 +58,10 @@ impl Claim {
 impl Drop for Claim {
     fn drop(&mut self) {
         if let Err(error) = lock().and_then(|_registry| clear(&self.id)) {
-            tracing::error!("lab {} is not cleared, the next one will try again: {error:#}", self.id);
+            tracing::error!(
+                "lab {} is not cleared, the next one will try again: {error:#}",
+                self.id
+            );
         }
     }
 }
@@ -67,7 +74,10 @@ pub fn clear_abandoned() -> Result<()> {
 
 /// Keeps other processes from claiming and clearing until the result is dropped.
 fn lock() -> Result<Flock<File>> {
-    ensure!(nix::unistd::geteuid().is_root(), "labs need root: run this with sudo");
+    ensure!(
+        nix::unistd::geteuid().is_root(),
+        "labs need root: run this with sudo"
+    );
     fs::create_dir_all(LABS).with_context(|| format!("creating {LABS}"))?;
     Flock::lock(File::open(LABS)?, FlockArg::LockExclusive)
         .map_err(|(_, errno)| errno)
@@ -79,14 +89,22 @@ fn mount_bpffs() -> Result<()> {
     if statfs(BPFFS)?.filesystem_type() == BPF_FS_MAGIC {
         return Ok(());
     }
-    mount(Some("bpf"), BPFFS, Some("bpf"), MsFlags::empty(), Some("mode=0700"))
-        .with_context(|| format!("mounting the eBPF file system at {BPFFS}"))
+    mount(
+        Some("bpf"),
+        BPFFS,
+        Some("bpf"),
+        MsFlags::empty(),
+        Some("mode=0700"),
+    )
+    .with_context(|| format!("mounting the eBPF file system at {BPFFS}"))
 }
 
 fn clear_unowned() -> Result<()> {
     for entry in fs::read_dir(LABS).with_context(|| format!("reading {LABS}"))? {
         let entry = entry?;
-        let Ok(id) = entry.file_name().into_string() else { continue };
+        let Ok(id) = entry.file_name().into_string() else {
+            continue;
+        };
         if is_owned(&entry.path().join("owner"))
             .with_context(|| format!("looking for the owner of lab {id}"))?
         {
@@ -95,7 +113,9 @@ fn clear_unowned() -> Result<()> {
         // Its names are not ours, so a new lab can be built beside it.
         match clear(&id) {
             Ok(()) => tracing::info!("cleared lab {id}, whose owner is gone"),
-            Err(error) => tracing::warn!("lab {id}, whose owner is gone, is not cleared: {error:#}"),
+            Err(error) => {
+                tracing::warn!("lab {id}, whose owner is gone, is not cleared: {error:#}")
+            }
         }
     }
     Ok(())
@@ -123,7 +143,8 @@ fn clear(id: &str) -> Result<()> {
     for pins in directories(PINS, &format!("{id}-"))? {
         fs::remove_dir_all(&pins).with_context(|| format!("removing {}", pins.display()))?;
     }
-    fs::remove_dir_all(Path::new(LABS).join(id)).with_context(|| format!("removing lab {id} from {LABS}"))
+    fs::remove_dir_all(Path::new(LABS).join(id))
+        .with_context(|| format!("removing lab {id} from {LABS}"))
 }
 
 pub(super) fn namespace_name(id: &str, role: &str) -> String {
@@ -135,6 +156,8 @@ fn directories(parent: &str, prefix: &str) -> Result<Vec<PathBuf>> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.with_context(|| format!("reading {parent}"))?,
     };
-    let ours = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
+    let ours = entries
+        .flatten()
+        .filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     Ok(ours.map(|entry| entry.path()).collect())
 }

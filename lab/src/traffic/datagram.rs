@@ -51,11 +51,21 @@ impl Sender {
             _ => socket.connect(&to).map(|()| None)?,
         };
         let echo_requests = (stream.kind == Kind::Icmp).then_some(stream.family);
-        Ok(Sender { id, socket, to, train, echo_requests })
+        Ok(Sender {
+            id,
+            socket,
+            to,
+            train,
+            echo_requests,
+        })
     }
 
     pub(super) fn send(&self, stream: &Stream, stop: &Stop) -> Sent {
-        let mut sent = Sent { packets: 0, retransmissions: None, error: None };
+        let mut sent = Sent {
+            packets: 0,
+            retransmissions: None,
+            error: None,
+        };
         let mut pace = Pace::new(stream.rate_pps, self.train);
         let mut buffer = Vec::new();
         while sent.packets < stream.packets && !stop.requested() {
@@ -63,7 +73,8 @@ impl Sender {
             while sent.packets < end {
                 let next = end.min(sent.packets + u64::from(self.train));
                 buffer.clear();
-                (sent.packets..next).for_each(|sequence| self.append(&mut buffer, sequence, stream));
+                (sent.packets..next)
+                    .for_each(|sequence| self.append(&mut buffer, sequence, stream));
                 if let Err(error) = self.hand_over(&buffer) {
                     sent.error = Some(error);
                     return sent;
@@ -94,7 +105,11 @@ impl Sender {
             Some(to) => self.socket.send_to(bytes, to)?,
             None => self.socket.send(bytes)?,
         };
-        if sent == bytes.len() { Ok(()) } else { Err(ErrorKind::WriteZero.into()) }
+        if sent == bytes.len() {
+            Ok(())
+        } else {
+            Err(ErrorKind::WriteZero.into())
+        }
     }
 }
 
@@ -112,9 +127,17 @@ impl Receiver {
         setsockopt(&socket, option::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
         socket.set_read_timeout(Some(LOOK_AGAIN))?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
-        let port = socket.local_addr()?.as_socket().map_or(0, |bound| bound.port());
+        let port = socket
+            .local_addr()?
+            .as_socket()
+            .map_or(0, |bound| bound.port());
         let echo_requests = (stream.kind == Kind::Icmp).then_some(stream.family);
-        Ok(Receiver { id, socket, address: SocketAddr::new(address, port), echo_requests })
+        Ok(Receiver {
+            id,
+            socket,
+            address: SocketAddr::new(address, port),
+            echo_requests,
+        })
     }
 
     pub(super) fn receive(
@@ -133,7 +156,8 @@ impl Receiver {
                         quiet_since = Instant::now();
                     }
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
             }
             if !sender_is_done() {
@@ -154,7 +178,9 @@ impl Receiver {
             Some(Family::Ipv6) => packet,
         };
         let (header, payload) = message.split_first_chunk::<ICMP_HEADER>()?;
-        let [kind, 0, _, _, id_high, id_low, ..] = *header else { return None };
+        let [kind, 0, _, _, id_high, id_low, ..] = *header else {
+            return None;
+        };
         let ours = Some(kind) == self.echo_requests.map(echo_request);
         (ours && u16::from_be_bytes([id_high, id_low]) == self.id).then_some(payload)
     }

@@ -26,9 +26,9 @@ impl Ledger {
     }
 
     pub(super) fn record(&mut self, arrival: Result<u64, Corrupt>) {
-        let slot = arrival
-            .ok()
-            .and_then(|number| Some((number, self.arrived.get_mut(usize::try_from(number).ok()?)?)));
+        let slot = arrival.ok().and_then(|number| {
+            Some((number, self.arrived.get_mut(usize::try_from(number).ok()?)?))
+        });
         match slot {
             None => self.corrupt += 1,
             Some((_, true)) => self.duplicates += 1,
@@ -43,7 +43,10 @@ impl Ledger {
 
     /// The numbers below `sent` that never arrived.
     pub(super) fn missing(&self, sent: u64) -> impl Iterator<Item = u64> + Clone {
-        (0..sent).zip(&self.arrived).filter(|(_, arrived)| !**arrived).map(|(number, _)| number)
+        (0..sent)
+            .zip(&self.arrived)
+            .filter(|(_, arrived)| !**arrived)
+            .map(|(number, _)| number)
     }
 }
 
@@ -54,10 +57,25 @@ mod tests {
     #[test]
     fn arrivals_are_told_apart() {
         let mut ledger = Ledger::new(6);
-        for arrival in [Ok(0), Ok(3), Ok(1), Ok(1), Ok(4), Ok(6), Err(Corrupt), Ok(0)] {
+        for arrival in [
+            Ok(0),
+            Ok(3),
+            Ok(1),
+            Ok(1),
+            Ok(4),
+            Ok(6),
+            Err(Corrupt),
+            Ok(0),
+        ] {
             ledger.record(arrival);
         }
-        let Ledger { received, duplicates, corrupt, reordered, .. } = ledger;
+        let Ledger {
+            received,
+            duplicates,
+            corrupt,
+            reordered,
+            ..
+        } = ledger;
         assert_eq!((received, duplicates, corrupt, reordered), (4, 2, 2, 1));
         assert_eq!(ledger.missing(6).collect::<Vec<_>>(), [2, 5]);
         assert_eq!(ledger.missing(5).collect::<Vec<_>>(), [2]);

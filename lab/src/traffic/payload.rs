@@ -28,7 +28,9 @@ pub(super) fn sequence(packet: &[u8], id: u16) -> Result<u64, Corrupt> {
     let (stream, rest) = packet.split_first_chunk::<4>().ok_or(Corrupt)?;
     let (sequence, rest) = rest.split_first_chunk::<8>().ok_or(Corrupt)?;
     let (claimed, _) = rest.split_first_chunk::<8>().ok_or(Corrupt)?;
-    if u32::from_be_bytes(*stream) != u32::from(id) || u64::from_be_bytes(*claimed) != digest(packet) {
+    if u32::from_be_bytes(*stream) != u32::from(id)
+        || u64::from_be_bytes(*claimed) != digest(packet)
+    {
         return Err(Corrupt);
     }
     Ok(u64::from_be_bytes(*sequence))

@@ -33,7 +33,11 @@ impl Sender {
     pub(super) fn send(&self, stream: &Stream, stop: &Stop) -> Sent {
         let mut packets = 0;
         let error = self.send_records(stream, stop, &mut packets).err();
-        Sent { packets, retransmissions: tcp_retransmissions(&self.socket).ok(), error }
+        Sent {
+            packets,
+            retransmissions: tcp_retransmissions(&self.socket).ok(),
+            error,
+        }
     }
 
     /// Returns once the receiver has read everything.
@@ -44,15 +48,19 @@ impl Sender {
         while *sent < stream.packets && !stop.requested() {
             let end = stream.packets.min(*sent + u64::from(pace.batch()));
             buffer.clear();
-            (*sent..end)
-                .for_each(|sequence| payload::append(&mut buffer, self.id, sequence, stream.payload_bytes));
+            (*sent..end).for_each(|sequence| {
+                payload::append(&mut buffer, self.id, sequence, stream.payload_bytes)
+            });
             (&self.socket).write_all(&buffer)?;
             *sent = end;
         }
         self.socket.shutdown(Shutdown::Write)?;
         match (&self.socket).read(&mut [0])? {
             0 => Ok(()),
-            _ => Err(io::Error::new(ErrorKind::InvalidData, "the receiver has nothing to say, but it did")),
+            _ => Err(io::Error::new(
+                ErrorKind::InvalidData,
+                "the receiver has nothing to say, but it did",
+            )),
         }
     }
 }
@@ -77,7 +85,9 @@ impl Receiver {
         grace: Duration,
         sender_is_done: &dyn Fn() -> bool,
     ) -> io::Result<()> {
-        let Some(mut connection) = self.accept(sender_is_done)? else { return Ok(()) };
+        let Some(mut connection) = self.accept(sender_is_done)? else {
+            return Ok(());
+        };
         let mut chunk = [0; 1 << 16];
         let mut unread = Vec::new();
         let mut quiet_since = Instant::now();
@@ -94,7 +104,8 @@ impl Receiver {
                     unread.drain(..unread.len() - left);
                     quiet_since = Instant::now();
                 }
-                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+                Err(error)
+                    if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
             }
             if sender_is_done() && quiet_since.elapsed() > grace {

@@ -3,8 +3,11 @@ use hawser_lab::topology::{Lab, network_egress, network_ingress};
 /// Joins the two devices of every path by a bridge: a network that delivers everything at once.
 pub(crate) fn bridge_paths(lab: &Lab) {
     for path in lab.paths() {
-        let (inward, outward, bridge) =
-            (network_ingress(path), network_egress(path), format!("bridge{}", path.index()));
+        let (inward, outward, bridge) = (
+            network_ingress(path),
+            network_egress(path),
+            format!("bridge{}", path.index()),
+        );
         let batch = format!(
             "link add {bridge} type bridge mcast_snooping 0
 link set {inward} master {bridge}

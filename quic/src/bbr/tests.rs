@@ -55,7 +55,8 @@ impl Pipe {
         let serialising = Duration::from_secs_f64(f64::from(PACKET) / self.rate);
         self.idle_from = self.idle_from.max(now) + serialising;
         self.bbr.on_packet_sent(now, PACKET, self.number);
-        self.flight.push_back((self.number, now, self.idle_from + RTT));
+        self.flight
+            .push_back((self.number, now, self.idle_from + RTT));
         self.number += 1;
         self.next_send = now + Duration::from_secs_f64(f64::from(PACKET) / self.bbr.pacing);
     }
@@ -82,13 +83,21 @@ fn the_window_follows_the_path() {
     let bytes_per_second = pipe.run(Duration::from_secs(10));
     assert!(bytes_per_second > 0.95 * pipe.rate, "{bytes_per_second}");
     let bdp = pipe.rate * RTT.as_secs_f64();
-    assert!(pipe.bbr.window() as f64 <= 3.0 * bdp, "{} of {bdp}", pipe.bbr.window());
+    assert!(
+        pipe.bbr.window() as f64 <= 3.0 * bdp,
+        "{} of {bdp}",
+        pipe.bbr.window()
+    );
 
     pipe.rate /= 4.0;
     pipe.run(Duration::from_secs(10));
     let bytes_per_second = pipe.run(Duration::from_secs(10));
     assert!(bytes_per_second > 0.9 * pipe.rate, "{bytes_per_second}");
-    assert!(pipe.bbr.bandwidth() < 1.4 * pipe.rate, "{}", pipe.bbr.bandwidth());
+    assert!(
+        pipe.bbr.bandwidth() < 1.4 * pipe.rate,
+        "{}",
+        pipe.bbr.bandwidth()
+    );
 }
 
 #[test]
@@ -96,7 +105,10 @@ fn a_queue_of_its_own_is_not_taken_for_a_longer_path() {
     let mut pipe = Pipe::new(1, 20.0, 0);
     for minute in 1..=3 {
         let bytes_per_second = pipe.run(Duration::from_secs(60));
-        assert!(bytes_per_second > 0.95 * pipe.rate, "{bytes_per_second} in minute {minute}");
+        assert!(
+            bytes_per_second > 0.95 * pipe.rate,
+            "{bytes_per_second} in minute {minute}"
+        );
         let least = pipe.bbr.min_rtt().unwrap();
         assert!(least < RTT * 3 / 2, "{least:?} in minute {minute}");
     }

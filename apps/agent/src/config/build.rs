@@ -45,7 +45,8 @@ impl Builder<'_> {
             return Err(self.at(&file.node, message));
         }
         if node.management_ports.len() > MANAGEMENT_PORTS || node.management_ports.contains(&0) {
-            let message = format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
+            let message =
+                format!("management_ports holds up to {MANAGEMENT_PORTS} ports of 1 to 65535");
             return Err(self.at(&file.node, message));
         }
         if !file.send.is_empty() && !file.replicates() {
@@ -68,7 +69,11 @@ impl Builder<'_> {
             local: node.local.iter().cloned().chain(own).collect(),
             management_ports: node.management_ports.clone(),
             watch: node.watch.clone(),
-            xdp: if node.generic_xdp { XdpMode::Generic } else { XdpMode::Native },
+            xdp: if node.generic_xdp {
+                XdpMode::Generic
+            } else {
+                XdpMode::Native
+            },
             state: node.state.clone().unwrap_or_else(|| STATE.into()),
             pins: node.pins.clone(),
             lasting: self.lasting(&file),
@@ -84,7 +89,9 @@ impl Builder<'_> {
     }
 
     fn controller(&self, file: &File) -> Result<Option<ControllerConfig>, ConfigError> {
-        let Some(spanned) = &file.controller else { return Ok(None) };
+        let Some(spanned) = &file.controller else {
+            return Ok(None);
+        };
         let (node, entry) = (file.node.get_ref(), spanned.get_ref());
         let refused = |message: &str| Err(self.at(spanned, message.to_owned()));
         if !file.send.is_empty() || !file.receive.is_empty() {
@@ -98,7 +105,11 @@ impl Builder<'_> {
         if entry.urls.is_empty() {
             return refused("urls names each controller as \"https://HOST:PORT\"");
         }
-        let urls = entry.urls.iter().map(|url| url.parse()).collect::<Result<_, hawser_client::Error>>();
+        let urls = entry
+            .urls
+            .iter()
+            .map(|url| url.parse())
+            .collect::<Result<_, hawser_client::Error>>();
         let urls = urls.map_err(|error| self.at(spanned, error.to_string()))?;
         if entry.signals.is_some() == entry.interfaces.is_empty() {
             return refused(
@@ -116,9 +127,14 @@ impl Builder<'_> {
     /// Where is kept what must outlive a reboot.
     fn lasting(&self, file: &File) -> PathBuf {
         let node = file.node.get_ref();
-        let controller = file.controller.as_ref().and_then(|controller| controller.get_ref().state.as_ref());
+        let controller = file
+            .controller
+            .as_ref()
+            .and_then(|controller| controller.get_ref().state.as_ref());
         let state = controller.or(node.state.as_ref());
-        state.map_or(Path::new(LASTING_STATE), PathBuf::as_path).join(&node.name)
+        state
+            .map_or(Path::new(LASTING_STATE), PathBuf::as_path)
+            .join(&node.name)
     }
 
     fn flows(
@@ -133,7 +149,10 @@ impl Builder<'_> {
         }
         for entry in &file.receive {
             if paths.is_empty() {
-                return Err(self.at(entry, "copies arrive by paths, and no [[path]] is described".to_owned()));
+                return Err(self.at(
+                    entry,
+                    "copies arrive by paths, and no [[path]] is described".to_owned(),
+                ));
             }
             self.add_receive(entry, peers, &mut flows)?;
         }
@@ -153,7 +172,10 @@ impl Builder<'_> {
             let entry = spanned.get_ref();
             let path = path_of(entry.number).map_err(|message| self.at(spanned, message))?;
             if entry.local.is_ipv4() != entry.remote.is_ipv4() {
-                return Err(self.at(spanned, "local and remote must both be IPv4 or both IPv6".to_owned()));
+                return Err(self.at(
+                    spanned,
+                    "local and remote must both be IPv4 or both IPv6".to_owned(),
+                ));
             }
             if let Some(peer) = &entry.peer {
                 self.peer(spanned, peer, peers)?;
@@ -177,7 +199,9 @@ impl Builder<'_> {
     fn one_interface_a_path(&self, entries: &[Spanned<PathEntry>]) -> Result<(), ConfigError> {
         let mut owners = BTreeMap::new();
         for spanned in entries {
-            let PathEntry { number, interface, .. } = spanned.get_ref();
+            let PathEntry {
+                number, interface, ..
+            } = spanned.get_ref();
             if let Some(other) = owners.insert(interface, number) {
                 let message = format!(
                     "path {other} leaves by {interface} too; give each its own interface (a VLAN or macvlan device will do)"
@@ -196,7 +220,9 @@ impl Builder<'_> {
         let mut peers = BTreeMap::new();
         for spanned in entries {
             let entry = spanned.get_ref();
-            let secrets = self.secrets(own_name, entry).map_err(|message| self.at(spanned, message))?;
+            let secrets = self
+                .secrets(own_name, entry)
+                .map_err(|message| self.at(spanned, message))?;
             if peers.insert(entry.name.clone(), secrets).is_some() {
                 return Err(self.at(spanned, format!("peer {:?} is described twice", entry.name)));
             }
@@ -208,7 +234,10 @@ impl Builder<'_> {
         let files = [&peer.keys.slot0, &peer.keys.slot1];
         let mut ring = KeyRing::default();
         for (slot, file) in ring.slots.iter_mut().zip(files) {
-            *slot = file.as_ref().map(|file| read_key(&self.source.directory().join(file))).transpose()?;
+            *slot = file
+                .as_ref()
+                .map(|file| read_key(&self.source.directory().join(file)))
+                .transpose()?;
         }
         let filled = ring.slots.iter().any(Option::is_some);
         if peer.authenticate && !filled {
@@ -231,7 +260,10 @@ impl Builder<'_> {
         };
         let key = ring.slots[slot.index()].clone().map(|key| (slot, key));
         if filled && key.is_none() {
-            return Err(format!("send_with is {0}, but keys.slot{0} names no file", peer.send_with));
+            return Err(format!(
+                "send_with is {0}, but keys.slot{0} names no file",
+                peer.send_with
+            ));
         }
         let node = peer.node.as_ref().unwrap_or(&peer.name);
         if filled && node == own_name {
@@ -252,7 +284,9 @@ impl Builder<'_> {
         let (cover, demand) = (Cover::from(peer.cover), Cover::from(peer.demand));
         Ok(Peer {
             accepted: ring.of_direction(node, own_name, demand),
-            sealed: key.as_ref().map(|(slot, key)| (*slot, key.of_direction(own_name, node), cover)),
+            sealed: key
+                .as_ref()
+                .map(|(slot, key)| (*slot, key.of_direction(own_name, node), cover)),
             ring,
             key,
         })
@@ -272,10 +306,14 @@ impl Builder<'_> {
             let path = path_of(*number).map_err(|message| self.at(spanned, message))?;
             let description = paths.get(&path);
             let description = description.ok_or_else(|| {
-                self.at(spanned, format!("{path} is used here and described in no [[path]]"))
+                self.at(
+                    spanned,
+                    format!("{path} is used here and described in no [[path]]"),
+                )
             })?;
             if entry.transparent && description.local.is_ipv6() {
-                let message = format!("a transparent flow needs paths with IPv4 next hops; {path} has IPv6");
+                let message =
+                    format!("a transparent flow needs paths with IPv4 next hops; {path} has IPv6");
                 return Err(self.at(spanned, message));
             }
             code = code.with(path);
@@ -290,7 +328,10 @@ impl Builder<'_> {
         let flow = Sent {
             name: None,
             label: entry.label.unwrap_or(entry.flow),
-            policy: SendPolicy { code: PolicyCode(code.bits()), ..SendPolicy::default() },
+            policy: SendPolicy {
+                code: PolicyCode(code.bits()),
+                ..SendPolicy::default()
+            },
             transparent: entry.transparent,
             key: secrets.sealed.clone(),
         };
@@ -305,7 +346,8 @@ impl Builder<'_> {
         if flows.send.insert(entry.flow, flow).is_some() {
             return Err(self.at(spanned, format!("{} is sent twice", entry.flow)));
         }
-        let (prefix, rule) = rule(entry.flow, &entry.select).map_err(|message| self.at(spanned, message))?;
+        let (prefix, rule) =
+            rule(entry.flow, &entry.select).map_err(|message| self.at(spanned, message))?;
         flows.send_selectors.entry(prefix).or_default().push(rule);
         Ok(())
     }
@@ -318,12 +360,21 @@ impl Builder<'_> {
     ) -> Result<(), ConfigError> {
         let entry = spanned.get_ref();
         let secrets = self.peer(spanned, &entry.peer, peers)?;
-        if flows.receive.insert(entry.flow, secrets.accepted.clone()).is_some() {
+        if flows
+            .receive
+            .insert(entry.flow, secrets.accepted.clone())
+            .is_some()
+        {
             return Err(self.at(spanned, format!("{} is received twice", entry.flow)));
         }
         if let Some(selector) = &entry.transparent {
-            let (prefix, rule) = rule(entry.flow, selector).map_err(|message| self.at(spanned, message))?;
-            flows.receive_selectors.entry(prefix).or_default().push(rule);
+            let (prefix, rule) =
+                rule(entry.flow, selector).map_err(|message| self.at(spanned, message))?;
+            flows
+                .receive_selectors
+                .entry(prefix)
+                .or_default()
+                .push(rule);
         }
         Ok(())
     }
@@ -334,13 +385,21 @@ impl Builder<'_> {
         name: &str,
         peers: &'p BTreeMap<String, Peer>,
     ) -> Result<&'p Peer, ConfigError> {
-        peers.get(name).ok_or_else(|| self.at(spanned, format!("no [[peer]] is called {name:?}")))
+        peers
+            .get(name)
+            .ok_or_else(|| self.at(spanned, format!("no [[peer]] is called {name:?}")))
     }
 
-    fn inherited(&self, node: &Spanned<Node>, selectors: &Selectors) -> Result<Selectors, ConfigError> {
+    fn inherited(
+        &self,
+        node: &Spanned<Node>,
+        selectors: &Selectors,
+    ) -> Result<Selectors, ConfigError> {
         inherit(selectors).map_err(|Crowded { prefix, flows }| {
-            let message =
-                format!("{} flows share the destination {prefix}; at most {MAX_RULES} can", flows.len());
+            let message = format!(
+                "{} flows share the destination {prefix}; at most {MAX_RULES} can",
+                flows.len()
+            );
             self.at(node, message)
         })
     }
@@ -442,8 +501,16 @@ paths = [1, 2]
     #[test]
     fn refusals_name_the_line_and_what_would_be_right() {
         let cases: [(&str, &str, &str); 18] = [
-            ("[node]", "[node]\nmax_age_ms = 0", "line 2: max_age_ms is at least 100"),
-            ("[node]", "[node]\nmax_age_ms = 99", "line 2: max_age_ms is at least 100"),
+            (
+                "[node]",
+                "[node]\nmax_age_ms = 0",
+                "line 2: max_age_ms is at least 100",
+            ),
+            (
+                "[node]",
+                "[node]\nmax_age_ms = 99",
+                "line 2: max_age_ms is at least 100",
+            ),
             (
                 "authenticate = false",
                 "authenticate = false\ncover = \"whole\"",
@@ -454,20 +521,76 @@ paths = [1, 2]
                 "authenticate = false\ndemand = \"whole\"",
                 "has demand = \"whole\" and no keys",
             ),
-            ("[node]", "[node]\nmanagement_ports = [0]", "line 2: management_ports holds up to 8 ports"),
-            ("[node]", "[node]\nmanagement_ports = [1, 2, 3, 4, 5, 6, 7, 8, 9]", "holds up to 8 ports"),
-            ("number = 2", "number = 9", "line 16: paths are numbered 1 to 8, not 9"),
-            ("number = 2", "number = 1", "line 16: path 1 is described twice"),
-            ("interface = \"path2\"", "interface = \"path1\"", "line 16: path 1 leaves by path1 too"),
-            ("paths = [1, 2]", "paths = [1, 3]", "line 22: path 3 is used here and described in no [[path]]"),
-            ("remote = \"fd00::2\"", "remote = \"10.1.2.2\"", "line 16: local and remote must both be IPv4"),
-            ("peer = \"egress\"", "peer = \"other\"", "line 22: no [[peer]] is called \"other\""),
-            ("authenticate = false", "", "line 6: peer \"egress\" has no keys"),
-            ("10.0.2.0/24", "10.0.2.0/33", "destination \"10.0.2.0/33\" is not a prefix"),
-            ("[5000, 5010]", "[5010, 5000]", "the first is above the last"),
-            ("protocol = \"tcp\", ", "", "ports need protocol = \"tcp\" or \"udp\""),
-            ("transit = [\"source0\"]", "", "neither transit nor local names an interface"),
-            ("name = \"ingress\"", "name = \"../etc\"", "line 2: name is made of letters"),
+            (
+                "[node]",
+                "[node]\nmanagement_ports = [0]",
+                "line 2: management_ports holds up to 8 ports",
+            ),
+            (
+                "[node]",
+                "[node]\nmanagement_ports = [1, 2, 3, 4, 5, 6, 7, 8, 9]",
+                "holds up to 8 ports",
+            ),
+            (
+                "number = 2",
+                "number = 9",
+                "line 16: paths are numbered 1 to 8, not 9",
+            ),
+            (
+                "number = 2",
+                "number = 1",
+                "line 16: path 1 is described twice",
+            ),
+            (
+                "interface = \"path2\"",
+                "interface = \"path1\"",
+                "line 16: path 1 leaves by path1 too",
+            ),
+            (
+                "paths = [1, 2]",
+                "paths = [1, 3]",
+                "line 22: path 3 is used here and described in no [[path]]",
+            ),
+            (
+                "remote = \"fd00::2\"",
+                "remote = \"10.1.2.2\"",
+                "line 16: local and remote must both be IPv4",
+            ),
+            (
+                "peer = \"egress\"",
+                "peer = \"other\"",
+                "line 22: no [[peer]] is called \"other\"",
+            ),
+            (
+                "authenticate = false",
+                "",
+                "line 6: peer \"egress\" has no keys",
+            ),
+            (
+                "10.0.2.0/24",
+                "10.0.2.0/33",
+                "destination \"10.0.2.0/33\" is not a prefix",
+            ),
+            (
+                "[5000, 5010]",
+                "[5010, 5000]",
+                "the first is above the last",
+            ),
+            (
+                "protocol = \"tcp\", ",
+                "",
+                "ports need protocol = \"tcp\" or \"udp\"",
+            ),
+            (
+                "transit = [\"source0\"]",
+                "",
+                "neither transit nor local names an interface",
+            ),
+            (
+                "name = \"ingress\"",
+                "name = \"../etc\"",
+                "line 2: name is made of letters",
+            ),
         ];
         for (from, to, expected) in cases {
             let message = refusal(|text| text.replacen(from, to, 1));
@@ -489,14 +612,21 @@ paths = [1, 2]
             std::fs::write(&file, EDGE.replace("authenticate = false", &keys)).unwrap();
             let config = Config::read(&file).unwrap();
             let peer = &config.peers["egress"];
-            assert_eq!((peer.sealed.as_ref().unwrap().2, peer.accepted.demands), (cover, demand), "{keys}");
+            assert_eq!(
+                (peer.sealed.as_ref().unwrap().2, peer.accepted.demands),
+                (cover, demand),
+                "{keys}"
+            );
         }
     }
 
     #[test]
     fn unknown_keys_and_wrong_types_show_their_place() {
         let message = refusal(|text| text.replace("transit =", "transits ="));
-        assert!(message.contains("transits") && message.contains("line 4"), "{message}");
+        assert!(
+            message.contains("transits") && message.contains("line 4"),
+            "{message}"
+        );
         let message = refusal(|text| text.replace("flow = 7", "flow = 1024"));
         assert!(message.contains("must be below 1024"), "{message}");
         let message = refusal(|text| text.replace("\"tcp\"", "\"sctp\""));
@@ -519,26 +649,55 @@ signals = "192.0.2.7"
         let config = parse_edge(&controlled()).unwrap();
         let controller = config.controller.unwrap();
         assert_eq!(controller.urls.len(), 2);
-        assert_eq!(controller.signals, Some(SocketAddr::from(([192, 0, 2, 7], SIGNAL_PORT))));
+        assert_eq!(
+            controller.signals,
+            Some(SocketAddr::from(([192, 0, 2, 7], SIGNAL_PORT)))
+        );
         assert_eq!(controller.state, Path::new("/var/lib/hawser/agent/ingress"));
         assert_eq!(config.state, Path::new("/run/hawser/agent"));
         // The only peer is at the other end of every path.
-        assert!(config.paths.values().all(|path| path.peer.as_deref() == Some("egress")));
+        assert!(
+            config
+                .paths
+                .values()
+                .all(|path| path.peer.as_deref() == Some("egress"))
+        );
 
         let elsewhere = controlled().replace("[node]", "[node]\nstate = \"/srv/node\"");
-        assert_eq!(parse_edge(&elsewhere).unwrap().controller.unwrap().state, Path::new("/srv/node/ingress"));
+        assert_eq!(
+            parse_edge(&elsewhere).unwrap().controller.unwrap().state,
+            Path::new("/srv/node/ingress")
+        );
     }
 
     #[test]
     fn what_does_not_go_with_a_controller_is_refused() {
         let both = format!("{EDGE}{CONTROLLED}");
         let cases = [
-            (both, "remove either [controller] or [[send]] and [[receive]]"),
-            (controlled().replace("interfaces = [\"control0\"]\n", ""), "give both or neither"),
-            (controlled().replace("https://192.0.2.1", "http://192.0.2.1"), "https://HOST:PORT"),
-            (controlled().replace("\"192.0.2.7\"", "\"here\""), "signals is an address"),
-            (controlled().replace("name = \"ingress\"", "name = \"in_gress\""), "is no name"),
-            (controlled().replace("path2", "path1"), "path 1 leaves by path1 too"),
+            (
+                both,
+                "remove either [controller] or [[send]] and [[receive]]",
+            ),
+            (
+                controlled().replace("interfaces = [\"control0\"]\n", ""),
+                "give both or neither",
+            ),
+            (
+                controlled().replace("https://192.0.2.1", "http://192.0.2.1"),
+                "https://HOST:PORT",
+            ),
+            (
+                controlled().replace("\"192.0.2.7\"", "\"here\""),
+                "signals is an address",
+            ),
+            (
+                controlled().replace("name = \"ingress\"", "name = \"in_gress\""),
+                "is no name",
+            ),
+            (
+                controlled().replace("path2", "path1"),
+                "path 1 leaves by path1 too",
+            ),
             (
                 controlled().replace("number = 2", "number = 2\npeer = \"far\""),
                 "no [[peer]] is called \"far\"",
@@ -572,6 +731,11 @@ signals = "192.0.2.7"
                 "\n[[path]]\nnumber = {number}\ninterface = \"p{number}\"\nlocal = \"10.1.{number}.1\"\nremote = \"10.1.{number}.2\"\n"
             );
         }
-        assert!(parse_edge(&text).unwrap_err().to_string().contains("at most 7 paths"));
+        assert!(
+            parse_edge(&text)
+                .unwrap_err()
+                .to_string()
+                .contains("at most 7 paths")
+        );
     }
 }

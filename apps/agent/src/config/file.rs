@@ -220,7 +220,10 @@ pub(super) struct Controller {
 
 /// An address, and the port if it is not the usual one.
 #[derive(Deserialize)]
-#[serde(untagged, expecting = "signals is an address such as 192.0.2.1, or 192.0.2.1:14749")]
+#[serde(
+    untagged,
+    expecting = "signals is an address such as 192.0.2.1, or 192.0.2.1:14749"
+)]
 pub(super) enum SignalAddress {
     WithPort(SocketAddr),
     Plain(IpAddr),

@@ -11,7 +11,11 @@ const OTHERS: u32 = 0o077;
 pub fn generate_key(path: &Path) -> io::Result<()> {
     let mut key = [0; 16];
     getrandom::fill(&mut key).map_err(io::Error::other)?;
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
     writeln!(file, "{}", hex::encode(key))
 }
 
@@ -20,11 +24,17 @@ pub(super) fn read_key(path: &Path) -> Result<Key, String> {
     let failed = |error: io::Error| format!("key file {}: {error}", path.display());
     let mode = std::fs::metadata(path).map_err(failed)?.mode();
     if mode & OTHERS != 0 {
-        return Err(format!("key file {0}: others may read it; run `chmod 600 {0}`", path.display()));
+        return Err(format!(
+            "key file {0}: others may read it; run `chmod 600 {0}`",
+            path.display()
+        ));
     }
     let text = std::fs::read_to_string(path).map_err(failed)?;
     parse_key(text.trim()).ok_or_else(|| {
-        format!("key file {}: a key is 32 hexadecimal digits; `hawser keygen FILE` makes one", path.display())
+        format!(
+            "key file {}: a key is 32 hexadecimal digits; `hawser keygen FILE` makes one",
+            path.display()
+        )
     })
 }
 
@@ -48,7 +58,10 @@ mod tests {
         generate_key(&path).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         assert!(read_key(&path).is_ok());
-        assert_eq!(generate_key(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+        assert_eq!(
+            generate_key(&path).unwrap_err().kind(),
+            io::ErrorKind::AlreadyExists
+        );
     }
 
     #[test]
@@ -67,6 +80,9 @@ mod tests {
         generate_key(&path).unwrap();
         fs::write(&path, "deadbeef").unwrap();
         let message = read_key(&path).unwrap_err();
-        assert!(message.contains("32 hexadecimal digits") && !message.contains("deadbeef"), "{message}");
+        assert!(
+            message.contains("32 hexadecimal digits") && !message.contains("deadbeef"),
+            "{message}"
+        );
     }
 }

@@ -43,8 +43,9 @@ enum PortRange {
 /// The selector as a prefix and what is taken of the packets to it.
 pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), String> {
     let text = &selector.destination;
-    let prefix: Prefix =
-        text.parse().map_err(|_| format!("destination {text:?} is not a prefix such as 203.0.113.0/24"))?;
+    let prefix: Prefix = text
+        .parse()
+        .map_err(|_| format!("destination {text:?} is not a prefix such as 203.0.113.0/24"))?;
     let protocol = match &selector.protocol {
         None => None,
         Some(Protocol::Number(0)) => {
@@ -58,12 +59,22 @@ pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), 
     };
     let ports = match (&selector.source_ports, &selector.destination_ports) {
         (None, None) => None,
-        (source, destination) => Some(Ports { source: range(source)?, destination: range(destination)? }),
+        (source, destination) => Some(Ports {
+            source: range(source)?,
+            destination: range(destination)?,
+        }),
     };
     if ports.is_some() && !matches!(protocol, Some(6 | 17)) {
         return Err("ports need protocol = \"tcp\" or \"udp\"".to_owned());
     }
-    Ok((prefix, Rule { flow, protocol, ports }))
+    Ok((
+        prefix,
+        Rule {
+            flow,
+            protocol,
+            ports,
+        },
+    ))
 }
 
 fn range(ports: &Option<PortRange>) -> Result<RangeInclusive<u16>, String> {
@@ -71,8 +82,8 @@ fn range(ports: &Option<PortRange>) -> Result<RangeInclusive<u16>, String> {
         None => Ok(0..=u16::MAX),
         Some(PortRange::One(port)) => Ok(*port..=*port),
         Some(PortRange::Range([first, last])) if first <= last => Ok(*first..=*last),
-        Some(PortRange::Range([first, last])) => {
-            Err(format!("ports [{first}, {last}]: the first is above the last"))
-        }
+        Some(PortRange::Range([first, last])) => Err(format!(
+            "ports [{first}, {last}]: the first is above the last"
+        )),
     }
 }

@@ -56,10 +56,19 @@ impl Egress {
     pub(super) fn start(config: &Config) -> Result<Self> {
         let watch = (!config.watch.is_empty()).then(Watch::start).transpose()?;
         let arrival_deadline = config.arrival_deadline;
-        Ok(Egress { watch, received: BTreeMap::new(), lingering: BTreeMap::new(), arrival_deadline })
+        Ok(Egress {
+            watch,
+            received: BTreeMap::new(),
+            lingering: BTreeMap::new(),
+            arrival_deadline,
+        })
     }
 
-    pub(super) fn follow(&mut self, interfaces: &[String], number_of: impl Fn(&str) -> Option<u32>) {
+    pub(super) fn follow(
+        &mut self,
+        interfaces: &[String],
+        number_of: impl Fn(&str) -> Option<u32>,
+    ) {
         if let Some(watch) = &mut self.watch {
             watch.follow(interfaces, number_of);
         }
@@ -96,7 +105,9 @@ impl Egress {
         now: Instant,
         trace: &mut Trace,
     ) -> bool {
-        let Some(flow) = plan.received(&policy.flow) else { return false };
+        let Some(flow) = plan.received(&policy.flow) else {
+            return false;
+        };
         let is_new = self.take_policy(flow, policy, now, trace);
         if let (true, Some(watch)) = (is_new, &mut self.watch) {
             watch.handle_policy(flow, policy, now);
@@ -106,10 +117,17 @@ impl Egress {
 
     /// Takes in what became of a packet.
     pub(super) fn handle_packet(&mut self, packet: &JudgedPacket, trace: &mut Trace) {
-        let Some(received) = self.received.get_mut(&packet.flow) else { return };
+        let Some(received) = self.received.get_mut(&packet.flow) else {
+            return;
+        };
         received.judged_until = received.judged_until.max(packet.at);
         if let Some(window) = received.judge.handle_packet(packet) {
-            trace.window(packet.at, &received.asked.flow, received.policy.epoch, window);
+            trace.window(
+                packet.at,
+                &received.asked.flow,
+                received.policy.epoch,
+                window,
+            );
         }
     }
 
@@ -117,9 +135,11 @@ impl Egress {
     pub(super) fn poll(&mut self, now: Instant) -> Vec<(Instant, Observation)> {
         let mut said = Vec::new();
         if let Some(watch) = &mut self.watch {
-            watch.poll(now, |flow, at, degraded| match self.received.get_mut(&flow) {
-                Some(received) if received.can_doubt() => received.doubt(at, degraded),
-                _ => said.push((at, degraded)),
+            watch.poll(now, |flow, at, degraded| {
+                match self.received.get_mut(&flow) {
+                    Some(received) if received.can_doubt() => received.doubt(at, degraded),
+                    _ => said.push((at, degraded)),
+                }
             });
             for (flow, received) in &mut self.received {
                 match received.settle(now, self.arrival_deadline) {
@@ -130,7 +150,9 @@ impl Egress {
             }
         }
         for received in self.received.values_mut() {
-            received.judge.poll(now, |observation| said.push((now, observation)));
+            received
+                .judge
+                .poll(now, |observation| said.push((now, observation)));
         }
         said
     }
@@ -150,11 +172,16 @@ impl Egress {
         for (flow, keys) in &before.flows.receive {
             self.lingering.insert(*flow, (keys.clone(), now + LINGER));
         }
-        self.lingering.retain(|flow, _| !plan.flows.receive.contains_key(flow));
+        self.lingering
+            .retain(|flow, _| !plan.flows.receive.contains_key(flow));
     }
 
     pub(super) fn add_lingering(&self, flows: &mut Flows) {
-        flows.receive.extend(self.lingering.iter().map(|(flow, (keys, _))| (*flow, keys.clone())));
+        flows.receive.extend(
+            self.lingering
+                .iter()
+                .map(|(flow, (keys, _))| (*flow, keys.clone())),
+        );
     }
 
     /// Whether there are flows whose copies are no longer on their way; they are forgotten.
@@ -187,16 +214,40 @@ impl Egress {
         status
     }
 
-    fn take_policy(&mut self, flow: FlowId, policy: &Policy, now: Instant, trace: &mut Trace) -> bool {
-        let Some(received) = self.received.get_mut(&flow) else { return false };
+    fn take_policy(
+        &mut self,
+        flow: FlowId,
+        policy: &Policy,
+        now: Instant,
+        trace: &mut Trace,
+    ) -> bool {
+        let Some(received) = self.received.get_mut(&flow) else {
+            return false;
+        };
         if policy.epoch <= received.policy.epoch {
             return false;
         }
-        let Policy { epoch, code, probes, probe_every, because, .. } = *policy;
+        let Policy {
+            epoch,
+            code,
+            probes,
+            probe_every,
+            because,
+            ..
+        } = *policy;
         received.policy = policy.clone();
-        received.judge.handle_policy(epoch, PolicyCode(code), PathSet::from_bits(probes), now);
+        received
+            .judge
+            .handle_policy(epoch, PolicyCode(code), PathSet::from_bits(probes), now);
         let detail = format!("{because:?}").to_lowercase();
-        let change = Change { event: "policy", epoch, code, probes, probe_every, detail: &detail };
+        let change = Change {
+            event: "policy",
+            epoch,
+            code,
+            probes,
+            probe_every,
+            detail: &detail,
+        };
         trace.change(now, &policy.flow, change);
         true
     }
@@ -221,7 +272,11 @@ impl Received {
     fn doubt(&mut self, at: Instant, degraded: Observation) {
         if let Observation::Degraded { silent_us, .. } = &degraded {
             let since = at - (Duration::from_micros(*silent_us) + LOOK_BACK);
-            self.doubt = Some(Doubt { at, since, degraded });
+            self.doubt = Some(Doubt {
+                at,
+                since,
+                degraded,
+            });
         }
     }
 
@@ -238,7 +293,10 @@ impl Received {
 
     /// Whether a judgement that has begun can go on.
     fn is_asked_as(&self, other: &Receive) -> bool {
-        Receive { policy: self.asked.policy.clone(), ..other.clone() } == self.asked
+        Receive {
+            policy: self.asked.policy.clone(),
+            ..other.clone()
+        } == self.asked
     }
 }
 

@@ -36,8 +36,16 @@ pub(super) struct Effect {
 
 impl Ingress {
     pub(super) fn start(node: &Node) -> Result<Self> {
-        let events = node.sender().map(|sender| sender.signal_events()).transpose()?;
-        let in_force = node.flows().send.iter().map(|(flow, sent)| (*flow, sent.policy)).collect();
+        let events = node
+            .sender()
+            .map(|sender| sender.signal_events())
+            .transpose()?;
+        let in_force = node
+            .flows()
+            .send
+            .iter()
+            .map(|(flow, sent)| (*flow, sent.policy))
+            .collect();
         Ok(Ingress {
             events,
             obeyed: None,
@@ -55,13 +63,19 @@ impl Ingress {
         settings: &ControllerConfig,
         key: Option<&str>,
     ) -> Result<()> {
-        let numbers = settings.interfaces.iter().filter_map(|name| node.interface_number(name));
-        let wanted =
-            key.filter(|_| settings.signals.is_some()).map(|key| (key.to_owned(), numbers.collect()));
+        let numbers = settings
+            .interfaces
+            .iter()
+            .filter_map(|name| node.interface_number(name));
+        let wanted = key
+            .filter(|_| settings.signals.is_some())
+            .map(|key| (key.to_owned(), numbers.collect()));
         if wanted == self.obeyed {
             return Ok(());
         }
-        let Some(sender) = node.sender_mut() else { return Ok(()) };
+        let Some(sender) = node.sender_mut() else {
+            return Ok(());
+        };
         match (&wanted, settings.signals) {
             (Some((digits, interfaces)), Some(address)) => {
                 let key = parse_key(digits).context("the controller's signal key is no key")?;
@@ -89,7 +103,14 @@ impl Ingress {
         now: Instant,
     ) -> Result<Option<Effect>> {
         let applied = node.set_policy(flow, policy)?;
-        Ok(applied.then(|| self.took_effect(Effect { flow, policy, by_signal: false, at: now })))
+        Ok(applied.then(|| {
+            self.took_effect(Effect {
+                flow,
+                policy,
+                by_signal: false,
+                at: now,
+            })
+        }))
     }
 
     /// Replaces the flows; says which policies are in force that were not.
@@ -100,33 +121,64 @@ impl Ingress {
         replace_policies: bool,
         now: Instant,
     ) -> Result<Vec<Effect>> {
-        self.in_force.retain(|flow, _| flows.send.contains_key(flow));
+        self.in_force
+            .retain(|flow, _| flows.send.contains_key(flow));
         let changed = node.set_flows(flows, replace_policies)?;
         let sent = &node.flows().send;
         let effects: Vec<_> = changed
             .into_iter()
-            .map(|flow| Effect { flow, policy: sent[&flow].policy, by_signal: false, at: now })
+            .map(|flow| Effect {
+                flow,
+                policy: sent[&flow].policy,
+                by_signal: false,
+                at: now,
+            })
             .collect();
-        Ok(effects.into_iter().map(|effect| self.took_effect(effect)).collect())
+        Ok(effects
+            .into_iter()
+            .map(|effect| self.took_effect(effect))
+            .collect())
     }
 
     /// What signals have done since the last call.
     pub(super) fn poll(&mut self, node: &Node) -> Vec<Effect> {
-        let (Some(events), Some(sender)) = (&mut self.events, node.sender()) else { return Vec::new() };
+        let (Some(events), Some(sender)) = (&mut self.events, node.sender()) else {
+            return Vec::new();
+        };
         let events = events.drain().unwrap_or_else(|error| {
             warn!("signals cannot be followed: {error}");
             Vec::new()
         });
         let mut effects = Vec::new();
-        for SignalEvent { at, flow, epoch, code, outcome } in events {
+        for SignalEvent {
+            at,
+            flow,
+            epoch,
+            code,
+            outcome,
+        } in events
+        {
             let Some(flow) = flow else { continue };
             let in_force = sender.policy_in_force(flow);
             match outcome {
                 SignalOutcome::Accepted => {
                     // What is in force may be newer already, and then says itself how it came about.
-                    let probed = if in_force.epoch == epoch { in_force } else { SendPolicy::default() };
-                    let policy = SendPolicy { code, epoch, ..probed };
-                    effects.push(self.took_effect(Effect { flow, policy, by_signal: true, at }));
+                    let probed = if in_force.epoch == epoch {
+                        in_force
+                    } else {
+                        SendPolicy::default()
+                    };
+                    let policy = SendPolicy {
+                        code,
+                        epoch,
+                        ..probed
+                    };
+                    effects.push(self.took_effect(Effect {
+                        flow,
+                        policy,
+                        by_signal: true,
+                        at,
+                    }));
                 }
                 SignalOutcome::Epoch => self.replayed += u64::from(epoch < in_force.epoch),
                 _ => {}
@@ -147,14 +199,19 @@ impl Ingress {
         }
         refused.push((SignalOutcome::Epoch, std::mem::take(&mut self.replayed)));
         let new = refused.into_iter().filter(|(_, count)| *count > 0);
-        new.map(|(outcome, count)| Observation::SignalRefused { reason: outcome.name().to_owned(), count })
-            .collect()
+        new.map(|(outcome, count)| Observation::SignalRefused {
+            reason: outcome.name().to_owned(),
+            count,
+        })
+        .collect()
     }
 
     /// Signals since the programs were loaded, by outcome.
     pub(super) fn signal_counts(&self, node: &Node) -> BTreeMap<String, u64> {
         let occurred = counts(node).into_iter().filter(|(_, count)| *count > 0);
-        occurred.map(|(outcome, count)| (outcome.name().to_owned(), count)).collect()
+        occurred
+            .map(|(outcome, count)| (outcome.name().to_owned(), count))
+            .collect()
     }
 
     /// Whether a first copy is waited for.
@@ -169,7 +226,12 @@ impl Ingress {
                 continue;
             }
             let in_use = policy.code.paths();
-            for path in node.config().paths.keys().filter(|path| !in_use.contains(**path)) {
+            for path in node
+                .config()
+                .paths
+                .keys()
+                .filter(|path| !in_use.contains(**path))
+            {
                 self.onsets.note(*flow, *path, node.copies(*flow, *path));
             }
         }
@@ -189,20 +251,33 @@ impl Ingress {
         let observation = |first: crate::onset::FirstCopy| {
             let flow = plan.flows.send.get(&first.flow)?.name.clone()?;
             let after_us = u64::try_from(first.after.as_micros()).unwrap_or(u64::MAX);
-            Some((now, Observation::FirstReplica { flow, epoch: first.epoch, after_us }))
+            Some((
+                now,
+                Observation::FirstReplica {
+                    flow,
+                    epoch: first.epoch,
+                    after_us,
+                },
+            ))
         };
         found.into_iter().filter_map(observation).collect()
     }
 
     fn took_effect(&mut self, effect: Effect) -> Effect {
-        let before = self.in_force.insert(effect.flow, effect.policy).unwrap_or_default();
+        let before = self
+            .in_force
+            .insert(effect.flow, effect.policy)
+            .unwrap_or_default();
         let (before, after) = (before.code.paths(), effect.policy.code.paths());
-        self.onsets.begin(effect.flow, effect.policy.epoch, before, after, effect.at);
+        self.onsets
+            .begin(effect.flow, effect.policy.epoch, before, after, effect.at);
         effect
     }
 }
 
 fn counts(node: &Node) -> Vec<(SignalOutcome, u64)> {
     // A table that cannot be read shows elsewhere.
-    node.sender().and_then(|sender| sender.signal_counts().ok()).unwrap_or_default()
+    node.sender()
+        .and_then(|sender| sender.signal_counts().ok())
+        .unwrap_or_default()
 }

@@ -5,7 +5,9 @@ use crate::node::Node;
 use crate::observer::Observer;
 use crate::trace::{Change, Trace};
 use hawser_control::Name;
-use hawser_control::node::{Observation, ReceiveReport, ReceivedPath, Registration, Report, SendReport};
+use hawser_control::node::{
+    Observation, ReceiveReport, ReceivedPath, Registration, Report, SendReport,
+};
 use hawser_control::resource::{PathEnd, PathHealth};
 use hawser_io::interface;
 use hawser_units::{FlowId, Instant, PathId};
@@ -60,12 +62,17 @@ impl Health {
 
     /// Whether the controller should know at once.
     pub(super) fn has_changed(&self, node: &Node, echoes: &Echoes, now: Instant) -> bool {
-        let Some(told_at) = self.told_at else { return false };
+        let Some(told_at) = self.told_at else {
+            return false;
+        };
         if now.saturating_since(told_at) < TELL_EVERY {
             return false;
         }
         self.told.iter().any(|told| {
-            let path = told.number.checked_sub(1).and_then(|index| PathId::try_from(index).ok());
+            let path = told
+                .number
+                .checked_sub(1)
+                .and_then(|index| PathId::try_from(index).ok());
             path.is_some_and(|path| {
                 let round_trip_us = round_trip_us(echoes, path, now);
                 self.is_up(node, path) != told.up || is_worth_telling(told.rtt_us, round_trip_us)
@@ -93,12 +100,16 @@ impl Health {
 
 /// The smoothed round-trip time of a path in microseconds.
 pub(super) fn round_trip_us(echoes: &Echoes, path: PathId, now: Instant) -> Option<u32> {
-    echoes.round_trip(path, now).map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
+    echoes
+        .round_trip(path, now)
+        .map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
 }
 
 fn is_worth_telling(told_us: Option<u32>, now_us: Option<u32>) -> bool {
     match (told_us, now_us) {
-        (Some(told), Some(now)) => f64::from(told.abs_diff(now)) > WORTH_TELLING * f64::from(told.max(1)),
+        (Some(told), Some(now)) => {
+            f64::from(told.abs_diff(now)) > WORTH_TELLING * f64::from(told.max(1))
+        }
         (told, now) => told.is_some() != now.is_some(),
     }
 }
@@ -119,7 +130,9 @@ impl Source<'_> {
         Report {
             revision,
             sends: sends.collect(),
-            receives: receives.map(|(flow, receive)| self.receive(*flow, &receive.flow)).collect(),
+            receives: receives
+                .map(|(flow, receive)| self.receive(*flow, &receive.flow))
+                .collect(),
             ..Report::default()
         }
     }
@@ -143,9 +156,16 @@ impl Source<'_> {
         let mut packets = 0;
         let mut paths = Vec::new();
         for path in self.node.config().paths.keys() {
-            let stats = self.node.receiver().and_then(|receiver| receiver.stats(flow, *path).ok());
-            let Some(stats) = stats.filter(|stats| stats.packets > 0) else { continue };
-            let totals = self.observer.and_then(|observer| observer.totals(flow, *path));
+            let stats = self
+                .node
+                .receiver()
+                .and_then(|receiver| receiver.stats(flow, *path).ok());
+            let Some(stats) = stats.filter(|stats| stats.packets > 0) else {
+                continue;
+            };
+            let totals = self
+                .observer
+                .and_then(|observer| observer.totals(flow, *path));
             packets += stats.first;
             paths.push(ReceivedPath {
                 number: number(*path),
@@ -155,26 +175,60 @@ impl Source<'_> {
                 missing: totals.map_or(0, |totals| totals.missing),
             });
         }
-        ReceiveReport { flow: name.clone(), packets, paths }
+        ReceiveReport {
+            flow: name.clone(),
+            packets,
+            paths,
+        }
     }
 }
 
 /// Writes down what is reported.
 pub(super) fn trace(trace: &mut Trace, at: Instant, observation: &Observation) {
     match observation {
-        Observation::Judged { flow, epoch, code, probes, probe_every, reason } => {
+        Observation::Judged {
+            flow,
+            epoch,
+            code,
+            probes,
+            probe_every,
+            reason,
+        } => {
             let (epoch, code, probes, probe_every) = (*epoch, *code, *probes, *probe_every);
-            let change = Change { event: "judged", epoch, code, probes, probe_every, detail: reason };
+            let change = Change {
+                event: "judged",
+                epoch,
+                code,
+                probes,
+                probe_every,
+                detail: reason,
+            };
             trace.change(at, flow, change);
         }
-        Observation::Degraded { flow, since_due_us, silent_us } => {
+        Observation::Degraded {
+            flow,
+            since_due_us,
+            silent_us,
+        } => {
             let detail = format!("{since_due_us} us since due; {silent_us} us of silence");
             trace.event(at, flow, "degraded", None, &detail);
         }
-        Observation::FirstReplica { flow, epoch, after_us } => {
-            trace.event(at, flow, "first_replica", Some(*epoch), &format!("{after_us} us"));
+        Observation::FirstReplica {
+            flow,
+            epoch,
+            after_us,
+        } => {
+            trace.event(
+                at,
+                flow,
+                "first_replica",
+                Some(*epoch),
+                &format!("{after_us} us"),
+            );
         }
-        Observation::PathSilent { flow, path } => trace.event(at, flow, "silent", None, &path_name(*path)),
+        Observation::PathSilent { flow, path } => {
+            trace.event(at, flow, "silent", None, &path_name(*path))
+        }
         Observation::PathRestored { flow, path } => {
             trace.event(at, flow, "restored", None, &path_name(*path))
         }
@@ -182,7 +236,9 @@ pub(super) fn trace(trace: &mut Trace, at: Instant, observation: &Observation) {
             trace.event(at, flow, "latent_error", None, &path_name(*path));
         }
         // Written down where policies take effect, or not about a flow.
-        Observation::Applied { .. } | Observation::SignalRefused { .. } | Observation::NotApplied { .. } => {}
+        Observation::Applied { .. }
+        | Observation::SignalRefused { .. }
+        | Observation::NotApplied { .. } => {}
     }
 }
 

@@ -15,10 +15,17 @@ impl Heard {
     /// Takes in how many copies have arrived by each path so far.
     pub(super) fn look(&mut self, copies: BTreeMap<PathId, u64>) {
         let before = std::mem::replace(&mut self.copies, copies);
-        let came = |path: &PathId| self.copies[path].saturating_sub(before.get(path).copied().unwrap_or(0));
+        let came = |path: &PathId| {
+            self.copies[path].saturating_sub(before.get(path).copied().unwrap_or(0))
+        };
         // When nobody sends, nothing tells one path from the other.
         if self.copies.keys().any(|path| came(path) >= ENOUGH) {
-            self.quiet = self.copies.keys().filter(|path| came(path) == 0).copied().collect();
+            self.quiet = self
+                .copies
+                .keys()
+                .filter(|path| came(path) == 0)
+                .copied()
+                .collect();
         }
     }
 
@@ -36,7 +43,11 @@ mod tests {
         for copies in looks {
             heard.look(PathId::all().zip(*copies).collect());
         }
-        PathId::all().take(2).filter(|path| heard.is_quiet(*path)).map(u8::from).collect()
+        PathId::all()
+            .take(2)
+            .filter(|path| heard.is_quiet(*path))
+            .map(u8::from)
+            .collect()
     }
 
     #[test]

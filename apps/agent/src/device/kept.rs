@@ -62,7 +62,9 @@ impl Kept {
         Kept {
             file,
             boot: boot.to_owned(),
-            entries: of_this_boot.map(|record| record.entries).unwrap_or_default(),
+            entries: of_this_boot
+                .map(|record| record.entries)
+                .unwrap_or_default(),
             refused: BTreeSet::new(),
             failing: false,
         }
@@ -118,7 +120,10 @@ impl Kept {
     }
 
     fn write(&self) -> Result<()> {
-        let record = Record { boot: self.boot.clone(), entries: self.entries.clone() };
+        let record = Record {
+            boot: self.boot.clone(),
+            entries: self.entries.clone(),
+        };
         let text = serde_json::to_vec(&record).context("cannot describe addresses and routes")?;
         file::replace(&self.file, &text, 0o644)
             .with_context(|| format!("cannot write {}", self.file.display()))
@@ -152,7 +157,10 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         leave(directory.path(), "first");
         assert_eq!(Kept::of_boot(directory.path(), "first").entries, entries());
-        assert_eq!(Kept::of_boot(directory.path(), "second").entries, BTreeSet::new());
+        assert_eq!(
+            Kept::of_boot(directory.path(), "second").entries,
+            BTreeSet::new()
+        );
     }
 
     #[test]
@@ -161,12 +169,20 @@ mod tests {
         let file = directory.path().join("device.json");
         for useless in ["", "{ \"boot\":", "[]"] {
             fs::write(&file, useless).unwrap();
-            assert_eq!(Kept::read(directory.path()).entries, BTreeSet::new(), "{useless:?}");
+            assert_eq!(
+                Kept::read(directory.path()).entries,
+                BTreeSet::new(),
+                "{useless:?}"
+            );
         }
         leave(directory.path(), "first");
         assert_eq!(Kept::of_boot(directory.path(), "first").entries, entries());
         fs::remove_file(&file).unwrap();
         fs::create_dir(&file).unwrap();
-        assert_eq!(Kept::read(directory.path()).entries, BTreeSet::new(), "a folder");
+        assert_eq!(
+            Kept::read(directory.path()).entries,
+            BTreeSet::new(),
+            "a folder"
+        );
     }
 }

@@ -47,7 +47,13 @@ impl SendClock {
         });
         let start = start(micros(ClockId::CLOCK_REALTIME), kept);
         let offset_micros = start.wrapping_sub(micros(ClockId::CLOCK_BOOTTIME));
-        let mut clock = SendClock { offset_micros, file, kept: start, keeping: None, failing: false };
+        let mut clock = SendClock {
+            offset_micros,
+            file,
+            kept: start,
+            keeping: None,
+            failing: false,
+        };
         let outcome = write(&clock.file, start);
         clock.note(outcome);
         clock
@@ -66,8 +72,9 @@ impl SendClock {
     /// Begins to keep the clock if it is time to and the disk is done with the one before.
     pub(super) fn keep(&mut self) {
         if let Some(done) = self.keeping.take_if(|keeping| keeping.is_finished()) {
-            let outcome =
-                done.join().unwrap_or_else(|_| Err(io::Error::other("the thread that writes it has ended")));
+            let outcome = done
+                .join()
+                .unwrap_or_else(|_| Err(io::Error::other("the thread that writes it has ended")));
             self.note(outcome);
         }
         let now = self.now();
@@ -97,7 +104,8 @@ impl SendClock {
     }
 
     fn now(&self) -> u64 {
-        self.offset_micros.wrapping_add(micros(ClockId::CLOCK_BOOTTIME))
+        self.offset_micros
+            .wrapping_add(micros(ClockId::CLOCK_BOOTTIME))
     }
 }
 
@@ -111,7 +119,12 @@ fn read(file: &Path) -> Result<Option<u64>, String> {
         text => text.map_err(|error| error.to_string())?,
     };
     let kept = text.trim().parse();
-    kept.map(Some).map_err(|_| format!("it holds {:?}, which is no number of microseconds", text.trim()))
+    kept.map(Some).map_err(|_| {
+        format!(
+            "it holds {:?}, which is no number of microseconds",
+            text.trim()
+        )
+    })
 }
 
 /// Durably: after a power failure the clock must not go on from an older one.
@@ -155,7 +168,10 @@ mod tests {
     fn it_does_not_follow_a_time_of_day_that_cannot_be() {
         let in_a_hundred_years = NOW + 100 * FURTHEST;
         let clock = start(in_a_hundred_years, Some(NOW));
-        assert!(clock - NOW < 1 << 46, "less than half of what receivers see");
+        assert!(
+            clock - NOW < 1 << 46,
+            "less than half of what receivers see"
+        );
     }
 
     #[test]
@@ -187,11 +203,20 @@ mod tests {
         assert_eq!(read(&file), Ok(Some(NOW)));
         for useless in ["", "soon", "-1"] {
             fs::write(&file, useless).unwrap();
-            assert!(read(&file).unwrap_err().contains(&format!("{useless:?}")), "{useless:?}");
+            assert!(
+                read(&file).unwrap_err().contains(&format!("{useless:?}")),
+                "{useless:?}"
+            );
         }
         let before = micros(ClockId::CLOCK_REALTIME);
-        assert!(SendClock::start(&directory.path().join("node")).now() >= before, "the time of day");
-        assert!(read(&file).unwrap().is_some_and(|kept| kept >= before), "the file is good again");
+        assert!(
+            SendClock::start(&directory.path().join("node")).now() >= before,
+            "the time of day"
+        );
+        assert!(
+            read(&file).unwrap().is_some_and(|kept| kept >= before),
+            "the file is good again"
+        );
     }
 
     #[test]
@@ -202,7 +227,16 @@ mod tests {
         assert!(clock.keeping.is_none(), "it was kept just now");
         clock.kept -= KEEP_EVERY;
         clock.keep();
-        clock.keeping.take().expect("it is being kept").join().unwrap().unwrap();
-        assert_eq!(read(&directory.path().join("send-clock")), Ok(Some(clock.kept)));
+        clock
+            .keeping
+            .take()
+            .expect("it is being kept")
+            .join()
+            .unwrap()
+            .unwrap();
+        assert_eq!(
+            read(&directory.path().join("send-clock")),
+            Ok(Some(clock.kept))
+        );
     }
 }

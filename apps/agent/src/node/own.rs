@@ -50,10 +50,18 @@ impl Own {
     }
 
     fn tell_endpoints(&self, sender: &mut Sender, config: &Config) -> Result<()> {
-        let measured = config.paths.values().map(|path| SocketAddr::new(path.remote, config.echo_port));
-        let measured = measured.map(|address| Endpoint { address, protocol: UDP });
-        let controllers =
-            self.controllers.iter().map(|address| Endpoint { address: *address, protocol: TCP });
+        let measured = config
+            .paths
+            .values()
+            .map(|path| SocketAddr::new(path.remote, config.echo_port));
+        let measured = measured.map(|address| Endpoint {
+            address,
+            protocol: UDP,
+        });
+        let controllers = self.controllers.iter().map(|address| Endpoint {
+            address: *address,
+            protocol: TCP,
+        });
         Ok(sender.set_own_endpoints(measured.chain(controllers).collect())?)
     }
 }

@@ -46,7 +46,8 @@ impl Paths {
     ) -> Result<()> {
         let deadline = Instant::now() + ANSWERED_WITHIN;
         let mut pause = FIRST_PAUSE;
-        let look = |(path, description): (&PathId, &PathConfig)| (*path, look(description, interfaces));
+        let look =
+            |(path, description): (&PathId, &PathConfig)| (*path, look(description, interfaces));
         let mut found: BTreeMap<PathId, Found> = config.paths.iter().map(look).collect();
         let is_silent = |found: &Found| matches!(found, Err(Obstacle::Silent(_)));
         while found.values().any(is_silent) && Instant::now() < deadline {
@@ -57,7 +58,12 @@ impl Paths {
             }
         }
         found.into_iter().try_for_each(|(path, found)| {
-            self.take(sender, path, interfaces.number(&config.paths[&path].interface), found)
+            self.take(
+                sender,
+                path,
+                interfaces.number(&config.paths[&path].interface),
+                found,
+            )
         })
     }
 
@@ -115,7 +121,11 @@ impl Paths {
             Err(obstacle) => {
                 let why = obstacle.into_text();
                 if self.obstacles.get(&path) != Some(&why) {
-                    let then = if now.is_some() { "go to where it was last" } else { "take the other paths" };
+                    let then = if now.is_some() {
+                        "go to where it was last"
+                    } else {
+                        "take the other paths"
+                    };
                     warn!(%path, "{why}; copies {then}");
                     self.obstacles.insert(path, why);
                 }

@@ -31,13 +31,23 @@ impl Interfaces {
     pub(super) fn look(config: &Config) -> Result<Self> {
         let running = interface::running().context("the interfaces cannot be looked at")?;
         let of_paths = config.paths.values().map(|path| &path.interface);
-        let named = [&config.transit, &config.local, &config.watch].into_iter().flatten();
-        let signalled = config.controller.iter().flat_map(|controller| &controller.interfaces);
+        let named = [&config.transit, &config.local, &config.watch]
+            .into_iter()
+            .flatten();
+        let signalled = config
+            .controller
+            .iter()
+            .flat_map(|controller| &controller.interfaces);
         let names = of_paths.chain(named).chain(signalled);
         let state = |name: &String| {
-            interface::index(name).map(|number| State { number, runs: running.contains(name) })
+            interface::index(name).map(|number| State {
+                number,
+                runs: running.contains(name),
+            })
         };
-        Ok(Interfaces(names.map(|name| (name.clone(), state(name))).collect()))
+        Ok(Interfaces(
+            names.map(|name| (name.clone(), state(name))).collect(),
+        ))
     }
 
     pub(super) fn number(&self, name: &str) -> Option<u32> {
@@ -46,7 +56,10 @@ impl Interfaces {
 
     /// The name of an interface.
     pub(super) fn name(&self, number: u32) -> Option<&str> {
-        let mut named = self.0.iter().filter(|(_, state)| state.is_some_and(|state| state.number == number));
+        let mut named = self
+            .0
+            .iter()
+            .filter(|(_, state)| state.is_some_and(|state| state.number == number));
         named.next().map(|(name, _)| name.as_str())
     }
 
@@ -90,7 +103,8 @@ pub(crate) fn remove_pins(config: &Config) -> Result<bool> {
 fn is_in_bpf_file_system(path: &Path) -> Result<bool> {
     let existing = path.ancestors().find(|path| path.exists());
     let existing = existing.with_context(|| format!("{} is nowhere", path.display()))?;
-    let found = statfs(existing).with_context(|| format!("cannot look at {}", existing.display()))?;
+    let found =
+        statfs(existing).with_context(|| format!("cannot look at {}", existing.display()))?;
     Ok(found.filesystem_type() == BPF_FS_MAGIC)
 }
 
@@ -147,8 +161,13 @@ fn next_hop(path: &PathConfig) -> Result<IpAddr> {
 pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
     const STRICT: u8 = 1;
     let setting = |scope: &str| {
-        let file = Path::new("/proc/sys/net/ipv4/conf").join(scope).join("rp_filter");
-        fs::read_to_string(file).ok().and_then(|value| value.trim().parse::<u8>().ok()).unwrap_or(0)
+        let file = Path::new("/proc/sys/net/ipv4/conf")
+            .join(scope)
+            .join("rp_filter");
+        fs::read_to_string(file)
+            .ok()
+            .and_then(|value| value.trim().parse::<u8>().ok())
+            .unwrap_or(0)
     };
     // The larger of the two is in force (Documentation/networking/ip-sysctl.rst).
     if setting("all").max(setting(interface)) == STRICT {
@@ -162,12 +181,20 @@ pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
 
 /// Packets that do not fit a path with the outer headers are not replicated: say so before it is noticed.
 pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Rule]) {
-    let Some(fits) = rules.iter().filter_map(|rule| sender.inner_mtu_bytes(rule.flow).ok()?).min() else {
+    let Some(fits) = rules
+        .iter()
+        .filter_map(|rule| sender.inner_mtu_bytes(rule.flow).ok()?)
+        .min()
+    else {
         return;
     };
     // A destination without a route shows itself in other ways.
-    let Ok(route) = interface::route(prefix.address(), None) else { return };
-    let Ok(device) = interface::find(&route.interface) else { return };
+    let Ok(route) = interface::route(prefix.address(), None) else {
+        return;
+    };
+    let Ok(device) = interface::find(&route.interface) else {
+        return;
+    };
     let mtu = route.mtu_bytes.unwrap_or(device.mtu_bytes);
     if mtu > u32::from(fits) {
         warn!(

@@ -130,11 +130,21 @@ impl From<&Policy> for PolicyStatus {
 
 impl From<&Window> for WindowStatus {
     fn from(window: &Window) -> Self {
-        let used = PathId::all().zip(&window.paths).filter(|(_, part)| part.sent > 0);
+        let used = PathId::all()
+            .zip(&window.paths)
+            .filter(|(_, part)| part.sent > 0);
         let paths = used.map(|(path, part)| {
-            let status = PathWindowStatus { sent: part.sent, rewards: part.rewards, only: part.only };
+            let status = PathWindowStatus {
+                sent: part.sent,
+                rewards: part.rewards,
+                only: part.only,
+            };
             (u8::from(path) + 1, status)
         });
-        WindowStatus { packets: window.packets, lost: window.lost, paths: paths.collect() }
+        WindowStatus {
+            packets: window.packets,
+            lost: window.lost,
+            paths: paths.collect(),
+        }
     }
 }

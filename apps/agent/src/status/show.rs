@@ -39,10 +39,17 @@ fn describe(status: &Status, now_ms: u64) -> String {
     let age_s = age_ms as f64 / 1e3;
     let _ = match age_ms {
         ..STALE_MS => writeln!(text, "process {}, {age_s:.1} s ago", status.pid),
-        _ => writeln!(text, "NOT RUNNING: process {} wrote this {age_s:.0} s ago", status.pid),
+        _ => writeln!(
+            text,
+            "NOT RUNNING: process {} wrote this {age_s:.0} s ago",
+            status.pid
+        ),
     };
     if let Some(refused) = &status.configuration.refused {
-        let _ = writeln!(text, "the configuration file was refused, what was before is in force: {refused}");
+        let _ = writeln!(
+            text,
+            "the configuration file was refused, what was before is in force: {refused}"
+        );
     }
     if let Some(controller) = &status.controller {
         text += &controlled::describe(controller, now_ms);
@@ -56,24 +63,39 @@ fn describe(status: &Status, now_ms: u64) -> String {
     }
     text += &sent(status);
     text += &received(status);
-    for (path, count) in status.refused_by_device.iter().filter(|(_, count)| **count > 0) {
+    for (path, count) in status
+        .refused_by_device
+        .iter()
+        .filter(|(_, count)| **count > 0)
+    {
         let _ = writeln!(
             text,
             "\n{count} copies were refused by the device of path {path}, being down or its queue full"
         );
     }
-    for (title, reasons) in
-        [("not replicated", &status.not_replicated), ("not eliminated", &status.not_eliminated)]
-    {
+    for (title, reasons) in [
+        ("not replicated", &status.not_replicated),
+        ("not eliminated", &status.not_eliminated),
+    ] {
         if !reasons.is_empty() {
             let _ = writeln!(text, "\n{title}");
         }
         for (name, count) in reasons {
-            let reason = hawser_bpf::REASONS.iter().find(|reason| reason.name == name);
-            let _ = writeln!(text, "{count:>12}  {name}: {}", reason.map_or("", |reason| reason.help));
+            let reason = hawser_bpf::REASONS
+                .iter()
+                .find(|reason| reason.name == name);
+            let _ = writeln!(
+                text,
+                "{count:>12}  {name}: {}",
+                reason.map_or("", |reason| reason.help)
+            );
         }
     }
-    if let Some(DeviceStatus { took_uplink, dropped_no_uplink }) = &status.device {
+    if let Some(DeviceStatus {
+        took_uplink,
+        dropped_no_uplink,
+    }) = &status.device
+    {
         let _ = writeln!(
             text,
             "\nleft by the agent's interface and not replicated: {took_uplink} took an uplink, {dropped_no_uplink} were \
@@ -82,7 +104,10 @@ fn describe(status: &Status, now_ms: u64) -> String {
     }
     if status.arrival_records_overflowed > 0 {
         let lost = status.arrival_records_overflowed;
-        let _ = writeln!(text, "\n{lost} arrival records were lost: only-copy, missing and skew miss them");
+        let _ = writeln!(
+            text,
+            "\n{lost} arrival records were lost: only-copy, missing and skew miss them"
+        );
     }
     text
 }
@@ -106,9 +131,16 @@ fn sent(status: &Status) -> String {
 
 /// The paths of a policy code, as numbers.
 fn paths(code: u8) -> String {
-    let numbers: Vec<String> =
-        PolicyCode(code).paths().iter().map(|path| (u8::from(path) + 1).to_string()).collect();
-    if numbers.is_empty() { "default route".to_owned() } else { numbers.join(",") }
+    let numbers: Vec<String> = PolicyCode(code)
+        .paths()
+        .iter()
+        .map(|path| (u8::from(path) + 1).to_string())
+        .collect();
+    if numbers.is_empty() {
+        "default route".to_owned()
+    } else {
+        numbers.join(",")
+    }
 }
 
 fn received(status: &Status) -> String {
@@ -127,10 +159,25 @@ fn received(status: &Status) -> String {
     let mut rows = Vec::new();
     for (flow, paths) in &status.receive {
         for (path, received) in paths {
-            let ReceiveStatus { packets, first, duplicates, only_copy, missing, tag_failures, .. } =
-                *received;
+            let ReceiveStatus {
+                packets,
+                first,
+                duplicates,
+                only_copy,
+                missing,
+                tag_failures,
+                ..
+            } = *received;
             let too_old = received.outdated + received.expired;
-            let counts = [packets, first, duplicates, only_copy, missing, tag_failures, too_old];
+            let counts = [
+                packets,
+                first,
+                duplicates,
+                only_copy,
+                missing,
+                tag_failures,
+                too_old,
+            ];
             let mut row = vec![flow.to_string(), path.to_string()];
             row.extend(counts.map(|count| count.to_string()));
             row.push(median_skew(&received.skew_log2_us));
@@ -164,12 +211,19 @@ fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
     }
     let lines = std::iter::once(header.iter().map(ToString::to_string).collect()).chain(rows);
     let lines: Vec<Vec<String>> = lines.collect();
-    let width =
-        |column| lines.iter().filter_map(|line: &Vec<String>| line.get(column)).map(String::len).max();
+    let width = |column| {
+        lines
+            .iter()
+            .filter_map(|line: &Vec<String>| line.get(column))
+            .map(String::len)
+            .max()
+    };
     let mut text = format!("\n{title}\n");
     for line in &lines {
-        let cells =
-            line.iter().enumerate().map(|(column, cell)| format!("{cell:>0$}", width(column).unwrap_or(0)));
+        let cells = line
+            .iter()
+            .enumerate()
+            .map(|(column, cell)| format!("{cell:>0$}", width(column).unwrap_or(0)));
         text += &(cells.collect::<Vec<_>>().join("  ") + "\n");
     }
     text
@@ -198,16 +252,39 @@ mod tests {
             after_deadline: 0,
             skew_log2_us: vec![0, 10, 0, 30],
         };
-        let copies = BTreeMap::from([(1, Copies { packets: 7, bytes: 700 })]);
+        let copies = BTreeMap::from([(
+            1,
+            Copies {
+                packets: 7,
+                bytes: 700,
+            },
+        )]);
         Status {
             node: "edge".to_owned(),
             version: "0.1.0".to_owned(),
             pid: 17,
             written_unix_ms: 100_000,
-            configuration: ConfigurationStatus { looked_at_unix_ms: 0, refused: None },
-            paths: BTreeMap::from([(1, PathState { up: true, why: None })]),
+            configuration: ConfigurationStatus {
+                looked_at_unix_ms: 0,
+                refused: None,
+            },
+            paths: BTreeMap::from([(
+                1,
+                PathState {
+                    up: true,
+                    why: None,
+                },
+            )]),
             unattached: BTreeMap::new(),
-            send: BTreeMap::from([(7, SendStatus { policy: 0b101, packets: 7, bytes: 700, copies })]),
+            send: BTreeMap::from([(
+                7,
+                SendStatus {
+                    policy: 0b101,
+                    packets: 7,
+                    bytes: 700,
+                    copies,
+                },
+            )]),
             receive: BTreeMap::from([(3, BTreeMap::from([(2, received)]))]),
             refused_by_device: BTreeMap::new(),
             not_replicated: BTreeMap::new(),
@@ -245,11 +322,22 @@ mod tests {
         status.configuration.refused = Some("line 3: no".to_owned());
         let why = Some("its interface wlan0 does not exist".to_owned());
         status.paths.insert(2, PathState { up: false, why });
-        status.unattached.insert("lan0".to_owned(), "it does not exist".to_owned());
+        status
+            .unattached
+            .insert("lan0".to_owned(), "it does not exist".to_owned());
         let text = describe(&status, 200_000);
-        assert!(text.contains("PATH 2 CANNOT BE USED: its interface wlan0 does not exist"), "{text}");
-        assert!(text.contains("NOTHING IS DONE ON lan0: it does not exist"), "{text}");
-        assert!(text.contains("NOT RUNNING: process 17 wrote this 100 s ago"), "{text}");
+        assert!(
+            text.contains("PATH 2 CANNOT BE USED: its interface wlan0 does not exist"),
+            "{text}"
+        );
+        assert!(
+            text.contains("NOTHING IS DONE ON lan0: it does not exist"),
+            "{text}"
+        );
+        assert!(
+            text.contains("NOT RUNNING: process 17 wrote this 100 s ago"),
+            "{text}"
+        );
         assert!(text.contains("in force: line 3: no"), "{text}");
     }
 }

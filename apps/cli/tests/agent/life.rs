@@ -58,11 +58,15 @@ fn policies_change_while_packets_fly() {
     let reports = rig.under_traffic(|edges, _| {
         let mut paths = "[1, 2]";
         for next in ["[1]", "[2]", "[1, 2]", "[2]", "[]", "[1, 2]"] {
-            let change = |text: &str| text.replace(&format!("paths = {paths}"), &format!("paths = {next}"));
+            let change =
+                |text: &str| text.replace(&format!("paths = {paths}"), &format!("paths = {next}"));
             let status = edges.ingress_agent.reconfigure(change).unwrap();
             assert_eq!(status.configuration.refused, None);
-            let code =
-                ["1", "2"].iter().zip([1, 2]).filter(|(path, _)| next.contains(*path)).map(|(_, bit)| bit);
+            let code = ["1", "2"]
+                .iter()
+                .zip([1, 2])
+                .filter(|(path, _)| next.contains(*path))
+                .map(|(_, bit)| bit);
             assert_eq!(status.send[&FLOW].policy, code.sum::<u8>());
             paths = next;
         }
@@ -91,7 +95,12 @@ fn keys_are_rotated_while_packets_fly() {
     });
     assert_losses(&reports, 0, 0);
     let status = rig.edges.egress().unwrap();
-    assert!(status.receive[&FLOW].values().all(|path| path.tag_failures == 0), "{status:?}");
+    assert!(
+        status.receive[&FLOW]
+            .values()
+            .all(|path| path.tag_failures == 0),
+        "{status:?}"
+    );
 }
 
 #[test]
@@ -103,9 +112,16 @@ fn a_configuration_that_is_refused_changes_nothing() {
         for (from, to, why) in [
             ("paths = [1, 2]", "paths = [1, 3]", "path 3 is used here"),
             ("[node]", "[[node]]", "invalid type"),
-            ("local = \"10.1.2.1\"", "local = \"10.1.2.3\"", "restart it for the rest"),
+            (
+                "local = \"10.1.2.1\"",
+                "local = \"10.1.2.3\"",
+                "restart it for the rest",
+            ),
         ] {
-            let status = edges.ingress_agent.reconfigure(|_| good.replace(from, to)).unwrap();
+            let status = edges
+                .ingress_agent
+                .reconfigure(|_| good.replace(from, to))
+                .unwrap();
             let refused = status.configuration.refused.unwrap();
             assert!(refused.contains(why), "{refused}");
             assert_eq!(status.send[&FLOW].policy, 0b11);
@@ -119,7 +135,11 @@ fn a_configuration_that_is_refused_changes_nothing() {
 #[test]
 fn one_agent_a_node() {
     let rig = Rig::new();
-    let mut second = rig.lab.ingress().command(hawser().to_str().unwrap()).unwrap();
+    let mut second = rig
+        .lab
+        .ingress()
+        .command(hawser().to_str().unwrap())
+        .unwrap();
     let output = second
         .args(["agent", "--config"])
         .arg(rig.edges.ingress_agent.configuration_file())
@@ -127,24 +147,44 @@ fn one_agent_a_node() {
         .unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains("another agent of node \"ingress\" is running"), "{error}");
+    assert!(
+        error.contains("another agent of node \"ingress\" is running"),
+        "{error}"
+    );
 }
 
 #[test]
 fn a_node_tells_people_and_programs_what_it_does() {
     let mut rig = Rig::new();
-    assert_losses(&rig.under_traffic(|edges, _| await_copies(edges, 2, 0)), 0, 0);
+    assert_losses(
+        &rig.under_traffic(|edges, _| await_copies(edges, 2, 0)),
+        0,
+        0,
+    );
     let ask = |arguments: &[&str]| {
         let mut status = Command::new(hawser());
         let status = status.arg("status").args(arguments).arg("--config");
-        let output = status.arg(rig.edges.egress_agent.configuration_file()).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = status
+            .arg(rig.edges.egress_agent.configuration_file())
+            .output()
+            .unwrap();
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     };
     let table = ask(&[]);
-    assert!(table.starts_with("node egress, hawser ") && table.contains("\nreceived\n"), "{table}");
+    assert!(
+        table.starts_with("node egress, hawser ") && table.contains("\nreceived\n"),
+        "{table}"
+    );
     let status: serde_json::Value = serde_json::from_str(&ask(&["--json"])).unwrap();
-    assert!(status["receive"]["1"]["2"]["packets"].as_u64() > Some(100), "{status}");
+    assert!(
+        status["receive"]["1"]["2"]["packets"].as_u64() > Some(100),
+        "{status}"
+    );
 }
 
 #[test]
@@ -154,15 +194,29 @@ fn detaching_removes_elimination_from_the_kernel() {
     let device = rig.lab.addressing().paths[1].far.device.clone();
     let has_program = || {
         let mut show = rig.lab.egress().command("ip").unwrap();
-        let output = show.args(["link", "show", "dev", &device]).output().unwrap();
+        let output = show
+            .args(["link", "show", "dev", &device])
+            .output()
+            .unwrap();
         String::from_utf8(output.stdout).unwrap().contains("xdp")
     };
     assert!(rig.edges.ingress_agent.terminate().unwrap().success());
     assert!(rig.edges.egress_agent.terminate().unwrap().success());
     assert!(has_program() && pins.exists());
-    let mut detach = rig.lab.egress().command(hawser().to_str().unwrap()).unwrap();
+    let mut detach = rig
+        .lab
+        .egress()
+        .command(hawser().to_str().unwrap())
+        .unwrap();
     let config = rig.edges.egress_agent.configuration_file();
-    assert!(detach.args(["agent", "--detach", "--config"]).arg(config).status().unwrap().success());
+    assert!(
+        detach
+            .args(["agent", "--detach", "--config"])
+            .arg(config)
+            .status()
+            .unwrap()
+            .success()
+    );
     assert!(!pins.exists());
     // The kernel takes a program off after its last link has gone.
     wait("the end of the program", || (!has_program()).then_some(()));
@@ -174,10 +228,14 @@ fn a_next_hop_that_moves_to_another_address_is_followed() {
     let mut rig = Rig::new();
     // As a real neighbour, whom the kernel asks again after a second.
     let ingress = rig.lab.ingress();
-    for (parameter, value) in
-        [("base_reachable_time_ms", "1000"), ("delay_first_probe_time", "1"), ("retrans_time_ms", "100")]
-    {
-        ingress.sysctl(&format!("net.ipv4.neigh.path2.{parameter}"), value).unwrap();
+    for (parameter, value) in [
+        ("base_reachable_time_ms", "1000"),
+        ("delay_first_probe_time", "1"),
+        ("retrans_time_ms", "100"),
+    ] {
+        ingress
+            .sysctl(&format!("net.ipv4.neigh.path2.{parameter}"), value)
+            .unwrap();
     }
     let far = rig.lab.addressing().paths[1].far.v4;
     ingress.ip(&format!("neigh del {far} dev path2")).unwrap();
@@ -191,8 +249,13 @@ fn a_next_hop_that_moves_to_another_address_is_followed() {
         let mut bridge = lab.network().command("bridge").unwrap();
         let forget = bridge.args(["fdb", "replace", &old, "dev", "in2", "master", "static"]);
         assert!(forget.status().unwrap().success());
-        lab.egress().ip("link set path2 address 02:00:00:00:00:99").unwrap();
-        edges.ingress_agent.wait_until_logged("next hop than before").unwrap();
+        lab.egress()
+            .ip("link set path2 address 02:00:00:00:00:99")
+            .unwrap();
+        edges
+            .ingress_agent
+            .wait_until_logged("next hop than before")
+            .unwrap();
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
     });
@@ -201,7 +264,10 @@ fn a_next_hop_that_moves_to_another_address_is_followed() {
 
 #[test]
 fn an_interface_may_go_and_come_back() {
-    let replication = Replication { both_ways: true, ..Replication::on(PathSet::from_bits(0b11)) };
+    let replication = Replication {
+        both_ways: true,
+        ..Replication::on(PathSet::from_bits(0b11))
+    };
     let mut rig = Rig::replicating(&replication);
     let reports = rig.under_traffic(|edges, lab| {
         for edge in [Edge::Ingress, Edge::Egress] {
@@ -209,7 +275,11 @@ fn an_interface_may_go_and_come_back() {
                 Edge::Ingress => &mut edges.ingress_agent,
                 Edge::Egress => &mut edges.egress_agent,
             };
-            unplugged(lab, edge, || agent.wait_until_logged("its interface path2 does not exist").unwrap());
+            unplugged(lab, edge, || {
+                agent
+                    .wait_until_logged("its interface path2 does not exist")
+                    .unwrap()
+            });
             let before = egress_copies(edges, 2);
             await_copies(edges, 2, before);
         }
@@ -225,14 +295,24 @@ fn a_full_disk_does_not_end_the_agent() {
     rig.edges.ingress_agent.start_again().unwrap();
     let reports = rig.under_traffic(|edges, _| {
         let filler = disk.fill();
-        edges.ingress_agent.wait_until_logged("No space left on device").unwrap();
+        edges
+            .ingress_agent
+            .wait_until_logged("No space left on device")
+            .unwrap();
         for _ in 0..2 {
             let before = egress_copies(edges, 2);
             await_copies(edges, 2, before);
         }
-        assert_eq!(edges.ingress_agent.log().matches("No space left").count(), 1, "said once");
+        assert_eq!(
+            edges.ingress_agent.log().matches("No space left").count(),
+            1,
+            "said once"
+        );
         fs::remove_file(filler).unwrap();
-        edges.ingress_agent.wait_until_logged("the status is written again").unwrap();
+        edges
+            .ingress_agent
+            .wait_until_logged("the status is written again")
+            .unwrap();
     });
     assert_losses(&reports, 0, 0);
 }
@@ -242,7 +322,10 @@ struct Disk(PathBuf);
 
 impl Disk {
     fn mount(at: PathBuf) -> Self {
-        let mount = Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&at).status();
+        let mount = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"])
+            .arg(&at)
+            .status();
         assert!(mount.unwrap().success());
         Disk(at)
     }

@@ -50,7 +50,12 @@ struct Setup {
 
 impl Setup {
     fn new() -> Self {
-        let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
+        let lab = Topology {
+            paths: 2,
+            ..Topology::default()
+        }
+        .build()
+        .unwrap();
         let directory = tempfile::tempdir().unwrap();
         // So that an agent that is not root gets so far as to need it.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -58,7 +63,11 @@ impl Setup {
     }
 
     /// Runs an agent at the ingress edge and returns what it complained about.
-    fn refusal(&self, change: impl FnOnce(String) -> String, command: impl FnOnce(&mut Command)) -> String {
+    fn refusal(
+        &self,
+        change: impl FnOnce(String) -> String,
+        command: impl FnOnce(&mut Command),
+    ) -> String {
         let file = self.directory.path().join("edge.toml");
         let text = CONFIGURATION
             .replace("STATE", self.directory.path().to_str().unwrap())
@@ -66,17 +75,27 @@ impl Setup {
         fs::write(&file, change(text)).unwrap();
         let mut agent = Command::new(hawser());
         command(&mut agent);
-        agent.args(["agent", "--config"]).arg(&file).env("RUST_LOG", "off");
+        agent
+            .args(["agent", "--config"])
+            .arg(&file)
+            .env("RUST_LOG", "off");
         self.lab.ingress().confine(&mut agent).unwrap();
         let output = agent.output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+        assert_eq!(
+            (output.status.code(), error.lines().count()),
+            (Some(1), 1),
+            "{error}"
+        );
         error
     }
 }
 
 fn assert_says(refusal: &str, words: &[&str]) {
-    assert!(words.iter().all(|words| refusal.contains(words)), "{words:?}: {refusal}");
+    assert!(
+        words.iter().all(|words| refusal.contains(words)),
+        "{words:?}: {refusal}"
+    );
 }
 
 #[test]
@@ -88,11 +107,22 @@ fn an_interface_without_native_xdp() {
 #[test]
 fn a_strict_reverse_path_filter() {
     let setup = Setup::new();
-    setup.lab.ingress().sysctl("net.ipv4.conf.path2.rp_filter", "1").unwrap();
+    setup
+        .lab
+        .ingress()
+        .sysctl("net.ipv4.conf.path2.rp_filter", "1")
+        .unwrap();
     let refusal = setup.refusal(|text| text, |_| ());
-    assert_says(&refusal, &["path2", "sysctl -w net.ipv4.conf.path2.rp_filter=2"]);
+    assert_says(
+        &refusal,
+        &["path2", "sysctl -w net.ipv4.conf.path2.rp_filter=2"],
+    );
     // With a loose one for all, it is loose.
-    setup.lab.ingress().sysctl("net.ipv4.conf.all.rp_filter", "2").unwrap();
+    setup
+        .lab
+        .ingress()
+        .sysctl("net.ipv4.conf.all.rp_filter", "2")
+        .unwrap();
     let refusal = setup.refusal(|text| text.replace("source0", "lo"), |_| ());
     assert_says(&refusal, &["lo", "no native XDP"]);
 }
@@ -100,11 +130,22 @@ fn a_strict_reverse_path_filter() {
 #[test]
 fn an_interface_whose_xdp_is_taken() {
     let rig = Rig::new();
-    let setup = Setup { lab: rig.lab, directory: tempfile::tempdir().unwrap() };
+    let setup = Setup {
+        lab: rig.lab,
+        directory: tempfile::tempdir().unwrap(),
+    };
     let refusal = setup.refusal(|text| text, |_| ());
-    assert_says(&refusal, &["source0", "already has an XDP program", "bpftool net"]);
+    assert_says(
+        &refusal,
+        &["source0", "already has an XDP program", "bpftool net"],
+    );
     assert!(!setup.lab.pins("refused").exists());
-    let devices = setup.lab.addressing().paths.iter().map(|path| &path.near.device);
+    let devices = setup
+        .lab
+        .addressing()
+        .paths
+        .iter()
+        .map(|path| &path.near.device);
     devices.for_each(|device| assert_eq!(xdp(setup.lab.ingress(), device), None));
 }
 
@@ -113,9 +154,17 @@ fn no_bpf_file_system() {
     let setup = Setup::new();
     let elsewhere = setup.directory.path().join("pins");
     let pins = setup.lab.pins("refused");
-    let refusal =
-        setup.refusal(|text| text.replace(pins.to_str().unwrap(), elsewhere.to_str().unwrap()), |_| ());
-    assert_says(&refusal, &["is not in a bpf file system", "mount -t bpf bpf /sys/fs/bpf"]);
+    let refusal = setup.refusal(
+        |text| text.replace(pins.to_str().unwrap(), elsewhere.to_str().unwrap()),
+        |_| (),
+    );
+    assert_says(
+        &refusal,
+        &[
+            "is not in a bpf file system",
+            "mount -t bpf bpf /sys/fs/bpf",
+        ],
+    );
 }
 
 #[test]
@@ -131,12 +180,16 @@ fn not_root() {
     // Entering the namespace needs root, so the privileges go after it.
     let as_nobody = |command: &mut Command| {
         *command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]).arg(&copy);
+        command
+            .args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"])
+            .arg(&copy);
     };
     let only_sending = |text: String| text.split("[[receive]]").next().unwrap().to_owned();
     let state = format!("state = {root:?}");
-    let refusal = setup
-        .refusal(|text| only_sending(text).replace(&state, &format!("state = {own_state:?}")), as_nobody);
+    let refusal = setup.refusal(
+        |text| only_sending(text).replace(&state, &format!("state = {own_state:?}")),
+        as_nobody,
+    );
     assert_says(&refusal, &["loading eBPF programs needs root"]);
     let refusal = setup.refusal(only_sending, as_nobody);
     assert_says(&refusal, &["cannot create", "the agent runs as root"]);

@@ -15,15 +15,24 @@ const SHORTEST: usize = 200;
 /// Takes replicas off path 1 while no path delivers.
 fn hold_back(lab: &Lab) -> Vec<Vec<u8>> {
     let paths: Vec<PathId> = lab.paths().collect();
-    let batch = |change: &dyn Fn(&PathId) -> String| paths.iter().map(change).collect::<Vec<_>>().join("\n");
+    let batch = |change: &dyn Fn(&PathId) -> String| {
+        paths.iter().map(change).collect::<Vec<_>>().join("\n")
+    };
     let cut = batch(&|path| format!("link set {} nomaster", network_egress(*path)));
-    let join = batch(&|path| format!("link set {} master bridge{}", network_egress(*path), path.index()));
+    let join = batch(&|path| {
+        format!(
+            "link set {} master bridge{}",
+            network_egress(*path),
+            path.index()
+        )
+    });
     lab.network().ip(&cut).unwrap();
     let held = lab.network().run(|| {
         let mut port = Port::open(&network_ingress(paths[0])).unwrap();
         let mut held = Vec::new();
         while held.len() < HELD {
-            port.receiver.receive(|frame| held.extend(frame.ok().map(|frame| frame.to_vec())));
+            port.receiver
+                .receive(|frame| held.extend(frame.ok().map(|frame| frame.to_vec())));
             held.retain(|frame: &Vec<u8>| frame.len() >= SHORTEST);
         }
         held.truncate(HELD);
@@ -34,7 +43,13 @@ fn hold_back(lab: &Lab) -> Vec<Vec<u8>> {
 }
 
 fn let_go(lab: &Lab, path: PathId, frames: &[Vec<u8>]) {
-    let send = || Port::open(&network_egress(path)).unwrap().sender.send(frames).unwrap();
+    let send = || {
+        Port::open(&network_egress(path))
+            .unwrap()
+            .sender
+            .send(frames)
+            .unwrap()
+    };
     lab.network().run(send).unwrap();
 }
 
@@ -51,14 +66,23 @@ fn replicas_that_were_held_back_are_dropped_when_they_are_let_go() {
         // Both streams have sent for longer than replicas may be old.
         let passed = 2 * 3 * u64::from(RATE_PPS);
         let is_later = |status: &Status| of_path_1(status, |path| path.packets) > before + passed;
-        edges.egress_agent.wait_until("saw newer copies", is_later).unwrap();
+        edges
+            .egress_agent
+            .wait_until("saw newer copies", is_later)
+            .unwrap();
 
         let_go(lab, lab.paths().next().unwrap(), &held);
 
         let dropped = |status: &Status| of_path_1(status, |path| path.expired) == HELD as u64;
-        edges.egress_agent.wait_until("dropped what was held back", dropped).unwrap();
+        edges
+            .egress_agent
+            .wait_until("dropped what was held back", dropped)
+            .unwrap();
     });
     assert_losses(&reports, u64::MAX, 0);
     let status = rig.edges.egress().unwrap();
-    assert_eq!(status.not_eliminated["dropped_expired"], HELD as u64, "{status:?}");
+    assert_eq!(
+        status.not_eliminated["dropped_expired"], HELD as u64,
+        "{status:?}"
+    );
 }

@@ -39,11 +39,20 @@ impl Rig {
     }
 
     pub(crate) fn replicating(replication: &Replication) -> Self {
-        let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
+        let lab = Topology {
+            paths: 2,
+            ..Topology::default()
+        }
+        .build()
+        .unwrap();
         lab.paths().for_each(|path| connect(&lab, path));
         let directory = tempfile::tempdir().unwrap();
         let edges = Edges::start(&lab, &hawser(), directory.path(), replication).unwrap();
-        Rig { edges, lab, directory }
+        Rig {
+            edges,
+            lab,
+            directory,
+        }
     }
 
     pub(crate) fn file(&self, name: &str) -> PathBuf {
@@ -51,15 +60,24 @@ impl Rig {
     }
 
     /// Lets UDP of both IP versions flow from the source to the viewer while `act` does something to the edges.
-    pub(crate) fn under_traffic(&mut self, act: impl FnOnce(&mut Edges, &Lab)) -> Vec<StreamReport> {
+    pub(crate) fn under_traffic(
+        &mut self,
+        act: impl FnOnce(&mut Edges, &Lab),
+    ) -> Vec<StreamReport> {
         let ends = Endpoints::from(&self.lab);
         self.under(&ends, Kind::UdpConnected, RATE_PPS, act)
     }
 
     /// Lets trains of UDP segments of both IP versions flow from the ingress edge itself to the viewer while `act` does
     /// something to the edges.
-    pub(crate) fn under_local_trains(&mut self, act: impl FnOnce(&mut Edges, &Lab)) -> Vec<StreamReport> {
-        let ends = Endpoints { source: self.lab.ingress().clone(), ..Endpoints::from(&self.lab) };
+    pub(crate) fn under_local_trains(
+        &mut self,
+        act: impl FnOnce(&mut Edges, &Lab),
+    ) -> Vec<StreamReport> {
+        let ends = Endpoints {
+            source: self.lab.ingress().clone(),
+            ..Endpoints::from(&self.lab)
+        };
         self.under(&ends, Kind::UdpGso, TRAINS_PPS, act)
     }
 
@@ -71,7 +89,13 @@ impl Rig {
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
         let stop = Stop::default();
-        let stream = |family| Stream { kind, family, packets: 1_000_000, rate_pps, payload_bytes: 200 };
+        let stream = |family| Stream {
+            kind,
+            family,
+            packets: 1_000_000,
+            rate_pps,
+            payload_bytes: 200,
+        };
         let streams = [Family::Ipv4, Family::Ipv6].map(stream);
         thread::scope(|scope| {
             // However `act` ends, so does the traffic.
@@ -101,8 +125,12 @@ pub(crate) fn egress_copies(edges: &mut Edges, path: u8) -> u64 {
 
 /// Waits until copies arrive by a path, of which there were `before`.
 pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
-    let arrived = |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
-    edges.egress_agent.wait_until("saw copies", arrived).unwrap();
+    let arrived =
+        |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
+    edges
+        .egress_agent
+        .wait_until("saw copies", arrived)
+        .unwrap();
 }
 
 struct Requested(Stop);
@@ -139,9 +167,16 @@ pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
 
 /// How `ip link` describes the XDP program of a device, if it has one.
 pub(crate) fn xdp(namespace: &Namespace, device: &str) -> Option<String> {
-    let output = namespace.command("ip").unwrap().args(["link", "show", "dev", device]).output().unwrap();
+    let output = namespace
+        .command("ip")
+        .unwrap()
+        .args(["link", "show", "dev", device])
+        .output()
+        .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    text.split_whitespace().find(|word| word.starts_with("xdp")).map(str::to_owned)
+    text.split_whitespace()
+        .find(|word| word.starts_with("xdp"))
+        .map(str::to_owned)
 }
 
 /// Has the ingress edge replicate all IPv4 and all IPv6.
@@ -149,7 +184,15 @@ pub(crate) fn widen(rig: &mut Rig) {
     let viewer = &rig.lab.addressing().viewer;
     let (v4, v6) = (viewer.v4_prefix(), viewer.v6_prefix());
     let wide = |text: &str| text.replace(&v4, "0.0.0.0/0").replace(&v6, "::/0");
-    assert_eq!(rig.edges.ingress_agent.reconfigure(wide).unwrap().configuration.refused, None);
+    assert_eq!(
+        rig.edges
+            .ingress_agent
+            .reconfigure(wide)
+            .unwrap()
+            .configuration
+            .refused,
+        None
+    );
 }
 
 /// Connects by TCP to a server at `address` in another namespace, and hears what it says.
@@ -157,7 +200,9 @@ pub(crate) fn exchange(client: &Namespace, server: &Namespace, address: SocketAd
     const WORDS: &[u8] = &[0x5a; 50_000];
     let listener = server.run(|| TcpListener::bind(address).unwrap()).unwrap();
     let stream = client.run(|| TcpStream::connect_timeout(&address, PATIENCE));
-    let mut stream = stream.unwrap().unwrap_or_else(|error| panic!("{address}: {error}"));
+    let mut stream = stream
+        .unwrap()
+        .unwrap_or_else(|error| panic!("{address}: {error}"));
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     thread::scope(|scope| {
@@ -171,18 +216,39 @@ pub(crate) fn exchange(client: &Namespace, server: &Namespace, address: SocketAd
 /// Packets that came in by the viewer's device.
 fn received(lab: &Lab) -> u64 {
     let device = &lab.addressing().viewer.far.device;
-    let table = lab.viewer().run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
-    let row =
-        table.lines().find_map(|line| line.trim().strip_prefix(&format!("{device}:")).map(str::to_owned));
-    row.unwrap().split_whitespace().nth(1).unwrap().parse().unwrap()
+    let table = lab
+        .viewer()
+        .run(|| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap())
+        .unwrap();
+    let row = table.lines().find_map(|line| {
+        line.trim()
+            .strip_prefix(&format!("{device}:"))
+            .map(str::to_owned)
+    });
+    row.unwrap()
+        .split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 /// Asserts that all streams lost and repeated at most so much.
 pub(crate) fn assert_losses(reports: &[StreamReport], most_missing: u64, most_duplicates: u64) {
     for report in reports {
-        assert!(report.missing <= most_missing, "{most_missing} may be missing: {report:?}");
-        assert!(report.duplicates <= most_duplicates, "{most_duplicates} may come twice: {report:?}");
-        assert_eq!((report.corrupt, report.receiver_overflow), (0, 0), "{report:?}");
+        assert!(
+            report.missing <= most_missing,
+            "{most_missing} may be missing: {report:?}"
+        );
+        assert!(
+            report.duplicates <= most_duplicates,
+            "{most_duplicates} may come twice: {report:?}"
+        );
+        assert_eq!(
+            (report.corrupt, report.receiver_overflow),
+            (0, 0),
+            "{report:?}"
+        );
         assert!(report.error.is_none() && report.sent > 200, "{report:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! An agent starts with what works, and what its file says is then what the kernel holds.
 
-use crate::rig::{IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp};
+use crate::rig::{
+    IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp,
+};
 use crate::support::{connect, wait};
 use hawser_lab::edges::{Agent, Edge, Edges, Replication, Sender};
 use hawser_lab::topology::Lab;
@@ -16,12 +18,22 @@ fn start_without_path_2(edges: &mut Edges, why: &str) {
     let status = edges.ingress().unwrap();
     assert_eq!((status.paths[&1].up, &status.paths[&1].why), (true, &None));
     let path = &status.paths[&2];
-    assert!(!path.up && path.why.as_ref().is_some_and(|text| text.contains(why)), "{path:?}");
-    assert!(edges.ingress_agent.log().contains(why), "{}", edges.ingress_agent.log());
+    assert!(
+        !path.up && path.why.as_ref().is_some_and(|text| text.contains(why)),
+        "{path:?}"
+    );
+    assert!(
+        edges.ingress_agent.log().contains(why),
+        "{}",
+        edges.ingress_agent.log()
+    );
 }
 
 fn await_path_2(edges: &mut Edges) {
-    edges.ingress_agent.wait_until("used path 2", |status| status.paths[&2].up).unwrap();
+    edges
+        .ingress_agent
+        .wait_until("used path 2", |status| status.paths[&2].up)
+        .unwrap();
     let before = egress_copies(edges, 2);
     await_copies(edges, 2, before);
 }
@@ -34,7 +46,9 @@ fn change(agent: &Agent, change: impl FnOnce(String) -> String) {
 
 /// A configuration without the parts that begin with `header` and have `line`.
 fn without(text: &str, header: &str, line: &str) -> String {
-    let kept = text.split("\n\n").filter(|part| !(part.trim().starts_with(header) && part.contains(line)));
+    let kept = text
+        .split("\n\n")
+        .filter(|part| !(part.trim().starts_with(header) && part.contains(line)));
     kept.collect::<Vec<_>>().join("\n\n")
 }
 
@@ -43,7 +57,9 @@ fn an_agent_starts_without_an_interface_and_uses_its_path_when_it_comes() {
     let mut rig = Rig::new();
     rig.edges.ingress_agent.terminate().unwrap();
     let reports = rig.under_traffic(|edges, lab| {
-        unplugged(lab, Edge::Ingress, || start_without_path_2(edges, "path2 does not exist"));
+        unplugged(lab, Edge::Ingress, || {
+            start_without_path_2(edges, "path2 does not exist")
+        });
         await_path_2(edges);
     });
     assert_losses(&reports, IN_FLIGHT, 0);
@@ -82,11 +98,21 @@ fn an_agent_without_any_path_starts_and_waits() {
     (0..2).for_each(|path| silence(&rig.lab, path));
     rig.edges.ingress_agent.start_again().unwrap();
     let status = rig.edges.ingress().unwrap();
-    assert!(status.paths.values().all(|path| !path.up && path.why.is_some()), "{status:?}");
+    assert!(
+        status
+            .paths
+            .values()
+            .all(|path| !path.up && path.why.is_some()),
+        "{status:?}"
+    );
     rig.lab.paths().for_each(|path| connect(&rig.lab, path));
     let is_up = |status: &hawser_agent::Status| status.paths.values().all(|path| path.up);
-    rig.edges.ingress_agent.wait_until("used both paths", is_up).unwrap();
-    let reports = rig.under_traffic(|edges, _| (1..=2).for_each(|path| await_copies(edges, path, 0)));
+    rig.edges
+        .ingress_agent
+        .wait_until("used both paths", is_up)
+        .unwrap();
+    let reports =
+        rig.under_traffic(|edges, _| (1..=2).for_each(|path| await_copies(edges, path, 0)));
     assert_losses(&reports, 0, 0);
 }
 
@@ -95,11 +121,18 @@ fn an_agent_waits_for_an_interface_that_traffic_is_to_come_by() {
     let mut rig = Rig::new();
     let agent = &mut rig.edges.ingress_agent;
     agent.terminate().unwrap();
-    change(agent, |text| text.replace("transit = [", "transit = [\"late0\", "));
+    change(agent, |text| {
+        text.replace("transit = [", "transit = [\"late0\", ")
+    });
     agent.start_again().unwrap();
     assert!(agent.status().unwrap().unattached["late0"].contains("does not exist"));
-    rig.lab.ingress().ip("link add late0 type veth peer name late1\nlink set late0 up").unwrap();
-    agent.wait_until("attached to it", |status| status.unattached.is_empty()).unwrap();
+    rig.lab
+        .ingress()
+        .ip("link add late0 type veth peer name late1\nlink set late0 up")
+        .unwrap();
+    agent
+        .wait_until("attached to it", |status| status.unattached.is_empty())
+        .unwrap();
     assert!(xdp(rig.lab.ingress(), "late0").is_some());
     let reports = rig.under_traffic(|edges, _| await_copies(edges, 2, 0));
     assert_losses(&reports, 0, 0);
@@ -107,9 +140,13 @@ fn an_agent_waits_for_an_interface_that_traffic_is_to_come_by() {
 
 /// Takes a path's next hop away, and what the kernel knows of it.
 fn silence(lab: &Lab, path: usize) {
-    lab.network().ip(&format!("link set in{} nomaster", path + 1)).unwrap();
+    lab.network()
+        .ip(&format!("link set in{} nomaster", path + 1))
+        .unwrap();
     let far = &lab.addressing().paths[path].far;
-    lab.ingress().ip(&format!("neigh del {} dev path{}", far.v4, path + 1)).unwrap();
+    lab.ingress()
+        .ip(&format!("neigh del {} dev path{}", far.v4, path + 1))
+        .unwrap();
 }
 
 #[test]
@@ -121,9 +158,16 @@ fn a_refused_start_leaves_elimination_as_it_was() {
         let file = agent.configuration_file();
         let good = fs::read_to_string(&file).unwrap();
         // One flow less, and a path that nothing can be attached to.
-        fs::write(&file, without(&good, "[[receive]]", "flow = 2").replace("\"path2\"", "\"lo\"")).unwrap();
+        fs::write(
+            &file,
+            without(&good, "[[receive]]", "flow = 2").replace("\"path2\"", "\"lo\""),
+        )
+        .unwrap();
         let refusal = agent.start_again().unwrap_err().to_string();
-        assert!(refusal.contains("lo") && refusal.contains("no native XDP"), "{refusal}");
+        assert!(
+            refusal.contains("lo") && refusal.contains("no native XDP"),
+            "{refusal}"
+        );
         assert_eq!(xdp(lab.egress(), "path2").as_deref(), Some("xdp"));
         fs::write(&file, good).unwrap();
         agent.start_again().unwrap();
@@ -137,19 +181,36 @@ fn a_refused_start_leaves_elimination_as_it_was() {
 fn what_the_file_no_longer_says_ends_with_a_restart() {
     let mut rig = Rig::new();
     let pins = rig.lab.pins("egress").join("egress");
-    let links = || names(&pins).into_iter().filter(|name| name.starts_with("link-")).count();
+    let links = || {
+        names(&pins)
+            .into_iter()
+            .filter(|name| name.starts_with("link-"))
+            .count()
+    };
     assert_eq!(links(), 2);
     let reports = rig.under_traffic(|edges, lab| {
         let agent = &mut edges.egress_agent;
         agent.terminate().unwrap();
-        change(agent, |text| without(&without(&text, "[[receive]]", "flow = 2"), "[[path]]", "number = 2"));
+        change(agent, |text| {
+            without(
+                &without(&text, "[[receive]]", "flow = 2"),
+                "[[path]]",
+                "number = 2",
+            )
+        });
         agent.start_again().unwrap();
         let before = egress_copies(edges, 1);
         await_copies(edges, 1, before);
         let refuses = |status: &hawser_agent::Status| {
-            status.not_eliminated.get("dropped_unknown_flow").is_some_and(|count| *count > 100)
+            status
+                .not_eliminated
+                .get("dropped_unknown_flow")
+                .is_some_and(|count| *count > 100)
         };
-        edges.egress_agent.wait_until("refused the flow", refuses).unwrap();
+        edges
+            .egress_agent
+            .wait_until("refused the flow", refuses)
+            .unwrap();
         assert_eq!((xdp(lab.egress(), "path2"), links()), (None, 1));
     });
     assert_losses(&reports[..1], 0, 0);
@@ -161,10 +222,18 @@ fn a_node_that_is_to_receive_nothing_eliminates_nothing_after_a_restart() {
     rig.edges.ingress_agent.terminate().unwrap();
     let agent = &mut rig.edges.egress_agent;
     agent.terminate().unwrap();
-    change(agent, |text| without(&without(&text, "[[receive]]", "flow = 1"), "[[receive]]", "flow = 2"));
+    change(agent, |text| {
+        without(
+            &without(&text, "[[receive]]", "flow = 1"),
+            "[[receive]]",
+            "flow = 2",
+        )
+    });
     agent.start_again().unwrap();
     assert!(!rig.lab.pins("egress").join("egress").exists());
-    wait("the end of the program", || xdp(rig.lab.egress(), "path2").is_none().then_some(()));
+    wait("the end of the program", || {
+        xdp(rig.lab.egress(), "path2").is_none().then_some(())
+    });
 }
 
 #[test]
@@ -172,12 +241,18 @@ fn the_mode_of_xdp_follows_the_file_and_nothing_is_lost() {
     const GENERIC: &str = "[node]\ngeneric_xdp = true\n";
     let mut rig = Rig::new();
     let reports = rig.under_traffic(|edges, lab| {
-        for (from, to, mode) in [("[node]\n", GENERIC, "xdpgeneric"), (GENERIC, "[node]\n", "xdp")] {
+        for (from, to, mode) in [
+            ("[node]\n", GENERIC, "xdpgeneric"),
+            (GENERIC, "[node]\n", "xdp"),
+        ] {
             edges.egress_agent.terminate().unwrap();
             change(&edges.egress_agent, |text| text.replace(from, to));
             edges.egress_agent.start_again().unwrap();
             for path in 1..=2 {
-                assert_eq!(xdp(lab.egress(), &format!("path{path}")).as_deref(), Some(mode));
+                assert_eq!(
+                    xdp(lab.egress(), &format!("path{path}")).as_deref(),
+                    Some(mode)
+                );
                 let before = egress_copies(edges, path);
                 await_copies(edges, path, before);
             }
@@ -205,7 +280,12 @@ fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
             fs::rename(from, to).unwrap();
         }
         edges.egress_agent.start_again().unwrap();
-        assert!(edges.egress_agent.log().contains("another layout and are replaced: windows, seen"));
+        assert!(
+            edges
+                .egress_agent
+                .log()
+                .contains("another layout and are replaced: windows, seen")
+        );
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
         // They fit now.
@@ -228,7 +308,12 @@ fn tables_that_have_no_layout_are_replaced_and_nothing_is_lost() {
         }
         fs::remove_dir(&tables).unwrap();
         edges.egress_agent.start_again().unwrap();
-        assert!(edges.egress_agent.log().contains("another layout and are replaced"));
+        assert!(
+            edges
+                .egress_agent
+                .log()
+                .contains("another layout and are replaced")
+        );
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
     });
@@ -238,19 +323,29 @@ fn tables_that_have_no_layout_are_replaced_and_nothing_is_lost() {
 
 /// Where a table is pinned.
 fn find(pins: &Path, name: &str) -> PathBuf {
-    let folders = names(pins).into_iter().map(|folder| pins.join(folder)).filter(|path| path.is_dir());
-    let mut places = folders.chain([pins.to_owned()]).map(|folder| folder.join(name));
+    let folders = names(pins)
+        .into_iter()
+        .map(|folder| pins.join(folder))
+        .filter(|path| path.is_dir());
+    let mut places = folders
+        .chain([pins.to_owned()])
+        .map(|folder| folder.join(name));
     places.find(|path| path.exists()).unwrap()
 }
 
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
-    entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    entries
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect()
 }
 
 #[test]
 fn trains_of_local_senders_survive_the_end_of_the_agent() {
-    let replication = Replication { sender: Sender::Ingress, ..Replication::on(PathSet::from_bits(0b11)) };
+    let replication = Replication {
+        sender: Sender::Ingress,
+        ..Replication::on(PathSet::from_bits(0b11))
+    };
     let mut rig = Rig::replicating(&replication);
     let reports = rig.under_local_trains(|edges, _| {
         for _ in 0..3 {

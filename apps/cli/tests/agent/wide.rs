@@ -41,18 +41,37 @@ fn a_node_is_reached_and_its_link_works_while_all_that_passes_is_replicated() {
     let reports = rig.under_traffic(|_, _| ());
     assert_losses(&reports, 0, 0);
     let sent = [0, 1].map(|stream: usize| reports[stream].sent);
-    let before = rig.edges.ingress_agent.wait_until("counted", |status| replicated(status) == sent).unwrap();
+    let before = rig
+        .edges
+        .ingress_agent
+        .wait_until("counted", |status| replicated(status) == sent)
+        .unwrap();
     let link = rig.lab.addressing().source.clone();
     for (near, far) in addresses(&link.near).into_iter().zip(addresses(&link.far)) {
         // Both ask for the other's link-layer address first.
-        rig.lab.source().ip(&format!("neigh del {far} dev {}", link.near.device)).unwrap();
-        rig.lab.ingress().ip(&format!("neigh del {near} dev {}", link.far.device)).unwrap();
-        exchange(rig.lab.source(), rig.lab.ingress(), SocketAddr::new(far, SSH));
+        rig.lab
+            .source()
+            .ip(&format!("neigh del {far} dev {}", link.near.device))
+            .unwrap();
+        rig.lab
+            .ingress()
+            .ip(&format!("neigh del {near} dev {}", link.far.device))
+            .unwrap();
+        exchange(
+            rig.lab.source(),
+            rig.lab.ingress(),
+            SocketAddr::new(far, SSH),
+        );
     }
-    let after =
-        rig.edges.ingress_agent.wait_until("saw its own", |status| passed(status, "passed_local") > 10);
+    let after = rig
+        .edges
+        .ingress_agent
+        .wait_until("saw its own", |status| passed(status, "passed_local") > 10);
     let after = after.unwrap();
-    assert!(passed(&after, "passed_not_unicast") > passed(&before, "passed_not_unicast"), "{after:?}");
+    assert!(
+        passed(&after, "passed_not_unicast") > passed(&before, "passed_not_unicast"),
+        "{after:?}"
+    );
     assert_eq!(replicated(&after), replicated(&before));
 }
 
@@ -62,38 +81,78 @@ fn frames_to_other_hosts_are_not_replicated_in_promiscuous_mode() {
     let mut rig = Rig::new();
     widen(&mut rig);
     let link = rig.lab.addressing().source.clone();
-    rig.lab.ingress().ip(&format!("link set {} promisc on", link.far.device)).unwrap();
-    let port = rig.lab.source().run(|| Port::open(&link.near.device).unwrap()).unwrap();
+    rig.lab
+        .ingress()
+        .ip(&format!("link set {} promisc on", link.far.device))
+        .unwrap();
+    let port = rig
+        .lab
+        .source()
+        .run(|| Port::open(&link.near.device).unwrap())
+        .unwrap();
     let before = replicated(&rig.edges.ingress().unwrap());
-    for (from, to) in addresses(&link.near).into_iter().zip(addresses(&rig.lab.addressing().viewer.far)) {
-        let packet = ip::udp_packet(SocketAddr::new(from, 1000), SocketAddr::new(to, 2000), 0, b"foreign");
-        let protocol: [u8; 2] = if from.is_ipv4() { [0x08, 0x00] } else { [0x86, 0xdd] };
+    for (from, to) in addresses(&link.near)
+        .into_iter()
+        .zip(addresses(&rig.lab.addressing().viewer.far))
+    {
+        let packet = ip::udp_packet(
+            SocketAddr::new(from, 1000),
+            SocketAddr::new(to, 2000),
+            0,
+            b"foreign",
+        );
+        let protocol: [u8; 2] = if from.is_ipv4() {
+            [0x08, 0x00]
+        } else {
+            [0x86, 0xdd]
+        };
         let stranger = [2, 0, 0, 0, 0, 0x99];
         let frame = [&stranger[..], &link.near.mac.0, &protocol, &packet].concat();
         port.sender.send(&vec![frame; FRAMES as usize]).unwrap();
     }
     let heard = |status: &Status| passed(status, "passed_foreign_mac") == 2 * FRAMES;
-    let after = rig.edges.ingress_agent.wait_until("heard them", heard).unwrap();
+    let after = rig
+        .edges
+        .ingress_agent
+        .wait_until("heard them", heard)
+        .unwrap();
     assert_eq!(replicated(&after), before);
 }
 
 #[test]
 fn a_node_is_managed_as_before_while_all_that_it_sends_is_replicated() {
-    let replication = Replication { sender: Sender::Ingress, ..Replication::on(PathSet::from_bits(0b11)) };
+    let replication = Replication {
+        sender: Sender::Ingress,
+        ..Replication::on(PathSet::from_bits(0b11))
+    };
     let mut rig = Rig::replicating(&replication);
     widen(&mut rig);
     let link = rig.lab.addressing().paths[0].clone();
     let before = replicated(&rig.edges.ingress().unwrap());
     for near in addresses(&link.near) {
         // The node is asked for its link-layer address, and answers to a global one.
-        rig.lab.egress().ip(&format!("neigh del {near} dev {}", link.far.device)).unwrap();
-        exchange(rig.lab.egress(), rig.lab.ingress(), SocketAddr::new(near, SSH));
+        rig.lab
+            .egress()
+            .ip(&format!("neigh del {near} dev {}", link.far.device))
+            .unwrap();
+        exchange(
+            rig.lab.egress(),
+            rig.lab.ingress(),
+            SocketAddr::new(near, SSH),
+        );
     }
     let managed = |status: &Status| passed(status, "passed_management") > 10;
-    let after = rig.edges.ingress_agent.wait_until("saw its own", managed).unwrap();
+    let after = rig
+        .edges
+        .ingress_agent
+        .wait_until("saw its own", managed)
+        .unwrap();
     assert_eq!(replicated(&after), before);
 
-    let ends = Endpoints { source: rig.lab.ingress().clone(), ..Endpoints::from(&rig.lab) };
+    let ends = Endpoints {
+        source: rig.lab.ingress().clone(),
+        ..Endpoints::from(&rig.lab)
+    };
     let stream = |family| Stream {
         kind: Kind::UdpConnected,
         family,
@@ -102,26 +161,55 @@ fn a_node_is_managed_as_before_while_all_that_it_sends_is_replicated() {
         payload_bytes: 200,
     };
     let streams = [Family::Ipv4, Family::Ipv6].map(stream);
-    let reports = traffic::run(&ends, &streams, Duration::from_millis(300), &Stop::default()).unwrap();
+    let reports = traffic::run(
+        &ends,
+        &streams,
+        Duration::from_millis(300),
+        &Stop::default(),
+    )
+    .unwrap();
     assert_losses(&reports, 0, 0);
     let expected = before.map(|packets| packets + 1000);
-    let after = rig.edges.ingress_agent.wait_until("replicated", |status| replicated(status) == expected);
-    assert!(after.unwrap().send.values().all(|flow| flow.copies.values().all(|path| path.packets >= 1000)));
+    let after = rig
+        .edges
+        .ingress_agent
+        .wait_until("replicated", |status| replicated(status) == expected);
+    assert!(
+        after
+            .unwrap()
+            .send
+            .values()
+            .all(|flow| flow.copies.values().all(|path| path.packets >= 1000))
+    );
 }
 
 #[test]
 fn a_node_asks_for_names_by_itself_and_replicates_what_others_ask_through_it() {
     const QUESTIONS: u64 = 50;
-    let replication = Replication { sender: Sender::Ingress, ..Replication::on(PathSet::from_bits(0b11)) };
+    let replication = Replication {
+        sender: Sender::Ingress,
+        ..Replication::on(PathSet::from_bits(0b11))
+    };
     let mut rig = Rig::replicating(&replication);
     widen(&mut rig);
     let (host, node) = (rig.lab.source().clone(), rig.lab.ingress().clone());
-    for (index, server) in addresses(&rig.lab.addressing().viewer.far).into_iter().enumerate() {
+    for (index, server) in addresses(&rig.lab.addressing().viewer.far)
+        .into_iter()
+        .enumerate()
+    {
         let server = SocketAddr::new(server, DNS);
-        let answering = rig.lab.viewer().run(|| UdpSocket::bind(server).unwrap()).unwrap();
+        let answering = rig
+            .lab
+            .viewer()
+            .run(|| UdpSocket::bind(server).unwrap())
+            .unwrap();
         answering.set_read_timeout(Some(PATIENCE)).unwrap();
         let ask = |asking: &Namespace| {
-            let any = if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
+            let any = if server.is_ipv4() {
+                "0.0.0.0:0"
+            } else {
+                "[::]:0"
+            };
             let asker = asking.run(|| UdpSocket::bind(any).unwrap()).unwrap();
             for _ in 0..QUESTIONS {
                 asker.send_to(b"?", server).unwrap();
@@ -131,9 +219,15 @@ fn a_node_asks_for_names_by_itself_and_replicates_what_others_ask_through_it() {
         let agent = &mut rig.edges.ingress_agent;
         let before = agent.status().unwrap();
         ask(&host);
-        let forwarded = |status: &Status| replicated(status)[index] == replicated(&before)[index] + QUESTIONS;
-        let between = agent.wait_until("replicated what it forwards", forwarded).unwrap();
-        assert_eq!(passed(&between, "passed_management"), passed(&before, "passed_management"));
+        let forwarded =
+            |status: &Status| replicated(status)[index] == replicated(&before)[index] + QUESTIONS;
+        let between = agent
+            .wait_until("replicated what it forwards", forwarded)
+            .unwrap();
+        assert_eq!(
+            passed(&between, "passed_management"),
+            passed(&before, "passed_management")
+        );
         ask(&node);
         let passed_by = |status: &Status| {
             passed(status, "passed_management") == passed(&between, "passed_management") + QUESTIONS

@@ -27,10 +27,15 @@ pub(crate) fn hawser() -> PathBuf {
 
 /// Joins the devices of a path by a bridge, which delivers everything at once. GRO makes them accept what XDP redirects.
 pub(crate) fn connect(lab: &Lab, path: PathId) {
-    let (inward, outward, bridge) =
-        (network_ingress(path), network_egress(path), format!("bridge{}", path.index()));
+    let (inward, outward, bridge) = (
+        network_ingress(path),
+        network_egress(path),
+        format!("bridge{}", path.index()),
+    );
     // The bridge may be there already, when a device comes back.
-    let _ = lab.network().ip(&format!("link add {bridge} type bridge mcast_snooping 0"));
+    let _ = lab
+        .network()
+        .ip(&format!("link add {bridge} type bridge mcast_snooping 0"));
     let batch = format!(
         "link set {inward} master {bridge} up\nlink set {outward} master {bridge} up\nlink set {bridge} up"
     );

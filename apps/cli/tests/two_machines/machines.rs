@@ -39,14 +39,26 @@ impl Machines {
     }
 
     /// The same with the file of each machine, which is given by name, changed.
-    pub(crate) fn start_changed(generic_xdp: bool, change: impl Fn(&str, String) -> String) -> Self {
-        let lab = Topology { paths: 2, ..Topology::default() }.build().unwrap();
+    pub(crate) fn start_changed(
+        generic_xdp: bool,
+        change: impl Fn(&str, String) -> String,
+    ) -> Self {
+        let lab = Topology {
+            paths: 2,
+            ..Topology::default()
+        }
+        .build()
+        .unwrap();
         let directory = tempfile::tempdir().unwrap();
         generate_key(&directory.path().join("pair.key")).unwrap();
         let machine = |name, namespace: &Namespace, host| {
             put_uplinks(namespace, host);
             let text = configuration(name, directory.path(), &lab.pins(name), generic_xdp);
-            fs::write(directory.path().join(format!("{name}.toml")), change(name, text)).unwrap();
+            fs::write(
+                directory.path().join(format!("{name}.toml")),
+                change(name, text),
+            )
+            .unwrap();
             Machine {
                 namespace: namespace.clone(),
                 agent: None,
@@ -57,7 +69,12 @@ impl Machines {
         let publisher = machine("publisher", lab.ingress(), 1);
         let viewer = machine("viewer", lab.egress(), 2);
         lab.paths().for_each(|path| connect(&lab, path));
-        let mut machines = Machines { publisher, viewer, lab, _directory: directory };
+        let mut machines = Machines {
+            publisher,
+            viewer,
+            lab,
+            _directory: directory,
+        };
         machines.viewer.start();
         machines.publisher.start();
         machines
@@ -69,17 +86,26 @@ impl Machines {
 
     /// Cuts an uplink somewhere in the network: both machines still have a carrier.
     pub(crate) fn cut(&self, uplink: usize) {
-        self.lab.network().ip(&format!("link set bridge{uplink} down")).unwrap();
+        self.lab
+            .network()
+            .ip(&format!("link set bridge{uplink} down"))
+            .unwrap();
     }
 
     pub(crate) fn mend(&self, uplink: usize) {
-        self.lab.network().ip(&format!("link set bridge{uplink} up")).unwrap();
+        self.lab
+            .network()
+            .ip(&format!("link set bridge{uplink} up"))
+            .unwrap();
     }
 
     /// Pulls the plug of one of the publisher's uplinks, which then has no carrier.
     pub(crate) fn unplug(&self, uplink: usize) {
         let path = self.lab.paths().nth(uplink).unwrap();
-        self.lab.network().ip(&format!("link set {} down", network_ingress(path))).unwrap();
+        self.lab
+            .network()
+            .ip(&format!("link set {} down", network_ingress(path)))
+            .unwrap();
     }
 }
 
@@ -96,8 +122,16 @@ impl Machine {
         let status_file = self.directory.join(self.name).join("status.json");
         let log = self.directory.join(format!("{}.log", self.name));
         wait("a running agent", || {
-            assert_eq!(agent.ended().unwrap(), None, "{}", fs::read_to_string(&log).unwrap());
-            Status::read(&status_file).ok().filter(|status| status.pid == own).map(drop)
+            assert_eq!(
+                agent.ended().unwrap(),
+                None,
+                "{}",
+                fs::read_to_string(&log).unwrap()
+            );
+            Status::read(&status_file)
+                .ok()
+                .filter(|status| status.pid == own)
+                .map(drop)
         });
     }
 
@@ -121,7 +155,11 @@ impl Machine {
     /// Removes what agents leave behind.
     pub(crate) fn detach(&self) -> Output {
         let mut detach = self.namespace.command(hawser().to_str().unwrap()).unwrap();
-        detach.args(["agent", "--detach", "--config"]).arg(self.file("toml")).output().unwrap()
+        detach
+            .args(["agent", "--detach", "--config"])
+            .arg(self.file("toml"))
+            .output()
+            .unwrap()
     }
 
     /// Waits until the agent has replicated another packet.
@@ -142,7 +180,10 @@ impl Machine {
     pub(crate) fn hold_next_hops(&self) {
         for (device, _) in UPLINKS {
             let known = self.ip(&format!("-4 neigh show dev {device}"));
-            let (address, mac) = (known.split(' ').next().unwrap(), after(&known, "lladdr").unwrap());
+            let (address, mac) = (
+                known.split(' ').next().unwrap(),
+                after(&known, "lladdr").unwrap(),
+            );
             let hold = format!("neigh replace {address} lladdr {mac} dev {device} nud permanent");
             self.namespace.ip(&hold).unwrap();
         }
@@ -152,7 +193,9 @@ impl Machine {
     pub(crate) fn first_fallback(&self) -> Option<String> {
         let routes = self.ip("route show proto 72");
         let metric = |route: &str| Some(u32::from_str(after(route, "metric")?).unwrap());
-        let uplinks = routes.lines().filter(|route| !route.contains("dev hawser0"));
+        let uplinks = routes
+            .lines()
+            .filter(|route| !route.contains("dev hawser0"));
         let first = uplinks.min_by_key(|route| metric(route))?;
         after(first, "dev").map(str::to_owned)
     }
@@ -164,7 +207,9 @@ impl Machine {
 
 /// The word that comes after another one.
 fn after<'t>(text: &'t str, word: &str) -> Option<&'t str> {
-    text.split_whitespace().skip_while(|found| *found != word).nth(1)
+    text.split_whitespace()
+        .skip_while(|found| *found != word)
+        .nth(1)
 }
 
 /// Turns the lab's devices of paths into the guide's uplinks.
@@ -177,15 +222,27 @@ fn put_uplinks(namespace: &Namespace, host: u8) {
         namespace.ip(&batch).unwrap();
     }
     // As distributions set it.
-    namespace.sysctl("net.ipv4.conf.all.rp_filter", "2").unwrap();
+    namespace
+        .sysctl("net.ipv4.conf.all.rp_filter", "2")
+        .unwrap();
 }
 
 /// The guide's file; only what would leave the lab is put elsewhere.
 fn configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: bool) -> String {
-    let guide =
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/two-machines").join(format!("{name}.toml"));
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../../docs/two-machines")
+        .join(format!("{name}.toml"));
     let text = fs::read_to_string(guide).unwrap();
-    assert!(text.contains("[node]\n") && text.contains("generic_xdp = true"), "{text}");
-    text.replace("[node]\n", &format!("[node]\nstate = {directory:?}\npins = {pins:?}\n"))
-        .replace("generic_xdp = true", &format!("generic_xdp = {generic_xdp}"))
+    assert!(
+        text.contains("[node]\n") && text.contains("generic_xdp = true"),
+        "{text}"
+    );
+    text.replace(
+        "[node]\n",
+        &format!("[node]\nstate = {directory:?}\npins = {pins:?}\n"),
+    )
+    .replace(
+        "generic_xdp = true",
+        &format!("generic_xdp = {generic_xdp}"),
+    )
 }

@@ -29,10 +29,20 @@ const SECOND: usize = 30;
 /// Ends an agent, starts it again after so many frames, and sees that the stream goes on.
 fn assert_goes_on(stream: &Stream, machine: &mut Machine, signal: Signal, away: usize) {
     let death = stream.largest_gap(away, || machine.end(signal));
-    assert!(!machine.ip("link show").contains(": hawser0:"), "the kernel has removed it");
+    assert!(
+        !machine.ip("link show").contains(": hawser0:"),
+        "the kernel has removed it"
+    );
     let back = stream.largest_gap(SECOND, || machine.start_again());
-    let most = if signal == Signal::SIGKILL { AT_DEATH } else { UNNOTICED };
-    assert!(death <= most && back <= UNNOTICED, "gaps: {death:?} without an agent, {back:?} at its return");
+    let most = if signal == Signal::SIGKILL {
+        AT_DEATH
+    } else {
+        UNNOTICED
+    };
+    assert!(
+        death <= most && back <= UNNOTICED,
+        "gaps: {death:?} without an agent, {back:?} at its return"
+    );
 }
 
 #[test]
@@ -43,7 +53,10 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
         machine.await_copies();
         assert_goes_on(&stream, machine, Signal::SIGKILL, 5 * SECOND);
         let devices = machine.ip("-brief link show");
-        let pairs = devices.lines().filter(|device| device.starts_with("hawser-in")).count();
+        let pairs = devices
+            .lines()
+            .filter(|device| device.starts_with("hawser-in"))
+            .count();
         assert_eq!(pairs, 1, "the killed agent's pair is gone: {devices}");
     }
 }
@@ -85,7 +98,10 @@ fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
     let mut machines = Machines::start(true);
     let stream = Stream::start(&machines);
     // As with routers that answer while nothing gets through behind them: to the agent that comes back both uplinks work.
-    machines.both().into_iter().for_each(|machine| machine.hold_next_hops());
+    machines
+        .both()
+        .into_iter()
+        .for_each(|machine| machine.hold_next_hops());
     for (cut, left) in [(0, "wlan0"), (1, "eth0")] {
         for which in [0, 1] {
             machines.cut(cut);
@@ -101,7 +117,9 @@ fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
 
 /// Kills an agent once its fallback is the uplink that is left, and sees that the stream goes on by it.
 fn assert_survives_death(stream: &Stream, machine: &mut Machine, left: &str) {
-    wait("the uplink that is left", || (machine.first_fallback()? == left).then_some(()));
+    wait("the uplink that is left", || {
+        (machine.first_fallback()? == left).then_some(())
+    });
     let death = stream.largest_gap(SECOND, || machine.end(Signal::SIGKILL));
     assert!(death <= AT_DEATH, "{death:?} over {left}");
 }
@@ -109,7 +127,11 @@ fn assert_survives_death(stream: &Stream, machine: &mut Machine, left: &str) {
 #[test]
 fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() {
     let mut machines = Machines::start(true);
-    machines.publisher.namespace.sysctl("net.ipv4.conf.all.ignore_routes_with_linkdown", "1").unwrap();
+    machines
+        .publisher
+        .namespace
+        .sysctl("net.ipv4.conf.all.ignore_routes_with_linkdown", "1")
+        .unwrap();
     let stream = Stream::start(&machines);
     machines.publisher.end(Signal::SIGKILL);
     stream.flow_on(SECOND);
@@ -152,8 +174,16 @@ fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() 
 /// Sees that a connection by another port than the stream's goes on past the programs.
 fn assert_others_take_an_uplink(machines: &Machines) {
     const OTHER_PORT: &str = "10.99.0.1:14700";
-    let listener = machines.publisher.namespace.run(|| TcpListener::bind(OTHER_PORT).unwrap()).unwrap();
-    let mut asking = machines.viewer.namespace.run(|| TcpStream::connect(OTHER_PORT).unwrap()).unwrap();
+    let listener = machines
+        .publisher
+        .namespace
+        .run(|| TcpListener::bind(OTHER_PORT).unwrap())
+        .unwrap();
+    let mut asking = machines
+        .viewer
+        .namespace
+        .run(|| TcpStream::connect(OTHER_PORT).unwrap())
+        .unwrap();
     let mut answering = listener.accept().unwrap().0;
     for _ in 0..20 {
         asking.write_all(&[1]).unwrap();
@@ -162,7 +192,12 @@ fn assert_others_take_an_uplink(machines: &Machines) {
         asking.read_exact(&mut [0]).unwrap();
     }
     for machine in [&machines.publisher, &machines.viewer] {
-        wait("what took an uplink", || machine.status().device.filter(|device| device.took_uplink >= 20));
+        wait("what took an uplink", || {
+            machine
+                .status()
+                .device
+                .filter(|device| device.took_uplink >= 20)
+        });
     }
 }
 
@@ -172,11 +207,18 @@ fn detaching_removes_the_addresses_and_routes_that_outlive_an_agent() {
     let machine = &mut machines.publisher;
     machine.end(Signal::SIGTERM);
     let left = |machine: &Machine| {
-        (machine.ip("address show dev lo").contains("10.99.0.1"), machine.ip("route show proto 72"))
+        (
+            machine.ip("address show dev lo").contains("10.99.0.1"),
+            machine.ip("route show proto 72"),
+        )
     };
     let (has_address, routes) = left(machine);
     assert!(has_address && routes.lines().count() == 2, "{routes}");
     let output = machine.detach();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     assert_eq!(left(machine), (false, String::new()));
 }

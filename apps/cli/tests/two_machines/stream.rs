@@ -25,11 +25,22 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn start(machines: &Machines) -> Self {
-        let listener = machines.publisher.namespace.run(|| TcpListener::bind(ADDRESS).unwrap()).unwrap();
+        let listener = machines
+            .publisher
+            .namespace
+            .run(|| TcpListener::bind(ADDRESS).unwrap())
+            .unwrap();
         thread::spawn(move || publish(listener.accept().unwrap().0));
-        let connection = machines.viewer.namespace.run(|| TcpStream::connect(ADDRESS).unwrap()).unwrap();
+        let connection = machines
+            .viewer
+            .namespace
+            .run(|| TcpStream::connect(ADDRESS).unwrap())
+            .unwrap();
         connection.set_nodelay(true).unwrap();
-        let stream = Stream { arrivals: Arc::default(), ended: Arc::default() };
+        let stream = Stream {
+            arrivals: Arc::default(),
+            ended: Arc::default(),
+        };
         let (requests, ended) = (connection.try_clone().unwrap(), stream.ended.clone());
         thread::spawn(move || request(requests, &ended));
         let arrivals = stream.arrivals.clone();
@@ -44,7 +55,11 @@ impl Stream {
         act();
         self.flow_on(frames);
         let arrivals = self.arrivals.lock().unwrap();
-        arrivals[first..].windows(2).map(|pair| pair[1] - pair[0]).max().expect("frames came")
+        arrivals[first..]
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .max()
+            .expect("frames came")
     }
 
     /// Waits until so many more frames have come.

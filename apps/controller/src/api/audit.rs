@@ -17,7 +17,11 @@ pub(super) async fn list(
     Query(part): Query<EventsPart>,
 ) -> Result<Json<Page<AuditEntry>>, Failed> {
     let view = controller.view();
-    let entries =
-        view.audit.range(part.rest()).filter(|(_, entry)| operator.sees_optional(entry.tenant.as_ref()));
-    Ok(Json(part.page(entries.map(|(number, entry)| (number, entry.clone())))?))
+    let entries = view
+        .audit
+        .range(part.rest())
+        .filter(|(_, entry)| operator.sees_optional(entry.tenant.as_ref()));
+    Ok(Json(part.page(
+        entries.map(|(number, entry)| (number, entry.clone())),
+    )?))
 }

@@ -34,20 +34,35 @@ pub(super) async fn enrol(
     Body(enrol): Body<Enrol>,
 ) -> Result<(StatusCode, Json<Certificate>), Failed> {
     let refused = |what: &str| {
-        let refusal = Refusal::forbidden(format!("{what}; make a new one: POST /v1/nodes/NAME/enrolment"));
+        let refusal = Refusal::forbidden(format!(
+            "{what}; make a new one: POST /v1/nodes/NAME/enrolment"
+        ));
         controller.failed(peer.address, "enrolment", refusal)
     };
-    let token: EnrolmentToken =
-        enrol.token.parse().map_err(|error: InvalidToken| refused(&error.to_string()))?;
+    let token: EnrolmentToken = enrol
+        .token
+        .parse()
+        .map_err(|error: InvalidToken| refused(&error.to_string()))?;
     if token.authority_sha256 != controller.authority.digest() {
         return Err(refused("this token is for another authority's controller").into());
     }
     let node = &token.node;
     for _ in 0..ATTEMPTS {
-        let Some(At { value: mut record, revision }) = controller.invited(&token).await? else {
-            return Err(refused("this token was withdrawn with its node or by itself, or never made").into());
+        let Some(At {
+            value: mut record,
+            revision,
+        }) = controller.invited(&token).await?
+        else {
+            return Err(refused(
+                "this token was withdrawn with its node or by itself, or never made",
+            )
+            .into());
         };
-        let Some(place) = record.enrolments.iter().position(|enrolment| enrolment.id == token.id) else {
+        let Some(place) = record
+            .enrolments
+            .iter()
+            .position(|enrolment| enrolment.id == token.id)
+        else {
             unreachable!("the record was found by it");
         };
         if record.enrolments[place].expires_unix_ms <= unix_ms() {
@@ -55,7 +70,8 @@ pub(super) async fn enrol(
         }
         if let Some(other) = enrol.node.as_ref().filter(|other| *other != node) {
             controller.metrics.refused("enrolment_of_another");
-            let what = format!("this token enrols {node}, not {other}; it was not used and is still good");
+            let what =
+                format!("this token enrols {node}, not {other}; it was not used and is still good");
             return Err(Refusal::forbidden(what).into());
         }
         let asked = controller.signing_request(&enrol.csr)?;
@@ -67,16 +83,27 @@ pub(super) async fn enrol(
         let certificate = controller.sign(&asked, node)?;
         // Only the latest answer is worth keeping: it has made those before void.
         record.enrolments[place].used = Some(used(&asked, &certificate));
-        record.enrolments.retain(|enrolment| enrolment.used.is_none() || enrolment.id == token.id);
+        record
+            .enrolments
+            .retain(|enrolment| enrolment.used.is_none() || enrolment.id == token.id);
         record.forget_expired_tokens();
         record.signal_key = Some(random_hex::<16>());
         record.certificates = vec![certificate.issued.clone()];
-        let by = Origin::node(node, peer.address, request.clone()).changes(node, record.changed_in(revision));
+        let by = Origin::node(node, peer.address, request.clone())
+            .changes(node, record.changed_in(revision));
         let about = About::tenant(&record.tenant).node(node).by(by);
         let writes = vec![put_node(node, record, Expect::Revision(revision))];
         let message = format!("node {node} was enrolled by the token {}", token.id);
-        match controller.commit(writes, about, "node_enrolled", message).await {
-            Ok(_) => return Ok((StatusCode::CREATED, Json(controller.answer(node, certificate)))),
+        match controller
+            .commit(writes, about, "node_enrolled", message)
+            .await
+        {
+            Ok(_) => {
+                return Ok((
+                    StatusCode::CREATED,
+                    Json(controller.answer(node, certificate)),
+                ));
+            }
             // It is read again from the store, where the other's change is already.
             Err(Error::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
@@ -102,19 +129,30 @@ pub(super) async fn renew(
     let (controller, node, request, caller) = (&*controller, &node, &request, &caller);
     let certificate = controller
         .retrying(|| async move {
-            let found = controller.view().node(node).map(|(_, record)| record.clone());
-            let At { value: mut record, revision } = found.ok_or_else(|| missing(node))?;
+            let found = controller
+                .view()
+                .node(node)
+                .map(|(_, record)| record.clone());
+            let At {
+                value: mut record,
+                revision,
+            } = found.ok_or_else(|| missing(node))?;
             let certificate = controller.sign(request, node)?;
             record.renew(certificate.issued.clone(), &caller.node.serial);
             let by = caller.origin.changes(node, record.changed_in(revision));
             let about = About::tenant(&record.tenant).node(node).by(by);
             let write = put_node(node, record, Expect::Revision(revision));
             let message = format!("node {node} renewed its certificate");
-            controller.commit(vec![write], about, "certificate_renewed", message).await?;
+            controller
+                .commit(vec![write], about, "certificate_renewed", message)
+                .await?;
             Ok(certificate)
         })
         .await?;
-    Ok((StatusCode::CREATED, Json(controller.answer(node, certificate))))
+    Ok((
+        StatusCode::CREATED,
+        Json(controller.answer(node, certificate)),
+    ))
 }
 
 fn used(request: &SigningRequest, certificate: &NodeCertificate) -> UsedRecord {
@@ -129,19 +167,34 @@ fn used(request: &SigningRequest, certificate: &NodeCertificate) -> UsedRecord {
 
 /// Writes a node that was changed on request.
 pub(super) fn put_node(name: &Name, node: NodeRecord, read: Expect) -> Write {
-    Write::put(key::of(key::NODE, name), emit(&NodeRecord { changed_in: None, ..node })).when(read)
+    Write::put(
+        key::of(key::NODE, name),
+        emit(&NodeRecord {
+            changed_in: None,
+            ..node
+        }),
+    )
+    .when(read)
 }
 
 impl Controller {
     /// The node that a token enrols, as it is in the store: the token may have been made at another controller just now.
     async fn invited(&self, token: &EnrolmentToken) -> Result<Option<At<NodeRecord>>, Error> {
         let key = key::of(key::NODE, &token.node);
-        let Some(entry) = self.store.get(&key).await? else { return Ok(None) };
-        let Some(value) = parse::<NodeRecord>(&key, &entry.value) else { return Ok(None) };
+        let Some(entry) = self.store.get(&key).await? else {
+            return Ok(None);
+        };
+        let Some(value) = parse::<NodeRecord>(&key, &entry.value) else {
+            return Ok(None);
+        };
         // Digests are compared, so the time that it takes tells nothing of the secret.
         let secret_sha256 = sha256_hex(&token.secret);
-        let is_one = |known: &EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
-        Ok(value.enrolments.iter().any(is_one).then_some(At { value, revision: entry.revision }))
+        let is_one =
+            |known: &EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
+        Ok(value.enrolments.iter().any(is_one).then_some(At {
+            value,
+            revision: entry.revision,
+        }))
     }
 
     /// The answer that the bearer of this key got when it used the token, if that still holds.
@@ -154,8 +207,18 @@ impl Controller {
     ) -> Option<Certificate> {
         let issued = record.certificate(&used.serial)?;
         let is_same = used.key_sha256 == request.key_sha256();
-        let (pem, issued, renew_unix_ms) = (used.certificate.clone(), issued.clone(), used.renew_unix_ms);
-        is_same.then(|| self.answer(node, NodeCertificate { pem, issued, renew_unix_ms }))
+        let (pem, issued, renew_unix_ms) =
+            (used.certificate.clone(), issued.clone(), used.renew_unix_ms);
+        is_same.then(|| {
+            self.answer(
+                node,
+                NodeCertificate {
+                    pem,
+                    issued,
+                    renew_unix_ms,
+                },
+            )
+        })
     }
 
     fn signing_request(&self, csr: &str) -> Result<SigningRequest, Refusal> {
@@ -164,7 +227,9 @@ impl Controller {
 
     fn sign(&self, request: &SigningRequest, node: &Name) -> Result<NodeCertificate, Refusal> {
         let life = self.config.certificate_life();
-        self.authority.sign(request, node, life).map_err(|error| Refusal::meaningless(error.to_string()))
+        self.authority
+            .sign(request, node, life)
+            .map_err(|error| Refusal::meaningless(error.to_string()))
     }
 
     fn answer(&self, node: &Name, certificate: NodeCertificate) -> Certificate {

@@ -24,16 +24,21 @@ pub(super) async fn list(
     operator: Operator<Read>,
     Query(part): Query<Part>,
 ) -> Result<Json<Page<ListedEnrolment>>, Failed> {
-    let after = part.after().map(|after| after.split_once('/').unwrap_or((after, "")));
+    let after = part
+        .after()
+        .map(|after| after.split_once('/').unwrap_or((after, "")));
     let view = controller.view();
     let from = after.map_or(Bound::Unbounded, |(node, _)| Bound::Included(node));
     let nodes = view.nodes.range::<str, _>((from, Bound::Unbounded));
     let seen = nodes.filter_map(|(name, node)| Some((name, &node.record.as_ref()?.value)));
     let seen = seen.filter(|(_, record)| operator.sees(&record.tenant));
     let tokens = seen.flat_map(|(name, record)| listed(name, record));
-    let rest = tokens
-        .skip_while(|token| after.is_some_and(|after| (token.node.as_str(), token.id.as_str()) <= after));
-    Ok(Json(part.page(rest.map(|token| (enrolment_name(&token.node, &token.id), token)))?))
+    let rest = tokens.skip_while(|token| {
+        after.is_some_and(|after| (token.node.as_str(), token.id.as_str()) <= after)
+    });
+    Ok(Json(part.page(rest.map(|token| {
+        (enrolment_name(&token.node, &token.id), token)
+    }))?))
 }
 
 /// Withdraw an enrolment token; it enrols nobody from now on
@@ -46,23 +51,35 @@ pub(super) async fn withdraw(
     matching: IfMatch,
     Path((name, id)): Path<(Name, String)>,
 ) -> Result<StatusCode, Failed> {
-    let (controller, operator, matching, name, id) = (&*controller, &operator, &matching, &name, &id);
+    let (controller, operator, matching, name, id) =
+        (&*controller, &operator, &matching, &name, &id);
     controller
         .retrying(|| async move {
-            let At { value: mut record, revision } = controller.node_of(operator, name)?;
+            let At {
+                value: mut record,
+                revision,
+            } = controller.node_of(operator, name)?;
             let changed_in = record.changed_in(revision);
             matching.check(changed_in)?;
             let before = record.enrolments.len();
             record.enrolments.retain(|enrolment| enrolment.id != *id);
             if record.enrolments.len() == before {
-                let what = format!("{name} has no such token; GET /v1/enrolments lists those there are");
+                let what =
+                    format!("{name} has no such token; GET /v1/enrolments lists those there are");
                 return Err(Refusal::not_found(what).into());
             }
-            let by = operator.origin.removes(enrolment_name(name, id), changed_in);
+            let by = operator
+                .origin
+                .removes(enrolment_name(name, id), changed_in);
             let about = About::tenant(&record.tenant).node(name).by(by);
-            let message = format!("{} withdrew the token {id} to enrol {name}", operator.token.name);
+            let message = format!(
+                "{} withdrew the token {id} to enrol {name}",
+                operator.token.name
+            );
             let writes = vec![put_node(name, record, Expect::Revision(revision))];
-            controller.commit(writes, about, "enrolment_withdrawn", message).await?;
+            controller
+                .commit(writes, about, "enrolment_withdrawn", message)
+                .await?;
             Ok(StatusCode::NO_CONTENT)
         })
         .await
@@ -75,7 +92,10 @@ pub(super) fn enrolment_name(node: &Name, id: &str) -> String {
 
 fn listed(node: &Name, record: &NodeRecord) -> Vec<ListedEnrolment> {
     let now = unix_ms();
-    let current = record.enrolments.iter().filter(|enrolment| now < enrolment.expires_unix_ms);
+    let current = record
+        .enrolments
+        .iter()
+        .filter(|enrolment| now < enrolment.expires_unix_ms);
     let listed = |enrolment: &EnrolmentRecord| ListedEnrolment {
         node: node.clone(),
         tenant: record.tenant.clone(),

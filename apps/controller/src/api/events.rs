@@ -31,9 +31,13 @@ pub(super) async fn list(
     Query(part): Query<EventsPart>,
 ) -> Result<Json<Page<Event>>, Failed> {
     let view = controller.view();
-    let events =
-        view.events.range(part.rest()).filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()));
-    Ok(Json(part.page(events.map(|(number, event)| (number, event.clone())))?))
+    let events = view
+        .events
+        .range(part.rest())
+        .filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()));
+    Ok(Json(part.page(
+        events.map(|(number, event)| (number, event.clone())),
+    )?))
 }
 
 /// Where a stream of events begins.
@@ -55,7 +59,9 @@ pub(super) async fn stream(
     headers: HeaderMap,
     Query(from): Query<From>,
 ) -> Result<impl IntoResponse, Failed> {
-    let last = headers.get("last-event-id").and_then(|id| id.to_str().ok()?.parse().ok());
+    let last = headers
+        .get("last-event-id")
+        .and_then(|id| id.to_str().ok()?.parse().ok());
     let newest = controller.view().events.newest();
     let stream = EventStream {
         after: last.or(from.after).unwrap_or(newest),
@@ -90,7 +96,12 @@ impl EventStream {
             }
             if let Some(event) = self.read.pop_front() {
                 let data = serde_json::to_string(&event).expect("an event is text");
-                return Some(sse::Event::default().event("event").id(event.number.to_string()).data(data));
+                return Some(
+                    sse::Event::default()
+                        .event("event")
+                        .id(event.number.to_string())
+                        .data(data),
+                );
             }
             self.changes.borrow_and_update();
             if self.read_more() {
@@ -114,7 +125,10 @@ impl EventStream {
 
     fn read_more(&mut self) -> bool {
         let view = self.controller.view();
-        let events = view.events.range((Bound::Excluded(self.after), Bound::Unbounded)).take(EVENTS_AT_ONCE);
+        let events = view
+            .events
+            .range((Bound::Excluded(self.after), Bound::Unbounded))
+            .take(EVENTS_AT_ONCE);
         let mut has_read = false;
         for (number, event) in events {
             self.after = number;

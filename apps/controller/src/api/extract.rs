@@ -59,7 +59,12 @@ const fn limit() -> u16 {
 impl Part {
     /// After what the list goes on. Whatever it is, there is a place for it in the order.
     pub(crate) fn rest(&self) -> (Bound<&str>, Bound<&str>) {
-        (self.after.as_deref().map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+        (
+            self.after
+                .as_deref()
+                .map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        )
     }
 
     /// As it was given.
@@ -79,7 +84,10 @@ impl Part {
 impl EventsPart {
     /// After what the list goes on.
     pub(crate) fn rest(&self) -> (Bound<u64>, Bound<u64>) {
-        (self.after.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded)
+        (
+            self.after.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        )
     }
 
     /// A page of the rest of a list.
@@ -88,7 +96,10 @@ impl EventsPart {
     }
 }
 
-fn page<K: ToString, T>(limit: u16, rest: impl Iterator<Item = (K, T)>) -> Result<Page<T>, Refusal> {
+fn page<K: ToString, T>(
+    limit: u16,
+    rest: impl Iterator<Item = (K, T)>,
+) -> Result<Page<T>, Refusal> {
     if !(1..=1000).contains(&limit) {
         return Err(bad("`limit` is 1 to 1000"));
     }
@@ -102,7 +113,9 @@ fn page<K: ToString, T>(limit: u16, rest: impl Iterator<Item = (K, T)>) -> Resul
         items.push(item);
         last = Some(key);
     }
-    let next = last.filter(|_| rest.peek().is_some()).map(|key| key.to_string());
+    let next = last
+        .filter(|_| rest.peek().is_some())
+        .map(|key| key.to_string());
     Ok(Page { items, next })
 }
 
@@ -131,10 +144,13 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
         })?;
         let is_positional = bytes.contains(&b'[') && {
             let given = serde_json::from_slice(&bytes).unwrap_or_default();
-            serde_json::to_value(&body).is_ok_and(|understood| has_list_for_object(&given, &understood))
+            serde_json::to_value(&body)
+                .is_ok_and(|understood| has_list_for_object(&given, &understood))
         };
         match is_positional {
-            true => Err(Refusal::meaningless("the body: a list where an object with named fields belongs")),
+            true => Err(Refusal::meaningless(
+                "the body: a list where an object with named fields belongs",
+            )),
             false => Ok(Body(body)),
         }
     }
@@ -145,25 +161,38 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
 fn has_list_for_object(given: &Value, understood: &Value) -> bool {
     match (given, understood) {
         (Value::Array(_), Value::Object(_)) => true,
-        (Value::Array(given), Value::Array(understood)) => {
-            given.iter().zip(understood).any(|(given, understood)| has_list_for_object(given, understood))
-        }
+        (Value::Array(given), Value::Array(understood)) => given
+            .iter()
+            .zip(understood)
+            .any(|(given, understood)| has_list_for_object(given, understood)),
         (Value::Object(given), Value::Object(understood)) => given.iter().any(|(key, given)| {
-            understood.get(key).is_some_and(|understood| has_list_for_object(given, understood))
+            understood
+                .get(key)
+                .is_some_and(|understood| has_list_for_object(given, understood))
         }),
         _ => false,
     }
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
-    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.to_str().ok()).unwrap_or("");
-    kind.split(';').next().unwrap_or("").trim().eq_ignore_ascii_case("application/json")
+    let kind = headers
+        .get(CONTENT_TYPE)
+        .and_then(|kind| kind.to_str().ok())
+        .unwrap_or("");
+    kind.split(';')
+        .next()
+        .unwrap_or("")
+        .trim()
+        .eq_ignore_ascii_case("application/json")
 }
 
 impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Controller>> for Path<T> {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, state: &Arc<Controller>) -> Result<Self, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
         match axum::extract::Path::from_request_parts(parts, state).await {
             Ok(axum::extract::Path(path)) => Ok(Path(path)),
             Err(error) => Err(bad(error.body_text())),
@@ -174,7 +203,10 @@ impl<T: DeserializeOwned + Send> FromRequestParts<Arc<Controller>> for Path<T> {
 impl<T: DeserializeOwned> FromRequestParts<Arc<Controller>> for Query<T> {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, state: &Arc<Controller>) -> Result<Self, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        state: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
         match axum::extract::Query::from_request_parts(parts, state).await {
             Ok(axum::extract::Query(query)) => Ok(Query(query)),
             Err(error) => Err(bad(error.body_text())),

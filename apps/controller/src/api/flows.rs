@@ -28,10 +28,13 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Flow>>, Failed> {
     let view = controller.view();
-    let flows = view.flows.range::<str, _>(part.rest()).filter_map(|(name, flow)| {
-        let flow = &flow.record.as_ref()?.value.flow;
-        operator.sees(&flow.tenant).then(|| (name, flow.clone()))
-    });
+    let flows = view
+        .flows
+        .range::<str, _>(part.rest())
+        .filter_map(|(name, flow)| {
+            let flow = &flow.record.as_ref()?.value.flow;
+            operator.sees(&flow.tenant).then(|| (name, flow.clone()))
+        });
     Ok(Json(part.page(flows)?))
 }
 
@@ -44,7 +47,10 @@ pub(super) async fn show(
     Path(name): Path<Name>,
 ) -> Result<Tagged<Flow>, Failed> {
     let record = controller.flow_of(&operator, &name)?;
-    Ok(Tagged(record.value.changed_in(record.revision), record.value.flow))
+    Ok(Tagged(
+        record.value.changed_in(record.revision),
+        record.value.flow,
+    ))
 }
 
 /// Make a flow between two nodes of a tenant
@@ -64,7 +70,9 @@ pub(super) async fn create(
             let writes = writes_to_create(&controller.view(), flow_ref)?;
             let by = operator.origin.makes(&flow_ref.name);
             let about = About::tenant(&flow_ref.tenant).flow(&flow_ref.name).by(by);
-            Ok(controller.commit(writes, about, "flow_created", message.clone()).await?)
+            Ok(controller
+                .commit(writes, about, "flow_created", message.clone())
+                .await?)
         })
         .await?;
     Ok(created(format!("/v1/flows/{}", flow.name), revision, flow))
@@ -94,12 +102,14 @@ pub(super) async fn change(
             if (&new.name, &new.tenant, &new.ingress, &new.egress)
                 != (&old.name, &old.tenant, &old.ingress, &old.egress)
             {
-                let what = "name, tenant, ingress and egress of a flow stay; delete it and make another";
+                let what =
+                    "name, tenant, ingress and egress of a flow stay; delete it and make another";
                 return Err(Refusal::meaningless(what).into());
             }
             if new == old {
                 // Another controller may have changed what this one still takes for granted.
-                let check = Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
+                let check =
+                    Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
                 controller.store.commit(vec![check]).await?;
                 return Ok(changed_in);
             }
@@ -107,7 +117,9 @@ pub(super) async fn change(
             let message = format!("{} changed the flow {name}", operator.token.name);
             let by = operator.origin.changes(name, changed_in);
             let about = About::tenant(&new.tenant).flow(name).by(by);
-            Ok(controller.commit(writes, about, "flow_changed", message).await?)
+            Ok(controller
+                .commit(writes, about, "flow_changed", message)
+                .await?)
         })
         .await?;
     Ok(Tagged(revision, flow))
@@ -125,15 +137,22 @@ pub(super) async fn delete(
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
-            let At { value: record, revision } = controller.flow_of(operator, name)?;
+            let At {
+                value: record,
+                revision,
+            } = controller.flow_of(operator, name)?;
             let changed_in = record.changed_in(revision);
             matching.check(changed_in)?;
             let FlowRecord { flow, number, .. } = record;
-            let mut writes = vec![Write::delete(key::of(key::FLOW, name)).when(Expect::Revision(revision))];
+            let mut writes =
+                vec![Write::delete(key::of(key::FLOW, name)).when(Expect::Revision(revision))];
             if let Some(policy) = controller.view().policy(name) {
                 let read = Expect::Revision(policy.revision);
                 writes.push(Write::delete(key::of(key::POLICY, name)).when(read));
-                let freed = emit(&NumberRecord { flow: None, epoch: policy.value.epoch });
+                let freed = emit(&NumberRecord {
+                    flow: None,
+                    epoch: policy.value.epoch,
+                });
                 writes.extend(
                     [&flow.ingress, &flow.egress]
                         .map(|node| Write::put(key::number(node, number), freed.clone())),
@@ -142,7 +161,9 @@ pub(super) async fn delete(
             let message = format!("{} deleted the flow {name}", operator.token.name);
             let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&flow.tenant).flow(name).by(by);
-            controller.commit(writes, about, "flow_deleted", message).await?;
+            controller
+                .commit(writes, about, "flow_deleted", message)
+                .await?;
             Ok(StatusCode::NO_CONTENT)
         })
         .await
@@ -151,27 +172,57 @@ pub(super) async fn delete(
 /// A flow comes with its numbers and its first policy, or not at all.
 fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     if view.flow(&flow.name).is_some() {
-        return Err(Refusal::conflict(format!("there is a flow {} already; change it with PUT", flow.name)));
+        return Err(Refusal::conflict(format!(
+            "there is a flow {} already; change it with PUT",
+            flow.name
+        )));
     }
     let (mut writes, mut references) = (Vec::new(), Vec::new());
     for node in [&flow.ingress, &flow.egress] {
-        let of_tenant = |record: &&At<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
-        let record = view.node(node).map(|(_, record)| record).filter(of_tenant).ok_or_else(|| {
-            let what = "enrol it first: POST /v1/nodes/NAME/enrolment";
-            Refusal::not_found(format!("the tenant {} has no node {node}; {what}", flow.tenant))
-        })?;
-        references.extend(reference::refer(key::NODE, node, record.revision, &flow.name));
+        let of_tenant =
+            |record: &&At<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
+        let record = view
+            .node(node)
+            .map(|(_, record)| record)
+            .filter(of_tenant)
+            .ok_or_else(|| {
+                let what = "enrol it first: POST /v1/nodes/NAME/enrolment";
+                Refusal::not_found(format!(
+                    "the tenant {} has no node {node}; {what}",
+                    flow.tenant
+                ))
+            })?;
+        references.extend(reference::refer(
+            key::NODE,
+            node,
+            record.revision,
+            &flow.name,
+        ));
     }
     let (number, expected, epoch) = free_number(view, flow)?;
-    let taken = emit(&NumberRecord { flow: Some(flow.name.clone()), epoch: 0 });
+    let taken = emit(&NumberRecord {
+        flow: Some(flow.name.clone()),
+        epoch: 0,
+    });
     for (node, expect) in [&flow.ingress, &flow.egress].into_iter().zip(expected) {
         writes.push(Write::put(key::number(node, number), taken.clone()).when(expect));
     }
-    let first = view.situation(flow).initial().following(None, &flow.name, unix_ms());
-    let first = Policy { epoch: epoch + 1, ..first };
+    let first = view
+        .situation(flow)
+        .initial()
+        .following(None, &flow.name, unix_ms());
+    let first = Policy {
+        epoch: epoch + 1,
+        ..first
+    };
     // Before the flow, so that nobody sees a flow without policy.
     writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
-    let record = FlowRecord { flow: flow.clone(), number, received: false, changed_in: None };
+    let record = FlowRecord {
+        flow: flow.clone(),
+        number,
+        received: false,
+        changed_in: None,
+    };
     writes.push(Write::put(key::of(key::FLOW, &flow.name), emit(&record)).when(Expect::Absent));
     writes.extend(references);
     Ok(writes)
@@ -182,13 +233,21 @@ fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Wri
     if let Some(policy) = view.policy(&new.name)
         && policy.value.because != Cause::Operator
     {
-        let next = view.situation(new).initial().following(Some(&policy.value), &new.name, unix_ms());
+        let next =
+            view.situation(new)
+                .initial()
+                .following(Some(&policy.value), &new.name, unix_ms());
         let read = Expect::Revision(policy.revision);
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
-    let record = FlowRecord { flow: new.clone(), changed_in: None, ..before.value.clone() };
+    let record = FlowRecord {
+        flow: new.clone(),
+        changed_in: None,
+        ..before.value.clone()
+    };
     writes.push(
-        Write::put(key::of(key::FLOW, &new.name), emit(&record)).when(Expect::Revision(before.revision)),
+        Write::put(key::of(key::FLOW, &new.name), emit(&record))
+            .when(Expect::Revision(before.revision)),
     );
     writes
 }
@@ -202,15 +261,25 @@ fn free_number(view: &View, flow: &Flow) -> Result<(u16, [Expect; 2], u32), Refu
     let first = usize::try_from(hasher.finish() % MAX_FLOWS as u64).unwrap_or(0);
     let numbers = (0..MAX_FLOWS).map(|offset| (first + offset) % MAX_FLOWS);
     for number in numbers.filter_map(|number| u16::try_from(number).ok()) {
-        let of =
-            |node: Option<&crate::view::NodeView>| node.and_then(|node| node.numbers.get(&number)).cloned();
+        let of = |node: Option<&crate::view::NodeView>| {
+            node.and_then(|node| node.numbers.get(&number)).cloned()
+        };
         let found = nodes.map(of);
-        if found.iter().flatten().any(|found| found.value.flow.is_some()) {
+        if found
+            .iter()
+            .flatten()
+            .any(|found| found.value.flow.is_some())
+        {
             continue;
         }
-        let epoch = found.iter().flatten().map(|found| found.value.epoch).max().unwrap_or(0);
-        let expected =
-            found.map(|found| found.map_or(Expect::Absent, |found| Expect::Revision(found.revision)));
+        let epoch = found
+            .iter()
+            .flatten()
+            .map(|found| found.value.epoch)
+            .max()
+            .unwrap_or(0);
+        let expected = found
+            .map(|found| found.map_or(Expect::Absent, |found| Expect::Revision(found.revision)));
         return Ok((number, expected, epoch));
     }
     Err(Refusal::conflict(format!(
@@ -221,11 +290,19 @@ fn free_number(view: &View, flow: &Flow) -> Result<(u16, [Expect; 2], u32), Refu
 
 impl Controller {
     /// A flow that the operator may know of.
-    pub(super) fn flow_of<N>(&self, operator: &Operator<N>, name: &Name) -> Result<At<FlowRecord>, Refusal> {
+    pub(super) fn flow_of<N>(
+        &self,
+        operator: &Operator<N>,
+        name: &Name,
+    ) -> Result<At<FlowRecord>, Refusal> {
         let view = self.view();
-        let record = view.flow(name).filter(|record| operator.sees(&record.value.flow.tenant));
+        let record = view
+            .flow(name)
+            .filter(|record| operator.sees(&record.value.flow.tenant));
         record.cloned().ok_or_else(|| {
-            Refusal::not_found(format!("there is no flow {name}; GET /v1/flows lists those there are"))
+            Refusal::not_found(format!(
+                "there is no flow {name}; GET /v1/flows lists those there are"
+            ))
         })
     }
 }

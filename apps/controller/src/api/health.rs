@@ -37,8 +37,12 @@ pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<
     let role = controller.role.borrow().clone();
     match role {
         Role::Leader(leadership) if leadership.holds() => Ok("ready, decides\n".into()),
-        Role::Follower { leader: Some(leader) } => Ok(format!("ready, {leader} decides\n")),
-        _ => Err(Refusal::unavailable("no controller decides at the moment, or the store cannot be reached")),
+        Role::Follower {
+            leader: Some(leader),
+        } => Ok(format!("ready, {leader} decides\n")),
+        _ => Err(Refusal::unavailable(
+            "no controller decides at the moment, or the store cannot be reached",
+        )),
     }
 }
 
@@ -50,20 +54,30 @@ pub(super) async fn metrics(
     request: Request,
 ) -> Result<impl IntoResponse, Failed> {
     let mut parts = request.into_parts().0;
-    if !parts.extensions.get::<Peer>().is_some_and(|peer| peer.address.is_loopback()) {
+    if !parts
+        .extensions
+        .get::<Peer>()
+        .is_some_and(|peer| peer.address.is_loopback())
+    {
         let Anyone(caller) = Anyone::from_request_parts(&mut parts, &controller).await?;
         match caller {
             Caller::Operator(token) if token.tenant.is_none() => {}
             _ => return Err(Refusal::forbidden("metrics are for operators of all tenants").into()),
         }
     }
-    Ok(([(CONTENT_TYPE, OPENMETRICS)], controller.metrics.text(&now(&controller))))
+    Ok((
+        [(CONTENT_TYPE, OPENMETRICS)],
+        controller.metrics.text(&now(&controller)),
+    ))
 }
 
 /// Health and metrics alone, for a listener without TLS.
 pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
     let text = |State(controller): State<Arc<Controller>>| async move {
-        ([(CONTENT_TYPE, OPENMETRICS)], controller.metrics.text(&now(&controller)))
+        (
+            [(CONTENT_TYPE, OPENMETRICS)],
+            controller.metrics.text(&now(&controller)),
+        )
     };
     Router::new()
         .route("/healthz", get(healthz))
@@ -77,21 +91,36 @@ fn now(controller: &Controller) -> Now {
     let view = controller.view();
     let mut flows = BTreeMap::new();
     for flow in view.flows.values() {
-        let (Some(record), Some(policy)) = (&flow.record, &flow.policy) else { continue };
+        let (Some(record), Some(policy)) = (&flow.record, &flow.policy) else {
+            continue;
+        };
         let state = match policy.value.code.count_ones() {
             0 => "default_route",
             1 => "one_path",
             8 => "stopped",
             _ => "replicated",
         };
-        *flows.entry((mode_name(record.value.flow.mode), state)).or_insert(0) += 1;
+        *flows
+            .entry((mode_name(record.value.flow.mode), state))
+            .or_insert(0) += 1;
     }
     Now {
         streams: controller.streams.len(),
-        nodes: view.nodes.values().filter(|node| node.record.is_some()).count(),
-        nodes_alive: view.nodes.values().filter(|node| node.alive.is_some()).count(),
+        nodes: view
+            .nodes
+            .values()
+            .filter(|node| node.record.is_some())
+            .count(),
+        nodes_alive: view
+            .nodes
+            .values()
+            .filter(|node| node.alive.is_some())
+            .count(),
         leads: controller.role.borrow().leadership().is_some(),
-        flows: flows.into_iter().map(|((mode, state), count)| (mode, state, count)).collect(),
+        flows: flows
+            .into_iter()
+            .map(|((mode, state), count)| (mode, state, count))
+            .collect(),
     }
 }
 

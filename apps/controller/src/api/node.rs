@@ -31,7 +31,10 @@ pub(super) async fn register(
         .retrying(|| async move {
             let read = {
                 let view = controller.view();
-                let known = view.nodes.get(node).and_then(|node| node.registration.as_ref());
+                let known = view
+                    .nodes
+                    .get(node)
+                    .and_then(|node| node.registration.as_ref());
                 if known.is_some_and(|known| known.value == *new) {
                     return Ok(());
                 }
@@ -39,10 +42,16 @@ pub(super) async fn register(
             };
             controller.may_change(node)?;
             let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
-            let message = format!("node {node} has {} paths and runs {}", new.paths.len(), new.version);
+            let message = format!(
+                "node {node} has {} paths and runs {}",
+                new.paths.len(),
+                new.version
+            );
             let about = About::tenant(&caller.tenant).node(node);
             let writes = vec![controller.still(&caller.node)?, write];
-            controller.commit(writes, about, "node_registered", message).await?;
+            controller
+                .commit(writes, about, "node_registered", message)
+                .await?;
             Ok(())
         })
         .await?;
@@ -79,14 +88,21 @@ pub(super) async fn report(
     let observations = std::mem::take(&mut report.observations);
     if report.paths.is_empty() {
         // Nothing changed, so what was said last still holds.
-        let before = controller.reports().get(&node).map(|before| before.report.paths.clone());
+        let before = controller
+            .reports()
+            .get(&node)
+            .map(|before| before.report.paths.clone());
         report.paths = before.unwrap_or_default();
     }
-    controller.heard_health(&caller, report.paths.clone()).await?;
+    controller
+        .heard_health(&caller, report.paths.clone())
+        .await?;
     controller.keep_report(&caller.node, report);
     let (controller, node) = (&controller, &node);
     try_join_all(
-        observations.into_iter().map(|observation| controller.heard(node, &caller.tenant, observation)),
+        observations
+            .into_iter()
+            .map(|observation| controller.heard(node, &caller.tenant, observation)),
     )
     .await?;
     Ok(StatusCode::NO_CONTENT)
@@ -97,10 +113,15 @@ impl Controller {
     fn is_own(&self, node: &Name, report: &Report) -> Result<(), Refusal> {
         let view = self.view();
         let sends = report.sends.iter().map(|send| (&send.flow, Some(true)));
-        let receives = report.receives.iter().map(|receive| (&receive.flow, Some(false)));
+        let receives = report
+            .receives
+            .iter()
+            .map(|receive| (&receive.flow, Some(false)));
         let observations = report.observations.iter().filter_map(observe::about);
         for (name, at_ingress) in sends.chain(receives).chain(observations) {
-            let Some(flow) = view.flow(name).map(|record| &record.value.flow) else { continue };
+            let Some(flow) = view.flow(name).map(|record| &record.value.flow) else {
+                continue;
+            };
             let is_own = match at_ingress {
                 Some(true) => flow.ingress == *node,
                 Some(false) => flow.egress == *node,
@@ -108,7 +129,9 @@ impl Controller {
             };
             if !is_own {
                 self.metrics.refused("foreign_flow");
-                return Err(Refusal::forbidden(format!("{node} reports {name}, which is not its to report")));
+                return Err(Refusal::forbidden(format!(
+                    "{node} reports {name}, which is not its to report"
+                )));
             }
         }
         Ok(())

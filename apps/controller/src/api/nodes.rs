@@ -35,15 +35,23 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Node>>, Failed> {
     let view = controller.view();
-    let nodes = view.nodes.range::<str, _>(part.rest()).filter_map(|(name, node)| {
-        let record = &node.record.as_ref()?.value;
-        operator.sees(&record.tenant).then_some((name, (name, node, record)))
-    });
+    let nodes = view
+        .nodes
+        .range::<str, _>(part.rest())
+        .filter_map(|(name, node)| {
+            let record = &node.record.as_ref()?.value;
+            operator
+                .sees(&record.tenant)
+                .then_some((name, (name, node, record)))
+        });
     let Page { items, next } = part.page(nodes)?;
     let resource = |(name, node, record): (&Name, &crate::view::NodeView, &NodeRecord)| {
         node.resource(name, record, controller.seen_unix_ms(name))
     };
-    Ok(Json(Page { items: items.into_iter().map(resource).collect(), next }))
+    Ok(Json(Page {
+        items: items.into_iter().map(resource).collect(),
+        next,
+    }))
 }
 
 /// A node
@@ -60,7 +68,10 @@ pub(super) async fn show(
     if !operator.sees(&record.value.tenant) {
         return Err(missing(&name).into());
     }
-    Ok(Tagged(record.value.changed_in(record.revision), node.resource(&name, &record.value, seen)))
+    Ok(Tagged(
+        record.value.changed_in(record.revision),
+        node.resource(&name, &record.value, seen),
+    ))
 }
 
 /// Revoke a node's certificate and forget the node
@@ -82,7 +93,9 @@ pub(super) async fn delete(
             let message = format!("{} deleted the node {name}", operator.token.name);
             let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&record.value.tenant).node(name).by(by);
-            controller.commit(writes, about, "node_deleted", message).await?;
+            controller
+                .commit(writes, about, "node_deleted", message)
+                .await?;
             Ok(StatusCode::NO_CONTENT)
         })
         .await
@@ -94,13 +107,28 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
     if let Some(what) = ends_of_flows(name, node) {
         return Err(Refusal::conflict(what));
     }
-    let said =
-        [key::REGISTRATION, key::SEEN, key::ALIVE, key::HEALTH, key::TUNNEL].map(|kind| key::of(kind, name));
+    let said = [
+        key::REGISTRATION,
+        key::SEEN,
+        key::ALIVE,
+        key::HEALTH,
+        key::TUNNEL,
+    ]
+    .map(|kind| key::of(kind, name));
     // Numbers beyond the limit of a commit stay; each holds nothing but its last epoch.
-    let numbers = node.numbers.keys().take(80).map(|number| key::number(name, *number));
+    let numbers = node
+        .numbers
+        .keys()
+        .take(80)
+        .map(|number| key::number(name, *number));
     let inner = view.inner_of(name).map(key::inner);
     let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
-    writes.extend(said.into_iter().chain(numbers).chain(inner).map(Write::delete));
+    writes.extend(
+        said.into_iter()
+            .chain(numbers)
+            .chain(inner)
+            .map(Write::delete),
+    );
     Ok(writes)
 }
 
@@ -108,7 +136,10 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
 fn ends_of_flows(name: &Name, node: &NodeView) -> Option<String> {
     let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
     let flow = flows.first()?;
-    Some(format!("{name} is an end of {} flows, such as {flow}; delete them first", flows.len()))
+    Some(format!(
+        "{name} is an end of {} flows, such as {flow}; delete them first",
+        flows.len()
+    ))
 }
 
 /// Make a one-time token by which a node gets its certificate
@@ -142,19 +173,37 @@ pub(super) async fn invite(
         expires_unix_ms,
         used: None,
     };
-    let (controller, operator, name, tenant, enrolment) =
-        (&*controller, &operator, &token.node, &new.tenant, &enrolment);
+    let (controller, operator, name, tenant, enrolment) = (
+        &*controller,
+        &operator,
+        &token.node,
+        &new.tenant,
+        &enrolment,
+    );
     controller
         .retrying(|| async move {
             let writes = controller.with_token(name, tenant, enrolment.clone())?;
-            let message = format!("{} made the token {} to enrol {name}", operator.token.name, enrolment.id);
+            let message = format!(
+                "{} made the token {} to enrol {name}",
+                operator.token.name, enrolment.id
+            );
             let by = operator.origin.makes(enrolment_name(name, &enrolment.id));
             let about = About::tenant(tenant).node(name).by(by);
-            Ok(controller.commit(writes, about, "enrolment_created", message).await?)
+            Ok(controller
+                .commit(writes, about, "enrolment_created", message)
+                .await?)
         })
         .await?;
     let (text, id) = (token.text(), token.id);
-    Ok((StatusCode::CREATED, Json(Enrolment { node: token.node, id, token: text, expires_unix_ms })))
+    Ok((
+        StatusCode::CREATED,
+        Json(Enrolment {
+            node: token.node,
+            id,
+            token: text,
+            expires_unix_ms,
+        }),
+    ))
 }
 
 /// Revoke a node's certificates and the tokens to get one; open streams end at once
@@ -177,7 +226,9 @@ pub(super) async fn revoke(
             let message = format!("{} revoked the certificate of {name}", operator.token.name);
             let by = operator.origin.removes(name, changed_in);
             let about = About::tenant(&tenant).node(name).by(by);
-            controller.commit(vec![write], about, "certificate_revoked", message).await?;
+            controller
+                .commit(vec![write], about, "certificate_revoked", message)
+                .await?;
             Ok(StatusCode::NO_CONTENT)
         })
         .await
@@ -193,14 +244,23 @@ pub(super) async fn paths(
 ) -> Result<Json<Page<NodePath>>, Failed> {
     let after = part.after().map(PathKey::of);
     let view = controller.view();
-    let from = after.as_ref().map_or(Bound::Unbounded, |after| Bound::Included(after.node));
+    let from = after
+        .as_ref()
+        .map_or(Bound::Unbounded, |after| Bound::Included(after.node));
     let nodes = view
         .nodes
         .range::<str, _>((from, Bound::Unbounded))
-        .filter(|(_, node)| node.record.as_ref().is_some_and(|record| operator.sees(&record.value.tenant)));
+        .filter(|(_, node)| {
+            node.record
+                .as_ref()
+                .is_some_and(|record| operator.sees(&record.value.tenant))
+        });
     let paths = nodes.flat_map(|(name, node)| node.paths(name));
     let rest = paths.skip_while(|path| {
-        let key = PathKey { node: path.node.as_str(), number: path.end.number };
+        let key = PathKey {
+            node: path.node.as_str(),
+            number: path.end.number,
+        };
         after.as_ref().is_some_and(|after| key <= *after)
     });
     let rest = rest.map(|path| (format!("{}/{}", path.node, path.end.number), path));
@@ -217,7 +277,10 @@ struct PathKey<'a> {
 impl PathKey<'_> {
     fn of(text: &str) -> PathKey<'_> {
         let (node, number) = text.split_once('/').unwrap_or((text, ""));
-        PathKey { node, number: number.parse().unwrap_or(0) }
+        PathKey {
+            node,
+            number: number.parse().unwrap_or(0),
+        }
     }
 }
 
@@ -230,12 +293,15 @@ pub(super) async fn reports(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Reported>>, Failed> {
     let view = controller.view();
-    let nodes = view
-        .nodes
-        .range::<str, _>(part.rest())
-        .filter(|(_, node)| node.record.as_ref().is_some_and(|record| operator.sees(&record.value.tenant)));
+    let nodes = view.nodes.range::<str, _>(part.rest()).filter(|(_, node)| {
+        node.record
+            .as_ref()
+            .is_some_and(|record| operator.sees(&record.value.tenant))
+    });
     let reports = controller.reports();
-    Ok(Json(part.page(nodes.filter_map(|(name, _)| Some((name, reports.get(name)?.clone()))))?))
+    Ok(Json(part.page(nodes.filter_map(|(name, _)| {
+        Some((name, reports.get(name)?.clone()))
+    }))?))
 }
 
 /// The latest report of a node
@@ -248,7 +314,9 @@ pub(super) async fn latest_report(
 ) -> Result<Json<Reported>, Failed> {
     controller.node_of(&operator, &name)?;
     let report = controller.reports().get(&name).cloned();
-    Ok(Json(report.ok_or_else(|| Refusal::not_found(format!("{name} has not reported to this controller")))?))
+    Ok(Json(report.ok_or_else(|| {
+        Refusal::not_found(format!("{name} has not reported to this controller"))
+    })?))
 }
 
 impl Controller {
@@ -261,13 +329,19 @@ impl Controller {
     ) -> Result<Vec<Write>, Refusal> {
         let view = self.view();
         let At { revision, .. } = view.tenants.get(tenant).ok_or_else(|| {
-            Refusal::not_found(format!("there is no tenant {tenant}; make it first: POST /v1/tenants"))
+            Refusal::not_found(format!(
+                "there is no tenant {tenant}; make it first: POST /v1/tenants"
+            ))
         })?;
         let mut refers = None;
         let (mut node, read) = match view.node(name) {
             Some((_, node)) => (node.value.clone(), Expect::Revision(node.revision)),
             None => {
-                if let Some(what) = view.nodes.get(name).and_then(|node| ends_of_flows(name, node)) {
+                if let Some(what) = view
+                    .nodes
+                    .get(name)
+                    .and_then(|node| ends_of_flows(name, node))
+                {
                     return Err(Refusal::conflict(what));
                 }
                 refers = Some(reference::refer(key::TENANT, tenant, *revision, name));
@@ -275,12 +349,19 @@ impl Controller {
             }
         };
         if node.tenant != *tenant {
-            let what =
-                format!("another tenant has a node {name}; choose another name, or delete that node first");
+            let what = format!(
+                "another tenant has a node {name}; choose another name, or delete that node first"
+            );
             return Err(Refusal::conflict(what));
         }
         node.forget_expired_tokens();
-        if node.enrolments.iter().filter(|enrolment| enrolment.used.is_none()).count() >= MAX_UNUSED {
+        if node
+            .enrolments
+            .iter()
+            .filter(|enrolment| enrolment.used.is_none())
+            .count()
+            >= MAX_UNUSED
+        {
             let what = format!(
                 "{name} has {MAX_UNUSED} tokens that were not used; withdraw some: \
                  DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
@@ -288,14 +369,22 @@ impl Controller {
             return Err(Refusal::conflict(what));
         }
         node.enrolments.push(enrolment);
-        Ok(std::iter::once(put_node(name, node, read)).chain(refers.into_iter().flatten()).collect())
+        Ok(std::iter::once(put_node(name, node, read))
+            .chain(refers.into_iter().flatten())
+            .collect())
     }
 
     /// A node that the operator may know of.
-    pub(super) fn node_of<N>(&self, operator: &Operator<N>, name: &Name) -> Result<At<NodeRecord>, Refusal> {
+    pub(super) fn node_of<N>(
+        &self,
+        operator: &Operator<N>,
+        name: &Name,
+    ) -> Result<At<NodeRecord>, Refusal> {
         let view = self.view();
-        let record =
-            view.node(name).map(|(_, record)| record).filter(|record| operator.sees(&record.value.tenant));
+        let record = view
+            .node(name)
+            .map(|(_, record)| record)
+            .filter(|record| operator.sees(&record.value.tenant));
         record.cloned().ok_or_else(|| missing(name))
     }
 }

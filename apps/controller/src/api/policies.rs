@@ -25,11 +25,14 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Policy>>, Failed> {
     let view = controller.view();
-    let policies = view.flows.range::<str, _>(part.rest()).filter_map(|(name, flow)| {
-        let is_seen = operator.sees(&flow.record.as_ref()?.value.flow.tenant);
-        let policy = flow.policy.as_ref().filter(|_| is_seen)?;
-        Some((name, policy.value.clone()))
-    });
+    let policies = view
+        .flows
+        .range::<str, _>(part.rest())
+        .filter_map(|(name, flow)| {
+            let is_seen = operator.sees(&flow.record.as_ref()?.value.flow.tenant);
+            let policy = flow.policy.as_ref().filter(|_| is_seen)?;
+            Some((name, policy.value.clone()))
+        });
     Ok(Json(part.page(policies)?))
 }
 
@@ -60,7 +63,8 @@ pub(super) async fn fix(
     controller.flow_of(&operator, &name)?;
     let paths = {
         let view = controller.view();
-        view.flow(&name).map_or(0, |flow| view.situation(&flow.value.flow).paths.bits())
+        view.flow(&name)
+            .map_or(0, |flow| view.situation(&flow.value.flow).paths.bits())
     };
     if code != STOP && code & !paths != 0 {
         let what = format!(
@@ -73,12 +77,20 @@ pub(super) async fn fix(
         .decide(
             &name,
             vec![],
-            Some(Asked { origin: &operator.origin, matching: &matching }),
+            Some(Asked {
+                origin: &operator.origin,
+                matching: &matching,
+            }),
             &|_, policy| {
                 let is_in_force = policy.because == Cause::Operator && policy.code == code;
                 Ok((!is_in_force).then(|| Decision::fixed(code)))
             },
-            &|policy| ("policy_fixed", format!("{by} fixed {name}: {}", crate::decide::described(policy))),
+            &|policy| {
+                (
+                    "policy_fixed",
+                    format!("{by} fixed {name}: {}", crate::decide::described(policy)),
+                )
+            },
         )
         .await?;
     answer(&name, outcome)
@@ -99,10 +111,18 @@ pub(super) async fn release(
         .decide(
             &name,
             vec![],
-            Some(Asked { origin: &operator.origin, matching: &matching }),
-            &|situation, policy| Ok((policy.because == Cause::Operator).then(|| situation.initial())),
+            Some(Asked {
+                origin: &operator.origin,
+                matching: &matching,
+            }),
+            &|situation, policy| {
+                Ok((policy.because == Cause::Operator).then(|| situation.initial()))
+            },
             &|policy| {
-                ("policy_released", format!("{by} released {name}: {}", crate::decide::described(policy)))
+                (
+                    "policy_released",
+                    format!("{by} released {name}: {}", crate::decide::described(policy)),
+                )
             },
         )
         .await?;
@@ -111,7 +131,9 @@ pub(super) async fn release(
 
 fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, Failed> {
     match outcome {
-        Outcome::Decided(policy) | Outcome::Stays(policy) => Ok(Tagged(policy.revision, policy.value)),
+        Outcome::Decided(policy) | Outcome::Stays(policy) => {
+            Ok(Tagged(policy.revision, policy.value))
+        }
         Outcome::Changed(current) => Err(changed(current).into()),
         Outcome::Void(void) => Err(Refusal::conflict(void.to_string()).into()),
         Outcome::Gone => Err(gone(name).into()),
@@ -119,5 +141,7 @@ fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, Failed> {
 }
 
 fn gone(name: &Name) -> Refusal {
-    Refusal::not_found(format!("there is no flow {name}; GET /v1/flows lists those there are"))
+    Refusal::not_found(format!(
+        "there is no flow {name}; GET /v1/flows lists those there are"
+    ))
 }

@@ -64,14 +64,20 @@ impl IfMatch {
 
     /// Refuses a request that builds on another revision.
     pub(crate) fn check(&self, current: Revision) -> Result<(), Refusal> {
-        if self.matches(current) { Ok(()) } else { Err(changed(current)) }
+        if self.matches(current) {
+            Ok(())
+        } else {
+            Err(changed(current))
+        }
     }
 }
 
 /// The first tag of a list, and what is behind it: nothing, or a comma first. A weak tag, or one that is no revision, matches
 /// nothing.
 fn first_tag(list: &str) -> Option<(Option<Revision>, &str)> {
-    let (is_weak, strong) = list.strip_prefix("W/").map_or((false, list), |strong| (true, strong));
+    let (is_weak, strong) = list
+        .strip_prefix("W/")
+        .map_or((false, list), |strong| (true, strong));
     let (opaque, behind) = strong.strip_prefix('"')?.split_once('"')?;
     let behind = behind.trim_start();
     let ends = behind.is_empty() || behind.starts_with(',');
@@ -89,7 +95,10 @@ pub(crate) fn changed(current: Revision) -> Refusal {
 impl FromRequestParts<Arc<Controller>> for IfMatch {
     type Rejection = Refusal;
 
-    async fn from_request_parts(parts: &mut Parts, controller: &Arc<Controller>) -> Result<Self, Refusal> {
+    async fn from_request_parts(
+        parts: &mut Parts,
+        controller: &Arc<Controller>,
+    ) -> Result<Self, Refusal> {
         let values = parts.headers.get_all(IF_MATCH).iter();
         let found = IfMatch::parse(values.map(|value| value.to_str().unwrap_or("")))?;
         if let IfMatch::OneOf(revisions) = &found
@@ -108,8 +117,8 @@ impl Controller {
             return Ok(());
         }
         let now = self.store.list_all(crate::record::key::LEADER).await;
-        let (_, now) =
-            now.map_err(|error| Refusal::unavailable(format!("the store does not answer: {error}")))?;
+        let (_, now) = now
+            .map_err(|error| Refusal::unavailable(format!("the store does not answer: {error}")))?;
         if told <= now {
             self.shown(told).await;
         }
@@ -147,7 +156,10 @@ pub(crate) struct Preconditioned;
 
 impl IntoResponses for Preconditioned {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        super::refusal::documented(&[(412, "It was changed since the answer whose ETag `If-Match` names")])
+        super::refusal::documented(&[(
+            412,
+            "It was changed since the answer whose ETag `If-Match` names",
+        )])
     }
 }
 
@@ -164,10 +176,21 @@ mod tests {
         assert_eq!(parse(&[]), Ok(IfMatch::Any));
         assert_eq!(parse(&["*"]), Ok(IfMatch::Any));
         assert_eq!(parse(&["\"5\""]), Ok(IfMatch::OneOf(vec![5])));
-        assert_eq!(parse(&["\"5\", \"6\"", "\"7\""]), Ok(IfMatch::OneOf(vec![5, 6, 7])));
-        assert_eq!(parse(&["W/\"5\""]), Ok(IfMatch::OneOf(vec![])), "a weak tag matches nothing");
+        assert_eq!(
+            parse(&["\"5\", \"6\"", "\"7\""]),
+            Ok(IfMatch::OneOf(vec![5, 6, 7]))
+        );
+        assert_eq!(
+            parse(&["W/\"5\""]),
+            Ok(IfMatch::OneOf(vec![])),
+            "a weak tag matches nothing"
+        );
         assert_eq!(parse(&["\"another's\""]), Ok(IfMatch::OneOf(vec![])));
-        assert_eq!(parse(&["W/\"a,b\", \"5\""]), Ok(IfMatch::OneOf(vec![5])), "commas may be in tags");
+        assert_eq!(
+            parse(&["W/\"a,b\", \"5\""]),
+            Ok(IfMatch::OneOf(vec![5])),
+            "commas may be in tags"
+        );
         for wrong in ["", "5", "\"5", "5\"", "\"5\"6\"", "\"5\",", "*, \"5\""] {
             assert_eq!(parse(&[wrong]), Err(400), "{wrong}");
         }

@@ -26,7 +26,11 @@ pub(crate) struct Refusal {
 
 impl Refusal {
     pub(crate) fn new(status: StatusCode, detail: impl Into<String>) -> Refusal {
-        Refusal { status, detail: detail.into(), retry_after_s: None }
+        Refusal {
+            status,
+            detail: detail.into(),
+            retry_after_s: None,
+        }
     }
 
     pub(crate) fn unauthorized(detail: impl Into<String>) -> Refusal {
@@ -50,7 +54,10 @@ impl Refusal {
     }
 
     pub(crate) fn unavailable(detail: impl Into<String>) -> Refusal {
-        Refusal { retry_after_s: Some(1), ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, detail) }
+        Refusal {
+            retry_after_s: Some(1),
+            ..Refusal::new(StatusCode::SERVICE_UNAVAILABLE, detail)
+        }
     }
 }
 
@@ -58,14 +65,21 @@ impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         let problem = Problem {
             kind: Problem::blank(),
-            title: self.status.canonical_reason().unwrap_or("Refused").to_owned(),
+            title: self
+                .status
+                .canonical_reason()
+                .unwrap_or("Refused")
+                .to_owned(),
             status: self.status.as_u16(),
             detail: self.detail,
         };
         let body = serde_json::to_vec(&problem).expect("a problem is text");
         let mut response = (self.status, body).into_response();
         let headers = response.headers_mut();
-        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
+        headers.insert(
+            CONTENT_TYPE,
+            HeaderValue::from_static("application/problem+json"),
+        );
         if let Some(seconds) = self.retry_after_s {
             headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -108,7 +122,9 @@ impl IntoResponse for Failed {
             Error::Invalid(what) => Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what),
             Error::LeaseGone(_) | Error::Compacted(_) | Error::Unavailable(_) => {
                 tracing::error!("the store: {error}");
-                Refusal::unavailable(format!("the controller's store does not answer, try again: {error}"))
+                Refusal::unavailable(format!(
+                    "the controller's store does not answer, try again: {error}"
+                ))
             }
         }
         .into_response()
@@ -136,7 +152,8 @@ impl Controller {
             Some(revision) => self.shown(revision).await,
             // Deleted, so there is no revision to wait for.
             None => {
-                let _ = tokio::time::timeout(Duration::from_millis(50), self.changes().changed()).await;
+                let _ =
+                    tokio::time::timeout(Duration::from_millis(50), self.changes().changed()).await;
             }
         }
     }
@@ -188,7 +205,10 @@ impl IntoResponses for Missing {
 
 impl IntoResponses for Conflicting {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[(409, "It is there already, or still needed by something else")])
+        documented(&[(
+            409,
+            "It is there already, or still needed by something else",
+        )])
     }
 }
 
@@ -196,9 +216,15 @@ pub(super) fn documented(statuses: &[(u16, &str)]) -> BTreeMap<String, RefOr<Doc
     let schema = RefOr::<utoipa::openapi::Schema>::Ref(Ref::from_schema_name(Problem::name()));
     let response = |description: &str| {
         let content = ContentBuilder::new().schema(Some(schema.clone())).build();
-        ResponseBuilder::new().description(description).content("application/problem+json", content).build()
+        ResponseBuilder::new()
+            .description(description)
+            .content("application/problem+json", content)
+            .build()
     };
-    statuses.iter().map(|(status, description)| (status.to_string(), response(description).into())).collect()
+    statuses
+        .iter()
+        .map(|(status, description)| (status.to_string(), response(description).into()))
+        .collect()
 }
 
 /// The schema that all of these refer to.

@@ -28,6 +28,8 @@ pub(crate) async fn identified(mut request: Request, next: Next) -> Response {
     let span = tracing::info_span!("request", %id);
     let mut response = next.run(request).instrument(span).await;
     let value = HeaderValue::from_str(&id.0).expect("hexadecimal digits are visible");
-    response.headers_mut().insert(HeaderName::from_static(HEADER), value);
+    response
+        .headers_mut()
+        .insert(HeaderName::from_static(HEADER), value);
     response
 }

@@ -19,7 +19,11 @@ use std::sync::Arc;
 pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 2], Json<T>);
 
 pub(super) fn created<T>(place: String, revision: Revision, what: T) -> Created<T> {
-    (StatusCode::CREATED, [(header::LOCATION, place), tag(revision)], Json(what))
+    (
+        StatusCode::CREATED,
+        [(header::LOCATION, place), tag(revision)],
+        Json(what),
+    )
 }
 
 /// Tenants, by name
@@ -31,8 +35,13 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Tenant>>, Failed> {
     let view = controller.view();
-    let tenants = view.tenants.range::<str, _>(part.rest()).filter(|(name, _)| operator.sees(name));
-    Ok(Json(part.page(tenants.map(|(name, tenant)| (name, tenant.value.clone())))?))
+    let tenants = view
+        .tenants
+        .range::<str, _>(part.rest())
+        .filter(|(name, _)| operator.sees(name));
+    Ok(Json(part.page(
+        tenants.map(|(name, tenant)| (name, tenant.value.clone())),
+    )?))
 }
 
 /// Make a tenant
@@ -53,8 +62,14 @@ pub(super) async fn create(
     let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
     let message = format!("{} made the tenant {}", operator.token.name, tenant.name);
     let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
-    let revision = controller.commit(vec![write], about, "tenant_created", message).await?;
-    Ok(created(format!("/v1/tenants/{}", tenant.name), revision, tenant))
+    let revision = controller
+        .commit(vec![write], about, "tenant_created", message)
+        .await?;
+    Ok(created(
+        format!("/v1/tenants/{}", tenant.name),
+        revision,
+        tenant,
+    ))
 }
 
 /// A tenant
@@ -66,7 +81,11 @@ pub(super) async fn show(
     Path(name): Path<Name>,
 ) -> Result<Tagged<Tenant>, Failed> {
     let view = controller.view();
-    let tenant = view.tenants.get(&name).filter(|_| operator.sees(&name)).ok_or_else(|| missing(&name))?;
+    let tenant = view
+        .tenants
+        .get(&name)
+        .filter(|_| operator.sees(&name))
+        .ok_or_else(|| missing(&name))?;
     Ok(Tagged(tenant.revision, tenant.value.clone()))
 }
 
@@ -86,29 +105,49 @@ pub(super) async fn delete(
             let (writes, revision) = writes_to_delete(&controller.view(), matching, name)?;
             let about = About::tenant(name).by(operator.origin.removes(name, revision));
             let message = format!("{} removed the tenant {name}", operator.token.name);
-            controller.commit(writes, about, "tenant_deleted", message).await?;
+            controller
+                .commit(writes, about, "tenant_deleted", message)
+                .await?;
             Ok(StatusCode::NO_CONTENT)
         })
         .await
 }
 
 /// And the revision of what they delete.
-fn writes_to_delete(view: &View, matching: &IfMatch, name: &Name) -> Result<(Vec<Write>, Revision), Refusal> {
+fn writes_to_delete(
+    view: &View,
+    matching: &IfMatch,
+    name: &Name,
+) -> Result<(Vec<Write>, Revision), Refusal> {
     let tenant = view.tenants.get(name).ok_or_else(|| missing(name))?;
     matching.check(tenant.revision)?;
     let records = view.nodes.values().filter_map(|node| node.record.as_ref());
-    let nodes = records.filter(|record| record.value.tenant == *name).count();
+    let nodes = records
+        .filter(|record| record.value.tenant == *name)
+        .count();
     let flows = view.flows.values().filter_map(|flow| flow.record.as_ref());
-    let flows = flows.filter(|record| record.value.flow.tenant == *name).count();
-    let tokens = view.tokens.values().filter(|token| token.value.token.tenant.as_ref() == Some(name)).count();
+    let flows = flows
+        .filter(|record| record.value.flow.tenant == *name)
+        .count();
+    let tokens = view
+        .tokens
+        .values()
+        .filter(|token| token.value.token.tenant.as_ref() == Some(name))
+        .count();
     if nodes + flows + tokens > 0 {
-        let what =
-            format!("{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first");
+        let what = format!(
+            "{name} still has {nodes} nodes, {flows} flows and {tokens} tokens; delete them first"
+        );
         return Err(Refusal::conflict(what));
     }
-    Ok((reference::remove(view, key::TENANT, name, tenant.revision).into(), tenant.revision))
+    Ok((
+        reference::remove(view, key::TENANT, name, tenant.revision).into(),
+        tenant.revision,
+    ))
 }
 
 pub(super) fn missing(name: &Name) -> Refusal {
-    Refusal::not_found(format!("there is no tenant {name}; GET /v1/tenants lists those there are"))
+    Refusal::not_found(format!(
+        "there is no tenant {name}; GET /v1/tenants lists those there are"
+    ))
 }

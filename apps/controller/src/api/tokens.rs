@@ -25,8 +25,10 @@ pub(super) async fn list(
     Query(part): Query<Part>,
 ) -> Result<Json<Page<Token>>, Failed> {
     let view = controller.view();
-    let tokens =
-        view.tokens.range::<str, _>(part.rest()).map(|(name, token)| (name, token.value.token.clone()));
+    let tokens = view
+        .tokens
+        .range::<str, _>(part.rest())
+        .map(|(name, token)| (name, token.value.token.clone()));
     let seen = tokens.filter(|(_, token)| operator.sees_optional(token.tenant.as_ref()));
     Ok(Json(part.page(seen)?))
 }
@@ -43,31 +45,63 @@ pub(super) async fn create(
         None => operator.must_see_all()?,
         Some(tenant) => operator.must_be_of(tenant)?,
     }
-    let NewToken { name, scope, tenant } = new;
-    let issued = issue(Token { name, scope, tenant, created_unix_ms: unix_ms() });
+    let NewToken {
+        name,
+        scope,
+        tenant,
+    } = new;
+    let issued = issue(Token {
+        name,
+        scope,
+        tenant,
+        created_unix_ms: unix_ms(),
+    });
     let (controller, operator, made) = (&*controller, &operator, &issued);
     let revision = controller
         .retrying(|| async move {
-            let Token { name, scope, tenant, .. } = &made.token;
+            let Token {
+                name,
+                scope,
+                tenant,
+                ..
+            } = &made.token;
             let writes = writes_to_create(&controller.view(), made)?;
-            let message =
-                format!("{} made the token {name}, scope {}", operator.token.name, scope_name(*scope));
+            let message = format!(
+                "{} made the token {name}, scope {}",
+                operator.token.name,
+                scope_name(*scope)
+            );
             let by = Some(operator.origin.makes(name));
-            let about = About { tenant: tenant.clone(), by, ..About::default() };
-            Ok(controller.commit(writes, about, "token_created", message).await?)
+            let about = About {
+                tenant: tenant.clone(),
+                by,
+                ..About::default()
+            };
+            Ok(controller
+                .commit(writes, about, "token_created", message)
+                .await?)
         })
         .await?;
-    Ok(created(format!("/v1/tokens/{}", issued.token.name), revision, issued))
+    Ok(created(
+        format!("/v1/tokens/{}", issued.token.name),
+        revision,
+        issued,
+    ))
 }
 
 fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Refusal> {
     let Token { name, tenant, .. } = &issued.token;
     if view.tokens.contains_key(name) {
-        return Err(Refusal::conflict(format!("there is a token {name} already; delete it first")));
+        return Err(Refusal::conflict(format!(
+            "there is a token {name} already; delete it first"
+        )));
     }
     let mut writes = vec![put(issued)];
     if let Some(tenant) = tenant {
-        let known = view.tenants.get(tenant).ok_or_else(|| tenants::missing(tenant))?;
+        let known = view
+            .tenants
+            .get(tenant)
+            .ok_or_else(|| tenants::missing(tenant))?;
         writes.extend(reference::refer(key::TENANT, tenant, known.revision, name));
     }
     Ok(writes)
@@ -84,16 +118,22 @@ pub(super) async fn delete(
 ) -> Result<StatusCode, Failed> {
     let (revision, tenant, stays) = {
         let view = controller.view();
-        let token =
-            view.tokens.get(&name).filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
+        let token = view
+            .tokens
+            .get(&name)
+            .filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
         let token = token.ok_or_else(|| {
-            Refusal::not_found(format!("there is no token {name}; GET /v1/tokens lists those there are"))
+            Refusal::not_found(format!(
+                "there is no token {name}; GET /v1/tokens lists those there are"
+            ))
         })?;
         matching.check(token.revision)?;
         let is_admin = |token: &Token| token.scope == Scope::Admin && token.tenant.is_none();
         let other = || {
-            let others =
-                view.tokens.iter().filter(|(other, token)| **other != name && is_admin(&token.value.token));
+            let others = view
+                .tokens
+                .iter()
+                .filter(|(other, token)| **other != name && is_admin(&token.value.token));
             let what = "this is the last token that can make others; make another with the scope admin first";
             others
                 .map(|(other, token)| (other.clone(), token.revision))
@@ -104,12 +144,21 @@ pub(super) async fn delete(
         let stays = is_admin(&token.value.token).then(other).transpose()?;
         (token.revision, token.value.token.tenant.clone(), stays)
     };
-    let mut writes = vec![Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision))];
-    writes.extend(stays.map(|(other, at)| Write::check(key::of(key::TOKEN, &other), Expect::Revision(at))));
+    let mut writes =
+        vec![Write::delete(key::of(key::TOKEN, &name)).when(Expect::Revision(revision))];
+    writes.extend(
+        stays.map(|(other, at)| Write::check(key::of(key::TOKEN, &other), Expect::Revision(at))),
+    );
     let message = format!("{} removed the token {name}", operator.token.name);
     let by = Some(operator.origin.removes(&name, revision));
-    let about = About { tenant, by, ..About::default() };
-    controller.commit(writes, about, "token_deleted", message).await?;
+    let about = About {
+        tenant,
+        by,
+        ..About::default()
+    };
+    controller
+        .commit(writes, about, "token_deleted", message)
+        .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -122,11 +171,17 @@ pub(super) async fn me(Anyone(caller): Anyone) -> Json<Caller> {
 
 /// A token with a new secret.
 pub(crate) fn issue(token: Token) -> IssuedToken {
-    IssuedToken { token, secret: format!("hawser-{}", random_hex::<32>()) }
+    IssuedToken {
+        token,
+        secret: format!("hawser-{}", random_hex::<32>()),
+    }
 }
 
 /// Keeps a token that is not there yet.
 pub(crate) fn put(issued: &IssuedToken) -> Write {
-    let record = TokenRecord { token: issued.token.clone(), secret_sha256: sha256_hex(&issued.secret) };
+    let record = TokenRecord {
+        token: issued.token.clone(),
+        secret_sha256: sha256_hex(&issued.secret),
+    };
     Write::put(key::of(key::TOKEN, &issued.token.name), emit(&record)).when(Expect::Absent)
 }

@@ -36,13 +36,33 @@ pub(super) async fn serve(
         return Err(Refusal::forbidden(what).into());
     }
     controller.heard_of(&caller).await?;
-    let ServerReport { addresses, clients, most_clients, draining, known } = report;
-    controller.heard_tunnel(&caller, TunnelRecord { addresses, clients, most_clients, draining }).await?;
+    let ServerReport {
+        addresses,
+        clients,
+        most_clients,
+        draining,
+        known,
+    } = report;
+    controller
+        .heard_tunnel(
+            &caller,
+            TunnelRecord {
+                addresses,
+                clients,
+                most_clients,
+                draining,
+            },
+        )
+        .await?;
     let clients = controller.clients(&caller.tenant);
     let digest = sha256_hex(emit(&clients));
     let is_news = known.is_none_or(|known| known != digest);
     let report_every_ms = controller.config.nodes.report_every_ms;
-    Ok(Json(Admitted { report_every_ms, digest, clients: is_news.then_some(clients) }))
+    Ok(Json(Admitted {
+        report_every_ms,
+        digest,
+        clients: is_news.then_some(clients),
+    }))
 }
 
 /// Ask where the node may go as a client of tunnels
@@ -56,10 +76,16 @@ pub(super) async fn find(
     caller.must_be(&node)?;
     let addresses = controller.inner_addresses(&caller).await?;
     let view = controller.view();
-    let mut servers: Vec<Server> =
-        servers(&view).map(|(_, server)| server).filter(|server| server.tenant == caller.tenant).collect();
+    let mut servers: Vec<Server> = servers(&view)
+        .map(|(_, server)| server)
+        .filter(|server| server.tenant == caller.tenant)
+        .collect();
     servers.sort_by(|one, other| one.load().total_cmp(&other.load()));
-    Ok(Json(Servers { ask_every_ms: controller.config.nodes.report_every_ms, servers, addresses }))
+    Ok(Json(Servers {
+        ask_every_ms: controller.config.nodes.report_every_ms,
+        servers,
+        addresses,
+    }))
 }
 
 /// Servers of tunnels that live, by name
@@ -72,13 +98,18 @@ pub(super) async fn list(
 ) -> Result<Json<Page<Server>>, Failed> {
     let view = controller.view();
     let rest = view.nodes.range::<str, _>(part.rest());
-    let seen =
-        rest.filter_map(|(name, node)| server(name, node)).filter(|server| operator.sees(&server.tenant));
-    Ok(Json(part.page(seen.map(|server| (server.name.clone(), server)))?))
+    let seen = rest
+        .filter_map(|(name, node)| server(name, node))
+        .filter(|server| operator.sees(&server.tenant));
+    Ok(Json(
+        part.page(seen.map(|server| (server.name.clone(), server)))?,
+    ))
 }
 
 fn servers(view: &View) -> impl Iterator<Item = (&Name, Server)> {
-    view.nodes.iter().filter_map(|(name, node)| Some((name, server(name, node)?)))
+    view.nodes
+        .iter()
+        .filter_map(|(name, node)| Some((name, server(name, node)?)))
 }
 
 fn server(name: &Name, node: &NodeView) -> Option<Server> {
@@ -97,8 +128,16 @@ impl Controller {
     /// A server of tunnels said how it is. What is news goes to all controllers.
     async fn heard_tunnel(&self, caller: &Certified, tunnel: TunnelRecord) -> Result<(), Failed> {
         let node = &caller.node.node;
-        let known = self.view().nodes.get(node).and_then(|node| node.tunnel.clone());
-        let Some(lease) = self.liveness.lease(node).filter(|_| known.as_ref() != Some(&tunnel)) else {
+        let known = self
+            .view()
+            .nodes
+            .get(node)
+            .and_then(|node| node.tunnel.clone());
+        let Some(lease) = self
+            .liveness
+            .lease(node)
+            .filter(|_| known.as_ref() != Some(&tunnel))
+        else {
             return Ok(());
         };
         if !self.makes_change(node, &caller.tenant).await? {
@@ -113,11 +152,24 @@ impl Controller {
     fn clients(&self, tenant: &Name) -> Vec<Client> {
         let (view, now) = (self.view(), unix_ms());
         let client = |(name, node): (&Name, &NodeView)| {
-            let record = &node.record.as_ref().filter(|record| record.value.tenant == *tenant)?.value;
-            let in_force = record.certificates.iter().filter(|issued| issued.expires_unix_ms > now);
+            let record = &node
+                .record
+                .as_ref()
+                .filter(|record| record.value.tenant == *tenant)?
+                .value;
+            let in_force = record
+                .certificates
+                .iter()
+                .filter(|issued| issued.expires_unix_ms > now);
             let certificates: Vec<_> = in_force.map(|issued| issued.serial.clone()).collect();
-            let addresses = view.inner_of(name).map_or_else(Vec::new, |number| self.numbered(number));
-            (!certificates.is_empty()).then_some(Client { name: name.clone(), certificates, addresses })
+            let addresses = view
+                .inner_of(name)
+                .map_or_else(Vec::new, |number| self.numbered(number));
+            (!certificates.is_empty()).then_some(Client {
+                name: name.clone(),
+                certificates,
+                addresses,
+            })
         };
         view.nodes.iter().filter_map(client).collect()
     }
@@ -159,6 +211,11 @@ impl Controller {
             let is_last = prefix.is_ipv4() && prefix.address(number + 1).is_none();
             prefix.address(number).filter(|_| !is_last)
         };
-        self.config.tunnels.addresses.iter().filter_map(of).collect()
+        self.config
+            .tunnels
+            .addresses
+            .iter()
+            .filter_map(of)
+            .collect()
     }
 }

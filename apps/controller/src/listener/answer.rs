@@ -48,7 +48,13 @@ impl Answers {
     /// Waits until nothing of an answer was taken for `period`.
     pub(super) async fn are_unread(&self, period: Duration) {
         loop {
-            let longest = self.state().unsent.values().min().map(Instant::elapsed).unwrap_or_default();
+            let longest = self
+                .state()
+                .unsent
+                .values()
+                .min()
+                .map(Instant::elapsed)
+                .unwrap_or_default();
             if longest >= period {
                 return;
             }
@@ -78,7 +84,10 @@ pub(super) struct Followed {
 
 impl Followed {
     pub(super) fn new(body: Body, in_flight: InFlight) -> Self {
-        Followed { body, in_flight: Arc::new(in_flight) }
+        Followed {
+            body,
+            in_flight: Arc::new(in_flight),
+        }
     }
 }
 
@@ -118,7 +127,11 @@ impl Part {
         state.next_part += 1;
         state.unsent.insert(number, Instant::now());
         drop(state);
-        Part { bytes, number, in_flight: in_flight.clone() }
+        Part {
+            bytes,
+            number,
+            in_flight: in_flight.clone(),
+        }
     }
 }
 
@@ -139,6 +152,10 @@ impl Buf for Part {
 
     fn advance(&mut self, count: usize) {
         self.bytes.advance(count);
-        self.in_flight.0.state().unsent.insert(self.number, Instant::now());
+        self.in_flight
+            .0
+            .state()
+            .unsent
+            .insert(self.number, Instant::now());
     }
 }

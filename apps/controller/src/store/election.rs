@@ -81,9 +81,19 @@ impl Election {
     pub fn start(store: Arc<dyn Store>, key: &str, name: &str, ttl: Duration) -> Election {
         let (publish, role) = watch::channel(Role::Follower { leader: None });
         let (resign, resigned) = oneshot::channel();
-        let candidate =
-            Candidate { store, key: key.into(), name: name.into(), ttl, role: publish, lease: None };
-        Election { role, resign, task: tokio::spawn(candidate.run(resigned)) }
+        let candidate = Candidate {
+            store,
+            key: key.into(),
+            name: name.into(),
+            ttl,
+            role: publish,
+            lease: None,
+        };
+        Election {
+            role,
+            resign,
+            task: tokio::spawn(candidate.run(resigned)),
+        }
     }
 
     /// What this candidate is, and every change of it. Whoever decides also asks [`Role::leadership`] before each
@@ -142,14 +152,20 @@ impl Candidate {
         let asked = Instant::now();
         let lease = self.store.grant(self.ttl).await?;
         self.lease = Some(lease.id);
-        let write = Write::put(&self.key, self.name.as_bytes()).when(Expect::Absent).under(lease.id);
+        let write = Write::put(&self.key, self.name.as_bytes())
+            .when(Expect::Absent)
+            .under(lease.id);
         let revision = match self.store.commit(vec![write]).await {
             Ok(revision) => revision,
             Err(Error::Conflict { .. } | Error::LeaseGone(_)) => return Ok(()),
             Err(e) => return Err(e),
         };
         let until = Arc::new(Mutex::new(asked + own_time(&lease)));
-        let leadership = Leadership { key: self.key.clone(), revision, until };
+        let leadership = Leadership {
+            key: self.key.clone(),
+            revision,
+            until,
+        };
         tracing::info!(name = self.name, revision, "leads");
         self.role.send_replace(Role::Leader(leadership.clone()));
         let ended = self.lead(&lease, &leadership).await;
@@ -199,7 +215,10 @@ impl Candidate {
                 return Ok(());
             }
             let (entries, revision) = self.store.list_all(&self.key).await?;
-            if !entries.iter().any(|entry| *entry.key == *self.key && entry.revision == written) {
+            if !entries
+                .iter()
+                .any(|entry| *entry.key == *self.key && entry.revision == written)
+            {
                 return Ok(());
             }
             after = revision;

@@ -9,7 +9,9 @@ mod index;
 mod leases;
 mod writer;
 
-use super::{Entry, Error, Lease, LeaseId, OpenError, Page, Revision, Store, Watch, Write, check_request};
+use super::{
+    Entry, Error, Lease, LeaseId, OpenError, Page, Revision, Store, Watch, Write, check_request,
+};
 use async_trait::async_trait;
 use file::File;
 use futures_util::stream::{self, StreamExt};
@@ -57,12 +59,20 @@ impl Embedded {
             .name("hawser-store".into())
             .spawn(move || writer.run(&inbox))
             .map_err(|e| OpenError::Unavailable(format!("no thread for the store: {e}")))?;
-        Ok(Embedded { shared, requests: Some(requests), changed, writer: Some(writer) })
+        Ok(Embedded {
+            shared,
+            requests: Some(requests),
+            changed,
+            writer: Some(writer),
+        })
     }
 
     async fn ask(&self, job: Job) -> Result<Revision, Error> {
         let (answer, answered) = oneshot::channel();
-        self.send(Request { job, answer: Some(answer) })?;
+        self.send(Request {
+            job,
+            answer: Some(answer),
+        })?;
         answered.await.map_err(|_| ended())?
     }
 
@@ -123,13 +133,18 @@ impl Store for Embedded {
             after,
             ended: false,
         };
-        stream::unfold(watcher, Watcher::next).flat_map(stream::iter).boxed()
+        stream::unfold(watcher, Watcher::next)
+            .flat_map(stream::iter)
+            .boxed()
     }
 
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
         let lease = self.shared.leases().grant(ttl, Instant::now());
         // The thread that ends leases sleeps until the first one runs out, so it has to know of this one.
-        self.send(Request { job: Job::Wake, answer: None })?;
+        self.send(Request {
+            job: Job::Wake,
+            answer: None,
+        })?;
         Ok(lease)
     }
 
@@ -163,7 +178,10 @@ impl Watcher {
         loop {
             // Before the index is read, so that what is written after that is not slept through.
             self.changed.borrow_and_update();
-            let read = self.shared.index().changes(&self.prefix, self.after, CHANGES_AT_ONCE);
+            let read = self
+                .shared
+                .index()
+                .changes(&self.prefix, self.after, CHANGES_AT_ONCE);
             let Some((changes, reached)) = read else {
                 self.ended = true;
                 return Some((vec![Err(Error::Compacted(self.after))], self));
@@ -175,7 +193,10 @@ impl Watcher {
             }
             if !advanced && self.changed.changed().await.is_err() {
                 self.ended = true;
-                return Some((vec![Err(Error::Unavailable("the store was closed".into()))], self));
+                return Some((
+                    vec![Err(Error::Unavailable("the store was closed".into()))],
+                    self,
+                ));
             }
         }
     }

@@ -2,11 +2,14 @@
 
 mod watch;
 
-use super::{Action, Entry, Error, Expect, Lease, LeaseId, OpenError, Page, Revision, Store, Watch, Write};
+use super::{
+    Action, Entry, Error, Expect, Lease, LeaseId, OpenError, Page, Revision, Store, Watch, Write,
+};
 use async_trait::async_trait;
 use etcd_client::{
-    Certificate, Client, Compare, CompareOp, ConnectOptions, Error as EtcdError, GetOptions, Identity,
-    KeyValue, KvClient, LeaseGrantResponse, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse,
+    Certificate, Client, Compare, CompareOp, ConnectOptions, Error as EtcdError, GetOptions,
+    Identity, KeyValue, KvClient, LeaseGrantResponse, PutOptions, TlsOptions, Txn, TxnOp,
+    TxnOpResponse,
 };
 use std::time::Duration;
 use tonic::Code;
@@ -60,22 +63,40 @@ impl Etcd {
     pub async fn connect(settings: EtcdSettings) -> Result<Etcd, OpenError> {
         let places = settings.endpoints.join(", ");
         let options = options(&settings);
-        let client =
-            match tokio::time::timeout(settings.timeout, Client::connect(settings.endpoints, Some(options)))
-                .await
-            {
-                Ok(Ok(client)) => client,
-                Ok(Err(
-                    e @ (EtcdError::InvalidArgs(_) | EtcdError::InvalidUri(_) | EtcdError::TransportError(_)),
-                )) => {
-                    return Err(OpenError::Settings(format!("etcd at {places}: {}", with_causes(&e))));
-                }
-                Ok(Err(e)) => {
-                    return Err(OpenError::Unavailable(format!("etcd at {places}: {}", with_causes(&e))));
-                }
-                Err(_) => return Err(OpenError::Unavailable(format!("etcd at {places} does not answer"))),
-            };
-        let etcd = Etcd { client, prefix: settings.prefix, timeout: settings.timeout };
+        let client = match tokio::time::timeout(
+            settings.timeout,
+            Client::connect(settings.endpoints, Some(options)),
+        )
+        .await
+        {
+            Ok(Ok(client)) => client,
+            Ok(Err(
+                e @ (EtcdError::InvalidArgs(_)
+                | EtcdError::InvalidUri(_)
+                | EtcdError::TransportError(_)),
+            )) => {
+                return Err(OpenError::Settings(format!(
+                    "etcd at {places}: {}",
+                    with_causes(&e)
+                )));
+            }
+            Ok(Err(e)) => {
+                return Err(OpenError::Unavailable(format!(
+                    "etcd at {places}: {}",
+                    with_causes(&e)
+                )));
+            }
+            Err(_) => {
+                return Err(OpenError::Unavailable(format!(
+                    "etcd at {places} does not answer"
+                )));
+            }
+        };
+        let etcd = Etcd {
+            client,
+            prefix: settings.prefix,
+            timeout: settings.timeout,
+        };
         match etcd.list("", None, 1).await {
             Ok(_) => Ok(etcd),
             Err(e) => Err(OpenError::Unavailable(format!("etcd at {places}: {e}"))),
@@ -83,14 +104,19 @@ impl Etcd {
     }
 
     fn kv(&self) -> KvClient {
-        self.client.kv_client().max_decoding_message_size(ANSWER_BYTES)
+        self.client
+            .kv_client()
+            .max_decoding_message_size(ANSWER_BYTES)
     }
 
     fn full(&self, key: &str) -> String {
         format!("{}{key}", self.prefix)
     }
 
-    async fn call<T>(&self, request: impl Future<Output = Result<T, EtcdError>>) -> Result<T, Failure> {
+    async fn call<T>(
+        &self,
+        request: impl Future<Output = Result<T, EtcdError>>,
+    ) -> Result<T, Failure> {
         match tokio::time::timeout(self.timeout, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(e)) => Err(Failure::Refused(e)),
@@ -112,14 +138,22 @@ impl Etcd {
             _ => prefix.clone(),
         };
         let limit = i64::try_from(limit.max(1)).unwrap_or(i64::MAX);
-        let mut options = GetOptions::new().with_range(end_of(&prefix)).with_limit(limit);
+        let mut options = GetOptions::new()
+            .with_range(end_of(&prefix))
+            .with_limit(limit);
         if let Some(at) = at {
             options = options.with_revision(at.cast_signed());
         }
         let mut answer = self.call(self.kv().get(start, Some(options))).await?;
-        let revision = answer.header().map_or(0, |header| header.revision().cast_unsigned());
+        let revision = answer
+            .header()
+            .map_or(0, |header| header.revision().cast_unsigned());
         let more = answer.more();
-        let entries = answer.take_kvs().into_iter().filter_map(|kv| entry(&self.prefix, kv)).collect();
+        let entries = answer
+            .take_kvs()
+            .into_iter()
+            .filter_map(|kv| entry(&self.prefix, kv))
+            .collect();
         Ok((Page { entries, more }, at.unwrap_or(revision)))
     }
 }
@@ -134,7 +168,11 @@ fn options(settings: &EtcdSettings) -> ConnectOptions {
     if let Some((name, password)) = &settings.user {
         options = options.with_user(name, password);
     }
-    if let Some(EtcdTls { authority, identity }) = &settings.tls {
+    if let Some(EtcdTls {
+        authority,
+        identity,
+    }) = &settings.tls
+    {
         let mut tls = TlsOptions::new().ca_certificate(Certificate::from_pem(authority));
         if let Some((certificate, key)) = identity {
             tls = tls.identity(Identity::from_pem(certificate, key));
@@ -148,7 +186,10 @@ fn options(settings: &EtcdSettings) -> ConnectOptions {
 impl Store for Etcd {
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error> {
         let mut answer = self.call(self.kv().get(self.full(key), None)).await?;
-        Ok(answer.take_kvs().into_iter().find_map(|kv| entry(&self.prefix, kv)))
+        Ok(answer
+            .take_kvs()
+            .into_iter()
+            .find_map(|kv| entry(&self.prefix, kv)))
     }
 
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page, Error> {
@@ -160,7 +201,10 @@ impl Store for Etcd {
         let mut entries = page.entries;
         while page.more {
             let after = entries.last().map(|e| e.key.clone());
-            match self.range(prefix, after.as_deref(), ENTRIES_AT_ONCE, Some(revision)).await {
+            match self
+                .range(prefix, after.as_deref(), ENTRIES_AT_ONCE, Some(revision))
+                .await
+            {
                 Ok((next, _)) => page = next,
                 Err(e) if e.is_compacted() => {
                     entries.clear();
@@ -181,23 +225,34 @@ impl Store for Etcd {
             .map(|write| (write.key.clone(), write.expect))
             .collect();
         let lease = writes.iter().find_map(lease_of);
-        let compares: Vec<Compare> =
-            expected.iter().map(|(key, expect)| compare(self.full(key), *expect)).collect();
+        let compares: Vec<Compare> = expected
+            .iter()
+            .map(|(key, expect)| compare(self.full(key), *expect))
+            .collect();
         let looks: Vec<TxnOp> = expected
             .iter()
             .map(|(key, _)| TxnOp::get(self.full(key), Some(GetOptions::new().with_keys_only())))
             .collect();
-        let operations: Vec<TxnOp> =
-            writes.into_iter().filter_map(|write| operation(self.full(&write.key), write.action)).collect();
+        let operations: Vec<TxnOp> = writes
+            .into_iter()
+            .filter_map(|write| operation(self.full(&write.key), write.action))
+            .collect();
 
-        let request = Txn::new().when(compares).and_then(operations).or_else(looks);
+        let request = Txn::new()
+            .when(compares)
+            .and_then(operations)
+            .or_else(looks);
         let answer = match self.call(self.kv().txn(request)).await {
             Ok(answer) => answer,
-            Err(e) if e.code() == Some(Code::NotFound) => return Err(Error::LeaseGone(lease.unwrap_or(0))),
+            Err(e) if e.code() == Some(Code::NotFound) => {
+                return Err(Error::LeaseGone(lease.unwrap_or(0)));
+            }
             Err(e) => return Err(e.into()),
         };
         if answer.succeeded() {
-            return Ok(answer.header().map_or(0, |header| header.revision().cast_unsigned()));
+            return Ok(answer
+                .header()
+                .map_or(0, |header| header.revision().cast_unsigned()));
         }
         Err(conflict(&expected, &answer.op_responses()))
     }
@@ -210,14 +265,19 @@ impl Store for Etcd {
         let seconds = i64::try_from(ttl.as_millis().div_ceil(1000).max(1)).unwrap_or(i64::MAX);
         let mut leases = self.client.lease_client();
         let answer: LeaseGrantResponse = self.call(leases.grant(seconds, None)).await?;
-        Ok(Lease { id: answer.id(), ttl: Duration::from_secs(answer.ttl().max(0).cast_unsigned()) })
+        Ok(Lease {
+            id: answer.id(),
+            ttl: Duration::from_secs(answer.ttl().max(0).cast_unsigned()),
+        })
     }
 
     async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error> {
         let mut leases = self.client.lease_client();
         match self.call(leases.keep_alive(lease)).await {
             Ok(_) => Ok(()),
-            Err(Failure::Refused(EtcdError::LeaseKeepAliveError(_))) => Err(Error::LeaseGone(lease)),
+            Err(Failure::Refused(EtcdError::LeaseKeepAliveError(_))) => {
+                Err(Error::LeaseGone(lease))
+            }
             Err(e) => Err(e.into()),
         }
     }
@@ -237,7 +297,11 @@ fn entry(prefix: &str, kv: KeyValue) -> Option<Entry> {
     let revision = kv.mod_revision().cast_unsigned();
     let (key, value) = kv.into_key_value();
     let key = std::str::from_utf8(&key).ok()?.strip_prefix(prefix)?.into();
-    Some(Entry { key, value: value.into(), revision })
+    Some(Entry {
+        key,
+        value: value.into(),
+        revision,
+    })
 }
 
 /// The first key after all those that begin with `prefix`.
@@ -282,14 +346,22 @@ fn operation(key: String, action: Action) -> Option<TxnOp> {
 /// Which of the expectations did not hold, from what the same transaction read instead.
 fn conflict(expected: &[(String, Expect)], read: &[TxnOpResponse]) -> Error {
     for ((key, expect), read) in expected.iter().zip(read) {
-        let TxnOpResponse::Get(read) = read else { continue };
-        let found = read.kvs().first().map(|kv| kv.mod_revision().cast_unsigned());
+        let TxnOpResponse::Get(read) = read else {
+            continue;
+        };
+        let found = read
+            .kvs()
+            .first()
+            .map(|kv| kv.mod_revision().cast_unsigned());
         let wanted = match expect {
             Expect::Revision(revision) => Some(*revision),
             Expect::Absent | Expect::Any => None,
         };
         if found != wanted {
-            return Error::Conflict { key: key.clone(), found };
+            return Error::Conflict {
+                key: key.clone(),
+                found,
+            };
         }
     }
     Error::Unavailable("etcd refused a transaction whose expectations hold".into())
@@ -327,7 +399,9 @@ impl From<Failure> for Error {
                 _ => Error::Unavailable(format!("etcd: {}", with_causes(&status))),
             },
             Failure::Refused(e) => Error::Unavailable(format!("etcd: {}", with_causes(&e))),
-            Failure::Late(timeout) => Error::Unavailable(format!("etcd did not answer in {timeout:?}")),
+            Failure::Late(timeout) => {
+                Error::Unavailable(format!("etcd did not answer in {timeout:?}"))
+            }
         }
     }
 }

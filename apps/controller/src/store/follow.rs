@@ -28,7 +28,12 @@ pub enum Update {
 impl Follow {
     /// The entries whose keys begin with `prefix`.
     pub fn new(store: Arc<dyn Store>, prefix: impl Into<String>) -> Follow {
-        Follow { store, prefix: prefix.into(), watch: None, pause: PAUSE.0 }
+        Follow {
+            store,
+            prefix: prefix.into(),
+            watch: None,
+            pause: PAUSE.0,
+        }
     }
 
     /// Waits for the next update. A store that cannot be reached is asked until it answers. Nothing is lost when the
@@ -58,7 +63,11 @@ impl Follow {
     }
 
     async fn rest(&mut self, error: &Error) {
-        tracing::warn!(prefix = self.prefix, "the store is asked again in {:?}: {error}", self.pause);
+        tracing::warn!(
+            prefix = self.prefix,
+            "the store is asked again in {:?}: {error}",
+            self.pause
+        );
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
     }

@@ -1,7 +1,9 @@
 //! What a change of the store changes in the view.
 
 use super::{At, FlowView, NodeView, View};
-use crate::record::{AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, key, parse};
+use crate::record::{
+    AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, key, parse,
+};
 use crate::store::{Change, Revision};
 use hawser_control::Name;
 use hawser_control::resource::Event;
@@ -47,10 +49,15 @@ impl View {
         };
         self.latest = self.latest.max(revision);
         // What somebody waits for ends with its event, is a deletion of events, or is one of these alone.
-        if [key::EVENT, key::HEALTH, key::TUNNEL].iter().any(|kind| key.starts_with(kind)) {
+        if [key::EVENT, key::HEALTH, key::TUNNEL]
+            .iter()
+            .any(|kind| key.starts_with(kind))
+        {
             self.complete = self.complete.max(revision);
         }
-        let Some(slash) = key.find('/') else { return Touched::Nothing };
+        let Some(slash) = key.find('/') else {
+            return Touched::Nothing;
+        };
         let (kind, rest) = key.split_at(slash + 1);
         match kind {
             key::EVENT => self.apply_event(&key, value.as_deref(), revision),
@@ -66,7 +73,8 @@ impl View {
                     self.observations.remove(&key);
                     return Touched::Nothing;
                 };
-                self.observations.insert(key.clone(), At { value, revision });
+                self.observations
+                    .insert(key.clone(), At { value, revision });
                 Touched::Observation(key)
             }
             key::INNER => self.apply_inner(&key, rest, value.as_deref()),
@@ -79,7 +87,9 @@ impl View {
             }
             key::NUMBER => self.apply_number(&key, rest, value.as_deref(), revision),
             _ => {
-                let Ok(name) = rest.parse::<Name>() else { return Touched::Nothing };
+                let Ok(name) = rest.parse::<Name>() else {
+                    return Touched::Nothing;
+                };
                 self.apply_named(kind, &key, name, value.as_deref(), revision)
             }
         }
@@ -103,7 +113,8 @@ impl View {
                     self.token_by_secret.remove(&old.value.secret_sha256);
                 }
                 if let Some(token) = at::<TokenRecord>(key, value, revision) {
-                    self.token_by_secret.insert(token.value.secret_sha256.clone(), name.clone());
+                    self.token_by_secret
+                        .insert(token.value.secret_sha256.clone(), name.clone());
                     self.tokens.insert(name, token);
                 }
                 Touched::Nothing
@@ -114,12 +125,16 @@ impl View {
                 |node| node.registration = at(key, value, revision),
                 Touched::Registration,
             ),
-            key::SEEN => {
-                self.with_node(name, |node| node.seen = at(key, value, revision), |_| Touched::Nothing)
-            }
-            key::HEALTH => {
-                self.with_node(name, |node| node.health = at(key, value, revision), Touched::Health)
-            }
+            key::SEEN => self.with_node(
+                name,
+                |node| node.seen = at(key, value, revision),
+                |_| Touched::Nothing,
+            ),
+            key::HEALTH => self.with_node(
+                name,
+                |node| node.health = at(key, value, revision),
+                Touched::Health,
+            ),
             key::TUNNEL => {
                 let tunnel = value.and_then(|value| parse(key, value));
                 self.with_node(name, |node| node.tunnel = tunnel, |_| Touched::Nothing)
@@ -130,7 +145,13 @@ impl View {
                 self.with_node(
                     name,
                     |node| node.alive = alive,
-                    |name| if is_lost { Touched::Lost(name) } else { Touched::Nothing },
+                    |name| {
+                        if is_lost {
+                            Touched::Lost(name)
+                        } else {
+                            Touched::Nothing
+                        }
+                    },
                 )
             }
             key::FLOW => self.apply_flow(name, at(key, value, revision)),
@@ -139,7 +160,10 @@ impl View {
                 flow.policy = at(key, value, revision);
                 let nodes = flow.record.as_ref().map(nodes_of);
                 self.forget_if_empty(&name);
-                nodes.map_or(Touched::Nothing, |nodes| Touched::Policy { flow: name, nodes })
+                nodes.map_or(Touched::Nothing, |nodes| Touched::Policy {
+                    flow: name,
+                    nodes,
+                })
             }
             _ => Touched::Nothing,
         }
@@ -177,19 +201,31 @@ impl View {
         touched(name)
     }
 
-    fn apply_number(&mut self, key: &str, rest: &str, value: Option<&[u8]>, revision: Revision) -> Touched {
+    fn apply_number(
+        &mut self,
+        key: &str,
+        rest: &str,
+        value: Option<&[u8]>,
+        revision: Revision,
+    ) -> Touched {
         let parts = rest.split_once('/');
-        let parsed =
-            parts.and_then(|(node, number)| Some((node.parse::<Name>().ok()?, number.parse().ok()?)));
+        let parsed = parts
+            .and_then(|(node, number)| Some((node.parse::<Name>().ok()?, number.parse().ok()?)));
         if let Some((node, number)) = parsed {
             let record = at(key, value, revision);
-            self.with_node(node, |node| set(&mut node.numbers, &number, record), |_| Touched::Nothing);
+            self.with_node(
+                node,
+                |node| set(&mut node.numbers, &number, record),
+                |_| Touched::Nothing,
+            );
         }
         Touched::Nothing
     }
 
     fn apply_inner(&mut self, key: &str, rest: &str, value: Option<&[u8]>) -> Touched {
-        let Ok(number) = rest.parse() else { return Touched::Nothing };
+        let Ok(number) = rest.parse() else {
+            return Touched::Nothing;
+        };
         if let Some(before) = self.inner.remove(&number) {
             self.inner_of.remove(&before);
         }
@@ -205,7 +241,11 @@ impl View {
         let before = std::mem::replace(&mut flow.record, record);
         if let (Some(before), Some(now)) = (&before, &flow.record)
             && now.value
-                == (FlowRecord { received: true, changed_in: now.value.changed_in, ..before.value.clone() })
+                == (FlowRecord {
+                    received: true,
+                    changed_in: now.value.changed_in,
+                    ..before.value.clone()
+                })
         {
             return Touched::Received(name);
         }
@@ -213,14 +253,31 @@ impl View {
         let before = before.as_ref().map(nodes_of);
         self.forget_if_empty(&name);
         if let Some([ingress, egress]) = &before {
-            self.with_node(ingress.clone(), |node| _ = node.sends.remove(&name), Touched::Node);
-            self.with_node(egress.clone(), |node| _ = node.receives.remove(&name), Touched::Node);
+            self.with_node(
+                ingress.clone(),
+                |node| _ = node.sends.remove(&name),
+                Touched::Node,
+            );
+            self.with_node(
+                egress.clone(),
+                |node| _ = node.receives.remove(&name),
+                Touched::Node,
+            );
         }
         if let Some([ingress, egress]) = &now {
-            self.with_node(ingress.clone(), |node| _ = node.sends.insert(name.clone()), Touched::Node);
-            self.with_node(egress.clone(), |node| _ = node.receives.insert(name.clone()), Touched::Node);
+            self.with_node(
+                ingress.clone(),
+                |node| _ = node.sends.insert(name.clone()),
+                Touched::Node,
+            );
+            self.with_node(
+                egress.clone(),
+                |node| _ = node.receives.insert(name.clone()),
+                Touched::Node,
+            );
         }
-        now.or(before).map_or(Touched::Nothing, |nodes| Touched::Flow { name, nodes })
+        now.or(before)
+            .map_or(Touched::Nothing, |nodes| Touched::Flow { name, nodes })
     }
 
     fn forget_if_empty(&mut self, name: &Name) {
@@ -233,9 +290,26 @@ impl View {
     fn apply_event(&mut self, key: &Arc<str>, value: Option<&[u8]>, revision: Revision) -> Touched {
         match value {
             Some(value) => {
-                let Some(record) = parse::<EventRecord>(key, value) else { return Touched::Nothing };
-                let EventRecord { at_unix_ms, tenant, node, flow, kind, message } = record;
-                let event = Event { number: revision, at_unix_ms, tenant, node, flow, kind, message };
+                let Some(record) = parse::<EventRecord>(key, value) else {
+                    return Touched::Nothing;
+                };
+                let EventRecord {
+                    at_unix_ms,
+                    tenant,
+                    node,
+                    flow,
+                    kind,
+                    message,
+                } = record;
+                let event = Event {
+                    number: revision,
+                    at_unix_ms,
+                    tenant,
+                    node,
+                    flow,
+                    kind,
+                    message,
+                };
                 self.events.insert(key, revision, event);
             }
             None => self.events.remove(key),
@@ -250,7 +324,10 @@ fn nodes_of(record: &At<FlowRecord>) -> [Name; 2] {
 }
 
 fn at<T: DeserializeOwned>(key: &str, value: Option<&[u8]>, revision: Revision) -> Option<At<T>> {
-    Some(At { value: parse(key, value?)?, revision })
+    Some(At {
+        value: parse(key, value?)?,
+        revision,
+    })
 }
 
 fn set<K: Ord + Clone, T>(map: &mut BTreeMap<K, T>, key: &K, value: Option<T>) {

@@ -14,7 +14,10 @@ pub(crate) struct Journal<T> {
 
 impl<T> Default for Journal<T> {
     fn default() -> Self {
-        Journal { entries: BTreeMap::new(), numbers: HashMap::new() }
+        Journal {
+            entries: BTreeMap::new(),
+            numbers: HashMap::new(),
+        }
     }
 }
 
@@ -37,12 +40,19 @@ impl<T> Journal<T> {
 
     /// The number of the newest entry; 0 when there is none.
     pub(crate) fn newest(&self) -> Revision {
-        self.entries.last_key_value().map_or(0, |(number, _)| *number)
+        self.entries
+            .last_key_value()
+            .map_or(0, |(number, _)| *number)
     }
 
     /// The oldest first, with their numbers.
-    pub(crate) fn range(&self, numbers: impl RangeBounds<Revision>) -> impl Iterator<Item = (Revision, &T)> {
-        self.entries.range(numbers).map(|(number, (_, entry))| (*number, entry))
+    pub(crate) fn range(
+        &self,
+        numbers: impl RangeBounds<Revision>,
+    ) -> impl Iterator<Item = (Revision, &T)> {
+        self.entries
+            .range(numbers)
+            .map(|(number, (_, entry))| (*number, entry))
     }
 
     /// The oldest first, with their keys.

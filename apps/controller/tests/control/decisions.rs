@@ -20,13 +20,22 @@ async fn degradation_replicates_on_all_paths_and_a_judgement_removes_some() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(3, flow("evidence", true)).await;
     let (mut at_ingress, mut at_egress) = (rig.stream(&ingress).await, rig.stream(&egress).await);
-    let (sends, receives) = (at_ingress.next_of("assignment").await, at_egress.next_of("assignment").await);
+    let (sends, receives) = (
+        at_ingress.next_of("assignment").await,
+        at_egress.next_of("assignment").await,
+    );
     assert_eq!(sends["sends"][0]["policy"]["code"], 0);
     assert_eq!(
-        (&receives["receives"][0]["paths"], &receives["receives"][0]["peer"]),
+        (
+            &receives["receives"][0]["paths"],
+            &receives["receives"][0]["peer"]
+        ),
         (&json!(0b111), &json!("in"))
     );
-    assert_eq!(sends["sends"][0]["number"], receives["receives"][0]["number"]);
+    assert_eq!(
+        sends["sends"][0]["number"],
+        receives["receives"][0]["number"]
+    );
     assert_eq!(sends["signal_key"].as_str().map(str::len), Some(32));
 
     rig.observe(&egress, degraded()).await;
@@ -39,7 +48,11 @@ async fn degradation_replicates_on_all_paths_and_a_judgement_removes_some() {
     }
     rig.observe(&egress, judged(1, 0b1, 0)).await;
     rig.observe(&egress, judged(2, 0b1000, 0)).await;
-    assert_eq!(rig.policy("stage").await["epoch"], 2, "void judgements change nothing");
+    assert_eq!(
+        rig.policy("stage").await["epoch"],
+        2,
+        "void judgements change nothing"
+    );
     rig.observe(&egress, judged(2, 0b11, 0b100)).await;
     let policy = at_ingress.next_of("policy").await;
     assert_eq!(
@@ -54,7 +67,8 @@ async fn an_ingress_that_takes_signals_gets_the_same_policy_in_band() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("evidence", true)).await;
     let socket = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
-    rig.register_with(&ingress, 2, Some(socket.local_addr().unwrap())).await;
+    rig.register_with(&ingress, 2, Some(socket.local_addr().unwrap()))
+        .await;
     let assignment = rig.stream(&ingress).await.next_of("assignment").await;
     let mut key = [0; 16];
     hex::decode_to_slice(assignment["signal_key"].as_str().unwrap(), &mut key).unwrap();
@@ -62,10 +76,16 @@ async fn an_ingress_that_takes_signals_gets_the_same_policy_in_band() {
     // A datagram may be lost, so it comes three times.
     for _ in 0..3 {
         let mut datagram = [0; 64];
-        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut datagram)).await.unwrap().unwrap();
+        let length = tokio::time::timeout(PATIENCE, socket.recv(&mut datagram))
+            .await
+            .unwrap()
+            .unwrap();
         let signal = Signal::parse(&datagram[..length], &Key::from_bytes(key)).unwrap();
         assert_eq!((signal.epoch, signal.code.0), (2, 0b11));
-        assert_eq!(json!(u16::from(signal.flow)), assignment["sends"][0]["number"]);
+        assert_eq!(
+            json!(u16::from(signal.flow)),
+            assignment["sends"][0]["number"]
+        );
     }
 }
 
@@ -78,13 +98,25 @@ async fn an_operators_choice_stays_until_it_is_released() {
         (fixed.status, &fixed.body["epoch"], &fixed.body["because"]),
         (StatusCode::OK, &json!(2), &json!("operator"))
     );
-    assert_eq!(rig.put("/v1/policies/stage", json!({ "code": 0b10 })).await.body["epoch"], 2);
-    rig.put("/v1/policies/stage", json!({ "code": 0b1000 })).await.is_problem(422);
-    rig.put("/v1/policies/none", json!({ "code": 1 })).await.is_problem(404);
+    assert_eq!(
+        rig.put("/v1/policies/stage", json!({ "code": 0b10 }))
+            .await
+            .body["epoch"],
+        2
+    );
+    rig.put("/v1/policies/stage", json!({ "code": 0b1000 }))
+        .await
+        .is_problem(422);
+    rig.put("/v1/policies/none", json!({ "code": 1 }))
+        .await
+        .is_problem(404);
     rig.observe(&egress, degraded()).await;
     assert_eq!(rig.policy("stage").await["code"], 0b10);
     let released = rig.delete("/v1/policies/stage").await.body;
-    assert_eq!((&released["epoch"], &released["code"]), (&json!(3), &json!(0)));
+    assert_eq!(
+        (&released["epoch"], &released["code"]),
+        (&json!(3), &json!(0))
+    );
     rig.observe(&egress, degraded()).await;
     assert_eq!(rig.policy("stage").await["code"], 0b111);
 }
@@ -113,9 +145,11 @@ async fn a_policy_follows_the_paths_that_both_nodes_have() {
     assert_eq!(rig.policy("stage").await["code"], 0);
     rig.register(&ingress, 3).await;
     rig.register(&egress, 2).await;
-    rig.until(async || rig.policy("stage").await["code"] == 0b11).await;
+    rig.until(async || rig.policy("stage").await["code"] == 0b11)
+        .await;
     rig.register(&ingress, 1).await;
-    rig.until(async || rig.policy("stage").await["code"] == 0b1).await;
+    rig.until(async || rig.policy("stage").await["code"] == 0b1)
+        .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,11 +157,14 @@ async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_elimi
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     let code = async || rig.policy("stage").await["code"].clone();
-    let assigned = rig.stream(&egress).await.next_of("assignment").await["revision"].as_u64().unwrap();
+    let assigned = rig.stream(&egress).await.next_of("assignment").await["revision"]
+        .as_u64()
+        .unwrap();
     assert_eq!(code().await, 0);
     // What an operator wants is done at once, also before.
     for wanted in [0b1, 0b10] {
-        rig.put("/v1/policies/stage", json!({ "code": wanted })).await;
+        rig.put("/v1/policies/stage", json!({ "code": wanted }))
+            .await;
         assert_eq!(code().await, wanted);
     }
     rig.delete("/v1/policies/stage").await;
@@ -138,12 +175,25 @@ async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_elimi
     assert_eq!(at_ingress.next_of("policy").await["code"], 0b11);
     let events = rig.get("/v1/events?limit=1000").await.body;
     let told = |event: &&Value| event["kind"] == "flow_received";
-    assert_eq!(events["items"].as_array().unwrap().iter().filter(told).count(), 1);
+    assert_eq!(
+        events["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(told)
+            .count(),
+        1
+    );
     // The egress goes on eliminating whatever the policy is.
     rig.put("/v1/policies/stage", json!({ "code": 0b1 })).await;
     rig.delete("/v1/policies/stage").await;
     assert_eq!(code().await, 0b11);
-    assert_eq!(rig.put("/v1/flows/stage", flow("evidence", false)).await.status, StatusCode::OK);
+    assert_eq!(
+        rig.put("/v1/flows/stage", flow("evidence", false))
+            .await
+            .status,
+        StatusCode::OK
+    );
     assert_eq!(code().await, 0b11);
 
     // Another flow of this name waits for its own assignment.
@@ -169,7 +219,8 @@ async fn a_redirected_flow_leaves_a_path_that_goes_down() {
     rig.observe(&egress, degraded()).await;
     assert_eq!(rig.policy("stage").await["code"], 0b1);
     rig.report(&ingress, health(false)).await;
-    rig.until(async || rig.policy("stage").await["code"] == 0b10).await;
+    rig.until(async || rig.policy("stage").await["code"] == 0b10)
+        .await;
     assert_eq!(rig.policy("stage").await["because"], "redirected");
 }
 
@@ -180,7 +231,12 @@ async fn a_stream_that_is_not_read_skips_what_was_overtaken() {
     let mut stream = rig.stream(&ingress).await;
     stream.next_of("assignment").await;
     for code in (0..40).map(|round| 1 + round % 2) {
-        assert_eq!(rig.put("/v1/policies/stage", json!({ "code": code })).await.status, StatusCode::OK);
+        assert_eq!(
+            rig.put("/v1/policies/stage", json!({ "code": code }))
+                .await
+                .status,
+            StatusCode::OK
+        );
     }
     let policy = stream.next_of("policy").await;
     assert_eq!(policy, rig.policy("stage").await);
@@ -195,13 +251,25 @@ async fn many_decide_at_once_and_no_epoch_comes_twice() {
         async { rig.put("/v1/policies/stage", body).await }
     });
     for answer in futures_util::future::join_all(puts).await {
-        assert!(matches!(answer.status.as_u16(), 200 | 409), "{}", answer.body);
+        assert!(
+            matches!(answer.status.as_u16(), 200 | 409),
+            "{}",
+            answer.body
+        );
     }
     let events = rig.get("/v1/events?limit=1000").await.body;
-    let messages = events["items"].as_array().unwrap().iter().map(|event| event["message"].as_str().unwrap());
-    let epochs: Vec<u32> =
-        messages.filter_map(|m| m.split_once("epoch ")?.1.split(',').next()?.parse().ok()).collect();
-    assert!(!epochs.is_empty() && epochs.windows(2).all(|pair| pair[0] + 1 == pair[1]), "{epochs:?}");
+    let messages = events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["message"].as_str().unwrap());
+    let epochs: Vec<u32> = messages
+        .filter_map(|m| m.split_once("epoch ")?.1.split(',').next()?.parse().ok())
+        .collect();
+    assert!(
+        !epochs.is_empty() && epochs.windows(2).all(|pair| pair[0] + 1 == pair[1]),
+        "{epochs:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -213,11 +281,31 @@ async fn what_nodes_tell_becomes_events() {
         json!({ "kind": "applied", "flow": "stage", "epoch": 1, "code": 0, "by_signal": true }),
     )
     .await;
-    rig.observe(&ingress, json!({ "kind": "signal_refused", "reason": "tag", "count": 3 })).await;
-    rig.observe(&egress, json!({ "kind": "latent_error", "flow": "stage", "path": 2 })).await;
-    let answer = rig.call(Caller::Operator(&rig.admin), "GET", "/v1/events?limit=1000", None).await;
+    rig.observe(
+        &ingress,
+        json!({ "kind": "signal_refused", "reason": "tag", "count": 3 }),
+    )
+    .await;
+    rig.observe(
+        &egress,
+        json!({ "kind": "latent_error", "flow": "stage", "path": 2 }),
+    )
+    .await;
+    let answer = rig
+        .call(
+            Caller::Operator(&rig.admin),
+            "GET",
+            "/v1/events?limit=1000",
+            None,
+        )
+        .await;
     for kind in ["policy_applied", "signal_refused", "latent_error"] {
         let events = answer.body["items"].as_array().unwrap();
-        assert!(events.iter().any(|event| event["kind"] == kind && event["tenant"] == "acme"), "{kind}");
+        assert!(
+            events
+                .iter()
+                .any(|event| event["kind"] == kind && event["tenant"] == "acme"),
+            "{kind}"
+        );
     }
 }

@@ -16,12 +16,21 @@ fn short_lease(directory: &TempDir) -> Config {
 
 async fn lost(rig: &Rig, node: &str) -> usize {
     let events = rig.get("/v1/events?limit=1000").await.body;
-    let is_lost = |event: &&serde_json::Value| event["kind"] == "node_lost" && event["node"] == node;
-    events["items"].as_array().unwrap().iter().filter(is_lost).count()
+    let is_lost =
+        |event: &&serde_json::Value| event["kind"] == "node_lost" && event["node"] == node;
+    events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(is_lost)
+        .count()
 }
 
 async fn reports(rig: &Rig, node: &Identity) {
-    assert_eq!(rig.report(node, json!({ "revision": 0 })).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        rig.report(node, json!({ "revision": 0 })).await.status,
+        StatusCode::NO_CONTENT
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -41,7 +50,11 @@ async fn a_node_that_died_with_its_controller_is_lost_once() {
     let rig = Rig::start(short_lease(&directory), directory).await;
     reports(&rig, &back).await;
     let node = rig.get("/v1/nodes/dead").await.body;
-    assert_eq!((&node["alive"], &node["seen_unix_ms"]), (&json!(false), &seen), "it was seen");
+    assert_eq!(
+        (&node["alive"], &node["seen_unix_ms"]),
+        (&json!(false), &seen),
+        "it was seen"
+    );
     rig.until(async || {
         reports(&rig, &back).await;
         lost(&rig, "dead").await == 1
@@ -56,7 +69,10 @@ async fn a_node_that_died_with_its_controller_is_lost_once() {
     assert_eq!(lost(&rig, "dead").await, 1);
     assert_eq!(rig.get("/v1/nodes/dead").await.body["seen_unix_ms"], seen);
     let never = rig.get("/v1/nodes/never").await.body;
-    assert!(never["seen_unix_ms"].is_null() && lost(&rig, "never").await == 0, "{never}");
+    assert!(
+        never["seen_unix_ms"].is_null() && lost(&rig, "never").await == 0,
+        "{never}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -65,7 +81,10 @@ async fn a_node_that_is_made_again_was_never_seen() {
     rig.tenant("acme").await;
     let node = rig.enrol("in").await;
     rig.register(&node, 2).await;
-    assert_eq!(rig.delete("/v1/nodes/in").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        rig.delete("/v1/nodes/in").await.status,
+        StatusCode::NO_CONTENT
+    );
     rig.invite("in").await;
     let again = rig.get("/v1/nodes/in").await.body;
     assert_eq!(

@@ -35,9 +35,14 @@ const IMPATIENT_S: u32 = 2;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn is_a_controller_when_told_to() {
-    let Ok(state) = std::env::var(STATE) else { return };
+    let Ok(state) = std::env::var(STATE) else {
+        return;
+    };
     let directory = tempfile::tempdir().unwrap();
-    let mut config = Config { state: state.into(), ..config(&directory) };
+    let mut config = Config {
+        state: state.into(),
+        ..config(&directory)
+    };
     config.limits.unread_s = std::env::var(UNREAD_S).unwrap().parse().unwrap();
     let server = Server::start(config).await.unwrap();
     println!("answers at {}", server.address());
@@ -58,25 +63,49 @@ impl Victim {
     async fn start(unread_s: u32) -> Victim {
         let state = tempfile::tempdir().unwrap();
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "memory::is_a_controller_when_told_to", "--nocapture"])
+            .args([
+                "--exact",
+                "memory::is_a_controller_when_told_to",
+                "--nocapture",
+            ])
             .env(STATE, state.path())
             .env(UNREAD_S, unread_s.to_string())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let address = lines.find_map(|line| line.strip_prefix("answers at ")?.parse().ok()).unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map(Result::unwrap);
+        let address = lines
+            .find_map(|line| line.strip_prefix("answers at ")?.parse().ok())
+            .unwrap();
         let authority = fs::read_to_string(state.path().join("authority.pem")).unwrap();
         let tls = [&b"http/1.1"[..], b"h2"].map(|protocol| connector(&authority, protocol));
-        let mut victim = Victim { child, address, tls, idle_bytes: 0, _state: state };
+        let mut victim = Victim {
+            child,
+            address,
+            tls,
+            idle_bytes: 0,
+            _state: state,
+        };
         // The first answer of each kind makes things that stay, which is no attacker's doing.
         for path in ["/openapi.json", "/docs/swagger-ui-bundle.js", "/metrics"] {
-            let [begin, end] = ["GET ", " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"];
+            let [begin, end] = [
+                "GET ",
+                " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+            ];
             let mut connection = victim.connect(0).await;
-            connection.write_all(format!("{begin}{path}{end}").as_bytes()).await.unwrap();
+            connection
+                .write_all(format!("{begin}{path}{end}").as_bytes())
+                .await
+                .unwrap();
             let mut answer = Vec::new();
             connection.read_to_end(&mut answer).await.unwrap();
-            assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
+            assert!(
+                answer.starts_with(b"HTTP/1.1 200"),
+                "{}",
+                String::from_utf8_lossy(&answer)
+            );
         }
         victim.idle_bytes = victim.memory("VmRSS");
         // From now on the peak is the attack's.
@@ -86,20 +115,35 @@ impl Victim {
 
     async fn connect(&self, protocol: usize) -> TlsStream<TcpStream> {
         let socket = TcpStream::connect(self.address).await.unwrap();
-        self.tls[protocol].connect("localhost".try_into().unwrap(), socket).await.unwrap()
+        self.tls[protocol]
+            .connect("localhost".try_into().unwrap(), socket)
+            .await
+            .unwrap()
     }
 
     /// Resident memory, or the most that it was.
     fn memory(&self, which: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(which)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+        line.split_whitespace()
+            .nth(1)
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            * 1024
     }
 
     fn has_kept_its_memory(&self) {
         let peak = self.memory("VmHWM").saturating_sub(self.idle_bytes);
-        println!("idle {} bytes, under attack {peak} bytes more at the most", self.idle_bytes);
-        assert!(peak <= ALLOWED_BYTES, "{peak} bytes more than the {} of idle", self.idle_bytes);
+        println!(
+            "idle {} bytes, under attack {peak} bytes more at the most",
+            self.idle_bytes
+        );
+        assert!(
+            peak <= ALLOWED_BYTES,
+            "{peak} bytes more than the {} of idle",
+            self.idle_bytes
+        );
     }
 
     /// Asks for `path` as often as HTTP/2 lets it, up to 60 times, takes `window` bytes of each answer and no more. Answers
@@ -108,7 +152,9 @@ impl Victim {
         let connection = self.connect(1).await;
         let mut builder = h2::client::Builder::new();
         // None before the controller has said how many.
-        builder.initial_max_send_streams(0).initial_window_size(window);
+        builder
+            .initial_max_send_streams(0)
+            .initial_window_size(window);
         let (mut requests, connection): (SendRequest<Bytes>, Connection<_, _>) =
             builder.handshake(connection).await.unwrap();
         let lives = tokio::spawn(async move {
@@ -119,13 +165,18 @@ impl Victim {
         let mut allowed = 1;
         while answers.len() < allowed {
             requests = requests.ready().await.unwrap();
-            let request = Request::get(format!("https://localhost{path}")).body(()).unwrap();
+            let request = Request::get(format!("https://localhost{path}"))
+                .body(())
+                .unwrap();
             let (answer, _) = requests.send_request(request, true).unwrap();
             answers.push(answer.await.unwrap().into_body());
             // Known by now.
             allowed = requests.current_max_send_streams().min(60);
         }
-        assert!(allowed >= 8, "a client may ask for some things at once: {allowed}");
+        assert!(
+            allowed >= 8,
+            "a client may ask for some things at once: {allowed}"
+        );
         tokio::spawn(async move {
             lives.await.unwrap();
             drop((requests, answers));
@@ -165,14 +216,20 @@ async fn skip_answer(connection: &mut TlsStream<TcpStream>) {
         head.push(connection.read_u8().await.unwrap());
     }
     let head = String::from_utf8(head).unwrap();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap();
+    let length = head
+        .lines()
+        .find_map(|line| line.strip_prefix("content-length: "))
+        .unwrap();
     let mut body = vec![0; length.parse().unwrap()];
     connection.read_exact(&mut body).await.unwrap();
 }
 
 fn are_open(connections: &[JoinHandle<()>]) {
     let is_open = |connection: &JoinHandle<()>| !connection.is_finished();
-    assert!(connections.iter().all(is_open), "all are open while it is measured");
+    assert!(
+        connections.iter().all(is_open),
+        "all are open while it is measured"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -189,7 +246,8 @@ async fn answers_that_are_not_taken_cost_little() {
 #[tokio::test(flavor = "multi_thread")]
 async fn many_connections_that_take_little_cost_little() {
     let victim = Victim::start(PATIENT_S).await;
-    let attack = (0..100).map(|number| victim.take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2]));
+    let attack =
+        (0..100).map(|number| victim.take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2]));
     let connections = futures_util::future::join_all(attack).await;
     victim.has_kept_its_memory();
     are_open(&connections);
@@ -200,9 +258,16 @@ async fn connections_that_take_little_are_cut() {
     let victim = Victim::start(IMPATIENT_S).await;
     let mut connections = Vec::new();
     for number in 0..20 {
-        connections.push(victim.take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2]).await);
+        connections.push(
+            victim
+                .take_nothing(DOCUMENTS[number % 2], WINDOWS[number / 2 % 2])
+                .await,
+        );
     }
     for connection in connections {
-        timeout(PATIENCE, connection).await.expect("it is cut").unwrap();
+        timeout(PATIENCE, connection)
+            .await
+            .expect("it is cut")
+            .unwrap();
     }
 }

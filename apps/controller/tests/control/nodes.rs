@@ -12,11 +12,23 @@ async fn a_token_enrols_once_however_many_try() {
     let token = rig.invite("in").await;
     let tries = join_all((0..12).map(|_| async {
         let body = json!({ "token": token, "csr": key_and_request().1 });
-        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body)).await
+        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body))
+            .await
     }))
     .await;
-    let statuses = |wanted| tries.iter().filter(|answer| answer.status == wanted).count();
-    assert_eq!((statuses(StatusCode::CREATED), statuses(StatusCode::FORBIDDEN)), (1, 11));
+    let statuses = |wanted| {
+        tries
+            .iter()
+            .filter(|answer| answer.status == wanted)
+            .count()
+    };
+    assert_eq!(
+        (
+            statuses(StatusCode::CREATED),
+            statuses(StatusCode::FORBIDDEN)
+        ),
+        (1, 11)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -25,7 +37,13 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
     rig.tenant("acme").await;
     let csr = key_and_request().1;
     let enrol = async |token: &str| {
-        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": csr }))).await
+        rig.call(
+            Caller::Nobody,
+            "POST",
+            "/v1/enrol",
+            Some(json!({ "token": token, "csr": csr })),
+        )
+        .await
     };
     let token = rig.invite("in").await;
     let parts: Vec<&str> = token.split('.').collect();
@@ -41,15 +59,31 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
     ] {
         enrol(wrong).await.is_problem(403);
     }
-    let answer =
-        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": "none" }))).await;
+    let answer = rig
+        .call(
+            Caller::Nobody,
+            "POST",
+            "/v1/enrol",
+            Some(json!({ "token": token, "csr": "none" })),
+        )
+        .await;
     answer.is_problem(422);
 
-    let short = rig.post("/v1/nodes/in/enrolment", json!({ "tenant": "acme", "valid_s": 1 })).await.body;
+    let short = rig
+        .post(
+            "/v1/nodes/in/enrolment",
+            json!({ "tenant": "acme", "valid_s": 1 }),
+        )
+        .await
+        .body;
     let short = short["token"].as_str().unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(1001)).await;
     enrol(short).await.is_problem(403);
-    assert_eq!(enrol(&token).await.status, StatusCode::CREATED, "failures did not use it up");
+    assert_eq!(
+        enrol(&token).await.status,
+        StatusCode::CREATED,
+        "failures did not use it up"
+    );
     let deleted = rig.invite("gone").await;
     rig.delete("/v1/nodes/gone").await;
     enrol(&deleted).await.is_problem(403);
@@ -64,26 +98,41 @@ async fn a_node_speaks_for_itself_alone() {
         ("PUT", "registration", Some(registration)),
         ("GET", "stream", None),
         ("POST", "reports", Some(json!({ "revision": 0 }))),
-        ("POST", "certificate", Some(json!({ "csr": key_and_request().1 }))),
+        (
+            "POST",
+            "certificate",
+            Some(json!({ "csr": key_and_request().1 })),
+        ),
     ] {
         let path = format!("/v1/nodes/in/{what}");
-        rig.call(Caller::Node(&egress), method, &path, body.clone()).await.is_problem(403);
-        rig.call(Caller::Nobody, method, &path, body).await.is_problem(401);
+        rig.call(Caller::Node(&egress), method, &path, body.clone())
+            .await
+            .is_problem(403);
+        rig.call(Caller::Nobody, method, &path, body)
+            .await
+            .is_problem(401);
     }
-    rig.call(Caller::Node(&ingress), "GET", "/v1/flows", None).await.is_problem(401);
+    rig.call(Caller::Node(&ingress), "GET", "/v1/flows", None)
+        .await
+        .is_problem(401);
 
     // Only the egress judges, only the ingress counts what it sends, and of other flows neither says anything.
     let degraded = |flow: &str| {
         json!({ "revision": 0, "observations":
         [{ "kind": "degraded", "flow": flow, "since_due_us": 1, "silent_us": 1 }] })
     };
-    rig.report(&ingress, degraded("stage")).await.is_problem(403);
+    rig.report(&ingress, degraded("stage"))
+        .await
+        .is_problem(403);
     let sends = json!({ "revision": 0, "sends":
         [{ "flow": "stage", "epoch": 1, "code": 0, "packets": 0, "bytes": 0, "copies_bytes": 0 }] });
     rig.report(&egress, sends).await.is_problem(403);
     let third = rig.enrol("third").await;
     rig.report(&third, degraded("stage")).await.is_problem(403);
-    assert_eq!(rig.report(&egress, degraded("deleted")).await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        rig.report(&egress, degraded("deleted")).await.status,
+        StatusCode::NO_CONTENT
+    );
     assert_eq!(rig.policy("stage").await["epoch"], 1);
 }
 
@@ -94,13 +143,23 @@ async fn revoking_ends_what_is_open_at_once() {
     let node = rig.enrol("in").await;
     let mut stream = rig.stream(&node).await;
     stream.next_of("assignment").await;
-    assert_eq!(rig.delete("/v1/nodes/in/certificate").await.status, StatusCode::NO_CONTENT);
+    assert_eq!(
+        rig.delete("/v1/nodes/in/certificate").await.status,
+        StatusCode::NO_CONTENT
+    );
     stream.next_of("end").await;
     assert!(stream.next().await.is_none());
-    rig.report(&node, json!({ "revision": 0 })).await.is_problem(403);
+    rig.report(&node, json!({ "revision": 0 }))
+        .await
+        .is_problem(403);
     let again = rig.enrol("in").await;
-    rig.report(&node, json!({ "revision": 0 })).await.is_problem(403);
-    assert_eq!(rig.report(&again, json!({ "revision": 0 })).await.status, StatusCode::NO_CONTENT);
+    rig.report(&node, json!({ "revision": 0 }))
+        .await
+        .is_problem(403);
+    assert_eq!(
+        rig.report(&again, json!({ "revision": 0 })).await.status,
+        StatusCode::NO_CONTENT
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -109,17 +168,30 @@ async fn a_renewed_certificate_is_as_good_as_the_one_before() {
     rig.tenant("acme").await;
     let node = rig.enrol("in").await;
     let (key, csr) = key_and_request();
-    let answer =
-        rig.call(Caller::Node(&node), "POST", "/v1/nodes/in/certificate", Some(json!({ "csr": csr }))).await;
+    let answer = rig
+        .call(
+            Caller::Node(&node),
+            "POST",
+            "/v1/nodes/in/certificate",
+            Some(json!({ "csr": csr })),
+        )
+        .await;
     assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     let renewed = Identity::of(&key, &answer.body);
     for identity in [&node, &renewed] {
-        let me = rig.call(Caller::Node(identity), "GET", "/v1/me", None).await;
-        assert_eq!((me.body["name"].as_str(), me.body["tenant"].as_str()), (Some("in"), Some("acme")));
+        let me = rig
+            .call(Caller::Node(identity), "GET", "/v1/me", None)
+            .await;
+        assert_eq!(
+            (me.body["name"].as_str(), me.body["tenant"].as_str()),
+            (Some("in"), Some("acme"))
+        );
     }
     rig.delete("/v1/nodes/in/certificate").await;
     for identity in [&node, &renewed] {
-        rig.call(Caller::Node(identity), "GET", "/v1/me", None).await.is_problem(403);
+        rig.call(Caller::Node(identity), "GET", "/v1/me", None)
+            .await
+            .is_problem(403);
     }
 }
 
@@ -134,8 +206,15 @@ async fn a_node_that_does_not_report_is_not_alive() {
     let node = rig.enrol("in").await;
     rig.register(&node, 2).await;
     assert_eq!(rig.get("/v1/nodes/in").await.body["alive"], true);
-    rig.until(async || rig.get("/v1/nodes/in").await.body["alive"] == false).await;
-    let has_event = async || rig.get("/v1/events").await.body.to_string().contains("node_lost");
+    rig.until(async || rig.get("/v1/nodes/in").await.body["alive"] == false)
+        .await;
+    let has_event = async || {
+        rig.get("/v1/events")
+            .await
+            .body
+            .to_string()
+            .contains("node_lost")
+    };
     rig.until(has_event).await;
     rig.report(
         &node,
@@ -147,17 +226,29 @@ async fn a_node_that_does_not_report_is_not_alive() {
     let paths = rig.get("/v1/paths").await.body;
     assert_eq!(paths["items"][0]["health"]["rtt_us"], 900);
     assert!(paths["items"][1]["health"].is_null());
-    assert_eq!(rig.get("/v1/reports/in").await.body["report"]["paths"][0]["rtt_us"], 900);
+    assert_eq!(
+        rig.get("/v1/reports/in").await.body["report"]["paths"][0]["rtt_us"],
+        900
+    );
 }
 
 impl Rig {
     /// Somebody with that key uses a token.
     async fn use_token(&self, token: &str, csr: &str) -> Answer {
-        self.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": csr }))).await
+        self.call(
+            Caller::Nobody,
+            "POST",
+            "/v1/enrol",
+            Some(json!({ "token": token, "csr": csr })),
+        )
+        .await
     }
 
     async fn is_in(&self, node: &Identity) -> bool {
-        self.call(Caller::Node(node), "GET", "/v1/me", None).await.status == StatusCode::OK
+        self.call(Caller::Node(node), "GET", "/v1/me", None)
+            .await
+            .status
+            == StatusCode::OK
     }
 }
 
@@ -167,12 +258,25 @@ async fn a_token_does_not_outlive_its_node_nor_enrol_a_later_one_of_the_name() {
     rig.tenant("acme").await;
     rig.tenant("zenith").await;
     let old = rig.invite("in").await;
-    assert_eq!(rig.delete("/v1/nodes/in").await.status, StatusCode::NO_CONTENT);
-    let theirs = rig.post("/v1/nodes/in/enrolment", json!({ "tenant": "zenith" })).await.body;
+    assert_eq!(
+        rig.delete("/v1/nodes/in").await.status,
+        StatusCode::NO_CONTENT
+    );
+    let theirs = rig
+        .post("/v1/nodes/in/enrolment", json!({ "tenant": "zenith" }))
+        .await
+        .body;
     let (key, csr) = key_and_request();
     rig.use_token(&old, &csr).await.is_problem(403);
     let answer = rig.use_token(theirs["token"].as_str().unwrap(), &csr).await;
-    let me = rig.call(Caller::Node(&Identity::of(&key, &answer.body)), "GET", "/v1/me", None).await;
+    let me = rig
+        .call(
+            Caller::Node(&Identity::of(&key, &answer.body)),
+            "GET",
+            "/v1/me",
+            None,
+        )
+        .await;
     assert_eq!(me.body["tenant"], "zenith");
 }
 
@@ -182,8 +286,13 @@ async fn revoking_a_node_withdraws_its_tokens() {
     rig.tenant("acme").await;
     rig.enrol("in").await;
     let unused = rig.invite("in").await;
-    assert_eq!(rig.delete("/v1/nodes/in/certificate").await.status, StatusCode::NO_CONTENT);
-    rig.use_token(&unused, &key_and_request().1).await.is_problem(403);
+    assert_eq!(
+        rig.delete("/v1/nodes/in/certificate").await.status,
+        StatusCode::NO_CONTENT
+    );
+    rig.use_token(&unused, &key_and_request().1)
+        .await
+        .is_problem(403);
     assert_eq!(rig.get("/v1/enrolments").await.body["items"], json!([]));
 }
 
@@ -192,37 +301,73 @@ async fn tokens_are_listed_without_their_secrets_and_withdrawn() {
     let rig = Rig::new().await;
     rig.tenant("acme").await;
     rig.tenant("zenith").await;
-    let tokens = [rig.invite("in").await, rig.invite("in").await, rig.invite("out").await];
-    rig.post("/v1/nodes/theirs/enrolment", json!({ "tenant": "zenith" })).await;
+    let tokens = [
+        rig.invite("in").await,
+        rig.invite("in").await,
+        rig.invite("out").await,
+    ];
+    rig.post("/v1/nodes/theirs/enrolment", json!({ "tenant": "zenith" }))
+        .await;
     let (_, csr) = key_and_request();
-    assert_eq!(rig.use_token(&tokens[0], &csr).await.status, StatusCode::CREATED);
+    assert_eq!(
+        rig.use_token(&tokens[0], &csr).await.status,
+        StatusCode::CREATED
+    );
 
     let (mut listed, mut path) = (vec![], "/v1/enrolments?limit=1".to_owned());
     loop {
         let page = rig.get(&path).await.body;
         for token in &tokens {
-            assert!(!page.to_string().contains(token.split('.').nth(3).unwrap()), "no secrets: {page}");
+            assert!(
+                !page.to_string().contains(token.split('.').nth(3).unwrap()),
+                "no secrets: {page}"
+            );
         }
         listed.extend(page["items"].as_array().unwrap().clone());
-        let Some(next) = page["next"].as_str() else { break };
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
         path = format!("/v1/enrolments?limit=1&after={next}");
     }
-    let nodes: Vec<&str> = listed.iter().map(|token| token["node"].as_str().unwrap()).collect();
+    let nodes: Vec<&str> = listed
+        .iter()
+        .map(|token| token["node"].as_str().unwrap())
+        .collect();
     assert_eq!(nodes, ["in", "in", "out", "theirs"]);
     let id = |token: &str| token.split('.').nth(2).unwrap().to_owned();
-    let used: Vec<&Value> = listed.iter().filter(|token| !token["used_unix_ms"].is_null()).collect();
-    assert!(used.len() == 1 && used[0]["id"] == id(&tokens[0]), "{listed:?}");
+    let used: Vec<&Value> = listed
+        .iter()
+        .filter(|token| !token["used_unix_ms"].is_null())
+        .collect();
+    assert!(
+        used.len() == 1 && used[0]["id"] == id(&tokens[0]),
+        "{listed:?}"
+    );
 
-    let reader = rig.post("/v1/tokens", json!({ "name": "r", "scope": "operate", "tenant": "zenith" })).await;
+    let reader = rig
+        .post(
+            "/v1/tokens",
+            json!({ "name": "r", "scope": "operate", "tenant": "zenith" }),
+        )
+        .await;
     let reader = Caller::Operator(reader.body["secret"].as_str().unwrap());
-    let seen = rig.call(reader.clone(), "GET", "/v1/enrolments", None).await.body;
+    let seen = rig
+        .call(reader.clone(), "GET", "/v1/enrolments", None)
+        .await
+        .body;
     assert_eq!(seen["items"].as_array().unwrap().len(), 1, "{seen}");
     let place = format!("/v1/nodes/in/enrolment/{}", id(&tokens[1]));
-    rig.call(reader, "DELETE", &place, None).await.is_problem(404);
+    rig.call(reader, "DELETE", &place, None)
+        .await
+        .is_problem(404);
     assert_eq!(rig.delete(&place).await.status, StatusCode::NO_CONTENT);
     rig.delete(&place).await.is_problem(404);
     rig.use_token(&tokens[1], &csr).await.is_problem(403);
-    assert_eq!(rig.use_token(&tokens[2], &csr).await.status, StatusCode::CREATED, "others are still good");
+    assert_eq!(
+        rig.use_token(&tokens[2], &csr).await.status,
+        StatusCode::CREATED,
+        "others are still good"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -233,8 +378,13 @@ async fn a_lost_answer_is_given_again_to_the_same_key_alone() {
     let (key, csr) = key_and_request();
     let first = rig.use_token(&token, &csr).await;
     let again = rig.use_token(&token, &csr).await;
-    assert_eq!((again.status, &again.body), (StatusCode::CREATED, &first.body));
-    rig.use_token(&token, &key_and_request().1).await.is_problem(403);
+    assert_eq!(
+        (again.status, &again.body),
+        (StatusCode::CREATED, &first.body)
+    );
+    rig.use_token(&token, &key_and_request().1)
+        .await
+        .is_problem(403);
     let node = Identity::of(&key, &again.body);
     assert!(rig.is_in(&node).await);
     // The certificate of the first answer is void by now, so it is not given again.
@@ -250,12 +400,23 @@ async fn a_token_of_another_node_is_neither_used_up_nor_evicts_that_node() {
     let token = rig.invite("in").await;
     let (_, csr) = key_and_request();
     let wrong = json!({ "token": token, "csr": csr, "node": "out" });
-    let answer = rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(wrong)).await;
+    let answer = rig
+        .call(Caller::Nobody, "POST", "/v1/enrol", Some(wrong))
+        .await;
     answer.is_problem(403);
-    assert!(answer.body["detail"].as_str().unwrap().contains("enrols in, not out"), "{}", answer.body);
+    assert!(
+        answer.body["detail"]
+            .as_str()
+            .unwrap()
+            .contains("enrols in, not out"),
+        "{}",
+        answer.body
+    );
     assert!(rig.is_in(&node).await, "its certificate is in force");
     let right = json!({ "token": token, "csr": csr, "node": "in" });
-    let answer = rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(right)).await;
+    let answer = rig
+        .call(Caller::Nobody, "POST", "/v1/enrol", Some(right))
+        .await;
     assert_eq!(answer.status, StatusCode::CREATED);
 }
 
@@ -266,7 +427,14 @@ async fn renewals_that_a_node_could_not_keep_leave_its_certificate_in_force() {
     let node = rig.enrol("in").await;
     for _ in 0..6 {
         let body = Some(json!({ "csr": key_and_request().1 }));
-        let answer = rig.call(Caller::Node(&node), "POST", "/v1/nodes/in/certificate", body).await;
+        let answer = rig
+            .call(
+                Caller::Node(&node),
+                "POST",
+                "/v1/nodes/in/certificate",
+                body,
+            )
+            .await;
         assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
     }
     assert!(rig.is_in(&node).await);
@@ -280,12 +448,18 @@ async fn a_node_with_as_many_received_flows_as_there_are_numbers_reports() {
     let most = u64::MAX;
     let path = |number: u8| json!({ "number": number, "arrivals": most, "first": most, "only": most, "missing": most });
     let paths: Vec<Value> = (1..=8).map(path).collect();
-    let received = |number: u16| json!({ "flow": format!("{number:0>63}"), "packets": most, "paths": paths });
+    let received =
+        |number: u16| json!({ "flow": format!("{number:0>63}"), "packets": most, "paths": paths });
     let receives: Vec<Value> = (0..1024).map(received).collect();
     let judged = json!({ "kind": "judged", "flow": format!("{:0>63}", 1), "epoch": u32::MAX, "code": 255, "probes": 255,
         "probe_every": u16::MAX, "reason": "r".repeat(700) });
-    let report = json!({ "revision": most, "receives": receives, "observations": vec![judged; 256] });
-    assert!(report.to_string().len() > 1 << 20, "{}", report.to_string().len());
+    let report =
+        json!({ "revision": most, "receives": receives, "observations": vec![judged; 256] });
+    assert!(
+        report.to_string().len() > 1 << 20,
+        "{}",
+        report.to_string().len()
+    );
     let answer = rig.report(&node, report).await;
     assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     let kept = rig.get("/v1/reports/in").await.body;
@@ -296,5 +470,7 @@ async fn a_node_with_as_many_received_flows_as_there_are_numbers_reports() {
 async fn strangers_send_small_bodies_only() {
     let rig = Rig::new().await;
     let body = json!({ "token": "t".repeat(20_000), "csr": "" });
-    rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body)).await.is_problem(413);
+    rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body))
+        .await
+        .is_problem(413);
 }

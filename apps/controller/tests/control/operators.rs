@@ -23,22 +23,40 @@ async fn what_is_made_can_be_seen_changed_and_removed() {
 
     let mut changed = made.body.clone();
     changed["mode"] = "replicate".into();
-    assert_eq!(rig.put("/v1/flows/stage", changed.clone()).await.status, StatusCode::OK);
+    assert_eq!(
+        rig.put("/v1/flows/stage", changed.clone()).await.status,
+        StatusCode::OK
+    );
     assert_eq!(rig.get("/v1/flows/stage").await.body, changed);
     assert_eq!(rig.policy("stage").await["epoch"], 2);
     changed["egress"] = "in".into();
     rig.put("/v1/flows/stage", changed).await.is_problem(422);
 
-    rig.post("/v1/flows", flow("evidence", true)).await.is_problem(409);
+    rig.post("/v1/flows", flow("evidence", true))
+        .await
+        .is_problem(409);
     rig.delete("/v1/nodes/in").await.is_problem(409);
     rig.delete("/v1/tenants/acme").await.is_problem(409);
-    for path in ["/v1/flows/stage", "/v1/nodes/in", "/v1/nodes/out", "/v1/tenants/acme"] {
-        assert_eq!(rig.delete(path).await.status, StatusCode::NO_CONTENT, "{path}");
+    for path in [
+        "/v1/flows/stage",
+        "/v1/nodes/in",
+        "/v1/nodes/out",
+        "/v1/tenants/acme",
+    ] {
+        assert_eq!(
+            rig.delete(path).await.status,
+            StatusCode::NO_CONTENT,
+            "{path}"
+        );
         rig.get(path).await.is_problem(404);
     }
     let events = rig.get("/v1/events?limit=1000").await.body;
-    let kinds: Vec<&str> =
-        events["items"].as_array().unwrap().iter().map(|e| e["kind"].as_str().unwrap()).collect();
+    let kinds: Vec<&str> = events["items"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|e| e["kind"].as_str().unwrap())
+        .collect();
     assert_eq!(
         kinds,
         [
@@ -54,7 +72,13 @@ async fn what_is_made_can_be_seen_changed_and_removed() {
             "tenant_deleted"
         ]
     );
-    assert!(events["items"][4]["message"].as_str().unwrap().starts_with("admin "), "events name who did it");
+    assert!(
+        events["items"][4]["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("admin "),
+        "events name who did it"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -68,20 +92,50 @@ async fn lists_come_in_pages_that_miss_nothing() {
     loop {
         let page = rig.get(&path).await.body;
         assert!(page["items"].as_array().unwrap().len() <= 3);
-        seen.extend(page["items"].as_array().unwrap().iter().map(|tenant| tenant["name"].clone()));
-        let Some(next) = page["next"].as_str() else { break };
+        seen.extend(
+            page["items"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|tenant| tenant["name"].clone()),
+        );
+        let Some(next) = page["next"].as_str() else {
+            break;
+        };
         path = format!("/v1/tenants?limit=3&after={next}");
     }
-    assert_eq!(seen, (0..7).map(|number| json!(format!("t{number}"))).collect::<Vec<_>>());
-    for list in ["tenants", "nodes", "paths", "flows", "policies", "reports", "events", "audit", "tokens"] {
-        assert_eq!(rig.get(&format!("/v1/{list}?limit=2")).await.status, StatusCode::OK, "{list}");
-        rig.get(&format!("/v1/{list}?limit=0")).await.is_problem(400);
-        rig.get(&format!("/v1/{list}?limit=x")).await.is_problem(400);
-        rig.get(&format!("/v1/{list}?limti=1")).await.is_problem(400);
+    assert_eq!(
+        seen,
+        (0..7)
+            .map(|number| json!(format!("t{number}")))
+            .collect::<Vec<_>>()
+    );
+    for list in [
+        "tenants", "nodes", "paths", "flows", "policies", "reports", "events", "audit", "tokens",
+    ] {
+        assert_eq!(
+            rig.get(&format!("/v1/{list}?limit=2")).await.status,
+            StatusCode::OK,
+            "{list}"
+        );
+        rig.get(&format!("/v1/{list}?limit=0"))
+            .await
+            .is_problem(400);
+        rig.get(&format!("/v1/{list}?limit=x"))
+            .await
+            .is_problem(400);
+        rig.get(&format!("/v1/{list}?limti=1"))
+            .await
+            .is_problem(400);
     }
-    assert_eq!(rig.get("/v1/tenants?after=t3~").await.body["items"][0]["name"], "t4");
+    assert_eq!(
+        rig.get("/v1/tenants?after=t3~").await.body["items"][0]["name"],
+        "t4"
+    );
     for number in ["x", "-1", "18446744073709551616"] {
-        rig.get(&format!("/v1/events?after={number}")).await.is_problem(400);
+        rig.get(&format!("/v1/events?after={number}"))
+            .await
+            .is_problem(400);
     }
 }
 
@@ -91,9 +145,15 @@ async fn a_token_opens_what_its_scope_and_tenant_allow() {
     rig.tenant("acme").await;
     rig.tenant("other").await;
     rig.invite("in").await;
-    rig.post("/v1/nodes/theirs/enrolment", json!({ "tenant": "other" })).await;
+    rig.post("/v1/nodes/theirs/enrolment", json!({ "tenant": "other" }))
+        .await;
     let token = async |name: &str, scope: &str, tenant: Option<&str>| {
-        let answer = rig.post("/v1/tokens", json!({ "name": name, "scope": scope, "tenant": tenant })).await;
+        let answer = rig
+            .post(
+                "/v1/tokens",
+                json!({ "name": name, "scope": scope, "tenant": tenant }),
+            )
+            .await;
         assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
         answer.body["secret"].as_str().unwrap().to_owned()
     };
@@ -103,20 +163,68 @@ async fn a_token_opens_what_its_scope_and_tenant_allow() {
         rig.call(Caller::Operator(token), method, path, body).await
     };
 
-    assert_eq!(call(&reader, "GET", "/v1/nodes", None).await.body["items"].as_array().unwrap().len(), 2);
-    call(&reader, "POST", "/v1/flows", Some(flow("single", false))).await.is_problem(403);
-    call(&reader, "DELETE", "/v1/nodes/in", None).await.is_problem(403);
-    call(&acme, "POST", "/v1/tokens", Some(json!({ "name": "x", "scope": "read" }))).await.is_problem(403);
-    assert_eq!(call(&acme, "GET", "/v1/nodes", None).await.body["items"].as_array().unwrap().len(), 1);
-    call(&acme, "GET", "/v1/nodes/theirs", None).await.is_problem(404);
-    call(&acme, "DELETE", "/v1/nodes/theirs", None).await.is_problem(404);
-    call(&acme, "POST", "/v1/nodes/x/enrolment", Some(json!({ "tenant": "other" }))).await.is_problem(403);
+    assert_eq!(
+        call(&reader, "GET", "/v1/nodes", None).await.body["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    call(&reader, "POST", "/v1/flows", Some(flow("single", false)))
+        .await
+        .is_problem(403);
+    call(&reader, "DELETE", "/v1/nodes/in", None)
+        .await
+        .is_problem(403);
+    call(
+        &acme,
+        "POST",
+        "/v1/tokens",
+        Some(json!({ "name": "x", "scope": "read" })),
+    )
+    .await
+    .is_problem(403);
+    assert_eq!(
+        call(&acme, "GET", "/v1/nodes", None).await.body["items"]
+            .as_array()
+            .unwrap()
+            .len(),
+        1
+    );
+    call(&acme, "GET", "/v1/nodes/theirs", None)
+        .await
+        .is_problem(404);
+    call(&acme, "DELETE", "/v1/nodes/theirs", None)
+        .await
+        .is_problem(404);
+    call(
+        &acme,
+        "POST",
+        "/v1/nodes/x/enrolment",
+        Some(json!({ "tenant": "other" })),
+    )
+    .await
+    .is_problem(403);
     let events = call(&acme, "GET", "/v1/events", None).await.body;
-    assert!(events["items"].as_array().unwrap().iter().all(|event| event["tenant"] == "acme"));
-    assert_eq!(call(&acme, "GET", "/v1/me", None).await.body["tenant"], "acme");
+    assert!(
+        events["items"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .all(|event| event["tenant"] == "acme")
+    );
+    assert_eq!(
+        call(&acme, "GET", "/v1/me", None).await.body["tenant"],
+        "acme"
+    );
 
-    assert_eq!(rig.delete("/v1/tokens/reader").await.status, StatusCode::NO_CONTENT);
-    call(&reader, "GET", "/v1/nodes", None).await.is_problem(401);
+    assert_eq!(
+        rig.delete("/v1/tokens/reader").await.status,
+        StatusCode::NO_CONTENT
+    );
+    call(&reader, "GET", "/v1/nodes", None)
+        .await
+        .is_problem(401);
     rig.delete("/v1/tokens/admin").await.is_problem(409);
 }
 
@@ -129,7 +237,9 @@ async fn every_refusal_says_what_to_do() {
         if let Some(content) = content {
             request = request.header(CONTENT_TYPE, content);
         }
-        let response = rig.request(admin.clone(), request.body(Body::from(body)).unwrap()).await;
+        let response = rig
+            .request(admin.clone(), request.body(Body::from(body)).unwrap())
+            .await;
         let kind = response.headers()[CONTENT_TYPE].clone();
         assert_eq!(kind, "application/problem+json");
         response.status().as_u16()
@@ -137,8 +247,22 @@ async fn every_refusal_says_what_to_do() {
     assert_eq!(send(None, b"{}".into()).await, 415);
     assert_eq!(send(Some("text/plain"), b"{}".into()).await, 415);
     assert_eq!(send(Some("application/json"), b"{".into()).await, 400);
-    assert_eq!(send(Some("application/json; charset=utf-8"), b"{\"name\": \"-\"}".into()).await, 422);
-    assert_eq!(send(Some("application/json"), b"{\"name\": \"a\", \"unknown\": 1}".into()).await, 422);
+    assert_eq!(
+        send(
+            Some("application/json; charset=utf-8"),
+            b"{\"name\": \"-\"}".into()
+        )
+        .await,
+        422
+    );
+    assert_eq!(
+        send(
+            Some("application/json"),
+            b"{\"name\": \"a\", \"unknown\": 1}".into()
+        )
+        .await,
+        422
+    );
     assert_eq!(send(Some("application/json"), b"[\"a\"]".into()).await, 422);
     assert_eq!(send(Some("application/json"), vec![b' '; 5000]).await, 413);
     assert_eq!(send(Some("application/json"), vec![0xff; 10]).await, 400);
@@ -153,19 +277,29 @@ async fn every_refusal_says_what_to_do() {
     let anonymous = rig.call(Caller::Nobody, "GET", "/v1/flows", None).await;
     anonymous.is_problem(401);
     assert!(anonymous.headers.contains_key(WWW_AUTHENTICATE));
-    rig.call(admin.clone(), "GET", "/v1/nodes/in/stream", None).await.is_problem(401);
+    rig.call(admin.clone(), "GET", "/v1/nodes/in/stream", None)
+        .await
+        .is_problem(401);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_and_requests_are_limited_by_who_makes_them() {
     let rig = Rig::with(|config| config.limits.operator_requests_per_s = 1.0).await;
-    let mut last = rig.call(Caller::Operator("wrong"), "GET", "/v1/flows", None).await;
+    let mut last = rig
+        .call(Caller::Operator("wrong"), "GET", "/v1/flows", None)
+        .await;
     for _ in 0..30 {
-        last = rig.call(Caller::Operator("wrong"), "GET", "/v1/flows", None).await;
+        last = rig
+            .call(Caller::Operator("wrong"), "GET", "/v1/flows", None)
+            .await;
     }
     last.is_problem(429);
     assert!(last.headers.contains_key(RETRY_AFTER));
-    assert_eq!(rig.get("/v1/flows").await.status, StatusCode::OK, "what is right is not locked out");
+    assert_eq!(
+        rig.get("/v1/flows").await.status,
+        StatusCode::OK,
+        "what is right is not locked out"
+    );
     for _ in 0..30 {
         last = rig.get("/v1/flows").await;
     }
@@ -182,12 +316,25 @@ async fn the_document_describes_the_routes_that_there_are() {
     assert!(paths.len() >= 20);
     for (path, operations) in paths {
         for (method, operation) in operations.as_object().unwrap() {
-            assert!(operation["summary"].is_string(), "{method} {path} says what it is for");
+            assert!(
+                operation["summary"].is_string(),
+                "{method} {path} says what it is for"
+            );
             let path = path.replace(['{', '}'], "");
-            let answer = rig.call(Caller::Nobody, &method.to_uppercase(), &path, None).await;
-            assert!(!matches!(answer.status.as_u16(), 404 | 405), "{method} {path}: {}", answer.status);
+            let answer = rig
+                .call(Caller::Nobody, &method.to_uppercase(), &path, None)
+                .await;
+            assert!(
+                !matches!(answer.status.as_u16(), 404 | 405),
+                "{method} {path}: {}",
+                answer.status
+            );
             let documented = operation["responses"].as_object().unwrap();
-            assert!(documented.contains_key(answer.status.as_str()), "{method} {path}: {}", answer.status);
+            assert!(
+                documented.contains_key(answer.status.as_str()),
+                "{method} {path}: {}",
+                answer.status
+            );
         }
     }
 }
@@ -197,9 +344,17 @@ async fn health_and_metrics_tell_how_it_is() {
     let rig = Rig::new().await;
     let [_, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     rig.receive(&egress).await;
-    rig.until(async || rig.policy("stage").await["code"] == 0b11).await;
-    assert_eq!(rig.call(Caller::Nobody, "GET", "/healthz", None).await.status, StatusCode::OK);
-    rig.call(Caller::Nobody, "GET", "/metrics", None).await.is_problem(401);
+    rig.until(async || rig.policy("stage").await["code"] == 0b11)
+        .await;
+    assert_eq!(
+        rig.call(Caller::Nobody, "GET", "/healthz", None)
+            .await
+            .status,
+        StatusCode::OK
+    );
+    rig.call(Caller::Nobody, "GET", "/metrics", None)
+        .await
+        .is_problem(401);
     let metrics = rig.get("/metrics").await.body.as_str().unwrap().to_owned();
     for line in [
         "hawser_controller_nodes_alive 2",

@@ -13,9 +13,15 @@ use std::net::Ipv4Addr;
 impl Rig {
     /// A request of the first operator with that tag in `If-Match`.
     async fn call_for(&self, tag: &str, method: &str, path: &str, body: Option<&Value>) -> Answer {
-        let request = Request::builder().method(method).uri(path).header(IF_MATCH, tag);
+        let request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(IF_MATCH, tag);
         let body = body.map_or_else(Body::empty, |body| Body::from(body.to_string()));
-        let request = request.header(CONTENT_TYPE, "application/json").body(body).unwrap();
+        let request = request
+            .header(CONTENT_TYPE, "application/json")
+            .body(body)
+            .unwrap();
         Answer::of(self.request(Caller::Operator(&self.admin), request).await).await
     }
 
@@ -39,24 +45,66 @@ async fn the_second_of_two_changes_from_one_read_is_refused() {
         changed["mode"] = mode.into();
         changed
     };
-    let first = rig.call_for(&tag(&read), "PUT", "/v1/flows/stage", Some(&change("redirect"))).await;
+    let first = rig
+        .call_for(
+            &tag(&read),
+            "PUT",
+            "/v1/flows/stage",
+            Some(&change("redirect")),
+        )
+        .await;
     assert_eq!(first.status, StatusCode::OK, "{}", first.body);
     assert_ne!(tag(&first), tag(&read));
-    let second = rig.call_for(&tag(&read), "PUT", "/v1/flows/stage", Some(&change("replicate"))).await;
+    let second = rig
+        .call_for(
+            &tag(&read),
+            "PUT",
+            "/v1/flows/stage",
+            Some(&change("replicate")),
+        )
+        .await;
     second.is_problem(412);
-    assert!(second.body["detail"].as_str().unwrap().contains(&tag(&first)), "{}", second.body);
+    assert!(
+        second.body["detail"]
+            .as_str()
+            .unwrap()
+            .contains(&tag(&first)),
+        "{}",
+        second.body
+    );
     let now = rig.get("/v1/flows/stage").await;
-    assert_eq!((tag(&now), &now.body["mode"]), (tag(&first), &json!("redirect")));
+    assert_eq!(
+        (tag(&now), &now.body["mode"]),
+        (tag(&first), &json!("redirect"))
+    );
 
-    let again = rig.call_for(&tag(&now), "PUT", "/v1/flows/stage", Some(&change("replicate"))).await;
+    let again = rig
+        .call_for(
+            &tag(&now),
+            "PUT",
+            "/v1/flows/stage",
+            Some(&change("replicate")),
+        )
+        .await;
     assert_eq!(again.status, StatusCode::OK, "{}", again.body);
     assert_eq!(
-        rig.call_for("*", "PUT", "/v1/flows/stage", Some(&change("single"))).await.status,
+        rig.call_for("*", "PUT", "/v1/flows/stage", Some(&change("single")))
+            .await
+            .status,
         StatusCode::OK
     );
-    assert_eq!(rig.put("/v1/flows/stage", change("redirect")).await.status, StatusCode::OK);
-    for (wrong, status) in [("redirect", 400), ("W/\"1\"", 412), ("\"18446744073709551615\"", 412)] {
-        rig.call_for(wrong, "PUT", "/v1/flows/stage", Some(&change("single"))).await.is_problem(status);
+    assert_eq!(
+        rig.put("/v1/flows/stage", change("redirect")).await.status,
+        StatusCode::OK
+    );
+    for (wrong, status) in [
+        ("redirect", 400),
+        ("W/\"1\"", 412),
+        ("\"18446744073709551615\"", 412),
+    ] {
+        rig.call_for(wrong, "PUT", "/v1/flows/stage", Some(&change("single")))
+            .await
+            .is_problem(status);
     }
 }
 
@@ -71,7 +119,12 @@ async fn of_many_changes_at_once_from_one_read_one_is_made() {
             let mut changed = read.body.clone();
             changed["trigger"]["late_after_ms"] = (1000 * (round + 1) + number).into();
             let (rig, tag) = (&rig, &tag);
-            async move { rig.call_for(tag, "PUT", "/v1/flows/stage", Some(&changed)).await.status.as_u16() }
+            async move {
+                rig.call_for(tag, "PUT", "/v1/flows/stage", Some(&changed))
+                    .await
+                    .status
+                    .as_u16()
+            }
         });
         // Reports of a node do not change the tag.
         let silent = json!({ "kind": "path_silent", "flow": "stage", "path": 1 });
@@ -85,28 +138,69 @@ async fn of_many_changes_at_once_from_one_read_one_is_made() {
 async fn everything_that_can_be_read_and_changed_has_a_tag_that_is_obeyed() {
     let rig = Rig::new().await;
     rig.two_nodes(2, flow("evidence", true)).await;
-    rig.post("/v1/tokens", json!({ "name": "eyes", "scope": "read" })).await;
+    rig.post("/v1/tokens", json!({ "name": "eyes", "scope": "read" }))
+        .await;
     let policy = rig.tag("/v1/policies/stage").await;
-    let fixed = rig.call_for(&policy, "PUT", "/v1/policies/stage", Some(&json!({ "code": 1 }))).await;
+    let fixed = rig
+        .call_for(
+            &policy,
+            "PUT",
+            "/v1/policies/stage",
+            Some(&json!({ "code": 1 })),
+        )
+        .await;
     assert_eq!(fixed.status, StatusCode::OK, "{}", fixed.body);
-    rig.call_for(&policy, "PUT", "/v1/policies/stage", Some(&json!({ "code": 2 }))).await.is_problem(412);
-    rig.call_for(&policy, "DELETE", "/v1/policies/stage", None).await.is_problem(412);
+    rig.call_for(
+        &policy,
+        "PUT",
+        "/v1/policies/stage",
+        Some(&json!({ "code": 2 })),
+    )
+    .await
+    .is_problem(412);
+    rig.call_for(&policy, "DELETE", "/v1/policies/stage", None)
+        .await
+        .is_problem(412);
     assert_eq!(rig.policy("stage").await["code"], 1);
-    let released = rig.call_for(&tag(&fixed), "DELETE", "/v1/policies/stage", None).await;
+    let released = rig
+        .call_for(&tag(&fixed), "DELETE", "/v1/policies/stage", None)
+        .await;
     assert_eq!(tag(&released), rig.tag("/v1/policies/stage").await);
 
     let certificate = "/v1/nodes/in/certificate";
-    rig.call_for("\"1\"", "DELETE", certificate, None).await.is_problem(412);
+    rig.call_for("\"1\"", "DELETE", certificate, None)
+        .await
+        .is_problem(412);
     let node = rig.tag("/v1/nodes/in").await;
-    assert_eq!(rig.call_for(&node, "DELETE", certificate, None).await.status, StatusCode::NO_CONTENT);
-    rig.call_for(&node, "DELETE", certificate, None).await.is_problem(412);
+    assert_eq!(
+        rig.call_for(&node, "DELETE", certificate, None)
+            .await
+            .status,
+        StatusCode::NO_CONTENT
+    );
+    rig.call_for(&node, "DELETE", certificate, None)
+        .await
+        .is_problem(412);
 
-    for path in ["/v1/flows/stage", "/v1/nodes/in", "/v1/nodes/out", "/v1/tenants/acme"] {
-        rig.call_for("\"1\"", "DELETE", path, None).await.is_problem(412);
+    for path in [
+        "/v1/flows/stage",
+        "/v1/nodes/in",
+        "/v1/nodes/out",
+        "/v1/tenants/acme",
+    ] {
+        rig.call_for("\"1\"", "DELETE", path, None)
+            .await
+            .is_problem(412);
         let now = rig.tag(path).await;
-        assert_eq!(rig.call_for(&now, "DELETE", path, None).await.status, StatusCode::NO_CONTENT, "{path}");
+        assert_eq!(
+            rig.call_for(&now, "DELETE", path, None).await.status,
+            StatusCode::NO_CONTENT,
+            "{path}"
+        );
     }
-    rig.call_for("\"1\"", "DELETE", "/v1/tokens/eyes", None).await.is_problem(412);
+    rig.call_for("\"1\"", "DELETE", "/v1/tokens/eyes", None)
+        .await
+        .is_problem(412);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,11 +209,14 @@ async fn what_the_egress_does_for_a_flow_changes_no_tag() {
     let [_, egress] = rig.two_nodes(2, flow("replicate", false)).await;
     let before = rig.get("/v1/flows/stage").await;
     rig.receive(&egress).await;
-    rig.until(async || rig.policy("stage").await["code"] == 0b11).await;
+    rig.until(async || rig.policy("stage").await["code"] == 0b11)
+        .await;
     assert_eq!(rig.tag("/v1/flows/stage").await, tag(&before));
     let mut changed = before.body.clone();
     changed["mode"] = "evidence".into();
-    let answer = rig.call_for(&tag(&before), "PUT", "/v1/flows/stage", Some(&changed)).await;
+    let answer = rig
+        .call_for(&tag(&before), "PUT", "/v1/flows/stage", Some(&changed))
+        .await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.body);
 }
 
@@ -136,11 +233,17 @@ async fn the_document_tells_of_tags() {
         ("/v1/tokens/{token}", false, &["delete"]),
     ] {
         let operations = &document["paths"][path];
-        assert!(!reads || operations["get"]["responses"]["200"]["headers"]["ETag"].is_object(), "{path}");
+        assert!(
+            !reads || operations["get"]["responses"]["200"]["headers"]["ETag"].is_object(),
+            "{path}"
+        );
         for method in changes {
             let operation = &operations[method];
             let mut parameters = operation["parameters"].as_array().unwrap().iter();
-            assert!(parameters.any(|p| p["name"] == "If-Match" && p["in"] == "header"), "{method} {path}");
+            assert!(
+                parameters.any(|p| p["name"] == "If-Match" && p["in"] == "header"),
+                "{method} {path}"
+            );
             assert!(operation["responses"]["412"].is_object(), "{method} {path}");
         }
     }
@@ -151,14 +254,27 @@ async fn a_client_replaces_a_flow_only_in_the_state_that_it_has_read() {
     let rig = Rig::new().await;
     rig.two_nodes(2, flow("evidence", true)).await;
     let controller = format!("https://{}", rig.server.address()).parse().unwrap();
-    let client = OperatorClient::new(&[controller], rig.server.authority_pem(), &rig.admin).unwrap();
+    let client =
+        OperatorClient::new(&[controller], rig.server.authority_pem(), &rig.admin).unwrap();
     let read = client.tagged_flow(&"stage".parse().unwrap()).await.unwrap();
-    let change = |mode| Flow { mode, ..read.value.clone() };
-    client.replace_flow(&change(Mode::Redirect), &read.tag).await.unwrap();
-    let refused = client.replace_flow(&change(Mode::Replicate), &read.tag).await.unwrap_err();
+    let change = |mode| Flow {
+        mode,
+        ..read.value.clone()
+    };
+    client
+        .replace_flow(&change(Mode::Redirect), &read.tag)
+        .await
+        .unwrap();
+    let refused = client
+        .replace_flow(&change(Mode::Replicate), &read.tag)
+        .await
+        .unwrap_err();
     assert_eq!(refused.status(), Some(412), "{refused}");
     let audit = client.audit(0).all().await.unwrap();
     let last = audit.last().unwrap();
-    assert_eq!((&*last.kind, &*last.action, &*last.name), ("flow", "changed", "stage"));
+    assert_eq!(
+        (&*last.kind, &*last.action, &*last.name),
+        ("flow", "changed", "stage")
+    );
     assert_eq!(last.address, Some(Ipv4Addr::LOCALHOST.into()));
 }

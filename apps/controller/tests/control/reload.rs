@@ -17,12 +17,19 @@ const CONFIG: &str = "HAWSER_TEST_CONTROLLER_CONFIG";
 
 #[test]
 fn is_a_controller_when_told_to() {
-    let Ok(config) = std::env::var(CONFIG) else { return };
+    let Ok(config) = std::env::var(CONFIG) else {
+        return;
+    };
     tracing_subscriber::fmt()
         .with_ansi(false)
         .with_max_level(tracing_subscriber::filter::LevelFilter::INFO)
         .init();
-    hawser_controller::run(&Args { config: Some(config.into()), check: false, openapi: false }).unwrap();
+    hawser_controller::run(&Args {
+        config: Some(config.into()),
+        check: false,
+        openapi: false,
+    })
+    .unwrap();
 }
 
 /// `hawser controller` in another process, and its log.
@@ -34,7 +41,11 @@ struct Process {
 impl Process {
     fn start(config: &Path) -> Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "reload::is_a_controller_when_told_to", "--nocapture"])
+            .args([
+                "--exact",
+                "reload::is_a_controller_when_told_to",
+                "--nocapture",
+            ])
             .env(CONFIG, config)
             .stdout(Stdio::piped())
             .spawn()
@@ -43,7 +54,10 @@ impl Process {
         let output = BufReader::new(child.stdout.take().unwrap());
         std::thread::spawn(move || {
             // The test may have ended before the process.
-            output.lines().map_while(Result::ok).try_for_each(|line| lines.send(line))
+            output
+                .lines()
+                .map_while(Result::ok)
+                .try_for_each(|line| lines.send(line))
         });
         Process { child, log }
     }
@@ -51,7 +65,10 @@ impl Process {
     /// The next line of the log with this text.
     fn says(&self, text: &str) -> String {
         loop {
-            let line = self.log.recv_timeout(PATIENCE).unwrap_or_else(|error| panic!("{text}: {error}"));
+            let line = self
+                .log
+                .recv_timeout(PATIENCE)
+                .unwrap_or_else(|error| panic!("{text}: {error}"));
             if line.contains(text) {
                 return line;
             }
@@ -73,7 +90,10 @@ impl Drop for Process {
 
 fn write_config(state: &Path, more: &str) -> PathBuf {
     let file = state.join("controller.toml");
-    let text = format!("listen = \"127.0.0.1:0\"\nstate = \"{}\"\n{more}\n", state.display());
+    let text = format!(
+        "listen = \"127.0.0.1:0\"\nstate = \"{}\"\n{more}\n",
+        state.display()
+    );
     fs::write(&file, text).unwrap();
     file
 }
@@ -83,8 +103,17 @@ async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
     let state = tempfile::tempdir().unwrap();
     let mut controller = Process::start(&write_config(state.path(), ""));
     let line = controller.says("answers");
-    let address: SocketAddr = line.split("address=").nth(1).unwrap().trim().parse().unwrap();
-    let tls = connector(&fs::read_to_string(state.path().join("authority.pem")).unwrap(), b"h2");
+    let address: SocketAddr = line
+        .split("address=")
+        .nth(1)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap();
+    let tls = connector(
+        &fs::read_to_string(state.path().join("authority.pem")).unwrap(),
+        b"h2",
+    );
     let is_called = async |name: &'static str| {
         let socket = TcpStream::connect(address).await.unwrap();
         tls.connect(name.try_into().unwrap(), socket).await.is_ok()
@@ -96,7 +125,10 @@ async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
     controller.says("new certificate");
     assert!(is_called("localhost").await && is_called("controller.example.net").await);
 
-    write_config(state.path(), "names = [\"controller.example.net\"]\nevents = 500");
+    write_config(
+        state.path(),
+        "names = [\"controller.example.net\"]\nevents = 500",
+    );
     controller.signal(Signal::SIGHUP);
     controller.says("the rest needs a restart");
     controller.says("new certificate");

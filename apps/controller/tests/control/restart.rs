@@ -13,12 +13,18 @@ const STATE: &str = "HAWSER_TEST_CONTROLLER_STATE";
 /// acknowledged.
 async fn controller_to_be_killed(state: String) {
     let directory = tempfile::tempdir().unwrap();
-    let mut config = Config { state: state.into(), ..config(&directory) };
+    let mut config = Config {
+        state: state.into(),
+        ..config(&directory)
+    };
     config.limits.operator_requests_per_s = 1e6;
     let rig = Rig::start(config, directory).await;
     rig.two_nodes(2, flow("replicate", true)).await;
     for round in 0u8.. {
-        let policy = rig.put("/v1/policies/stage", json!({ "code": 1 + round % 2 })).await.body;
+        let policy = rig
+            .put("/v1/policies/stage", json!({ "code": 1 + round % 2 }))
+            .await
+            .body;
         println!("acknowledged {}", policy["epoch"]);
         std::io::stdout().flush().unwrap();
     }
@@ -57,10 +63,25 @@ async fn a_killed_controller_has_lost_nothing_that_it_acknowledged() {
     let policy = rig.policy("stage").await;
     // The one that was on its way may be there as well.
     let epoch = policy["epoch"].as_u64().unwrap();
-    assert!((acknowledged..=acknowledged + 1).contains(&epoch), "{acknowledged} and {policy}");
-    assert_eq!(rig.get("/v1/nodes/in").await.body["paths"].as_array().unwrap().len(), 2);
-    assert!(rig.get("/v1/nodes/in").await.body["seen_unix_ms"].is_u64(), "it was seen");
-    let next = rig.put("/v1/policies/stage", json!({ "code": 3 })).await.body;
+    assert!(
+        (acknowledged..=acknowledged + 1).contains(&epoch),
+        "{acknowledged} and {policy}"
+    );
+    assert_eq!(
+        rig.get("/v1/nodes/in").await.body["paths"]
+            .as_array()
+            .unwrap()
+            .len(),
+        2
+    );
+    assert!(
+        rig.get("/v1/nodes/in").await.body["seen_unix_ms"].is_u64(),
+        "it was seen"
+    );
+    let next = rig
+        .put("/v1/policies/stage", json!({ "code": 3 }))
+        .await
+        .body;
     assert_eq!(next["epoch"].as_u64(), Some(epoch + 1));
 }
 
@@ -72,11 +93,20 @@ async fn a_stopped_controller_says_goodbye_and_is_there_again() {
     stream.next_of("assignment").await;
     let says_goodbye = tokio::spawn(async move { stream.next_of("end").await });
     let directory = rig.stop().await;
-    assert!(says_goodbye.await.unwrap().as_str().unwrap().contains("connect again"));
+    assert!(
+        says_goodbye
+            .await
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .contains("connect again")
+    );
 
     let rig = Rig::start(config(&directory), directory).await;
     assert_eq!(rig.get("/v1/flows/stage").await.status, 200);
-    let me = rig.call(Caller::Node(&ingress), "GET", "/v1/me", None).await;
+    let me = rig
+        .call(Caller::Node(&ingress), "GET", "/v1/me", None)
+        .await;
     assert_eq!(me.status, 200, "certificates stay valid");
 }
 

@@ -73,15 +73,29 @@ impl Rig {
 
     pub(crate) async fn start(config: Config, directory: tempfile::TempDir) -> Rig {
         let server = Server::start(config).await.unwrap();
-        let admin = std::fs::read_to_string(server.first_token_file()).unwrap().trim().to_owned();
-        let rig = Rig { router: api::router(server.controller()), server, directory, admin };
-        rig.until(async || rig.get("/readyz").await.status == StatusCode::OK).await;
+        let admin = std::fs::read_to_string(server.first_token_file())
+            .unwrap()
+            .trim()
+            .to_owned();
+        let rig = Rig {
+            router: api::router(server.controller()),
+            server,
+            directory,
+            admin,
+        };
+        rig.until(async || rig.get("/readyz").await.status == StatusCode::OK)
+            .await;
         rig
     }
 
     /// Ends the controller; what it leaves is in the directory.
     pub(crate) async fn stop(self) -> tempfile::TempDir {
-        let Rig { server, directory, router, .. } = self;
+        let Rig {
+            server,
+            directory,
+            router,
+            ..
+        } = self;
         drop(router);
         tokio::time::timeout(PATIENCE, server.stop()).await.unwrap();
         directory
@@ -93,7 +107,9 @@ impl Rig {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("the condition holds within the time");
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .expect("the condition holds within the time");
     }
 
     pub(crate) async fn request(
@@ -101,11 +117,16 @@ impl Rig {
         caller: Caller<'_>,
         mut request: Request<Body>,
     ) -> axum::response::Response {
-        let mut peer = Peer { address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), presented: None };
+        let mut peer = Peer {
+            address: IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+            presented: None,
+        };
         match caller {
             Caller::Nobody => {}
             Caller::Operator(token) => {
-                request.headers_mut().insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+                request
+                    .headers_mut()
+                    .insert(AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
             }
             Caller::Node(identity) => peer.presented = Some(identity.presented.clone()),
         }
@@ -120,37 +141,55 @@ impl Rig {
         path: &str,
         body: Option<Value>,
     ) -> Answer {
-        let builder = Request::builder().method(Method::from_bytes(method.as_bytes()).unwrap()).uri(path);
+        let builder = Request::builder()
+            .method(Method::from_bytes(method.as_bytes()).unwrap())
+            .uri(path);
         let request = match body {
-            Some(body) => builder.header(CONTENT_TYPE, "application/json").body(Body::from(body.to_string())),
+            Some(body) => builder
+                .header(CONTENT_TYPE, "application/json")
+                .body(Body::from(body.to_string())),
             None => builder.body(Body::empty()),
         };
         Answer::of(self.request(caller, request.unwrap()).await).await
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.call(Caller::Operator(&self.admin), "GET", path, None).await
+        self.call(Caller::Operator(&self.admin), "GET", path, None)
+            .await
     }
 
     pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
-        self.call(Caller::Operator(&self.admin), "POST", path, Some(body)).await
+        self.call(Caller::Operator(&self.admin), "POST", path, Some(body))
+            .await
     }
 
     pub(crate) async fn put(&self, path: &str, body: Value) -> Answer {
-        self.call(Caller::Operator(&self.admin), "PUT", path, Some(body)).await
+        self.call(Caller::Operator(&self.admin), "PUT", path, Some(body))
+            .await
     }
 
     pub(crate) async fn delete(&self, path: &str) -> Answer {
-        self.call(Caller::Operator(&self.admin), "DELETE", path, None).await
+        self.call(Caller::Operator(&self.admin), "DELETE", path, None)
+            .await
     }
 
     pub(crate) async fn tenant(&self, name: &str) {
-        assert_eq!(self.post("/v1/tenants", json!({ "name": name })).await.status, StatusCode::CREATED);
+        assert_eq!(
+            self.post("/v1/tenants", json!({ "name": name }))
+                .await
+                .status,
+            StatusCode::CREATED
+        );
     }
 
     /// A one-time token for a node of the tenant acme.
     pub(crate) async fn invite(&self, node: &str) -> String {
-        let answer = self.post(&format!("/v1/nodes/{node}/enrolment"), json!({ "tenant": "acme" })).await;
+        let answer = self
+            .post(
+                &format!("/v1/nodes/{node}/enrolment"),
+                json!({ "tenant": "acme" }),
+            )
+            .await;
         assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
         answer.body["token"].as_str().unwrap().to_owned()
     }
@@ -158,8 +197,14 @@ impl Rig {
     pub(crate) async fn enrol(&self, node: &str) -> Identity {
         let token = self.invite(node).await;
         let (key, csr) = key_and_request();
-        let answer =
-            self.call(Caller::Nobody, "POST", "/v1/enrol", Some(json!({ "token": token, "csr": csr }))).await;
+        let answer = self
+            .call(
+                Caller::Nobody,
+                "POST",
+                "/v1/enrol",
+                Some(json!({ "token": token, "csr": csr })),
+            )
+            .await;
         assert_eq!(answer.status, StatusCode::CREATED, "{}", answer.body);
         Identity::of(&key, &answer.body)
     }
@@ -181,29 +226,43 @@ impl Rig {
     }
 
     /// Says too where in-band signals reach the node.
-    pub(crate) async fn register_with(&self, node: &Identity, paths: u8, signals: Option<SocketAddr>) {
+    pub(crate) async fn register_with(
+        &self,
+        node: &Identity,
+        paths: u8,
+        signals: Option<SocketAddr>,
+    ) {
         let end = |number: u8| json!({ "number": number, "interface": format!("p{number}"), "local": "192.0.2.1", "remote": "192.0.2.2" });
-        let registration =
-            json!({ "version": "1", "signals": signals, "paths": (1..=paths).map(end).collect::<Vec<_>>() });
+        let registration = json!({ "version": "1", "signals": signals, "paths": (1..=paths).map(end).collect::<Vec<_>>() });
         let path = format!("/v1/nodes/{}/registration", node.name);
-        let answer = self.call(Caller::Node(node), "PUT", &path, Some(registration)).await;
+        let answer = self
+            .call(Caller::Node(node), "PUT", &path, Some(registration))
+            .await;
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     }
 
     pub(crate) async fn report(&self, node: &Identity, report: Value) -> Answer {
         let path = format!("/v1/nodes/{}/reports", node.name);
-        self.call(Caller::Node(node), "POST", &path, Some(report)).await
+        self.call(Caller::Node(node), "POST", &path, Some(report))
+            .await
     }
 
     pub(crate) async fn observe(&self, node: &Identity, observation: Value) {
-        let answer = self.report(node, json!({ "revision": 0, "observations": [observation] })).await;
+        let answer = self
+            .report(
+                node,
+                json!({ "revision": 0, "observations": [observation] }),
+            )
+            .await;
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     }
 
     /// The egress of `stage` says that it eliminates the flow's copies by the assignment of that revision.
     pub(crate) async fn receive_by(&self, egress: &Identity, revision: u64) {
         let stage = json!({ "flow": "stage", "packets": 0, "paths": [] });
-        let answer = self.report(egress, json!({ "revision": revision, "receives": [stage] })).await;
+        let answer = self
+            .report(egress, json!({ "revision": revision, "receives": [stage] }))
+            .await;
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     }
 
@@ -211,14 +270,20 @@ impl Rig {
     pub(crate) async fn receive(&self, egress: &Identity) {
         let assignment = self.stream(egress).await.next_of("assignment").await;
         assert_eq!(assignment["receives"][0]["flow"], "stage", "{assignment}");
-        self.receive_by(egress, assignment["revision"].as_u64().unwrap()).await;
+        self.receive_by(egress, assignment["revision"].as_u64().unwrap())
+            .await;
     }
 
     pub(crate) async fn stream(&self, node: &Identity) -> Events {
-        let request = Request::get(format!("/v1/nodes/{}/stream", node.name)).body(Body::empty()).unwrap();
+        let request = Request::get(format!("/v1/nodes/{}/stream", node.name))
+            .body(Body::empty())
+            .unwrap();
         let response = self.request(Caller::Node(node), request).await;
         assert_eq!(response.status(), StatusCode::OK);
-        Events { body: response.into_body().into_data_stream(), text: String::new() }
+        Events {
+            body: response.into_body().into_data_stream(),
+            text: String::new(),
+        }
     }
 
     pub(crate) async fn policy(&self, flow: &str) -> Value {
@@ -234,7 +299,11 @@ impl Answer {
         let bytes = axum::body::to_bytes(body, usize::MAX).await.unwrap();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
         let body = serde_json::from_slice(&bytes).unwrap_or_else(|_| text());
-        Answer { status: parts.status, headers: parts.headers, body }
+        Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body,
+        }
     }
 
     /// Checks that this is a refusal as RFC 9457 wants it, with something to do in it.
@@ -242,7 +311,13 @@ impl Answer {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
         assert_eq!(self.headers[CONTENT_TYPE], "application/problem+json");
         assert_eq!(self.body["status"], status);
-        assert!(self.body["detail"].as_str().is_some_and(|detail| detail.len() > 10), "{}", self.body);
+        assert!(
+            self.body["detail"]
+                .as_str()
+                .is_some_and(|detail| detail.len() > 10),
+            "{}",
+            self.body
+        );
     }
 }
 
@@ -251,23 +326,36 @@ impl Identity {
         let certificate = answer["certificate"].as_str().unwrap().to_owned();
         let der = CertificateDer::from_pem_slice(certificate.as_bytes()).unwrap();
         let name = answer["node"].as_str().unwrap().to_owned();
-        Identity { name, key: key.to_owned(), certificate, presented: Presented::of(&der).unwrap() }
+        Identity {
+            name,
+            key: key.to_owned(),
+            certificate,
+            presented: Presented::of(&der).unwrap(),
+        }
     }
 }
 
 pub(crate) fn key_and_request() -> (String, String) {
     let key = KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256).unwrap();
-    let request = CertificateParams::default().serialize_request(&key).unwrap();
+    let request = CertificateParams::default()
+        .serialize_request(&key)
+        .unwrap();
     (key.serialize_pem(), request.pem().unwrap())
 }
 
 /// TLS that trusts a controller's authority and shows no certificate.
 pub(crate) fn connector(authority_pem: &str, protocol: &[u8]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
-    roots.add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).unwrap()).unwrap();
+    roots
+        .add(CertificateDer::from_pem_slice(authority_pem.as_bytes()).unwrap())
+        .unwrap();
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut config = config.unwrap().with_root_certificates(roots).with_no_client_auth();
+    let config =
+        ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let mut config = config
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
     config.alpn_protocols = vec![protocol.to_vec()];
     TlsConnector::from(Arc::new(config))
 }
@@ -293,16 +381,23 @@ impl Events {
     pub(crate) async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
-                let field =
-                    |name: &str| event.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("").trim();
+                let field = |name: &str| {
+                    event
+                        .lines()
+                        .find_map(|line| line.strip_prefix(name))
+                        .unwrap_or("")
+                        .trim()
+                };
                 let (kind, data) = (field("event:").to_owned(), field("data:"));
                 let data = serde_json::from_str(data).unwrap_or_else(|_| data.into());
                 self.text = rest.to_owned();
                 return Some((kind, data));
             }
-            let more =
-                tokio::time::timeout(PATIENCE, self.body.next()).await.expect("something comes in time")?;
-            self.text.push_str(std::str::from_utf8(&more.unwrap()).unwrap());
+            let more = tokio::time::timeout(PATIENCE, self.body.next())
+                .await
+                .expect("something comes in time")?;
+            self.text
+                .push_str(std::str::from_utf8(&more.unwrap()).unwrap());
         }
     }
 
@@ -316,6 +411,8 @@ impl Events {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.expect("it comes within the time")
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .expect("it comes within the time")
     }
 }

@@ -34,20 +34,31 @@ impl Rig {
         for argument in arguments {
             command.arg(argument.replace("URL", &format!("https://localhost:{}", address.port())));
         }
-        let output = tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap();
+        let output = tokio::task::spawn_blocking(move || command.output().unwrap())
+            .await
+            .unwrap();
         if !output.status.success() {
             return Err(String::from_utf8_lossy(&output.stderr).into_owned());
         }
         let text = String::from_utf8(output.stdout).unwrap();
         let (body, status) = text.rsplit_once('\n').unwrap();
-        Ok((status.parse().unwrap(), serde_json::from_str(body).unwrap_or_else(|_| body.into())))
+        Ok((
+            status.parse().unwrap(),
+            serde_json::from_str(body).unwrap_or_else(|_| body.into()),
+        ))
     }
 
     async fn me(&self, identity: &Identity) -> Result<(u16, Value), String> {
         let certificate = self.write("node.crt", &identity.certificate);
         let key = self.write("node.key", &identity.key);
-        self.curl(&["--cert", certificate.to_str().unwrap(), "--key", key.to_str().unwrap(), "URL/v1/me"])
-            .await
+        self.curl(&[
+            "--cert",
+            certificate.to_str().unwrap(),
+            "--key",
+            key.to_str().unwrap(),
+            "URL/v1/me",
+        ])
+        .await
     }
 }
 
@@ -57,12 +68,18 @@ async fn curl_alone_enrols_a_node_and_speaks_for_it() {
     let bearer = format!("Authorization: Bearer {}", rig.admin);
     let post = async |path: &str, body: Value| {
         let url = format!("URL{path}");
-        rig.curl(&["--header", &bearer, "--json", &body.to_string(), &url]).await.unwrap()
+        rig.curl(&["--header", &bearer, "--json", &body.to_string(), &url])
+            .await
+            .unwrap()
     };
     assert_eq!(post("/v1/tenants", json!({ "name": "acme" })).await.0, 201);
     let (_, enrolment) = post("/v1/nodes/in/enrolment", json!({ "tenant": "acme" })).await;
     let (key, csr) = key_and_request();
-    let (status, answer) = post("/v1/enrol", json!({ "token": enrolment["token"], "csr": csr })).await;
+    let (status, answer) = post(
+        "/v1/enrol",
+        json!({ "token": enrolment["token"], "csr": csr }),
+    )
+    .await;
     assert_eq!(status, 201);
     assert_eq!(answer["authority"], rig.server.authority_pem());
     let identity = Identity::of(&key, &answer);
@@ -83,16 +100,28 @@ async fn a_certificate_of_another_authority_does_not_get_through_the_handshake()
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    authority.distinguished_name.push(rcgen::DnType::CommonName, "hawser authority");
+    authority
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "hawser authority");
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::default();
-    params.distinguished_name.push(rcgen::DnType::CommonName, "in");
+    params
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "in");
     params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
-    let forged = params.signed_by(&key, &Issuer::from_params(&authority, &authority_key)).unwrap();
-    let identity = Identity { key: key.serialize_pem(), certificate: forged.pem(), ..genuine };
+    let forged = params
+        .signed_by(&key, &Issuer::from_params(&authority, &authority_key))
+        .unwrap();
+    let identity = Identity {
+        key: key.serialize_pem(),
+        certificate: forged.pem(),
+        ..genuine
+    };
     rig.me(&identity).await.unwrap_err();
     // Nor do versions of TLS that nobody should use any more.
-    rig.curl(&["--tls-max", "1.1", "URL/healthz"]).await.unwrap_err();
+    rig.curl(&["--tls-max", "1.1", "URL/healthz"])
+        .await
+        .unwrap_err();
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -104,7 +133,10 @@ async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
         let mut socket = TcpStream::connect(address).await.unwrap();
         if number % 2 == 0 {
             // The beginning of a handshake that does not go on.
-            socket.write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01]).await.unwrap();
+            socket
+                .write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01])
+                .await
+                .unwrap();
         }
         slow.push(socket);
     }
@@ -118,12 +150,18 @@ async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
         // An alert may come before the end.
         let ended = std::io::copy(&mut (&socket).take(1 << 16), &mut std::io::sink());
-        assert!(!matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock), "{ended:?}");
+        assert!(
+            !matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),
+            "{ended:?}"
+        );
     }
     assert!(started.elapsed() < PATIENCE);
     let metrics = rig.get("/metrics").await.body;
     assert!(
-        metrics.as_str().unwrap().contains(r#"refused_total{reason="slow_handshake"} 1000"#),
+        metrics
+            .as_str()
+            .unwrap()
+            .contains(r#"refused_total{reason="slow_handshake"} 1000"#),
         "{metrics}"
     );
 }
@@ -156,7 +194,12 @@ async fn requests_that_do_not_arrive_and_connections_that_ask_nothing_are_ended(
         assert!(matches!(&slow, Ok((408, _)) | Err(_)), "{slow:?}");
     }
     rig.until(async || {
-        rig.get("/metrics").await.body.as_str().unwrap().contains("hawser_controller_connections 0")
+        rig.get("/metrics")
+            .await
+            .body
+            .as_str()
+            .unwrap()
+            .contains("hawser_controller_connections 0")
     })
     .await;
 }
@@ -166,13 +209,24 @@ async fn a_connection_whose_other_end_does_not_read_is_cut() {
     let rig = Rig::with(|config| config.limits.unread_s = 1).await;
     let connections = async |count: u8| {
         let line = format!("hawser_controller_connections {count}");
-        rig.until(async || rig.get("/metrics").await.body.as_str().unwrap().contains(&line)).await;
+        rig.until(async || {
+            rig.get("/metrics")
+                .await
+                .body
+                .as_str()
+                .unwrap()
+                .contains(&line)
+        })
+        .await;
     };
     let socket = TcpSocket::new_v4().unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     let socket = socket.connect(rig.server.address()).await.unwrap();
     let tls = connector(rig.server.authority_pem(), b"http/1.1");
-    let mut stream = tls.connect("localhost".try_into().unwrap(), socket).await.unwrap();
+    let mut stream = tls
+        .connect("localhost".try_into().unwrap(), socket)
+        .await
+        .unwrap();
     connections(1).await;
     // The answers are more than the kernel holds between the two.
     let requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(300);
@@ -190,10 +244,16 @@ async fn one_address_does_not_take_all_connections() {
         sockets.push(TcpStream::connect(rig.server.address()).await.unwrap());
     }
     rig.until(async || {
-        rig.get("/metrics").await.body.as_str().unwrap().contains("hawser_controller_connections 10")
+        rig.get("/metrics")
+            .await
+            .body
+            .as_str()
+            .unwrap()
+            .contains("hawser_controller_connections 10")
     })
     .await;
     rig.curl(&["URL/healthz"]).await.unwrap_err();
     drop(sockets);
-    rig.until(async || rig.curl(&["URL/healthz"]).await.is_ok()).await;
+    rig.until(async || rig.curl(&["URL/healthz"]).await.is_ok())
+        .await;
 }

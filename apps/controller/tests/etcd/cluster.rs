@@ -28,7 +28,9 @@ const FLOWS: usize = 8;
 const LEASE: Duration = Duration::from_secs(3);
 
 async fn controller_process(config: &str) {
-    let _server = Server::start(Config::read(config.as_ref()).expect("right")).await.expect("started");
+    let _server = Server::start(Config::read(config.as_ref()).expect("right"))
+        .await
+        .expect("started");
     std::future::pending().await
 }
 
@@ -54,7 +56,10 @@ async fn a_killed_leader_and_a_restarted_etcd_lose_no_policy() {
     })
     .await;
     load.decides_on().await;
-    println!("decisions go on {:?} after the leader was killed, with a lease of {LEASE:?}", killed.elapsed());
+    println!(
+        "decisions go on {:?} after the leader was killed, with a lease of {LEASE:?}",
+        killed.elapsed()
+    );
     cluster.run(&leader).await;
 
     for away in [LEASE / 3, LEASE * 3 / 2] {
@@ -63,7 +68,10 @@ async fn a_killed_leader_and_a_restarted_etcd_lose_no_policy() {
         etcd.start_again();
         let started = Instant::now();
         load.decides_on().await;
-        println!("decisions go on {:?} after etcd came back from {away:?}", started.elapsed());
+        println!(
+            "decisions go on {:?} after etcd came back from {away:?}",
+            started.elapsed()
+        );
     }
     assert!(
         load.seen.reconnected.load(Ordering::Relaxed) > 0,
@@ -84,7 +92,10 @@ async fn agrees(operator: &OperatorClient, seen: &BTreeMap<Name, Policy>, acknow
                 if let Ok(held) = operator.policy(flow).await
                     && held.epoch >= policy.epoch
                 {
-                    assert!(held.epoch > policy.epoch || held == *policy, "{held:?} instead of {policy:?}");
+                    assert!(
+                        held.epoch > policy.epoch || held == *policy,
+                        "{held:?} instead of {policy:?}"
+                    );
                     break;
                 }
                 tokio::time::sleep(Duration::from_millis(50)).await;
@@ -93,7 +104,10 @@ async fn agrees(operator: &OperatorClient, seen: &BTreeMap<Name, Policy>, acknow
     })
     .await;
     let fixed = operator.policy(&name("fixed")).await.expect("it answers");
-    assert!(fixed.epoch >= acknowledged, "{fixed:?} although {acknowledged} was acknowledged");
+    assert!(
+        fixed.epoch >= acknowledged,
+        "{fixed:?} although {acknowledged} was acknowledged"
+    );
 }
 
 async fn leader(store: &Etcd) -> Option<String> {
@@ -113,7 +127,10 @@ struct Cluster {
 impl Cluster {
     async fn start(etcd: &EtcdServer) -> Cluster {
         let directory = TempDir::new().expect("a directory");
-        let mut cluster = Cluster { directory, processes: BTreeMap::new() };
+        let mut cluster = Cluster {
+            directory,
+            processes: BTreeMap::new(),
+        };
         for name in CONTROLLERS {
             let (state, port) = (cluster.state(name), free_port());
             std::fs::create_dir(&state).expect("made");
@@ -133,8 +150,12 @@ impl Cluster {
                 LEASE.as_secs()
             );
             std::fs::write(cluster.config(name), config).expect("written");
-            let controller = format!("https://127.0.0.1:{port}").parse().expect("an address");
-            cluster.processes.insert(name.to_owned(), (controller, None));
+            let controller = format!("https://127.0.0.1:{port}")
+                .parse()
+                .expect("an address");
+            cluster
+                .processes
+                .insert(name.to_owned(), (controller, None));
             cluster.run(name).await;
         }
         cluster
@@ -151,7 +172,11 @@ impl Cluster {
     /// Starts a controller and waits until it answers.
     async fn run(&mut self, name: &str) {
         let child = Command::new(std::env::current_exe().expect("this program"))
-            .args(["--exact", "cluster::a_killed_leader_and_a_restarted_etcd_lose_no_policy", "--nocapture"])
+            .args([
+                "--exact",
+                "cluster::a_killed_leader_and_a_restarted_etcd_lose_no_policy",
+                "--nocapture",
+            ])
             .env(CONFIG, self.config(name))
             .stdout(Stdio::null())
             .spawn()
@@ -167,19 +192,33 @@ impl Cluster {
     }
 
     fn kill(&mut self, name: &str) {
-        let mut child = self.processes.get_mut(name).expect("known").1.take().expect("it runs");
+        let mut child = self
+            .processes
+            .get_mut(name)
+            .expect("known")
+            .1
+            .take()
+            .expect("it runs");
         child.kill().expect("it runs");
         child.wait().expect("it ends");
     }
 
     fn controllers(&self, names: &[&str]) -> Vec<Controller> {
-        names.iter().map(|name| self.processes[*name].0.clone()).collect()
+        names
+            .iter()
+            .map(|name| self.processes[*name].0.clone())
+            .collect()
     }
 
     fn operator(&self, names: &[&str]) -> OperatorClient {
-        let read = |file| std::fs::read_to_string(self.state(CONTROLLERS[0]).join(file)).expect("there");
-        OperatorClient::new(&self.controllers(names), &read("authority.pem"), &read("admin.token"))
-            .expect("a client")
+        let read =
+            |file| std::fs::read_to_string(self.state(CONTROLLERS[0]).join(file)).expect("there");
+        OperatorClient::new(
+            &self.controllers(names),
+            &read("authority.pem"),
+            &read("admin.token"),
+        )
+        .expect("a client")
     }
 }
 
@@ -217,34 +256,58 @@ impl Load {
             .expect("made");
         let ingress = Arc::new(node(cluster, operator, "in").await);
         let egress = Arc::new(node(cluster, operator, "out").await);
-        for (flow, mode) in
-            (0..FLOWS).map(|n| (format!("f{n}"), "evidence")).chain([("fixed".to_owned(), "replicate")])
+        for (flow, mode) in (0..FLOWS)
+            .map(|n| (format!("f{n}"), "evidence"))
+            .chain([("fixed".to_owned(), "replicate")])
         {
             let flow = json!({ "name": flow, "tenant": "acme", "ingress": "in", "egress": "out", "mode": mode,
                 "select": { "destination": "203.0.113.0/24" } });
-            operator.create_flow(&from_value(flow).expect("a flow")).await.expect("made");
+            operator
+                .create_flow(&from_value(flow).expect("a flow"))
+                .await
+                .expect("made");
         }
-        let seen = Arc::new(Seen { newest: watch::Sender::default(), reconnected: AtomicU32::new(0) });
+        let seen = Arc::new(Seen {
+            newest: watch::Sender::default(),
+            reconnected: AtomicU32::new(0),
+        });
         let stop = Arc::new(AtomicBool::new(false));
         let mut nodes = vec![tokio::spawn(listen(ingress.clone(), seen.clone()))];
         nodes.extend([ingress, egress.clone()].map(|node| tokio::spawn(live(node))));
-        nodes.extend(
-            (0..FLOWS).map(|n| tokio::spawn(judge(egress.clone(), name(&format!("f{n}")), seen.clone()))),
-        );
-        let overriding = tokio::spawn(override_policies(cluster.operator(&CONTROLLERS), stop.clone()));
-        Load { seen, stop, nodes, overriding }
+        nodes
+            .extend((0..FLOWS).map(|n| {
+                tokio::spawn(judge(egress.clone(), name(&format!("f{n}")), seen.clone()))
+            }));
+        let overriding = tokio::spawn(override_policies(
+            cluster.operator(&CONTROLLERS),
+            stop.clone(),
+        ));
+        Load {
+            seen,
+            stop,
+            nodes,
+            overriding,
+        }
     }
 
     /// Until each flow has had several new policies.
     async fn decides_on(&self) {
         let mut newest = self.seen.newest.subscribe();
-        let epochs =
-            |seen: &BTreeMap<Name, Policy>| seen.iter().map(|(flow, p)| (flow.clone(), p.epoch)).collect();
+        let epochs = |seen: &BTreeMap<Name, Policy>| {
+            seen.iter()
+                .map(|(flow, p)| (flow.clone(), p.epoch))
+                .collect()
+        };
         let before: BTreeMap<Name, u32> = epochs(&newest.borrow());
         let is_decided = |seen: &BTreeMap<Name, Policy>| {
-            seen.len() > FLOWS && seen.iter().all(|(flow, p)| p.epoch >= before.get(flow).unwrap_or(&0) + 3)
+            seen.len() > FLOWS
+                && seen
+                    .iter()
+                    .all(|(flow, p)| p.epoch >= before.get(flow).unwrap_or(&0) + 3)
         };
-        in_time(newest.wait_for(is_decided)).await.expect("the load goes on");
+        in_time(newest.wait_for(is_decided))
+            .await
+            .expect("the load goes on");
     }
 
     /// The newest policies that the ingress was told, and the last epoch of the flow `fixed` that the operator was.
@@ -265,9 +328,16 @@ impl Load {
 async fn node(cluster: &Cluster, operator: &OperatorClient, node: &str) -> NodeClient {
     let controllers = cluster.controllers(&CONTROLLERS);
     let enrolment: NewEnrolment = from_value(json!({ "tenant": "acme" })).expect("an enrolment");
-    let token = operator.enrol_node(&name(node), &enrolment).await.expect("made").token;
-    let client = NodeClient::new(&controllers, &enrol(&controllers, &token).await.expect("enrolled"))
-        .expect("a client");
+    let token = operator
+        .enrol_node(&name(node), &enrolment)
+        .await
+        .expect("made")
+        .token;
+    let client = NodeClient::new(
+        &controllers,
+        &enrol(&controllers, &token).await.expect("enrolled"),
+    )
+    .expect("a client");
     register(&client).await.expect("registered");
     client
 }
@@ -275,7 +345,8 @@ async fn node(cluster: &Cluster, operator: &OperatorClient, node: &str) -> NodeC
 async fn register(node: &NodeClient) -> Result<(), hawser_client::Error> {
     let end = |number: u8| json!({ "number": number, "interface": "eth0", "local": "192.0.2.1", "remote": "192.0.2.2" });
     let registration = json!({ "version": "1", "paths": [end(1), end(2)] });
-    node.register(&from_value(registration).expect("a registration")).await
+    node.register(&from_value(registration).expect("a registration"))
+        .await
 }
 
 /// Opens the stream again whenever it ends, as an agent does.
@@ -287,19 +358,24 @@ async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
         {
             while let Ok(Some(message)) = stream.next().await {
                 let told = match message {
-                    NodeMessage::Assignment(assignment) => {
-                        assignment.sends.into_iter().map(|send| send.policy).collect()
-                    }
+                    NodeMessage::Assignment(assignment) => assignment
+                        .sends
+                        .into_iter()
+                        .map(|send| send.policy)
+                        .collect(),
                     NodeMessage::Policy(policy) => vec![policy],
                     NodeMessage::Ping => vec![],
                 };
                 for policy in told {
-                    let known = policies.entry((policy.flow.clone(), policy.epoch)).or_insert(policy.clone());
+                    let known = policies
+                        .entry((policy.flow.clone(), policy.epoch))
+                        .or_insert(policy.clone());
                     assert_eq!(*known, policy, "an epoch has one policy, whoever tells it");
                     // A controller that has not caught up yet may tell an older one, which a node ignores.
                     seen.newest.send_if_modified(|newest| {
-                        let is_newer =
-                            newest.get(&policy.flow).is_none_or(|known| known.epoch < policy.epoch);
+                        let is_newer = newest
+                            .get(&policy.flow)
+                            .is_none_or(|known| known.epoch < policy.epoch);
                         if is_newer {
                             newest.insert(policy.flow.clone(), policy);
                         }
@@ -326,8 +402,11 @@ async fn live(node: Arc<NodeClient>) {
 async fn judge(node: Arc<NodeClient>, flow: Name, seen: Arc<Seen>) {
     let mut newest = seen.newest.subscribe();
     loop {
-        let policy =
-            newest.wait_for(|seen| seen.contains_key(&flow)).await.expect("the load goes on")[&flow].clone();
+        let policy = newest
+            .wait_for(|seen| seen.contains_key(&flow))
+            .await
+            .expect("the load goes on")[&flow]
+            .clone();
         let (epoch, code) = (policy.epoch, if policy.code == 1 { 2 } else { 1 });
         let judged = Observation::Judged {
             flow: flow.clone(),
@@ -337,7 +416,10 @@ async fn judge(node: Arc<NodeClient>, flow: Name, seen: Arc<Seen>) {
             probe_every: 0,
             reason: "test".into(),
         };
-        let report = Report { observations: vec![judged], ..Report::default() };
+        let report = Report {
+            observations: vec![judged],
+            ..Report::default()
+        };
         // One that does not arrive, or is not acted upon because nobody leads, is repeated.
         let _ = node.report(&report).await;
         let decided = newest.wait_for(|seen| seen[&flow].epoch > epoch);
@@ -358,7 +440,10 @@ async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u
         match operator.override_policy(&name("fixed"), choice).await {
             Ok(policy) => {
                 // It stays what it was when the choice between did not get through.
-                assert!(policy.epoch >= acknowledged, "{policy:?} although {acknowledged} was acknowledged");
+                assert!(
+                    policy.epoch >= acknowledged,
+                    "{policy:?} although {acknowledged} was acknowledged"
+                );
                 assert_eq!(policy.code, code, "{policy:?}");
                 acknowledged = policy.epoch;
             }

@@ -20,7 +20,10 @@ impl Connected {
         // Of a neighbour, on both sides in the order of keys, and under no prefix at all.
         for prefix in ["hawsel/", "hawser", "hawser0"] {
             let neighbour = server.connect(prefix).await;
-            neighbour.commit(vec![Write::put("key/1", *b"not ours")]).await.expect("written");
+            neighbour
+                .commit(vec![Write::put("key/1", *b"not ours")])
+                .await
+                .expect("written");
         }
         Connected { server, store }
     }
@@ -34,10 +37,18 @@ impl Subject for Connected {
 
     async fn forget_history(&self) {
         // What the revision itself changed is kept.
-        let revision = self.store.commit(vec![Write::put("forget", *b"x")]).await.expect("written");
-        let mut client =
-            etcd_client::Client::connect([self.server.endpoint()], None).await.expect("connected");
-        client.compact(i64::try_from(revision).expect("small"), None).await.expect("compacted");
+        let revision = self
+            .store
+            .commit(vec![Write::put("forget", *b"x")])
+            .await
+            .expect("written");
+        let mut client = etcd_client::Client::connect([self.server.endpoint()], None)
+            .await
+            .expect("connected");
+        client
+            .compact(i64::try_from(revision).expect("small"), None)
+            .await
+            .expect("compacted");
     }
 }
 
@@ -47,7 +58,10 @@ store_suite::suite!(Connected::new());
 async fn nobody_there_is_said_so() {
     let mut server = EtcdServer::start();
     server.kill();
-    let refused = Etcd::connect(server.settings("hawser/")).await.err().expect("nobody is there");
+    let refused = Etcd::connect(server.settings("hawser/"))
+        .await
+        .err()
+        .expect("nobody is there");
     assert!(matches!(&refused, OpenError::Unavailable(_)), "{refused}");
     assert!(refused.to_string().contains(server.endpoint()), "{refused}");
 }
@@ -56,19 +70,36 @@ async fn nobody_there_is_said_so() {
 async fn a_user_is_asked_for_a_password() {
     let server = EtcdServer::start();
     server.connect("hawser/").await;
-    let mut admin = etcd_client::Client::connect([server.endpoint()], None).await.expect("connected");
-    admin.user_add("root", "correct", None).await.expect("added");
+    let mut admin = etcd_client::Client::connect([server.endpoint()], None)
+        .await
+        .expect("connected");
+    admin
+        .user_add("root", "correct", None)
+        .await
+        .expect("added");
     admin.role_add("root").await.expect("added");
-    admin.user_grant_role("root", "root").await.expect("granted");
+    admin
+        .user_grant_role("root", "root")
+        .await
+        .expect("granted");
     admin.auth_enable().await.expect("enabled");
 
     let as_user = |password: &str| {
         let user = Some(("root".into(), password.into()));
-        Etcd::connect(EtcdSettings { user, ..server.settings("hawser/") })
+        Etcd::connect(EtcdSettings {
+            user,
+            ..server.settings("hawser/")
+        })
     };
     let store = as_user("correct").await.expect("accepted");
-    store.commit(vec![Write::put("a", *b"1")]).await.expect("written");
-    for refused in [as_user("wrong").await, Etcd::connect(server.settings("hawser/")).await] {
+    store
+        .commit(vec![Write::put("a", *b"1")])
+        .await
+        .expect("written");
+    for refused in [
+        as_user("wrong").await,
+        Etcd::connect(server.settings("hawser/")).await,
+    ] {
         let refused = refused.err().expect("refused");
         assert!(matches!(&refused, OpenError::Unavailable(_)), "{refused}");
     }
@@ -91,12 +122,21 @@ async fn both_sides_have_to_show_a_certificate() {
         "--client-cert-auth",
     ]);
     let with = |authority: &Authority, identity| {
-        let tls = Some(EtcdTls { authority: authority.pem.clone(), identity });
-        EtcdSettings { tls, ..server.settings("hawser/") }
+        let tls = Some(EtcdTls {
+            authority: authority.pem.clone(),
+            identity,
+        });
+        EtcdSettings {
+            tls,
+            ..server.settings("hawser/")
+        }
     };
 
     let store = server::connect(with(&authority, Some(authority.certificate()))).await;
-    store.commit(vec![Write::put("a", *b"1")]).await.expect("written");
+    store
+        .commit(vec![Write::put("a", *b"1")])
+        .await
+        .expect("written");
     assert!(store.get("a").await.expect("read").is_some());
 
     let stranger = Authority::new();
@@ -105,10 +145,13 @@ async fn both_sides_have_to_show_a_certificate() {
         with(&authority, Some(stranger.certificate())),
         with(&stranger, Some(authority.certificate())),
     ] {
-        let refused = Etcd::connect(EtcdSettings { timeout: Duration::from_secs(2), ..refused })
-            .await
-            .err()
-            .expect("refused");
+        let refused = Etcd::connect(EtcdSettings {
+            timeout: Duration::from_secs(2),
+            ..refused
+        })
+        .await
+        .err()
+        .expect("refused");
         assert!(matches!(&refused, OpenError::Unavailable(_)), "{refused}");
     }
 }
@@ -124,13 +167,22 @@ impl Authority {
         parameters.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let key = KeyPair::generate().expect("a key");
         let pem = parameters.self_signed(&key).expect("signed").pem();
-        Authority { issuer: Issuer::new(parameters, key), pem }
+        Authority {
+            issuer: Issuer::new(parameters, key),
+            pem,
+        }
     }
 
     /// For both ends, and its key, PEM.
     fn certificate(&self) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let parameters = CertificateParams::new(vec!["127.0.0.1".into()]).expect("an address");
-        (parameters.signed_by(&key, &self.issuer).expect("signed").pem(), key.serialize_pem())
+        (
+            parameters
+                .signed_by(&key, &self.issuer)
+                .expect("signed")
+                .pem(),
+            key.serialize_pem(),
+        )
     }
 }

@@ -35,10 +35,18 @@ async fn converges(store: &dyn Store, after: u64, expected: &BTreeMap<Arc<str>, 
     let mut watch = store.watch("storm/", after);
     let (mut seen, mut revision) = (BTreeMap::new(), after);
     while seen != *expected {
-        let change = in_time(watch.next()).await.expect("it goes on").expect("nothing was compacted");
-        assert!(change.revision() > revision, "none twice, none out of order");
+        let change = in_time(watch.next())
+            .await
+            .expect("it goes on")
+            .expect("nothing was compacted");
+        assert!(
+            change.revision() > revision,
+            "none twice, none out of order"
+        );
         revision = change.revision();
-        let Change::Put(entry) = change else { panic!("nothing was deleted") };
+        let Change::Put(entry) = change else {
+            panic!("nothing was deleted")
+        };
         seen.insert(entry.key, entry.revision);
     }
 }
@@ -49,18 +57,24 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
     const KILLS: usize = 3;
     let mut server = EtcdServer::start();
     let store: Arc<dyn Store> = Arc::new(server.connect("hawser/").await);
-    let start = store.commit(vec![Write::put("start", *b"x")]).await.expect("written");
+    let start = store
+        .commit(vec![Write::put("start", *b"x")])
+        .await
+        .expect("written");
     let stop = Arc::new(AtomicBool::new(false));
-    let writing: Vec<_> =
-        (0..TASKS).map(|task| tokio::spawn(storm(store.clone(), task, stop.clone()))).collect();
+    let writing: Vec<_> = (0..TASKS)
+        .map(|task| tokio::spawn(storm(store.clone(), task, stop.clone())))
+        .collect();
 
     // A watch that is there all the time has to be taken up again after every kill.
     let mut watch = store.watch("storm/", start);
     let mut watched = BTreeMap::new();
     for kill in 0..=KILLS {
         for _ in 0..200 {
-            let Change::Put(entry) =
-                in_time(watch.next()).await.expect("it goes on").expect("nothing was compacted")
+            let Change::Put(entry) = in_time(watch.next())
+                .await
+                .expect("it goes on")
+                .expect("nothing was compacted")
             else {
                 panic!("nothing was deleted")
             };
@@ -82,7 +96,9 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
     let held: BTreeMap<Arc<str>, u64> = entries.into_iter().map(|e| (e.key, e.revision)).collect();
     assert!(acknowledged.len() > 200 * KILLS);
     assert_eq!(
-        acknowledged.iter().find(|key| !held.contains_key(key.as_str())),
+        acknowledged
+            .iter()
+            .find(|key| !held.contains_key(key.as_str())),
         None,
         "acknowledged and lost"
     );
@@ -90,8 +106,10 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
     assert_eq!(twins.len(), held.len(), "whole commits only");
 
     while watched != held {
-        let Change::Put(entry) =
-            in_time(watch.next()).await.expect("it goes on").expect("nothing was compacted")
+        let Change::Put(entry) = in_time(watch.next())
+            .await
+            .expect("it goes on")
+            .expect("nothing was compacted")
         else {
             panic!("nothing was deleted")
         };
@@ -101,7 +119,12 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
 }
 
 /// Decides as fast as it can while it leads. Returns how many decisions were acknowledged.
-async fn decide(store: Arc<dyn Store>, election: Election, name: String, stop: Arc<AtomicBool>) -> usize {
+async fn decide(
+    store: Arc<dyn Store>,
+    election: Election,
+    name: String,
+    stop: Arc<AtomicBool>,
+) -> usize {
     let (role, mut tries, mut decisions) = (election.role(), 0, 0);
     while !stop.load(Ordering::Relaxed) {
         let Some(leadership) = role.borrow().leadership().cloned() else {
@@ -112,7 +135,10 @@ async fn decide(store: Arc<dyn Store>, election: Election, name: String, stop: A
         // One that was not acknowledged may have been written, so each has a key of its own.
         tries += 1;
         let write = Write::put(format!("decisions/{term:012}/{tries:06}"), name.as_bytes());
-        match store.commit(vec![leadership.fence(), write.when(Expect::Absent)]).await {
+        match store
+            .commit(vec![leadership.fence(), write.when(Expect::Absent)])
+            .await
+        {
             Ok(_) => decisions += 1,
             Err(Error::Conflict { .. } | Error::Unavailable(_)) => {
                 tokio::time::sleep(Duration::from_millis(5)).await
@@ -129,7 +155,16 @@ async fn terms_in_order(store: &dyn Store) -> Vec<u64> {
     let (entries, _) = store.list_all("decisions/").await.expect("read");
     let mut decisions: Vec<(u64, u64)> = entries
         .iter()
-        .map(|e| (e.revision, e.key.split('/').nth(1).and_then(|t| t.parse().ok()).expect("a term")))
+        .map(|e| {
+            (
+                e.revision,
+                e.key
+                    .split('/')
+                    .nth(1)
+                    .and_then(|t| t.parse().ok())
+                    .expect("a term"),
+            )
+        })
         .collect();
     decisions.sort_unstable();
     let mut terms: Vec<u64> = decisions.into_iter().map(|(_, term)| term).collect();
@@ -140,7 +175,11 @@ async fn terms_in_order(store: &dyn Store) -> Vec<u64> {
 
 async fn decided_after(store: &dyn Store, revision: u64) -> u64 {
     let mut watch = store.watch("decisions/", revision);
-    in_time(watch.next()).await.expect("it goes on").expect("nothing was compacted").revision()
+    in_time(watch.next())
+        .await
+        .expect("it goes on")
+        .expect("nothing was compacted")
+        .revision()
 }
 
 const TTL: Duration = Duration::from_secs(2);
@@ -191,8 +230,14 @@ async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
     let server = EtcdServer::start();
     let observer = server.connect("hawser/").await;
     let relay = Relay::start(server.endpoint()).await;
-    let settings = EtcdSettings { endpoints: vec![relay.endpoint.clone()], ..server.settings("hawser/") };
-    let settings = EtcdSettings { timeout: Duration::from_millis(500), ..settings };
+    let settings = EtcdSettings {
+        endpoints: vec![relay.endpoint.clone()],
+        ..server.settings("hawser/")
+    };
+    let settings = EtcdSettings {
+        timeout: Duration::from_millis(500),
+        ..settings
+    };
     let first = Election::start(Arc::new(connect(settings).await), "leader", "first", TTL);
     let held = in_time(first.role().wait_for(|role| role.leadership().is_some()))
         .await
@@ -200,24 +245,45 @@ async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
         .leadership()
         .cloned()
         .expect("it has only just begun");
-    let second = Election::start(Arc::new(server.connect("hawser/").await), "leader", "second", TTL);
+    let second = Election::start(
+        Arc::new(server.connect("hawser/").await),
+        "leader",
+        "second",
+        TTL,
+    );
 
     relay.cut.store(true, Ordering::Relaxed);
     let cut_off = Instant::now();
-    let next =
-        in_time(second.role().wait_for(|role| role.leadership().is_some())).await.expect("it stands").clone();
-    assert!(!held.holds(), "the former leader believes in itself while another one leads");
+    let next = in_time(second.role().wait_for(|role| role.leadership().is_some()))
+        .await
+        .expect("it stands")
+        .clone();
+    assert!(
+        !held.holds(),
+        "the former leader believes in itself while another one leads"
+    );
     assert!(matches!(&*first.role().borrow(), Role::Follower { .. }));
     let next = next.leadership().expect("it has only just begun");
-    let refused = observer.commit(vec![held.fence(), Write::put("decision", *b"late")]).await;
-    assert!(matches!(refused, Err(Error::Conflict { .. })), "{refused:?}");
-    observer.commit(vec![next.fence(), Write::put("decision", *b"good")]).await.expect("it leads");
+    let refused = observer
+        .commit(vec![held.fence(), Write::put("decision", *b"late")])
+        .await;
+    assert!(
+        matches!(refused, Err(Error::Conflict { .. })),
+        "{refused:?}"
+    );
+    observer
+        .commit(vec![next.fence(), Write::put("decision", *b"good")])
+        .await
+        .expect("it leads");
     assert!(cut_off.elapsed() < PATIENCE);
 
     // Back again, it follows.
     relay.cut.store(false, Ordering::Relaxed);
-    let follows = |role: &Role| matches!(role, Role::Follower { leader: Some(leader) } if leader == "second");
-    in_time(first.role().wait_for(follows)).await.expect("it stands");
+    let follows =
+        |role: &Role| matches!(role, Role::Follower { leader: Some(leader) } if leader == "second");
+    in_time(first.role().wait_for(follows))
+        .await
+        .expect("it stands");
 }
 
 /// Passes bytes on between clients and etcd until it is cut, which both sides notice by silence alone.
@@ -228,14 +294,22 @@ struct Relay {
 
 impl Relay {
     async fn start(to: &str) -> Relay {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a port");
         let endpoint = format!("http://{}", listener.local_addr().expect("bound"));
-        let (to, cut) = (to.trim_start_matches("http://").to_owned(), Arc::new(AtomicBool::new(false)));
+        let (to, cut) = (
+            to.trim_start_matches("http://").to_owned(),
+            Arc::new(AtomicBool::new(false)),
+        );
         let relayed = cut.clone();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
-                let Ok(far) = tokio::net::TcpStream::connect(&to).await else { continue };
-                let ((near_in, near_out), (far_in, far_out)) = (near.into_split(), far.into_split());
+                let Ok(far) = tokio::net::TcpStream::connect(&to).await else {
+                    continue;
+                };
+                let ((near_in, near_out), (far_in, far_out)) =
+                    (near.into_split(), far.into_split());
                 tokio::spawn(pass_on(near_in, far_out, relayed.clone()));
                 tokio::spawn(pass_on(far_in, near_out, relayed.clone()));
             }

@@ -14,7 +14,12 @@ async fn a_node_that_tells_without_end_does_not_fill_the_quota() {
     let store: Arc<dyn Store> = Arc::new(server.connect("hawser/").await);
     let pair = Pair::start(&store).await;
     pair.leads().await;
-    assert_eq!(pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" }))).await.0, 201);
+    assert_eq!(
+        pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" })))
+            .await
+            .0,
+        201
+    );
     let node = pair.register(0, "edge").await;
     pair.register(0, "peer").await;
     let flow = json!({ "name": "stage", "tenant": "acme", "ingress": "edge", "egress": "peer", "mode": "single",
@@ -25,14 +30,26 @@ async fn a_node_that_tells_without_end_does_not_fill_the_quota() {
     let refused = json!({ "kind": "not_applied", "flow": "stage", "reason": "x".repeat(500) });
     let report = json!({ "revision": 0, "observations": vec![refused; 256] });
     for _ in 0..80 {
-        let (status, answer) =
-            pair.call_as(&node, 0, "POST", "/v1/nodes/edge/reports", Some(report.clone())).await;
+        let (status, answer) = pair
+            .call_as(
+                &node,
+                0,
+                "POST",
+                "/v1/nodes/edge/reports",
+                Some(report.clone()),
+            )
+            .await;
         assert!(status == 204 || status == 429, "{status} {answer}");
     }
-    let (status, answer) = pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "other" }))).await;
+    let (status, answer) = pair
+        .call(0, "POST", "/v1/tenants", Some(json!({ "name": "other" })))
+        .await;
     assert_eq!(status, 201, "{answer}");
     let (events, _) = store.list_all("event/").await.expect("read");
-    let bytes: usize = events.iter().map(|event| event.key.len() + event.value.len()).sum();
+    let bytes: usize = events
+        .iter()
+        .map(|event| event.key.len() + event.value.len())
+        .sum();
     assert!(events.len() < 1_200, "{} events", events.len());
     assert!(bytes < 1 << 20, "{bytes} bytes");
     pair.stop().await;

@@ -24,12 +24,23 @@ impl EtcdServer {
     pub(crate) fn start_with(extra: &[&str]) -> EtcdServer {
         let directory = TempDir::new().expect("a directory");
         let extra: Vec<String> = extra.iter().map(|option| option.to_string()).collect();
-        let scheme =
-            if extra.iter().any(|option| option.starts_with("--cert-file")) { "https" } else { "http" };
-        let (client, peer) =
-            (format!("{scheme}://127.0.0.1:{}", free_port()), format!("http://127.0.0.1:{}", free_port()));
+        let scheme = if extra.iter().any(|option| option.starts_with("--cert-file")) {
+            "https"
+        } else {
+            "http"
+        };
+        let (client, peer) = (
+            format!("{scheme}://127.0.0.1:{}", free_port()),
+            format!("http://127.0.0.1:{}", free_port()),
+        );
         let process = spawn(&directory, &client, &peer, &extra);
-        EtcdServer { process, directory, client, peer, extra }
+        EtcdServer {
+            process,
+            directory,
+            client,
+            peer,
+            extra,
+        }
     }
 
     pub(crate) fn endpoint(&self) -> &str {
@@ -85,14 +96,32 @@ impl Drop for EtcdServer {
 }
 
 fn spawn(directory: &TempDir, client: &str, peer: &str, extra: &[String]) -> Child {
-    let log =
-        std::fs::File::options().create(true).append(true).open(directory.path().join("log")).expect("a log");
+    let log = std::fs::File::options()
+        .create(true)
+        .append(true)
+        .open(directory.path().join("log"))
+        .expect("a log");
     Command::new("etcd")
         .args(["--name", "test", "--data-dir"])
         .arg(directory.path().join("data"))
-        .args(["--listen-client-urls", client, "--advertise-client-urls", client])
-        .args(["--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer])
-        .args(["--initial-cluster", &format!("test={peer}"), "--logger", "zap"])
+        .args([
+            "--listen-client-urls",
+            client,
+            "--advertise-client-urls",
+            client,
+        ])
+        .args([
+            "--listen-peer-urls",
+            peer,
+            "--initial-advertise-peer-urls",
+            peer,
+        ])
+        .args([
+            "--initial-cluster",
+            &format!("test={peer}"),
+            "--logger",
+            "zap",
+        ])
         // It has no other member whose votes could be late.
         .args(["--heartbeat-interval", "10", "--election-timeout", "100"])
         .args(extra)

@@ -44,12 +44,18 @@ impl Pair {
             };
             config.limits.operator_requests_per_s = 1e6;
             change(&mut config);
-            let server = Server::start_on(store.clone(), config).await.expect("started");
+            let server = Server::start_on(store.clone(), config)
+                .await
+                .expect("started");
             let router = api::router(server.controller());
             controllers.push((server, router));
         }
         let token = std::fs::read_to_string(controllers[0].0.first_token_file()).expect("made");
-        Pair { controllers, token: token.trim().to_owned(), state }
+        Pair {
+            controllers,
+            token: token.trim().to_owned(),
+            state,
+        }
     }
 
     /// What the first operator's request to one of them is answered with.
@@ -65,13 +71,19 @@ impl Pair {
 
     /// The status of the answer to a request with that tag in `If-Match`.
     pub(crate) async fn call_for(&self, tag: &str, whom: usize, method: &str, path: &str) -> u16 {
-        self.send(whom, None, Some(tag), method, path, None).await.status().as_u16()
+        self.send(whom, None, Some(tag), method, path, None)
+            .await
+            .status()
+            .as_u16()
     }
 
     /// The tag of the answer to a GET.
     pub(crate) async fn tag(&self, whom: usize, path: &str) -> String {
         let response = self.send(whom, None, None, "GET", path, None).await;
-        response.headers()[ETAG].to_str().expect("visible").to_owned()
+        response.headers()[ETAG]
+            .to_str()
+            .expect("visible")
+            .to_owned()
     }
 
     /// What a node's request to one of them is answered with.
@@ -106,12 +118,21 @@ impl Pair {
             request.headers_mut().insert(AUTHORIZATION, bearer);
         }
         if let Some(tag) = tag {
-            request.headers_mut().insert(IF_MATCH, tag.parse().expect("visible"));
+            request
+                .headers_mut()
+                .insert(IF_MATCH, tag.parse().expect("visible"));
         }
         let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
-        request.extensions_mut().insert(Peer { address, presented: node.cloned() });
+        request.extensions_mut().insert(Peer {
+            address,
+            presented: node.cloned(),
+        });
         let router = &self.controllers[whom % self.controllers.len()].1;
-        router.clone().oneshot(request).await.expect("it never fails")
+        router
+            .clone()
+            .oneshot(request)
+            .await
+            .expect("it never fails")
     }
 
     /// A node of the tenant acme that has registered with one of them.
@@ -122,7 +143,13 @@ impl Pair {
     }
 
     /// The status of the answer to a node's registration with one of them.
-    pub(crate) async fn registers(&self, by: &Presented, whom: usize, node: &str, version: &str) -> u16 {
+    pub(crate) async fn registers(
+        &self,
+        by: &Presented,
+        whom: usize,
+        node: &str,
+        version: &str,
+    ) -> u16 {
         let registration = Some(json!({ "version": version, "paths": [] }));
         let path = format!("/v1/nodes/{node}/registration");
         self.call_as(by, whom, "PUT", &path, registration).await.0
@@ -131,10 +158,16 @@ impl Pair {
     /// A node of the tenant acme that one of them has enrolled.
     pub(crate) async fn enrol(&self, whom: usize, node: &str) -> Presented {
         let path = format!("/v1/nodes/{node}/enrolment");
-        let (status, invitation) = self.call(whom, "POST", &path, Some(json!({ "tenant": "acme" }))).await;
+        let (status, invitation) = self
+            .call(whom, "POST", &path, Some(json!({ "tenant": "acme" })))
+            .await;
         assert_eq!(status, 201, "{invitation}");
         let key = KeyPair::generate().expect("a key");
-        let csr = CertificateParams::default().serialize_request(&key).expect("signed").pem().expect("text");
+        let csr = CertificateParams::default()
+            .serialize_request(&key)
+            .expect("signed")
+            .pem()
+            .expect("text");
         let enrol = json!({ "token": invitation["token"], "csr": csr });
         let (status, enrolled) = self.call(whom, "POST", "/v1/enrol", Some(enrol)).await;
         assert_eq!(status, 201, "{enrolled}");
@@ -151,17 +184,25 @@ impl Pair {
     /// Ends the one that decides.
     pub(crate) async fn stop_leader(&mut self) {
         self.leads().await;
-        let leader = self.controllers.iter().position(|(server, _)| server.leads()).expect("it has just led");
+        let leader = self
+            .controllers
+            .iter()
+            .position(|(server, _)| server.leads())
+            .expect("it has just led");
         let (server, router) = self.controllers.remove(leader);
         drop(router);
-        tokio::time::timeout(PATIENCE, server.stop()).await.expect("it ends");
+        tokio::time::timeout(PATIENCE, server.stop())
+            .await
+            .expect("it ends");
     }
 
     /// Ends both; what they leave is in the directory.
     pub(crate) async fn stop(self) -> TempDir {
         for (server, router) in self.controllers {
             drop(router);
-            tokio::time::timeout(PATIENCE, server.stop()).await.expect("it ends");
+            tokio::time::timeout(PATIENCE, server.stop())
+                .await
+                .expect("it ends");
         }
         self.state
     }
@@ -169,6 +210,8 @@ impl Pair {
 
 async fn answer(response: Response) -> (u16, Value) {
     let status = response.status().as_u16();
-    let body = to_bytes(response.into_body(), usize::MAX).await.expect("it comes");
+    let body = to_bytes(response.into_body(), usize::MAX)
+        .await
+        .expect("it comes");
     (status, serde_json::from_slice(&body).unwrap_or_default())
 }

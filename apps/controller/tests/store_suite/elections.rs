@@ -9,14 +9,18 @@ use tokio::sync::watch::Receiver;
 const TTL: Duration = Duration::from_secs(2);
 
 async fn leads(role: &mut Receiver<Role>) -> Leadership {
-    let role = in_time(role.wait_for(|role| role.leadership().is_some())).await.expect("it stands");
+    let role = in_time(role.wait_for(|role| role.leadership().is_some()))
+        .await
+        .expect("it stands");
     role.leadership().cloned().expect("it has only just begun")
 }
 
 async fn follows(role: &mut Receiver<Role>, whom: &str) {
     let is_following =
         |role: &Role| matches!(role, Role::Follower { leader: Some(leader) } if leader == whom);
-    in_time(role.wait_for(is_following)).await.expect("it stands");
+    in_time(role.wait_for(is_following))
+        .await
+        .expect("it stands");
 }
 
 pub(crate) async fn one_candidate_leads(subject: &impl Subject) {
@@ -61,24 +65,33 @@ pub(crate) async fn a_dead_leader_is_replaced(subject: &impl Subject) {
         ended.recv().expect("wanted");
         runtime.shutdown_background();
     });
-    let held = tokio::task::spawn_blocking(move || told.recv().expect("it leads")).await.expect("no panic");
+    let held = tokio::task::spawn_blocking(move || told.recv().expect("it leads"))
+        .await
+        .expect("no panic");
     let second = Election::start(subject.store(), "leader", "second", TTL);
     follows(&mut second.role(), "first").await;
 
     end.send(()).expect("wanted");
     let next = leads(&mut second.role()).await;
-    assert!(!held.holds(), "the one before has stopped to believe in itself");
+    assert!(
+        !held.holds(),
+        "the one before has stopped to believe in itself"
+    );
     assert!(next.revision() > held.revision());
     in_time(second.resign()).await;
-    tokio::task::spawn_blocking(move || process.join()).await.expect("no panic").expect("no panic");
+    tokio::task::spawn_blocking(move || process.join())
+        .await
+        .expect("no panic")
+        .expect("no panic");
 }
 
 pub(crate) async fn a_former_leader_cannot_write(subject: &impl Subject) {
     let store = subject.store();
     let first = Election::start(store.clone(), "leader", "first", TTL);
     let held = leads(&mut first.role()).await;
-    let decide =
-        |by: &Leadership, what: &'static [u8]| store.commit(vec![by.fence(), Write::put("policy", what)]);
+    let decide = |by: &Leadership, what: &'static [u8]| {
+        store.commit(vec![by.fence(), Write::put("policy", what)])
+    };
     decide(&held, b"1").await.expect("it leads");
 
     in_time(first.resign()).await;
@@ -87,7 +100,9 @@ pub(crate) async fn a_former_leader_cannot_write(subject: &impl Subject) {
     );
     let second = Election::start(store.clone(), "leader", "second", TTL);
     let next = leads(&mut second.role()).await;
-    assert!(matches!(decide(&held, b"3").await, Err(Error::Conflict { key, .. }) if key == "leader"));
+    assert!(
+        matches!(decide(&held, b"3").await, Err(Error::Conflict { key, .. }) if key == "leader")
+    );
     decide(&next, b"4").await.expect("it leads");
     let policy = store.get("policy").await.expect("read").expect("held");
     assert_eq!(&*policy.value, b"4");
@@ -102,8 +117,13 @@ pub(crate) async fn a_leader_whose_key_is_deleted_stops(subject: &impl Subject) 
     put(&*store, "leader-like", "another key").await;
     assert!(held.holds());
 
-    store.commit(vec![Write::delete("leader")]).await.expect("deleted");
-    in_time(role.wait_for(|_| !held.holds())).await.expect("it stands");
+    store
+        .commit(vec![Write::delete("leader")])
+        .await
+        .expect("deleted");
+    in_time(role.wait_for(|_| !held.holds()))
+        .await
+        .expect("it stands");
     let again = leads(&mut role).await;
     assert!(again.revision() > held.revision());
     in_time(election.resign()).await;

@@ -8,7 +8,9 @@ use std::time::Duration;
 const TTL: Duration = Duration::from_secs(2);
 
 async fn put_under(store: &dyn Store, key: &str, lease: Lease) -> Result<u64, Error> {
-    store.commit(vec![Write::put(key, *b"alive").under(lease.id)]).await
+    store
+        .commit(vec![Write::put(key, *b"alive").under(lease.id)])
+        .await
 }
 
 pub(crate) async fn a_lease_that_runs_out_takes_its_keys_along(subject: &impl Subject) {
@@ -22,11 +24,19 @@ pub(crate) async fn a_lease_that_runs_out_takes_its_keys_along(subject: &impl Su
     let mut watch = store.watch("nodes/", last);
     let mut gone = [next(&mut watch).await, next(&mut watch).await];
     gone.sort_by(|a, b| a.key().cmp(b.key()));
-    assert!(matches!(&gone[0], Change::Delete { key, revision } if &**key == "nodes/1" && *revision > last));
+    assert!(
+        matches!(&gone[0], Change::Delete { key, revision } if &**key == "nodes/1" && *revision > last)
+    );
     assert!(matches!(&gone[1], Change::Delete { key, .. } if &**key == "nodes/2"));
     assert_eq!(store.list_all("nodes/").await.expect("read").0, []);
-    assert_eq!(store.keep_alive(lease.id).await, Err(Error::LeaseGone(lease.id)));
-    assert_eq!(put_under(&*store, "nodes/1", lease).await, Err(Error::LeaseGone(lease.id)));
+    assert_eq!(
+        store.keep_alive(lease.id).await,
+        Err(Error::LeaseGone(lease.id))
+    );
+    assert_eq!(
+        put_under(&*store, "nodes/1", lease).await,
+        Err(Error::LeaseGone(lease.id))
+    );
 }
 
 pub(crate) async fn a_lease_lives_while_it_is_kept_alive(subject: &impl Subject) {
@@ -56,19 +66,27 @@ pub(crate) async fn a_lease_lives_while_it_is_kept_alive(subject: &impl Subject)
 
 pub(crate) async fn a_revoked_lease_is_gone(subject: &impl Subject) {
     let store = subject.store();
-    let lease = store.grant(Duration::from_secs(3600)).await.expect("granted");
+    let lease = store
+        .grant(Duration::from_secs(3600))
+        .await
+        .expect("granted");
     put_under(&*store, "a", lease).await.expect("written");
 
     store.revoke(lease.id).await.expect("revoked");
     assert_eq!(store.get("a").await, Ok(None));
-    assert_eq!(store.keep_alive(lease.id).await, Err(Error::LeaseGone(lease.id)));
+    assert_eq!(
+        store.keep_alive(lease.id).await,
+        Err(Error::LeaseGone(lease.id))
+    );
     store.revoke(lease.id).await.expect("once more is no error");
 }
 
 pub(crate) async fn a_key_written_again_leaves_its_lease(subject: &impl Subject) {
     let store = subject.store();
-    let (first, second) =
-        (store.grant(TTL * 100).await.expect("granted"), store.grant(TTL * 100).await.expect("granted"));
+    let (first, second) = (
+        store.grant(TTL * 100).await.expect("granted"),
+        store.grant(TTL * 100).await.expect("granted"),
+    );
     put_under(&*store, "stays", first).await.expect("written");
     put(&*store, "stays", "for good").await;
     put_under(&*store, "moves", first).await.expect("written");

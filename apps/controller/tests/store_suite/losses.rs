@@ -23,7 +23,9 @@ async fn start(state: TempDir, store: &Arc<dyn Store>) -> Pair {
 
 async fn with_a_node(store: &Arc<dyn Store>) -> Pair {
     let pair = start(TempDir::new().expect("a directory"), store).await;
-    let (status, _) = pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" }))).await;
+    let (status, _) = pair
+        .call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" })))
+        .await;
     assert_eq!(status, 201);
     pair.register(0, "edge").await;
     pair
@@ -33,7 +35,12 @@ async fn losses(pair: &Pair, node: &str) -> usize {
     let (status, events) = pair.call(0, "GET", "/v1/events?limit=1000", None).await;
     assert_eq!(status, 200);
     let is_loss = |event: &&Value| event["kind"] == "node_lost" && event["node"] == node;
-    events["items"].as_array().expect("a list").iter().filter(is_loss).count()
+    events["items"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter(is_loss)
+        .count()
 }
 
 async fn is_lost(pair: &Pair, node: &str) {
@@ -47,14 +54,21 @@ async fn is_lost(pair: &Pair, node: &str) {
 
 async fn lease_is_over(store: &Arc<dyn Store>, node: &str) {
     in_time(async {
-        while store.get(&format!("alive/{node}")).await.expect("read").is_some() {
+        while store
+            .get(&format!("alive/{node}"))
+            .await
+            .expect("read")
+            .is_some()
+        {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     })
     .await;
 }
 
-pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_told_of_once(subject: &impl Subject) {
+pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_told_of_once(
+    subject: &impl Subject,
+) {
     let store = subject.store();
     let pair = with_a_node(&store).await;
     let state = pair.stop().await;
@@ -74,7 +88,9 @@ pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_told_of_once
     pair.stop().await;
 }
 
-pub(crate) async fn a_node_that_is_lost_when_the_leader_ends_is_told_of_once(subject: &impl Subject) {
+pub(crate) async fn a_node_that_is_lost_when_the_leader_ends_is_told_of_once(
+    subject: &impl Subject,
+) {
     let store = subject.store();
     let mut pair = with_a_node(&store).await;
     pair.stop_leader().await;

@@ -83,7 +83,9 @@ macro_rules! suite {
 pub(crate) use suite;
 
 pub(crate) async fn in_time<T>(what: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, what).await.expect("it takes too long")
+    tokio::time::timeout(PATIENCE, what)
+        .await
+        .expect("it takes too long")
 }
 
 /// Waits until the condition holds.
@@ -97,7 +99,10 @@ pub(crate) async fn until(holds: impl AsyncFn() -> bool) {
 }
 
 pub(crate) async fn next(watch: &mut Watch) -> Change {
-    in_time(watch.next()).await.expect("the watch goes on").expect("a change")
+    in_time(watch.next())
+        .await
+        .expect("the watch goes on")
+        .expect("a change")
 }
 
 fn keys(entries: &[Entry]) -> Vec<&str> {
@@ -105,7 +110,10 @@ fn keys(entries: &[Entry]) -> Vec<&str> {
 }
 
 async fn put(store: &dyn Store, key: &str, value: &str) -> u64 {
-    store.commit(vec![Write::put(key, value.as_bytes())]).await.expect("written")
+    store
+        .commit(vec![Write::put(key, value.as_bytes())])
+        .await
+        .expect("written")
 }
 
 pub(crate) async fn holds_what_was_written(subject: &impl Subject) {
@@ -116,25 +124,43 @@ pub(crate) async fn holds_what_was_written(subject: &impl Subject) {
     let second = put(&*store, "a", "2").await;
     assert!(second > first);
     let held = store.get("a").await.expect("read").expect("held");
-    assert_eq!((&*held.key, &*held.value, held.revision), ("a", b"2".as_slice(), second));
+    assert_eq!(
+        (&*held.key, &*held.value, held.revision),
+        ("a", b"2".as_slice(), second)
+    );
 
-    let deleted = store.commit(vec![Write::delete("a")]).await.expect("deleted");
+    let deleted = store
+        .commit(vec![Write::delete("a")])
+        .await
+        .expect("deleted");
     assert!(deleted > second);
     assert_eq!(store.get("a").await, Ok(None));
-    assert_eq!(store.commit(vec![Write::delete("a")]).await, Ok(deleted), "nothing changes");
+    assert_eq!(
+        store.commit(vec![Write::delete("a")]).await,
+        Ok(deleted),
+        "nothing changes"
+    );
 }
 
 pub(crate) async fn refuses_what_is_not_as_expected(subject: &impl Subject) {
     let store = subject.store();
     let revision = put(&*store, "a", "1").await;
-    let conflict = |key: &str, found| Err(Error::Conflict { key: key.into(), found });
+    let conflict = |key: &str, found| {
+        Err(Error::Conflict {
+            key: key.into(),
+            found,
+        })
+    };
 
     let create = |key| store.commit(vec![Write::put(key, *b"2").when(Expect::Absent)]);
     assert_eq!(create("a").await, conflict("a", Some(revision)));
     create("b").await.expect("there was no such key");
 
     let replace = |key, old| store.commit(vec![Write::put(key, *b"3").when(Expect::Revision(old))]);
-    assert_eq!(replace("a", revision + 1000).await, conflict("a", Some(revision)));
+    assert_eq!(
+        replace("a", revision + 1000).await,
+        conflict("a", Some(revision))
+    );
     assert_eq!(replace("c", revision).await, conflict("c", None));
     let replaced = replace("a", revision).await.expect("as expected");
     assert_eq!(replace("a", revision).await, conflict("a", Some(replaced)));
@@ -156,13 +182,27 @@ pub(crate) async fn writes_all_or_nothing(subject: &impl Subject) {
     };
 
     let revision = enrol("first").await.expect("the token is good");
-    assert_eq!(enrol("second").await, Err(Error::Conflict { key: "tokens/1".into(), found: None }));
+    assert_eq!(
+        enrol("second").await,
+        Err(Error::Conflict {
+            key: "tokens/1".into(),
+            found: None
+        })
+    );
 
     let (entries, as_of) = store.list_all("nodes/").await.expect("read");
-    assert_eq!((keys(&entries), entries[0].revision), (vec!["nodes/first"], revision));
+    assert_eq!(
+        (keys(&entries), entries[0].revision),
+        (vec!["nodes/first"], revision)
+    );
     assert!(as_of >= revision);
 
-    let only_checks = store.commit(vec![Write::check("nodes/first", Expect::Revision(revision))]).await;
+    let only_checks = store
+        .commit(vec![Write::check(
+            "nodes/first",
+            Expect::Revision(revision),
+        )])
+        .await;
     assert_eq!(only_checks, Ok(revision));
 }
 
@@ -171,7 +211,10 @@ pub(crate) async fn one_of_many_creates_a_key(subject: &impl Subject) {
         .map(|n| {
             let store = subject.store();
             tokio::spawn(async move {
-                store.commit(vec![Write::put("a", [n]).when(Expect::Absent)]).await.is_ok()
+                store
+                    .commit(vec![Write::put("a", [n]).when(Expect::Absent)])
+                    .await
+                    .is_ok()
             })
         })
         .collect();
@@ -200,16 +243,24 @@ pub(crate) async fn no_increment_is_lost(subject: &impl Subject) {
     for task in counting.collect::<Vec<_>>() {
         in_time(task).await.expect("no panic");
     }
-    let held = subject.store().get("counter").await.expect("read").expect("held");
+    let held = subject
+        .store()
+        .get("counter")
+        .await
+        .expect("read")
+        .expect("held");
     assert_eq!(&*held.value, (TASKS * TIMES).to_string().as_bytes());
 }
 
 async fn increment(store: &dyn Store) {
     loop {
         let held = store.get("counter").await.expect("read").expect("held");
-        let count: u64 = std::str::from_utf8(&held.value).expect("text").parse().expect("a number");
-        let write =
-            Write::put("counter", (count + 1).to_string().as_bytes()).when(Expect::Revision(held.revision));
+        let count: u64 = std::str::from_utf8(&held.value)
+            .expect("text")
+            .parse()
+            .expect("a number");
+        let write = Write::put("counter", (count + 1).to_string().as_bytes())
+            .when(Expect::Revision(held.revision));
         match store.commit(vec![write]).await {
             Ok(_) => return,
             Err(Error::Conflict { .. }) => {}
@@ -224,7 +275,10 @@ pub(crate) async fn lists_in_pages(subject: &impl Subject) {
         put(&*store, key, key).await;
     }
     let first = store.list("b/", None, 3).await.expect("read");
-    assert_eq!((keys(&first.entries), first.more), (vec!["b/1", "b/10", "b/2"], true));
+    assert_eq!(
+        (keys(&first.entries), first.more),
+        (vec!["b/1", "b/10", "b/2"], true)
+    );
     let rest = store.list("b/", Some("b/2"), 3).await.expect("read");
     assert_eq!((keys(&rest.entries), rest.more), (vec!["b/3"], false));
 
@@ -249,14 +303,19 @@ pub(crate) async fn lists_thousands_at_once(subject: &impl Subject) {
 
 pub(crate) async fn refuses_requests_that_some_store_would_not_take(subject: &impl Subject) {
     let store = subject.store();
-    let too_many = (0..=MAX_WRITES).map(|n| Write::put(format!("{n}"), *b"x")).collect();
+    let too_many = (0..=MAX_WRITES)
+        .map(|n| Write::put(format!("{n}"), *b"x"))
+        .collect();
     let refused = [
         vec![],
         too_many,
         vec![Write::put("", *b"x")],
         vec![Write::put("a", *b"x"), Write::delete("a")],
         vec![Write::put("a", vec![0; MAX_COMMIT_BYTES])],
-        vec![Write::put("a", vec![0; MAX_COMMIT_BYTES / 2]), Write::put("b", vec![0; MAX_COMMIT_BYTES / 2])],
+        vec![
+            Write::put("a", vec![0; MAX_COMMIT_BYTES / 2]),
+            Write::put("b", vec![0; MAX_COMMIT_BYTES / 2]),
+        ],
     ];
     for writes in refused {
         let refusal = store.commit(writes).await;
@@ -264,5 +323,8 @@ pub(crate) async fn refuses_requests_that_some_store_would_not_take(subject: &im
     }
     assert_eq!(store.list_all("").await.expect("read").0, []);
 
-    store.commit(vec![Write::put("a", vec![0; MAX_COMMIT_BYTES - 1])]).await.expect("the largest is taken");
+    store
+        .commit(vec![Write::put("a", vec![0; MAX_COMMIT_BYTES - 1])])
+        .await
+        .expect("the largest is taken");
 }

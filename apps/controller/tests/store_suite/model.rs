@@ -44,7 +44,11 @@ fn commit() -> impl Strategy<Value = Vec<Op>> {
         2 => Just(What::Delete),
         1 => Just(What::Check)
     ];
-    let op = (0..KEYS, wanted, what).prop_map(|(key, expect, action)| Op { key, expect, action });
+    let op = (0..KEYS, wanted, what).prop_map(|(key, expect, action)| Op {
+        key,
+        expect,
+        action,
+    });
     prop::collection::vec(op, 1..4).prop_map(|mut ops| {
         ops.sort_by_key(|op| op.key);
         ops.dedup_by_key(|op| op.key);
@@ -53,9 +57,15 @@ fn commit() -> impl Strategy<Value = Vec<Op>> {
 }
 
 fn generate(commits: usize, seed: u8) -> Vec<Vec<Op>> {
-    let config = Config { rng_seed: proptest::test_runner::RngSeed::Fixed(seed.into()), ..Config::default() };
+    let config = Config {
+        rng_seed: proptest::test_runner::RngSeed::Fixed(seed.into()),
+        ..Config::default()
+    };
     let strategy = prop::collection::vec(commit(), commits);
-    strategy.new_tree(&mut TestRunner::new(config)).expect("it generates").current()
+    strategy
+        .new_tree(&mut TestRunner::new(config))
+        .expect("it generates")
+        .current()
 }
 
 /// What the keys hold: value and revision.
@@ -98,7 +108,10 @@ fn apply(held: &mut Held, ops: &[Op], revision: u64) {
 
 fn first_conflict(held: &Held, ops: &[Op], seen: &Held) -> Option<(String, Option<u64>)> {
     ops.iter().find_map(|op| {
-        let (key, found) = (name(op.key), held.get(&name(op.key)).map(|(_, revision)| *revision));
+        let (key, found) = (
+            name(op.key),
+            held.get(&name(op.key)).map(|(_, revision)| *revision),
+        );
         let is_as_expected = match op.expect {
             Wanted::Any => true,
             Wanted::Absent => found.is_none(),
@@ -111,7 +124,10 @@ fn first_conflict(held: &Held, ops: &[Op], seen: &Held) -> Option<(String, Optio
 
 async fn held_by(store: &dyn Store) -> Held {
     let (entries, _) = store.list_all("key/").await.expect("read");
-    entries.into_iter().map(|e| (e.key.to_string(), (e.value.to_vec(), e.revision))).collect()
+    entries
+        .into_iter()
+        .map(|e| (e.key.to_string(), (e.value.to_vec(), e.revision)))
+        .collect()
 }
 
 /// Follows the watch until it shows what the store holds.
@@ -123,7 +139,9 @@ async fn replay(store: &dyn Store, after: u64, expected: &Held) {
         assert!(change.revision() >= revision, "in order");
         revision = change.revision();
         match change {
-            Change::Put(e) => drop(replayed.insert(e.key.to_string(), (e.value.to_vec(), e.revision))),
+            Change::Put(e) => {
+                drop(replayed.insert(e.key.to_string(), (e.value.to_vec(), e.revision)))
+            }
             Change::Delete { key, .. } => drop(replayed.remove(&*key)),
         }
     }
@@ -133,17 +151,25 @@ pub(crate) async fn agrees_with_the_model(subject: &impl Subject) {
     let store = subject.store();
     let lease = store.grant(super::PATIENCE * 10).await.expect("granted").id;
     for seed in 0..5 {
-        let start = store.commit(vec![Write::put("start", [seed])]).await.expect("written");
+        let start = store
+            .commit(vec![Write::put("start", [seed])])
+            .await
+            .expect("written");
         let (mut held, mut last) = (Held::new(), start);
         for ops in generate(60, seed) {
             let writes = ops.iter().map(|op| resolve(op, &held, lease)).collect();
-            match (store.commit(writes).await, first_conflict(&held, &ops, &held)) {
+            match (
+                store.commit(writes).await,
+                first_conflict(&held, &ops, &held),
+            ) {
                 (Ok(revision), None) => {
                     assert!(revision >= last);
                     apply(&mut held, &ops, revision);
                     last = revision;
                 }
-                (Err(Error::Conflict { key, found }), Some(conflict)) => assert_eq!((key, found), conflict),
+                (Err(Error::Conflict { key, found }), Some(conflict)) => {
+                    assert_eq!((key, found), conflict)
+                }
                 (result, conflict) => {
                     panic!("seed {seed}: {ops:?}: {result:?}, but the model says {conflict:?}")
                 }
@@ -159,9 +185,15 @@ pub(crate) async fn agrees_with_the_model(subject: &impl Subject) {
 /// Several writers at once: sorted by revision, their commits must be a history in which every expectation held.
 pub(crate) async fn commits_have_one_order(subject: &impl Subject) {
     const WRITERS: u8 = 6;
-    let lease = subject.store().grant(super::PATIENCE * 10).await.expect("granted").id;
-    let writing: Vec<_> =
-        (0..WRITERS).map(|writer| tokio::spawn(write_at_random(subject.store(), writer, lease))).collect();
+    let lease = subject
+        .store()
+        .grant(super::PATIENCE * 10)
+        .await
+        .expect("granted")
+        .id;
+    let writing: Vec<_> = (0..WRITERS)
+        .map(|writer| tokio::spawn(write_at_random(subject.store(), writer, lease)))
+        .collect();
     let mut history = Vec::new();
     for writer in writing {
         history.extend(in_time(writer).await.expect("no panic"));
@@ -171,7 +203,11 @@ pub(crate) async fn commits_have_one_order(subject: &impl Subject) {
 
     let mut held = Held::new();
     for (revision, ops, seen) in &history {
-        assert_eq!(first_conflict(&held, ops, seen), None, "revision {revision}: {ops:?}");
+        assert_eq!(
+            first_conflict(&held, ops, seen),
+            None,
+            "revision {revision}: {ops:?}"
+        );
         apply(&mut held, ops, *revision);
     }
     assert_eq!(held_by(&*subject.store()).await, held);
@@ -183,7 +219,10 @@ async fn write_at_random(store: Arc<dyn Store>, seed: u8, lease: i64) -> Vec<Don
     let mut done = Vec::new();
     for ops in generate(60, 100 + seed) {
         // Deletions of nothing change nothing, so their revision would not tell when they happened.
-        let ops: Vec<Op> = ops.into_iter().filter(|op| !matches!(op.action, What::Delete)).collect();
+        let ops: Vec<Op> = ops
+            .into_iter()
+            .filter(|op| !matches!(op.action, What::Delete))
+            .collect();
         if ops.is_empty() {
             continue;
         }

@@ -52,9 +52,15 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn steps(seed: u64) -> Vec<Step> {
-    let config = Config { rng_seed: RngSeed::Fixed(seed), ..Config::default() };
+    let config = Config {
+        rng_seed: RngSeed::Fixed(seed),
+        ..Config::default()
+    };
     let strategy = prop::collection::vec(step(), STEPS);
-    strategy.new_tree(&mut TestRunner::new(config)).expect("it generates").current()
+    strategy
+        .new_tree(&mut TestRunner::new(config))
+        .expect("it generates")
+        .current()
 }
 
 pub(crate) async fn nothing_outlives_what_it_refers_to(subject: &impl Subject) {
@@ -67,27 +73,47 @@ pub(crate) async fn nothing_outlives_what_it_refers_to(subject: &impl Subject) {
             let mut granted = 0;
             for (method, path, body) in steps(worker as u64) {
                 let (status, answer) = pair.call(worker, method, &path, body).await;
-                assert!(!matches!(status, 500..), "{method} {path}: {status} {answer}");
+                assert!(
+                    !matches!(status, 500..),
+                    "{method} {path}: {status} {answer}"
+                );
                 granted += usize::from(status < 300);
             }
             granted
         })
     });
-    let granted: usize = join_all(workers).await.into_iter().map(|worker| worker.expect("no panic")).sum();
-    assert!(granted > WORKERS * STEPS / 10, "{granted} steps did something");
+    let granted: usize = join_all(workers)
+        .await
+        .into_iter()
+        .map(|worker| worker.expect("no panic"))
+        .sum();
+    assert!(
+        granted > WORKERS * STEPS / 10,
+        "{granted} steps did something"
+    );
     replay(&*store, start).await;
-    Arc::into_inner(pair).expect("nobody else has it").stop().await;
+    Arc::into_inner(pair)
+        .expect("nobody else has it")
+        .stop()
+        .await;
 }
 
 /// Replays every commit since `after` and verifies after each one that all references hold.
 async fn replay(store: &dyn Store, after: u64) {
     let (entries, until) = store.list_all("").await.expect("read");
-    let last = entries.iter().map(|entry| entry.revision).max().unwrap_or(until);
+    let last = entries
+        .iter()
+        .map(|entry| entry.revision)
+        .max()
+        .unwrap_or(until);
     let mut held: BTreeMap<String, Value> = BTreeMap::new();
     let (mut revision, mut commits) = (after, 0);
     let mut watch = store.watch("", after);
     while revision < last {
-        let change = in_time(watch.next()).await.expect("the watch goes on").expect("nothing was compacted");
+        let change = in_time(watch.next())
+            .await
+            .expect("the watch goes on")
+            .expect("nothing was compacted");
         if change.revision() != revision {
             refers_to_nothing_that_is_gone(&held, revision);
             (revision, commits) = (change.revision(), commits + 1);
@@ -101,26 +127,41 @@ async fn replay(store: &dyn Store, after: u64) {
         }
     }
     refers_to_nothing_that_is_gone(&held, revision);
-    assert!(commits > WORKERS * STEPS / 10, "{commits} commits were looked at");
+    assert!(
+        commits > WORKERS * STEPS / 10,
+        "{commits} commits were looked at"
+    );
 }
 
 fn refers_to_nothing_that_is_gone(held: &BTreeMap<String, Value>, revision: u64) {
     let of = |kind: &'static str| held.iter().filter(move |(key, _)| key.starts_with(kind));
     let tenant_of = |node: &str| Some(&held.get(&format!("node/{node}"))?["tenant"]);
-    let is_tenant =
-        |name: &Value| name.as_str().is_some_and(|name| held.contains_key(&format!("tenant/{name}")));
+    let is_tenant = |name: &Value| {
+        name.as_str()
+            .is_some_and(|name| held.contains_key(&format!("tenant/{name}")))
+    };
     for (key, node) in of("node/") {
-        assert!(is_tenant(&node["tenant"]), "revision {revision}: {key} has no tenant: {node}");
+        assert!(
+            is_tenant(&node["tenant"]),
+            "revision {revision}: {key} has no tenant: {node}"
+        );
     }
     for (key, token) in of("token/") {
         let tenant = &token["token"]["tenant"];
-        assert!(tenant.is_null() || is_tenant(tenant), "revision {revision}: {key} has no tenant: {token}");
+        assert!(
+            tenant.is_null() || is_tenant(tenant),
+            "revision {revision}: {key} has no tenant: {token}"
+        );
     }
     for (key, record) in of("flow/") {
         let flow = &record["flow"];
         for end in ["ingress", "egress"] {
             let tenant = tenant_of(flow[end].as_str().expect("a name"));
-            assert_eq!(tenant, Some(&flow["tenant"]), "revision {revision}: {end} of {key}: {flow}");
+            assert_eq!(
+                tenant,
+                Some(&flow["tenant"]),
+                "revision {revision}: {end} of {key}: {flow}"
+            );
         }
     }
 }
@@ -130,14 +171,35 @@ pub(crate) async fn a_node_inherits_no_flow_that_was_left_behind(subject: &impl 
     let store = subject.store();
     let flow = json!({ "number": 1, "flow": { "name": "old", "tenant": "acme", "ingress": "edge", "egress": "peer",
         "mode": "single", "select": { "destination": "203.0.113.0/24" } } });
-    store.commit(vec![Write::put("flow/old", flow.to_string().into_bytes())]).await.expect("written");
+    store
+        .commit(vec![Write::put("flow/old", flow.to_string().into_bytes())])
+        .await
+        .expect("written");
     let pair = Pair::start(&store).await;
-    assert_eq!(pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" }))).await.0, 201);
-    let enrol = || pair.call(0, "POST", "/v1/nodes/edge/enrolment", Some(json!({ "tenant": "acme" })));
+    assert_eq!(
+        pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "acme" })))
+            .await
+            .0,
+        201
+    );
+    let enrol = || {
+        pair.call(
+            0,
+            "POST",
+            "/v1/nodes/edge/enrolment",
+            Some(json!({ "tenant": "acme" })),
+        )
+    };
     let (status, refusal) = enrol().await;
     assert_eq!(status, 409, "{refusal}");
-    assert!(refusal["detail"].as_str().expect("text").contains("old"), "{refusal}");
-    assert_eq!(pair.call(0, "DELETE", "/v1/tenants/acme", None).await.0, 409);
+    assert!(
+        refusal["detail"].as_str().expect("text").contains("old"),
+        "{refusal}"
+    );
+    assert_eq!(
+        pair.call(0, "DELETE", "/v1/tenants/acme", None).await.0,
+        409
+    );
     assert_eq!(pair.call(0, "DELETE", "/v1/flows/old", None).await.0, 204);
     assert_eq!(enrol().await.0, 201);
     pair.stop().await;

@@ -15,14 +15,30 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
         config.limits.node_changes_per_s = 1e-3;
     })
     .await;
-    assert_eq!(pair.call(1, "POST", "/v1/tenants", Some(json!({ "name": "acme" }))).await.0, 201);
+    assert_eq!(
+        pair.call(1, "POST", "/v1/tenants", Some(json!({ "name": "acme" })))
+            .await
+            .0,
+        201
+    );
     let before = pair.enrol(1, "edge").await;
-    let (status, answer) =
-        pair.call_as(&before, 1, "POST", "/v1/nodes/edge/reports", Some(json!({ "revision": 0 }))).await;
+    let (status, answer) = pair
+        .call_as(
+            &before,
+            1,
+            "POST",
+            "/v1/nodes/edge/reports",
+            Some(json!({ "revision": 0 })),
+        )
+        .await;
     assert_eq!(status, 204, "{answer}");
     assert_eq!(pair.call(1, "GET", "/v1/reports/edge", None).await.0, 200);
     let mut registrations = 0;
-    while pair.registers(&before, 1, "edge", &format!("{registrations}")).await == 204 {
+    while pair
+        .registers(&before, 1, "edge", &format!("{registrations}"))
+        .await
+        == 204
+    {
         registrations += 1;
     }
     assert!((1..20).contains(&registrations), "{registrations}");
@@ -34,8 +50,16 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
     let (status, report) = pair.call(1, "GET", "/v1/reports/edge", None).await;
     assert_eq!(status, 404, "{report}");
     let (_, node) = pair.call(1, "GET", "/v1/nodes/edge", None).await;
-    assert_eq!((&node["alive"], &node["seen_unix_ms"]), (&json!(false), &Value::Null), "{node}");
-    assert_eq!(pair.registers(&after, 1, "edge", "1").await, 204, "its budget is its own");
+    assert_eq!(
+        (&node["alive"], &node["seen_unix_ms"]),
+        (&json!(false), &Value::Null),
+        "{node}"
+    );
+    assert_eq!(
+        pair.registers(&after, 1, "edge", "1").await,
+        204,
+        "its budget is its own"
+    );
     let (_, node) = pair.call(1, "GET", "/v1/nodes/edge", None).await;
     assert_eq!(node["alive"], true, "{node}");
     pair.stop().await;
@@ -46,7 +70,10 @@ pub(crate) async fn a_sweep_of_expired_tokens_changes_no_tag(subject: &impl Subj
     let expired = json!({ "id": "00", "secret_sha256": "00", "created_unix_ms": 0, "expires_unix_ms": 1, "used": null });
     let node = json!({ "tenant": "acme", "signal_key": null, "certificates": [], "enrolments": [expired] });
     let writes = vec![
-        Write::put("tenant/acme", json!({ "name": "acme" }).to_string().into_bytes()),
+        Write::put(
+            "tenant/acme",
+            json!({ "name": "acme" }).to_string().into_bytes(),
+        ),
         Write::put("node/edge", node.to_string().into_bytes()),
     ];
     let tag = format!("\"{}\"", store.commit(writes).await.expect("written"));
@@ -58,11 +85,19 @@ pub(crate) async fn a_sweep_of_expired_tokens_changes_no_tag(subject: &impl Subj
     })
     .await;
     // Makes sure that both have seen the sweep.
-    assert_eq!(pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "later" }))).await.0, 201);
+    assert_eq!(
+        pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "later" })))
+            .await
+            .0,
+        201
+    );
     until(async || pair.call(1, "GET", "/v1/tenants/later", None).await.0 == 200).await;
     for whom in [0, 1] {
         assert_eq!(pair.tag(whom, "/v1/nodes/edge").await, tag);
     }
-    assert_eq!(pair.call_for(&tag, 1, "DELETE", "/v1/nodes/edge").await, 204);
+    assert_eq!(
+        pair.call_for(&tag, 1, "DELETE", "/v1/nodes/edge").await,
+        204
+    );
     pair.stop().await;
 }

@@ -13,16 +13,29 @@ pub(crate) async fn a_watch_delivers_past_and_future(subject: &impl Subject) {
     put(&*store, "b/1", "of another prefix").await;
     let mut watch = store.watch("a/", before);
 
-    let deleted = store.commit(vec![Write::delete("a/1"), Write::put("a/3", *b"y")]).await.expect("written");
+    let deleted = store
+        .commit(vec![Write::delete("a/1"), Write::put("a/3", *b"y")])
+        .await
+        .expect("written");
     let replaced = put(&*store, "a/2", "z").await;
 
     let entry = |key: &str, value: &[u8], revision| {
-        Change::Put(Entry { key: key.into(), value: value.into(), revision })
+        Change::Put(Entry {
+            key: key.into(),
+            value: value.into(),
+            revision,
+        })
     };
     assert_eq!(next(&mut watch).await, entry("a/2", b"x", first));
     let mut together = [next(&mut watch).await, next(&mut watch).await];
     together.sort_by(|a, b| a.key().cmp(b.key()));
-    let expected = [Change::Delete { key: "a/1".into(), revision: deleted }, entry("a/3", b"y", deleted)];
+    let expected = [
+        Change::Delete {
+            key: "a/1".into(),
+            revision: deleted,
+        },
+        entry("a/3", b"y", deleted),
+    ];
     assert_eq!(together, expected);
     assert_eq!(next(&mut watch).await, entry("a/2", b"z", replaced));
 }
@@ -47,11 +60,17 @@ pub(crate) async fn a_watch_misses_nothing_of_a_storm(subject: &impl Subject) {
     let mut seen: BTreeMap<Arc<str>, usize> = BTreeMap::new();
     let mut revision = start;
     for _ in 0..TASKS * TIMES {
-        let Change::Put(entry) = next(&mut watch).await else { panic!("nothing was deleted") };
+        let Change::Put(entry) = next(&mut watch).await else {
+            panic!("nothing was deleted")
+        };
         assert!(entry.revision > revision);
         revision = entry.revision;
         let count = seen.entry(entry.key).or_default();
-        assert_eq!(*entry.value, *count.to_string().as_bytes(), "every value, in order");
+        assert_eq!(
+            *entry.value,
+            *count.to_string().as_bytes(),
+            "every value, in order"
+        );
         *count += 1;
     }
     assert_eq!(seen.len(), TASKS);
@@ -77,11 +96,16 @@ pub(crate) async fn following_survives_forgotten_changes(subject: &impl Subject)
     put(&*store, "a/1", "x").await;
     put(&*store, "a/2", "x").await;
     let mut follow = Follow::new(store.clone(), "a/");
-    let Update::All(all) = in_time(follow.next()).await else { panic!("first comes all there is") };
+    let Update::All(all) = in_time(follow.next()).await else {
+        panic!("first comes all there is")
+    };
     assert_eq!(all.len(), 2);
 
     // What it does not fetch now is forgotten before it does.
-    store.commit(vec![Write::delete("a/1")]).await.expect("deleted");
+    store
+        .commit(vec![Write::delete("a/1")])
+        .await
+        .expect("deleted");
     let last = put(&*store, "a/3", "x").await;
     subject.forget_history().await;
 

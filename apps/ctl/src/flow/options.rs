@@ -102,7 +102,9 @@ impl Options {
     pub(crate) fn of_a_new_flow(&self) -> Result<(String, Mode)> {
         let destination = self.destination.clone();
         let destination = destination.context("which packets? Give --destination PREFIX")?;
-        let mode = self.mode.context("what is to be done for the flow? Give --mode, for example evidence")?;
+        let mode = self
+            .mode
+            .context("what is to be done for the flow? Give --mode, for example evidence")?;
         Ok((destination, mode.into()))
     }
 
@@ -110,15 +112,24 @@ impl Options {
     pub(crate) fn change(&self, flow: &mut Flow) -> Result<()> {
         set(&mut flow.select.destination, self.destination.clone());
         set(&mut flow.mode, self.mode.map(Mode::from));
-        set(&mut flow.select.protocol, self.protocol.map(|protocol| protocol.0));
+        set(
+            &mut flow.select.protocol,
+            self.protocol.map(|protocol| protocol.0),
+        );
         set(&mut flow.select.source_ports, self.source_ports.map(Some));
-        set(&mut flow.select.destination_ports, self.destination_ports.map(Some));
+        set(
+            &mut flow.select.destination_ports,
+            self.destination_ports.map(Some),
+        );
         set(&mut flow.paths, self.paths.clone().map(|paths| paths.0));
         let (judged, given) = (&mut flow.elimination, &self.elimination);
         set(&mut judged.tolerance_ms, given.tolerance_ms.map(Some));
         set(&mut judged.window_packets, given.window.map(Some));
         set(&mut judged.budget_ratio, given.budget.map(Some));
-        set(&mut judged.tolerated_damage_ratio, given.tolerated_damage.map(Some));
+        set(
+            &mut judged.tolerated_damage_ratio,
+            given.tolerated_damage.map(Some),
+        );
         self.trigger.change(&mut flow.trigger)
     }
 }
@@ -134,11 +145,22 @@ impl TriggerOptions {
         let trigger = match (trigger, &self.trigger_destination) {
             (Some(trigger), _) => trigger,
             (missing, Some(destination)) => missing.insert(new_trigger(destination)),
-            (None, None) => bail!("the flow has no trigger yet: give --trigger-destination PREFIX as well"),
+            (None, None) => {
+                bail!("the flow has no trigger yet: give --trigger-destination PREFIX as well")
+            }
         };
-        set(&mut trigger.select.destination, self.trigger_destination.clone());
-        set(&mut trigger.select.protocol, self.trigger_protocol.map(|protocol| protocol.0));
-        set(&mut trigger.select.destination_ports, self.trigger_ports.map(Some));
+        set(
+            &mut trigger.select.destination,
+            self.trigger_destination.clone(),
+        );
+        set(
+            &mut trigger.select.protocol,
+            self.trigger_protocol.map(|protocol| protocol.0),
+        );
+        set(
+            &mut trigger.select.destination_ports,
+            self.trigger_ports.map(Some),
+        );
         set(&mut trigger.request_bytes, self.request_bytes);
         set(&mut trigger.late_after_ms, self.late_after_ms);
         set(&mut trigger.in_a_row, self.in_a_row);
@@ -205,11 +227,17 @@ const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmp
 /// What a protocol is called.
 pub(crate) fn name_of(protocol: u8) -> String {
     let known = PROTOCOLS.iter().find(|(_, number)| *number == protocol);
-    known.map_or_else(|| format!("protocol {protocol}"), |(name, _)| (*name).to_owned())
+    known.map_or_else(
+        || format!("protocol {protocol}"),
+        |(name, _)| (*name).to_owned(),
+    )
 }
 
 fn parse_protocol(text: &str) -> Result<Protocol, String> {
-    let known = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    let known = PROTOCOLS
+        .iter()
+        .find(|(name, _)| *name == text)
+        .map(|(_, number)| *number);
     match (text, known) {
         ("any", _) => Ok(Protocol(None)),
         (_, Some(number)) => Ok(Protocol(Some(number))),
@@ -225,9 +253,14 @@ fn parse_paths(text: &str) -> Result<Paths, String> {
     }
     let number = |word: &str| match word.trim().parse() {
         Ok(number @ 1..=8) => Ok(number),
-        _ => Err(format!("{word:?} is no path: write numbers 1 to 8 with commas between them, or all")),
+        _ => Err(format!(
+            "{word:?} is no path: write numbers 1 to 8 with commas between them, or all"
+        )),
     };
-    text.split(',').map(number).collect::<Result<_, _>>().map(Paths)
+    text.split(',')
+        .map(number)
+        .collect::<Result<_, _>>()
+        .map(Paths)
 }
 
 #[cfg(test)]
@@ -251,7 +284,9 @@ mod tests {
     #[test]
     fn what_is_not_given_stays() {
         let mut changed = flow();
-        options(&["--mode", "redirect", "--tolerance-ms", "7.5"]).change(&mut changed).unwrap();
+        options(&["--mode", "redirect", "--tolerance-ms", "7.5"])
+            .change(&mut changed)
+            .unwrap();
         let mut expected = flow();
         expected.mode = Mode::Redirect;
         expected.elimination.tolerance_ms = Some(7.5);
@@ -261,7 +296,9 @@ mod tests {
     #[test]
     fn what_was_narrowed_can_be_widened() {
         let mut changed = flow();
-        options(&["--protocol", "any", "--paths", "all"]).change(&mut changed).unwrap();
+        options(&["--protocol", "any", "--paths", "all"])
+            .change(&mut changed)
+            .unwrap();
         assert_eq!((changed.select.protocol, changed.paths.len()), (None, 0));
     }
 
@@ -269,12 +306,21 @@ mod tests {
     fn a_trigger_begins_with_where_requests_go() {
         let mut changed = flow();
         assert!(options(&["--in-a-row", "5"]).change(&mut changed).is_err());
-        let words = ["--trigger-destination", "198.51.100.7", "--trigger-ports", "14748", "--in-a-row", "5"];
+        let words = [
+            "--trigger-destination",
+            "198.51.100.7",
+            "--trigger-ports",
+            "14748",
+            "--in-a-row",
+            "5",
+        ];
         options(&words).change(&mut changed).unwrap();
         let trigger = changed.trigger.as_ref().unwrap();
         assert_eq!((trigger.in_a_row, trigger.late_after_ms), (5, 150));
         assert_eq!(trigger.select.destination_ports, Some((14748, 14748)));
-        options(&["--late-after-ms", "200"]).change(&mut changed).unwrap();
+        options(&["--late-after-ms", "200"])
+            .change(&mut changed)
+            .unwrap();
         assert_eq!(changed.trigger.as_ref().unwrap().in_a_row, 5);
         options(&["--no-trigger"]).change(&mut changed).unwrap();
         assert_eq!(changed.trigger, None);

@@ -73,8 +73,21 @@ impl Membership {
         trouble: mpsc::Sender<Trouble>,
         first: PathId,
     ) -> Membership {
-        let (indices, level, wanted) = (Indices::new(first), AtomicU8::new(0), AtomicBool::new(false));
-        Membership { server, session, secret, handle, trouble, indices, level, wanted }
+        let (indices, level, wanted) = (
+            Indices::new(first),
+            AtomicU8::new(0),
+            AtomicBool::new(false),
+        );
+        Membership {
+            server,
+            session,
+            secret,
+            handle,
+            trouble,
+            indices,
+            level,
+            wanted,
+        }
     }
 }
 
@@ -118,14 +131,23 @@ pub(crate) async fn keep(
 }
 
 /// Whether there is no sense in going on.
-fn complain(dialer: &Dialer, membership: &Membership, uplink: &Uplink, error: &anyhow::Error) -> bool {
-    let reason = error.downcast_ref::<Refused>().map(|refused| refused.reason);
+fn complain(
+    dialer: &Dialer,
+    membership: &Membership,
+    uplink: &Uplink,
+    error: &anyhow::Error,
+) -> bool {
+    let reason = error
+        .downcast_ref::<Refused>()
+        .map(|refused| refused.reason);
     if reason == Some(Refusal::UnknownSession) {
         // A receiver that is gone, or has as much to act upon, does not need it.
         let _ = membership.trouble.try_send(Trouble::Forgotten);
         return true;
     }
-    dialer.complaints.note(&uplink.interface, &membership.server.name, error);
+    dialer
+        .complaints
+        .note(&uplink.interface, &membership.server.name, error);
     false
 }
 
@@ -139,9 +161,18 @@ async fn join(
     let dialed = dialer.dial(uplink, &membership.server).await?;
     let standby = uplink.cost > membership.level.load(Relaxed);
     let index = membership.indices.take().or_else(|| own.cloned());
-    let index = index.with_context(|| format!("the session has {MAX_PATHS} paths, which is the limit"))?;
-    let number = PathNumber { index: index.id, standby };
-    Ok((dialed.join(membership.session, &membership.secret, number).await?, index))
+    let index =
+        index.with_context(|| format!("the session has {MAX_PATHS} paths, which is the limit"))?;
+    let number = PathNumber {
+        index: index.id,
+        standby,
+    };
+    Ok((
+        dialed
+            .join(membership.session, &membership.secret, number)
+            .await?,
+        index,
+    ))
 }
 
 /// Stays with a path until it ends; returns the one that has taken its place, if there is one.
@@ -152,9 +183,25 @@ async fn hold(
     (path, index): Member,
 ) -> Option<Member> {
     let (standby, mut standby_changes) = watch::channel(path.number.standby);
-    membership.handle.tell(Command::Add(path.number, path.link(standby))).await;
-    let Attached { uplink: mut known, endpoint, connection, live, mut send, mut receive, number, .. } = path;
-    info!(interface = known.interface, server = membership.server.name, "uplink connected");
+    membership
+        .handle
+        .tell(Command::Add(path.number, path.link(standby)))
+        .await;
+    let Attached {
+        uplink: mut known,
+        endpoint,
+        connection,
+        live,
+        mut send,
+        mut receive,
+        number,
+        ..
+    } = path;
+    info!(
+        interface = known.interface,
+        server = membership.server.name,
+        "uplink connected"
+    );
     dialer.complaints.settle(&known.interface);
     let mut look = interval(LOOK_EVERY);
     let mut redial_after = REDIAL;
@@ -217,7 +264,10 @@ async fn hold(
             }
         }
     };
-    membership.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
+    membership
+        .handle
+        .tell(Command::Remove(number.index, connection.stable_id()))
+        .await;
     // Who said it is not heard any more; another path that has waited says it with the next change.
     membership.wanted.store(false, Relaxed);
     successor

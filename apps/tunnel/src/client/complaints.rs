@@ -12,8 +12,11 @@ impl Complaints {
     /// Notes why an uplink has no connection to a server. It is logged unless it was so before.
     pub(crate) fn note(&self, interface: &str, server: &str, error: &anyhow::Error) {
         let error = format!("{error:#}");
-        let before =
-            self.lock().entry(interface.to_owned()).or_default().insert(server.to_owned(), error.clone());
+        let before = self
+            .lock()
+            .entry(interface.to_owned())
+            .or_default()
+            .insert(server.to_owned(), error.clone());
         // Times and ports differ from one attempt to the next.
         let words = |text: &str| text.split(|c: char| c.is_ascii_digit()).collect::<String>();
         if before.is_none_or(|before| words(&before) != words(&error)) {
@@ -30,7 +33,10 @@ impl Complaints {
     pub(crate) fn of(&self, interface: &str) -> Option<String> {
         let by_uplink = self.lock();
         let by_server = by_uplink.get(interface)?;
-        let all: Vec<_> = by_server.iter().map(|(server, error)| format!("{server}: {error}")).collect();
+        let all: Vec<_> = by_server
+            .iter()
+            .map(|(server, error)| format!("{server}: {error}"))
+            .collect();
         Some(all.join("; "))
     }
 

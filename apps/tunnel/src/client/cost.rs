@@ -30,7 +30,13 @@ pub(crate) struct Candidate {
 
 impl CostLevel {
     pub(crate) fn new(now: Instant) -> CostLevel {
-        CostLevel { level: 0, waiting_since: None, eased_since: now, raised_at: None, hold: HOLD }
+        CostLevel {
+            level: 0,
+            waiting_since: None,
+            eased_since: now,
+            raised_at: None,
+            hold: HOLD,
+        }
     }
 
     /// The highest class that is to be used, given the paths and whether packets wait.
@@ -39,8 +45,13 @@ impl CostLevel {
         for path in paths {
             *classes.entry(path.cost).or_default() |= path.works;
         }
-        let lowest = classes.iter().find(|(_, works)| **works).or(classes.iter().next());
-        let Some(lowest) = lowest.map(|(class, _)| *class) else { return self.level };
+        let lowest = classes
+            .iter()
+            .find(|(_, works)| **works)
+            .or(classes.iter().next());
+        let Some(lowest) = lowest.map(|(class, _)| *class) else {
+            return self.level;
+        };
         if self.level < lowest {
             self.level = lowest;
             self.eased_since = now;
@@ -48,13 +59,21 @@ impl CostLevel {
         if waits {
             self.eased_since = now;
             let since = *self.waiting_since.get_or_insert(now);
-            let above = classes.range(self.level.saturating_add(1)..).find(|(_, works)| **works);
+            let above = classes
+                .range(self.level.saturating_add(1)..)
+                .find(|(_, works)| **works);
             if let Some((above, _)) = above
                 && now.saturating_since(since) >= SUFFICES_NOT
             {
                 // It was tried lately to do without: next time later.
-                let soon = self.raised_at.is_some_and(|raised| now.saturating_since(raised) < self.hold * 2);
-                self.hold = if soon { (self.hold * 2).min(MOST_HOLD) } else { HOLD };
+                let soon = self
+                    .raised_at
+                    .is_some_and(|raised| now.saturating_since(raised) < self.hold * 2);
+                self.hold = if soon {
+                    (self.hold * 2).min(MOST_HOLD)
+                } else {
+                    HOLD
+                };
                 self.raised_at = Some(now);
                 self.level = *above;
                 self.waiting_since = None;
@@ -76,7 +95,16 @@ mod tests {
     const MS: Duration = Duration::from_millis(1);
 
     fn paths(free_works: bool) -> [Candidate; 2] {
-        [Candidate { cost: 0, works: free_works }, Candidate { cost: 3, works: true }]
+        [
+            Candidate {
+                cost: 0,
+                works: free_works,
+            },
+            Candidate {
+                cost: 3,
+                works: true,
+            },
+        ]
     }
 
     fn at(ms: u32) -> Instant {
@@ -88,7 +116,11 @@ mod tests {
         let mut level = CostLevel::new(at(0));
         assert_eq!(level.update(at(0), &paths(true), false), 0);
         assert_eq!(level.update(at(100), &paths(false), false), 3);
-        assert_eq!(level.update(at(200), &paths(true), false), 3, "not for every hiccup");
+        assert_eq!(
+            level.update(at(200), &paths(true), false),
+            3,
+            "not for every hiccup"
+        );
         assert_eq!(level.update(at(11_000), &paths(true), false), 0);
     }
 

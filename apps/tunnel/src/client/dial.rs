@@ -76,7 +76,10 @@ pub(crate) struct Refused {
 
 impl Dialer {
     /// Fails when there are no certificates that can be used.
-    pub(crate) fn new(config: &ClientConfig, kill_switch: Option<Arc<KillSwitch>>) -> Result<Dialer> {
+    pub(crate) fn new(
+        config: &ClientConfig,
+        kill_switch: Option<Arc<KillSwitch>>,
+    ) -> Result<Dialer> {
         let credentials = config.common.credentials.clone();
         tls::client(&credentials)?;
         Ok(Dialer {
@@ -95,8 +98,14 @@ impl Dialer {
 
     /// Lets packets to the servers pass the kill switch, if there is one.
     pub(crate) async fn let_out(&self, servers: &[ServerEntry]) -> Result<()> {
-        let Some(kill_switch) = self.kill_switch.clone() else { return Ok(()) };
-        let addresses: Vec<_> = servers.iter().flat_map(|server| &server.addresses).copied().collect();
+        let Some(kill_switch) = self.kill_switch.clone() else {
+            return Ok(());
+        };
+        let addresses: Vec<_> = servers
+            .iter()
+            .flat_map(|server| &server.addresses)
+            .copied()
+            .collect();
         spawn_blocking(move || kill_switch.let_out(addresses)).await?
     }
 
@@ -110,14 +119,21 @@ impl Dialer {
         };
         let payload = udp_payload(mtu, remote.ip(), self.inner_mtu);
         let socket = self.socket(own, &uplink.interface)?;
-        let endpoint =
-            Endpoint::new(endpoint(CLIENT_ID_BYTES, payload)?, None, socket, Arc::new(TokioRuntime))?;
+        let endpoint = Endpoint::new(
+            endpoint(CLIENT_ID_BYTES, payload)?,
+            None,
+            socket,
+            Arc::new(TokioRuntime),
+        )?;
         let (live, wake) = Link::live();
         let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
         let connection = timeout(HANDSHAKE, connecting).await.with_context(|| {
-            format!("no answer from {remote}: is there a route by {}, and does UDP pass?", uplink.interface)
+            format!(
+                "no answer from {remote}: is there a route by {}, and does UDP pass?",
+                uplink.interface
+            )
         })??;
         if connection.max_datagram_size().is_none() {
             bail!("the server takes no datagrams");
@@ -145,7 +161,10 @@ impl Dialed {
         wanted: &[IpAddr],
         path: PathNumber,
     ) -> Result<(Opened, Secret, Attached)> {
-        let hello = Hello::Open { addresses: wanted.to_vec(), path };
+        let hello = Hello::Open {
+            addresses: wanted.to_vec(),
+            path,
+        };
         match self.ask(&hello).await? {
             Answer::Opened(opened) => {
                 let secret = Secret::of(&self.connection, opened.session)?;
@@ -163,7 +182,14 @@ impl Dialed {
         path: PathNumber,
     ) -> Result<Attached> {
         let proof = secret.proof(&self.connection, path)?;
-        match self.ask(&Hello::Join { session, path, proof }).await? {
+        match self
+            .ask(&Hello::Join {
+                session,
+                path,
+                proof,
+            })
+            .await?
+        {
             Answer::Joined => Ok(self.attached(path)),
             answer => Err(self.refused(answer)),
         }
@@ -175,21 +201,48 @@ impl Dialed {
         // Packets of the handshake are smaller.
         answer.with_context(|| {
             let mtu = self.payload + self.headers;
-            format!("small packets pass, and one of {mtu} bytes does not: lower the uplink's mtu_bytes")
+            format!(
+                "small packets pass, and one of {mtu} bytes does not: lower the uplink's mtu_bytes"
+            )
         })?
     }
 
     fn refused(self, answer: Answer) -> anyhow::Error {
         CloseCode::Refused.close(&self.connection);
         match answer {
-            Answer::Refused { reason, explanation } => Refused { reason, explanation }.into(),
+            Answer::Refused {
+                reason,
+                explanation,
+            } => Refused {
+                reason,
+                explanation,
+            }
+            .into(),
             _ => anyhow::anyhow!("the server answers something else than it was asked"),
         }
     }
 
     fn attached(self, number: PathNumber) -> Attached {
-        let Dialed { uplink, endpoint, connection, live, wake, send, receive, .. } = self;
-        Attached { uplink, endpoint, connection, live, send, receive, number, wake }
+        let Dialed {
+            uplink,
+            endpoint,
+            connection,
+            live,
+            wake,
+            send,
+            receive,
+            ..
+        } = self;
+        Attached {
+            uplink,
+            endpoint,
+            connection,
+            live,
+            send,
+            receive,
+            number,
+            wake,
+        }
     }
 }
 
@@ -210,16 +263,34 @@ impl Attached {
 
 /// The first of the server's addresses whose family the uplink has, with the uplink's own.
 pub(crate) fn pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpAddr, SocketAddr)> {
-    let own = |remote: &SocketAddr| if remote.is_ipv4() { uplink.ipv4 } else { uplink.ipv6 };
-    let pair = server.addresses.iter().find_map(|remote| Some((own(remote)?, *remote)));
-    pair.with_context(|| format!("{} has no address of a family of {}'s", uplink.interface, server.name))
+    let own = |remote: &SocketAddr| {
+        if remote.is_ipv4() {
+            uplink.ipv4
+        } else {
+            uplink.ipv6
+        }
+    };
+    let pair = server
+        .addresses
+        .iter()
+        .find_map(|remote| Some((own(remote)?, *remote)));
+    pair.with_context(|| {
+        format!(
+            "{} has no address of a family of {}'s",
+            uplink.interface, server.name
+        )
+    })
 }
 
 fn interface_mtu(interface: &str) -> Result<u16> {
-    let output = Command::new("ip").args(["-json", "link", "show", "dev", interface]).output();
+    let output = Command::new("ip")
+        .args(["-json", "link", "show", "dev", interface])
+        .output();
     let output = output.context("cannot run `ip`: is iproute2 installed?")?;
     let links: serde_json::Value = serde_json::from_slice(&output.stdout)
         .with_context(|| format!("cannot ask for the MTU of {interface}"))?;
-    let mtu = links[0]["mtu"].as_u64().with_context(|| format!("{interface} has no MTU"))?;
+    let mtu = links[0]["mtu"]
+        .as_u64()
+        .with_context(|| format!("{interface} has no MTU"))?;
     Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(LEAST_MTU))
 }

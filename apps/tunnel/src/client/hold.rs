@@ -35,7 +35,9 @@ impl Client {
         let mut not_before = Instant::now();
         let mut was_silent = false;
         loop {
-            let Some(current) = &mut self.current else { return None };
+            let Some(current) = &mut self.current else {
+                return None;
+            };
             tokio::select! {
                 Ok(()) = self.uplinks.changed() => self.follow_uplinks(),
                 Some(trouble) = current.trouble.recv() => {
@@ -86,11 +88,21 @@ impl Client {
 
     /// Looks at the session; whether nothing has been heard over any of its paths for too long.
     async fn look(&mut self, write: bool) -> bool {
-        let Some(current) = &mut self.current else { return false };
-        let Some(report) = current.membership.handle.report().await else { return true };
+        let Some(current) = &mut self.current else {
+            return false;
+        };
+        let Some(report) = current.membership.handle.report().await else {
+            return true;
+        };
         let works = |path: &PathReport| path.figures.unanswered < HICCUP;
-        let paths: Vec<_> =
-            report.paths.iter().map(|path| Candidate { cost: path.cost, works: works(path) }).collect();
+        let paths: Vec<_> = report
+            .paths
+            .iter()
+            .map(|path| Candidate {
+                cost: path.cost,
+                works: works(path),
+            })
+            .collect();
         let waits = report.waiting > 0 || current.membership.wanted.load(Relaxed);
         let level = current.cost.update(time::now(), &paths, waits);
         current.membership.level.store(level, Relaxed);
@@ -99,15 +111,31 @@ impl Client {
             if waits != path.standby {
                 info!(interface = path.name, waits, "uplink of a higher cost");
                 let id = PathId::all().nth(path.index).expect("a path's index");
-                current.membership.handle.tell(Command::Standby(id, waits)).await;
+                current
+                    .membership
+                    .handle
+                    .tell(Command::Standby(id, waits))
+                    .await;
             }
         }
-        let heard = report.paths.iter().any(|path| path.figures.unanswered < SILENCE);
+        let heard = report
+            .paths
+            .iter()
+            .any(|path| path.figures.unanswered < SILENCE);
         let now = std::time::Instant::now();
-        let silent_since = if heard { None } else { Some(current.silent_since.unwrap_or(now)) };
+        let silent_since = if heard {
+            None
+        } else {
+            Some(current.silent_since.unwrap_or(now))
+        };
         current.silent_since = silent_since;
-        let lost = silent_since.is_some_and(|since| !report.paths.is_empty() || now - since >= SILENCE);
-        let paths = report.paths.iter().map(|path| (path.name.clone(), path.standby)).collect();
+        let lost =
+            silent_since.is_some_and(|since| !report.paths.is_empty() || now - since >= SILENCE);
+        let paths = report
+            .paths
+            .iter()
+            .map(|path| (path.name.clone(), path.standby))
+            .collect();
         let shape = (paths, report.mtu);
         let is_news = std::mem::replace(&mut current.shape, shape.clone()) != shape;
         if write {

@@ -17,18 +17,26 @@ pub(crate) struct Index {
 impl Indices {
     /// Those of a session whose first path has the index `first`.
     pub(crate) fn new(first: PathId) -> Indices {
-        Indices(Arc::new(Mutex::new(PathId::all().filter(|id| *id != first).collect())))
+        Indices(Arc::new(Mutex::new(
+            PathId::all().filter(|id| *id != first).collect(),
+        )))
     }
 
     /// The index of the session's first path.
     pub(crate) fn first(&self, first: PathId) -> Arc<Index> {
-        Arc::new(Index { id: first, of: self.clone() })
+        Arc::new(Index {
+            id: first,
+            of: self.clone(),
+        })
     }
 
     /// A free one, if there is one.
     pub(crate) fn take(&self) -> Option<Arc<Index>> {
         let id = self.lock().pop_front()?;
-        Some(Arc::new(Index { id, of: self.clone() }))
+        Some(Arc::new(Index {
+            id,
+            of: self.clone(),
+        }))
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<PathId>> {
@@ -56,7 +64,11 @@ mod tests {
         for _ in 0..3 * MAX_PATHS {
             let flapping = indices.take().unwrap();
             assert_ne!(flapping.id, healthy.id);
-            assert_ne!(Some(flapping.id), before, "the one that has just ended rests");
+            assert_ne!(
+                Some(flapping.id),
+                before,
+                "the one that has just ended rests"
+            );
             before = Some(flapping.id);
         }
         let all: Vec<_> = std::iter::from_fn(|| indices.take()).collect();

@@ -36,7 +36,10 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
         let servers = config.servers.iter().flat_map(|server| &server.addresses);
         let servers: BTreeSet<_> = servers.copied().map(canonical).collect();
         table.make(rules(config, &servers)).context("kill_switch")?;
-        let unnamed = config.controllers.iter().filter(|controller| controller.address().is_none());
+        let unnamed = config
+            .controllers
+            .iter()
+            .filter(|controller| controller.address().is_none());
         for controller in unnamed {
             warn!(
                 %controller,
@@ -49,7 +52,11 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
             "kill_switch: what is routed into the tunnel does not leave past it, also after the end"
         );
         let (config, table, servers) = (config.clone(), Arc::new(table), Mutex::new(servers));
-        return Ok(Some(KillSwitch { config, table, servers }));
+        return Ok(Some(KillSwitch {
+            config,
+            table,
+            servers,
+        }));
     }
     info!("kill_switch is off: without a session, what is routed into the tunnel leaves past it");
     match table.remove() {
@@ -79,7 +86,10 @@ pub(crate) fn close(config: &ClientConfig) -> Result<()> {
 /// While the client runs, which would close it again.
 pub(crate) fn release(config: &ClientConfig) -> Result<()> {
     let tun = &config.common.interface;
-    ensure!(!client_runs(config), "{tun} is there: stop the client first, which keeps this closed");
+    ensure!(
+        !client_runs(config),
+        "{tun} is there: stop the client first, which keeps this closed"
+    );
     Table::named(table(config)).remove()
 }
 
@@ -100,7 +110,9 @@ impl KillSwitch {
         let mut more = servers.clone();
         more.extend(new.into_iter().map(canonical));
         if more.len() > servers.len() {
-            self.table.make(rules(&self.config, &more)).context("kill_switch")?;
+            self.table
+                .make(rules(&self.config, &more))
+                .context("kill_switch")?;
             *servers = more;
         }
         Ok(())
@@ -109,7 +121,10 @@ impl KillSwitch {
 
 /// The `interface` may have been another one when they were made.
 fn warn_of_others(own: &str) {
-    for table in tables::names().into_iter().filter(|table| is_of_another(table, own)) {
+    for table in tables::names()
+        .into_iter()
+        .filter(|table| is_of_another(table, own))
+    {
         warn!(
             table,
             "another kill_switch is closed; if no client with that `interface` is to keep it so, `nft delete table inet \
@@ -123,7 +138,9 @@ fn is_of_another(table: &str, own: &str) -> bool {
 }
 
 fn is_missing(error: &anyhow::Error) -> bool {
-    error.downcast_ref::<std::io::Error>().is_some_and(|error| error.kind() == ErrorKind::NotFound)
+    error
+        .downcast_ref::<std::io::Error>()
+        .is_some_and(|error| error.kind() == ErrorKind::NotFound)
 }
 
 fn table(config: &ClientConfig) -> String {
@@ -149,15 +166,29 @@ fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
 fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     let tun = &config.common.interface;
     let mut controllers = String::new();
-    for address in config.controllers.iter().filter_map(|controller| controller.address()) {
+    for address in config
+        .controllers
+        .iter()
+        .filter_map(|controller| controller.address())
+    {
         let family = if address.is_ipv4() { "ip" } else { "ip6" };
-        let _ =
-            writeln!(controllers, "    {family} daddr {} tcp dport {} accept", address.ip(), address.port());
+        let _ = writeln!(
+            controllers,
+            "    {family} daddr {} tcp dport {} accept",
+            address.ip(),
+            address.port()
+        );
     }
     let own = own_packets(servers);
-    let closed: String =
-        closed(config).iter().map(|prefix| format!("    {} goto refused\n", to(*prefix))).collect();
-    let bare: String = config.bare.iter().map(|prefix| format!("    {} accept\n", to(*prefix))).collect();
+    let closed: String = closed(config)
+        .iter()
+        .map(|prefix| format!("    {} goto refused\n", to(*prefix)))
+        .collect();
+    let bare: String = config
+        .bare
+        .iter()
+        .map(|prefix| format!("    {} accept\n", to(*prefix)))
+        .collect();
     format!(
         "  chain output {{
     type filter hook output priority 300;
@@ -186,9 +217,20 @@ fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
 
 /// What `routes` covers, and families that it has nothing of: an application prefers the one that is left.
 fn closed(config: &ClientConfig) -> Vec<Prefix> {
-    let everything = ["0.0.0.0/0", "::/0"].map(|prefix| prefix.parse::<Prefix>().expect("a prefix"));
-    let is_missing = |all: &Prefix| !config.routes.iter().any(|prefix| prefix.is_ipv4() == all.is_ipv4());
-    config.routes.iter().copied().chain(everything.into_iter().filter(is_missing)).collect()
+    let everything =
+        ["0.0.0.0/0", "::/0"].map(|prefix| prefix.parse::<Prefix>().expect("a prefix"));
+    let is_missing = |all: &Prefix| {
+        !config
+            .routes
+            .iter()
+            .any(|prefix| prefix.is_ipv4() == all.is_ipv4())
+    };
+    config
+        .routes
+        .iter()
+        .copied()
+        .chain(everything.into_iter().filter(is_missing))
+        .collect()
 }
 
 /// Matches packets to these addresses.
@@ -208,9 +250,16 @@ mod tests {
     #[test]
     fn kill_switches_of_other_interfaces_are_noticed() {
         let own = format!("{}{TABLES}", table_of("hawser-tun"));
-        let tables =
-            ["hawser_tun0_kill_switch", "hawser_hawser_tun_kill_switch", "hawser_tun0", "my_kill_switch"];
-        let others: Vec<_> = tables.into_iter().filter(|table| is_of_another(table, &own)).collect();
+        let tables = [
+            "hawser_tun0_kill_switch",
+            "hawser_hawser_tun_kill_switch",
+            "hawser_tun0",
+            "my_kill_switch",
+        ];
+        let others: Vec<_> = tables
+            .into_iter()
+            .filter(|table| is_of_another(table, &own))
+            .collect();
         assert_eq!(others, ["hawser_tun0_kill_switch"]);
     }
 }

@@ -25,7 +25,11 @@ pub(crate) async fn finished(search: &mut Option<JoinHandle<Found>>) -> Found {
 
 /// Tries all servers over all uplinks at once. Of those that answer about as soon as the first one, the one with the
 /// lowest round-trip time is taken.
-pub(crate) async fn search(dialer: Arc<Dialer>, uplinks: Vec<Uplink>, servers: Vec<ServerEntry>) -> Found {
+pub(crate) async fn search(
+    dialer: Arc<Dialer>,
+    uplinks: Vec<Uplink>,
+    servers: Vec<ServerEntry>,
+) -> Found {
     // All at once, so that none is late because others were let out before it. If it fails, each attempt says so.
     let _ = dialer.let_out(&servers).await;
     let mut attempts = JoinSet::new();
@@ -34,12 +38,23 @@ pub(crate) async fn search(dialer: Arc<Dialer>, uplinks: Vec<Uplink>, servers: V
             let (dialer, uplink, server) = (Arc::clone(&dialer), uplink.clone(), server.clone());
             attempts.spawn(async move {
                 let dialed = dialer.dial(&uplink, &server).await;
-                let complain = |error: &_| dialer.complaints.note(&uplink.interface, &server.name, error);
-                dialed.inspect_err(complain).map(|dialed| (dialed, server.clone()))
+                let complain = |error: &_| {
+                    dialer
+                        .complaints
+                        .note(&uplink.interface, &server.name, error)
+                };
+                dialed
+                    .inspect_err(complain)
+                    .map(|dialed| (dialed, server.clone()))
             });
         }
     }
-    let rtt = |dialed: &Dialed| dialed.connection.rtt(noq::PathId::ZERO).unwrap_or(Duration::MAX);
+    let rtt = |dialed: &Dialed| {
+        dialed
+            .connection
+            .rtt(noq::PathId::ZERO)
+            .unwrap_or(Duration::MAX)
+    };
     let mut best: Found = None;
     loop {
         let answer = match &best {

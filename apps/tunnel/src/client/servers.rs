@@ -44,17 +44,27 @@ impl Servers {
             tokio::spawn(keep_asking(config.clone(), sender));
             receiver
         });
-        Servers { configured: config.servers.clone(), told }
+        Servers {
+            configured: config.servers.clone(),
+            told,
+        }
     }
 
     /// The servers to try now; none while nobody has named one.
     pub(crate) async fn get(&self) -> Vec<ServerEntry> {
-        let Some(told) = &self.told else { return self.configured.clone() };
+        let Some(told) = &self.told else {
+            return self.configured.clone();
+        };
         let mut told = told.clone();
         // The one who asks lives as long as the client.
         let known = timeout(PATIENCE, told.wait_for(Option::is_some)).await;
-        let servers = known.ok().and_then(Result::ok).and_then(|told| Some(told.as_ref()?.servers.clone()));
-        servers.filter(|servers| !servers.is_empty()).unwrap_or_else(|| self.configured.clone())
+        let servers = known
+            .ok()
+            .and_then(Result::ok)
+            .and_then(|told| Some(told.as_ref()?.servers.clone()));
+        servers
+            .filter(|servers| !servers.is_empty())
+            .unwrap_or_else(|| self.configured.clone())
     }
 
     /// The inner addresses that the controller gave this client, if it has.
@@ -71,7 +81,8 @@ async fn keep_asking(config: ClientConfig, known: watch::Sender<Option<Told>>) {
         let pause = match ask(&config, &mut client).await {
             Ok((told, pause)) => {
                 fails = false;
-                let news = |known: &mut Option<Told>| known.replace(told.clone()).as_ref() != Some(&told);
+                let news =
+                    |known: &mut Option<Told>| known.replace(told.clone()).as_ref() != Some(&told);
                 if known.send_if_modified(news) {
                     let servers: Vec<_> = told.servers.iter().map(|server| &server.name).collect();
                     info!(?servers, addresses = ?told.addresses, "the controller knows servers");
@@ -95,11 +106,20 @@ async fn keep_asking(config: ClientConfig, known: watch::Sender<Option<Told>>) {
 async fn ask(config: &ClientConfig, client: &mut Option<NodeClient>) -> Result<(Told, Duration)> {
     let client = match client {
         Some(client) => client,
-        None => client.insert(node_client(&config.common.credentials, &config.controllers)?),
+        None => client.insert(node_client(
+            &config.common.credentials,
+            &config.controllers,
+        )?),
     };
     let answer = client.tunnel_servers().await?;
-    let told = Told { servers: to_try(answer.servers), addresses: answer.addresses };
-    Ok((told, Duration::from_millis(answer.ask_every_ms.into()).max(PAUSE)))
+    let told = Told {
+        servers: to_try(answer.servers),
+        addresses: answer.addresses,
+    };
+    Ok((
+        told,
+        Duration::from_millis(answer.ask_every_ms.into()).max(PAUSE),
+    ))
 }
 
 /// Those with room, if any has; they come in the order of their load.
@@ -107,7 +127,10 @@ fn to_try(mut servers: Vec<Server>) -> Vec<ServerEntry> {
     if servers.iter().any(Server::has_room) {
         servers.retain(Server::has_room);
     }
-    let entry = |server: Server| ServerEntry { name: server.name.to_string(), addresses: server.addresses };
+    let entry = |server: Server| ServerEntry {
+        name: server.name.to_string(),
+        addresses: server.addresses,
+    };
     let mut entries: Vec<_> = servers.into_iter().take(MOST).map(entry).collect();
     // How the load changes is no news.
     entries.sort_by(|one, other| one.name.cmp(&other.name));
@@ -128,12 +151,18 @@ mod tests {
             draining: *draining,
         };
         let servers = clients.iter().enumerate().map(server).collect();
-        to_try(servers).into_iter().map(|server| server.name).collect()
+        to_try(servers)
+            .into_iter()
+            .map(|server| server.name)
+            .collect()
     }
 
     #[test]
     fn full_servers_are_tried_when_there_are_no_others() {
-        assert_eq!(servers(&[(10, false), (9, false), (0, true), (3, false)]), ["s1", "s3"]);
+        assert_eq!(
+            servers(&[(10, false), (9, false), (0, true), (3, false)]),
+            ["s1", "s3"]
+        );
         assert_eq!(servers(&[(10, false), (0, true)]), ["s0", "s1"]);
         assert_eq!(servers(&[(1, false); 40]).len(), MOST);
     }

@@ -12,17 +12,29 @@ impl Client {
             && let Some(report) = current.membership.handle.report().await
         {
             let peer = &current.membership.server.name;
-            status.sessions.push(SessionStatus::new(peer, &current.addresses, current.since, report));
+            status.sessions.push(SessionStatus::new(
+                peer,
+                &current.addresses,
+                current.since,
+                report,
+            ));
         }
         let path = |name: &str| {
-            status.sessions.iter().flat_map(|session| &session.paths).find(|path| path.name == name)
+            status
+                .sessions
+                .iter()
+                .flat_map(|session| &session.paths)
+                .find(|path| path.name == name)
         };
         let uplinks = self.uplinks.borrow().clone();
         let uplinks = uplinks.iter().map(|uplink| {
             let used = self.usage.of(&uplink.interface);
             let state = match uplink.monthly_cap {
                 Some(cap) if used >= cap => "its monthly cap is used up".to_owned(),
-                _ => match (path(&uplink.interface), self.dialer.complaints.of(&uplink.interface)) {
+                _ => match (
+                    path(&uplink.interface),
+                    self.dialer.complaints.of(&uplink.interface),
+                ) {
                     (Some(path), Some(why)) if path.is_silent() => format!("silent; {why}"),
                     (Some(_), _) => "connected".to_owned(),
                     (None, Some(why)) => format!("not connected to {why}"),
@@ -37,8 +49,15 @@ impl Client {
         });
         status.uplinks = uplinks.collect();
         let rules = self.config.uplinks.iter();
-        let missing = rules.filter(|rule| !status.uplinks.iter().any(|uplink| rule.matches(&uplink.name)));
-        let missing: Vec<_> = missing.map(|rule| UplinkStatus::missing(&rule.interface)).collect();
+        let missing = rules.filter(|rule| {
+            !status
+                .uplinks
+                .iter()
+                .any(|uplink| rule.matches(&uplink.name))
+        });
+        let missing: Vec<_> = missing
+            .map(|rule| UplinkStatus::missing(&rule.interface))
+            .collect();
         status.uplinks.extend(missing);
         *self.shown.lock().expect("nobody panics with it") = self.status_file.write(status);
     }

@@ -30,21 +30,31 @@ fn look(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
     let usable = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
     let mut uplinks = BTreeMap::new();
     for entry in getifaddrs().context("cannot list the interfaces")? {
-        let rule = rules.iter().find(|rule| rule.matches(&entry.interface_name));
-        let (Some(rule), Some(address)) = (rule, entry.address.as_ref().and_then(ip)) else { continue };
+        let rule = rules
+            .iter()
+            .find(|rule| rule.matches(&entry.interface_name));
+        let (Some(rule), Some(address)) = (rule, entry.address.as_ref().and_then(ip)) else {
+            continue;
+        };
         let wanted = rule.address.is_none_or(|wanted| wanted == address);
         if !entry.flags.contains(usable) || !wanted || !is_routable(address) {
             continue;
         }
-        let uplink = uplinks.entry(entry.interface_name.clone()).or_insert_with(|| Uplink {
-            interface: entry.interface_name.clone(),
-            ipv4: None,
-            ipv6: None,
-            mtu: rule.mtu,
-            cost: rule.cost,
-            monthly_cap: rule.monthly_cap,
-        });
-        let place = if address.is_ipv4() { &mut uplink.ipv4 } else { &mut uplink.ipv6 };
+        let uplink = uplinks
+            .entry(entry.interface_name.clone())
+            .or_insert_with(|| Uplink {
+                interface: entry.interface_name.clone(),
+                ipv4: None,
+                ipv6: None,
+                mtu: rule.mtu,
+                cost: rule.cost,
+                monthly_cap: rule.monthly_cap,
+            });
+        let place = if address.is_ipv4() {
+            &mut uplink.ipv4
+        } else {
+            &mut uplink.ipv6
+        };
         place.get_or_insert(address);
     }
     Ok(uplinks.into_values().collect())

@@ -39,9 +39,17 @@ impl Usage {
                 )
             })?,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Kept::default(),
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", file.display()));
+            }
         };
-        Ok(Usage { file, written: kept.clone(), kept, seen: HashMap::new(), failed: false })
+        Ok(Usage {
+            file,
+            written: kept.clone(),
+            kept,
+            seen: HashMap::new(),
+            failed: false,
+        })
     }
 
     /// Adds what the connections have carried since the last time.
@@ -49,15 +57,25 @@ impl Usage {
         let month = month(now);
         // A clock that is behind, as before it was set, forgets nothing.
         if self.kept.month < month {
-            self.kept = Kept { month, bytes: BTreeMap::new() };
+            self.kept = Kept {
+                month,
+                bytes: BTreeMap::new(),
+            };
         }
         for path in paths {
-            let before = self.seen.insert(path.connection, path.outer_bytes).unwrap_or(0);
+            let before = self
+                .seen
+                .insert(path.connection, path.outer_bytes)
+                .unwrap_or(0);
             // A connection's number may come again; its bytes then begin anew.
-            let more = path.outer_bytes.checked_sub(before).unwrap_or(path.outer_bytes);
+            let more = path
+                .outer_bytes
+                .checked_sub(before)
+                .unwrap_or(path.outer_bytes);
             *self.kept.bytes.entry(path.name.clone()).or_default() += more;
         }
-        self.seen.retain(|connection, _| paths.iter().any(|path| path.connection == *connection));
+        self.seen
+            .retain(|connection, _| paths.iter().any(|path| path.connection == *connection));
     }
 
     /// Bytes that the uplink has carried this month.
@@ -85,7 +103,8 @@ impl Usage {
 
     fn replace(&self) -> Result<()> {
         if let Some(folder) = self.file.parent() {
-            fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+            fs::create_dir_all(folder)
+                .with_context(|| format!("cannot create {}", folder.display()))?;
         }
         file::replace(&self.file, &serde_json::to_vec(&self.kept)?, 0o666)
             .with_context(|| format!("cannot write {}", self.file.display()))
@@ -116,6 +135,9 @@ mod tests {
             assert_eq!(usage.of("wwan0"), 5_000_000_000, "{days} days after 1970");
         }
         usage.add(&[], at(january));
-        assert_eq!((usage.of("wwan0"), usage.kept.month.as_str()), (0, "2027-01"));
+        assert_eq!(
+            (usage.of("wwan0"), usage.kept.month.as_str()),
+            (0, "2027-01")
+        );
     }
 }

@@ -1,5 +1,6 @@
 use super::{
-    Common, ConfigError, MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu, default_state,
+    Common, ConfigError, MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
+    default_state,
 };
 use hawser_client::Controller;
 use serde::Deserialize;
@@ -181,12 +182,16 @@ impl ClientConfig {
             return Err(source.wrong(&file.tunnel, "there is no [[uplink]] to use"));
         }
         if tunnel.kill_switch && tunnel.routes.is_empty() {
-            return Err(source.wrong(&file.tunnel, "kill_switch closes what routes covers, which is nothing"));
+            return Err(source.wrong(
+                &file.tunnel,
+                "kill_switch closes what routes covers, which is nothing",
+            ));
         }
         if !tunnel.kill_switch && !tunnel.bare.is_empty() {
-            return Err(
-                source.wrong(&file.tunnel, "bare leaves destinations out of kill_switch, which is off")
-            );
+            return Err(source.wrong(
+                &file.tunnel,
+                "bare leaves destinations out of kill_switch, which is off",
+            ));
         }
         Ok(ClientConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
@@ -196,9 +201,14 @@ impl ClientConfig {
             lan: tunnel.lan.clone(),
             kill_switch: tunnel.kill_switch,
             bare: tunnel.bare.clone(),
-            usage_file: super::lasting(&source, tunnel.state.as_deref(), &tunnel.name).join("usage.json"),
+            usage_file: super::lasting(&source, tunnel.state.as_deref(), &tunnel.name)
+                .join("usage.json"),
             controllers,
-            servers: file.server.iter().map(|entry| server(&source, entry)).collect::<Result<_, _>>()?,
+            servers: file
+                .server
+                .iter()
+                .map(|entry| server(&source, entry))
+                .collect::<Result<_, _>>()?,
             uplinks: file
                 .uplink
                 .iter()
@@ -211,11 +221,24 @@ impl ClientConfig {
 fn server(source: &Source<'_>, entry: &Spanned<Server>) -> Result<ServerEntry, ConfigError> {
     let Server { name, addresses } = entry.get_ref();
     super::check_addresses(source, entry, addresses)?;
-    Ok(ServerEntry { name: name.clone(), addresses: addresses.clone() })
+    Ok(ServerEntry {
+        name: name.clone(),
+        addresses: addresses.clone(),
+    })
 }
 
-fn uplink(source: &Source<'_>, tun: &str, entry: &Spanned<Uplink>) -> Result<UplinkRule, ConfigError> {
-    let Uplink { interface, address, mtu_bytes, cost, monthly_cap_mb } = entry.get_ref();
+fn uplink(
+    source: &Source<'_>,
+    tun: &str,
+    entry: &Spanned<Uplink>,
+) -> Result<UplinkRule, ConfigError> {
+    let Uplink {
+        interface,
+        address,
+        mtu_bytes,
+        cost,
+        monthly_cap_mb,
+    } = entry.get_ref();
     let rule = UplinkRule {
         interface: interface.clone(),
         address: *address,
@@ -227,7 +250,8 @@ fn uplink(source: &Source<'_>, tun: &str, entry: &Spanned<Uplink>) -> Result<Upl
         return Err(source.wrong(entry, "mtu_bytes is 1280 to 9000"));
     }
     if rule.matches(tun) || rule.matches("lo") {
-        let message = format!("{interface:?} is also the tunnel's own device or the loopback device");
+        let message =
+            format!("{interface:?} is also the tunnel's own device or the loopback device");
         return Err(source.wrong(entry, message));
     }
     Ok(rule)

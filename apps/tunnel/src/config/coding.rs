@@ -122,11 +122,25 @@ impl Coding {
             Some(_) => Some(time("reorder_ms", self.reorder_ms, Duration::ZERO)?),
         };
         let share = (1.0..=10.0, "1.0 to 10.0");
-        let queue_kb = within("queue_kb", self.queue_kb, QUEUE_KB, (64..=65_536, "64 to 65536"))?;
+        let queue_kb = within(
+            "queue_kb",
+            self.queue_kb,
+            QUEUE_KB,
+            (64..=65_536, "64 to 65536"),
+        )?;
         let usual_pool_kb = POOL_KB.min(defaults.pool_limit.0 / 1000);
-        let pool_kb = within("pool_kb", self.pool_kb, usual_pool_kb, (256..=262_144, "256 to 262144"))?;
+        let pool_kb = within(
+            "pool_kb",
+            self.pool_kb,
+            usual_pool_kb,
+            (256..=262_144, "256 to 262144"),
+        )?;
         Ok(Config {
-            loss_threshold: time("loss_threshold_ms", self.loss_threshold_ms, defaults.loss_threshold)?,
+            loss_threshold: time(
+                "loss_threshold_ms",
+                self.loss_threshold_ms,
+                defaults.loss_threshold,
+            )?,
             loss_threshold_waiting: time(
                 "loss_threshold_waiting_ms",
                 self.loss_threshold_waiting_ms,
@@ -141,7 +155,11 @@ impl Coding {
             range_span: time("range_span_ms", self.range_span_ms, defaults.range_span)?,
             expiry: time("expiry_ms", self.expiry_ms, defaults.expiry)?,
             patience: time("patience_ms", self.patience_ms, defaults.patience)?,
-            frame_patience: time("frame_patience_ms", self.frame_patience_ms, defaults.frame_patience)?,
+            frame_patience: time(
+                "frame_patience_ms",
+                self.frame_patience_ms,
+                defaults.frame_patience,
+            )?,
             frame_patience_step: time(
                 "frame_patience_step_ms",
                 self.frame_patience_step_ms,
@@ -160,14 +178,26 @@ impl Coding {
                 defaults.straggler_share,
                 (0.0..=1.0, "0.0 to 1.0"),
             )?,
-            queue_target: time("queue_target_ms", self.queue_target_ms, defaults.queue_target)?,
+            queue_target: time(
+                "queue_target_ms",
+                self.queue_target_ms,
+                defaults.queue_target,
+            )?,
             queue_target_shared: time(
                 "queue_target_shared_ms",
                 self.queue_target_shared_ms,
                 defaults.queue_target_shared,
             )?,
-            codel_target: time("codel_target_ms", self.codel_target_ms, defaults.codel_target)?,
-            codel_interval: time("codel_interval_ms", self.codel_interval_ms, defaults.codel_interval)?,
+            codel_target: time(
+                "codel_target_ms",
+                self.codel_target_ms,
+                defaults.codel_target,
+            )?,
+            codel_interval: time(
+                "codel_interval_ms",
+                self.codel_interval_ms,
+                defaults.codel_interval,
+            )?,
             queue_delay: time("queue_delay_ms", self.queue_delay_ms, defaults.queue_delay)?,
             extra_packets: within(
                 "extra_packets",
@@ -181,7 +211,12 @@ impl Coding {
                 defaults.extra_packets_waiting,
                 (0..=63, "0 to 63"),
             )?,
-            path_share: within("path_share", self.path_share, defaults.path_share, share.clone())?,
+            path_share: within(
+                "path_share",
+                self.path_share,
+                defaults.path_share,
+                share.clone(),
+            )?,
             total_share: within("total_share", self.total_share, defaults.total_share, share)?,
             copies: within("copies", self.copies, defaults.copies, (1..=8, "1 to 8"))?,
             copies_again: within(
@@ -191,13 +226,21 @@ impl Coding {
                 (1..=8, "1 to 8"),
             )?,
             quiet_after: time("quiet_after_ms", self.quiet_after_ms, defaults.quiet_after)?,
-            heard_within: time("heard_within_ms", self.heard_within_ms, defaults.heard_within)?,
+            heard_within: time(
+                "heard_within_ms",
+                self.heard_within_ms,
+                defaults.heard_within,
+            )?,
             shots: within("shots", self.shots, defaults.shots, (1..=10, "1 to 10"))?,
             gather: time("gather_ms", self.gather_ms, defaults.gather)?,
             ack_delay: time("ack_delay_ms", self.ack_delay_ms, defaults.ack_delay)?,
             probe_idle: interval("probe_idle_ms", self.probe_idle_ms, defaults.probe_idle)?,
             probe_rest: interval("probe_rest_ms", self.probe_rest_ms, defaults.probe_rest)?,
-            probe_silent: time("probe_silent_ms", self.probe_silent_ms, defaults.probe_silent)?,
+            probe_silent: time(
+                "probe_silent_ms",
+                self.probe_silent_ms,
+                defaults.probe_silent,
+            )?,
             reorder,
             queue_limit: ByteSize(queue_kb * 1000),
             pool_limit: ByteSize(pool_kb * 1000),
@@ -221,12 +264,20 @@ fn within<T: PartialOrd>(
 }
 
 /// What was given in milliseconds, or the default, which may be finer.
-fn time(key: &'static str, given: Option<u64>, default: Duration) -> Result<Duration, InvalidCoding> {
+fn time(
+    key: &'static str,
+    given: Option<u64>,
+    default: Duration,
+) -> Result<Duration, InvalidCoding> {
     time_within(key, given, default, (1..=10_000, "1 to 10000"))
 }
 
 /// The same of a time between pings over an idle path, which are to cost little.
-fn interval(key: &'static str, given: Option<u64>, default: Duration) -> Result<Duration, InvalidCoding> {
+fn interval(
+    key: &'static str,
+    given: Option<u64>,
+    default: Duration,
+) -> Result<Duration, InvalidCoding> {
     time_within(key, given, default, (10..=10_000, "10 to 10000"))
 }
 
@@ -236,7 +287,9 @@ fn time_within(
     default: Duration,
     allowed: (RangeInclusive<u64>, &'static str),
 ) -> Result<Duration, InvalidCoding> {
-    given.map_or(Ok(default), |ms| within(key, Some(ms), 0, allowed).map(milliseconds))
+    given.map_or(Ok(default), |ms| {
+        within(key, Some(ms), 0, allowed).map(milliseconds)
+    })
 }
 
 fn milliseconds(ms: u64) -> Duration {
@@ -258,41 +311,92 @@ mod tests {
     fn nothing_given_is_the_paper_s() {
         let config = Coding::default().config().unwrap();
         let paper = Config::default();
-        let Config { queue_limit, pool_limit, .. } = paper;
-        let ours = Config { queue_limit, pool_limit, ..config };
+        let Config {
+            queue_limit,
+            pool_limit,
+            ..
+        } = paper;
+        let ours = Config {
+            queue_limit,
+            pool_limit,
+            ..config
+        };
         assert_eq!(ours, paper);
     }
 
     #[test]
     fn what_is_not_given_is_not_told_to_clients_that_may_not_know_it() {
         let told = serde_json::to_string(&Coding::default()).unwrap();
-        assert!(!told.contains("codel") && !told.contains("shared"), "{told}");
-        let given = Coding { codel_target_ms: Some(5), codel_interval_ms: Some(50), ..Coding::default() };
+        assert!(
+            !told.contains("codel") && !told.contains("shared"),
+            "{told}"
+        );
+        let given = Coding {
+            codel_target_ms: Some(5),
+            codel_interval_ms: Some(50),
+            ..Coding::default()
+        };
         let told: Coding = serde_json::from_str(&serde_json::to_string(&given).unwrap()).unwrap();
         let config = told.config().unwrap();
-        assert_eq!([config.codel_target, config.codel_interval], [5, 50].map(Duration::from_millis));
+        assert_eq!(
+            [config.codel_target, config.codel_interval],
+            [5, 50].map(Duration::from_millis)
+        );
     }
 
     #[test]
     fn what_is_kept_of_packets_is_bounded_and_can_be_chosen() {
         let pool = |coding: Coding| coding.config().unwrap().pool_limit;
         assert_eq!(pool(Coding::default()), ByteSize(16_000_000));
-        assert_eq!(pool(Coding { pool_kb: Some(1000), ..Coding::default() }), ByteSize(1_000_000));
-        let reliable = Coding { scheme: Some("minrtt".into()), ..Coding::default() };
+        assert_eq!(
+            pool(Coding {
+                pool_kb: Some(1000),
+                ..Coding::default()
+            }),
+            ByteSize(1_000_000)
+        );
+        let reliable = Coding {
+            scheme: Some("minrtt".into()),
+            ..Coding::default()
+        };
         assert!(pool(reliable) <= Config::of(Scheme::MinRtt).pool_limit);
     }
 
     #[test]
     fn what_cannot_work_is_refused() {
         for coding in [
-            Coding { scheme: Some("best".into()), ..Coding::default() },
-            Coding { range_packets: Some(64), ..Coding::default() },
-            Coding { path_share: Some(f64::NAN), ..Coding::default() },
-            Coding { expiry_ms: Some(0), ..Coding::default() },
-            Coding { queue_kb: Some(0), ..Coding::default() },
-            Coding { probe_idle_ms: Some(9), ..Coding::default() },
-            Coding { probe_rest_ms: Some(9), ..Coding::default() },
-            Coding { pool_kb: Some(100), ..Coding::default() },
+            Coding {
+                scheme: Some("best".into()),
+                ..Coding::default()
+            },
+            Coding {
+                range_packets: Some(64),
+                ..Coding::default()
+            },
+            Coding {
+                path_share: Some(f64::NAN),
+                ..Coding::default()
+            },
+            Coding {
+                expiry_ms: Some(0),
+                ..Coding::default()
+            },
+            Coding {
+                queue_kb: Some(0),
+                ..Coding::default()
+            },
+            Coding {
+                probe_idle_ms: Some(9),
+                ..Coding::default()
+            },
+            Coding {
+                probe_rest_ms: Some(9),
+                ..Coding::default()
+            },
+            Coding {
+                pool_kb: Some(100),
+                ..Coding::default()
+            },
         ] {
             assert!(coding.config().is_err(), "{coding:?}");
         }

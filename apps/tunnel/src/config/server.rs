@@ -177,9 +177,13 @@ fn default_most_connections() -> u32 {
 /// Half of the machine's memory; a gigabyte where that is not known.
 fn default_memory_mb() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let total = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
+    let total = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:")?.strip_suffix("kB"));
     let kilobytes = total.and_then(|total| total.trim().parse::<u64>().ok());
-    kilobytes.map_or(1000, |kilobytes| kilobytes / 2000).max(*MEMORY_MB.start())
+    kilobytes
+        .map_or(1000, |kilobytes| kilobytes / 2000)
+        .max(*MEMORY_MB.start())
 }
 
 fn default_most_clients() -> usize {
@@ -205,12 +209,20 @@ impl ServerConfig {
         };
         let are_ipv4 = tunnel.addresses.iter().map(|prefix| prefix.is_ipv4());
         if tunnel.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4) {
-            return Err(
-                source.wrong(&file.tunnel, "addresses has a prefix of IPv4, one of IPv6, or one of each")
-            );
+            return Err(source.wrong(
+                &file.tunnel,
+                "addresses has a prefix of IPv4, one of IPv6, or one of each",
+            ));
         }
-        if tunnel.addresses.iter().any(|prefix| prefix.address(2).is_none()) {
-            return Err(source.wrong(&file.tunnel, "a prefix in addresses has no room for a client"));
+        if tunnel
+            .addresses
+            .iter()
+            .any(|prefix| prefix.address(2).is_none())
+        {
+            return Err(source.wrong(
+                &file.tunnel,
+                "a prefix in addresses has no room for a client",
+            ));
         }
         if tunnel.listen.is_empty() {
             return Err(source.wrong(&file.tunnel, "listen names no address"));
@@ -221,17 +233,25 @@ impl ServerConfig {
         if tunnel.most_connections == 0 {
             return Err(source.wrong(&file.tunnel, "most_connections is at least 1"));
         }
-        if tunnel.memory_mb.is_some_and(|megabytes| !MEMORY_MB.contains(&megabytes)) {
+        if tunnel
+            .memory_mb
+            .is_some_and(|megabytes| !MEMORY_MB.contains(&megabytes))
+        {
             return Err(source.wrong(&file.tunnel, "memory_mb is 16 to 1000000"));
         }
         if tunnel.drain_s > MOST_DRAIN_S {
-            return Err(source.wrong(&file.tunnel, format!("drain_s is at most {MOST_DRAIN_S}, an hour")));
+            return Err(source.wrong(
+                &file.tunnel,
+                format!("drain_s is at most {MOST_DRAIN_S}, an hour"),
+            ));
         }
         let listed = match &file.controller {
             Some(entry) => Some(listed(&source, entry, &file.tls, tunnel)?),
             None => None,
         };
-        file.coding.config().map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
+        file.coding
+            .config()
+            .map_err(|error| source.wrong(&file.tunnel, format!("[coding]: {error}")))?;
         Ok(ServerConfig {
             common: super::common(&source, &shared, &file.tunnel, &file.tls)?,
             listen: tunnel.listen.clone(),
@@ -263,7 +283,8 @@ fn listed(
     Ok(Listed {
         controllers: super::controllers(source, entry, urls, tls)?,
         addresses: addresses.clone(),
-        clients_file: super::lasting(source, tunnel.state.as_deref(), &tunnel.name).join("clients.json"),
+        clients_file: super::lasting(source, tunnel.state.as_deref(), &tunnel.name)
+            .join("clients.json"),
     })
 }
 
@@ -279,9 +300,13 @@ fn clients(
         for address in addresses {
             let prefix = prefixes.iter().find(|prefix| prefix.contains(*address));
             // The first two are the network's and the server's.
-            if prefix.and_then(|prefix| prefix.number(*address)).is_none_or(|number| number < 2) {
-                let message =
-                    format!("{address} is none that a client can have within the prefixes of `addresses`");
+            if prefix
+                .and_then(|prefix| prefix.number(*address))
+                .is_none_or(|number| number < 2)
+            {
+                let message = format!(
+                    "{address} is none that a client can have within the prefixes of `addresses`"
+                );
                 return Err(source.wrong(entry, message));
             }
             if !taken.insert(*address) {
@@ -291,7 +316,15 @@ fn clients(
         if !at_most_one_of_each_family(addresses.iter().map(IpAddr::is_ipv4)) {
             return Err(source.wrong(entry, "a client has one address of each family at most"));
         }
-        if clients.insert(name.clone(), Client { addresses: addresses.clone() }).is_some() {
+        if clients
+            .insert(
+                name.clone(),
+                Client {
+                    addresses: addresses.clone(),
+                },
+            )
+            .is_some()
+        {
             return Err(source.wrong(entry, format!("there is another client called {name:?}")));
         }
     }

@@ -51,14 +51,25 @@ struct Header {
 impl Streams {
     /// Whether a datagram with this payload is the last of a video frame.
     pub(super) fn ends_frame(&mut self, now: Instant, flow_hash: u64, payload: &[u8]) -> bool {
-        let Some(header) = Header::parse(payload) else { return false };
+        let Some(header) = Header::parse(payload) else {
+            return false;
+        };
         let key = (flow_hash ^ u64::from(header.source)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let place = (key >> (u64::BITS - PLACES_LOG2)) as u16;
         match self.places.get_mut(&place) {
             Some(stream) if stream.key == key => stream.follow(now, header),
             Some(stream) if stream.is_believed() && now < stream.seen + REST => false,
             _ => {
-                self.places.insert(place, Stream { key, last: header, seen: now, run: 1, frames: 0 });
+                self.places.insert(
+                    place,
+                    Stream {
+                        key,
+                        last: header,
+                        seen: now,
+                        run: 1,
+                        frames: 0,
+                    },
+                );
                 false
             }
         }
@@ -133,18 +144,24 @@ mod tests {
     }
 
     /// The numbers of those of a video that end a frame.
-    fn ends(streams: &mut Streams, source: u32, numbers: impl IntoIterator<Item = u16>) -> Vec<u16> {
+    fn ends(
+        streams: &mut Streams,
+        source: u32,
+        numbers: impl IntoIterator<Item = u16>,
+    ) -> Vec<u16> {
         let numbers = numbers.into_iter();
         numbers
-            .filter(|number| streams.ends_frame(at(u64::from(*number) * 7), 1, &video(source, *number)))
+            .filter(|number| {
+                streams.ends_frame(at(u64::from(*number) * 7), 1, &video(source, *number))
+            })
             .collect()
     }
 
     /// Bytes that are the same in every run, and look like nothing.
     fn noise(seed: u64) -> [u8; 16] {
         let mix = |x: u64| (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let words =
-            [seed * 2 + 1, seed * 2 + 2].map(|word| mix(mix(word.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
+        let words = [seed * 2 + 1, seed * 2 + 2]
+            .map(|word| mix(mix(word.wrapping_mul(0x9e37_79b9_7f4a_7c15))));
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&words[0].to_le_bytes());
         bytes[8..].copy_from_slice(&words[1].to_le_bytes());
@@ -160,8 +177,13 @@ mod tests {
     fn random_payloads_never_end_a_frame() {
         let mut streams = Streams::default();
         let looks_like = |bytes: &[u8]| Header::parse(bytes).is_some_and(|header| header.is_last);
-        let similar = (0..100_000).filter(|seed| looks_like(&noise(*seed))).count();
-        assert!((10_000..15_000).contains(&similar), "{similar} of 100,000 look like the end of a frame");
+        let similar = (0..100_000)
+            .filter(|seed| looks_like(&noise(*seed)))
+            .count();
+        assert!(
+            (10_000..15_000).contains(&similar),
+            "{similar} of 100,000 look like the end of a frame"
+        );
         for seed in 0..100_000 {
             assert!(!streams.ends_frame(at(seed / 3), seed % 3, &noise(seed)));
         }
@@ -172,20 +194,33 @@ mod tests {
     fn what_has_the_bytes_of_rtp_and_not_its_order_is_not_believed() {
         let mut streams = Streams::default();
         let same = video(7, 4);
-        assert!((0..100).all(|ms| !streams.ends_frame(at(ms), 1, &same)), "the same packet again");
+        assert!(
+            (0..100).all(|ms| !streams.ends_frame(at(ms), 1, &same)),
+            "the same packet again"
+        );
         let mut sound = |number: u16| {
             let mut packet = video(8, number);
             packet[4..8].copy_from_slice(&(u32::from(number) * 160).to_be_bytes());
             streams.ends_frame(at(u64::from(number) * 20), 1, &packet)
         };
-        assert!((0..100).all(|number| !sound(number)), "a time for each packet and a marker now and then");
+        assert!(
+            (0..100).all(|number| !sound(number)),
+            "a time for each packet and a marker now and then"
+        );
     }
 
     #[test]
     fn losses_and_reordering_on_the_way_here_are_no_disbelief() {
         let mut streams = Streams::default();
         ends(&mut streams, 7, 0..20);
-        assert_eq!(ends(&mut streams, 7, [20, 21, 25, 27, 26, 28, 29, 30, 31, 32, 33, 39, 34]), [29, 39, 34]);
+        assert_eq!(
+            ends(
+                &mut streams,
+                7,
+                [20, 21, 25, 27, 26, 28, 29, 30, 31, 32, 33, 39, 34]
+            ),
+            [29, 39, 34]
+        );
     }
 
     #[test]
@@ -198,7 +233,11 @@ mod tests {
             }
             if number > 10 {
                 (0..50).for_each(|seed| {
-                    streams.ends_frame(at(u64::from(number) * 7), 1, &noise(u64::from(number) * 50 + seed));
+                    streams.ends_frame(
+                        at(u64::from(number) * 7),
+                        1,
+                        &noise(u64::from(number) * 50 + seed),
+                    );
                 });
             }
         }

@@ -1,7 +1,9 @@
 use super::Server;
 use super::places::{Full, Place, Places};
 use super::registry::Open;
-use crate::join::{self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId};
+use crate::join::{
+    self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId,
+};
 use crate::quic::{DATAGRAM_BUFFER, transport, udp_payload};
 use crate::session::{self, Admission, Command, Handle, Link, Settings};
 use crate::tls::{Peer, peer};
@@ -51,7 +53,10 @@ pub(super) async fn accept(
                     Full::Source => "too_many_of_source",
                     Full::Server => "too_many_handshakes",
                 });
-                if turned_away.replace(Instant::now()).is_none_or(|last| last.elapsed() >= CALM) {
+                if turned_away
+                    .replace(Instant::now())
+                    .is_none_or(|last| last.elapsed() >= CALM)
+                {
                     warn!(%source, "too many handshakes at once: clients are turned away; the status counts them");
                 }
                 // The answer is shorter than the question, and lets the client try another server at once.
@@ -59,10 +64,18 @@ pub(super) async fn accept(
                 continue;
             }
         };
-        let (server, places, quic) = (Arc::clone(&server), Arc::clone(&places), quic.borrow().clone());
+        let (server, places, quic) = (
+            Arc::clone(&server),
+            Arc::clone(&places),
+            quic.borrow().clone(),
+        );
         tokio::spawn(async move {
             let remote = session::canonical(incoming.remote_address());
-            let patience = if place.is_pressed { PRESSED_HANDSHAKE } else { HANDSHAKE };
+            let patience = if place.is_pressed {
+                PRESSED_HANDSHAKE
+            } else {
+                HANDSHAKE
+            };
             match timeout(patience, welcome(&server, incoming, &place, quic)).await {
                 Ok(Ok(Some(path))) => {
                     drop(place);
@@ -105,9 +118,17 @@ async fn welcome(
 ) -> Result<Option<Attached>> {
     let (live, wake) = Link::live();
     let remote = session::canonical(incoming.remote_address());
-    let payload = udp_payload(server.config.outer_mtu, remote.ip(), server.config.common.mtu);
+    let payload = udp_payload(
+        server.config.outer_mtu,
+        remote.ip(),
+        server.config.common.mtu,
+    );
     quic.transport_config(transport(payload, &live)?);
-    let patience = if place.is_pressed { PRESSED_TLS_HANDSHAKE } else { TLS_HANDSHAKE };
+    let patience = if place.is_pressed {
+        PRESSED_TLS_HANDSHAKE
+    } else {
+        TLS_HANDSHAKE
+    };
     let connection = timeout(patience, incoming.accept_with(Arc::new(quic))?);
     let Ok(connection) = connection.await else {
         server.registry.refuse("timeout");
@@ -120,12 +141,26 @@ async fn welcome(
     let hello: Hello = match join::receive(&mut receive).await {
         Ok(hello) => hello,
         Err(error) => {
-            return refuse(server, &connection, &mut send, Refusal::Malformed, format!("{error:#}")).await;
+            return refuse(
+                server,
+                &connection,
+                &mut send,
+                Refusal::Malformed,
+                format!("{error:#}"),
+            )
+            .await;
         }
     };
     if !admits(server, &peer).await {
         let explanation = format!("{} is not among the clients of this server", peer.name);
-        return refuse(server, &connection, &mut send, Refusal::NotAdmitted, explanation).await;
+        return refuse(
+            server,
+            &connection,
+            &mut send,
+            Refusal::NotAdmitted,
+            explanation,
+        )
+        .await;
     }
     let client = &peer.name;
     let outcome = match hello {
@@ -135,11 +170,16 @@ async fn welcome(
                 (open, path, answer)
             })
         }
-        Hello::Join { session, path, proof } => match server.registry.find(session, client) {
+        Hello::Join {
+            session,
+            path,
+            proof,
+        } => match server.registry.find(session, client) {
             None => Err((Refusal::UnknownSession, "this session is over".to_owned())),
-            Some(open) if !open.secret.accepts(&connection, path, &proof) => {
-                Err((Refusal::Proof, "the proof is of another session or connection".to_owned()))
-            }
+            Some(open) if !open.secret.accepts(&connection, path, &proof) => Err((
+                Refusal::Proof,
+                "the proof is of another session or connection".to_owned(),
+            )),
             Some(open) => {
                 debug!(client, %remote, "path joined");
                 Ok((open, path, Answer::Joined))
@@ -149,10 +189,29 @@ async fn welcome(
     match outcome {
         Ok((open, number, answer)) => {
             let name = remote.to_string();
-            let link = Link { connection, live, wake, name, cost: 0, standby: None, buffer: DATAGRAM_BUFFER };
-            Ok(Some(Attached { peer, link, send, receive, number, open, answer, payload }))
+            let link = Link {
+                connection,
+                live,
+                wake,
+                name,
+                cost: 0,
+                standby: None,
+                buffer: DATAGRAM_BUFFER,
+            };
+            Ok(Some(Attached {
+                peer,
+                link,
+                send,
+                receive,
+                number,
+                open,
+                answer,
+                payload,
+            }))
         }
-        Err((reason, explanation)) => refuse(server, &connection, &mut send, reason, explanation).await,
+        Err((reason, explanation)) => {
+            refuse(server, &connection, &mut send, reason, explanation).await
+        }
     }
 }
 
@@ -183,7 +242,14 @@ async fn refuse(
         Refusal::NotAdmitted => "not_admitted",
         Refusal::Malformed => "malformed",
     });
-    join::send(send, &Answer::Refused { reason, explanation }).await?;
+    join::send(
+        send,
+        &Answer::Refused {
+            reason,
+            explanation,
+        },
+    )
+    .await?;
     // The client closes when it has the answer; what it says cannot be a path's any more.
     let _ = send.finish();
     let _ = timeout(Duration::from_secs(1), connection.closed()).await;
@@ -205,10 +271,16 @@ fn open(
     }
     // One that is there already leaves its former session.
     if !server.budget.has_room() && !server.registry.has(client) {
-        return Err((Refusal::Memory, "the server has no memory for another client".to_owned()));
+        return Err((
+            Refusal::Memory,
+            "the server has no memory for another client".to_owned(),
+        ));
     }
     if !server.registry.may_open(client) {
-        return Err((Refusal::TooOften, "this client opens sessions too often".to_owned()));
+        return Err((
+            Refusal::TooOften,
+            "this client opens sessions too often".to_owned(),
+        ));
     }
     let secret = |id| Secret::of(connection, id).ok();
     let mut task = None;
@@ -217,18 +289,41 @@ fn open(
         task = Some(session);
         handle
     };
-    let full = || (Refusal::Busy, "the server has no room for another client".to_owned());
-    let open = server.registry.open(client, wanted, secret, start).ok_or_else(full)?;
+    let full = || {
+        (
+            Refusal::Busy,
+            "the server has no room for another client".to_owned(),
+        )
+    };
+    let open = server
+        .registry
+        .open(client, wanted, secret, start)
+        .ok_or_else(full)?;
     if let Some(task) = task {
         tokio::spawn(clean_up(Arc::clone(server), Arc::clone(&open), task));
     }
-    let length = |address: &IpAddr| config.prefixes.iter().find(|prefix| prefix.contains(*address));
+    let length = |address: &IpAddr| {
+        config
+            .prefixes
+            .iter()
+            .find(|prefix| prefix.contains(*address))
+    };
     let addresses = open.addresses.iter();
-    let addresses = addresses.map(|address| (*address, length(address).map_or(0, |prefix| prefix.length())));
+    let addresses = addresses.map(|address| {
+        (
+            *address,
+            length(address).map_or(0, |prefix| prefix.length()),
+        )
+    });
     let answer = Opened {
         session: open.id,
         addresses: addresses.collect(),
-        server_addresses: server.registry.own_addresses().into_iter().map(|(address, _)| address).collect(),
+        server_addresses: server
+            .registry
+            .own_addresses()
+            .into_iter()
+            .map(|(address, _)| address)
+            .collect(),
         mtu: config.common.mtu,
         coding: config.coding.clone(),
     };
@@ -241,11 +336,21 @@ fn start_session(
     addresses: &[IpAddr],
 ) -> (Handle, tokio::task::JoinHandle<()>) {
     let config = &server.config;
-    let own = server.registry.own_addresses().into_iter().map(|(address, _)| address);
-    let (routed, routes, registry) =
-        (addresses.to_vec(), Arc::clone(&server.routes), Arc::clone(&server.registry));
+    let own = server
+        .registry
+        .own_addresses()
+        .into_iter()
+        .map(|(address, _)| address);
+    let (routed, routes, registry) = (
+        addresses.to_vec(),
+        Arc::clone(&server.routes),
+        Arc::clone(&server.registry),
+    );
     session::start(Settings {
-        coding: config.coding.config().expect("the configuration was checked"),
+        coding: config
+            .coding
+            .config()
+            .expect("the configuration was checked"),
         borders: config.coding.borders,
         device: Arc::clone(&server.device),
         admission: Admission::FromClient {
@@ -275,22 +380,38 @@ async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::Jo
 
 /// Stays with a path until its connection ends.
 async fn attend(server: &Server, path: Attached, places: &Places) {
-    let Attached { peer, link, mut send, mut receive, number, open, answer, payload } = path;
+    let Attached {
+        peer,
+        link,
+        mut send,
+        mut receive,
+        number,
+        open,
+        answer,
+        payload,
+    } = path;
     let connection = link.connection.clone();
     open.handle.tell(Command::Add(number, link)).await;
     open.attach(connection.clone(), peer.clone());
     server.changed.notify_one();
     // Whoever revokes the certificate from now on sees the connection; it may have happened since it was looked at.
-    if server.guests.as_ref().is_some_and(|guests| !guests.knows(&peer)) {
+    if server
+        .guests
+        .as_ref()
+        .is_some_and(|guests| !guests.knows(&peer))
+    {
         CloseCode::Refused.close(&connection);
     }
     // A client has uplinks that wait when it wants to know whether it needs them.
     let has_waited = watch::Sender::new(number.standby);
     let listen = async {
         while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
-            has_waited.send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
+            has_waited
+                .send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
             // A session that has enough to do lets the client wait, by QUIC's flow control.
-            open.handle.tell(Command::Standby(number.index, standby)).await;
+            open.handle
+                .tell(Command::Standby(number.index, standby))
+                .await;
             server.changed.notify_one();
         }
         // A client that closes its stream or talks nonsense has nothing more to say.
@@ -317,12 +438,19 @@ async fn attend(server: &Server, path: Attached, places: &Places) {
         places.remember(session::canonical(remote).ip());
     }
     open.detach(connection.stable_id());
-    open.handle.tell(Command::Remove(number.index, connection.stable_id())).await;
+    open.handle
+        .tell(Command::Remove(number.index, connection.stable_id()))
+        .await;
     server.changed.notify_one();
 }
 
 /// Tells a client what it should know, on the stream of one of its paths.
-async fn notify(server: &Server, open: &Open, mut has_waited: watch::Receiver<bool>, send: &mut SendStream) {
+async fn notify(
+    server: &Server,
+    open: &Open,
+    mut has_waited: watch::Receiver<bool>,
+    send: &mut SendStream,
+) {
     let mut draining = server.draining.subscribe();
     let (mut warned, mut wanted) = (false, false);
     loop {

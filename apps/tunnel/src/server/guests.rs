@@ -40,12 +40,17 @@ struct Known {
 
 impl Known {
     fn of(admitted: Vec<Client>, digest: Option<String>) -> Known {
-        let clients = admitted.into_iter().map(|client| (client.name.to_string(), client)).collect();
+        let clients = admitted
+            .into_iter()
+            .map(|client| (client.name.to_string(), client))
+            .collect();
         Known { digest, clients }
     }
 
     fn admits(&self, peer: &Peer) -> bool {
-        self.clients.get(&peer.name).is_some_and(|client| client.certificates.contains(&peer.serial))
+        self.clients
+            .get(&peer.name)
+            .is_some_and(|client| client.certificates.contains(&peer.serial))
     }
 }
 
@@ -54,12 +59,21 @@ impl Guests {
     pub(crate) fn read(listed: &Listed) -> Result<Guests> {
         let file = &listed.clients_file;
         let clients: Vec<Client> = match fs::read(file) {
-            Ok(text) => serde_json::from_slice(&text)
-                .with_context(|| format!("{} does not say whom the controller lets in", file.display()))?,
+            Ok(text) => serde_json::from_slice(&text).with_context(|| {
+                format!(
+                    "{} does not say whom the controller lets in",
+                    file.display()
+                )
+            })?,
             Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
-            Err(error) => return Err(error).with_context(|| format!("cannot read {}", file.display())),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", file.display()));
+            }
         };
-        Ok(Guests { known: watch::Sender::new(Known::of(clients, None)), stranger: Notify::new() })
+        Ok(Guests {
+            known: watch::Sender::new(Known::of(clients, None)),
+            stranger: Notify::new(),
+        })
     }
 
     /// Whether the client's certificate is in force, as far as is known.
@@ -75,7 +89,10 @@ impl Guests {
             return true;
         }
         self.stranger.notify_one();
-        matches!(timeout(ASKING, known.wait_for(|known| known.admits(peer))).await, Ok(Ok(_)))
+        matches!(
+            timeout(ASKING, known.wait_for(|known| known.admits(peer))).await,
+            Ok(Ok(_))
+        )
     }
 }
 
@@ -122,7 +139,10 @@ async fn report(
 ) -> Result<Duration> {
     let client = match client {
         Some(client) => client,
-        None => client.insert(node_client(&server.config.common.credentials, &listed.controllers)?),
+        None => client.insert(node_client(
+            &server.config.common.credentials,
+            &listed.controllers,
+        )?),
     };
     let count = |clients: usize| u32::try_from(clients).unwrap_or(u32::MAX);
     let report = ServerReport {
@@ -132,9 +152,16 @@ async fn report(
         draining: *server.draining.borrow(),
         known: guests.known.borrow().digest.clone(),
     };
-    let Admitted { report_every_ms, digest, clients } = client.serve_tunnels(&report).await?;
+    let Admitted {
+        report_every_ms,
+        digest,
+        clients,
+    } = client.serve_tunnels(&report).await?;
     if let Some(clients) = clients {
-        info!(clients = clients.len(), "the controller says whom to let in");
+        info!(
+            clients = clients.len(),
+            "the controller says whom to let in"
+        );
         if let Err(error) = keep(&listed.clients_file, &clients) {
             warn!("whom the controller lets in will be forgotten: {error:#}");
         }
@@ -149,13 +176,16 @@ pub(crate) fn node_client(
     credentials: &Credentials,
     controllers: &[hawser_client::Controller],
 ) -> Result<NodeClient> {
-    let Credentials::Node(folder) = credentials else { bail!("a controller knows enrolled nodes only") };
+    let Credentials::Node(folder) = credentials else {
+        bail!("a controller knows enrolled nodes only")
+    };
     Ok(NodeClient::new(controllers, &Identity::load(folder)?)?)
 }
 
 fn keep(path: &Path, clients: &[Client]) -> Result<()> {
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
     }
     file::replace(path, &serde_json::to_vec(clients)?, 0o600)
         .with_context(|| format!("cannot write {}", path.display()))
@@ -173,13 +203,19 @@ impl Server {
         }
         for open in self.registry.sessions() {
             if !known.clients.contains_key(&open.client) {
-                warn!(client = open.client, "the controller does not let it in any more");
+                warn!(
+                    client = open.client,
+                    "the controller does not let it in any more"
+                );
                 open.handle.stop(CloseCode::Refused);
                 continue;
             }
             let closed = open.close_unless(|peer| known.admits(peer));
             if closed > 0 {
-                warn!(client = open.client, closed, "a certificate is not in force any more");
+                warn!(
+                    client = open.client,
+                    closed, "a certificate is not in force any more"
+                );
             }
         }
     }

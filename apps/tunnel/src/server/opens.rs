@@ -41,7 +41,11 @@ mod tests {
             (0..100).filter(|_| opens.allow(client, start + at)).count()
         };
         assert_eq!(allowed(&mut opens, "car", Duration::ZERO), AT_ONCE as usize);
-        assert_eq!(allowed(&mut opens, "bus", Duration::ZERO), AT_ONCE as usize, "another client");
+        assert_eq!(
+            allowed(&mut opens, "bus", Duration::ZERO),
+            AT_ONCE as usize,
+            "another client"
+        );
         assert_eq!(allowed(&mut opens, "car", EVERY * 3), 3);
         assert_eq!(allowed(&mut opens, "car", EVERY * 100), AT_ONCE as usize);
     }

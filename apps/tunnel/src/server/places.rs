@@ -23,8 +23,10 @@ const OF_KNOWN: usize = 32;
 
 /// Networks that share their places, by the length of their prefixes, from a single source to what one owner may have:
 /// a carrier translates many vehicles to one IPv4 address, and hands out a /64, a /56 or a /48 of IPv6 to one of them.
-const SHARES: [&[(u8, usize)]; 2] =
-    [&[(32, 32), (24, 48), (16, 96)], &[(64, 32), (56, 32), (48, 48), (32, 96)]];
+const SHARES: [&[(u8, usize)]; 2] = [
+    &[(32, 32), (24, 48), (16, 96)],
+    &[(64, 32), (56, 32), (48, 48), (32, 96)],
+];
 
 /// Sources that are known at least.
 const REMEMBERED: usize = 16_384;
@@ -71,7 +73,9 @@ impl Places {
     /// Whether clients have to show that the address is theirs.
     pub(super) fn is_crowded(&self, address: IpAddr) -> bool {
         let taken = self.lock();
-        let of_source = taken.of_strangers.get(&networks(address).next().expect("a source").0);
+        let of_source = taken
+            .of_strangers
+            .get(&networks(address).next().expect("a source").0);
         taken.strangers + taken.known >= UNVALIDATED
             || of_source.is_some_and(|count| *count >= UNVALIDATED_OF_SOURCE)
     }
@@ -79,7 +83,12 @@ impl Places {
     /// A place for a handshake of this address.
     pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<Place, Full> {
         let (is_reserved, is_pressed) = self.lock().take(address)?;
-        Ok(Place { of: Arc::clone(self), address, is_reserved, is_pressed })
+        Ok(Place {
+            of: Arc::clone(self),
+            address,
+            is_reserved,
+            is_pressed,
+        })
     }
 
     /// A client has, or had, a session from this address.
@@ -123,7 +132,8 @@ impl Taken {
             return Err(Full::Source);
         }
         self.strangers += 1;
-        networks(address).for_each(|(network, _)| *self.of_strangers.entry(network).or_default() += 1);
+        networks(address)
+            .for_each(|(network, _)| *self.of_strangers.entry(network).or_default() += 1);
         Ok(())
     }
 }
@@ -201,10 +211,16 @@ mod tests {
 
     /// Begins a handshake from each of the addresses in turn until there is no place for any; returns those that there
     /// were.
-    fn take_all(places: &Arc<Places>, addresses: impl Iterator<Item = IpAddr> + Clone) -> Vec<Place> {
+    fn take_all(
+        places: &Arc<Places>,
+        addresses: impl Iterator<Item = IpAddr> + Clone,
+    ) -> Vec<Place> {
         let mut all = Vec::new();
         loop {
-            let more: Vec<_> = addresses.clone().filter_map(|address| places.take(address).ok()).collect();
+            let more: Vec<_> = addresses
+                .clone()
+                .filter_map(|address| places.take(address).ok())
+                .collect();
             if more.is_empty() {
                 return all;
             }
@@ -218,9 +234,10 @@ mod tests {
 
     #[test]
     fn a_source_has_a_share_and_no_more() {
-        for (one, same, other) in
-            [("203.0.113.1", "203.0.113.1", "203.0.113.2"), ("2001:db8::1", "2001:db8::2:1", "2001:db8:1::1")]
-        {
+        for (one, same, other) in [
+            ("203.0.113.1", "203.0.113.1", "203.0.113.2"),
+            ("2001:db8::1", "2001:db8::2:1", "2001:db8:1::1"),
+        ] {
             let places = Arc::new(Places::default());
             let mut taken: Vec<_> = (0..8).map(|_| places.take(ip(one)).unwrap()).collect();
             assert!(places.is_crowded(ip(same)) && !places.is_crowded(ip(other)));
@@ -237,19 +254,31 @@ mod tests {
 
     #[test]
     fn no_allocation_of_addresses_takes_all_places() {
-        let in_48 = (0..1 << 16).step_by(77).map(|subnet| ipv6(0x2001_0db8_0001_0000 | subnet));
-        let in_32 = (0..1 << 32).step_by(1 << 20 | 0x101).map(|subnet| ipv6(0x2001_0db8_0000_0000 | subnet));
+        let in_48 = (0..1 << 16)
+            .step_by(77)
+            .map(|subnet| ipv6(0x2001_0db8_0001_0000 | subnet));
+        let in_32 = (0..1 << 32)
+            .step_by(1 << 20 | 0x101)
+            .map(|subnet| ipv6(0x2001_0db8_0000_0000 | subnet));
         let in_24 = (0..=255).map(|host| IpAddr::from([198, 51, 100, host]));
         let in_16 = (0..=255).map(|third| IpAddr::from([198, 51, third, 7]));
-        let allocations: [(Vec<IpAddr>, usize); 4] =
-            [(in_48.collect(), 48), (in_32.collect(), 96), (in_24.collect(), 48), (in_16.collect(), 96)];
+        let allocations: [(Vec<IpAddr>, usize); 4] = [
+            (in_48.collect(), 48),
+            (in_32.collect(), 96),
+            (in_24.collect(), 48),
+            (in_16.collect(), 96),
+        ];
         for (addresses, most) in allocations {
             let places = Arc::new(Places::default());
             let taken = take_all(&places, addresses.iter().copied());
             assert_eq!(taken.len(), most, "{}", addresses[0]);
             assert_eq!(places.take(addresses[0]).unwrap_err(), Full::Source);
             for other in ["203.0.113.1", "2600::1"] {
-                assert!(places.take(ip(other)).is_ok(), "{other} beside {}", addresses[0]);
+                assert!(
+                    places.take(ip(other)).is_ok(),
+                    "{other} beside {}",
+                    addresses[0]
+                );
             }
         }
     }
@@ -260,7 +289,10 @@ mod tests {
         for known in ["203.0.113.1", "2600::1"] {
             places.remember(ip(known));
         }
-        let strangers = take_all(&places, (1..=200).map(|first| IpAddr::from([first, 1, 1, 1])));
+        let strangers = take_all(
+            &places,
+            (1..=200).map(|first| IpAddr::from([first, 1, 1, 1])),
+        );
         assert_eq!(strangers.len(), FOR_STRANGERS);
         assert_eq!(places.take(ip("203.0.113.2")).unwrap_err(), Full::Server);
         let known = take_all(&places, [ip("203.0.113.1"), ip("2600::2")].into_iter());
@@ -268,7 +300,11 @@ mod tests {
         assert!(known.iter().all(|place| !place.is_pressed));
         drop((strangers, known));
         let left = places.lock();
-        assert!(left.of_known.is_empty() && left.of_strangers.is_empty() && left.known + left.strangers == 0);
+        assert!(
+            left.of_known.is_empty()
+                && left.of_strangers.is_empty()
+                && left.known + left.strangers == 0
+        );
     }
 
     #[test]
@@ -279,7 +315,10 @@ mod tests {
         assert_eq!(few.len(), PRESSED);
         assert!(few.iter().all(|place| !place.is_pressed));
         assert!(places.take(ip("198.51.100.1")).unwrap().is_pressed);
-        assert!(!places.take(ip("203.0.113.1")).unwrap().is_pressed, "one that had a session");
+        assert!(
+            !places.take(ip("203.0.113.1")).unwrap().is_pressed,
+            "one that had a session"
+        );
     }
 
     #[test]

@@ -30,7 +30,8 @@ pub(crate) struct Open {
 impl Open {
     /// Remembers a connection, and by which certificate it was let in.
     pub(crate) fn attach(&self, connection: Connection, peer: Peer) {
-        self.connections().insert(connection.stable_id(), (connection, peer));
+        self.connections()
+            .insert(connection.stable_id(), (connection, peer));
     }
 
     /// Forgets a connection that has ended.
@@ -42,11 +43,15 @@ impl Open {
     pub(crate) fn close_unless(&self, admits: impl Fn(&Peer) -> bool) -> usize {
         let connections = self.connections();
         let foreign = connections.values().filter(|(_, peer)| !admits(peer));
-        foreign.inspect(|(connection, _)| CloseCode::Refused.close(connection)).count()
+        foreign
+            .inspect(|(connection, _)| CloseCode::Refused.close(connection))
+            .count()
     }
 
     fn connections(&self) -> MutexGuard<'_, HashMap<usize, (Connection, Peer)>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn status(&self, report: Report) -> SessionStatus {
@@ -136,11 +141,26 @@ impl Registry {
         let secret = secret(id)?;
         let addresses = clients.addresses.take(client, wanted, Instant::now())?;
         let handle = start(id, &addresses);
-        let mut by_address = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
-        by_address.extend(addresses.iter().map(|address| (*address, handle.packets.clone())));
+        let mut by_address = self
+            .by_address
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        by_address.extend(
+            addresses
+                .iter()
+                .map(|address| (*address, handle.packets.clone())),
+        );
         let since = SystemTime::now();
         let (client_name, connections) = (client.to_owned(), Mutex::default());
-        let open = Open { id, client: client_name, addresses, secret, handle, since, connections };
+        let open = Open {
+            id,
+            client: client_name,
+            addresses,
+            secret,
+            handle,
+            since,
+            connections,
+        };
         let open = Arc::new(open);
         clients.by_name.insert(client.to_owned(), id);
         clients.by_id.insert(id, Arc::clone(&open));
@@ -155,7 +175,11 @@ impl Registry {
 
     /// The session called `id`, if it is the client's.
     pub(crate) fn find(&self, id: SessionId, client: &str) -> Option<Arc<Open>> {
-        self.lock().by_id.get(&id).filter(|open| open.client == client).cloned()
+        self.lock()
+            .by_id
+            .get(&id)
+            .filter(|open| open.client == client)
+            .cloned()
     }
 
     /// Whether the session called `id` is open.
@@ -165,7 +189,10 @@ impl Registry {
 
     /// Whether a client has the address.
     pub(crate) fn is_taken(&self, address: IpAddr) -> bool {
-        self.by_address.read().unwrap_or_else(PoisonError::into_inner).contains_key(&address)
+        self.by_address
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .contains_key(&address)
     }
 
     /// Forgets a session that has ended.
@@ -199,19 +226,27 @@ impl Registry {
                 None => batches.push((destination, vec![packet])),
             }
         }
-        let by_address = self.by_address.read().unwrap_or_else(PoisonError::into_inner);
+        let by_address = self
+            .by_address
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         for (destination, batch) in batches {
             // One that has gone, and whose addresses are about to, is nobody, too.
-            let client = by_address.get(&destination).filter(|client| !client.is_closed());
+            let client = by_address
+                .get(&destination)
+                .filter(|client| !client.is_closed());
             let Some(client) = client else {
                 self.for_nobody.fetch_add(batch.len() as u64, Relaxed);
                 continue;
             };
             // Nobody else takes what room there is.
             let room = client.capacity().min(batch.len());
-            self.queue_full.fetch_add((batch.len() - room) as u64, Relaxed);
+            self.queue_full
+                .fetch_add((batch.len() - room) as u64, Relaxed);
             match client.try_reserve_many(room) {
-                Ok(places) => places.zip(batch).for_each(|(place, packet)| place.send(packet)),
+                Ok(places) => places
+                    .zip(batch)
+                    .for_each(|(place, packet)| place.send(packet)),
                 Err(_) => _ = self.for_nobody.fetch_add(room as u64, Relaxed),
             }
         }
@@ -219,26 +254,46 @@ impl Registry {
 
     /// Counts a connection that did not become a path.
     pub(crate) fn refuse(&self, reason: &'static str) {
-        *self.refused.lock().unwrap_or_else(PoisonError::into_inner).entry(reason).or_default() += 1;
+        *self
+            .refused
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .entry(reason)
+            .or_default() += 1;
     }
 
     /// What was not passed on or not let in, by reason.
     pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
-        let refused = refused.iter().map(|(reason, count)| (format!("connection_{reason}"), *count));
-        let packets = [("for_nobody", &self.for_nobody), ("queue_full", &self.queue_full)];
+        let refused = refused
+            .iter()
+            .map(|(reason, count)| (format!("connection_{reason}"), *count));
+        let packets = [
+            ("for_nobody", &self.for_nobody),
+            ("queue_full", &self.queue_full),
+        ];
         let packets = packets.map(|(reason, count)| (reason.to_owned(), count.load(Relaxed)));
-        refused.chain(packets).filter(|(_, count)| *count > 0).collect()
+        refused
+            .chain(packets)
+            .filter(|(_, count)| *count > 0)
+            .collect()
     }
 
     fn remove(&self, clients: &mut Clients, id: SessionId) {
-        let Some(open) = clients.by_id.remove(&id) else { return };
+        let Some(open) = clients.by_id.remove(&id) else {
+            return;
+        };
         clients.by_name.remove(&open.client);
-        let mut by_address = self.by_address.write().unwrap_or_else(PoisonError::into_inner);
+        let mut by_address = self
+            .by_address
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         for address in &open.addresses {
             by_address.remove(address);
         }
-        clients.addresses.give_back(&open.client, open.addresses.clone(), Instant::now());
+        clients
+            .addresses
+            .give_back(&open.client, open.addresses.clone(), Instant::now());
     }
 
     /// What a panicking thread left is whole: nothing in here panics half-way.

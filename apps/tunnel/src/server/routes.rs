@@ -35,7 +35,13 @@ struct Change {
 
 impl Routes {
     /// Packets to a session's client have at most so many bytes. Of a session that is over nothing is noted.
-    pub(super) fn set(&self, registry: &Registry, session: SessionId, addresses: &[IpAddr], mtu: u16) {
+    pub(super) fn set(
+        &self,
+        registry: &Registry,
+        session: SessionId,
+        addresses: &[IpAddr],
+        mtu: u16,
+    ) {
         if registry.is_open(session) {
             self.note(session, addresses, Some(mtu));
         }
@@ -49,7 +55,9 @@ impl Routes {
     fn note(&self, session: SessionId, addresses: &[IpAddr], mtu: Option<u16>) {
         let mut pending = self.lock();
         for address in addresses {
-            let is_successor_s = pending.get(address).is_some_and(|change| change.session != session);
+            let is_successor_s = pending
+                .get(address)
+                .is_some_and(|change| change.session != session);
             if mtu.is_some() || !is_successor_s {
                 pending.insert(*address, Change { session, mtu });
             }
@@ -65,9 +73,13 @@ impl Routes {
                 Some(_) => registry.is_open(change.session),
                 None => !registry.is_taken(*address),
             });
-            let changes: Vec<_> =
-                changes.into_iter().map(|(address, change)| (address, change.mtu)).collect();
-            device.route_clients(&changes).unwrap_or_else(|error| warn!("{error:#}"));
+            let changes: Vec<_> = changes
+                .into_iter()
+                .map(|(address, change)| (address, change.mtu))
+                .collect();
+            device
+                .route_clients(&changes)
+                .unwrap_or_else(|error| warn!("{error:#}"));
             thread::sleep(PAUSE);
         }
     }
@@ -75,9 +87,13 @@ impl Routes {
     /// Waits for changes.
     fn take(&self) -> Vec<(IpAddr, Change)> {
         let pending = self.lock();
-        let pending = self.changed.wait_while(pending, |pending| pending.is_empty());
+        let pending = self
+            .changed
+            .wait_while(pending, |pending| pending.is_empty());
         let mut pending = pending.unwrap_or_else(PoisonError::into_inner);
-        std::iter::from_fn(|| pending.pop_first()).take(BATCH).collect()
+        std::iter::from_fn(|| pending.pop_first())
+            .take(BATCH)
+            .collect()
     }
 
     /// What a panicking thread left is whole: nothing in here panics half-way.
@@ -100,8 +116,17 @@ mod tests {
             routes.note(last, &addresses, Some(1400));
             routes.note(last, &addresses, Some(1430));
         }
-        let change = Change { session: last, mtu: Some(1430) };
-        assert_eq!(routes.take(), addresses.iter().map(|address| (*address, change)).collect::<Vec<_>>());
+        let change = Change {
+            session: last,
+            mtu: Some(1430),
+        };
+        assert_eq!(
+            routes.take(),
+            addresses
+                .iter()
+                .map(|address| (*address, change))
+                .collect::<Vec<_>>()
+        );
         assert!(routes.lock().is_empty());
     }
 
@@ -113,7 +138,13 @@ mod tests {
         routes.note(former, &address, Some(1400));
         routes.note(latter, &address, Some(1430));
         routes.end(former, &address);
-        assert_eq!(routes.take()[0].1, Change { session: latter, mtu: Some(1430) });
+        assert_eq!(
+            routes.take()[0].1,
+            Change {
+                session: latter,
+                mtu: Some(1430)
+            }
+        );
         routes.end(latter, &address);
         assert_eq!(routes.take()[0].1.mtu, None);
     }
@@ -121,7 +152,8 @@ mod tests {
     #[test]
     fn a_batch_is_bounded_and_nothing_is_left_out() {
         let routes = Routes::default();
-        let address = |number: usize| IpAddr::from([10, 77, (number / 256) as u8, (number % 256) as u8]);
+        let address =
+            |number: usize| IpAddr::from([10, 77, (number / 256) as u8, (number % 256) as u8]);
         let addresses: Vec<_> = (0..2 * BATCH + 1).map(address).collect();
         routes.note(SessionId::random(), &addresses, Some(1400));
         let batches: Vec<_> = (0..3).map(|_| routes.take().len()).collect();

@@ -6,7 +6,9 @@ use bytes::BytesMut;
 use hawser_io::sockopt::drops;
 use noq::crypto::{self, HeaderKey, Keys, UnsupportedVersion};
 use noq::udp::RecvMeta;
-use noq::{AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid};
+use noq::{
+    AsyncUdpSocket, ConnectionId, ConnectionIdGenerator, Endpoint, EndpointConfig, InvalidCid,
+};
 use noq::{Runtime, ServerConfig, TokioRuntime, UdpSender};
 use noq_proto::transport_parameters::TransportParameters;
 use noq_proto::{FixedLengthConnectionIdParser, PartialDecode, RandomConnectionIdGenerator};
@@ -65,15 +67,31 @@ impl Strays {
         tls: Arc<dyn crypto::ServerConfig>,
         socket: UdpSocket,
     ) -> io::Result<Endpoint> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).push(socket.try_clone()?);
+        self.sockets
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(socket.try_clone()?);
         let strays = Arc::clone(self);
         let ids = RandomConnectionIdGenerator::new(SERVER_ID_BYTES);
-        config.cid_generator(Arc::new(move || Box::new(Ids { ids, strays: Arc::clone(&strays) })));
+        config.cid_generator(Arc::new(move || {
+            Box::new(Ids {
+                ids,
+                strays: Arc::clone(&strays),
+            })
+        }));
         config.supported_versions(vec![VERSION]);
-        let mut server = ServerConfig::with_crypto(Arc::new(Tls { tls, strays: Arc::clone(self) }));
-        server.max_incoming(WAITING).incoming_buffer_size_total(WAITING_BYTES);
+        let mut server = ServerConfig::with_crypto(Arc::new(Tls {
+            tls,
+            strays: Arc::clone(self),
+        }));
+        server
+            .max_incoming(WAITING)
+            .incoming_buffer_size_total(WAITING_BYTES);
         let runtime = Arc::new(TokioRuntime);
-        let socket = Socket { socket: runtime.wrap_udp_socket(socket)?, strays: Arc::clone(self) };
+        let socket = Socket {
+            socket: runtime.wrap_udp_socket(socket)?,
+            strays: Arc::clone(self),
+        };
         Endpoint::new_with_abstract_socket(config, Some(server), Box::new(socket), runtime)
     }
 
@@ -86,14 +104,21 @@ impl Strays {
         ];
         let counts = counters.map(|(reason, counter)| (reason, counter.load(Relaxed)));
         let unread = [("datagram_buffer_full", self.unread())];
-        let counts = counts.into_iter().chain(unread).filter(|(_, count)| *count > 0);
+        let counts = counts
+            .into_iter()
+            .chain(unread)
+            .filter(|(_, count)| *count > 0);
         counts.map(|(reason, count)| (reason.to_owned(), count))
     }
 
     /// Datagrams for which the sockets' buffers had no room; the kernel does not count further than 32 bits.
     fn unread(&self) -> u64 {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
-        sockets.iter().filter_map(|socket| drops(socket).ok()).map(u64::from).sum()
+        sockets
+            .iter()
+            .filter_map(|socket| drops(socket).ok())
+            .map(u64::from)
+            .sum()
     }
 
     /// Counts a datagram that the library will drop, unless only its ID or its keys tell.
@@ -110,7 +135,8 @@ impl Strays {
 
     fn look_at_long(&self, first: u8, datagram: &[u8]) -> Option<&AtomicU64> {
         let ids = FixedLengthConnectionIdParser::new(SERVER_ID_BYTES);
-        let Ok((packet, _)) = PartialDecode::new(BytesMut::from(datagram), &ids, &[VERSION], true) else {
+        let Ok((packet, _)) = PartialDecode::new(BytesMut::from(datagram), &ids, &[VERSION], true)
+        else {
             return Some(&self.no_quic);
         };
         let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
@@ -144,7 +170,9 @@ impl AsyncUdpSocket for Socket {
         for (meta, buffer) in metas.iter().zip(buffers).take(count) {
             match &buffer[..meta.len] {
                 [] => self.strays.look_at(&[]),
-                datagrams => datagrams.chunks(meta.stride).for_each(|datagram| self.strays.look_at(datagram)),
+                datagrams => datagrams
+                    .chunks(meta.stride)
+                    .for_each(|datagram| self.strays.look_at(datagram)),
             }
         }
         Poll::Ready(Ok(count))
@@ -172,7 +200,11 @@ struct Ids {
 impl ConnectionIdGenerator for Ids {
     fn generate_cid(&mut self) -> ConnectionId {
         let id = self.ids.generate_cid();
-        let mut given = self.strays.given.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut given = self
+            .strays
+            .given
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         if given.ids.insert(id) {
             given.in_turn.push_back(id);
         }
@@ -208,7 +240,10 @@ impl crypto::ServerConfig for Tls {
     fn initial_keys(&self, version: u32, id: ConnectionId) -> Result<Keys, UnsupportedVersion> {
         let mut keys = self.tls.initial_keys(version, id)?;
         let key = keys.header.remote;
-        keys.header.remote = Box::new(FirstHeaders { key, strays: Arc::clone(&self.strays) });
+        keys.header.remote = Box::new(FirstHeaders {
+            key,
+            strays: Arc::clone(&self.strays),
+        });
         Ok(keys)
     }
 
@@ -216,7 +251,11 @@ impl crypto::ServerConfig for Tls {
         self.tls.retry_tag(version, id, packet)
     }
 
-    fn start_session(&self, version: u32, parameters: &TransportParameters) -> Box<dyn crypto::Session> {
+    fn start_session(
+        &self,
+        version: u32,
+        parameters: &TransportParameters,
+    ) -> Box<dyn crypto::Session> {
         self.tls.start_session(version, parameters)
     }
 }

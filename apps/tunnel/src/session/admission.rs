@@ -75,16 +75,25 @@ impl Closed {
 
 impl Admission {
     pub(crate) fn check(&self, packet: &[u8]) -> Result<(), Closed> {
-        let (source, to) = packet::source(packet).zip(packet::destination(packet)).ok_or(Closed::NoIp)?;
+        let (source, to) = packet::source(packet)
+            .zip(packet::destination(packet))
+            .ok_or(Closed::NoIp)?;
         let refuse_if = |is_wrong: bool, why: Closed| if is_wrong { Err(why) } else { Ok(()) };
         match self {
             Admission::FromServer { own, lan, networks } => {
-                let is_local =
-                    own.contains(&source) || covers(lan, source) || networks.borrow().contain(source);
+                let is_local = own.contains(&source)
+                    || covers(lan, source)
+                    || networks.borrow().contain(source);
                 refuse_if(is_local || !is_source(source), Closed::Spoofed)?;
                 refuse_if(!own.contains(&to) && !covers(lan, to), Closed::NotForClient)
             }
-            Admission::FromClient { own, clients, server, reach, networks } => {
+            Admission::FromClient {
+                own,
+                clients,
+                server,
+                reach,
+                networks,
+            } => {
                 refuse_if(!own.contains(&source), Closed::Spoofed)?;
                 if covers(clients, to) {
                     return refuse_if(!server.contains(&to), Closed::ToOtherClient);
@@ -111,7 +120,8 @@ fn is_source(address: IpAddr) -> bool {
             (1..224).contains(&first) && !address.is_loopback() && !address.is_link_local()
         }
         IpAddr::V6(address) => {
-            let is_nobody = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+            let is_nobody =
+                address.is_unspecified() || address.is_loopback() || address.is_multicast();
             !is_nobody && !address.is_unicast_link_local() && address.to_ipv4_mapped().is_none()
         }
     }
@@ -139,7 +149,9 @@ fn is_public_ipv4(address: Ipv4Addr) -> bool {
 }
 
 fn is_public_ipv6(address: Ipv6Addr) -> bool {
-    let ipv4 = |high: u16, low: u16| is_public_ipv4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)));
+    let ipv4 = |high: u16, low: u16| {
+        is_public_ipv4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
+    };
     match address.segments() {
         // A translator's addresses of IPv4 (RFC 6052), and those of 6to4 (RFC 3056).
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => ipv4(high, low),
@@ -181,7 +193,10 @@ mod tests {
             clients: prefixes(&["10.77.0.0/16", "fd77::/64"]),
             server: vec![ip("10.77.0.1"), ip("fd77::1")],
             reach: prefixes(reach).into(),
-            networks: networks(&[("203.0.113.1", "255.255.255.0"), ("2001:db8:1::1", "ffff:ffff:ffff::")]),
+            networks: networks(&[
+                ("203.0.113.1", "255.255.255.0"),
+                ("2001:db8:1::1", "ffff:ffff:ffff::"),
+            ]),
         }
     }
 
@@ -200,7 +215,13 @@ mod tests {
 
     #[test]
     fn a_client_reaches_the_internet_and_the_server_s_inner_addresses_alone() {
-        let own = |to: &str| if ip(to).is_ipv4() { "10.77.0.2" } else { "fd77::2" };
+        let own = |to: &str| {
+            if ip(to).is_ipv4() {
+                "10.77.0.2"
+            } else {
+                "fd77::2"
+            }
+        };
         for (to, expected) in [
             ("198.51.100.9", Ok(())),
             ("203.0.113.2", Ok(())),
@@ -243,19 +264,33 @@ mod tests {
 
     #[test]
     fn what_is_opened_is_reached_and_no_more() {
-        let open = server(&["10.1.0.0/16", "203.0.113.1/32", "fd00:ec2::/64", "0.0.0.0/0"]);
+        let open = server(&[
+            "10.1.0.0/16",
+            "203.0.113.1/32",
+            "fd00:ec2::/64",
+            "0.0.0.0/0",
+        ]);
         for to in ["10.1.2.3", "203.0.113.1", "192.168.1.1"] {
             assert_eq!(open.check(&packet("10.77.0.2", to)), Ok(()), "{to}");
         }
         assert_eq!(open.check(&packet("fd77::2", "fd00:ec2::254")), Ok(()));
-        assert_eq!(open.check(&packet("fd77::2", "fd00:ec3::1")), Err(Closed::ToPrivate));
-        assert_eq!(open.check(&packet("10.77.0.2", "10.77.0.3")), Err(Closed::ToOtherClient));
+        assert_eq!(
+            open.check(&packet("fd77::2", "fd00:ec3::1")),
+            Err(Closed::ToPrivate)
+        );
+        assert_eq!(
+            open.check(&packet("10.77.0.2", "10.77.0.3")),
+            Err(Closed::ToOtherClient)
+        );
     }
 
     #[test]
     fn a_source_that_is_not_the_client_s_is_spoofed() {
         for from in ["10.77.0.3", "10.77.0.1", "198.51.100.9", "127.0.0.1"] {
-            assert_eq!(server(&["0.0.0.0/0"]).check(&packet(from, "198.51.100.9")), Err(Closed::Spoofed));
+            assert_eq!(
+                server(&["0.0.0.0/0"]).check(&packet(from, "198.51.100.9")),
+                Err(Closed::Spoofed)
+            );
         }
         assert_eq!(server(&[]).check(&[0x45; 19]), Err(Closed::NoIp));
     }
@@ -265,31 +300,82 @@ mod tests {
         let (own, cameras) = ("10.77.0.2", "192.168.7.20");
         let closed = client(&[]);
         assert_eq!(closed.check(&packet("198.51.100.9", own)), Ok(()));
-        assert_eq!(closed.check(&packet("10.77.0.1", own)), Ok(()), "the server itself");
-        assert_eq!(closed.check(&packet("10.9.0.1", own)), Ok(()), "a private network behind the server");
+        assert_eq!(
+            closed.check(&packet("10.77.0.1", own)),
+            Ok(()),
+            "the server itself"
+        );
+        assert_eq!(
+            closed.check(&packet("10.9.0.1", own)),
+            Ok(()),
+            "a private network behind the server"
+        );
         assert_eq!(closed.check(&packet("2001:db8::9", "fd77::2")), Ok(()));
-        for to in [cameras, "10.1.0.1", "10.77.0.3", "127.0.0.1", "224.0.0.251", "255.255.255.255"] {
-            assert_eq!(closed.check(&packet("198.51.100.9", to)), Err(Closed::NotForClient), "{to}");
+        for to in [
+            cameras,
+            "10.1.0.1",
+            "10.77.0.3",
+            "127.0.0.1",
+            "224.0.0.251",
+            "255.255.255.255",
+        ] {
+            assert_eq!(
+                closed.check(&packet("198.51.100.9", to)),
+                Err(Closed::NotForClient),
+                "{to}"
+            );
         }
-        assert_eq!(closed.check(&packet("2001:db8::9", "fd07::20")), Err(Closed::NotForClient));
+        assert_eq!(
+            closed.check(&packet("2001:db8::9", "fd07::20")),
+            Err(Closed::NotForClient)
+        );
         let open = client(&["192.168.7.0/24"]);
         assert_eq!(open.check(&packet("198.51.100.9", cameras)), Ok(()));
-        assert_eq!(open.check(&packet("198.51.100.9", "192.168.8.20")), Err(Closed::NotForClient));
+        assert_eq!(
+            open.check(&packet("198.51.100.9", "192.168.8.20")),
+            Err(Closed::NotForClient)
+        );
     }
 
     #[test]
     fn a_server_does_not_send_what_seems_to_come_from_the_client_s_own_networks() {
         let open = client(&["192.168.8.0/24"]);
-        for from in
-            ["10.77.0.2", "10.1.0.2", "192.168.7.20", "192.168.8.20", "127.0.0.1", "0.0.0.0", "169.254.1.1"]
-        {
-            assert_eq!(open.check(&packet(from, "10.77.0.2")), Err(Closed::Spoofed), "{from}");
+        for from in [
+            "10.77.0.2",
+            "10.1.0.2",
+            "192.168.7.20",
+            "192.168.8.20",
+            "127.0.0.1",
+            "0.0.0.0",
+            "169.254.1.1",
+        ] {
+            assert_eq!(
+                open.check(&packet(from, "10.77.0.2")),
+                Err(Closed::Spoofed),
+                "{from}"
+            );
         }
         for from in ["224.0.0.1", "255.255.255.255"] {
-            assert_eq!(open.check(&packet(from, "10.77.0.2")), Err(Closed::Spoofed), "{from}");
+            assert_eq!(
+                open.check(&packet(from, "10.77.0.2")),
+                Err(Closed::Spoofed),
+                "{from}"
+            );
         }
-        for from in ["fd77::2", "fd07::20", "::1", "::", "fe80::1", "ff02::1", "::ffff:10.0.0.1"] {
-            assert_eq!(open.check(&packet(from, "fd77::2")), Err(Closed::Spoofed), "{from}");
+        for from in [
+            "fd77::2",
+            "fd07::20",
+            "::1",
+            "::",
+            "fe80::1",
+            "ff02::1",
+            "::ffff:10.0.0.1",
+        ] {
+            assert_eq!(
+                open.check(&packet(from, "fd77::2")),
+                Err(Closed::Spoofed),
+                "{from}"
+            );
         }
     }
 }

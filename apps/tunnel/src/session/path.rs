@@ -101,7 +101,10 @@ pub(super) struct Path {
 
 impl Path {
     pub(super) fn start(number: PathNumber, link: Link, to: mpsc::Sender<Datagrams>) -> Path {
-        let handover = Handover { to, is_behind: Arc::default() };
+        let handover = Handover {
+            to,
+            is_behind: Arc::default(),
+        };
         let is_behind = Arc::clone(&handover.is_behind);
         let reader = tokio::spawn(read(number.index, link.connection.clone(), handover));
         Path {
@@ -135,7 +138,10 @@ impl Path {
     }
 
     pub(super) fn received(&mut self, datagrams: &[Bytes]) {
-        self.received_bytes += datagrams.iter().map(|datagram| datagram.len() as u64).sum::<u64>();
+        self.received_bytes += datagrams
+            .iter()
+            .map(|datagram| datagram.len() as u64)
+            .sum::<u64>();
     }
 
     /// Where the other end is; it may move.
@@ -147,7 +153,11 @@ impl Path {
     /// What the connection may have received that nobody has read. It gives no figure, so this is the most: nothing, unless the
     /// session is behind.
     pub(super) fn unread_bytes(&self) -> u64 {
-        if self.is_behind.load(Ordering::Relaxed) { RECEIVED_BYTES } else { 0 }
+        if self.is_behind.load(Ordering::Relaxed) {
+            RECEIVED_BYTES
+        } else {
+            0
+        }
     }
 
     /// What the connection says about itself.
@@ -177,7 +187,11 @@ impl Path {
         if self.outgoing.is_empty() {
             return;
         }
-        self.sent_bytes += self.outgoing.iter().map(|datagram| datagram.len() as u64).sum::<u64>();
+        self.sent_bytes += self
+            .outgoing
+            .iter()
+            .map(|datagram| datagram.len() as u64)
+            .sum::<u64>();
         // A connection that has just ended loses them; that it did is noticed elsewhere.
         let _ = self.link.connection.send_many_datagrams(&self.outgoing);
         self.outgoing.clear();
@@ -194,7 +208,15 @@ async fn read(path: PathId, connection: Connection, handover: Handover) {
     let mut room = vec![Bytes::new(); READ];
     while let Ok(count) = connection.read_many_datagrams(&mut room).await {
         let datagrams = room[..count].iter_mut().map(std::mem::take).collect();
-        if handover.send(Datagrams { path, connection: id, datagrams }).await.is_err() {
+        if handover
+            .send(Datagrams {
+                path,
+                connection: id,
+                datagrams,
+            })
+            .await
+            .is_err()
+        {
             return;
         }
     }
@@ -209,7 +231,8 @@ struct Handover {
 impl Handover {
     /// Waits until the session has room; meanwhile the connection keeps what it receives.
     async fn send(&self, batch: Datagrams) -> Result<(), mpsc::error::SendError<Datagrams>> {
-        self.is_behind.store(self.to.capacity() == 0, Ordering::Relaxed);
+        self.is_behind
+            .store(self.to.capacity() == 0, Ordering::Relaxed);
         let sent = self.to.send(batch).await;
         self.is_behind.store(false, Ordering::Relaxed);
         sent
@@ -223,10 +246,17 @@ mod tests {
     #[tokio::test]
     async fn a_reader_says_that_its_session_is_behind_as_long_as_it_is() {
         let path = PathId::all().next().unwrap();
-        let batch = move || Datagrams { path, connection: 1, datagrams: Vec::new() };
+        let batch = move || Datagrams {
+            path,
+            connection: 1,
+            datagrams: Vec::new(),
+        };
         let (to, mut session) = mpsc::channel(1);
         let is_behind = Arc::new(AtomicBool::new(false));
-        let handover = Handover { to, is_behind: Arc::clone(&is_behind) };
+        let handover = Handover {
+            to,
+            is_behind: Arc::clone(&is_behind),
+        };
         handover.send(batch()).await.unwrap();
         assert!(!is_behind.load(Ordering::Relaxed), "there was room");
         let waits = tokio::spawn(async move { handover.send(batch()).await });

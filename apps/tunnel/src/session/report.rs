@@ -71,5 +71,7 @@ impl Session {
 fn outer_bytes(connection: &Connection) -> u64 {
     let stats = connection.stats();
     let udp = [stats.udp_tx, stats.udp_rx];
-    udp.iter().map(|udp| udp.bytes + udp.datagrams * HEADERS).sum()
+    udp.iter()
+        .map(|udp| udp.bytes + udp.datagrams * HEADERS)
+        .sum()
 }

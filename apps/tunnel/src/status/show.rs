@@ -63,11 +63,21 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
         text += &session_text(session);
     }
     for uplink in &status.uplinks {
-        let month = uplink.month_bytes.map(|bytes| format!(", {:.1} MB this month", bytes as f64 / 1e6));
-        text += &format!("uplink {}: {}{}\n", uplink.name, uplink.state, month.unwrap_or_default());
+        let month = uplink
+            .month_bytes
+            .map(|bytes| format!(", {:.1} MB this month", bytes as f64 / 1e6));
+        text += &format!(
+            "uplink {}: {}{}\n",
+            uplink.name,
+            uplink.state,
+            month.unwrap_or_default()
+        );
     }
     if status.tables_restored > 0 {
-        text += &format!("tables of nftables made again: {}\n", status.tables_restored);
+        text += &format!(
+            "tables of nftables made again: {}\n",
+            status.tables_restored
+        );
     }
     for (reason, count) in &status.not_passed_on {
         text += &format!("not passed on, {reason}: {count}\n");

@@ -18,7 +18,10 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().unwrap();
         let pem = params.self_signed(&key).unwrap().pem();
-        Authority { issuer: Issuer::new(params, key), pem }
+        Authority {
+            issuer: Issuer::new(params, key),
+            pem,
+        }
     }
 
     /// Writes the files of an end called `name`, and returns its `[tls]`.
@@ -26,8 +29,10 @@ impl Authority {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
         params.distinguished_name.push(DnType::CommonName, name);
-        params.extended_key_usages =
-            vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
         let certificate = params.signed_by(&key, &self.issuer).unwrap();
         fs::write(folder.join(format!("{name}.authority.pem")), &self.pem).unwrap();
         fs::write(folder.join(format!("{name}.pem")), certificate.pem()).unwrap();

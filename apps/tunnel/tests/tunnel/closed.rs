@@ -15,15 +15,27 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 #[test]
-fn clients_reach_neither_private_networks_nor_the_metadata_of_a_cloud_nor_the_server_s_other_addresses() {
+fn clients_reach_neither_private_networks_nor_the_metadata_of_a_cloud_nor_the_server_s_other_addresses()
+ {
     let rig = Rig::new();
-    rig.servers[0].ip("addr add 2001:db8::1/128 dev lo nodad").unwrap();
+    rig.servers[0]
+        .ip("addr add 2001:db8::1/128 dev lo nodad")
+        .unwrap();
     let server = rig.server(0, "reach = []", "");
     let _client = rig.client("");
-    let private = ["10.5.0.1", "192.168.1.1", "169.254.169.254", "100.100.100.200", HOST6, "fd00:ec2::254"];
+    let private = [
+        "10.5.0.1",
+        "192.168.1.1",
+        "169.254.169.254",
+        "100.100.100.200",
+        HOST6,
+        "fd00:ec2::254",
+    ];
     let own = ["203.0.0.1", "198.51.0.1", "2001:db8::1"];
     // A socket that keeps to a device needs no route for IPv4.
-    rig.client.ip("route add fd00:ec2::254 dev hawser-tun\nroute add 2001:db8::1 dev hawser-tun").unwrap();
+    rig.client
+        .ip("route add fd00:ec2::254 dev hawser-tun\nroute add 2001:db8::1 dev hawser-tun")
+        .unwrap();
     nft(
         &rig.servers[0],
         "table inet seen {\ncounter inside {}\nchain arrives {\ntype filter hook prerouting priority raw;\n\
@@ -49,7 +61,10 @@ fn send(from: &Namespace, to: &str) {
         setsockopt(&socket, BindToDevice, &"hawser-tun".into()).unwrap();
         socket
     };
-    from.run(open).unwrap().send_to(b"who is there?", (to, 9)).unwrap();
+    from.run(open)
+        .unwrap()
+        .send_to(b"who is there?", (to, 9))
+        .unwrap();
 }
 
 #[test]
@@ -70,16 +85,24 @@ fn one_client_does_not_fill_the_table_of_connections() {
     let _client = rig.client("");
     for host in [HOST4, HOST6] {
         let any = if host == HOST4 { "0.0.0.0:0" } else { "[::]:0" };
-        let listener = rig.host.run(|| UdpSocket::bind((host, 0)).unwrap()).unwrap();
-        listener.set_read_timeout(Some(Duration::from_millis(20))).unwrap();
-        let sockets: Vec<_> =
-            (0..3 * MOST).map(|_| rig.client.run(|| UdpSocket::bind(any).unwrap()).unwrap()).collect();
+        let listener = rig
+            .host
+            .run(|| UdpSocket::bind((host, 0)).unwrap())
+            .unwrap();
+        listener
+            .set_read_timeout(Some(Duration::from_millis(20)))
+            .unwrap();
+        let sockets: Vec<_> = (0..3 * MOST)
+            .map(|_| rig.client.run(|| UdpSocket::bind(any).unwrap()).unwrap())
+            .collect();
         let mut heard = std::collections::BTreeSet::new();
         let start = Instant::now();
         // Each of them again and again, so that none is only late.
         while dropped(&rig.servers[0], host == HOST4) < 5 * MOST as u64 {
             for (number, socket) in sockets.iter().enumerate() {
-                socket.send_to(&[number as u8], listener.local_addr().unwrap()).unwrap();
+                socket
+                    .send_to(&[number as u8], listener.local_addr().unwrap())
+                    .unwrap();
             }
             let mut number = [0];
             while listener.recv(&mut number).is_ok() {
@@ -127,7 +150,11 @@ fn a_server_reaches_neither_what_is_behind_a_client_nor_seems_to_be_there() {
         let client = client(&rig, lan);
         let socket = rig.client.run(|| bind_when_there(OWN)).unwrap();
         let (_, from) = socket.recv_from(&mut [0; 100]).unwrap();
-        assert_eq!(from.ip(), HOST4.parse::<IpAddr>().unwrap(), "what comes from elsewhere passes");
+        assert_eq!(
+            from.ip(),
+            HOST4.parse::<IpAddr>().unwrap(),
+            "what comes from elsewhere passes"
+        );
         client.until_counted("not_for_client", 2 * (5 - opened));
         client.until_counted("spoofed", 8);
         assert_eq!(is_seen(&rig.client, BEHIND), opened == 1, "{lan}");
@@ -145,12 +172,18 @@ fn client(rig: &Rig, more: &str) -> End {
         ),
     );
     let server = format!("[[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n");
-    rig.client_of("car", more, &format!("{server}[[uplink]]\ninterface = \"wan0\"\n"))
+    rig.client_of(
+        "car",
+        more,
+        &format!("{server}[[uplink]]\ninterface = \"wan0\"\n"),
+    )
 }
 
 fn is_seen(client: &Namespace, to: &str) -> bool {
     let rules = nft(client, "list table inet seen");
-    rules.lines().any(|rule| rule.contains(&format!("{to} counter")) && !rule.contains("packets 0 "))
+    rules
+        .lines()
+        .any(|rule| rule.contains(&format!("{to} counter")) && !rule.contains("packets 0 "))
 }
 
 fn bind_when_there(address: &str) -> UdpSocket {
@@ -176,8 +209,10 @@ struct FalseServer {
 impl FalseServer {
     /// One that sends each of these packets again and again, and between them one from elsewhere to the client.
     fn start(rig: &Rig, packets: &[(&str, &str)]) -> FalseServer {
-        let packets =
-            packets.iter().flat_map(|(from, to)| [udp(from, to), udp(HOST4, OWN)]).collect::<Vec<_>>();
+        let packets = packets
+            .iter()
+            .flat_map(|(from, to)| [udp(from, to), udp(HOST4, OWN)])
+            .collect::<Vec<_>>();
         rig.authority.credentials(rig.folder.path(), "one");
         let read = |end: &str| fs::read_to_string(rig.path(&format!("one{end}"))).unwrap();
         let authorities = tls::authorities(&read(".authority.pem")).unwrap();
@@ -186,13 +221,17 @@ impl FalseServer {
         let (stop, mut stopped) = tokio::sync::watch::channel(false);
         let namespace = rig.servers[0].clone();
         let serve = move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(async {
                 let socket = UdpSocket::bind(("0.0.0.0", PORT)).unwrap();
                 let config = ServerConfig::with_crypto(config);
                 let runtime = Arc::new(TokioRuntime);
                 let endpoint =
-                    Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime).unwrap();
+                    Endpoint::new(EndpointConfig::default(), Some(config), socket, runtime)
+                        .unwrap();
                 let serve = async {
                     while let Some(incoming) = endpoint.accept().await {
                         let packets = packets.clone();
@@ -211,7 +250,10 @@ impl FalseServer {
             });
         };
         let thread = thread::spawn(move || namespace.run(serve).unwrap());
-        FalseServer { stop, thread: Some(thread) }
+        FalseServer {
+            stop,
+            thread: Some(thread),
+        }
     }
 }
 
@@ -237,7 +279,9 @@ async fn mislead(connection: Connection, packets: &[Vec<u8>]) -> Option<()> {
         "server_addresses": ["10.77.0.1"], "mtu": 1400, "coding": {}
     } });
     let answer = hello.get("open").map(|_| opened.to_string())?;
-    send.write_all(&[&(answer.len() as u16).to_be_bytes()[..], answer.as_bytes()].concat()).await.ok()?;
+    send.write_all(&[&(answer.len() as u16).to_be_bytes()[..], answer.as_bytes()].concat())
+        .await
+        .ok()?;
     for number in 0u32.. {
         let [_, high, middle, low] = number.to_be_bytes();
         let packet = &packets[number as usize % packets.len()];
@@ -254,7 +298,10 @@ fn udp(from: &str, to: &str) -> Vec<u8> {
     let octets = |address: &str| address.parse::<Ipv4Addr>().unwrap().octets();
     let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0];
     packet.extend([octets(from), octets(to)].concat());
-    let sum: u32 = packet.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum();
+    let sum: u32 = packet
+        .chunks(2)
+        .map(|word| u32::from(word[0]) << 8 | u32::from(word[1]))
+        .sum();
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
     // No checksum, which IPv4 allows.

@@ -36,19 +36,35 @@ impl Controlled {
             rig.path("control")
         );
         fs::write(rig.path("controller.toml"), config).unwrap();
-        let mut controlled = Controlled { controller: None, rig };
+        let mut controlled = Controlled {
+            controller: None,
+            rig,
+        };
         controlled.start_controller();
-        let tenant = Tenant { name: name("acme"), description: String::new() };
-        controlled.ask(async |operator| operator.create_tenant(&tenant).await).unwrap();
+        let tenant = Tenant {
+            name: name("acme"),
+            description: String::new(),
+        };
+        controlled
+            .ask(async |operator| operator.create_tenant(&tenant).await)
+            .unwrap();
         nodes.iter().for_each(|node| controlled.enrol(node));
         controlled
     }
 
     fn start_controller(&mut self) {
         let router = &self.rig.router;
-        self.controller = Some(process::start(router, "controller", &self.rig.path("controller.toml")));
+        self.controller = Some(process::start(
+            router,
+            "controller",
+            &self.rig.path("controller.toml"),
+        ));
         let start = Instant::now();
-        let serves = || router.run(|| TcpStream::connect("127.0.0.1:14750").is_ok()).unwrap();
+        let serves = || {
+            router
+                .run(|| TcpStream::connect("127.0.0.1:14750").is_ok())
+                .unwrap()
+        };
         while !serves() {
             assert!(start.elapsed() < PATIENCE, "the controller does not serve");
             thread::sleep(Duration::from_millis(20));
@@ -61,21 +77,34 @@ impl Controlled {
         question: impl AsyncFnOnce(&OperatorClient) -> Result<T, hawser_client::Error> + Send,
     ) -> Result<T, hawser_client::Error> {
         let read = |file: &str| fs::read_to_string(self.rig.path("control").join(file)).unwrap();
-        let client = OperatorClient::new(&[URL.parse()?], &read("authority.pem"), &read("admin.token"))?;
+        let client = OperatorClient::new(
+            &[URL.parse()?],
+            &read("authority.pem"),
+            &read("admin.token"),
+        )?;
         let ask = || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(question(&client))
         };
         self.rig.router.run(ask).unwrap()
     }
 
     fn enrol(&self, node: &str) {
-        let enrolment = NewEnrolment { tenant: name("acme"), valid_s: 600 };
+        let enrolment = NewEnrolment {
+            tenant: name("acme"),
+            valid_s: 600,
+        };
         let identity = self.ask(async |operator| {
             let token = operator.enrol_node(&name(node), &enrolment).await?.token;
             enrol(&[URL.parse()?], &token).await
         });
-        identity.unwrap().store(&self.rig.path(&format!("{node}.node"))).unwrap();
+        identity
+            .unwrap()
+            .store(&self.rig.path(&format!("{node}.node")))
+            .unwrap();
     }
 
     fn server(&self, number: usize, more: &str) -> End {
@@ -84,7 +113,8 @@ impl Controlled {
             "[tls]\nnode = \"{node}.node\"\n[controller]\nurls = [\"https://203.0.{number}.2:14750\"]\n\
              addresses = [\"203.0.{number}.1:{PORT}\"]\n"
         );
-        self.rig.server_with(number, &format!("nat = false\n{more}"), &sections)
+        self.rig
+            .server_with(number, &format!("nat = false\n{more}"), &sections)
     }
 
     /// A client that also knows the first server without being told.
@@ -101,8 +131,16 @@ impl Controlled {
     /// Waits until the controller knows that many servers.
     fn until_servers(&self, count: usize) {
         let start = Instant::now();
-        while self.ask(async |operator| operator.tunnel_servers().all().await).unwrap().len() != count {
-            assert!(start.elapsed() < PATIENCE, "the controller does not know {count} servers");
+        while self
+            .ask(async |operator| operator.tunnel_servers().all().await)
+            .unwrap()
+            .len()
+            != count
+        {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "the controller does not know {count} servers"
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -116,7 +154,10 @@ fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
     controlled.until_servers(2);
     let client = controlled.client("car");
     client.until("both uplinks", |status| {
-        status.sessions.iter().any(|session| session.paths.len() == UPLINKS.len())
+        status
+            .sessions
+            .iter()
+            .any(|session| session.paths.len() == UPLINKS.len())
     });
     let before = client.session();
     let dying = if before.peer == "one" { 0 } else { 1 };
@@ -153,10 +194,19 @@ fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
     let _client = controlled.client("car");
     server.until("the client is there", |status| !status.sessions.is_empty());
 
-    controlled.ask(async |operator| operator.revoke_node(&name("car")).await).unwrap();
-    server.until("it has been thrown out", |status| status.sessions.is_empty());
+    controlled
+        .ask(async |operator| operator.revoke_node(&name("car")).await)
+        .unwrap();
+    server.until("it has been thrown out", |status| {
+        status.sessions.is_empty()
+    });
     server.until_counted("connection_not_admitted", 2);
-    assert!(server.until("it is still out", |_| true).sessions.is_empty());
+    assert!(
+        server
+            .until("it is still out", |_| true)
+            .sessions
+            .is_empty()
+    );
 
     // Trusts the server, and has a certificate of its name that another authority signed.
     let folder = controlled.rig.folder.path();
@@ -175,7 +225,13 @@ fn connections_of_a_certificate_that_was_replaced_are_closed() {
     let server = controlled.server(0, "");
     controlled.until_servers(1);
     let client = controlled.client("car");
-    let paths = |status: &Status| status.sessions.iter().map(|session| session.paths.len()).sum::<usize>();
+    let paths = |status: &Status| {
+        status
+            .sessions
+            .iter()
+            .map(|session| session.paths.len())
+            .sum::<usize>()
+    };
     server.until("both uplinks", |status| paths(status) == UPLINKS.len());
 
     // The client goes on with the old key, while the node is enrolled again elsewhere.
@@ -189,7 +245,9 @@ fn connections_of_a_certificate_that_was_replaced_are_closed() {
 
     fs::remove_dir_all(folder("car.node")).unwrap();
     fs::rename(folder("new.node"), folder("car.node")).unwrap();
-    server.until("it is in again with the new one", |status| paths(status) == UPLINKS.len());
+    server.until("it is in again with the new one", |status| {
+        paths(status) == UPLINKS.len()
+    });
     echo(&controlled.rig.client, &controlled.rig.host, HOST4);
     drop(client);
 }
@@ -206,7 +264,10 @@ fn without_a_controller_those_it_let_in_last_are_let_in() {
     drop(server);
     let server = controlled.server(0, "");
     let after = client.until("a new session", |status| {
-        status.sessions.iter().any(|session| session.since_unix_ms > before.since_unix_ms)
+        status
+            .sessions
+            .iter()
+            .any(|session| session.since_unix_ms > before.since_unix_ms)
     });
     assert_eq!(after.sessions[0].addresses, before.addresses);
     echo(&controlled.rig.client, &controlled.rig.host, HOST4);

@@ -32,7 +32,10 @@ fn connections_survive_the_death_of_a_server() {
     let start = Instant::now();
     drop(servers[dying].take());
     let after = client.within(PATIENCE, "a session at the other server", |status| {
-        status.sessions.iter().any(|session| name_of(session) != dying)
+        status
+            .sessions
+            .iter()
+            .any(|session| name_of(session) != dying)
     });
 
     // The status is written every second, the session is older.
@@ -51,10 +54,18 @@ fn a_hangup_does_not_end_a_client() {
     let mut client = rig.client("");
     let before = client.session();
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
-    kill(Pid::from_raw(client.process.id().try_into().unwrap()), Signal::SIGHUP).unwrap();
+    kill(
+        Pid::from_raw(client.process.id().try_into().unwrap()),
+        Signal::SIGHUP,
+    )
+    .unwrap();
     connection.progresses();
     assert_eq!(client.process.ended().unwrap(), None);
-    assert_eq!(client.session().since_unix_ms, before.since_unix_ms, "the session goes on");
+    assert_eq!(
+        client.session().since_unix_ms,
+        before.since_unix_ms,
+        "the session goes on"
+    );
     connection.end();
 }
 
@@ -67,12 +78,27 @@ fn a_server_that_ends_is_left_in_time() {
     let ending = name_of(&before);
     let start = Instant::now();
 
-    assert!(servers[ending].take().unwrap().process.stop(PATIENCE).unwrap().success());
+    assert!(
+        servers[ending]
+            .take()
+            .unwrap()
+            .process
+            .stop(PATIENCE)
+            .unwrap()
+            .success()
+    );
 
     // Its ten seconds of grace were not needed.
-    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    assert!(
+        start.elapsed() < Duration::from_secs(5),
+        "{:?}",
+        start.elapsed()
+    );
     let after = client.until("a session at the other server", |status| {
-        status.sessions.iter().any(|session| name_of(session) != ending)
+        status
+            .sessions
+            .iter()
+            .any(|session| name_of(session) != ending)
     });
     assert_eq!(after.sessions[0].addresses, before.addresses);
     rig.route_back_by(1 - ending);
@@ -88,7 +114,10 @@ fn a_server_that_was_killed_and_started_again_is_found_again() {
     drop(server);
     let _server = rig.server(0, "", "");
     let after = client.until("a new session", |status| {
-        status.sessions.iter().any(|session| session.since_unix_ms > before.since_unix_ms)
+        status
+            .sessions
+            .iter()
+            .any(|session| session.since_unix_ms > before.since_unix_ms)
     });
     assert_eq!(after.sessions[0].addresses, before.addresses);
     echo(&rig.client, &rig.host, HOST4);
@@ -130,11 +159,15 @@ fn what_waits_when_a_session_ends_is_counted() {
     let server = rig.server(0, "nat = false", "");
     let client = rig.client("");
     let flood = Flood::start(&rig.host, client.session().addresses[0]);
-    client.until("the flood arrives", |status| status.sessions[0].received_bytes > 100_000);
+    client.until("the flood arrives", |status| {
+        status.sessions[0].received_bytes > 100_000
+    });
     // Nobody acknowledges any more, so that packets wait until the next client takes the session's place.
     drop(client);
     let carried = server.session().sent_bytes;
-    server.until("the flood goes on", |status| status.sessions[0].sent_bytes > carried + 200_000);
+    server.until("the flood goes on", |status| {
+        status.sessions[0].sent_bytes > carried + 200_000
+    });
     let _client = rig.client("");
     server.until_counted("session_ended", 1);
     drop(flood);
@@ -144,14 +177,19 @@ fn what_waits_when_a_session_ends_is_counted() {
 fn a_client_takes_the_nearest_server() {
     let rig = Rig::new();
     let _servers = [0, 1].map(|number| rig.server(number, NO_NAT, ""));
-    for (far, address, near) in [("to0", [203, 0, 0, 1], "two"), ("to1", [203, 0, 1, 1], "one")] {
+    for (far, address, near) in [
+        ("to0", [203, 0, 0, 1], "two"),
+        ("to1", [203, 0, 1, 1], "one"),
+    ] {
         // A queue that is always full is a long way.
         let shape = |what: &str| {
             let mut shaper = rig.router.command("tc").unwrap();
             shaper.args(format!("qdisc {what}").split(' '));
             assert!(shaper.status().unwrap().success());
         };
-        shape(&format!("add dev {far} root tbf rate 400kbit burst 2kb latency 200ms"));
+        shape(&format!(
+            "add dev {far} root tbf rate 400kbit burst 2kb latency 200ms"
+        ));
         let flood = Flood::start(&rig.router, address.into());
         assert_eq!(rig.client("").session().peer, near);
         drop(flood);
@@ -160,6 +198,8 @@ fn a_client_takes_the_nearest_server() {
 }
 
 fn since_1970(at: Instant) -> Duration {
-    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap();
     now - at.elapsed()
 }

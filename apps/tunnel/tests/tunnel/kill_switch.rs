@@ -37,8 +37,10 @@ impl Car {
             ))
             .unwrap();
         behind
-            .ip("addr add 10.9.0.2/24 dev lan\naddr add fd09::2/64 dev lan nodad\nlink set lan up\n\
-                 route add default via 10.9.0.1\nroute add default via fd09::1")
+            .ip(
+                "addr add 10.9.0.2/24 dev lan\naddr add fd09::2/64 dev lan nodad\nlink set lan up\n\
+                 route add default via 10.9.0.1\nroute add default via fd09::1",
+            )
             .unwrap();
         for key in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
             rig.client.sysctl(key, "1").unwrap();
@@ -61,12 +63,16 @@ impl Car {
 
     /// Waits until both families are on their way over the uplinks.
     fn is_open(&self) {
-        until("what is sent leaves bare", || self.leaked().iter().all(|count| *count >= 5));
+        until("what is sent leaves bare", || {
+            self.leaked().iter().all(|count| *count >= 5)
+        });
     }
 
     fn counted(&self, name: &str) -> u64 {
         let counter = nft(&self.rig.router, &format!("list counter inet bare {name}"));
-        let mut words = counter.split_whitespace().skip_while(|word| *word != "packets");
+        let mut words = counter
+            .split_whitespace()
+            .skip_while(|word| *word != "packets");
         words.nth(1).unwrap().parse().unwrap()
     }
 
@@ -90,7 +96,10 @@ impl Car {
     }
 
     fn config(&self, more: &str, server: &str) -> String {
-        let tls = self.rig.authority.credentials(self.rig.folder.path(), "car");
+        let tls = self
+            .rig
+            .authority
+            .credentials(self.rig.folder.path(), "car");
         format!(
             "[tunnel]\nname = \"car\"\nstate = \"{}\"\nmasquerade = true\n{more}\n{tls}\
              [[server]]\nname = \"one\"\naddresses = [\"{server}:{PORT}\"]\n[[uplink]]\ninterface = \"wan*\"\n",
@@ -99,7 +108,12 @@ impl Car {
     }
 
     fn start(&self, more: &str) -> End {
-        let client = self.rig.start(&self.rig.client, "car", "client", &self.config(more, "203.0.0.1"));
+        let client = self.rig.start(
+            &self.rig.client,
+            "car",
+            "client",
+            &self.config(more, "203.0.0.1"),
+        );
         client.until("the client runs", |_| true);
         client
     }
@@ -157,7 +171,10 @@ fn switch(routes: &str) -> String {
 
 fn has_session(client: &End) {
     client.until("there is a session over both uplinks", |status| {
-        status.sessions.iter().any(|session| session.paths.len() == 2)
+        status
+            .sessions
+            .iter()
+            .any(|session| session.paths.len() == 2)
     });
 }
 
@@ -182,7 +199,10 @@ fn with_a_kill_switch_nothing_leaves_bare_before_the_first_session_and_while_no_
     assert_eq!(car.leaked(), [0, 0], "while no server answers");
     let _server = car.rig.server(0, "", "");
     client.until("there is another session over both uplinks", |status| {
-        status.sessions.iter().any(|session| session.since_unix_ms > before && session.paths.len() == 2)
+        status
+            .sessions
+            .iter()
+            .any(|session| session.since_unix_ms > before && session.paths.len() == 2)
     });
     car.is_served();
 }
@@ -199,9 +219,20 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
     let client = car.start(&switch(ALL));
     has_session(&client);
     car.is_served();
-    assert!(!car.command("--release", &switch(ALL)), "the client keeps it closed");
-    let table = || nft(&car.rig.client, "list table inet hawser_hawser_tun_kill_switch");
-    assert!(table().contains("10.9.0.0/24"), "a network behind the client, which the file leaves open");
+    assert!(
+        !car.command("--release", &switch(ALL)),
+        "the client keeps it closed"
+    );
+    let table = || {
+        nft(
+            &car.rig.client,
+            "list table inet hawser_hawser_tun_kill_switch",
+        )
+    };
+    assert!(
+        table().contains("10.9.0.0/24"),
+        "a network behind the client, which the file leaves open"
+    );
     let bare = format!("routes = {ALL}\nkill_switch = true\nbare = [\"10.1.0.0/23\"]\n");
     assert!(car.command("--close", &bare), "there is nothing to do");
     assert!(table().contains("10.9.0.0/24"), "the client's rules stay");
@@ -232,18 +263,27 @@ fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
     let table = "inet hawser_hawser_tun_kill_switch";
     let mut restored = 0;
     // Of the client are the kill switch and the address translation.
-    let changes =
-        ["flush ruleset".to_owned(), format!("delete table {table}"), format!("flush chain {table} closed")];
+    let changes = [
+        "flush ruleset".to_owned(),
+        format!("delete table {table}"),
+        format!("flush chain {table} closed"),
+    ];
     for (change, tables) in changes.iter().zip([2, 1, 1]) {
         nft(&car.rig.client, change);
         restored += tables;
-        client.until(&format!("made again after {change}"), |status| status.tables_restored == restored);
+        client.until(&format!("made again after {change}"), |status| {
+            status.tables_restored == restored
+        });
         assert_eq!(car.leaked(), [0, 0], "after {change}");
     }
     let _server = car.rig.server(0, "", "");
     has_session(&client);
     car.is_served();
-    assert_eq!(client.until("a status", |_| true).tables_restored, restored, "not more often than needed");
+    assert_eq!(
+        client.until("a status", |_| true).tables_restored,
+        restored,
+        "not more often than needed"
+    );
 }
 
 #[test]
@@ -261,7 +301,9 @@ fn rules_that_somebody_flushes_while_a_client_starts_are_made_again() {
         let client = car.start(&switch(ALL));
         drop(is_running);
         flushing.join().unwrap();
-        client.until("both tables are made again", |status| status.tables_restored >= 2);
+        client.until("both tables are made again", |status| {
+            status.tables_restored >= 2
+        });
         until("nothing leaves bare", || car.leaked() == [0, 0]);
         let _server = car.rig.server(0, "", "");
         has_session(&client);
@@ -279,9 +321,17 @@ fn ipv6_that_does_not_fit_inside_does_not_leave_bare() {
     }
     let client = car.start(&switch(ALL));
     has_session(&client);
-    client.until("the narrow uplink counts", |status| status.sessions[0].mtu_bytes < 1280);
-    let by = || hawser_io::interface::route(HOST6.parse().unwrap(), None).unwrap().interface;
-    until("IPv6 is not routed into the tunnel", || car.rig.client.run(by).unwrap() != "hawser-tun");
+    client.until("the narrow uplink counts", |status| {
+        status.sessions[0].mtu_bytes < 1280
+    });
+    let by = || {
+        hawser_io::interface::route(HOST6.parse().unwrap(), None)
+            .unwrap()
+            .interface
+    };
+    until("IPv6 is not routed into the tunnel", || {
+        car.rig.client.run(by).unwrap() != "hawser-tun"
+    });
     assert_eq!(car.leaked(), [0, 0]);
     let connection = Connection::open(&car.rig.client, &car.rig.host, HOST4);
     connection.progresses();
@@ -314,15 +364,28 @@ fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
     let client = car.rig.start(&car.rig.client, "car", "client", &config);
     has_session(&client);
     let sends = |own: &str, to: &str| {
-        let socket = car.rig.client.run(|| UdpSocket::bind(own).unwrap()).unwrap();
+        let socket = car
+            .rig
+            .client
+            .run(|| UdpSocket::bind(own).unwrap())
+            .unwrap();
         setsockopt(&socket, BindToDevice, &"wan0".into()).unwrap();
         socket.send_to(b"?", to).is_ok()
     };
     assert!(sends("10.1.0.1:68", "10.1.0.2:67"), "a lease is renewed");
-    assert!(sends("10.1.0.1:0", "224.0.0.251:5353"), "neighbours on the link");
+    assert!(
+        sends("10.1.0.1:0", "224.0.0.251:5353"),
+        "neighbours on the link"
+    );
     assert!(!sends("10.1.0.1:0", "10.1.0.2:67"), "no client of DHCP");
-    assert!(!sends("10.1.0.1:0", &format!("203.0.0.1:{PORT}")), "another process at the server's port");
-    assert!(!sends("[fd01:0::1]:0", &format!("[fd20:0::1]:{PORT}")), "the same over IPv6");
+    assert!(
+        !sends("10.1.0.1:0", &format!("203.0.0.1:{PORT}")),
+        "another process at the server's port"
+    );
+    assert!(
+        !sends("[fd01:0::1]:0", &format!("[fd20:0::1]:{PORT}")),
+        "the same over IPv6"
+    );
 
     // As a process with CAP_NET_RAW can.
     let sends_marked = |user: u32, own: &str, to: &str| {
@@ -336,10 +399,22 @@ fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
         car.rig.client.run(send).unwrap()
     };
     let server = format!("[fd20:0::1]:{PORT}");
-    assert!(sends_marked(0, "[fd01:0::1]:0", &server), "the tunnel's own packets");
-    assert!(!sends_marked(65534, "[fd01:0::1]:0", &server), "those of another user");
-    assert!(!sends_marked(0, "[fd01:0::1]:0", "[fd20:0::1]:443"), "to another port of the server");
-    assert!(!sends_marked(0, "[fd01:0::1]:0", &format!("[{HOST6}]:{PORT}")), "to another machine");
+    assert!(
+        sends_marked(0, "[fd01:0::1]:0", &server),
+        "the tunnel's own packets"
+    );
+    assert!(
+        !sends_marked(65534, "[fd01:0::1]:0", &server),
+        "those of another user"
+    );
+    assert!(
+        !sends_marked(0, "[fd01:0::1]:0", "[fd20:0::1]:443"),
+        "to another port of the server"
+    );
+    assert!(
+        !sends_marked(0, "[fd01:0::1]:0", &format!("[{HOST6}]:{PORT}")),
+        "to another machine"
+    );
     assert!(
         !sends_marked(0, "10.1.0.1:0", &format!("203.0.0.1:{PORT}")),
         "to an address that the file does not name"

@@ -19,8 +19,15 @@ enum Cli {
 /// Starts `hawser WHAT --config FILE` in the namespace.
 pub(crate) fn start(namespace: &Namespace, what: &str, config: &Path) -> Process {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "process::is_another_program_when_told_to", "--nocapture"]);
-    command.env(COMMAND_LINE, format!("hawser {what} --config {}", config.display()));
+    command.args([
+        "--exact",
+        "process::is_another_program_when_told_to",
+        "--nocapture",
+    ]);
+    command.env(
+        COMMAND_LINE,
+        format!("hawser {what} --config {}", config.display()),
+    );
     command.stdout(std::process::Stdio::null());
     Process::spawn(namespace, command).unwrap()
 }
@@ -28,15 +35,28 @@ pub(crate) fn start(namespace: &Namespace, what: &str, config: &Path) -> Process
 /// Bytes of memory that a process has.
 pub(crate) fn resident_bytes(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 1024
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
 }
 
 #[test]
 fn is_another_program_when_told_to() {
-    let Ok(command_line) = std::env::var(COMMAND_LINE) else { return };
+    let Ok(command_line) = std::env::var(COMMAND_LINE) else {
+        return;
+    };
     let filter = tracing_subscriber::EnvFilter::from_default_env();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
     match Cli::try_parse_from(command_line.split(' ')).unwrap() {
         Cli::Tunnel(args) => hawser_tunnel::run(&args).unwrap(),
         Cli::Controller(args) => hawser_controller::run(&args).unwrap(),

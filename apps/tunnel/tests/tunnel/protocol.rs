@@ -38,8 +38,11 @@ fn with_endpoint<T: Send, F: Future<Output = T>>(
 ) -> T {
     let run = || {
         // The connections go on while a test waits for the server.
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async { work(endpoint_at("0.0.0.0")).await })
     };
     namespace.run(run).unwrap()
@@ -50,21 +53,37 @@ fn quic(authority: &Authority, folder: &Path, name: &str) -> ClientConfig {
     let read = |end: &str| fs::read_to_string(folder.join(format!("{name}{end}"))).unwrap();
     let authorities = tls::authorities(&read(".authority.pem")).unwrap();
     let identity = tls::Identity::from_pem(&read(".pem"), &read(".key")).unwrap();
-    let mut config = ClientConfig::new(tls::client(authorities, &identity, b"hawser-tunnel/1").unwrap());
-    let transport = Transport { keep_alive: Some(Duration::from_secs(5)), ..Transport::default() };
-    let transport = transport.config(Congestion::bbr(Arc::new(Live::new(|| {})), 1)).unwrap();
+    let mut config =
+        ClientConfig::new(tls::client(authorities, &identity, b"hawser-tunnel/1").unwrap());
+    let transport = Transport {
+        keep_alive: Some(Duration::from_secs(5)),
+        ..Transport::default()
+    };
+    let transport = transport
+        .config(Congestion::bbr(Arc::new(Live::new(|| {})), 1))
+        .unwrap();
     config.transport_config(Arc::new(transport));
     config
 }
 
 fn endpoint_at(address: &str) -> Endpoint {
     let socket = UdpSocket::bind((address, 0)).unwrap();
-    Endpoint::new(EndpointConfig::default(), None, socket, Arc::new(TokioRuntime)).unwrap()
+    Endpoint::new(
+        EndpointConfig::default(),
+        None,
+        socket,
+        Arc::new(TokioRuntime),
+    )
+    .unwrap()
 }
 
 async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
     let server = format!("{SERVER}:{PORT}").parse().unwrap();
-    endpoint.connect_with(config.clone(), server, "one").unwrap().await.unwrap()
+    endpoint
+        .connect_with(config.clone(), server, "one")
+        .unwrap()
+        .await
+        .unwrap()
 }
 
 /// Says something on the connection's stream, and returns the answer; none when there is none.
@@ -87,16 +106,22 @@ fn framed(message: &[u8]) -> Vec<u8> {
 }
 
 fn open() -> Vec<u8> {
-    json!({ "open": { "addresses": [], "path": { "index": 0, "standby": false } } }).to_string().into_bytes()
+    json!({ "open": { "addresses": [], "path": { "index": 0, "standby": false } } })
+        .to_string()
+        .into_bytes()
 }
 
 fn join(session: &Value, proof: &str) -> Vec<u8> {
     let path = json!({ "index": 1, "standby": false });
-    json!({ "join": { "session": session, "path": path, "proof": proof } }).to_string().into_bytes()
+    json!({ "join": { "session": session, "path": path, "proof": proof } })
+        .to_string()
+        .into_bytes()
 }
 
 fn reason(answer: Option<Value>) -> String {
-    answer.map_or("no answer".to_owned(), |answer| answer["refused"]["reason"].to_string())
+    answer.map_or("no answer".to_owned(), |answer| {
+        answer["refused"]["reason"].to_string()
+    })
 }
 
 #[test]
@@ -105,18 +130,33 @@ fn sessions_are_joined_by_their_own_client_alone() {
     let server = rig.server(0, "", "");
     let folder = rig.folder.path();
     with_endpoint(&rig.client, async |endpoint| {
-        let (car, thief) = (quic(&rig.authority, folder, "car"), quic(&rig.authority, folder, "thief"));
+        let (car, thief) = (
+            quic(&rig.authority, folder, "car"),
+            quic(&rig.authority, folder, "thief"),
+        );
         let first = connect(&endpoint, &car).await;
         let opened = say(&first, &open()).await.unwrap();
         let session = &opened["opened"]["session"];
         let proof = "0".repeat(64);
         let unknown = json!("00000000000000000000000000000000");
-        assert_eq!(reason(say(&connect(&endpoint, &car).await, &join(session, &proof)).await), "\"proof\"");
-        assert_eq!(reason(say(&connect(&endpoint, &car).await, &join(session, "")).await), "\"proof\"");
+        assert_eq!(
+            reason(say(&connect(&endpoint, &car).await, &join(session, &proof)).await),
+            "\"proof\""
+        );
+        assert_eq!(
+            reason(say(&connect(&endpoint, &car).await, &join(session, "")).await),
+            "\"proof\""
+        );
         let other = connect(&endpoint, &thief).await;
-        assert_eq!(reason(say(&other, &join(session, &proof)).await), "\"unknown_session\"");
+        assert_eq!(
+            reason(say(&other, &join(session, &proof)).await),
+            "\"unknown_session\""
+        );
         let other = connect(&endpoint, &car).await;
-        assert_eq!(reason(say(&other, &join(&unknown, &proof)).await), "\"unknown_session\"");
+        assert_eq!(
+            reason(say(&other, &join(&unknown, &proof)).await),
+            "\"unknown_session\""
+        );
         server.until_counted("connection_proof", 2);
         server.until_counted("connection_unknown_session", 2);
         assert_eq!(server.session().paths.len(), 1);
@@ -132,7 +172,14 @@ fn nonsense_is_refused_and_counted() {
     with_endpoint(&rig.client, async |endpoint| {
         let car = quic(&rig.authority, folder, "car");
         let path = r#"{"open":{"addresses":[],"path":{"index":200,"standby":false}}}"#;
-        for message in [&b"{}"[..], b"", b"\xff\xfe", &[b'['; 4096], path.as_bytes(), &[b' '; 60_000]] {
+        for message in [
+            &b"{}"[..],
+            b"",
+            b"\xff\xfe",
+            &[b'['; 4096],
+            path.as_bytes(),
+            &[b' '; 60_000],
+        ] {
             let answer = say(&connect(&endpoint, &car).await, message).await;
             assert_eq!(reason(answer), "\"malformed\"", "{} bytes", message.len());
         }
@@ -144,11 +191,16 @@ fn nonsense_is_refused_and_counted() {
         for length in 0..600 {
             let datagram: Vec<u8> = (0..length)
                 .map(|_| {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(99);
                     (state >> 40) as u8
                 })
                 .collect();
-            connection.send_datagram_wait(datagram.into()).await.unwrap();
+            connection
+                .send_datagram_wait(datagram.into())
+                .await
+                .unwrap();
         }
         server.until_counted("malformed", 100);
     });
@@ -179,12 +231,20 @@ async fn half_open(
         tokio::spawn(async move {
             loop {
                 // It is given up at some point, and begun again; a little later if it was refused.
-                let _ = endpoint.connect_with(config.clone(), server.parse().unwrap(), "one").unwrap().await;
+                let _ = endpoint
+                    .connect_with(config.clone(), server.parse().unwrap(), "one")
+                    .unwrap()
+                    .await;
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         })
     };
-    addresses.iter().cycle().take(HALF_OPEN).map(begin).collect()
+    addresses
+        .iter()
+        .cycle()
+        .take(HALF_OPEN)
+        .map(begin)
+        .collect()
 }
 
 #[test]
@@ -198,7 +258,11 @@ fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
         let handshakes = half_open(&rig, "10.1.0.66", &one, "203.0.0.1:14752").await;
         let others = async {
             server.until_counted("connection_too_many_of_source", 100);
-            let car = connect(&endpoint_at("10.1.1.1"), &quic(&rig.authority, folder, "car")).await;
+            let car = connect(
+                &endpoint_at("10.1.1.1"),
+                &quic(&rig.authority, folder, "car"),
+            )
+            .await;
             assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
         };
         tokio::time::timeout(PATIENCE, others).await.unwrap();
@@ -211,23 +275,34 @@ fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_al
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let folder = rig.folder.path();
-    let networks: Vec<String> = (0..32).map(|network| format!("fd66:0:0:{network:x}::1")).collect();
+    let networks: Vec<String> = (0..32)
+        .map(|network| format!("fd66:0:0:{network:x}::1"))
+        .collect();
     let add = |address: &String| format!("addr add {address}/128 dev wan0 nodad\n");
-    rig.client.ip(&networks.iter().map(add).collect::<String>()).unwrap();
+    rig.client
+        .ip(&networks.iter().map(add).collect::<String>())
+        .unwrap();
     rig.router.ip("route add fd66::/48 via fd01:0::1").unwrap();
     with_endpoint(&rig.client, async |_| {
         let handshakes = half_open(&rig, "fd66::/48", &networks, "[fd20:0::1]:14752").await;
         let others = async {
             server.until_counted("connection_too_many_of_source", 500);
-            let car = connect(&endpoint_at("10.1.1.1"), &quic(&rig.authority, folder, "car")).await;
+            let car = connect(
+                &endpoint_at("10.1.1.1"),
+                &quic(&rig.authority, folder, "car"),
+            )
+            .await;
             assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
             // One more of the same allocation hears that it is refused.
             let config = quic(&rig.authority, folder, "neighbour");
             let address = "[fd20:0::1]:14752".parse().unwrap();
             let refused = loop {
                 let endpoint = endpoint_at(&networks[0]);
-                let attempt = endpoint.connect_with(config.clone(), address, "one").unwrap();
-                if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), attempt).await {
+                let attempt = endpoint
+                    .connect_with(config.clone(), address, "one")
+                    .unwrap();
+                if let Ok(Err(error)) = tokio::time::timeout(Duration::from_secs(1), attempt).await
+                {
                     break error.to_string();
                 }
             };
@@ -237,7 +312,11 @@ fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_al
         handshakes.iter().for_each(tokio::task::JoinHandle::abort);
     });
     let counted = server.until("the status", |_| true).not_passed_on;
-    assert_eq!(counted.get("connection_too_many_handshakes"), None, "{counted:?}");
+    assert_eq!(
+        counted.get("connection_too_many_handshakes"),
+        None,
+        "{counted:?}"
+    );
 }
 
 #[test]
@@ -254,7 +333,11 @@ fn an_address_that_another_client_had_is_not_to_be_had_for_asking() {
         let thief = connect(&endpoint, &quic(&rig.authority, rig.folder.path(), "thief")).await;
         let answer = say(&thief, wish.as_bytes()).await.unwrap();
         let got = answer["opened"]["addresses"].to_string();
-        assert!(had.iter().all(|address| !got.contains(&format!("\"{address}\""))), "{got}");
+        assert!(
+            had.iter()
+                .all(|address| !got.contains(&format!("\"{address}\""))),
+            "{got}"
+        );
         assert_eq!(rig.client("").session().addresses, had);
     });
 }
@@ -301,11 +384,16 @@ fn a_thousand_clients_cost_little_each() {
         let before = memory();
         let mut clients = Vec::new();
         for number in 0..CLIENTS {
-            let client = connect(&endpoint, &quic(&rig.authority, folder, &format!("car-{number}"))).await;
+            let client = connect(
+                &endpoint,
+                &quic(&rig.authority, folder, &format!("car-{number}")),
+            )
+            .await;
             assert!(say(&client, &open()).await.unwrap()["opened"].is_object());
             clients.push(client);
         }
-        let count = |wanted: usize| server.until("all sessions", |status| status.sessions.len() == wanted);
+        let count =
+            |wanted: usize| server.until("all sessions", |status| status.sessions.len() == wanted);
         count(1 + CLIENTS as usize);
         let each = memory().saturating_sub(before) / CLIENTS;
         println!("{CLIENTS} clients, {each} bytes for each");
@@ -330,10 +418,16 @@ fn a_client_that_opens_sessions_again_and_again_is_told_to_wait() {
             }
             opened += 1;
         }
-        assert!((5..50).contains(&opened), "{opened} sessions, one after the other");
+        assert!(
+            (5..50).contains(&opened),
+            "{opened} sessions, one after the other"
+        );
         server.until_counted("connection_too_often", 1);
         let bus = connect(&endpoint, &quic(&rig.authority, folder, "bus")).await;
-        assert!(say(&bus, &open()).await.unwrap()["opened"].is_object(), "another client is none the worse");
+        assert!(
+            say(&bus, &open()).await.unwrap()["opened"].is_object(),
+            "another client is none the worse"
+        );
     });
 }
 
@@ -360,7 +454,11 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
         server.until_counted("connection_memory", 1);
         echo(&rig.client, &rig.host, HOST4);
         let status = server.until("the status", |_| true);
-        assert!((8_000_000..16_000_000).contains(&status.kept_bytes), "{} bytes", status.kept_bytes);
+        assert!(
+            (8_000_000..16_000_000).contains(&status.kept_bytes),
+            "{} bytes",
+            status.kept_bytes
+        );
         let each = status.kept_bytes / status.sessions.len() as u64;
         assert!(
             each >= SESSION_BYTES + STREAM_BYTES,
@@ -370,7 +468,9 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
         let again = connect(&endpoint, &quic(&rig.authority, folder, "car-0")).await;
         assert!(say(&again, &open()).await.unwrap()["opened"].is_object());
         // Who goes leaves room.
-        clients.drain(..20).for_each(|client| client.close(0u8.into(), b""));
+        clients
+            .drain(..20)
+            .for_each(|client| client.close(0u8.into(), b""));
         server.until("twenty have gone", |status| status.kept_bytes < 9_000_000);
         let late = connect(&endpoint, &quic(&rig.authority, folder, "late")).await;
         assert!(say(&late, &open()).await.unwrap()["opened"].is_object());

@@ -22,7 +22,10 @@ fn a_source_that_is_not_the_client_s_is_dropped() {
         .unwrap();
     for (own, to) in [("10.77.9.9", HOST4), ("fd77::9999", crate::rig::HOST6)] {
         let (own, to): (IpAddr, IpAddr) = (own.parse().unwrap(), to.parse().unwrap());
-        let socket = rig.client.run(|| UdpSocket::bind((own, 0)).unwrap()).unwrap();
+        let socket = rig
+            .client
+            .run(|| UdpSocket::bind((own, 0)).unwrap())
+            .unwrap();
         socket.send_to(b"not mine", (to, 9)).unwrap();
     }
     server.until_counted("spoofed", 2);
@@ -35,7 +38,10 @@ fn clients_do_not_reach_each_other() {
     let server = rig.server(0, "", "");
     let _client = rig.client("");
     let other: SocketAddr = "10.77.200.200:9".parse().unwrap();
-    let socket = rig.client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let socket = rig
+        .client
+        .run(|| UdpSocket::bind("0.0.0.0:0").unwrap())
+        .unwrap();
     socket.send_to(b"is there anybody?", other).unwrap();
     server.until_counted("to_other_client", 1);
 }
@@ -46,9 +52,17 @@ fn whatever_is_inside_a_source_or_destination_that_is_not_the_client_s_is_droppe
     let server = rig.server(0, "", "");
     let client = rig.client("");
     let own = client.session().addresses[0];
-    rig.client.ip("route add 224.0.0.0/4 dev hawser-tun").unwrap();
+    rig.client
+        .ip("route add 224.0.0.0/4 dev hawser-tun")
+        .unwrap();
     let (foreign, host, neighbour) = ("10.77.9.9", HOST4, "10.77.200.200");
-    for (protocol, fragment) in [(UDP, 0), (UDP, MORE_FRAGMENTS), (UDP, 100), (ICMP, 0), (ICMP, 100)] {
+    for (protocol, fragment) in [
+        (UDP, 0),
+        (UDP, MORE_FRAGMENTS),
+        (UDP, 100),
+        (ICMP, 0),
+        (ICMP, 100),
+    ] {
         for (from, to) in [(foreign, host), (foreign, "224.0.0.1"), ("224.0.0.1", host)] {
             send_raw(&rig, protocol, fragment, from, to);
         }
@@ -77,7 +91,8 @@ fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
     packet.extend([0, 9, 0, 9, 0, 28, 0, 0]);
     packet.resize(48, 0);
     let raw = socket2::Protocol::from(nix::libc::IPPROTO_RAW);
-    let open = || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, Some(raw)).unwrap();
+    let open =
+        || socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::RAW, Some(raw)).unwrap();
     let socket = rig.client.run(open).unwrap();
     socket.bind_device(Some(b"hawser-tun")).unwrap();
     let to: SocketAddr = (to.parse::<IpAddr>().unwrap(), 0).into();
@@ -105,13 +120,24 @@ fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
     let bus = rig.start(&rig.host, "bus", "client", &config);
     let address = bus.session().addresses[0];
     let _car = rig.client("");
-    rig.client.ip("route add 10.78.0.0/16 dev hawser-tun").unwrap();
-    let socket = rig.client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    rig.client
+        .ip("route add 10.78.0.0/16 dev hawser-tun")
+        .unwrap();
+    let socket = rig
+        .client
+        .run(|| UdpSocket::bind("0.0.0.0:0").unwrap())
+        .unwrap();
     let start = std::time::Instant::now();
     let has_dropped = |rule: &str| rule.contains("counter packets") && !rule.contains("packets 0 ");
-    while !crate::rig::nft(&rig.servers[0], "list ruleset").lines().any(has_dropped) {
+    while !crate::rig::nft(&rig.servers[0], "list ruleset")
+        .lines()
+        .any(has_dropped)
+    {
         socket.send_to(b"is there anybody?", (address, 9)).unwrap();
-        assert!(start.elapsed() < crate::rig::PATIENCE, "nothing was dropped");
+        assert!(
+            start.elapsed() < crate::rig::PATIENCE,
+            "nothing was dropped"
+        );
         thread::sleep(std::time::Duration::from_millis(20));
     }
     echo(&rig.client, &rig.host, HOST4);
@@ -129,7 +155,12 @@ fn certificates_of_another_authority_are_refused() {
     let client = rig.start(&rig.client, "stranger", "client", &config);
     server.until_counted("connection_handshake", 1);
     client.until("no session", |status| status.sessions.is_empty());
-    assert!(server.until("nobody is let in", |_| true).sessions.is_empty());
+    assert!(
+        server
+            .until("nobody is let in", |_| true)
+            .sessions
+            .is_empty()
+    );
 }
 
 #[test]
@@ -137,7 +168,12 @@ fn a_server_of_another_name_is_not_talked_to() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let tls = rig.authority.credentials(rig.folder.path(), "car");
-    let client = rig.start(&rig.client, "car", "client", &client_config(&rig, "car", &tls, "somebody-else"));
+    let client = rig.start(
+        &rig.client,
+        "car",
+        "client",
+        &client_config(&rig, "car", &tls, "somebody-else"),
+    );
     server.until_counted("connection_handshake", 1);
     client.until("no session", |status| status.sessions.is_empty());
 }
@@ -151,7 +187,9 @@ fn two_clients_of_one_name_do_not_take_turns() {
     let config = client_config(&rig, "twin", &tls, "one");
     let config = config.replace("[tunnel]", "[tunnel]\ninterface = \"twin\"");
     let second = rig.start(&rig.client, "twin", "client", &config);
-    second.until("the second has the session", |status| status.sessions.len() == 1);
+    second.until("the second has the session", |status| {
+        status.sessions.len() == 1
+    });
     first.until("the first has none", |status| status.sessions.is_empty());
     let since = second.session().since_unix_ms;
     second.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
@@ -187,7 +225,11 @@ fn an_uplink_says_why_it_is_not_connected() {
 #[test]
 fn a_client_that_is_not_listed_is_not_admitted() {
     let rig = Rig::new();
-    let server = rig.server(0, "open = false", "[[client]]\nname = \"bus\"\naddresses = [\"10.77.0.50\"]\n");
+    let server = rig.server(
+        0,
+        "open = false",
+        "[[client]]\nname = \"bus\"\naddresses = [\"10.77.0.50\"]\n",
+    );
     let _car = rig.lonely_client("car", "");
     server.until_counted("connection_not_admitted", 1);
     drop(_car);
@@ -222,8 +264,14 @@ fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
     let flooded = resident_bytes(server.process.id()).saturating_sub(memory);
     assert!(flooded < 32 << 20, "{flooded} bytes more after the flood");
     echo(&rig.client, &rig.host, HOST4);
-    assert_eq!(client.session().since_unix_ms, since, "the session is the same");
-    server.until("the client is the only one", |status| status.sessions.len() == 1);
+    assert_eq!(
+        client.session().since_unix_ms,
+        since,
+        "the session is the same"
+    );
+    server.until("the client is the only one", |status| {
+        status.sessions.len() == 1
+    });
 }
 
 #[test]
@@ -249,7 +297,11 @@ const HANDSHAKE: u8 = 0xe0;
 /// A long header with an ID of eight bytes, none of the other end, no token, and a length of 500.
 fn long_header(first: u8, version: u8) -> Vec<u8> {
     let mut header = vec![first, 0, 0, 0, version, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
-    header.extend(if first == INITIAL { &[0, 0x41, 0xf4][..] } else { &[0x41, 0xf4] });
+    header.extend(if first == INITIAL {
+        &[0, 0x41, 0xf4][..]
+    } else {
+        &[0x41, 0xf4]
+    });
     header
 }
 
@@ -262,13 +314,22 @@ struct Garbage {
 
 impl Garbage {
     fn new(rig: &Rig) -> Garbage {
-        let socket = rig.client.run(|| UdpSocket::bind("10.1.0.1:0").unwrap()).unwrap();
-        Garbage { socket, state: 1, sent: 0 }
+        let socket = rig
+            .client
+            .run(|| UdpSocket::bind("10.1.0.1:0").unwrap())
+            .unwrap();
+        Garbage {
+            socket,
+            state: 1,
+            sent: 0,
+        }
     }
 
     fn random(&mut self) -> u64 {
-        self.state =
-            self.state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.state = self
+            .state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         self.state >> 33
     }
 
@@ -314,22 +375,35 @@ impl Garbage {
         let counted = |status: &Status| -> u64 {
             let reasons = status.not_passed_on.iter();
             reasons
-                .filter(|(reason, _)| reason.starts_with("datagram_") || reason.starts_with("connection_"))
+                .filter(|(reason, _)| {
+                    reason.starts_with("datagram_") || reason.starts_with("connection_")
+                })
                 .map(|(_, count)| count)
                 .sum()
         };
         let status = server.until("all are counted", |status| counted(status) >= self.sent);
         // The client, too, leaves a connection that another one was faster than.
-        assert!(counted(&status) < self.sent + 10, "more than {}: {:?}", self.sent, status.not_passed_on);
+        assert!(
+            counted(&status) < self.sent + 10,
+            "more than {}: {:?}",
+            self.sent,
+            status.not_passed_on
+        );
     }
 }
 
 /// Bytes that the kernel keeps for the server's socket.
 fn waiting_bytes(server: &Namespace) -> u64 {
-    let table = server.run(|| fs::read_to_string("/proc/thread-self/net/udp6").unwrap()).unwrap();
+    let table = server
+        .run(|| fs::read_to_string("/proc/thread-self/net/udp6").unwrap())
+        .unwrap();
     let port = format!(":{PORT:04X}");
-    let sockets = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
-    let mut queues = sockets.filter(|columns| columns[1].ends_with(&port)).map(|columns| columns[4]);
+    let sockets = table
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let mut queues = sockets
+        .filter(|columns| columns[1].ends_with(&port))
+        .map(|columns| columns[4]);
     let (_, waiting) = queues.next().unwrap().split_once(':').unwrap();
     u64::from_str_radix(waiting, 16).unwrap()
 }

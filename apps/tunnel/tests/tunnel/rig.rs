@@ -72,14 +72,28 @@ impl Rig {
         }
         for (number, server) in self.servers.iter().enumerate() {
             let to_router = (format!("203.0.{number}"), format!("fd20:{number}"));
-            self.wire(server, "net", &self.router, &format!("to{number}"), &to_router.0, &to_router.1);
+            self.wire(
+                server,
+                "net",
+                &self.router,
+                &format!("to{number}"),
+                &to_router.0,
+                &to_router.1,
+            );
             server
                 .ip(&format!(
                     "route add default via 203.0.{number}.2\nroute add default via fd20:{number}::2"
                 ))
                 .unwrap();
             let to_host = (format!("198.51.{number}"), format!("fd51:{number}"));
-            self.wire(server, "lan", &self.host, &format!("to{number}"), &to_host.0, &to_host.1);
+            self.wire(
+                server,
+                "lan",
+                &self.host,
+                &format!("to{number}"),
+                &to_host.0,
+                &to_host.1,
+            );
             server
                 .ip(&format!(
                     "route add {HOST4} via 198.51.{number}.2 dev lan\nroute add {HOST6} via fd51:{number}::2 dev lan"
@@ -88,14 +102,29 @@ impl Rig {
             forwards(server);
         }
         forwards(&self.router);
-        self.host.ip(&format!("addr add {HOST4}/32 dev lo\naddr add {HOST6}/128 dev lo nodad")).unwrap();
+        self.host
+            .ip(&format!(
+                "addr add {HOST4}/32 dev lo\naddr add {HOST6}/128 dev lo nodad"
+            ))
+            .unwrap();
         self.route_back_by(0);
     }
 
     /// A wire, of which the first end has the address `.1` and the other one `.2`.
-    fn wire(&self, one: &Namespace, device: &str, other: &Namespace, peer: &str, ipv4: &str, ipv6: &str) {
+    fn wire(
+        &self,
+        one: &Namespace,
+        device: &str,
+        other: &Namespace,
+        peer: &str,
+        ipv4: &str,
+        ipv6: &str,
+    ) {
         let there = other.name();
-        one.ip(&format!("link add {device} type veth peer name {peer} netns {there}")).unwrap();
+        one.ip(&format!(
+            "link add {device} type veth peer name {peer} netns {there}"
+        ))
+        .unwrap();
         for (end, device, own) in [(one, device, 1), (other, peer, 2)] {
             end.ip(&format!(
                 "addr add {ipv4}.{own}/24 dev {device}\naddr add {ipv6}::{own}/64 dev {device} nodad\n\
@@ -117,7 +146,10 @@ impl Rig {
     /// What the first server's routes say of an address.
     pub(crate) fn route(&self, address: &str) -> String {
         let mut command = self.servers[0].command("ip").unwrap();
-        let output = command.args(["route", "show", address, "dev", "hawser-tun"]).output().unwrap();
+        let output = command
+            .args(["route", "show", address, "dev", "hawser-tun"])
+            .output()
+            .unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
@@ -125,7 +157,11 @@ impl Rig {
     pub(crate) fn until_route(&self, address: &str, text: &str) {
         let start = Instant::now();
         while !self.route(address).contains(text) {
-            assert!(start.elapsed() < PATIENCE, "not {text}: {}", self.route(address));
+            assert!(
+                start.elapsed() < PATIENCE,
+                "not {text}: {}",
+                self.route(address)
+            );
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -144,8 +180,11 @@ impl Rig {
     pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
         let name = ["one", "two"][number];
         // The host's address of IPv6 is a private one.
-        let reach =
-            if more.contains("reach =") { String::new() } else { format!("reach = [\"{HOST6}/128\"]") };
+        let reach = if more.contains("reach =") {
+            String::new()
+        } else {
+            format!("reach = [\"{HOST6}/128\"]")
+        };
         let config = format!(
             "[tunnel]\nname = \"{name}\"\naddresses = [\"10.77.0.0/16\", \"fd77::/64\"]\nstate = \"{}\"\n{reach}\n\
              {more}\n{sections}",
@@ -160,7 +199,10 @@ impl Rig {
     pub(crate) fn client(&self, more: &str) -> End {
         let end = self.lonely_client("car", more);
         end.until("both uplinks are connected", |status| {
-            status.sessions.iter().any(|session| session.paths.len() == UPLINKS.len())
+            status
+                .sessions
+                .iter()
+                .any(|session| session.paths.len() == UPLINKS.len())
         });
         end
     }
@@ -170,11 +212,16 @@ impl Rig {
         let servers: String = (0..2)
             .map(|number| {
                 let name = ["one", "two"][number];
-                let addresses = format!("\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"");
+                let addresses =
+                    format!("\"203.0.{number}.1:{PORT}\", \"[fd20:{number}::1]:{PORT}\"");
                 format!("[[server]]\nname = \"{name}\"\naddresses = [{addresses}]\n")
             })
             .collect();
-        self.client_of(name, more, &format!("{servers}[[uplink]]\ninterface = \"wan*\"\n"))
+        self.client_of(
+            name,
+            more,
+            &format!("{servers}[[uplink]]\ninterface = \"wan*\"\n"),
+        )
     }
 
     /// Starts a client with servers and uplinks of its own.
@@ -193,7 +240,10 @@ impl Rig {
         let status = self.path(name).join("status.json");
         // What an earlier process left would be taken for this one's.
         let _ = fs::remove_file(&status);
-        End { process: process::start(namespace, &format!("tunnel {role}"), &file), status }
+        End {
+            process: process::start(namespace, &format!("tunnel {role}"), &file),
+            status,
+        }
     }
 
     /// Hides the client from the first server behind the router's address there, and these of its ports.
@@ -222,7 +272,10 @@ impl Rig {
 
 impl Drop for Rig {
     fn drop(&mut self) {
-        for namespace in [&self.client, &self.router, &self.host].into_iter().chain(&self.servers) {
+        for namespace in [&self.client, &self.router, &self.host]
+            .into_iter()
+            .chain(&self.servers)
+        {
             // A test that failed has told why; this must not hide it.
             let _ = namespace.kill_processes();
             let _ = namespace.delete();
@@ -242,20 +295,29 @@ impl End {
         self.within(PATIENCE, what, wanted)
     }
 
-    pub(crate) fn within(&self, patience: Duration, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
+    pub(crate) fn within(
+        &self,
+        patience: Duration,
+        what: &str,
+        wanted: impl Fn(&Status) -> bool,
+    ) -> Status {
         let start = Instant::now();
         loop {
             let status = Status::read(&self.status);
             match &status {
                 Ok(status) if wanted(status) => return status.clone(),
-                _ if start.elapsed() > patience => panic!("not within {patience:?}: {what}; {status:#?}"),
+                _ if start.elapsed() > patience => {
+                    panic!("not within {patience:?}: {what}; {status:#?}")
+                }
                 _ => thread::sleep(Duration::from_millis(20)),
             }
         }
     }
 
     pub(crate) fn session(&self) -> SessionStatus {
-        self.until("there is a session", |status| !status.sessions.is_empty()).sessions.remove(0)
+        self.until("there is a session", |status| !status.sessions.is_empty())
+            .sessions
+            .remove(0)
     }
 
     /// Waits until as many things were not passed on for a reason, in the session or outside of it.
@@ -263,7 +325,10 @@ impl End {
         self.until(reason, |status| {
             let counters = status.sessions.iter().map(|session| &session.not_passed_on);
             let counters = counters.chain([&status.not_passed_on]);
-            counters.filter_map(|counters| counters.get(reason)).sum::<u64>() >= least
+            counters
+                .filter_map(|counters| counters.get(reason))
+                .sum::<u64>()
+                >= least
         });
     }
 }
@@ -271,7 +336,11 @@ impl End {
 pub(crate) fn nft(namespace: &Namespace, rules: &str) -> String {
     let mut command: Command = namespace.command("nft").unwrap();
     let output = command.arg(rules).output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     String::from_utf8(output.stdout).unwrap()
 }
 

@@ -37,19 +37,26 @@ impl Connection {
                         return total;
                     }
                     let expected = (total..).map(|at: u64| (at % 251) as u8);
-                    assert!(buffer[..length].iter().copied().eq(expected.take(length)), "bytes are mixed up");
+                    assert!(
+                        buffer[..length].iter().copied().eq(expected.take(length)),
+                        "bytes are mixed up"
+                    );
                     total += length as u64;
                     received.store(total, Relaxed);
                 }
             }
         });
-        let mut stream = from.run(|| TcpStream::connect((address, port)).unwrap()).unwrap();
+        let mut stream = from
+            .run(|| TcpStream::connect((address, port)).unwrap())
+            .unwrap();
         let sender = thread::spawn({
             let stop = Arc::clone(&stop);
             move || {
                 let mut total = 0;
                 while !stop.load(Relaxed) {
-                    let bytes: Vec<u8> = (total..total + 1000).map(|at: u64| (at % 251) as u8).collect();
+                    let bytes: Vec<u8> = (total..total + 1000)
+                        .map(|at: u64| (at % 251) as u8)
+                        .collect();
                     stream.write_all(&bytes).unwrap();
                     total += 1000;
                     // About 4 Mb/s: faults are looked for, not speed.
@@ -58,7 +65,11 @@ impl Connection {
                 total
             }
         });
-        Connection { stop, received, ends: [sender, receiver] }
+        Connection {
+            stop,
+            received,
+            ends: [sender, receiver],
+        }
     }
 
     /// Waits until something more has arrived that was sent after now, and returns how long it took.
@@ -67,8 +78,14 @@ impl Connection {
         // What is on its way now may arrive.
         let goal = self.received.load(Relaxed) + 200_000;
         while self.received.load(Relaxed) < goal {
-            assert!(start.elapsed() < crate::rig::PATIENCE, "the connection inside the tunnel stands still");
-            assert!(!self.ends.iter().any(JoinHandle::is_finished), "the connection inside the tunnel broke");
+            assert!(
+                start.elapsed() < crate::rig::PATIENCE,
+                "the connection inside the tunnel stands still"
+            );
+            assert!(
+                !self.ends.iter().any(JoinHandle::is_finished),
+                "the connection inside the tunnel broke"
+            );
             thread::sleep(Duration::from_millis(5));
         }
         start.elapsed()
@@ -109,7 +126,10 @@ impl Flood {
                 }
             }
         });
-        Flood { stop, thread: Some(thread) }
+        Flood {
+            stop,
+            thread: Some(thread),
+        }
     }
 }
 
@@ -128,7 +148,9 @@ pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
     let address: IpAddr = address.parse().unwrap();
     let listener = to.run(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
     let target: SocketAddr = listener.local_addr().unwrap();
-    listener.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
+    listener
+        .set_read_timeout(Some(crate::rig::PATIENCE))
+        .unwrap();
     let echo = thread::spawn(move || {
         let mut buffer = [0; 2000];
         for _ in 0..20 {
@@ -136,7 +158,11 @@ pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
             listener.send_to(&buffer[..length], from).unwrap();
         }
     });
-    let any: IpAddr = if address.is_ipv4() { [0; 4].into() } else { [0; 16].into() };
+    let any: IpAddr = if address.is_ipv4() {
+        [0; 4].into()
+    } else {
+        [0; 16].into()
+    };
     let socket = from.run(|| UdpSocket::bind((any, 0)).unwrap()).unwrap();
     socket.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
     let mut buffer = [0; 2000];
@@ -167,7 +193,9 @@ fn a_host_without_ipv6_has_ipv4_inside() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     for which in ["all", "default"] {
-        rig.client.sysctl(&format!("net.ipv6.conf.{which}.disable_ipv6"), "1").unwrap();
+        rig.client
+            .sysctl(&format!("net.ipv6.conf.{which}.disable_ipv6"), "1")
+            .unwrap();
     }
     let tls = rig.authority.credentials(rig.folder.path(), "car");
     let server = "[[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:14752\"]\n";
@@ -186,13 +214,18 @@ fn what_was_carried_is_measured() {
     let _server = rig.server(0, "metrics = \"127.0.0.1:9478\"", "");
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST4);
-    let mut stream = rig.servers[0].run(|| TcpStream::connect("127.0.0.1:9478").unwrap()).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
+    let mut stream = rig.servers[0]
+        .run(|| TcpStream::connect("127.0.0.1:9478").unwrap())
+        .unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n")
+        .unwrap();
     let mut page = String::new();
     stream.read_to_string(&mut page).unwrap();
     assert!(page.starts_with("HTTP/1.0 200 OK\r\n"), "{page}");
-    let carried =
-        page.lines().find_map(|line| line.strip_prefix("hawser_tunnel_received_bytes_total{peer=\"car\"} "));
+    let carried = page
+        .lines()
+        .find_map(|line| line.strip_prefix("hawser_tunnel_received_bytes_total{peer=\"car\"} "));
     assert!(carried.unwrap().parse::<u64>().unwrap() > 10_000, "{page}");
 }
 
@@ -202,15 +235,26 @@ fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with
     // Its client has nowhere else to go.
     let server = rig.server(0, "drain_s = 0", "");
     let _client = rig.client("");
-    let listener = rig.host.run(|| TcpListener::bind((HOST4, 0)).unwrap()).unwrap();
+    let listener = rig
+        .host
+        .run(|| TcpListener::bind((HOST4, 0)).unwrap())
+        .unwrap();
     let target = listener.local_addr().unwrap();
     let is_rewritten = || {
-        let _stream = rig.client.run(|| TcpStream::connect(target).unwrap()).unwrap();
-        assert_eq!(listener.accept().unwrap().1.ip(), IpAddr::from([198, 51, 0, 1]));
+        let _stream = rig
+            .client
+            .run(|| TcpStream::connect(target).unwrap())
+            .unwrap();
+        assert_eq!(
+            listener.accept().unwrap().1.ip(),
+            IpAddr::from([198, 51, 0, 1])
+        );
     };
     is_rewritten();
     crate::rig::nft(&rig.servers[0], "flush ruleset");
-    server.until("the rules are made again", |status| status.tables_restored == 1);
+    server.until("the rules are made again", |status| {
+        status.tables_restored == 1
+    });
     is_rewritten();
 
     assert!(server.process.stop(crate::rig::PATIENCE).unwrap().success());
@@ -224,11 +268,25 @@ fn what_is_too_big_is_answered_by_the_kernel() {
     let server = rig.server(0, "nat = false", "");
     let _client = rig.client("");
     let session = server.session();
-    assert!((1400..1440).contains(&session.mtu_bytes), "1500 bytes leave {}", session.mtu_bytes);
-    let hosts = session.addresses.iter().map(|address| if address.is_ipv6() { HOST6 } else { HOST4 });
+    assert!(
+        (1400..1440).contains(&session.mtu_bytes),
+        "1500 bytes leave {}",
+        session.mtu_bytes
+    );
+    let hosts = session
+        .addresses
+        .iter()
+        .map(|address| if address.is_ipv6() { HOST6 } else { HOST4 });
     let hosts: Vec<IpAddr> = hosts.map(|host| host.parse().unwrap()).collect();
-    let down = hosts.iter().zip(&session.addresses).map(|(own, to)| (&rig.host, *own, *to));
-    let up = session.addresses.iter().zip(&hosts).map(|(own, to)| (&rig.client, *own, *to));
+    let down = hosts
+        .iter()
+        .zip(&session.addresses)
+        .map(|(own, to)| (&rig.host, *own, *to));
+    let up = session
+        .addresses
+        .iter()
+        .zip(&hosts)
+        .map(|(own, to)| (&rig.client, *own, *to));
     for (from, own, address) in down.chain(up) {
         let ipv6 = address.is_ipv6();
         let socket = from.run(|| UdpSocket::bind((own, 0)).unwrap()).unwrap();
@@ -238,11 +296,17 @@ fn what_is_too_big_is_answered_by_the_kernel() {
         let fits = vec![0; usize::from(session.mtu_bytes) - headers];
         let too_big = vec![0; fits.len() + 1];
         // Where a router has to say it, the first one is on its way when the answer comes.
-        let refused =
-            || socket.send(&too_big).is_err_and(|error| error.raw_os_error() == Some(Errno::EMSGSIZE as i32));
+        let refused = || {
+            socket
+                .send(&too_big)
+                .is_err_and(|error| error.raw_os_error() == Some(Errno::EMSGSIZE as i32))
+        };
         let start = std::time::Instant::now();
         while !refused() {
-            assert!(start.elapsed() < crate::rig::PATIENCE, "no ICMP for {address}");
+            assert!(
+                start.elapsed() < crate::rig::PATIENCE,
+                "no ICMP for {address}"
+            );
             thread::sleep(Duration::from_millis(20));
         }
         // Nobody listens there, which the other end's kernel says.
@@ -282,20 +346,32 @@ fn a_greedy_client_leaves_a_modest_one_its_share() {
     let start = std::time::Instant::now();
     loop {
         let times = round_trips(&rig);
-        let (count, median) = (times.len(), times.get(times.len() / 2).copied().unwrap_or(Duration::MAX));
+        let (count, median) = (
+            times.len(),
+            times.get(times.len() / 2).copied().unwrap_or(Duration::MAX),
+        );
         if count >= MODEST as usize * 98 / 100 && median < Duration::from_millis(20) {
             break;
         }
-        assert!(start.elapsed() < crate::rig::PATIENCE, "{count} of {MODEST} came back, after {median:?}");
+        assert!(
+            start.elapsed() < crate::rig::PATIENCE,
+            "{count} of {MODEST} came back, after {median:?}"
+        );
     }
     drop(floods);
 }
 
 /// What a datagram from client to host and back took, sorted; nothing of those that got lost.
 fn round_trips(rig: &Rig) -> Vec<Duration> {
-    let host = rig.host.run(|| UdpSocket::bind((HOST4, 0)).unwrap()).unwrap();
+    let host = rig
+        .host
+        .run(|| UdpSocket::bind((HOST4, 0)).unwrap())
+        .unwrap();
     let target = host.local_addr().unwrap();
-    let socket = rig.client.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+    let socket = rig
+        .client
+        .run(|| UdpSocket::bind("0.0.0.0:0").unwrap())
+        .unwrap();
     for end in [&host, &socket] {
         end.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
     }
@@ -321,10 +397,16 @@ fn round_trips(rig: &Rig) -> Vec<Duration> {
         let mut back = Vec::new();
         let mut buffer = [0; 2000];
         while back.len() < MODEST as usize && socket.recv(&mut buffer).is_ok() {
-            back.push((u32::from_be_bytes(buffer[..4].try_into().unwrap()), start.elapsed()));
+            back.push((
+                u32::from_be_bytes(buffer[..4].try_into().unwrap()),
+                start.elapsed(),
+            ));
         }
         let sent = sent.join().unwrap();
-        let mut times: Vec<_> = back.iter().map(|(number, at)| *at - sent[*number as usize]).collect();
+        let mut times: Vec<_> = back
+            .iter()
+            .map(|(number, at)| *at - sent[*number as usize])
+            .collect();
         times.sort();
         times
     })

@@ -20,11 +20,17 @@ fn each_uplink_is_cut_and_restored_under_a_connection() {
         connection.progresses();
         rig.router.ip(&format!("link set {uplink} down")).unwrap();
         assert!(connection.progresses() < HICCUP, "{uplink} cut");
-        client.until("the other uplink alone", |status| status.sessions[0].paths.len() == 1);
+        client.until("the other uplink alone", |status| {
+            status.sessions[0].paths.len() == 1
+        });
         rig.router.ip(&format!("link set {uplink} up")).unwrap();
         client.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
     }
-    assert_eq!(client.session().since_unix_ms, since, "the session is the same");
+    assert_eq!(
+        client.session().since_unix_ms,
+        since,
+        "the session is the same"
+    );
     connection.end();
 }
 
@@ -34,19 +40,30 @@ fn an_uplink_that_flaps_leaves_the_other_alone() {
     let server = rig.server(0, "", "");
     let client = rig.client("");
     let steady = |status: &Status| {
-        let remotes =
-            status.sessions.iter().flat_map(|session| &session.paths).filter_map(|path| path.remote);
-        remotes.filter(|remote| remote.ip().to_string() == "10.1.0.1").map(|remote| remote.port()).next()
+        let remotes = status
+            .sessions
+            .iter()
+            .flat_map(|session| &session.paths)
+            .filter_map(|path| path.remote);
+        remotes
+            .filter(|remote| remote.ip().to_string() == "10.1.0.1")
+            .map(|remote| remote.port())
+            .next()
     };
     let before = steady(&server.until("the steady uplink", |status| steady(status).is_some()));
     // More often than there are numbers of paths.
     for _ in 0..=hawser_units::MAX_PATHS {
         rig.router.ip("link set wan1 down").unwrap();
-        client.until("the steady uplink alone", |status| status.sessions[0].paths.len() == 1);
+        client.until("the steady uplink alone", |status| {
+            status.sessions[0].paths.len() == 1
+        });
         rig.router.ip("link set wan1 up").unwrap();
         client.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
     }
-    assert_eq!(steady(&server.until("both uplinks", |status| status.sessions[0].paths.len() == 2)), before);
+    assert_eq!(
+        steady(&server.until("both uplinks", |status| status.sessions[0].paths.len() == 2)),
+        before
+    );
 }
 
 #[test]
@@ -104,7 +121,9 @@ fn an_uplink_gets_another_address() {
         let moved = format!("10.1.{number}.77");
         server.until("the path comes from the new address", |status| {
             let paths = status.sessions.iter().flat_map(|session| &session.paths);
-            paths.filter_map(|path| path.remote).any(|remote| remote.ip().to_string() == moved)
+            paths
+                .filter_map(|path| path.remote)
+                .any(|remote| remote.ip().to_string() == moved)
         });
         assert!(connection.progresses() < HICCUP);
     }
@@ -125,20 +144,38 @@ fn an_address_translation_forgets_all_uplinks() {
         paths.filter_map(|path| path.remote).collect()
     };
     let before = remotes(&server.until("both uplinks", |status| remotes(status).len() == 2));
-    assert!(before.iter().all(|remote| remote.to_string().starts_with("203.0.0.2:")), "{before:?}");
+    assert!(
+        before
+            .iter()
+            .all(|remote| remote.to_string().starts_with("203.0.0.2:")),
+        "{before:?}"
+    );
     connection.progresses();
 
     // When a masquerading device loses its address, the kernel forgets the connections that had it.
     rig.translate("40000-59999");
-    rig.router.sysctl("net.ipv4.conf.to0.promote_secondaries", "1").unwrap();
-    rig.router.ip("addr add 203.0.0.3/24 dev to0\naddr del 203.0.0.2/24 dev to0").unwrap();
+    rig.router
+        .sysctl("net.ipv4.conf.to0.promote_secondaries", "1")
+        .unwrap();
+    rig.router
+        .ip("addr add 203.0.0.3/24 dev to0\naddr del 203.0.0.2/24 dev to0")
+        .unwrap();
 
     assert!(connection.progresses() < HICCUP);
-    server.until("both uplinks come from another address and port", |status| {
-        let moved = |remote: &SocketAddr| remote.ip().to_string() == "203.0.0.3" && remote.port() >= 40_000;
-        remotes(status).len() == 2 && remotes(status).iter().all(moved)
-    });
-    assert_eq!(client.session().since_unix_ms, since, "the session is the same");
+    server.until(
+        "both uplinks come from another address and port",
+        |status| {
+            let moved = |remote: &SocketAddr| {
+                remote.ip().to_string() == "203.0.0.3" && remote.port() >= 40_000
+            };
+            remotes(status).len() == 2 && remotes(status).iter().all(moved)
+        },
+    );
+    assert_eq!(
+        client.session().since_unix_ms,
+        since,
+        "the session is the same"
+    );
     connection.end();
 }
 
@@ -153,13 +190,22 @@ fn all_uplinks_are_lost_for_a_while() {
     for uplink in UPLINKS {
         rig.router.ip(&format!("link set {uplink} down")).unwrap();
     }
-    client.until("no path is left", |status| status.sessions.iter().all(|session| session.paths.is_empty()));
+    client.until("no path is left", |status| {
+        status
+            .sessions
+            .iter()
+            .all(|session| session.paths.is_empty())
+    });
     for uplink in UPLINKS {
         rig.router.ip(&format!("link set {uplink} up")).unwrap();
     }
     connection.progresses();
     connection.end();
-    assert_eq!(client.session().since_unix_ms, since, "the session is the same");
+    assert_eq!(
+        client.session().since_unix_ms,
+        since,
+        "the session is the same"
+    );
 }
 
 /// The first server, by that address.
@@ -175,22 +221,36 @@ fn a_dear_uplink_waits_until_the_cheap_one_fails() {
     let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
     for end in [&client, &server] {
         end.until("one of two paths waits", |status| {
-            let paths: Vec<_> = status.sessions.iter().flat_map(|session| &session.paths).collect();
+            let paths: Vec<_> = status
+                .sessions
+                .iter()
+                .flat_map(|session| &session.paths)
+                .collect();
             paths.len() == 2 && paths.iter().filter(|path| path.standby).count() == 1
         });
     }
     let carried = |name: &str| {
         let session = client.session();
-        session.paths.iter().find(|path| path.name == name).map_or(0, |path| path.sent_bytes)
+        session
+            .paths
+            .iter()
+            .find(|path| path.name == name)
+            .map_or(0, |path| path.sent_bytes)
     };
     let cheap = carried("wan0");
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     connection.progresses();
     // A machine that is short of time may need the dear one for a while.
-    client.until("the cheap uplink carries, and the dear one waits", |status| {
-        let dear = status.sessions[0].paths.iter().find(|path| path.name == "wan1");
-        carried("wan0") > cheap + 200_000 && dear.is_some_and(|path| path.standby)
-    });
+    client.until(
+        "the cheap uplink carries, and the dear one waits",
+        |status| {
+            let dear = status.sessions[0]
+                .paths
+                .iter()
+                .find(|path| path.name == "wan1");
+            carried("wan0") > cheap + 200_000 && dear.is_some_and(|path| path.standby)
+        },
+    );
     let dear = carried("wan1");
     rig.router.ip("link set wan0 down").unwrap();
     assert!(connection.progresses() < HICCUP);
@@ -205,7 +265,11 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
     let uplinks = "[[uplink]]\ninterface = \"wan0\"\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
     let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
     let is_dear_one_waiting = |status: &Status| {
-        let paths: Vec<_> = status.sessions.iter().flat_map(|session| &session.paths).collect();
+        let paths: Vec<_> = status
+            .sessions
+            .iter()
+            .flat_map(|session| &session.paths)
+            .collect();
         paths.len() == 2 && paths.iter().any(|path| path.name == "wan1" && path.standby)
     };
     client.until("the dear uplink waits", is_dear_one_waiting);
@@ -215,8 +279,14 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
     assert!(shaper.status().unwrap().success());
     let flood = Flood::start(&rig.host, client.session().addresses[0]);
     client.until("the dear uplink helps", |status| {
-        let paths: Vec<_> = status.sessions.iter().flat_map(|session| &session.paths).collect();
-        paths.iter().any(|path| path.name == "wan1" && !path.standby && path.received_bytes > 100_000)
+        let paths: Vec<_> = status
+            .sessions
+            .iter()
+            .flat_map(|session| &session.paths)
+            .collect();
+        paths
+            .iter()
+            .any(|path| path.name == "wan1" && !path.standby && path.received_bytes > 100_000)
     });
     drop(flood);
     client.until("it waits again", is_dear_one_waiting);
@@ -226,15 +296,23 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
 fn an_uplink_whose_cap_is_used_up_is_left() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
-    let uplinks =
-        "[[uplink]]\ninterface = \"wan0\"\nmonthly_cap_mb = 1\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
+    let uplinks = "[[uplink]]\ninterface = \"wan0\"\nmonthly_cap_mb = 1\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
     let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
-    client.until("both uplinks", |status| status.sessions.iter().any(|session| session.paths.len() == 2));
+    client.until("both uplinks", |status| {
+        status
+            .sessions
+            .iter()
+            .any(|session| session.paths.len() == 2)
+    });
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     client.until("the cap is used up", |status| {
         let capped = status.uplinks.iter().find(|uplink| uplink.name == "wan0");
-        capped.is_some_and(|uplink| uplink.state.contains("cap") && uplink.month_bytes > Some(1_000_000))
-            && status.sessions.iter().all(|session| session.paths.len() == 1)
+        capped.is_some_and(|uplink| {
+            uplink.state.contains("cap") && uplink.month_bytes > Some(1_000_000)
+        }) && status
+            .sessions
+            .iter()
+            .all(|session| session.paths.len() == 1)
     });
     connection.progresses();
     connection.end();
@@ -243,8 +321,14 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
     drop(client);
     let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
     client.until("the capped uplink is not used", |status| {
-        status.uplinks.iter().any(|uplink| uplink.state.contains("cap"))
-            && status.sessions.iter().any(|session| session.paths.len() == 1)
+        status
+            .uplinks
+            .iter()
+            .any(|uplink| uplink.state.contains("cap"))
+            && status
+                .sessions
+                .iter()
+                .any(|session| session.paths.len() == 1)
     });
 }
 
@@ -257,10 +341,17 @@ fn routes_of_uplinks_to_the_same_destinations_stay() {
         "route replace default via 10.1.0.2 dev wan0\nroute replace default via fd01:0::2 dev wan0";
     rig.client.ip(defaults).unwrap();
     let by = |address: &str| {
-        let route = || hawser_io::interface::route(address.parse().unwrap(), None).unwrap().interface;
+        let route = || {
+            hawser_io::interface::route(address.parse().unwrap(), None)
+                .unwrap()
+                .interface
+        };
         rig.client.run(route).unwrap()
     };
-    assert_eq!((by("192.0.2.1"), by("2001:db8::1")), ("wan0".to_owned(), "wan0".to_owned()));
+    assert_eq!(
+        (by("192.0.2.1"), by("2001:db8::1")),
+        ("wan0".to_owned(), "wan0".to_owned())
+    );
     let tls = rig.authority.credentials(rig.folder.path(), "car");
     let config = format!(
         "[tunnel]\nname = \"car\"\nroutes = [\"0.0.0.0/0\", \"::/0\"]\nstate = \"{}\"\n{tls}{}[[uplink]]\ninterface = \"wan*\"\n",
@@ -268,13 +359,24 @@ fn routes_of_uplinks_to_the_same_destinations_stay() {
         server_at("203.0.0.1")
     );
     let client = rig.start(&rig.client, "car", "client", &config);
-    client.until("both uplinks", |status| status.sessions.iter().any(|session| session.paths.len() == 2));
-    assert_eq!((by("192.0.2.1"), by("2001:db8::1")), ("hawser-tun".to_owned(), "hawser-tun".to_owned()));
+    client.until("both uplinks", |status| {
+        status
+            .sessions
+            .iter()
+            .any(|session| session.paths.len() == 2)
+    });
+    assert_eq!(
+        (by("192.0.2.1"), by("2001:db8::1")),
+        ("hawser-tun".to_owned(), "hawser-tun".to_owned())
+    );
     for address in [HOST4, HOST6] {
         echo(&rig.client, &rig.host, address);
     }
     drop(client);
-    assert_eq!((by("192.0.2.1"), by("2001:db8::1")), ("wan0".to_owned(), "wan0".to_owned()));
+    assert_eq!(
+        (by("192.0.2.1"), by("2001:db8::1")),
+        ("wan0".to_owned(), "wan0".to_owned())
+    );
 }
 
 #[test]
@@ -286,7 +388,10 @@ fn an_uplink_whose_network_carries_less_than_its_interface_says_so() {
     nft(&rig.router, &format!("table inet narrow {{\n{chain}\n}}"));
     let client = rig.lonely_client("car", "");
     client.until("the other uplink carries", |status| {
-        status.sessions.iter().any(|session| session.paths.iter().any(|path| path.name == "wan1"))
+        status
+            .sessions
+            .iter()
+            .any(|session| session.paths.iter().any(|path| path.name == "wan1"))
     });
     client.within(2 * PATIENCE, "it is said why this one does not", |status| {
         let narrow = status.uplinks.iter().find(|uplink| uplink.name == "wan0");
@@ -303,13 +408,26 @@ fn ipv6_inside_is_there_again_when_all_uplinks_have_room_for_it() {
         end.ip("link set wan1 mtu 1280").unwrap();
     }
     let client = rig.client("");
-    let own = client.session().addresses.into_iter().find(IpAddr::is_ipv6).unwrap();
-    let has_own = || rig.client.run(|| UdpSocket::bind((own, 0)).is_ok()).unwrap();
-    client.until("the narrow uplink counts", |status| status.sessions[0].mtu_bytes < 1280 && !has_own());
+    let own = client
+        .session()
+        .addresses
+        .into_iter()
+        .find(IpAddr::is_ipv6)
+        .unwrap();
+    let has_own = || {
+        rig.client
+            .run(|| UdpSocket::bind((own, 0)).is_ok())
+            .unwrap()
+    };
+    client.until("the narrow uplink counts", |status| {
+        status.sessions[0].mtu_bytes < 1280 && !has_own()
+    });
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     connection.progresses();
     rig.router.ip("link set wan1 down").unwrap();
-    client.until("the wide uplink alone", |status| status.sessions[0].mtu_bytes > 1280 && has_own());
+    client.until("the wide uplink alone", |status| {
+        status.sessions[0].mtu_bytes > 1280 && has_own()
+    });
     connection.end();
 }
 
@@ -320,7 +438,12 @@ fn the_outside_may_be_ipv6() {
     let uplinks = "[[uplink]]\ninterface = \"wan*\"\n";
     let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("[fd20:0::1]")));
     let session = client.session();
-    assert!(session.paths.iter().all(|path| path.remote.is_some_and(|remote| remote.is_ipv6())));
+    assert!(
+        session
+            .paths
+            .iter()
+            .all(|path| path.remote.is_some_and(|remote| remote.is_ipv6()))
+    );
     for address in [HOST4, HOST6] {
         echo(&rig.client, &rig.host, address);
     }
@@ -333,11 +456,18 @@ fn what_the_network_marks_is_shown() {
     let client = rig.client("");
     let is_marked = |path: &PathStatus| path.congestion_marks > 0;
     assert!(!client.session().paths.iter().any(is_marked));
-    let mark =
-        "chain forward { type filter hook forward priority 0; iifname wan1 ip ecn ect0 ip ecn set ce; }";
+    let mark = "chain forward { type filter hook forward priority 0; iifname wan1 ip ecn ect0 ip ecn set ce; }";
     nft(&rig.router, &format!("table inet marking {{\n{mark}\n}}"));
-    let status =
-        client.until("the uplink is marked", |status| status.sessions[0].paths.iter().any(is_marked));
-    let marked: Vec<_> = status.sessions[0].paths.iter().filter(|path| is_marked(path)).collect();
-    assert!(matches!(marked[..], [path] if path.name == "wan1"), "{marked:?}");
+    let status = client.until("the uplink is marked", |status| {
+        status.sessions[0].paths.iter().any(is_marked)
+    });
+    let marked: Vec<_> = status.sessions[0]
+        .paths
+        .iter()
+        .filter(|path| is_marked(path))
+        .collect();
+    assert!(
+        matches!(marked[..], [path] if path.name == "wan1"),
+        "{marked:?}"
+    );
 }

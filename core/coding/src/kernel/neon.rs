@@ -17,7 +17,10 @@ struct Factor {
 }
 
 pub(super) fn detect() -> Option<Kernel> {
-    is_aarch64_feature_detected!("neon").then_some(Kernel { name: "neon", combine })
+    is_aarch64_feature_detected!("neon").then_some(Kernel {
+        name: "neon",
+        combine,
+    })
 }
 
 define_combine!("neon");
@@ -27,7 +30,10 @@ define_parts!("neon");
 #[target_feature(enable = "neon")]
 fn factor(coefficient: u8) -> Factor {
     let products = &PRODUCTS[usize::from(coefficient)];
-    Factor { low: load(&products.low), high: load(&products.high) }
+    Factor {
+        low: load(&products.low),
+        high: load(&products.high),
+    }
 }
 
 #[inline]

@@ -1,7 +1,12 @@
 use super::Start;
 use crate::field::PRODUCTS;
 
-pub(super) fn combine(destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]], start: Start) {
+pub(super) fn combine(
+    destination: &mut [u8],
+    coefficients: &[u8],
+    sources: &[&[u8]],
+    start: Start,
+) {
     if start == Start::Zero {
         destination.fill(0);
     }

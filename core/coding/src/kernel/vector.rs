@@ -49,7 +49,9 @@ macro_rules! define_combine {
                 }
             }
             for (coefficient, source) in coefficients.iter().zip(sources) {
-                let Some(source) = source.get(at..) else { continue };
+                let Some(source) = source.get(at..) else {
+                    continue;
+                };
                 let factor = factor(*coefficient);
                 if let Some((vectors, _)) = source.split_at_checked(N * BYTES) {
                     let (vectors, _) = vectors.as_chunks();

@@ -19,7 +19,9 @@ pub(super) fn at_least(seen: u64) -> f64 {
         return 0.0;
     }
     let k = seen as f64;
-    k * (1.0 - 1.0 / (9.0 * k) - ONE_IN_100 / (3.0 * k.sqrt())).max(0.0).powi(3)
+    k * (1.0 - 1.0 / (9.0 * k) - ONE_IN_100 / (3.0 * k.sqrt()))
+        .max(0.0)
+        .powi(3)
 }
 
 #[cfg(test)]
@@ -28,11 +30,22 @@ mod tests {
 
     #[test]
     fn the_limits_are_those_of_the_tables() {
-        for (seen, least, most) in
-            [(0, 0.0, 4.605), (1, 0.010, 6.638), (3, 0.436, 10.045), (10, 4.130, 20.145)]
-        {
-            assert!((at_least(seen) - least).abs() < 0.03, "{seen}: {}", at_least(seen));
-            assert!((at_most(seen) - most).abs() < 0.1, "{seen}: {}", at_most(seen));
+        for (seen, least, most) in [
+            (0, 0.0, 4.605),
+            (1, 0.010, 6.638),
+            (3, 0.436, 10.045),
+            (10, 4.130, 20.145),
+        ] {
+            assert!(
+                (at_least(seen) - least).abs() < 0.03,
+                "{seen}: {}",
+                at_least(seen)
+            );
+            assert!(
+                (at_most(seen) - most).abs() < 0.1,
+                "{seen}: {}",
+                at_most(seen)
+            );
         }
     }
 }

@@ -144,7 +144,9 @@ impl Standing {
 
     /// Only probes take the path from now on. One that was of no use, or no longer helps, has failed.
     pub(super) fn leave(&mut self, now: Instant) {
-        let Some(since) = self.used_since.take() else { return };
+        let Some(since) = self.used_since.take() else {
+            return;
+        };
         if self.is_help || self.useless >= USELESS_AFTER / 2 {
             self.wait.fail(now, now.saturating_since(since));
         }

@@ -45,7 +45,10 @@ const BUDGET_AFTER: u64 = 100;
 impl Evidence {
     /// Says what the policy should be, unless it is in force or has just been said.
     pub(super) fn weigh(&mut self) {
-        let is_waiting = self.proposal.again_at().is_some_and(|again| self.now < again);
+        let is_waiting = self
+            .proposal
+            .again_at()
+            .is_some_and(|again| self.now < again);
         if self.code.is_empty() || is_waiting {
             return;
         }
@@ -59,29 +62,46 @@ impl Evidence {
             Some((code, reason)) => (code, Some(reason)),
             None => (self.code, None),
         };
-        let (probes, probe_every) = self.hedge(code, &damages).unwrap_or_else(|| self.probing(code));
+        let (probes, probe_every) = self
+            .hedge(code, &damages)
+            .unwrap_or_else(|| self.probing(code));
         let is_probed = probes == self.probes && is_about(probe_every, self.probe_every);
         let Some(reason) = reason.or_else(|| (!is_probed).then(|| "probing".to_owned())) else {
             self.proposal.withdraw();
             return;
         };
         let code = PolicyCode(code.bits());
-        self.proposal.say(Judgement { code, probes, probe_every, reason }, self.now);
+        self.proposal.say(
+            Judgement {
+                code,
+                probes,
+                probe_every,
+                reason,
+            },
+            self.now,
+        );
     }
 
     /// Without the paths that are of no use at all.
     fn without_useless(&self) -> Option<(PathSet, String)> {
         let useless = |path: &PathId| self.standing[path.index()].useless;
         // Who will be there in a moment leaves with who is.
-        self.code.iter().find(|path| useless(path) >= USELESS_AFTER)?;
-        let leaving: PathSet =
-            self.code.iter().filter(|path| useless(path) >= USELESS_AFTER * 3 / 4).collect();
+        self.code
+            .iter()
+            .find(|path| useless(path) >= USELESS_AFTER)?;
+        let leaving: PathSet = self
+            .code
+            .iter()
+            .filter(|path| useless(path) >= USELESS_AFTER * 3 / 4)
+            .collect();
         let mut left = self.code.difference(leaving);
         if left.is_empty() {
             left = self.code.iter().min_by_key(useless).into_iter().collect();
         }
-        let reason =
-            format!("{} of no use to any of {USELESS_AFTER} packets", names(self.code.difference(left)));
+        let reason = format!(
+            "{} of no use to any of {USELESS_AFTER} packets",
+            names(self.code.difference(left))
+        );
         (left != self.code).then_some((left, reason))
     }
 
@@ -93,9 +113,13 @@ impl Evidence {
         }
         let known = subsets(self.code).filter(|paths| paths.len() == affordable);
         let known = known.map(|paths| (paths, damages.without_others(paths)));
-        let best = known.filter(|(_, damage)| damage.packets >= BUDGET_AFTER).min_by(|(a, x), (b, y)| {
-            x.rate().total_cmp(&y.rate()).then(self.skew(*a).total_cmp(&self.skew(*b)))
-        });
+        let best = known
+            .filter(|(_, damage)| damage.packets >= BUDGET_AFTER)
+            .min_by(|(a, x), (b, y)| {
+                x.rate()
+                    .total_cmp(&y.rate())
+                    .then(self.skew(*a).total_cmp(&self.skew(*b)))
+            });
         best.map(|(paths, _)| (paths, "the budget allows no more".to_owned()))
     }
 
@@ -109,12 +133,22 @@ impl Evidence {
             .paths
             .difference(self.code)
             .iter()
-            .filter(|path| standing(path).recent_use() >= MAY_HELP && standing(path).wait.is_over(self.now))
+            .filter(|path| {
+                standing(path).recent_use() >= MAY_HELP && standing(path).wait.is_over(self.now)
+            })
             .collect();
-        candidates.sort_by_key(|path| (standing(path).wait.failures, Reverse(standing(path).recent())));
+        candidates.sort_by_key(|path| {
+            (
+                standing(path).wait.failures,
+                Reverse(standing(path).recent()),
+            )
+        });
 
         // What was damaged lately is more than what the window says when the paths in use have just failed.
-        let works = self.code.iter().any(|path| standing(&path).recent_use() >= MAY_HELP);
+        let works = self
+            .code
+            .iter()
+            .any(|path| standing(&path).recent_use() >= MAY_HELP);
         let mut remaining = if works { damage } else { 1.0 };
         let mut helped = self.code;
         for path in candidates {
@@ -122,7 +156,9 @@ impl Evidence {
                 break;
             }
             if helped.len() >= self.affordable() {
-                let Some(worst) = self.worse_than(path, helped) else { break };
+                let Some(worst) = self.worse_than(path, helped) else {
+                    break;
+                };
                 helped = helped.without(worst);
             }
             helped = helped.with(path);
@@ -141,9 +177,13 @@ impl Evidence {
     /// The part of packets that was damaged with the paths in use, when it is more than is tolerated.
     pub(super) fn suffered(&self, damages: &Damages) -> Option<f64> {
         let tolerated = self.tolerated(self.code);
-        let is_too_much = |damage: &Damage| at_least(damage.damaged) > tolerated * damage.packets as f64;
+        let is_too_much =
+            |damage: &Damage| at_least(damage.damaged) > tolerated * damage.packets as f64;
         let seen = [damages.whole(self.code), damages.without_others(self.code)];
-        seen.iter().filter(|damage| is_too_much(damage)).map(Damage::rate).reduce(f64::max)
+        seen.iter()
+            .filter(|damage| is_too_much(damage))
+            .map(Damage::rate)
+            .reduce(f64::max)
     }
 
     /// The smallest set of paths without whose others the flow would not suffer more than is tolerated.
@@ -157,8 +197,16 @@ impl Evidence {
         };
         let enough = subsets(self.code)
             .filter(|paths| !self.is_blamed(*paths) && most(*paths) <= self.tolerated(*paths))
-            .min_by(|a, b| a.len().cmp(&b.len()).then(self.skew(*a).total_cmp(&self.skew(*b))))?;
-        let reason = format!("{} alone damages {} at most", names(enough), self.percentage(most(enough)));
+            .min_by(|a, b| {
+                a.len()
+                    .cmp(&b.len())
+                    .then(self.skew(*a).total_cmp(&self.skew(*b)))
+            })?;
+        let reason = format!(
+            "{} alone damages {} at most",
+            names(enough),
+            self.percentage(most(enough))
+        );
         Some((enough, reason))
     }
 
@@ -169,10 +217,16 @@ impl Evidence {
             return None;
         }
         let is_hedged = self.probe_every == HEDGED && self.probes.len() == 1;
-        let least = if is_hedged { MAY_HEDGE / 2.0 } else { MAY_HEDGE };
+        let least = if is_hedged {
+            MAY_HEDGE / 2.0
+        } else {
+            MAY_HEDGE
+        };
         let standing = |path: &PathId| &self.standing[path.index()];
         let others = if is_hedged { self.probes } else { self.paths }.difference(code);
-        let helpful = others.iter().filter(|path| standing(path).recent_use() >= least);
+        let helpful = others
+            .iter()
+            .filter(|path| standing(path).recent_use() >= least);
         let path = helpful.max_by_key(|path| (standing(path).recent(), Reverse(path.index())))?;
 
         let damage = damages.whole(code);
@@ -195,9 +249,14 @@ impl Evidence {
             Some(rate) => power_of_two_below(rate / PROBES_PER_SECOND),
             None => PROBE_EVERY_AT_FIRST,
         };
-        let left = self.config.budget_ratio.map_or(f64::INFINITY, |budget| budget - code.len() as f64);
+        let left = self
+            .config
+            .budget_ratio
+            .map_or(f64::INFINITY, |budget| budget - code.len() as f64);
         let by_budget = f64::from(count) / left.max(0.0);
-        let every = by_rate.max(count * PACKETS_PER_PROBE).max(by_budget.min(65536.0).ceil() as u32);
+        let every = by_rate
+            .max(count * PACKETS_PER_PROBE)
+            .max(by_budget.min(65536.0).ceil() as u32);
         match u16::try_from(every.next_power_of_two()) {
             Ok(every) if count > 0 => (probes, every),
             _ => (PathSet::EMPTY, 0),
@@ -206,10 +265,16 @@ impl Evidence {
 
     /// The part of packets that may be damaged when only `paths` are used.
     fn tolerated(&self, paths: PathSet) -> f64 {
-        let factor = if self.is_in_order(paths) { self.config.in_order_factor } else { 1.0 };
+        let factor = if self.is_in_order(paths) {
+            self.config.in_order_factor
+        } else {
+            1.0
+        };
         let tolerated = |ratio: f64| (ratio * factor).clamp(0.0, 0.9);
         match self.packets_per_frame {
-            Some(packets) => 1.0 - (1.0 - tolerated(self.config.tolerated_frames)).powf(1.0 / packets),
+            Some(packets) => {
+                1.0 - (1.0 - tolerated(self.config.tolerated_frames)).powf(1.0 / packets)
+            }
             None => tolerated(self.config.tolerated_packets),
         }
     }
@@ -226,27 +291,40 @@ impl Evidence {
 
     /// The part of frames that is damaged when this part of packets is.
     pub(super) fn of_frames(&self, packets: f64) -> f64 {
-        self.packets_per_frame.map_or(packets, |n| 1.0 - (1.0 - packets.min(1.0)).powf(n))
+        self.packets_per_frame
+            .map_or(packets, |n| 1.0 - (1.0 - packets.min(1.0)).powf(n))
     }
 
     fn percentage(&self, packets: f64) -> String {
-        let of = if self.packets_per_frame.is_some() { "frames" } else { "packets" };
+        let of = if self.packets_per_frame.is_some() {
+            "frames"
+        } else {
+            "packets"
+        };
         format!("{:.2} % of {of}", self.of_frames(packets) * 100.0)
     }
 
     fn affordable(&self) -> usize {
-        self.config.budget_ratio.map_or(usize::MAX, |budget| budget.max(1.0) as usize)
+        self.config
+            .budget_ratio
+            .map_or(usize::MAX, |budget| budget.max(1.0) as usize)
     }
 
     /// Mean skew of the copies on the best of `paths`, seconds.
     fn skew(&self, paths: PathSet) -> f64 {
-        paths.iter().map(|path| self.standing[path.index()].skew).fold(f64::INFINITY, f64::min)
+        paths
+            .iter()
+            .map(|path| self.standing[path.index()].skew)
+            .fold(f64::INFINITY, f64::min)
     }
 
     /// The path in `paths` that was of least use lately, if `path` clearly was of more.
     fn worse_than(&self, path: PathId, paths: PathSet) -> Option<PathId> {
         let recent = |path: PathId| self.standing[path.index()].recent();
-        paths.iter().min_by_key(|path| recent(*path)).filter(|worst| recent(*worst) + 4 <= recent(path))
+        paths
+            .iter()
+            .min_by_key(|path| recent(*path))
+            .filter(|worst| recent(*worst) + 4 <= recent(path))
     }
 
     /// Whether the experience degraded with `paths` or more of them a while ago.
@@ -265,11 +343,17 @@ impl Damage {
 
 /// The sets of some, but not all, of `paths`.
 fn subsets(paths: PathSet) -> impl Iterator<Item = PathSet> {
-    (1..paths.bits()).filter(move |bits| bits & !paths.bits() == 0).map(PathSet::from_bits)
+    (1..paths.bits())
+        .filter(move |bits| bits & !paths.bits() == 0)
+        .map(PathSet::from_bits)
 }
 
 fn names(paths: PathSet) -> String {
-    paths.iter().map(|path| path.to_string()).collect::<Vec<_>>().join(" and ")
+    paths
+        .iter()
+        .map(|path| path.to_string())
+        .collect::<Vec<_>>()
+        .join(" and ")
 }
 
 /// Whether probing so often is nearly as good.

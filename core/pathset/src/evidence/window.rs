@@ -33,25 +33,39 @@ struct Slot {
 impl Window {
     /// Counts a packet that was sent over `sent`; a slot holds at least `slot_packets` of them.
     pub(super) fn count(&mut self, at: Instant, sent: PathSet, useful: PathSet, slot_packets: u64) {
-        let is_full = |slot: &Slot| at.saturating_since(slot.began) >= SLOT && slot.packets >= slot_packets;
+        let is_full =
+            |slot: &Slot| at.saturating_since(slot.began) >= SLOT && slot.packets >= slot_packets;
         if self.slots.back().is_none_or(is_full) {
             if self.slots.len() == SLOTS {
                 self.slots.pop_front();
             }
-            self.slots.push_back(Slot { began: at, packets: 0, sent: Vec::new(), order: Default::default() });
+            self.slots.push_back(Slot {
+                began: at,
+                packets: 0,
+                sent: Vec::new(),
+                order: Default::default(),
+            });
         }
-        let Some(slot) = self.slots.back_mut() else { return };
+        let Some(slot) = self.slots.back_mut() else {
+            return;
+        };
         slot.packets += 1;
-        let index = slot.sent.iter().position(|(paths, _)| *paths == sent).unwrap_or_else(|| {
-            slot.sent.push((sent, Box::new([0; 256])));
-            slot.sent.len() - 1
-        });
+        let index = slot
+            .sent
+            .iter()
+            .position(|(paths, _)| *paths == sent)
+            .unwrap_or_else(|| {
+                slot.sent.push((sent, Box::new([0; 256])));
+                slot.sent.len() - 1
+            });
         slot.sent[index].1[usize::from(useful.bits())] += 1;
     }
 
     /// Counts a copy that followed another on its path, in order or not.
     pub(super) fn count_order(&mut self, path: PathId, out_of_order: bool) {
-        let Some(slot) = self.slots.back_mut() else { return };
+        let Some(slot) = self.slots.back_mut() else {
+            return;
+        };
         let (copies, swapped) = &mut slot.order[path.index()];
         *copies += 1;
         *swapped += u32::from(out_of_order);
@@ -70,7 +84,9 @@ impl Window {
 
     /// How far back it reaches.
     pub(super) fn span(&self, now: Instant) -> Duration {
-        self.slots.front().map_or(Duration::ZERO, |slot| now.saturating_since(slot.began))
+        self.slots
+            .front()
+            .map_or(Duration::ZERO, |slot| now.saturating_since(slot.began))
     }
 
     /// Packets per second, once there is half a second of them.
@@ -88,16 +104,26 @@ impl Window {
     /// Of the packets from `since` on, and of some before.
     pub(super) fn damages_since(&self, since: Instant) -> Damages {
         let ended_before = |next: Option<&Slot>| next.is_some_and(|next| next.began <= since);
-        let first = (0..self.slots.len()).find(|slot| !ended_before(self.slots.get(slot + 1))).unwrap_or(0);
+        let first = (0..self.slots.len())
+            .find(|slot| !ended_before(self.slots.get(slot + 1)))
+            .unwrap_or(0);
         let mut sent: Vec<(PathSet, Counts)> = Vec::new();
         for (paths, counts) in self.slots.iter().skip(first).flat_map(|slot| &slot.sent) {
-            let index = sent.iter().position(|(other, _)| other == paths).unwrap_or_else(|| {
-                sent.push((*paths, [0; 256]));
-                sent.len() - 1
-            });
-            sent[index].1.iter_mut().zip(counts.iter()).for_each(|(sum, count)| *sum += u64::from(*count));
+            let index = sent
+                .iter()
+                .position(|(other, _)| other == paths)
+                .unwrap_or_else(|| {
+                    sent.push((*paths, [0; 256]));
+                    sent.len() - 1
+                });
+            sent[index]
+                .1
+                .iter_mut()
+                .zip(counts.iter())
+                .for_each(|(sum, count)| *sum += u64::from(*count));
         }
-        sent.iter_mut().for_each(|(_, counts)| sum_over_subsets(counts));
+        sent.iter_mut()
+            .for_each(|(_, counts)| sum_over_subsets(counts));
         Damages { sent }
     }
 }
@@ -144,15 +170,26 @@ impl Damages {
     /// The packets to which no path of `paths` was of use, of those that were sent over them.
     pub(super) fn whole(&self, paths: PathSet) -> Damage {
         self.sum(
-            |_, counts| Some(Damage { damaged: counts[usize::from(!paths.bits())], packets: counts[0xff] }),
+            |_, counts| {
+                Some(Damage {
+                    damaged: counts[usize::from(!paths.bits())],
+                    packets: counts[0xff],
+                })
+            },
             paths,
         )
     }
 
     fn sum(&self, damage: impl Fn(PathSet, &Counts) -> Option<Damage>, paths: PathSet) -> Damage {
-        let sent_over = self.sent.iter().filter(|(sent, _)| paths.difference(*sent).is_empty());
-        sent_over.filter_map(|(sent, counts)| damage(*sent, counts)).fold(Damage::default(), |sum, more| {
-            Damage { damaged: sum.damaged + more.damaged, packets: sum.packets + more.packets }
-        })
+        let sent_over = self
+            .sent
+            .iter()
+            .filter(|(sent, _)| paths.difference(*sent).is_empty());
+        sent_over
+            .filter_map(|(sent, counts)| damage(*sent, counts))
+            .fold(Damage::default(), |sum, more| Damage {
+                damaged: sum.damaged + more.damaged,
+                packets: sum.packets + more.packets,
+            })
     }
 }

@@ -1,7 +1,9 @@
 //! A flow over emulated paths in virtual time, with a receiver that judges them and a sender that does what it says.
 #![allow(dead_code, reason = "each test uses its part")]
 
-use hawser_netem::{Delay, ExtraDelay, Link, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span};
+use hawser_netem::{
+    Delay, ExtraDelay, Link, LinkConfig, Loss, Order, Probability, QueueLimit, Rate, Span,
+};
 use hawser_pathset::{Arrival, Evidence, JudgeEvent, JudgedPacket, Judgement, Successive, Tracker};
 use hawser_units::{Bitrate, ByteSize, FlowId, Instant, PathId, PathSet, PolicyCode};
 use std::time::Duration;
@@ -91,14 +93,22 @@ pub(crate) struct Network {
 
 impl Network {
     /// A flow of so many packets a frame, 30 frames a second, over all of `links`.
-    pub(crate) fn new(links: Vec<LinkConfig>, packets_per_frame: u64, judge: Judge, seed: u64) -> Self {
+    pub(crate) fn new(
+        links: Vec<LinkConfig>,
+        packets_per_frame: u64,
+        judge: Judge,
+        seed: u64,
+    ) -> Self {
         let policy = Judgement {
             code: PolicyCode(((1u16 << links.len()) - 1) as u8),
             probes: PathSet::EMPTY,
             probe_every: 0,
             reason: String::new(),
         };
-        let links = (0..).zip(links).map(|(n, link)| Link::new(link, seed * 8 + n, Instant::ZERO)).collect();
+        let links = (0..)
+            .zip(links)
+            .map(|(n, link)| Link::new(link, seed * 8 + n, Instant::ZERO))
+            .collect();
         Network {
             links,
             packets_per_frame,
@@ -134,8 +144,10 @@ impl Network {
 
     fn apply(&mut self, policy: Judgement) {
         self.epoch += 1;
-        self.judge.handle_policy(self.epoch, policy.code, policy.probes, self.now);
-        self.in_force.push((self.now.saturating_since(Instant::ZERO), policy.clone()));
+        self.judge
+            .handle_policy(self.epoch, policy.code, policy.probes, self.now);
+        self.in_force
+            .push((self.now.saturating_since(Instant::ZERO), policy.clone()));
         self.policy = policy;
     }
 
@@ -151,12 +163,26 @@ impl Network {
             let number = self.first_number.wrapping_add(n);
             let every = u64::from(self.policy.probe_every);
             let is_probe = every > 0 && number & (every - 1) == 0;
-            let probes = if is_probe { self.policy.probes } else { PathSet::EMPTY };
-            let sent: PathSet = self.policy.code.paths().iter().chain(probes.iter()).collect();
+            let probes = if is_probe {
+                self.policy.probes
+            } else {
+                PathSet::EMPTY
+            };
+            let sent: PathSet = self
+                .policy
+                .code
+                .paths()
+                .iter()
+                .chain(probes.iter())
+                .collect();
             for path in sent.iter() {
                 self.links[path.index()].push(at, PACKET, (number, sent, self.epoch as u8));
             }
-            self.packets.push(Sent { at, copies: sent.len(), arrived: None });
+            self.packets.push(Sent {
+                at,
+                copies: sent.len(),
+                arrived: None,
+            });
         }
     }
 
@@ -184,7 +210,8 @@ impl Network {
             sent.arrived.get_or_insert(at);
         }
         let judge = &mut self.judge;
-        self.tracker.handle_timeout_with(until, |packet| judge.handle_packet(packet));
+        self.tracker
+            .handle_timeout_with(until, |packet| judge.handle_packet(packet));
         judge.handle_timeout(until);
         while let Some(event) = judge.poll_event() {
             if let JudgeEvent::Judgement(judgement) = &event {
@@ -197,8 +224,11 @@ impl Network {
     /// Copies per packet of those sent from `from` to `to`.
     pub(crate) fn cost(&self, from: Duration, to: Duration) -> f64 {
         let period = Instant::ZERO + from..Instant::ZERO + to;
-        let copies =
-            self.packets.iter().filter(|packet| period.contains(&packet.at)).map(|packet| packet.copies);
+        let copies = self
+            .packets
+            .iter()
+            .filter(|packet| period.contains(&packet.at))
+            .map(|packet| packet.copies);
         let (packets, copies) = copies.fold((0, 0), |sum, copies| (sum.0 + 1, sum.1 + copies));
         copies as f64 / f64::from(packets)
     }
@@ -207,16 +237,27 @@ impl Network {
     pub(crate) fn damaged_frames(&self, from: Duration, to: Duration) -> f64 {
         let period = Instant::ZERO + from..Instant::ZERO + to;
         let is_late = |packet: &Sent| {
-            packet.arrived.is_none_or(|arrived| arrived.saturating_since(packet.at) > TOO_LATE)
+            packet
+                .arrived
+                .is_none_or(|arrived| arrived.saturating_since(packet.at) > TOO_LATE)
         };
         let frames = self.packets.chunks_exact(self.packets_per_frame as usize);
-        let frames: Vec<_> = frames.filter(|frame| period.contains(&frame[0].at)).collect();
-        frames.iter().filter(|frame| frame.iter().any(is_late)).count() as f64 / frames.len() as f64
+        let frames: Vec<_> = frames
+            .filter(|frame| period.contains(&frame[0].at))
+            .collect();
+        frames
+            .iter()
+            .filter(|frame| frame.iter().any(is_late))
+            .count() as f64
+            / frames.len() as f64
     }
 
     /// When a policy came into force, its paths, and why.
     pub(crate) fn policies(&self) -> Vec<(Duration, u8, &str)> {
-        self.in_force.iter().map(|(at, policy)| (*at, policy.code.0, policy.reason.as_str())).collect()
+        self.in_force
+            .iter()
+            .map(|(at, policy)| (*at, policy.code.0, policy.reason.as_str()))
+            .collect()
     }
 
     /// How often the judge said this.
@@ -226,7 +267,13 @@ impl Network {
 }
 
 /// One direction of a path: rate, delay, loss, and the range of what each packet takes longer, for so long.
-pub(crate) fn link(mbps: f64, delay_ms: u64, loss: f64, extra_ms: u64, variation: Duration) -> LinkConfig {
+pub(crate) fn link(
+    mbps: f64,
+    delay_ms: u64,
+    loss: f64,
+    extra_ms: u64,
+    variation: Duration,
+) -> LinkConfig {
     LinkConfig {
         rate: Some(Rate::Constant(Bitrate::from_mbps(mbps))),
         queue: Some(QueueLimit::Time(Duration::from_millis(100))),
@@ -260,12 +307,19 @@ pub(crate) fn lossy(delay_ms: u64) -> LinkConfig {
 
 /// A path over which nothing passes for a while.
 pub(crate) fn with_cut(link: LinkConfig, from: Duration, to: Duration) -> LinkConfig {
-    LinkConfig { cuts: vec![Span::new(from, to).unwrap()], ..link }
+    LinkConfig {
+        cuts: vec![Span::new(from, to).unwrap()],
+        ..link
+    }
 }
 
 /// Two such paths, the first of which is cut for a while, and a third that is too slow to help.
 pub(crate) fn two_needed(from: Duration, to: Duration) -> Vec<LinkConfig> {
-    vec![with_cut(lossy(30), from, to), lossy(35), link(400.0, 130, 0.0, 5, Duration::MAX)]
+    vec![
+        with_cut(lossy(30), from, to),
+        lossy(35),
+        link(400.0, 130, 0.0, 5, Duration::MAX),
+    ]
 }
 
 /// The levels of the talker, and how many packets of 1444 bytes a frame has.

@@ -12,8 +12,15 @@ fn at(ms: u64) -> Instant {
 
 fn acknowledge(outstanding: &mut Outstanding, now: Instant, number: u64) {
     let ranges = vec![number..=number];
-    let block = AckBlock { path: PathId::all().next().unwrap(), delay: Duration::ZERO, ranges, ecn: None };
-    outstanding.acknowledge(now, &block, &mut Vec::new()).unwrap();
+    let block = AckBlock {
+        path: PathId::all().next().unwrap(),
+        delay: Duration::ZERO,
+        ranges,
+        ecn: None,
+    };
+    outstanding
+        .acknowledge(now, &block, &mut Vec::new())
+        .unwrap();
 }
 
 /// A link that sends a packet in so many ms, with a sender that keeps under way what it is allowed, from one time to
@@ -36,7 +43,8 @@ impl Bottleneck {
             }
             while self.under_way + PACKET <= self.outstanding.limit(TARGET).min(200 * PACKET) {
                 self.queue.push_back((self.outstanding.next(), now));
-                self.outstanding.push(at(now), Content::Ping, PACKET, self.under_way);
+                self.outstanding
+                    .push(at(now), Content::Ping, PACKET, self.under_way);
                 self.under_way += PACKET;
             }
             if now % spacing == 0
@@ -44,7 +52,8 @@ impl Bottleneck {
             {
                 arrived += 1;
                 longest = longest.max(now - since);
-                self.acknowledged.push_back((number, now + BASE.as_millis() as u64));
+                self.acknowledged
+                    .push_back((number, now + BASE.as_millis() as u64));
             }
         }
         (arrived, longest)
@@ -61,15 +70,24 @@ fn a_path_is_filled_as_far_as_it_drains() {
     };
     link.run(0..500, 1);
     let (arrived, waited) = link.run(500..1000, 1);
-    assert!(arrived > 480 && waited <= 60, "{arrived} in half a second, {waited} ms in the queue");
+    assert!(
+        arrived > 480 && waited <= 60,
+        "{arrived} in half a second, {waited} ms in the queue"
+    );
 
     link.run(1000..1700, 4);
     let (arrived, waited) = link.run(1700..2000, 4);
-    assert!(arrived >= 74 && waited <= 80, "{arrived} in 300 ms at a quarter of the rate, {waited} ms");
+    assert!(
+        arrived >= 74 && waited <= 80,
+        "{arrived} in 300 ms at a quarter of the rate, {waited} ms"
+    );
 
     link.run(2000..2500, 1);
     let (arrived, waited) = link.run(2500..3000, 1);
-    assert!(arrived > 450 && waited <= 60, "{arrived} in half a second at the old rate, {waited} ms");
+    assert!(
+        arrived > 450 && waited <= 60,
+        "{arrived} in half a second at the old rate, {waited} ms"
+    );
 }
 
 #[test]
@@ -78,12 +96,24 @@ fn what_is_under_way_says_when_more_would_arrive() {
     assert_eq!(outstanding.expected(PACKET), None);
     outstanding.push(at(0), Content::Ping, PACKET, 0);
     acknowledge(&mut outstanding, at(50), 0);
-    assert_eq!(outstanding.expected(100 * PACKET), Some(BASE), "nobody knows what the path takes");
+    assert_eq!(
+        outstanding.expected(100 * PACKET),
+        Some(BASE),
+        "nobody knows what the path takes"
+    );
 
     outstanding.push(at(100), Content::Ping, PACKET, 99 * PACKET);
     acknowledge(&mut outstanding, at(200), 1);
-    assert_eq!(outstanding.expected(PACKET), Some(BASE + 50 * MS), "as late as the last one");
-    assert_eq!(outstanding.expected(200 * PACKET), Some(200 * MS + 50 * MS), "a packet in a ms");
+    assert_eq!(
+        outstanding.expected(PACKET),
+        Some(BASE + 50 * MS),
+        "as late as the last one"
+    );
+    assert_eq!(
+        outstanding.expected(200 * PACKET),
+        Some(200 * MS + 50 * MS),
+        "a packet in a ms"
+    );
 }
 
 #[test]
@@ -94,10 +124,17 @@ fn a_long_path_has_its_time_before_anything_straggles() {
     outstanding.push(at(400), Content::Ping, PACKET, 99 * PACKET);
     acknowledge(&mut outstanding, at(900), 1);
     outstanding.push(at(1000), Content::Original(0), PACKET, 0);
-    assert_eq!(outstanding.next_straggler(at(1000), 30 * MS), Some(at(1430)));
+    assert_eq!(
+        outstanding.next_straggler(at(1000), 30 * MS),
+        Some(at(1430))
+    );
     outstanding.push(at(1100), Content::Original(1), PACKET, 999 * PACKET);
     let pause_shows = at(1100 + 400 + 100 + 30);
-    assert_eq!(outstanding.next_straggler(at(1430), 30 * MS), Some(pause_shows), "however much is under way");
+    assert_eq!(
+        outstanding.next_straggler(at(1430), 30 * MS),
+        Some(pause_shows),
+        "however much is under way"
+    );
 }
 
 #[test]
@@ -116,5 +153,8 @@ fn stragglers_are_lost_where_that_is_worth_it() {
     assert_eq!(outcomes, [Outcome::Lost(Content::Original(1))]);
     outcomes.clear();
     outstanding.detect_stragglers(at(190), 30 * MS, |_| true, &mut outcomes);
-    assert_eq!(outcomes, [0, 2].map(|id| Outcome::Lost(Content::Original(id))));
+    assert_eq!(
+        outcomes,
+        [0, 2].map(|id| Outcome::Lost(Content::Original(id)))
+    );
 }

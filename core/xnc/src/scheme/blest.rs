@@ -21,7 +21,11 @@ const WITHOUT_BLOCKING: f64 = 0.01;
 
 impl Default for Blest {
     fn default() -> Self {
-        Blest { lambda: FIRST_LAMBDA, updated: Instant::ZERO, was_blocked: false }
+        Blest {
+            lambda: FIRST_LAMBDA,
+            updated: Instant::ZERO,
+            was_blocked: false,
+        }
     }
 }
 
@@ -29,15 +33,25 @@ impl Behaviour for Blest {
     fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
         let fast = fastest(view.paths.iter().filter(|path| path.outstanding.may_send()));
         let best = fastest(view.paths.iter().filter(|path| path.fits(candidate.size)));
-        let (Some(fast), Some(best)) = (fast, best) else { return Place::Wait };
+        let (Some(fast), Some(best)) = (fast, best) else {
+            return Place::Wait;
+        };
         self.was_blocked |= view.pool.bytes() + candidate.size as u64 > view.config.pool_limit.0;
         if best.id == fast.id {
             return Place::On(best.id);
         }
         self.adapt(view.now, fast);
         let packet = candidate.size as u64 + QUIC_OVERHEAD;
-        let left = view.config.pool_limit.0.saturating_sub(best.outstanding_bytes() + packet);
-        if self.sent_meanwhile(fast, best, packet) > left as f64 { Place::Wait } else { Place::On(best.id) }
+        let left = view
+            .config
+            .pool_limit
+            .0
+            .saturating_sub(best.outstanding_bytes() + packet);
+        if self.sent_meanwhile(fast, best, packet) > left as f64 {
+            Place::Wait
+        } else {
+            Place::On(best.id)
+        }
     }
 }
 
@@ -56,7 +70,11 @@ impl Blest {
         if now.saturating_since(self.updated) < fast.state.rtt.smoothed {
             return;
         }
-        let step = if self.was_blocked { AFTER_BLOCKING } else { -WITHOUT_BLOCKING };
+        let step = if self.was_blocked {
+            AFTER_BLOCKING
+        } else {
+            -WITHOUT_BLOCKING
+        };
         self.lambda = (self.lambda + step).clamp(*LAMBDA.start(), *LAMBDA.end());
         self.was_blocked = false;
         self.updated = now;
@@ -97,7 +115,10 @@ mod tests {
 
     #[test]
     fn a_fast_path_with_window_is_taken_whatever_the_send_window() {
-        assert_eq!(Blest::default().place(&scene(false, 1).view(), candidate(0)), Place::On(path(0)));
+        assert_eq!(
+            Blest::default().place(&scene(false, 1).view(), candidate(0)),
+            Place::On(path(0))
+        );
     }
 
     #[test]

@@ -14,13 +14,15 @@ const BETA: f64 = 0.25;
 
 impl Behaviour for Ecf {
     fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        let Some(first) = fastest(view.paths.iter().filter(|path| path.outstanding.may_send())) else {
+        let Some(first) = fastest(view.paths.iter().filter(|path| path.outstanding.may_send()))
+        else {
             return Place::Wait;
         };
         if first.fits(candidate.size) {
             return Place::On(first.id);
         }
-        let Some(second) = fastest(view.paths.iter().filter(|path| path.fits(candidate.size))) else {
+        let Some(second) = fastest(view.paths.iter().filter(|path| path.fits(candidate.size)))
+        else {
             return Place::Wait;
         };
         if self.is_worth_waiting(
@@ -76,15 +78,25 @@ mod tests {
     use super::*;
 
     fn figures(rtt_ms: f64, window: f64) -> Figures {
-        Figures { rtt: rtt_ms / 1e3, deviation: 0.0, window }
+        Figures {
+            rtt: rtt_ms / 1e3,
+            deviation: 0.0,
+            window,
+        }
     }
 
     #[test]
     fn few_packets_wait_for_the_fast_path_and_many_do_not() {
         let mut ecf = Ecf::default();
         let (fast, slow) = (figures(20.0, 10.0), figures(100.0, 10.0));
-        assert!(ecf.is_worth_waiting(10.0, fast, slow), "two rounds of 20 ms against 100 ms");
-        assert!(!ecf.is_worth_waiting(100.0, fast, slow), "eleven rounds of 20 ms against 100 ms");
+        assert!(
+            ecf.is_worth_waiting(10.0, fast, slow),
+            "two rounds of 20 ms against 100 ms"
+        );
+        assert!(
+            !ecf.is_worth_waiting(100.0, fast, slow),
+            "eleven rounds of 20 ms against 100 ms"
+        );
     }
 
     #[test]

@@ -35,19 +35,36 @@ impl Behaviour for Fec {
             return None;
         }
         let start = sent.saturating_sub(WINDOW).max(view.pool.first());
-        let longest = (start..sent).filter_map(|id| view.pool.get(id)).map(|o| frame_size(&o.bytes)).max()?;
-        let path =
-            view.paths.iter().filter(|path| path.fits(longest + 2)).max_by_key(|path| path.window())?;
+        let longest = (start..sent)
+            .filter_map(|id| view.pool.get(id))
+            .map(|o| frame_size(&o.bytes))
+            .max()?;
+        let path = view
+            .paths
+            .iter()
+            .filter(|path| path.fits(longest + 2))
+            .max_by_key(|path| path.window())?;
         self.owed -= 1.0;
-        Some(Extra::Coded { start, count: (sent - start) as u8, path: path.id })
+        Some(Extra::Coded {
+            start,
+            count: (sent - start) as u8,
+            path: path.id,
+        })
     }
 }
 
 /// Combinations for each packet: the loss of the paths in proportion to what is under way over them.
 fn share(view: &View<'_>) -> f64 {
-    let weight: f64 = view.paths.iter().map(|path| path.outstanding_bytes() as f64).sum();
-    let loss =
-        view.paths.iter().map(|path| path.outstanding.loss() * path.outstanding_bytes() as f64).sum::<f64>();
+    let weight: f64 = view
+        .paths
+        .iter()
+        .map(|path| path.outstanding_bytes() as f64)
+        .sum();
+    let loss = view
+        .paths
+        .iter()
+        .map(|path| path.outstanding.loss() * path.outstanding_bytes() as f64)
+        .sum::<f64>();
     let loss = if weight > 0.0 { loss / weight } else { 0.0 };
     (loss * FACTOR).clamp(*BOUNDS.start(), *BOUNDS.end())
 }

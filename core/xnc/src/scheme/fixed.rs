@@ -15,7 +15,11 @@ impl Behaviour for Fixed {
             Fixed::ByHash => (candidate.flow_hash % paths.len().max(1) as u64) as usize,
             Fixed::First => 0,
         };
-        paths.get(index).filter(|path| path.fits(candidate.size)).map(|path| path.id).into()
+        paths
+            .get(index)
+            .filter(|path| path.fits(candidate.size))
+            .map(|path| path.id)
+            .into()
     }
 }
 
@@ -28,16 +32,25 @@ mod tests {
 
     #[test]
     fn a_flow_keeps_its_path_and_flows_are_spread() {
-        let mut scene = Scene::new(Scheme::Bonding, &[(90, 100_000), (20, 100_000), (50, 100_000)]);
+        let mut scene = Scene::new(
+            Scheme::Bonding,
+            &[(90, 100_000), (20, 100_000), (50, 100_000)],
+        );
         let place = |scene: &Scene, flow| Fixed::ByHash.place(&scene.view(), candidate(flow));
         let places: Vec<Place> = (0..3).map(|flow| place(&scene, flow)).collect();
         let distinct: BTreeSet<String> = places.iter().map(|place| format!("{place:?}")).collect();
         assert_eq!(distinct.len(), 3, "{places:?}");
-        let Place::On(taken) = places[0] else { panic!("a path") };
+        let Place::On(taken) = places[0] else {
+            panic!("a path")
+        };
         scene.update(taken, 500, 50_000);
         assert_eq!(place(&scene, 0), places[0], "however slow it has become");
         scene.update(taken, 500, 0);
-        assert_eq!(place(&scene, 0), Place::Wait, "nor does it change when there is no window");
+        assert_eq!(
+            place(&scene, 0),
+            Place::Wait,
+            "nor does it change when there is no window"
+        );
         assert_eq!(place(&scene, 1), places[1]);
     }
 
@@ -45,7 +58,10 @@ mod tests {
     fn a_single_path_is_the_first() {
         let scene = Scene::new(Scheme::Single, &[(90, 100_000), (20, 100_000)]);
         for flow in 0..3 {
-            assert_eq!(Fixed::First.place(&scene.view(), candidate(flow)), Place::On(path(0)));
+            assert_eq!(
+                Fixed::First.place(&scene.view(), candidate(flow)),
+                Place::On(path(0))
+            );
         }
     }
 }

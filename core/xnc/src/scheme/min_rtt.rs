@@ -7,6 +7,8 @@ pub(crate) struct MinRtt;
 
 impl Behaviour for MinRtt {
     fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        fastest(view.paths.iter().filter(|path| path.fits(candidate.size))).map(|path| path.id).into()
+        fastest(view.paths.iter().filter(|path| path.fits(candidate.size)))
+            .map(|path| path.id)
+            .into()
     }
 }

@@ -8,6 +8,10 @@ pub(crate) struct Redundant;
 impl Behaviour for Redundant {
     fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
         let fitting = view.paths.fitting(candidate.size);
-        if fitting.is_empty() { Place::Wait } else { Place::OnAll(fitting) }
+        if fitting.is_empty() {
+            Place::Wait
+        } else {
+            Place::OnAll(fitting)
+        }
     }
 }

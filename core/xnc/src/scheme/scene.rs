@@ -43,7 +43,10 @@ impl Scene {
             congestion_window: ByteSize(window),
             in_flight: ByteSize(0),
             queued: ByteSize(0),
-            rtt: Rtt { smoothed, ..Rtt::default() },
+            rtt: Rtt {
+                smoothed,
+                ..Rtt::default()
+            },
             datagram_size: 1400,
         };
         self.paths.get_mut(id).unwrap().update(state);
@@ -55,24 +58,48 @@ impl Scene {
 
     /// Sends a packet, and returns its number.
     pub(super) fn send(&mut self, id: PathId) -> u64 {
-        let packet = self.pool.push(self.now, self.now, vec![7; PACKET], Hint::default());
+        let packet = self
+            .pool
+            .push(self.now, self.now, vec![7; PACKET], Hint::default());
         let original = self.pool.get_mut(packet).unwrap();
         (original.in_flight, original.path) = (1, Some(id));
         let path = self.paths.get_mut(id).unwrap();
         let under_way = path.outstanding_bytes();
-        path.outstanding.push(self.now, Content::Original(packet), PACKET as u64 + QUIC_OVERHEAD, under_way);
+        path.outstanding.push(
+            self.now,
+            Content::Original(packet),
+            PACKET as u64 + QUIC_OVERHEAD,
+            under_way,
+        );
         packet
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        let Scene { now, config, paths, pool, waiting } = self;
-        View { now: *now, config, paths, pool, waiting: *waiting }
+        let Scene {
+            now,
+            config,
+            paths,
+            pool,
+            waiting,
+        } = self;
+        View {
+            now: *now,
+            config,
+            paths,
+            pool,
+            waiting: *waiting,
+        }
     }
 }
 
 /// A packet of a flow.
 pub(super) fn candidate(flow_hash: u64) -> Candidate {
-    Candidate { size: PACKET, flow_hash, queue: Config::default().queue_target, is_bulk: false }
+    Candidate {
+        size: PACKET,
+        flow_hash,
+        queue: Config::default().queue_target,
+        is_bulk: false,
+    }
 }
 
 pub(super) fn path(index: u8) -> PathId {

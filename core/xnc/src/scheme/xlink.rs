@@ -36,14 +36,22 @@ impl Behaviour for Xlink {
         self.next = self.next.max(view.pool.first());
         while self.next < view.pool.next() {
             let id = self.next;
-            if let Some(original) = view.pool.get(id).filter(|original| !original.fate.is_settled()) {
+            if let Some(original) = view
+                .pool
+                .get(id)
+                .filter(|original| !original.fate.is_settled())
+            {
                 // The fastest path could have delivered it by now. Younger ones cost much and help nobody.
-                if view.now.saturating_since(original.since) < expected.smoothed + expected.variation {
+                if view.now.saturating_since(original.since)
+                    < expected.smoothed + expected.variation
+                {
                     return None;
                 }
                 let size = frame_size(&original.bytes);
-                let others =
-                    view.paths.iter().filter(|path| Some(path.id) != original.path && path.fits(size));
+                let others = view
+                    .paths
+                    .iter()
+                    .filter(|path| Some(path.id) != original.path && path.fits(size));
                 let path = fastest(others)?.id;
                 self.next += 1;
                 return Some(Extra::Copy { id, path });
@@ -55,10 +63,19 @@ impl Behaviour for Xlink {
 }
 
 fn is_urgent(view: &View<'_>) -> bool {
-    let oldest = view.pool.iter().find(|(_, original)| !original.fate.is_settled());
-    let Some((_, oldest)) = oldest else { return false };
+    let oldest = view
+        .pool
+        .iter()
+        .find(|(_, original)| !original.fate.is_settled());
+    let Some((_, oldest)) = oldest else {
+        return false;
+    };
     let left = BUFFER.saturating_sub(view.now.saturating_since(oldest.since));
-    let slowest = view.paths.iter().map(|path| path.state.rtt.smoothed + path.state.rtt.variation).max();
+    let slowest = view
+        .paths
+        .iter()
+        .map(|path| path.state.rtt.smoothed + path.state.rtt.variation)
+        .max();
     left < LITTLE || left <= PLENTY && left < slowest.unwrap_or_default()
 }
 
@@ -79,17 +96,39 @@ mod tests {
     #[test]
     fn with_plenty_left_nothing_is_sent_again_and_with_little_everything() {
         for slow_ms in [40, 300] {
-            assert_eq!(Xlink::default().extra(&scene(slow_ms, 49).view()), None, "151 ms left");
-            let copy = Some(Extra::Copy { id: 0, path: path(1) });
-            assert_eq!(Xlink::default().extra(&scene(slow_ms, 151).view()), copy, "49 ms left");
+            assert_eq!(
+                Xlink::default().extra(&scene(slow_ms, 49).view()),
+                None,
+                "151 ms left"
+            );
+            let copy = Some(Extra::Copy {
+                id: 0,
+                path: path(1),
+            });
+            assert_eq!(
+                Xlink::default().extra(&scene(slow_ms, 151).view()),
+                copy,
+                "49 ms left"
+            );
         }
     }
 
     #[test]
     fn between_the_two_it_depends_on_how_long_a_packet_may_take() {
-        let copy = Some(Extra::Copy { id: 0, path: path(1) });
-        assert_eq!(Xlink::default().extra(&scene(120, 90).view()), copy, "110 ms left");
-        assert_eq!(Xlink::default().extra(&scene(100, 90).view()), None, "110 ms left");
+        let copy = Some(Extra::Copy {
+            id: 0,
+            path: path(1),
+        });
+        assert_eq!(
+            Xlink::default().extra(&scene(120, 90).view()),
+            copy,
+            "110 ms left"
+        );
+        assert_eq!(
+            Xlink::default().extra(&scene(100, 90).view()),
+            None,
+            "110 ms left"
+        );
     }
 
     #[test]
@@ -99,13 +138,25 @@ mod tests {
         let mut xlink = Xlink::default();
         assert_eq!(xlink.extra(&scene.view()), None);
         scene.waiting = 0;
-        assert_eq!(xlink.extra(&scene.view()), Some(Extra::Copy { id: 0, path: path(1) }));
+        assert_eq!(
+            xlink.extra(&scene.view()),
+            Some(Extra::Copy {
+                id: 0,
+                path: path(1)
+            })
+        );
         assert_eq!(xlink.extra(&scene.view()), None);
         scene.send(path(1));
         scene.wait(19);
         assert_eq!(xlink.extra(&scene.view()), None);
         scene.wait(1);
-        assert_eq!(xlink.extra(&scene.view()), Some(Extra::Copy { id: 1, path: path(0) }));
+        assert_eq!(
+            xlink.extra(&scene.view()),
+            Some(Extra::Copy {
+                id: 1,
+                path: path(0)
+            })
+        );
     }
 
     #[test]

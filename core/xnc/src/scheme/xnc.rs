@@ -17,7 +17,10 @@ impl Behaviour for Soonest {
             true => path.room_for_bulk(view.now, candidate.size, candidate.queue),
             false => path.room_within(candidate.size, candidate.queue),
         };
-        let is_any_open = view.paths.iter().any(|path| is_open(path, view.now, view.config));
+        let is_any_open = view
+            .paths
+            .iter()
+            .any(|path| is_open(path, view.now, view.config));
         let may_take = |path: &&Path| match is_any_open {
             true => is_open(path, view.now, view.config) && room(path) > 0,
             false => path.outstanding_bytes() < TRIAL && path.fits(candidate.size),
@@ -43,9 +46,16 @@ pub(crate) fn is_open(path: &Path, now: Instant, config: &Config) -> bool {
 pub(crate) fn expected(path: &Path, now: Instant, config: &Config, size: usize) -> Duration {
     let outstanding = &path.outstanding;
     let usual = outstanding.expected(path.outstanding_bytes().saturating_add(size as u64));
-    let waiting = if path.is_quiet(now, config) { path.waiting(now) } else { Duration::ZERO };
+    let waiting = if path.is_quiet(now, config) {
+        path.waiting(now)
+    } else {
+        Duration::ZERO
+    };
     let penalty = Duration::from_secs_f64(outstanding.loss() * LOSS_PENALTY.as_secs_f64());
-    usual.unwrap_or(path.state.rtt.smoothed).max(waiting).saturating_add(penalty)
+    usual
+        .unwrap_or(path.state.rtt.smoothed)
+        .max(waiting)
+        .saturating_add(penalty)
 }
 
 /// What a lost packet costs: until it counts as lost, and until its recovery arrives.

@@ -62,7 +62,9 @@ impl Sender {
             Content::Coded { start, count } => return self.coded_decided(now, start, count, false),
             Content::Ping => return,
         };
-        let Some(original) = self.pool.get_mut(id) else { return };
+        let Some(original) = self.pool.get_mut(id) else {
+            return;
+        };
         original.in_flight -= 1;
         if original.in_flight > 0 {
             return;
@@ -92,7 +94,11 @@ impl Sender {
     }
 
     fn send_again(&mut self, id: u64) {
-        if let Some(original) = self.pool.get_mut(id).filter(|original| original.fate == Fate::Sent) {
+        if let Some(original) = self
+            .pool
+            .get_mut(id)
+            .filter(|original| original.fate == Fate::Sent)
+        {
             original.fate = Fate::Lost;
             self.again.push_back(id);
         }

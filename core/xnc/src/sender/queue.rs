@@ -106,7 +106,10 @@ struct Turns {
 impl Queue {
     /// An empty one, which keeps frames whole or not.
     pub(super) fn new(keeps_frames: bool) -> Self {
-        Queue { keeps_frames, ..Queue::default() }
+        Queue {
+            keeps_frames,
+            ..Queue::default()
+        }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -129,7 +132,11 @@ impl Queue {
 
     /// Whether what live flows need waits, or anything where there are none.
     pub(super) fn is_pressed(&self) -> bool {
-        let waiting = if self.has_live() { self.live.packets + self.urgent.len() } else { self.len };
+        let waiting = if self.has_live() {
+            self.live.packets + self.urgent.len()
+        } else {
+            self.len
+        };
         waiting > 0
     }
 
@@ -145,7 +152,10 @@ impl Queue {
             return;
         }
         let key = self.key(waiting.hint.flow_hash);
-        let flow = self.flows.entry(key).or_insert_with(|| Flow::new(waiting.since, self.keeps_frames));
+        let flow = self
+            .flows
+            .entry(key)
+            .or_insert_with(|| Flow::new(waiting.since, self.keeps_frames));
         let was_live = flow.is_live();
         if flow.tells(&waiting) != was_live {
             self.change_class(key);
@@ -156,8 +166,11 @@ impl Queue {
 
     /// The classes in the order in which their packets are to go.
     pub(super) fn order(&self) -> [Class; 3] {
-        let [first, second] =
-            if self.ahead > 0 { [Class::Rest, Class::Live] } else { [Class::Live, Class::Rest] };
+        let [first, second] = if self.ahead > 0 {
+            [Class::Rest, Class::Live]
+        } else {
+            [Class::Live, Class::Rest]
+        };
         match self.urgent_in_a_row < URGENT_IN_A_ROW {
             true => [Class::Urgent, first, second],
             false => [first, second, Class::Urgent],
@@ -165,7 +178,12 @@ impl Queue {
     }
 
     /// The packet of a class that is to be sent next, after those were dropped that have waited too long.
-    pub(super) fn front(&mut self, class: Class, now: Instant, config: &Config) -> Option<&Waiting> {
+    pub(super) fn front(
+        &mut self,
+        class: Class,
+        now: Instant,
+        config: &Config,
+    ) -> Option<&Waiting> {
         if class == Class::Urgent {
             self.drop_expired_urgent(now, config);
             return self.urgent.front();
@@ -208,16 +226,27 @@ impl Queue {
 
     /// When a packet has waited too long.
     pub(super) fn deadline(&self, config: &Config) -> Option<Instant> {
-        let urgent = self.urgent.front().map(|front| front.since + config.patience);
-        self.flows.values().filter_map(|flow| flow.deadline(config)).chain(urgent).min()
+        let urgent = self
+            .urgent
+            .front()
+            .map(|front| front.since + config.patience);
+        self.flows
+            .values()
+            .filter_map(|flow| flow.deadline(config))
+            .chain(urgent)
+            .min()
     }
 
     /// Drops what waited too long, and forgets flows of which nothing comes any more.
     pub(super) fn drop_expired(&mut self, now: Instant, config: &Config) {
         self.drop_expired_urgent(now, config);
-        let late = self.flows.iter().filter(|(_, flow)| flow.has_expired(now, config));
+        let late = self
+            .flows
+            .iter()
+            .filter(|(_, flow)| flow.has_expired(now, config));
         let late: Vec<u64> = late.map(|(key, _)| *key).collect();
-        late.into_iter().for_each(|key| self.expire(key, now, config));
+        late.into_iter()
+            .for_each(|key| self.expire(key, now, config));
         if self.swept_at + flow::MEMORY <= now {
             self.swept_at = now;
             self.forget(|flow| flow.is_unused(now));
@@ -246,7 +275,9 @@ impl Queue {
         if self.flows.len() < MAX_FLOWS || self.flows.contains_key(&flow_hash) {
             return flow_hash;
         }
-        if self.live.len() + self.rest.len() + self.live_flows + FORGOTTEN_AT_ONCE <= self.flows.len() {
+        if self.live.len() + self.rest.len() + self.live_flows + FORGOTTEN_AT_ONCE
+            <= self.flows.len()
+        {
             self.forget(|flow| !flow.is_live());
             return flow_hash;
         }
@@ -256,15 +287,19 @@ impl Queue {
 
     /// Forgets those flows without a turn of which `is_useless` says so.
     fn forget(&mut self, is_useless: impl Fn(&Flow) -> bool) {
-        self.flows.retain(|_, flow| flow.is_listed || !is_useless(flow));
+        self.flows
+            .retain(|_, flow| flow.is_listed || !is_useless(flow));
         self.live_flows = self.flows.values().filter(|flow| flow.is_live()).count();
-        self.by_length.retain(|(_, key)| self.flows.contains_key(key));
+        self.by_length
+            .retain(|(_, key)| self.flows.contains_key(key));
         self.note_looks(self.flows.len());
     }
 
     /// Gives a flow its turns.
     fn list(&mut self, key: u64) {
-        let Some(flow) = self.flows.get_mut(&key).filter(|flow| !flow.is_listed) else { return };
+        let Some(flow) = self.flows.get_mut(&key).filter(|flow| !flow.is_listed) else {
+            return;
+        };
         (flow.is_listed, flow.deficit) = (true, QUANTUM);
         let is_live = flow.is_live();
         self.turns(is_live).new.push_back(key);
@@ -272,10 +307,16 @@ impl Queue {
 
     /// A flow is live now and was not, or the other way round: its turns are among those of the others.
     fn change_class(&mut self, key: u64) {
-        let Some(flow) = self.flows.get_mut(&key) else { return };
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return;
+        };
         let (is_live, packets) = (flow.is_live(), flow.len());
         flow.is_listed = false;
-        self.live_flows = if is_live { self.live_flows + 1 } else { self.live_flows - 1 };
+        self.live_flows = if is_live {
+            self.live_flows + 1
+        } else {
+            self.live_flows - 1
+        };
         let former = self.turns(!is_live);
         former.remove(key);
         former.packets -= packets;
@@ -287,7 +328,9 @@ impl Queue {
     where
         T: Default,
     {
-        let Some(flow) = self.flows.get_mut(&key) else { return T::default() };
+        let Some(flow) = self.flows.get_mut(&key) else {
+            return T::default();
+        };
         let (len, bytes) = (flow.len(), flow.bytes());
         let changed = change(flow);
         let (is_live, len_now, bytes_now) = (flow.is_live(), flow.len(), flow.bytes());
@@ -302,14 +345,22 @@ impl Queue {
     /// Drops what waited too long of a flow.
     fn expire(&mut self, key: u64, now: Instant, config: &Config) {
         let before = self.len;
-        if self.flows.get(&key).is_some_and(|flow| flow.has_expired(now, config)) {
+        if self
+            .flows
+            .get(&key)
+            .is_some_and(|flow| flow.has_expired(now, config))
+        {
             self.change(key, |flow| flow.drop_expired(now, config));
         }
         self.counts.expired += (before - self.len) as u64;
     }
 
     fn drop_expired_urgent(&mut self, now: Instant, config: &Config) {
-        while self.urgent.front().is_some_and(|front| front.since + config.patience <= now) {
+        while self
+            .urgent
+            .front()
+            .is_some_and(|front| front.since + config.patience <= now)
+        {
             self.remove_urgent();
             self.counts.expired += 1;
         }
@@ -318,11 +369,15 @@ impl Queue {
     /// Drops packets from the head of a flow that has at least half of what the longest one has; false when nothing waits.
     fn make_room(&mut self) -> bool {
         let before = self.len;
-        let long = self.long_flow().filter(|(_, bytes)| *bytes >= self.urgent_bytes);
+        let long = self
+            .long_flow()
+            .filter(|(_, bytes)| *bytes >= self.urgent_bytes);
         let at_once = |packets: usize| (packets / 2).clamp(1, DROPPED_AT_ONCE);
         match long {
             Some((key, _)) => {
-                self.change(key, |flow| (0..at_once(flow.len())).for_each(|_| flow.drop_front()));
+                self.change(key, |flow| {
+                    (0..at_once(flow.len())).for_each(|_| flow.drop_front())
+                });
             }
             None => (0..at_once(self.urgent.len())).for_each(|_| drop(self.remove_urgent())),
         }
@@ -348,27 +403,48 @@ impl Queue {
 
     /// Puts a flow that has grown among those of its class of length.
     fn sort_in(&mut self, key: u64) {
-        let Some(flow) = self.flows.get_mut(&key).filter(|flow| flow.class() > flow.sorted_class) else {
+        let Some(flow) = self
+            .flows
+            .get_mut(&key)
+            .filter(|flow| flow.class() > flow.sorted_class)
+        else {
             return;
         };
         let class = flow.class();
-        self.by_length.remove(&(std::mem::replace(&mut flow.sorted_class, class), key));
+        self.by_length
+            .remove(&(std::mem::replace(&mut flow.sorted_class, class), key));
         self.by_length.insert((class, key));
     }
 
     /// What was sent of one class while the other one waits is set off against its share.
     fn balance(&mut self, is_live: bool, bytes: i64) {
         let most = LIVE_WEIGHT * QUANTUM;
-        let ahead = if is_live { self.ahead + bytes } else { self.ahead - LIVE_WEIGHT * bytes };
-        self.ahead = if self.turns(!is_live).packets > 0 { ahead.clamp(-most, most) } else { 0 };
+        let ahead = if is_live {
+            self.ahead + bytes
+        } else {
+            self.ahead - LIVE_WEIGHT * bytes
+        };
+        self.ahead = if self.turns(!is_live).packets > 0 {
+            ahead.clamp(-most, most)
+        } else {
+            0
+        };
     }
 
     fn turns(&mut self, is_live: bool) -> &mut Turns {
-        if is_live { &mut self.live } else { &mut self.rest }
+        if is_live {
+            &mut self.live
+        } else {
+            &mut self.rest
+        }
     }
 
     fn turns_and_flow(&mut self, is_live: bool, key: u64) -> Option<(&mut Turns, &mut Flow)> {
-        let turns = if is_live { &mut self.live } else { &mut self.rest };
+        let turns = if is_live {
+            &mut self.live
+        } else {
+            &mut self.rest
+        };
         Some((turns, self.flows.get_mut(&key)?))
     }
 

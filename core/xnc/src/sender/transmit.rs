@@ -35,19 +35,29 @@ impl Sender {
     }
 
     fn poll_probe(&mut self, now: Instant) -> Option<Transmit> {
-        let path = self.paths.iter().find(|path| path.next_probe <= now && path.fits_ping())?.id;
+        let path = self
+            .paths
+            .iter()
+            .find(|path| path.next_probe <= now && path.fits_ping())?
+            .id;
         self.transmit(now, path, Content::Ping)
     }
 
     /// Urgent packets go before what was lost, but not so many that nothing of that goes.
     fn poll_urgent(&mut self, now: Instant) -> Option<Transmit> {
         let is_next = self.queue.order().first() == Some(&Class::Urgent);
-        is_next.then(|| self.poll_class(now, Class::Urgent)).flatten()
+        is_next
+            .then(|| self.poll_class(now, Class::Urgent))
+            .flatten()
     }
 
     fn poll_again(&mut self, now: Instant) -> Option<Transmit> {
         while let Some(&id) = self.again.front() {
-            let Some(original) = self.pool.get(id).filter(|original| original.fate == Fate::Lost) else {
+            let Some(original) = self
+                .pool
+                .get(id)
+                .filter(|original| original.fate == Fate::Lost)
+            else {
                 self.again.pop_front();
                 continue;
             };
@@ -73,7 +83,9 @@ impl Sender {
 
     fn poll_waiting(&mut self, now: Instant) -> Option<Transmit> {
         let order = self.queue.order();
-        order.into_iter().find_map(|class| self.poll_class(now, class))
+        order
+            .into_iter()
+            .find_map(|class| self.poll_class(now, class))
     }
 
     /// The first packet of a class, unless it has to wait.
@@ -90,7 +102,8 @@ impl Sender {
             if place == Place::Wait {
                 return None;
             }
-            let Some(Waiting { bytes, hint, since }) = self.queue.pop(class, now, &self.config) else {
+            let Some(Waiting { bytes, hint, since }) = self.queue.pop(class, now, &self.config)
+            else {
                 continue;
             };
             let path = self.first_of(place, Content::Original(self.pool.next()))?;
@@ -112,13 +125,30 @@ impl Sender {
     fn candidate(&self, bytes: usize, hint: Hint, class: Class) -> Candidate {
         let is_bulk = class == Class::Rest;
         let yields = is_bulk && self.queue.has_live();
-        let Config { queue_target, queue_target_shared, .. } = self.config;
-        let queue = if yields { queue_target_shared.min(queue_target) } else { queue_target };
-        Candidate { size: PacketHeader::LEN + bytes, flow_hash: hint.flow_hash, queue, is_bulk }
+        let Config {
+            queue_target,
+            queue_target_shared,
+            ..
+        } = self.config;
+        let queue = if yields {
+            queue_target_shared.min(queue_target)
+        } else {
+            queue_target
+        };
+        Candidate {
+            size: PacketHeader::LEN + bytes,
+            flow_hash: hint.flow_hash,
+            queue,
+            is_bulk,
+        }
     }
 
     /// What the scheme says to a question about how things are.
-    fn ask<T>(&mut self, now: Instant, question: impl FnOnce(&mut dyn Behaviour, &View<'_>) -> T) -> T {
+    fn ask<T>(
+        &mut self,
+        now: Instant,
+        question: impl FnOnce(&mut dyn Behaviour, &View<'_>) -> T,
+    ) -> T {
         let view = View {
             now,
             config: &self.config,
@@ -161,7 +191,9 @@ impl Sender {
 
     /// What is sent once more for a flow, its turns pay for.
     fn charge(&mut self, content: Content, bytes: usize) {
-        let (Content::Original(first) | Content::Coded { start: first, .. }) = content else { return };
+        let (Content::Original(first) | Content::Coded { start: first, .. }) = content else {
+            return;
+        };
         if let Some(original) = self.pool.get(first) {
             self.queue.charge(original.hint.flow_hash, bytes);
         }
@@ -194,7 +226,12 @@ impl Sender {
             }
         };
         let under_way = known.outstanding_bytes();
-        known.outstanding.push(now, content, datagram.len() as u64 + QUIC_OVERHEAD, under_way);
+        known.outstanding.push(
+            now,
+            content,
+            datagram.len() as u64 + QUIC_OVERHEAD,
+            under_way,
+        );
         known.hand_out(datagram.len());
         known.next_probe = now + known.probe_interval(&self.config, rests);
         Some(Transmit { path, datagram })
@@ -203,7 +240,11 @@ impl Sender {
 
 /// Numbers are cut short to what the frame has room for.
 fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
-    PacketHeader { count, transmission: transmission as u16, start: (start & 0x00ff_ffff) as u32 }
+    PacketHeader {
+        count,
+        transmission: transmission as u16,
+        start: (start & 0x00ff_ffff) as u32,
+    }
 }
 
 /// The seed of a combination, which both ends know.

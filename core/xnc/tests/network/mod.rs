@@ -64,16 +64,24 @@ impl Pipe {
     fn push(&mut self, now: Instant, end: usize, datagram: Vec<u8>) {
         let is_first = end == 0;
         self.sent += u64::from(is_first);
-        let chance = self.lose_every > 0 && self.sent.is_multiple_of(self.lose_every) || self.lose_next > 0;
+        let chance =
+            self.lose_every > 0 && self.sent.is_multiple_of(self.lose_every) || self.lose_next > 0;
         let is_lost = self.is_cut || is_first && chance;
         if is_first {
             self.lose_next = self.lose_next.saturating_sub(1);
         }
         let size = datagram.len() as u64 + QUIC_OVERHEAD;
-        let answered = now + if is_lost { QUIC_TIMEOUT } else { 2 * self.delay };
+        let answered = now
+            + if is_lost {
+                QUIC_TIMEOUT
+            } else {
+                2 * self.delay
+            };
         self.directions[end].in_flight.push_back((answered, size));
         if !is_lost {
-            self.directions[end].under_way.push_back((now + self.delay, datagram));
+            self.directions[end]
+                .under_way
+                .push_back((now + self.delay, datagram));
         }
     }
 
@@ -86,7 +94,12 @@ impl Pipe {
             congestion_window: ByteSize(self.window),
             in_flight: ByteSize(bytes),
             queued: ByteSize(0),
-            rtt: Rtt { smoothed: rtt, variation: MS, latest: rtt, min: rtt },
+            rtt: Rtt {
+                smoothed: rtt,
+                variation: MS,
+                latest: rtt,
+                min: rtt,
+            },
             datagram_size: 1400,
         }
     }
@@ -107,8 +120,14 @@ impl Network {
     pub(crate) fn new(config: Config, pipes: Vec<Pipe>) -> Self {
         let ends = [Endpoint::new(config.clone()), Endpoint::new(config)];
         let (received, events) = (Vec::new(), Vec::new());
-        let mut network =
-            Network { now: Instant::ZERO, ends, pipes: BTreeMap::new(), received, events, sent: 0 };
+        let mut network = Network {
+            now: Instant::ZERO,
+            ends,
+            pipes: BTreeMap::new(),
+            received,
+            events,
+            sent: 0,
+        };
         for (index, pipe) in pipes.into_iter().enumerate() {
             network.add(path(index as u8), pipe);
         }
@@ -138,7 +157,13 @@ impl Network {
     /// The same of a flow.
     pub(crate) fn send_frame_of(&mut self, hint: Hint, packets: u64, bytes: usize) {
         for index in 0..packets {
-            self.send(Hint { border: index + 1 == packets, ..hint }, bytes);
+            self.send(
+                Hint {
+                    border: index + 1 == packets,
+                    ..hint
+                },
+                bytes,
+            );
         }
         self.turn();
     }
@@ -176,7 +201,10 @@ impl Network {
     /// The numbers that came out.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let number = |packet: &Packet| u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
-        self.received.iter().map(|(_, packet)| number(packet)).collect()
+        self.received
+            .iter()
+            .map(|(_, packet)| number(packet))
+            .collect()
     }
 
     fn next(&mut self) -> Option<Instant> {
@@ -195,9 +223,14 @@ impl Network {
     fn turn(&mut self) {
         for (id, pipe) in &mut self.pipes {
             for (from, direction) in pipe.directions.iter_mut().enumerate() {
-                while direction.under_way.front().is_some_and(|(at, _)| *at <= self.now) {
+                while direction
+                    .under_way
+                    .front()
+                    .is_some_and(|(at, _)| *at <= self.now)
+                {
                     let (_, datagram) = direction.under_way.pop_front().unwrap();
-                    let result = self.ends[1 - from].handle_datagram(self.now, *id, &datagram, Ecn::Ect0);
+                    let result =
+                        self.ends[1 - from].handle_datagram(self.now, *id, &datagram, Ecn::Ect0);
                     // Of a path that vanished, or of packets that are of no use any more.
                     assert!(
                         matches!(result, Ok(()) | Err(Refused::NoPath | Refused::Undecodable)),
@@ -212,7 +245,10 @@ impl Network {
                 end.update_path(self.now, *id, pipe.state(self.now, index));
             }
             while let Some(transmit) = end.poll_transmit(self.now) {
-                let pipe = self.pipes.get_mut(&transmit.path).expect("a path that is there");
+                let pipe = self
+                    .pipes
+                    .get_mut(&transmit.path)
+                    .expect("a path that is there");
                 pipe.push(self.now, index, transmit.datagram);
             }
         }

@@ -13,7 +13,10 @@ pub(super) struct Clock {
 impl Clock {
     /// Time that stands at zero.
     pub(super) fn new() -> Self {
-        Clock { origin: std::time::Instant::now(), now: Arc::default() }
+        Clock {
+            origin: std::time::Instant::now(),
+            now: Arc::default(),
+        }
     }
 
     /// What `std` calls zero.

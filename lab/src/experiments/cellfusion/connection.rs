@@ -8,8 +8,8 @@ use hawser_netem::{Link, LinkStats};
 use hawser_quic::{BbrConfig, Congestion, Figures, Live, Transport, tls};
 use hawser_units::{ByteSize, Instant};
 use noq_proto::{
-    ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint, EndpointConfig, Event,
-    FourTuple, ServerConfig,
+    ClientConfig, Connection, ConnectionHandle, DatagramEvent, EcnCodepoint, Endpoint,
+    EndpointConfig, Event, FourTuple, ServerConfig,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use std::net::SocketAddr;
@@ -48,7 +48,10 @@ impl Identities {
             parameters.serial_number = Some(vec![seed].into());
             let key = key(seed)?;
             let certificate = parameters.signed_by(&key, &authority)?;
-            Ok(tls::Identity::from_pem(&certificate.pem(), &key.serialize_pem())?)
+            Ok(tls::Identity::from_pem(
+                &certificate.pem(),
+                &key.serialize_pem(),
+            )?)
         };
         Ok(Identities {
             car: signed("car.invalid", 2)?,
@@ -61,7 +64,9 @@ impl Identities {
 /// An Ed25519 key: its signatures have a fixed size.
 fn key(seed: u8) -> Result<KeyPair> {
     /// PKCS #8, version 1, of Ed25519 (RFC 8410, section 7), without the 32 bytes of the key.
-    const PREFIX: [u8; 16] = [0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
+    const PREFIX: [u8; 16] = [
+        0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
+    ];
     let der = [&PREFIX[..], &[seed; 32]].concat();
     KeyPair::try_from(der).context("a key that is fixed")
 }
@@ -86,8 +91,9 @@ impl Uplink {
         identities: &Identities,
     ) -> Result<Self> {
         let seed = |what: u64| seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (path as u64 * 8 + what);
-        let address =
-            |last: u8| SocketAddr::from(([10, 0, u8::try_from(path).expect("few paths"), last], 4433));
+        let address = |last: u8| {
+            SocketAddr::from(([10, 0, u8::try_from(path).expect("few paths"), last], 4433))
+        };
         Ok(Uplink {
             car: Side::connecting(address(1), address(2), seed(0), clock, identities)?,
             cloud: Side::listening(address(2), address(1), seed(1), clock, identities)?,
@@ -99,8 +105,12 @@ impl Uplink {
 
     /// When something happens by itself.
     pub(super) fn next(&self) -> Option<Instant> {
-        let timeouts =
-            [self.car.timeout, self.cloud.timeout, self.up.next_departure(), self.down.next_departure()];
+        let timeouts = [
+            self.car.timeout,
+            self.cloud.timeout,
+            self.up.next_departure(),
+            self.down.next_departure(),
+        ];
         timeouts.into_iter().flatten().min()
     }
 
@@ -125,14 +135,20 @@ impl Uplink {
     /// Puts what both ends have to send onto the links.
     pub(super) fn flush(&mut self, now: Instant) -> Result<()> {
         let at = self.clock.std(now);
-        for (side, link) in [(&mut self.car, &mut self.up), (&mut self.cloud, &mut self.down)] {
+        for (side, link) in [
+            (&mut self.car, &mut self.up),
+            (&mut self.cloud, &mut self.down),
+        ] {
             if !std::mem::take(&mut side.is_touched) {
                 continue;
             }
             while let Some(packet) = side.transmit(at)? {
                 link.push(now, ByteSize(packet.len() as u64 + OUTER_HEADERS), packet);
             }
-            let timeout = side.connection.as_ref().and_then(|(_, connection)| connection.poll_timeout());
+            let timeout = side
+                .connection
+                .as_ref()
+                .and_then(|(_, connection)| connection.poll_timeout());
             side.timeout = timeout.map(|timeout| self.clock.instant(timeout));
         }
         Ok(())
@@ -168,10 +184,16 @@ impl Side {
         identities: &Identities,
     ) -> Result<Self> {
         let mut side = Side::new(peer, seed, clock);
-        let crypto = tls::client(tls::authorities(&identities.authority)?, &identities.car, PROTOCOL)?;
+        let crypto = tls::client(
+            tls::authorities(&identities.authority)?,
+            &identities.car,
+            PROTOCOL,
+        )?;
         let mut config = ClientConfig::new(crypto);
         config.transport_config(side.transport()?);
-        let connected = side.endpoint.connect(clock.now(), config, peer, SERVER_NAME);
+        let connected = side
+            .endpoint
+            .connect(clock.now(), config, peer, SERVER_NAME);
         side.connection = Some(connected.with_context(|| format!("{local} cannot connect"))?);
         side.is_touched = true;
         Ok(side)
@@ -185,8 +207,12 @@ impl Side {
         identities: &Identities,
     ) -> Result<Self> {
         let mut side = Side::new(peer, seed, clock);
-        let crypto = tls::server(tls::authorities(&identities.authority)?, &identities.cloud, PROTOCOL)
-            .with_context(|| format!("{local} cannot listen"))?;
+        let crypto = tls::server(
+            tls::authorities(&identities.authority)?,
+            &identities.cloud,
+            PROTOCOL,
+        )
+        .with_context(|| format!("{local} cannot listen"))?;
         let mut config = ServerConfig::with_crypto(crypto);
         config.transport_config(side.transport()?);
         side.endpoint.set_server_config(Some(Arc::new(config)));
@@ -217,8 +243,11 @@ impl Side {
         let live = Arc::clone(&self.live);
         let bbr = Arc::new(BbrConfig { seed: self.seed });
         let congestion = Congestion::new(bbr, live, move || clock.now());
-        let transport =
-            Transport { udp_payload: UDP_PAYLOAD, idle_timeout: IDLE_TIMEOUT, ..Transport::default() };
+        let transport = Transport {
+            udp_payload: UDP_PAYLOAD,
+            idle_timeout: IDLE_TIMEOUT,
+            ..Transport::default()
+        };
         Ok(Arc::new(transport.config(congestion)?))
     }
 
@@ -230,7 +259,9 @@ impl Side {
     /// What congestion control knows, and the bytes of datagrams that it holds back.
     pub(super) fn figures(&mut self) -> (Figures, ByteSize) {
         let queued = match &mut self.connection {
-            Some((_, connection)) => self.room.saturating_sub(connection.datagrams().send_buffer_space()),
+            Some((_, connection)) => self
+                .room
+                .saturating_sub(connection.datagrams().send_buffer_space()),
             None => 0,
         };
         (self.live.figures(self.clock.now()), ByteSize(queued as u64))
@@ -239,13 +270,18 @@ impl Side {
     /// The longest datagram.
     pub(super) fn datagram_size(&mut self) -> usize {
         let connection = self.connection.as_mut();
-        connection.and_then(|(_, connection)| connection.datagrams().max_size()).unwrap_or(0)
+        connection
+            .and_then(|(_, connection)| connection.datagrams().max_size())
+            .unwrap_or(0)
     }
 
     /// Hands a datagram to the connection.
     pub(super) fn send(&mut self, datagram: Vec<u8>) -> Result<()> {
         self.is_touched = true;
-        Ok(self.connection()?.datagrams().send(Bytes::from(datagram), false)?)
+        Ok(self
+            .connection()?
+            .datagrams()
+            .send(Bytes::from(datagram), false)?)
     }
 
     /// A datagram from the other side.
@@ -254,17 +290,27 @@ impl Side {
     }
 
     fn connection(&mut self) -> Result<&mut Connection> {
-        Ok(&mut self.connection.as_mut().context("there is no connection yet")?.1)
+        Ok(&mut self
+            .connection
+            .as_mut()
+            .context("there is no connection yet")?
+            .1)
     }
 
     fn receive(&mut self, now: std::time::Instant, packet: BytesMut) -> Result<()> {
         self.is_touched = true;
         let mut response = Vec::new();
-        match self.endpoint.handle(now, self.peer, None::<EcnCodepoint>, packet, &mut response) {
-            Some(DatagramEvent::ConnectionEvent(_, event)) => self.connection()?.handle_event(event),
+        match self
+            .endpoint
+            .handle(now, self.peer, None::<EcnCodepoint>, packet, &mut response)
+        {
+            Some(DatagramEvent::ConnectionEvent(_, event)) => {
+                self.connection()?.handle_event(event)
+            }
             Some(DatagramEvent::NewConnection(incoming)) => {
                 let accepted = self.endpoint.accept(incoming, now, &mut response, None);
-                let accepted = accepted.map_err(|error| anyhow::anyhow!("not accepted: {}", error.cause))?;
+                let accepted =
+                    accepted.map_err(|error| anyhow::anyhow!("not accepted: {}", error.cause))?;
                 self.connection = Some(accepted);
             }
             Some(DatagramEvent::Response(_)) => bail!("a packet that belongs to no connection"),
@@ -275,7 +321,9 @@ impl Side {
 
     /// What happened inside.
     fn settle(&mut self) -> Result<()> {
-        let Some((handle, connection)) = &mut self.connection else { return Ok(()) };
+        let Some((handle, connection)) = &mut self.connection else {
+            return Ok(());
+        };
         while let Some(event) = connection.poll_endpoint_events() {
             if let Some(event) = self.endpoint.handle_event(*handle, event) {
                 connection.handle_event(event);
@@ -296,7 +344,9 @@ impl Side {
 
     fn transmit(&mut self, now: std::time::Instant) -> Result<Option<BytesMut>> {
         self.settle()?;
-        let Some((_, connection)) = &mut self.connection else { return Ok(None) };
+        let Some((_, connection)) = &mut self.connection else {
+            return Ok(None);
+        };
         let mut packet = Vec::with_capacity(UDP_PAYLOAD.into());
         let transmit = connection.poll_transmit(now, NonZeroUsize::MIN, &mut packet);
         Ok(transmit.map(|_| packet.as_slice().into()))

@@ -35,9 +35,15 @@ impl Drive {
     /// Reads a trace.
     pub(super) fn parse(name: &str, text: &str) -> Result<Self> {
         let trace = Trace::parse(text)?;
-        let paths = trace.paths().map(|path| trace.link(path)).collect::<Result<Vec<_>, _>>()?;
+        let paths = trace
+            .paths()
+            .map(|path| trace.link(path))
+            .collect::<Result<Vec<_>, _>>()?;
         ensure!(!paths.is_empty(), "the trace has no path");
-        Ok(Drive { name: name.to_owned(), paths })
+        Ok(Drive {
+            name: name.to_owned(),
+            paths,
+        })
     }
 
     /// A drive as the shared ones are, drawn from `seed`: rates wander between nothing and 100 Mb/s, and while a path is
@@ -51,10 +57,15 @@ impl Drive {
                 let step = if lossless { 2.0 } else { 12.0 };
                 let least = if lossless { 15.0 } else { -10.0 };
                 *rate = (*rate + step * (2.0 * random.random::<f64>() - 1.0)).clamp(least, 100.0);
-                let loss = if !lossless && *rate < 5.0 { 0.2 * random.random::<f64>() } else { 0.0 };
+                let loss = if !lossless && *rate < 5.0 {
+                    0.2 * random.random::<f64>()
+                } else {
+                    0.0
+                };
                 let at = row * STEP.as_millis();
                 let delay = 20 + 3 * path;
-                writeln!(text, "{at},{path},{:.2},{delay},{loss:.2}", rate.max(0.0)).expect("a string");
+                writeln!(text, "{at},{path},{:.2},{delay},{loss:.2}", rate.max(0.0))
+                    .expect("a string");
             }
         }
         Drive::parse(&format!("drawn-{seed:03}"), &text).expect("drawn as traces are written")
@@ -67,12 +78,18 @@ impl Drive {
 
     /// From the car to the cloud.
     pub(in crate::experiments) fn uplink(&self, path: usize) -> LinkConfig {
-        LinkConfig { queue: Some(QUEUE), ..self.paths[path].clone() }
+        LinkConfig {
+            queue: Some(QUEUE),
+            ..self.paths[path].clone()
+        }
     }
 
     /// From the cloud to the car: as far and as lossy, but with rate to spare.
     pub(in crate::experiments) fn downlink(&self, path: usize) -> LinkConfig {
-        LinkConfig { rate: None, ..self.paths[path].clone() }
+        LinkConfig {
+            rate: None,
+            ..self.paths[path].clone()
+        }
     }
 }
 
@@ -82,8 +99,11 @@ pub(in crate::experiments) fn all() -> Result<Vec<Drive>> {
     if !folder.exists() {
         return Ok((0..DRAWN).map(|seed| Drive::drawn(seed, false)).collect());
     }
-    let entries = fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
-    let mut files = entries.map(|entry| Ok(entry?.path())).collect::<Result<Vec<_>>>()?;
+    let entries =
+        fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;
+    let mut files = entries
+        .map(|entry| Ok(entry?.path()))
+        .collect::<Result<Vec<_>>>()?;
     files.retain(|file| file.extension().is_some_and(|extension| extension == "csv"));
     files.sort();
     files

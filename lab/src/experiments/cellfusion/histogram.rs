@@ -12,7 +12,8 @@ impl Histogram {
 
     /// Counts one.
     pub(super) fn add(&mut self, duration: Duration) {
-        let step = usize::try_from(duration.as_nanos().div_ceil(Self::STEP.as_nanos())).expect("minutes");
+        let step =
+            usize::try_from(duration.as_nanos().div_ceil(Self::STEP.as_nanos())).expect("minutes");
         if step >= self.counts.len() {
             self.counts.resize(step + 1, 0);
         }

@@ -27,9 +27,19 @@ pub(super) fn run(drive: &Drive, length: Duration) -> Viewer {
         let mut planned = progress.clone();
         let arrivals: Vec<Instant> = packets
             .iter()
-            .map(|packet| first_arrival(&links, &mut planned, captured, ByteSize(packet.len() as u64)))
+            .map(|packet| {
+                first_arrival(
+                    &links,
+                    &mut planned,
+                    captured,
+                    ByteSize(packet.len() as u64),
+                )
+            })
             .collect();
-        if arrivals.iter().all(|arrival| arrival.saturating_since(captured) <= EXPIRY) {
+        if arrivals
+            .iter()
+            .all(|arrival| arrival.saturating_since(captured) <= EXPIRY)
+        {
             progress = planned;
             for (arrival, number) in arrivals.iter().zip(number..) {
                 viewer.receive_number(*arrival, number);
@@ -49,9 +59,20 @@ struct Progress {
     arrival: Instant,
 }
 
-fn first_arrival(links: &[LinkConfig], progress: &mut [Progress], now: Instant, size: ByteSize) -> Instant {
-    let plans = links.iter().zip(progress.iter()).map(|(link, progress)| plan(link, *progress, now, size));
-    let (best, plan) = plans.enumerate().min_by_key(|(_, plan)| plan.arrival).expect("a drive has paths");
+fn first_arrival(
+    links: &[LinkConfig],
+    progress: &mut [Progress],
+    now: Instant,
+    size: ByteSize,
+) -> Instant {
+    let plans = links
+        .iter()
+        .zip(progress.iter())
+        .map(|(link, progress)| plan(link, *progress, now, size));
+    let (best, plan) = plans
+        .enumerate()
+        .min_by_key(|(_, plan)| plan.arrival)
+        .expect("a drive has paths");
     progress[best] = plan;
     plan.arrival
 }
@@ -64,20 +85,30 @@ fn plan(link: &LinkConfig, progress: Progress, now: Instant, size: ByteSize) -> 
         Delay::Constant(delay) => *delay,
         Delay::Steps(steps) => steps.at(finish.saturating_since(starts)),
     };
-    Progress { finish, arrival: progress.arrival.max(finish + delay) }
+    Progress {
+        finish,
+        arrival: progress.arrival.max(finish + delay),
+    }
 }
 
 /// When a packet that the link begins with at `at` is serialised.
 fn serialise(link: &LinkConfig, starts: Instant, mut at: Instant, size: ByteSize) -> Instant {
-    let Some(Rate::Steps(rates)) = &link.rate else { return at };
+    let Some(Rate::Steps(rates)) = &link.rate else {
+        return at;
+    };
     let end = starts + super::drive::LENGTH;
     let mut bits = size.bits() as f64;
     loop {
         let elapsed = at.saturating_since(starts);
         let rate = rates.at(elapsed);
         let finish = at + Duration::from_secs_f64(bits / rate.bps().max(1) as f64);
-        let step = u32::try_from(elapsed.as_nanos() / STEP.as_nanos()).expect("a minute has few steps");
-        let until = if at < starts { starts } else { starts + STEP * (step + 1) };
+        let step =
+            u32::try_from(elapsed.as_nanos() / STEP.as_nanos()).expect("a minute has few steps");
+        let until = if at < starts {
+            starts
+        } else {
+            starts + STEP * (step + 1)
+        };
         if finish <= until || at >= end {
             return finish;
         }

@@ -26,24 +26,41 @@ pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<(
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let Some(xnc) = summary.case(XNC) else { return Vec::new() };
+    let Some(xnc) = summary.case(XNC) else {
+        return Vec::new();
+    };
     let share = |value: f64| format!("{:.1} %", 100.0 * value);
     let highlight = |metric: &str, label: &str| {
         let ours = xnc.metrics.get(metric).filter(|value| value.is_finite())?;
-        let beside =
-            xnc.paper.get(metric).map_or_else(String::new, |paper| format!("paper {}", share(paper)));
-        Some(Highlight { value: share(ours), label: label.to_owned(), beside })
+        let beside = xnc
+            .paper
+            .get(metric)
+            .map_or_else(String::new, |paper| format!("paper {}", share(paper)));
+        Some(Highlight {
+            value: share(ours),
+            label: label.to_owned(),
+            beside,
+        })
     };
     let mut highlights: Vec<Highlight> = [
         highlight("stall_ratio", "of the time the picture stands, with XNC"),
-        highlight("stall_reduction_vs_minrtt_ratio", "fewer stalls than by least round-trip time"),
-        highlight("stall_reduction_vs_xlink_ratio", "fewer stalls than by re-injection (XLINK)"),
+        highlight(
+            "stall_reduction_vs_minrtt_ratio",
+            "fewer stalls than by least round-trip time",
+        ),
+        highlight(
+            "stall_reduction_vs_xlink_ratio",
+            "fewer stalls than by re-injection (XLINK)",
+        ),
         highlight("redundancy_ratio", "sent besides the packets themselves"),
     ]
     .into_iter()
     .flatten()
     .collect();
-    if let Some(floor) = summary.case(ORACLE).and_then(|oracle| oracle.metrics.get("stall_ratio")) {
+    if let Some(floor) = summary
+        .case(ORACLE)
+        .and_then(|oracle| oracle.metrics.get("stall_ratio"))
+    {
         highlights[0].beside = format!("the links themselves: {}", share(floor));
     }
     highlights
@@ -53,14 +70,22 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 /// in which no figure has one twice.
 fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
     let of = |cases: &[&str]| -> Vec<&Score> {
-        cases.iter().filter_map(|case| scores.iter().find(|score| score.case == *case)).collect()
+        cases
+            .iter()
+            .filter_map(|case| scores.iter().find(|score| score.case == *case))
+            .collect()
     };
     let section = |title: &str, text: &str, panels: Vec<Vec<Plot>>| Section {
         title: title.to_owned(),
         text: text.to_owned(),
         items: panels
             .into_iter()
-            .map(|panels| Item::Figure(Figure { caption: String::new(), panels }))
+            .map(|panels| {
+                Item::Figure(Figure {
+                    caption: String::new(),
+                    panels,
+                })
+            })
             .collect(),
     };
     let road = of(&[XNC, "minrtt", "bonding", ORACLE]);
@@ -126,27 +151,52 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
 }
 
 fn processor(scores: &[Score]) -> Table {
-    let minrtt = scores.iter().find(|score| score.case == "minrtt").map(cost::per_packet_us);
-    let cell =
-        |value: String, paper: Option<f64>| Cell { value, paper: paper.map(|paper| format!("{paper:.2}")) };
+    let minrtt = scores
+        .iter()
+        .find(|score| score.case == "minrtt")
+        .map(cost::per_packet_us);
+    let cell = |value: String, paper: Option<f64>| Cell {
+        value,
+        paper: paper.map(|paper| format!("{paper:.2}")),
+    };
     let row = |score: &Score| {
         let cost = cost::per_packet_us(score);
-        let relative = minrtt.map_or_else(|| "–".to_owned(), |minrtt| format!("{:.2}", cost / minrtt));
+        let relative =
+            minrtt.map_or_else(|| "–".to_owned(), |minrtt| format!("{:.2}", cost / minrtt));
         let paper = (score.case == XNC).then_some(1.23);
-        vec![cell(score.case.to_owned(), None), cell(format!("{cost:.2}"), None), cell(relative, paper)]
+        vec![
+            cell(score.case.to_owned(), None),
+            cell(format!("{cost:.2}"), None),
+            cell(relative, paper),
+        ]
     };
-    let header = ["case", "µs for each packet", "relative to minrtt"].map(String::from).to_vec();
-    Table { header, rows: scores.iter().map(row).collect(), caption: String::new() }
+    let header = ["case", "µs for each packet", "relative to minrtt"]
+        .map(String::from)
+        .to_vec();
+    Table {
+        header,
+        rows: scores.iter().map(row).collect(),
+        caption: String::new(),
+    }
 }
 
 fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
-    Plot { title: title.to_owned(), x, y, series, bands: Vec::new() }
+    Plot {
+        title: title.to_owned(),
+        x,
+        y,
+        series,
+        bands: Vec::new(),
+    }
 }
 
 fn cost_and_stalls(scores: &[&Score]) -> Plot {
     let dot = |trip: &Trip| (100.0 * trip.redundancy(), 100.0 * trip.qoe.stall_ratio);
     let series = |score: &&Score| Series::dots(score.case, score.trips.iter().map(dot).collect());
-    let (x, y) = (Axis::linear("redundancy (%)"), Axis::linear("stalled (% of the time)"));
+    let (x, y) = (
+        Axis::linear("redundancy (%)"),
+        Axis::linear("stalled (% of the time)"),
+    );
     plot("drives", x, y, scores.iter().map(series).collect())
 }
 
@@ -161,22 +211,39 @@ fn experience(scores: &[&Score]) -> Vec<Plot> {
 }
 
 fn redundancy(scores: &[&Score]) -> Plot {
-    distribution("redundancy", "redundancy (%)", scores, |trip| 100.0 * trip.redundancy())
+    distribution("redundancy", "redundancy (%)", scores, |trip| {
+        100.0 * trip.redundancy()
+    })
 }
 
 /// How a figure is distributed over the drives.
-fn distribution(title: &str, label: &str, scores: &[&Score], figure: impl Fn(&Trip) -> f64) -> Plot {
+fn distribution(
+    title: &str,
+    label: &str,
+    scores: &[&Score],
+    figure: impl Fn(&Trip) -> f64,
+) -> Plot {
     let series = |score: &&Score| {
         let values: Vec<f64> = score.trips.iter().map(&figure).collect();
         Series::distribution(score.case, &values)
     };
-    plot(title, Axis::linear(label), shares("share of drives"), scores.iter().map(series).collect())
+    plot(
+        title,
+        Axis::linear(label),
+        shares("share of drives"),
+        scores.iter().map(series).collect(),
+    )
 }
 
 fn delays(scores: &[&Score]) -> Plot {
     let series = |score: &&Score| Series::line(score.case, score.packet_delays.distribution());
     let x = Axis::logarithmic("packet delay (ms)").showing(10.0..=10_000.0);
-    plot("packet delay", x, shares("share of packets"), scores.iter().map(series).collect())
+    plot(
+        "packet delay",
+        x,
+        shares("share of packets"),
+        scores.iter().map(series).collect(),
+    )
 }
 
 fn losses(scores: &[&Score]) -> Plot {
@@ -185,7 +252,12 @@ fn losses(scores: &[&Score]) -> Plot {
         Series::distribution(score.case, &losses)
     };
     let x = Axis::linear("packets lost or late (% of a second's)");
-    plot("loss", x, shares("share of seconds").showing(0.9..=1.0), scores.iter().map(series).collect())
+    plot(
+        "loss",
+        x,
+        shares("share of seconds").showing(0.9..=1.0),
+        scores.iter().map(series).collect(),
+    )
 }
 
 fn shares(label: &str) -> Axis {

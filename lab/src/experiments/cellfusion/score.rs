@@ -41,7 +41,10 @@ impl Trip {
     pub(super) fn seen(job: &Job, drive: &Drive, viewer: &Viewer, length: Duration) -> Self {
         let (from, to) = window(length);
         let seen = viewer.seen();
-        let captured = || seen.iter().filter(|frame| (from..to).contains(&frame.captured));
+        let captured = || {
+            seen.iter()
+                .filter(|frame| (from..to).contains(&frame.captured))
+        };
         let mut frame_delays = Histogram::default();
         for frame in captured() {
             if let Some(shown) = frame.shown {
@@ -89,14 +92,26 @@ impl Trip {
 
     /// Writes every frame to the raw data of the experiment.
     pub(super) fn write(&self, out: &Path) -> Result<()> {
-        let case = self.path.map_or_else(|| self.case.to_owned(), |path| format!("{}-{path}", self.case));
+        let case = self.path.map_or_else(
+            || self.case.to_owned(),
+            |path| format!("{}-{path}", self.case),
+        );
         let folder = out.join("raw").join(case);
-        fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(&folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let ms = |at: Instant| at.as_nanos() as f64 / 1e6;
-        let or_nothing = |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.3}", ms(at)));
+        let or_nothing =
+            |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.3}", ms(at)));
         let mut text = "captured_ms,bytes,complete_ms,shown_ms\n".to_owned();
-        for Seen { captured, complete, shown, size } in &self.seen {
-            let (captured, complete, shown) = (ms(*captured), or_nothing(*complete), or_nothing(*shown));
+        for Seen {
+            captured,
+            complete,
+            shown,
+            size,
+        } in &self.seen
+        {
+            let (captured, complete, shown) =
+                (ms(*captured), or_nothing(*complete), or_nothing(*shown));
             writeln!(text, "{captured:.3},{},{complete},{shown}", size.0)?;
         }
         let path = folder.join(format!("{}.csv", self.drive));
@@ -145,8 +160,11 @@ impl Score {
 
     /// The share of packets that never came or came too late, of each second of each drive, from the least to the most.
     pub(super) fn losses(&self) -> Vec<f64> {
-        let mut losses: Vec<f64> =
-            self.trips.iter().flat_map(|trip| trip.loss_by_second.iter().copied()).collect();
+        let mut losses: Vec<f64> = self
+            .trips
+            .iter()
+            .flat_map(|trip| trip.loss_by_second.iter().copied())
+            .collect();
         losses.sort_by(f64::total_cmp);
         losses
     }
@@ -162,7 +180,8 @@ impl Score {
     }
 
     fn share(&self, part: impl Fn(&Trip) -> u64, whole: impl Fn(&Trip) -> u64) -> f64 {
-        self.trips.iter().map(part).sum::<u64>() as f64 / self.trips.iter().map(whole).sum::<u64>() as f64
+        self.trips.iter().map(part).sum::<u64>() as f64
+            / self.trips.iter().map(whole).sum::<u64>() as f64
     }
 
     fn metrics(&self) -> Metrics {
@@ -171,19 +190,40 @@ impl Score {
             ("stall_ratio", self.stall_ratio()),
         ]);
         for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
-            metrics.set(&format!("frame_delay_{name}_ms"), self.frame_delays.percentile_ms(share));
+            metrics.set(
+                &format!("frame_delay_{name}_ms"),
+                self.frame_delays.percentile_ms(share),
+            );
         }
         for (name, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)] {
-            metrics.set(&format!("packet_delay_{name}_ms"), self.packet_delays.percentile_ms(share));
+            metrics.set(
+                &format!("packet_delay_{name}_ms"),
+                self.packet_delays.percentile_ms(share),
+            );
         }
-        metrics.set("lost_frames_ratio", self.share(|trip| trip.lost_frames, |trip| trip.frames));
+        metrics.set(
+            "lost_frames_ratio",
+            self.share(|trip| trip.lost_frames, |trip| trip.frames),
+        );
         let packets = self.packet_delays.total() + self.lost_packets;
-        metrics.set("lost_packets_ratio", self.lost_packets as f64 / packets as f64);
-        metrics.set("late_packets_per_second_p95_ratio", self.loss_percentile(0.95));
-        metrics.set("late_packets_per_second_p99_ratio", self.loss_percentile(0.99));
+        metrics.set(
+            "lost_packets_ratio",
+            self.lost_packets as f64 / packets as f64,
+        );
+        metrics.set(
+            "late_packets_per_second_p95_ratio",
+            self.loss_percentile(0.95),
+        );
+        metrics.set(
+            "late_packets_per_second_p99_ratio",
+            self.loss_percentile(0.99),
+        );
         if self.case != ORACLE {
             metrics.set("redundancy_ratio", self.redundancy());
-            metrics.set("link_loss_ratio", self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams));
+            metrics.set(
+                "link_loss_ratio",
+                self.share(|trip| trip.lost_datagrams, |trip| trip.datagrams),
+            );
         }
         metrics
     }
@@ -193,7 +233,8 @@ impl Score {
 pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     let mut groups: Vec<Vec<Trip>> = Vec::new();
     for trip in trips {
-        let same = |group: &&mut Vec<Trip>| (group[0].case, group[0].path) == (trip.case, trip.path);
+        let same =
+            |group: &&mut Vec<Trip>| (group[0].case, group[0].path) == (trip.case, trip.path);
         match groups.iter_mut().find(same) {
             Some(group) => group.push(trip),
             None => groups.push(vec![trip]),
@@ -201,7 +242,9 @@ pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     }
     let mut scores: Vec<Score> = groups.into_iter().map(Score::of).collect();
     let singles = scores.iter().filter(|score| score.case == SINGLE);
-    let best = singles.min_by(|a, b| a.stall_ratio().total_cmp(&b.stall_ratio())).and_then(|best| best.path);
+    let best = singles
+        .min_by(|a, b| a.stall_ratio().total_cmp(&b.stall_ratio()))
+        .and_then(|best| best.path);
     scores.retain(|score| score.case != SINGLE || score.path == best);
     scores
 }
@@ -211,8 +254,10 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
     let find = |case: &str| scores.iter().find(|score| score.case == case);
     let describe = |score: &Score| {
         let mut case = Case::new(score.case);
-        case.params.insert("drives".into(), score.trips.len().into());
-        case.params.insert("seconds".into(), length.as_secs_f64().into());
+        case.params
+            .insert("drives".into(), score.trips.len().into());
+        case.params
+            .insert("seconds".into(), length.as_secs_f64().into());
         case.params.insert("video_mbps".into(), 30.into());
         case.params.insert("video_fps".into(), FPS.into());
         if let Some(path) = score.path {
@@ -220,7 +265,10 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
         }
         case.metrics = score.metrics();
         if let Some(floor) = find(ORACLE).filter(|floor| comparable(floor, score)) {
-            case.metrics.set("stall_above_floor_ratio", score.stall_ratio() - floor.stall_ratio());
+            case.metrics.set(
+                "stall_above_floor_ratio",
+                score.stall_ratio() - floor.stall_ratio(),
+            );
         }
         if score.case == XNC {
             for other in scores.iter().filter(|other| comparable(other, score)) {
@@ -243,15 +291,21 @@ fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
         reduction("stall", &Score::stall_ratio);
     }
     match other.case {
-        SINGLE => reduction("packet_delay_p99", &|score| score.packet_delays.percentile_ms(0.99)),
+        SINGLE => reduction("packet_delay_p99", &|score| {
+            score.packet_delays.percentile_ms(0.99)
+        }),
         "fec" => reduction("redundancy", &Score::redundancy),
         "xnc-uncoded" => {
             reduction("loss_p95", &|score| score.loss_percentile(0.95));
             reduction("loss_p99", &|score| score.loss_percentile(0.99));
         }
         "xnc-slow-loss" => {
-            reduction("packet_delay_p95", &|score| score.packet_delays.percentile_ms(0.95));
-            reduction("packet_delay_p99", &|score| score.packet_delays.percentile_ms(0.99));
+            reduction("packet_delay_p95", &|score| {
+                score.packet_delays.percentile_ms(0.95)
+            });
+            reduction("packet_delay_p99", &|score| {
+                score.packet_delays.percentile_ms(0.99)
+            });
         }
         _ => {}
     }
@@ -259,5 +313,8 @@ fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
 
 /// Only what met the same links can be compared.
 fn comparable(one: &Score, other: &Score) -> bool {
-    one.trips.iter().map(|trip| &trip.drive).eq(other.trips.iter().map(|trip| &trip.drive))
+    one.trips
+        .iter()
+        .map(|trip| &trip.drive)
+        .eq(other.trips.iter().map(|trip| &trip.drive))
 }

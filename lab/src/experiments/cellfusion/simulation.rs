@@ -75,15 +75,29 @@ impl Simulation {
             let uplink = Uplink::new(drive, *path, seed, starts, &clock, identities)?;
             Ok((id, uplink))
         };
-        let uplinks = PathId::all().zip(paths).map(uplink).collect::<Result<Vec<_>>>()?;
+        let uplinks = PathId::all()
+            .zip(paths)
+            .map(uplink)
+            .collect::<Result<Vec<_>>>()?;
         let (mut car, mut cloud) = (Endpoint::new(config.clone()), Endpoint::new(config));
         for (id, _) in &uplinks {
             car.add_path(Instant::ZERO, *id);
             cloud.add_path(Instant::ZERO, *id);
         }
-        let source = Source::new(Instant::ZERO + VIDEO_BEGINS, WARM_UP - VIDEO_BEGINS + length);
+        let source = Source::new(
+            Instant::ZERO + VIDEO_BEGINS,
+            WARM_UP - VIDEO_BEGINS + length,
+        );
         let flow_hash = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        Ok(Simulation { viewer: source.viewer(), source, clock, uplinks, car, cloud, flow_hash })
+        Ok(Simulation {
+            viewer: source.viewer(),
+            source,
+            clock,
+            uplinks,
+            car,
+            cloud,
+            flow_hash,
+        })
     }
 
     /// The order in which things that are due at the same time happen is fixed.
@@ -108,15 +122,24 @@ impl Simulation {
     /// An end whose time has come has done what it could; for the rest it waits for a connection.
     fn next(&mut self, now: Instant) -> Option<Instant> {
         let uplinks = self.uplinks.iter().filter_map(|(_, uplink)| uplink.next());
-        let ends = [self.car.poll_timeout(), self.cloud.poll_timeout(), self.source.due()];
-        uplinks.chain(ends.into_iter().flatten()).filter(|next| *next > now).min()
+        let ends = [
+            self.car.poll_timeout(),
+            self.cloud.poll_timeout(),
+            self.source.due(),
+        ];
+        uplinks
+            .chain(ends.into_iter().flatten())
+            .filter(|next| *next > now)
+            .min()
     }
 
     fn receive(&mut self, now: Instant) {
         for (id, uplink) in &mut self.uplinks {
             // What is refused is counted by the endpoints, and a part of the outcome there.
             while let Some(datagram) = uplink.cloud.poll_datagram() {
-                let _ = self.cloud.handle_datagram(now, *id, &datagram, Ecn::Unknown);
+                let _ = self
+                    .cloud
+                    .handle_datagram(now, *id, &datagram, Ecn::Unknown);
             }
             while let Some(datagram) = uplink.car.poll_datagram() {
                 let _ = self.car.handle_datagram(now, *id, &datagram, Ecn::Unknown);
@@ -130,7 +153,11 @@ impl Simulation {
     fn capture(&mut self, now: Instant) {
         while let Some(frame) = self.source.poll(now) {
             for packet in frame.packets {
-                let hint = Hint { border: ends_frame(&packet), flow_hash: self.flow_hash, ..Hint::default() };
+                let hint = Hint {
+                    border: ends_frame(&packet),
+                    flow_hash: self.flow_hash,
+                    ..Hint::default()
+                };
                 // What is refused, because there is no path yet, the viewer misses.
                 let _ = self.car.handle_packet(now, packet, hint);
             }
@@ -138,8 +165,12 @@ impl Simulation {
     }
 
     fn send(&mut self, now: Instant) -> Result<()> {
-        drive_end(&mut self.car, now, &mut self.uplinks, |uplink| &mut uplink.car)?;
-        drive_end(&mut self.cloud, now, &mut self.uplinks, |uplink| &mut uplink.cloud)
+        drive_end(&mut self.car, now, &mut self.uplinks, |uplink| {
+            &mut uplink.car
+        })?;
+        drive_end(&mut self.cloud, now, &mut self.uplinks, |uplink| {
+            &mut uplink.cloud
+        })
     }
 
     fn outcome(self) -> Outcome {
@@ -147,7 +178,10 @@ impl Simulation {
         let paths = self.car.stats().sender.paths;
         Outcome {
             first_bytes: paths.iter().map(|path| path.first_bytes).sum(),
-            further_bytes: paths.iter().map(|path| path.recovery_bytes + path.ping_bytes).sum(),
+            further_bytes: paths
+                .iter()
+                .map(|path| path.recovery_bytes + path.ping_bytes)
+                .sum(),
             datagrams: links().map(|link| link.offered).sum(),
             lost_datagrams: links().map(|link| link.dropped()).sum(),
             viewer: self.viewer,

@@ -41,16 +41,30 @@ pub(super) struct Packets {
 
 impl Source {
     pub(super) fn new(starts: Instant, length: Duration) -> Self {
-        let sizes = FRAME_SIZES.lines().map(|size| size.parse().expect("a size a line")).collect();
+        let sizes = FRAME_SIZES
+            .lines()
+            .map(|size| size.parse().expect("a size a line"))
+            .collect();
         let frames = u64::try_from(length.as_nanos()).expect("minutes") * FPS / 1_000_000_000;
-        Source { sizes, starts, frames, next_frame: 0, next_packet: 0 }
+        Source {
+            sizes,
+            starts,
+            frames,
+            next_frame: 0,
+            next_packet: 0,
+        }
     }
 
     /// Every frame, to compare with what arrives.
     pub(super) fn viewer(&self) -> Viewer {
         let frame = |frame: u64| {
             let size = self.size(frame);
-            Expected { captured: self.captured(frame), size, missing: size.div_ceil(PAYLOAD), complete: None }
+            Expected {
+                captured: self.captured(frame),
+                size,
+                missing: size.div_ceil(PAYLOAD),
+                complete: None,
+            }
         };
         let frames: Vec<Expected> = (0..self.frames).map(frame).collect();
         let mut first = 0;
@@ -59,7 +73,11 @@ impl Source {
             first += frame.missing;
             this
         });
-        Viewer { firsts: firsts.collect(), seen: vec![None; first], frames }
+        Viewer {
+            firsts: firsts.collect(),
+            seen: vec![None; first],
+            frames,
+        }
     }
 
     /// When the next frame is captured.
@@ -110,7 +128,9 @@ impl Source {
 
 /// Whether RTP's marker says that the frame ends with this packet.
 pub(super) fn ends_frame(packet: &[u8]) -> bool {
-    packet.get(29).is_some_and(|second| second & RTP_MARKER != 0)
+    packet
+        .get(29)
+        .is_some_and(|second| second & RTP_MARKER != 0)
 }
 
 /// What arrives of a video.
@@ -166,7 +186,8 @@ impl Viewer {
 
     /// Every frame.
     pub(super) fn seen(&self) -> Vec<Seen> {
-        let complete: Vec<Option<Instant>> = self.frames.iter().map(|frame| frame.complete).collect();
+        let complete: Vec<Option<Instant>> =
+            self.frames.iter().map(|frame| frame.complete).collect();
         let seen = |(frame, shown): (&Expected, Option<Instant>)| Seen {
             captured: frame.captured,
             complete: frame.complete,
@@ -190,25 +211,40 @@ impl Viewer {
 
     /// The share of packets that never came, or so late that the picture stands, for each second of a window.
     pub(super) fn loss_by_second(&self, from: Instant, to: Instant) -> Vec<f64> {
-        let mut counts = vec![(0_u32, 0_u32); to.saturating_since(from).as_secs_f64().ceil() as usize];
+        let mut counts =
+            vec![(0_u32, 0_u32); to.saturating_since(from).as_secs_f64().ceil() as usize];
         for (captured, arrived) in self.packets(from, to) {
             let (lost, all) = &mut counts[captured.saturating_since(from).as_secs() as usize];
-            let is_in_time = arrived.is_some_and(|at| at.saturating_since(captured) <= STALL_THRESHOLD);
+            let is_in_time =
+                arrived.is_some_and(|at| at.saturating_since(captured) <= STALL_THRESHOLD);
             *lost += u32::from(!is_in_time);
             *all += 1;
         }
-        counts.iter().map(|(lost, all)| f64::from(*lost) / f64::from((*all).max(1))).collect()
+        counts
+            .iter()
+            .map(|(lost, all)| f64::from(*lost) / f64::from((*all).max(1)))
+            .collect()
     }
 
     /// When each packet of a window was captured and when it arrived.
-    fn packets(&self, from: Instant, to: Instant) -> impl Iterator<Item = (Instant, Option<Instant>)> {
+    fn packets(
+        &self,
+        from: Instant,
+        to: Instant,
+    ) -> impl Iterator<Item = (Instant, Option<Instant>)> {
         self.frames
             .iter()
             .enumerate()
             .filter(move |(_, frame)| (from..to).contains(&frame.captured))
             .flat_map(|(index, frame)| {
-                let end = self.firsts.get(index + 1).copied().unwrap_or(self.seen.len());
-                self.seen[self.firsts[index]..end].iter().map(|arrived| (frame.captured, *arrived))
+                let end = self
+                    .firsts
+                    .get(index + 1)
+                    .copied()
+                    .unwrap_or(self.seen.len());
+                self.seen[self.firsts[index]..end]
+                    .iter()
+                    .map(|arrived| (frame.captured, *arrived))
             })
     }
 }
@@ -233,8 +269,13 @@ pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<I
 
 /// The frames that were shown, for [`hawser_qoe::measure`].
 pub(super) fn timeline(seen: &[Seen]) -> Vec<Frame> {
-    let shown =
-        |frame: &Seen| Some(Frame { captured: frame.captured, decoded: frame.shown?, size: frame.size });
+    let shown = |frame: &Seen| {
+        Some(Frame {
+            captured: frame.captured,
+            decoded: frame.shown?,
+            size: frame.size,
+        })
+    };
     seen.iter().filter_map(shown).collect()
 }
 
@@ -243,20 +284,34 @@ mod tests {
     use super::*;
 
     fn played(complete: &[Option<u64>]) -> Vec<Option<u64>> {
-        let complete = complete.iter().map(|ms| ms.map(|ms| Instant::from_nanos(ms * 1_000_000)));
+        let complete = complete
+            .iter()
+            .map(|ms| ms.map(|ms| Instant::from_nanos(ms * 1_000_000)));
         let shown = play(&complete.collect::<Vec<_>>());
-        shown.into_iter().map(|shown| shown.map(|at| at.as_nanos() / 1_000_000)).collect()
+        shown
+            .into_iter()
+            .map(|shown| shown.map(|at| at.as_nanos() / 1_000_000))
+            .collect()
     }
 
     #[test]
     fn frames_are_shown_in_order() {
-        assert_eq!(played(&[Some(20), Some(70), Some(60)]), [Some(20), Some(70), Some(70)]);
+        assert_eq!(
+            played(&[Some(20), Some(70), Some(60)]),
+            [Some(20), Some(70), Some(70)]
+        );
     }
 
     #[test]
     fn a_player_waits_for_a_missing_frame_and_then_goes_on() {
-        assert_eq!(played(&[None, Some(60), Some(90)]), [None, Some(160), Some(160)]);
-        assert_eq!(played(&[Some(161), Some(60), Some(190)]), [None, Some(160), Some(190)]);
+        assert_eq!(
+            played(&[None, Some(60), Some(90)]),
+            [None, Some(160), Some(160)]
+        );
+        assert_eq!(
+            played(&[Some(161), Some(60), Some(190)]),
+            [None, Some(160), Some(190)]
+        );
         assert_eq!(played(&[Some(160), Some(60)]), [Some(160), Some(160)]);
         assert_eq!(played(&[Some(20), None]), [Some(20), None]);
     }
@@ -266,7 +321,10 @@ mod tests {
         let mut source = Source::new(Instant::ZERO, Duration::from_secs(1));
         let mut viewer = source.viewer();
         let frame = source.poll(Instant::ZERO).unwrap().packets;
-        assert!(source.poll(Instant::ZERO).is_none(), "the next one is not due");
+        assert!(
+            source.poll(Instant::ZERO).is_none(),
+            "the next one is not due"
+        );
         assert!(frame.iter().all(|packet| packet.len() <= 1300));
         assert_eq!(frame.iter().filter(|packet| ends_frame(packet)).count(), 1);
         let bytes: usize = frame.iter().map(|packet| packet.len() - HEADERS).sum();
@@ -280,7 +338,12 @@ mod tests {
             }
         }
         assert_eq!(viewer.frames[0].complete, Some(Instant::from_nanos(5)));
-        assert_eq!(viewer.packet_delays(Instant::ZERO, Instant::from_nanos(1)).1, 0);
+        assert_eq!(
+            viewer
+                .packet_delays(Instant::ZERO, Instant::from_nanos(1))
+                .1,
+            0
+        );
     }
 
     #[test]

@@ -28,19 +28,47 @@ impl Clip {
     /// the simulation has the sizes of its frames. `length` is how long a camera is to send it.
     pub(super) fn encode(folder: &Path, length: Duration) -> Result<Self> {
         let filmed = data_dir().join("video/dashcam.mp4");
-        let clip = Clip { file: folder.join("clip.ts"), is_filmed: filmed.exists() };
+        let clip = Clip {
+            file: folder.join("clip.ts"),
+            is_filmed: filmed.exists(),
+        };
         let mut ffmpeg = Command::new("ffmpeg");
         ffmpeg.args(["-nostdin", "-v", "error", "-y"]);
         if clip.is_filmed {
-            ffmpeg.args(["-stream_loop", "-1", "-r", &FPS.to_string(), "-i"]).arg(filmed);
+            ffmpeg
+                .args(["-stream_loop", "-1", "-r", &FPS.to_string(), "-i"])
+                .arg(filmed);
         } else {
-            ffmpeg.args(["-f", "lavfi", "-i", &format!("testsrc2=size=1920x1080:rate={FPS}")]);
+            ffmpeg.args([
+                "-f",
+                "lavfi",
+                "-i",
+                &format!("testsrc2=size=1920x1080:rate={FPS}"),
+            ]);
         }
         ffmpeg.args(["-frames:v", &frames(length).min(FRAMES).to_string()]);
         ffmpeg.args(["-an", "-vf", "scale=1920:1080,format=yuv420p"]);
-        ffmpeg.args(["-c:v", "libx264", "-preset", "superfast", "-tune", "zerolatency"]);
-        ffmpeg.args(["-b:v", "30M", "-maxrate", "30M", "-bufsize", "3M", "-g", &GROUP.to_string()]);
-        ffmpeg.args(["-x264-params", "scenecut=0:nal-hrd=cbr", "-f", "mpegts"]).arg(&clip.file);
+        ffmpeg.args([
+            "-c:v",
+            "libx264",
+            "-preset",
+            "superfast",
+            "-tune",
+            "zerolatency",
+        ]);
+        ffmpeg.args([
+            "-b:v",
+            "30M",
+            "-maxrate",
+            "30M",
+            "-bufsize",
+            "3M",
+            "-g",
+            &GROUP.to_string(),
+        ]);
+        ffmpeg
+            .args(["-x264-params", "scenecut=0:nal-hrd=cbr", "-f", "mpegts"])
+            .arg(&clip.file);
         finish(ffmpeg)?;
         Ok(clip)
     }
@@ -49,9 +77,22 @@ impl Clip {
     /// of a frame with the marker.
     pub(super) fn camera(&self, port: u16, length: Duration) -> Command {
         let mut ffmpeg = Command::new("ffmpeg");
-        ffmpeg.args(["-nostdin", "-v", "error", "-re", "-stream_loop", "-1", "-i"]).arg(&self.file);
-        ffmpeg.args(["-map", "0:v", "-c", "copy", "-frames:v", &frames(length).to_string(), "-f", "rtp"]);
-        ffmpeg.arg(format!("rtp://127.0.0.1:{port}?pkt_size={RTP_PACKET_BYTES}"));
+        ffmpeg
+            .args(["-nostdin", "-v", "error", "-re", "-stream_loop", "-1", "-i"])
+            .arg(&self.file);
+        ffmpeg.args([
+            "-map",
+            "0:v",
+            "-c",
+            "copy",
+            "-frames:v",
+            &frames(length).to_string(),
+            "-f",
+            "rtp",
+        ]);
+        ffmpeg.arg(format!(
+            "rtp://127.0.0.1:{port}?pkt_size={RTP_PACKET_BYTES}"
+        ));
         ffmpeg
     }
 }
@@ -65,8 +106,13 @@ pub(super) fn frames(length: Duration) -> u64 {
 pub(super) fn finish(mut command: Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();
-    let output = output.with_context(|| format!("cannot run {program}: install the package ffmpeg"))?;
+    let output =
+        output.with_context(|| format!("cannot run {program}: install the package ffmpeg"))?;
     let complaint = String::from_utf8_lossy(&output.stderr);
-    ensure!(output.status.success(), "{program} failed: {}", complaint.lines().last().unwrap_or_default());
+    ensure!(
+        output.status.success(),
+        "{program} failed: {}",
+        complaint.lines().last().unwrap_or_default()
+    );
     Ok(())
 }

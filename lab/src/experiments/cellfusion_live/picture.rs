@@ -32,14 +32,17 @@ pub(super) fn likeness(
 ) -> Result<Vec<Option<f64>>> {
     let doubtful = doubtful(sent, received);
     // Before the first key frame nothing can be decoded.
-    let is_beginning =
-        |frame: &usize| doubtful[*frame] && sent[*frame].is_key && received[*frame] == Received::Whole;
+    let is_beginning = |frame: &usize| {
+        doubtful[*frame] && sent[*frame].is_key && received[*frame] == Received::Whole
+    };
     let compared = match (0..sent.len()).find(is_beginning) {
         Some(begins) => {
             let (reference, video) = (folder.join("reference.ivf"), folder.join("received.ivf"));
             write(
                 &reference,
-                (0..sent.len()).filter(|frame| doubtful[*frame]).map(|frame| (frame, &sent[frame].bytes[..])),
+                (0..sent.len())
+                    .filter(|frame| doubtful[*frame])
+                    .map(|frame| (frame, &sent[frame].bytes[..])),
             )?;
             let bytes = |frame: usize| match &received[frame] {
                 Received::Whole => Some(&sent[frame].bytes[..]),
@@ -47,16 +50,26 @@ pub(super) fn likeness(
                 Received::Nothing => None,
             };
             let decoded = (begins..sent.len()).filter(|frame| doubtful[*frame]);
-            write(&video, decoded.filter_map(|frame| Some((frame, bytes(frame)?))))?;
+            write(
+                &video,
+                decoded.filter_map(|frame| Some((frame, bytes(frame)?))),
+            )?;
             let compared = compare(&video, &reference, &folder.join("likeness.txt"))?;
             for file in [reference, video] {
-                fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))?;
+                fs::remove_file(&file)
+                    .with_context(|| format!("cannot remove {}", file.display()))?;
             }
             compared
         }
         None => BTreeMap::new(),
     };
-    let likeness = |frame| if doubtful[frame] { compared.get(&frame).copied() } else { Some(1.0) };
+    let likeness = |frame| {
+        if doubtful[frame] {
+            compared.get(&frame).copied()
+        } else {
+            Some(1.0)
+        }
+    };
     Ok((0..sent.len()).map(likeness).collect())
 }
 
@@ -65,8 +78,11 @@ fn doubtful(sent: &[AccessUnit], received: &[Received]) -> Vec<bool> {
     let keys = (0..sent.len()).filter(|frame| sent[*frame].is_key);
     let mut borders: Vec<usize> = [0].into_iter().chain(keys).chain([sent.len()]).collect();
     borders.dedup();
-    let is_damaged =
-        |border: &[usize]| received[border[0]..border[1]].iter().any(|frame| *frame != Received::Whole);
+    let is_damaged = |border: &[usize]| {
+        received[border[0]..border[1]]
+            .iter()
+            .any(|frame| *frame != Received::Whole)
+    };
     let damaged: Vec<bool> = borders.windows(2).map(is_damaged).collect();
     let mut doubtful = vec![false; sent.len()];
     for (group, border) in borders.windows(2).enumerate() {
@@ -103,10 +119,31 @@ fn write<'a>(path: &Path, frames: impl Iterator<Item = (usize, &'a [u8])>) -> Re
 fn compare(received: &Path, reference: &Path, log: &Path) -> Result<BTreeMap<usize, f64>> {
     let mut ffmpeg = Command::new("ffmpeg");
     // A receiver shows what it could repair, too. What the decoder says of damages is not asked for.
-    ffmpeg.args(["-nostdin", "-v", "fatal", "-copyts", "-flags", "+output_corrupt", "-i"]).arg(received);
+    ffmpeg
+        .args([
+            "-nostdin",
+            "-v",
+            "fatal",
+            "-copyts",
+            "-flags",
+            "+output_corrupt",
+            "-i",
+        ])
+        .arg(received);
     ffmpeg.arg("-i").arg(reference);
-    let filter = format!("[0:v][1:v]ssim,metadata=mode=print:key=lavfi.ssim.All:file={}", log.display());
-    ffmpeg.args(["-lavfi", &filter, "-fps_mode", "passthrough", "-f", "null", "-"]);
+    let filter = format!(
+        "[0:v][1:v]ssim,metadata=mode=print:key=lavfi.ssim.All:file={}",
+        log.display()
+    );
+    ffmpeg.args([
+        "-lavfi",
+        &filter,
+        "-fps_mode",
+        "passthrough",
+        "-f",
+        "null",
+        "-",
+    ]);
     finish(ffmpeg)?;
     let text = fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
     parse(&text).with_context(|| format!("{} is not what ffmpeg writes", log.display()))
@@ -120,7 +157,9 @@ fn parse(text: &str) -> Option<BTreeMap<usize, f64>> {
         if let Some(value) = line.strip_prefix("lavfi.ssim.All=") {
             likeness.insert(frame.take()?, value.parse().ok()?);
         } else {
-            let stamp = line.split_whitespace().find_map(|word| word.strip_prefix("pts:"))?;
+            let stamp = line
+                .split_whitespace()
+                .find_map(|word| word.strip_prefix("pts:"))?;
             frame = Some(stamp.parse().ok()?);
         }
     }
@@ -132,7 +171,12 @@ mod tests {
     use super::*;
 
     fn frames(keys: &[bool]) -> Vec<AccessUnit> {
-        keys.iter().map(|is_key| AccessUnit { bytes: Vec::new(), is_key: *is_key }).collect()
+        keys.iter()
+            .map(|is_key| AccessUnit {
+                bytes: Vec::new(),
+                is_key: *is_key,
+            })
+            .collect()
     }
 
     #[test]
@@ -144,7 +188,10 @@ mod tests {
 
         assert_eq!(doubtful(&frames, &received), [no; 8]);
         received[5] = Received::Nothing;
-        assert_eq!(doubtful(&frames, &received), [no, no, yes, yes, yes, yes, no, no]);
+        assert_eq!(
+            doubtful(&frames, &received),
+            [no, no, yes, yes, yes, yes, no, no]
+        );
     }
 
     #[test]
@@ -160,9 +207,35 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let video = folder.path().join("video.h264");
         let mut ffmpeg = Command::new("ffmpeg");
-        ffmpeg.args(["-nostdin", "-v", "error", "-f", "lavfi", "-i", "testsrc2=size=320x180:rate=30"]);
-        ffmpeg.args(["-frames:v", "40", "-c:v", "libx264", "-preset", "ultrafast", "-tune", "zerolatency"]);
-        ffmpeg.args(["-g", "10", "-x264-params", "scenecut=0:aud=1:slices=1", "-f", "h264"]).arg(&video);
+        ffmpeg.args([
+            "-nostdin",
+            "-v",
+            "error",
+            "-f",
+            "lavfi",
+            "-i",
+            "testsrc2=size=320x180:rate=30",
+        ]);
+        ffmpeg.args([
+            "-frames:v",
+            "40",
+            "-c:v",
+            "libx264",
+            "-preset",
+            "ultrafast",
+            "-tune",
+            "zerolatency",
+        ]);
+        ffmpeg
+            .args([
+                "-g",
+                "10",
+                "-x264-params",
+                "scenecut=0:aud=1:slices=1",
+                "-f",
+                "h264",
+            ])
+            .arg(&video);
         finish(ffmpeg).unwrap();
         let frames = access_units(&fs::read(&video).unwrap());
         let received = (0..frames.len()).map(|frame| match frame {
@@ -177,7 +250,10 @@ mod tests {
         for (frame, likeness) in likeness.into_iter().enumerate() {
             match frame {
                 0..10 | 23 => assert_eq!(likeness, None, "{frame}"),
-                24..30 => assert!(likeness.unwrap() < 0.999, "{frame} lacks what it refers to: {likeness:?}"),
+                24..30 => assert!(
+                    likeness.unwrap() < 0.999,
+                    "{frame} lacks what it refers to: {likeness:?}"
+                ),
                 _ => assert_eq!(likeness, Some(1.0), "{frame}"),
             }
         }
@@ -187,12 +263,16 @@ mod tests {
     fn access_units(video: &[u8]) -> Vec<AccessUnit> {
         const DELIMITER: [u8; 5] = [0, 0, 0, 1, 9];
         const KEY_SLICE: [u8; 4] = [0, 0, 1, 0x65];
-        let holds = |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
+        let holds =
+            |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
         let starts = (0..video.len()).filter(|at| video[*at..].starts_with(&DELIMITER));
         let borders: Vec<usize> = starts.chain([video.len()]).collect();
         let unit = |border: &[usize]| {
             let bytes = video[border[0]..border[1]].to_vec();
-            AccessUnit { is_key: holds(&bytes, &KEY_SLICE), bytes }
+            AccessUnit {
+                is_key: holds(&bytes, &KEY_SLICE),
+                bytes,
+            }
         };
         borders.windows(2).map(unit).collect()
     }

@@ -50,7 +50,11 @@ pub(super) enum Sender {
     /// A connected socket.
     Datagrams(UdpSocket),
     /// A connection, and who writes to it: it waits when the connection is full, the camera does not.
-    Stream { queue: Option<mpsc::Sender<Vec<u8>>>, connection: TcpStream, writer: Option<JoinHandle<()>> },
+    Stream {
+        queue: Option<mpsc::Sender<Vec<u8>>>,
+        connection: TcpStream,
+        writer: Option<JoinHandle<()>>,
+    },
 }
 
 /// Where they come out.
@@ -81,13 +85,26 @@ impl Route {
 
     /// Makes ready what carries the packets, from and to a UDP port. `binary` is `hawser`; configurations and logs go to
     /// `directory`.
-    pub(super) fn open(self, lab: &Lab, port: u16, binary: &Path, directory: &Path) -> Result<Ends> {
+    pub(super) fn open(
+        self,
+        lab: &Lab,
+        port: u16,
+        binary: &Path,
+        directory: &Path,
+    ) -> Result<Ends> {
         lab.egress().ip(&format!("addr add {CLOUD}/32 dev lo"))?;
         let default_route = |(path, metric)| {
             let Link { near, far, .. } = lab.path(path);
-            format!("route add default via {} dev {} metric {metric}\n", far.v4, near.device)
+            format!(
+                "route add default via {} dev {} metric {metric}\n",
+                far.v4, near.device
+            )
         };
-        lab.ingress().ip(&lab.paths().zip(100..).map(default_route).collect::<String>())?;
+        lab.ingress().ip(&lab
+            .paths()
+            .zip(100..)
+            .map(default_route)
+            .collect::<String>())?;
         match self {
             Route::Tunnel(scheme) => through_tunnel(scheme, lab, port, binary, directory),
             Route::Single => by_each_path(lab, port),
@@ -119,7 +136,12 @@ impl Sender {
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        if let Sender::Stream { queue, connection, writer } = self {
+        if let Sender::Stream {
+            queue,
+            connection,
+            writer,
+        } = self
+        {
             queue.take();
             // Who writes may wait for the network.
             let _ = connection.shutdown(Shutdown::Both);
@@ -129,7 +151,11 @@ impl Drop for Sender {
 }
 
 fn by_each_path(lab: &Lab, port: u16) -> Result<Ends> {
-    let mut ends = Ends { senders: Vec::new(), receivers: Vec::new(), tunnel: None };
+    let mut ends = Ends {
+        senders: Vec::new(),
+        receivers: Vec::new(),
+        tunnel: None,
+    };
     for path in lab.paths() {
         let (near, far) = (&lab.path(path).near, &lab.path(path).far);
         let (sender, receiver) = datagrams(lab, near.v4, far.v4, port)?;
@@ -160,7 +186,10 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
         format!("mptcp endpoint add {v4} dev {device} subflow\n")
     };
     let subflows: Vec<String> = lab.paths().skip(1).map(subflow).collect();
-    let limits = format!("mptcp limits set subflows {} add_addr_accepted 0\n", subflows.len());
+    let limits = format!(
+        "mptcp limits set subflows {} add_addr_accepted 0\n",
+        subflows.len()
+    );
     lab.egress().ip(&limits)?;
     lab.ingress().ip(&(limits + &subflows.concat()))?;
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
@@ -176,7 +205,10 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
         sending.connect_timeout(&SocketAddr::from((CLOUD, port)).into(), PATIENCE)?;
         Ok(sending)
     })??;
-    let (mut receiving, mut connection) = (TcpStream::from(listener.accept()?.0), TcpStream::from(sending));
+    let (mut receiving, mut connection) = (
+        TcpStream::from(listener.accept()?.0),
+        TcpStream::from(sending),
+    );
     receiving.set_read_timeout(Some(READ_TIMEOUT))?;
     // The further subflows are made as soon as the first one has carried something.
     receiving.write_all(&[0])?;
@@ -186,14 +218,35 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
     let (queue, packets) = mpsc::channel::<Vec<u8>>();
     let writer = thread::spawn(move || {
         // It ends when the connection is shut down, at the latest.
-        while packets.recv().is_ok_and(|packet| writing.write_all(&packet).is_ok()) {}
+        while packets
+            .recv()
+            .is_ok_and(|packet| writing.write_all(&packet).is_ok())
+        {}
     });
-    let sender = Sender::Stream { queue: Some(queue), connection, writer: Some(writer) };
-    Ok(Ends { senders: vec![sender], receivers: vec![Receiver::Stream(receiving)], tunnel: None })
+    let sender = Sender::Stream {
+        queue: Some(queue),
+        connection,
+        writer: Some(writer),
+    };
+    Ok(Ends {
+        senders: vec![sender],
+        receivers: vec![Receiver::Stream(receiving)],
+        tunnel: None,
+    })
 }
 
-fn through_tunnel(scheme: Scheme, lab: &Lab, port: u16, binary: &Path, directory: &Path) -> Result<Ends> {
+fn through_tunnel(
+    scheme: Scheme,
+    lab: &Lab,
+    port: u16,
+    binary: &Path,
+    directory: &Path,
+) -> Result<Ends> {
     let tunnel = Tunnel::start(scheme, lab, binary, directory)?;
     let (sender, receiver) = datagrams(lab, Ipv4Addr::UNSPECIFIED, tunnel::CLOUD_INSIDE, port)?;
-    Ok(Ends { senders: vec![sender], receivers: vec![receiver], tunnel: Some(tunnel) })
+    Ok(Ends {
+        senders: vec![sender],
+        receivers: vec![receiver],
+        tunnel: Some(tunnel),
+    })
 }

@@ -37,7 +37,9 @@ pub(super) fn assemble<'a>(packets: impl IntoIterator<Item = &'a [u8]>) -> Resul
     let mut frame = AccessUnit::default();
     let mut is_open = false;
     for packet in packets {
-        let payload = packet.get(HEADER..).context("a packet is too short for RTP")?;
+        let payload = packet
+            .get(HEADER..)
+            .context("a packet is too short for RTP")?;
         let (first, rest) = payload.split_first().context("a packet is empty")?;
         is_open = match first & TYPE {
             FRAGMENT => frame.add_fragment(*first, rest, is_open)?,
@@ -66,7 +68,9 @@ impl AccessUnit {
     fn add_all(&mut self, mut units: &[u8]) -> Result<()> {
         while let Some((length, rest)) = units.split_first_chunk() {
             let length = usize::from(u16::from_be_bytes(*length));
-            let unit = rest.split_at_checked(length).filter(|(unit, _)| !unit.is_empty());
+            let unit = rest
+                .split_at_checked(length)
+                .filter(|(unit, _)| !unit.is_empty());
             let (unit, rest) = unit.context("an aggregate is cut off")?;
             self.add(unit);
             units = rest;
@@ -121,15 +125,30 @@ mod tests {
 
     #[test]
     fn what_is_there_is_put_together() {
-        let (first, middle, last) =
-            (packet(&[0x7c, 0x85, 1]), packet(&[0x7c, 0x05, 2]), packet(&[0x7c, 0x45, 3]));
+        let (first, middle, last) = (
+            packet(&[0x7c, 0x85, 1]),
+            packet(&[0x7c, 0x05, 2]),
+            packet(&[0x7c, 0x45, 3]),
+        );
         let other = packet(&[0x41, 7]);
         for (packets, expected) in [
-            ([&first, &last, &middle, &other], &[0, 0, 0, 1, 0x65, 1, 3, 0, 0, 0, 1, 0x41, 7][..]),
-            ([&other, &middle, &last, &first], &[0, 0, 0, 1, 0x41, 7, 0, 0, 0, 1, 0x65, 1]),
-            ([&middle, &other, &first, &middle], &[0, 0, 0, 1, 0x41, 7, 0, 0, 0, 1, 0x65, 1, 2]),
+            (
+                [&first, &last, &middle, &other],
+                &[0, 0, 0, 1, 0x65, 1, 3, 0, 0, 0, 1, 0x41, 7][..],
+            ),
+            (
+                [&other, &middle, &last, &first],
+                &[0, 0, 0, 1, 0x41, 7, 0, 0, 0, 1, 0x65, 1],
+            ),
+            (
+                [&middle, &other, &first, &middle],
+                &[0, 0, 0, 1, 0x41, 7, 0, 0, 0, 1, 0x65, 1, 2],
+            ),
         ] {
-            assert_eq!(assemble(packets.map(Vec::as_slice)).unwrap().bytes, expected);
+            assert_eq!(
+                assemble(packets.map(Vec::as_slice)).unwrap().bytes,
+                expected
+            );
         }
     }
 
@@ -140,7 +159,13 @@ mod tests {
 
     #[test]
     fn what_is_cut_off_is_refused() {
-        for payload in [&[][..], &[0x78, 0, 9, 1], &[0x78, 0, 0], &[0x7c], &[0x7e, 1]] {
+        for payload in [
+            &[][..],
+            &[0x78, 0, 9, 1],
+            &[0x78, 0, 0],
+            &[0x7c],
+            &[0x7e, 1],
+        ] {
             assert!(assemble([&packet(payload)[..]]).is_err(), "{payload:?}");
         }
         assert!(assemble([&[0x80, 96][..]]).is_err());

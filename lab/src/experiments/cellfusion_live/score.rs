@@ -20,34 +20,66 @@ pub(super) fn case(
     emulation: &EmulatorReport,
 ) -> Case {
     let mut case = Case::new(setting.name);
-    case.params.insert("seconds".into(), setting.length.as_secs_f64().into());
     case.params
-        .insert("video".into(), if setting.clip.is_filmed { "dashcam" } else { "test picture" }.into());
+        .insert("seconds".into(), setting.length.as_secs_f64().into());
+    case.params.insert(
+        "video".into(),
+        if setting.clip.is_filmed {
+            "dashcam"
+        } else {
+            "test picture"
+        }
+        .into(),
+    );
     case.params.insert("video_mbps".into(), 30.into());
     case.params.insert("video_fps".into(), FPS.into());
-    let frames: Vec<&Frame> = view.frames.iter().filter(|frame| window.contains(frame.captured)).collect();
+    let frames: Vec<&Frame> = view
+        .frames
+        .iter()
+        .filter(|frame| window.contains(frame.captured))
+        .collect();
     let pictures = view.qoe_of_pictures(window);
-    let packets = view.packets.iter().filter(|(sent, _)| window.contains(*sent));
+    let packets = view
+        .packets
+        .iter()
+        .filter(|(sent, _)| window.contains(*sent));
     case.metrics = Metrics::from([
         ("fps_mean", qoe.fps_mean),
         ("fps_floor_mean", floor.fps_mean),
         ("stall_ratio", qoe.stall_ratio),
-        ("stall_above_floor_ratio", qoe.stall_ratio - floor.stall_ratio),
-        ("ssim_mean", mean(frames.iter().filter_map(|frame| frame.likeness))),
-        ("lost_frames_ratio", share(&frames, |frame| frame.shown.is_none())),
+        (
+            "stall_above_floor_ratio",
+            qoe.stall_ratio - floor.stall_ratio,
+        ),
+        (
+            "ssim_mean",
+            mean(frames.iter().filter_map(|frame| frame.likeness)),
+        ),
+        (
+            "lost_frames_ratio",
+            share(&frames, |frame| frame.shown.is_none()),
+        ),
         (
             "damaged_frames_ratio",
-            share(&frames, |frame| frame.likeness.is_some_and(|likeness| likeness < 1.0)),
+            share(&frames, |frame| {
+                frame.likeness.is_some_and(|likeness| likeness < 1.0)
+            }),
         ),
         ("picture_fps_mean", pictures.fps_mean),
         ("picture_stall_ratio", pictures.stall_ratio),
     ]);
-    percentiles(&mut case.metrics, "frame_delay", frames.iter().map(|frame| (frame.captured, frame.shown)));
+    percentiles(
+        &mut case.metrics,
+        "frame_delay",
+        frames.iter().map(|frame| (frame.captured, frame.shown)),
+    );
     let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());
     case.metrics.set("lost_packets_ratio", lost);
     case.metrics.set("altered_packets", view.strange as f64);
-    case.metrics.set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
-    case.metrics.set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
+    case.metrics
+        .set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
+    case.metrics
+        .set("camera_lateness_p99_ms", ms(view.camera_lateness(0.99)));
     case
 }
 
@@ -58,8 +90,10 @@ fn percentiles(
     delays: impl Iterator<Item = (Instant, Option<Instant>)>,
 ) -> f64 {
     let all: Vec<(Instant, Option<Instant>)> = delays.collect();
-    let mut delays: Vec<f64> =
-        all.iter().filter_map(|(from, to)| Some(ms((*to)?.saturating_since(*from)))).collect();
+    let mut delays: Vec<f64> = all
+        .iter()
+        .filter_map(|(from, to)| Some(ms((*to)?.saturating_since(*from))))
+        .collect();
     delays.sort_by(f64::total_cmp);
     for (percentile, share) in [("p50", 0.5), ("p95", 0.95), ("p99", 0.99)] {
         let rank = (share * delays.len() as f64).ceil() as usize;
@@ -78,22 +112,34 @@ pub(super) fn cases(trials: &[Trial]) -> Vec<Case> {
         }
     }
     let means = schemes.into_iter().map(|scheme| {
-        let of_scheme: Vec<&Case> =
-            trials.iter().filter(|trial| trial.scheme() == scheme).map(|trial| &trial.case).collect();
+        let of_scheme: Vec<&Case> = trials
+            .iter()
+            .filter(|trial| trial.scheme() == scheme)
+            .map(|trial| &trial.case)
+            .collect();
         average(scheme, &of_scheme)
     });
-    means.chain(trials.iter().map(|trial| trial.case.clone())).collect()
+    means
+        .chain(trials.iter().map(|trial| trial.case.clone()))
+        .collect()
 }
 
 fn average(scheme: &str, drives: &[&Case]) -> Case {
     let mut case = Case::new(scheme);
     case.params.insert("drives".into(), drives.len().into());
     for name in drives[0].metrics.names() {
-        case.metrics.set(name, mean(drives.iter().filter_map(|drive| drive.metrics.get(name))));
+        case.metrics.set(
+            name,
+            mean(drives.iter().filter_map(|drive| drive.metrics.get(name))),
+        );
     }
     if scheme == XNC {
         // The means of the paper's road tests (8.1.4).
-        case.paper = Metrics::from([("fps_mean", 29.11), ("stall_ratio", 0.0099), ("ssim_mean", 0.93)]);
+        case.paper = Metrics::from([
+            ("fps_mean", 29.11),
+            ("stall_ratio", 0.0099),
+            ("ssim_mean", 0.93),
+        ]);
     }
     case
 }

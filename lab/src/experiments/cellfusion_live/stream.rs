@@ -69,21 +69,32 @@ pub(super) fn play(
     length: Duration,
     directory: &Path,
 ) -> Result<Recording> {
-    let camera = lab.ingress().run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))??;
+    let camera = lab
+        .ingress()
+        .run(|| UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)))??;
     prepare(&camera)?;
     let mut command = clip.camera(camera.local_addr()?.port(), WARM_UP + length);
     let log = directory.join("camera.log");
-    command.stdout(File::create(directory.join("camera.sdp"))?).stderr(File::create(&log)?);
+    command
+        .stdout(File::create(directory.join("camera.sdp"))?)
+        .stderr(File::create(&log)?);
     let (camera_done, all_done) = (AtomicBool::new(false), AtomicBool::new(false));
     let wait = began.saturating_since(ring::now() + WARM_UP);
-    ensure!(!wait.is_zero(), "the network was not ready when the video should have begun");
+    ensure!(
+        !wait.is_zero(),
+        "the network was not ready when the video should have begun"
+    );
     run.stop.sleep(wait);
-    let Ends { senders, receivers, .. } = ends;
+    let Ends {
+        senders, receivers, ..
+    } = ends;
     thread::scope(|scope| {
         // Whatever goes wrong here, the threads end.
         let _end = SetOnDrop([&camera_done, &all_done]);
-        let receiving: Vec<_> =
-            receivers.iter().map(|receiver| scope.spawn(|| receive(receiver, &all_done))).collect();
+        let receiving: Vec<_> = receivers
+            .iter()
+            .map(|receiver| scope.spawn(|| receive(receiver, &all_done)))
+            .collect();
         let relaying = scope.spawn(|| relay(&camera, senders, &camera_done));
         let mut ffmpeg = Process::spawn(lab.ingress(), command)?;
         let status = loop {
@@ -102,7 +113,12 @@ pub(super) fn play(
         run.stop.sleep(GRACE);
         all_done.store(true, Relaxed);
         let arrived = receiving.into_iter().map(join).collect::<Result<_>>()?;
-        Ok(Recording { sent, arrived, began, camera_overflow })
+        Ok(Recording {
+            sent,
+            arrived,
+            began,
+            camera_overflow,
+        })
     })
 }
 
@@ -115,7 +131,9 @@ impl Drop for SetOnDrop<'_> {
 }
 
 fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
-    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
 /// What a packet is known by.
@@ -130,10 +148,15 @@ fn relay(camera: &UdpSocket, senders: &[Sender], done: &AtomicBool) -> Result<(V
     let mut sent: Vec<Sent> = Vec::new();
     let mut buffer = [0; 2048];
     while !done.load(Relaxed) {
-        let Some(length) = took(camera.recv(&mut buffer)).context("the camera's packets")? else { continue };
+        let Some(length) = took(camera.recv(&mut buffer)).context("the camera's packets")? else {
+            continue;
+        };
         let (at, packet) = (ring::now(), &buffer[..length]);
         senders.iter().for_each(|sender| sender.send(packet));
-        sent.push(Sent { at, bytes: packet.to_vec() });
+        sent.push(Sent {
+            at,
+            bytes: packet.to_vec(),
+        });
     }
     Ok((sent, sockopt::drops(camera)?))
 }
@@ -180,7 +203,8 @@ impl Framed {
         self.0.extend(bytes);
         let mut rest = &self.0[..];
         while let Some((length, after)) = rest.split_first_chunk()
-            && let Some((packet, after)) = after.split_at_checked(u16::from_be_bytes(*length).into())
+            && let Some((packet, after)) =
+                after.split_at_checked(u16::from_be_bytes(*length).into())
         {
             each(packet);
             rest = after;
@@ -225,7 +249,9 @@ mod tests {
         let stream: Vec<u8> = packets.iter().flat_map(|packet| framed(packet)).collect();
         for size in [1, 2, 3, 100, stream.len()] {
             let (mut reader, mut found) = (Framed::default(), Vec::new());
-            stream.chunks(size).for_each(|part| reader.take(part, |packet| found.push(packet.to_vec())));
+            stream
+                .chunks(size)
+                .for_each(|part| reader.take(part, |packet| found.push(packet.to_vec())));
             assert_eq!(found, packets, "{size}");
         }
     }

@@ -47,17 +47,28 @@ pub(super) struct Trial {
 impl Trial {
     /// The first part of the case's name.
     pub(super) fn scheme(&self) -> &str {
-        self.case.name.split('/').next().expect("cases are scheme/drive")
+        self.case
+            .name
+            .split('/')
+            .next()
+            .expect("cases are scheme/drive")
     }
 
     /// The second part of the case's name.
     pub(super) fn drive(&self) -> &str {
-        self.case.name.split('/').nth(1).expect("cases are scheme/drive")
+        self.case
+            .name
+            .split('/')
+            .nth(1)
+            .expect("cases are scheme/drive")
     }
 
     /// The frames that count: those of the drive, and not of the time before it.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
-        self.view.frames.iter().filter(|frame| self.window.contains(frame.captured))
+        self.view
+            .frames
+            .iter()
+            .filter(|frame| self.window.contains(frame.captured))
     }
 }
 
@@ -65,15 +76,27 @@ impl Trial {
 pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     let directory = run.raw(&setting.name.replace('/', "-"))?;
     let (recording, emulation, session) = carry(run, setting, &directory)?;
-    fs::write(directory.join("emulator.json"), serde_json::to_vec_pretty(&emulation)?)?;
-    fs::write(directory.join("tunnel.json"), serde_json::to_vec_pretty(&session)?)?;
+    fs::write(
+        directory.join("emulator.json"),
+        serde_json::to_vec_pretty(&emulation)?,
+    )?;
+    fs::write(
+        directory.join("tunnel.json"),
+        serde_json::to_vec_pretty(&session)?,
+    )?;
 
-    let window =
-        Window::new(recording.began, recording.began + setting.length).context("a drive takes time")?;
-    let views = recording.arrived.iter().map(|arrived| View::of(&recording.sent, arrived));
+    let window = Window::new(recording.began, recording.began + setting.length)
+        .context("a drive takes time")?;
+    let views = recording
+        .arrived
+        .iter()
+        .map(|arrived| View::of(&recording.sent, arrived));
     // Of several routes, the best one in hindsight.
     let stalls = |view: &View| view.qoe(window).stall_ratio;
-    let best = views.into_iter().enumerate().min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)));
+    let best = views
+        .into_iter()
+        .enumerate()
+        .min_by(|(_, a), (_, b)| stalls(a).total_cmp(&stalls(b)));
     let (path, mut view) = best.context("there is a route")?;
     view.decode(&recording.sent, &directory)?;
     view.write(&directory.join("frames.csv"), recording.began)?;
@@ -85,10 +108,17 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
         case.params.insert("path".into(), path.into());
     }
     if let Some(session) = &session {
-        case.metrics.set("redundancy_ratio", session.redundancy_ratio);
+        case.metrics
+            .set("redundancy_ratio", session.redundancy_ratio);
     }
     let invalid_because = invalid_because(setting.length, &recording, &view, &emulation);
-    Ok(Trial { case, view, window, qoe, invalid_because })
+    Ok(Trial {
+        case,
+        view,
+        window,
+        qoe,
+        invalid_because,
+    })
 }
 
 /// The part in real time.
@@ -97,13 +127,27 @@ fn carry(
     setting: &Setting,
     directory: &Path,
 ) -> Result<(Recording, EmulatorReport, Option<SessionStatus>)> {
-    let lab = Topology { paths: setting.drive.paths(), ..Topology::default() }.build()?;
+    let lab = Topology {
+        paths: setting.drive.paths(),
+        ..Topology::default()
+    }
+    .build()?;
     let mut emulator = Emulator::start(lab.network(), emulated(&lab, setting.drive), setting.seed)?;
     let began = ring::now() + setting.route.preparation() + WARM_UP;
     emulator.set_origin(began);
     emulator.steer(&[lab.ingress(), lab.egress()])?;
-    let ends = setting.route.open(&lab, setting.port, &run.binary, directory)?;
-    let recording = stream::play(run, &lab, &ends, setting.clip, began, setting.length, directory)?;
+    let ends = setting
+        .route
+        .open(&lab, setting.port, &run.binary, directory)?;
+    let recording = stream::play(
+        run,
+        &lab,
+        &ends,
+        setting.clip,
+        began,
+        setting.length,
+        directory,
+    )?;
     let session = ends.session()?;
     drop(ends);
     Ok((recording, emulator.stop()?, session))
@@ -135,11 +179,20 @@ fn invalid_because(
     }
     let late = view.camera_lateness(0.99);
     if late > CAMERA_LATE {
-        reasons.push(format!("the camera was late: 99th percentile {} ms", late.as_millis()));
+        reasons.push(format!(
+            "the camera was late: 99th percentile {} ms",
+            late.as_millis()
+        ));
     }
     let lost = [
-        (u64::from(recording.camera_overflow), "were lost between the camera and the network"),
-        (u64::from(view.overflow), "were lost at the viewer's own socket"),
+        (
+            u64::from(recording.camera_overflow),
+            "were lost between the camera and the network",
+        ),
+        (
+            u64::from(view.overflow),
+            "were lost at the viewer's own socket",
+        ),
         (view.strange as u64, "arrived that had not been sent"),
     ];
     reasons.extend(
@@ -167,13 +220,25 @@ mod tests {
             turn: Instant::MAX,
             likeness: None,
         };
-        View { frames: captured_ms.map(frame).collect(), packets: Vec::new(), strange: 0, overflow: 0 }
+        View {
+            frames: captured_ms.map(frame).collect(),
+            packets: Vec::new(),
+            strange: 0,
+            overflow: 0,
+        }
     }
 
     fn reasons(view: &View, camera_overflow: u32, health: Health) -> Vec<String> {
-        let recording =
-            Recording { sent: Vec::new(), arrived: Vec::new(), began: Instant::ZERO, camera_overflow };
-        let emulation = EmulatorReport { paths: Vec::new(), health };
+        let recording = Recording {
+            sent: Vec::new(),
+            arrived: Vec::new(),
+            began: Instant::ZERO,
+            camera_overflow,
+        };
+        let emulation = EmulatorReport {
+            paths: Vec::new(),
+            health,
+        };
         invalid_because(Duration::from_secs(8), &recording, view, &emulation)
     }
 
@@ -184,11 +249,24 @@ mod tests {
         assert_eq!(reasons(&good, 0, Health::default()), [""; 0]);
 
         let few = view((0..298).map(on_time));
-        assert_eq!(reasons(&few, 0, Health::default()), ["the camera sent 298 frames of 300"]);
+        assert_eq!(
+            reasons(&few, 0, Health::default()),
+            ["the camera sent 298 frames of 300"]
+        );
         let late = view((0..300).map(|number| on_time(number) + if number > 295 { 40 } else { 0 }));
-        assert_eq!(reasons(&late, 0, Health::default()), ["the camera was late: 99th percentile 40 ms"]);
-        let lossy = View { strange: 1, overflow: 2, ..good };
-        let late_emulator = Health { lateness_p99_us: 1001.0, ..Health::default() };
+        assert_eq!(
+            reasons(&late, 0, Health::default()),
+            ["the camera was late: 99th percentile 40 ms"]
+        );
+        let lossy = View {
+            strange: 1,
+            overflow: 2,
+            ..good
+        };
+        let late_emulator = Health {
+            lateness_p99_us: 1001.0,
+            ..Health::default()
+        };
         assert_eq!(reasons(&lossy, 3, late_emulator).len(), 4);
     }
 }

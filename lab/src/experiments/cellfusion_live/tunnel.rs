@@ -37,7 +37,12 @@ pub(super) struct Tunnel {
 
 impl Tunnel {
     /// Starts both ends and waits until they are connected over every path that works.
-    pub(super) fn start(scheme: Scheme, lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
+    pub(super) fn start(
+        scheme: Scheme,
+        lab: &Lab,
+        binary: &Path,
+        directory: &Path,
+    ) -> Result<Self> {
         certificates::write(directory, &[NAME])?;
         let common = |role: &str| {
             format!(
@@ -58,10 +63,15 @@ impl Tunnel {
         );
         let start = |namespace: &Namespace, role: &str, text: &str| -> Result<Process> {
             let config = directory.join(format!("{role}.toml"));
-            fs::write(&config, text).with_context(|| format!("cannot write {}", config.display()))?;
+            fs::write(&config, text)
+                .with_context(|| format!("cannot write {}", config.display()))?;
             let log = File::create(directory.join(format!("{role}.log")))?;
             let mut command = Command::new(binary);
-            command.args(["tunnel", role, "--config"]).arg(&config).stdout(log.try_clone()?).stderr(log);
+            command
+                .args(["tunnel", role, "--config"])
+                .arg(&config)
+                .stdout(log.try_clone()?)
+                .stderr(log);
             Ok(Process::spawn(namespace, command)?)
         };
         let mut tunnel = Tunnel {
@@ -76,7 +86,11 @@ impl Tunnel {
     /// What the client says of the session, at most a second old.
     pub(super) fn session(&self) -> Result<SessionStatus> {
         let status = Status::read(&self.directory.join("client").join(NAME).join("status.json"))?;
-        status.sessions.into_iter().next().context("the tunnel has no session")
+        status
+            .sessions
+            .into_iter()
+            .next()
+            .context("the tunnel has no session")
     }
 
     fn wait(&mut self, lab: &Lab) -> Result<()> {
@@ -97,7 +111,10 @@ impl Tunnel {
                     return Ok(());
                 }
             } else if start.elapsed() > PATIENCE {
-                bail!("the tunnel does not come up: {}", last_words(&self.directory.join("client.log")));
+                bail!(
+                    "the tunnel does not come up: {}",
+                    last_words(&self.directory.join("client.log"))
+                );
             }
             thread::sleep(LOOK_AGAIN);
         }
@@ -106,6 +123,8 @@ impl Tunnel {
 
 /// Before the tunnel is up the same address can be reached past it.
 fn has_route(lab: &Lab) -> Result<bool> {
-    let route = lab.ingress().run(|| interface::route(CLOUD_INSIDE.into(), None))?;
+    let route = lab
+        .ingress()
+        .run(|| interface::route(CLOUD_INSIDE.into(), None))?;
     Ok(route.is_ok_and(|route| route.interface == DEVICE))
 }

@@ -49,8 +49,10 @@ pub(super) struct View {
 impl View {
     /// What comes out of one route, before it is decoded.
     pub(super) fn of(sent: &[Sent], arrived: &Arrived) -> Self {
-        let packets: Vec<_> =
-            sent.iter().map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied())).collect();
+        let packets: Vec<_> = sent
+            .iter()
+            .map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied()))
+            .collect();
         let mut rest = &packets[..];
         let frame = |sent: &[Sent]| {
             let (packets, further) = rest.split_at(sent.len());
@@ -73,7 +75,12 @@ impl View {
             frame.shown = shown;
         }
         let found = packets.iter().filter(|packet| packet.1.is_some()).count();
-        View { frames, strange: arrived.at.len() - found, overflow: arrived.overflow, packets }
+        View {
+            frames,
+            strange: arrived.at.len() - found,
+            overflow: arrived.overflow,
+            packets,
+        }
     }
 
     /// Decodes what was there of each frame when its turn came.
@@ -84,9 +91,13 @@ impl View {
             let (packets, further) = rest.split_at(sent.len());
             rest = further;
             units.push(assemble(sent.iter().map(|packet| &packet.bytes[..]))?);
-            let is_there =
-                |at: Option<Instant>| at.is_some_and(|at| at <= frame.turn && frame.turn < Instant::MAX);
-            let part = sent.iter().zip(packets).filter(|(_, packet)| is_there(packet.1));
+            let is_there = |at: Option<Instant>| {
+                at.is_some_and(|at| at <= frame.turn && frame.turn < Instant::MAX)
+            };
+            let part = sent
+                .iter()
+                .zip(packets)
+                .filter(|(_, packet)| is_there(packet.1));
             received.push(if is_there(frame.complete) {
                 Received::Whole
             } else {
@@ -105,7 +116,10 @@ impl View {
 
     /// How much later than due a share of frames was sent at most, when the earliest one was in time.
     pub(super) fn camera_lateness(&self, share: f64) -> Duration {
-        let first = self.frames.first().map_or(Instant::ZERO, |frame| frame.captured);
+        let first = self
+            .frames
+            .first()
+            .map_or(Instant::ZERO, |frame| frame.captured);
         let offset = |(number, frame): (u64, &Frame)| {
             let due = Duration::from_nanos(number * 1_000_000_000 / FPS);
             // The first frame is sent at once and later ones may come a little early.
@@ -115,7 +129,9 @@ impl View {
         offsets.sort();
         let rank = (share * offsets.len() as f64).ceil() as usize;
         let earliest = offsets.first().copied().unwrap_or_default();
-        offsets.get(rank.max(1) - 1).map_or(Duration::ZERO, |offset| offset.saturating_sub(earliest))
+        offsets
+            .get(rank.max(1) - 1)
+            .map_or(Duration::ZERO, |offset| offset.saturating_sub(earliest))
     }
 
     /// Writes every frame.
@@ -125,10 +141,16 @@ impl View {
             |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
         let mut text = "captured_s,bytes,complete_s,shown_s,picture_s,ssim\n".to_owned();
         for frame in &self.frames {
-            let likeness = frame.likeness.map_or_else(String::new, |likeness| format!("{likeness:.6}"));
+            let likeness = frame
+                .likeness
+                .map_or_else(String::new, |likeness| format!("{likeness:.6}"));
             let (captured, size) = (seconds(frame.captured), frame.size.0);
-            let [complete, shown, picture] = [frame.complete, frame.shown, frame.pictured()].map(or_nothing);
-            writeln!(text, "{captured:.6},{size},{complete},{shown},{picture},{likeness}")?;
+            let [complete, shown, picture] =
+                [frame.complete, frame.shown, frame.pictured()].map(or_nothing);
+            writeln!(
+                text,
+                "{captured:.6},{size},{complete},{shown},{picture},{likeness}"
+            )?;
         }
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
@@ -145,9 +167,16 @@ impl View {
 
     fn measure(&self, window: Window, shown: impl Fn(&Frame) -> Option<Instant>) -> Qoe {
         let shown = |frame: &Frame| {
-            Some(hawser_qoe::Frame { captured: frame.captured, decoded: shown(frame)?, size: frame.size })
+            Some(hawser_qoe::Frame {
+                captured: frame.captured,
+                decoded: shown(frame)?,
+                size: frame.size,
+            })
         };
-        measure(&self.frames.iter().filter_map(shown).collect::<Vec<_>>(), window)
+        measure(
+            &self.frames.iter().filter_map(shown).collect::<Vec<_>>(),
+            window,
+        )
     }
 }
 
@@ -164,7 +193,9 @@ fn take_turns(frames: &mut [Frame]) {
     let mut later = Instant::MAX;
     for frame in frames.iter_mut().rev() {
         let given_up = later + REORDERING_WAIT;
-        frame.turn = frame.complete.map_or(given_up, |complete| complete.min(given_up));
+        frame.turn = frame
+            .complete
+            .map_or(given_up, |complete| complete.min(given_up));
         later = later.min(frame.first.unwrap_or(Instant::MAX));
     }
     let mut last = Instant::ZERO;
@@ -189,26 +220,49 @@ mod tests {
     /// A packet of the frame captured so many ms after the first.
     fn packet(frame_ms: u64, number: u8) -> Sent {
         let stamp = u32::try_from(frame_ms * 90).unwrap().to_be_bytes();
-        let bytes = [&[0x80, 96, 0, number], &stamp[..], &[0, 0, 0, 0, 0x41, number]].concat();
-        Sent { at: ms(frame_ms + u64::from(number)), bytes }
+        let bytes = [
+            &[0x80, 96, 0, number],
+            &stamp[..],
+            &[0, 0, 0, 0, 0x41, number],
+        ]
+        .concat();
+        Sent {
+            at: ms(frame_ms + u64::from(number)),
+            bytes,
+        }
     }
 
     fn view(sent: &[Sent], arrivals_ms: &[Option<u64>]) -> View {
         let arrived = sent.iter().zip(arrivals_ms);
         let arrived = arrived.filter_map(|(sent, at)| Some((digest(&sent.bytes), ms((*at)?))));
-        View::of(sent, &Arrived { at: arrived.collect(), overflow: 0 })
+        View::of(
+            sent,
+            &Arrived {
+                at: arrived.collect(),
+                overflow: 0,
+            },
+        )
     }
 
     #[test]
     fn a_frame_is_complete_with_the_last_of_its_packets() {
-        let sent = [packet(0, 0), packet(0, 1), packet(33, 2), packet(66, 3), packet(66, 4)];
+        let sent = [
+            packet(0, 0),
+            packet(0, 1),
+            packet(33, 2),
+            packet(66, 3),
+            packet(66, 4),
+        ];
 
         let view = view(&sent, &[Some(60), Some(50), None, Some(90), Some(95)]);
 
         let seen = |frame: &Frame| (frame.captured, frame.complete, frame.turn);
         // What is missing is given up when the next frame's first packet has waited.
-        let expected =
-            [(ms(0), Some(ms(60)), ms(60)), (ms(35), None, ms(190)), (ms(69), Some(ms(95)), ms(190))];
+        let expected = [
+            (ms(0), Some(ms(60)), ms(60)),
+            (ms(35), None, ms(190)),
+            (ms(69), Some(ms(95)), ms(190)),
+        ];
         assert_eq!(view.frames.iter().map(seen).collect::<Vec<_>>(), expected);
         assert_eq!(view.frames[0].size, ByteSize(2 * 14));
         assert_eq!(view.strange, 0);
@@ -217,7 +271,10 @@ mod tests {
     #[test]
     fn what_was_not_sent_is_strange() {
         let sent = [packet(0, 0)];
-        let at = [packet(0, 0), packet(0, 9)].iter().map(|packet| (digest(&packet.bytes), ms(5))).collect();
+        let at = [packet(0, 0), packet(0, 9)]
+            .iter()
+            .map(|packet| (digest(&packet.bytes), ms(5)))
+            .collect();
         assert_eq!(View::of(&sent, &Arrived { at, overflow: 0 }).strange, 1);
     }
 

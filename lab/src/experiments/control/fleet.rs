@@ -8,7 +8,8 @@ use hawser_client::{Backoff, Error, Identity, NodeClient, NodeMessage, OperatorC
 use hawser_control::Name;
 use hawser_control::access::NewEnrolment;
 use hawser_control::node::{
-    Assignment, Observation, Receive, ReceiveReport, ReceivedPath, Registration, Report, Send, SendReport,
+    Assignment, Observation, Receive, ReceiveReport, ReceivedPath, Registration, Report, Send,
+    SendReport,
 };
 use hawser_control::resource::{
     Cause, Elimination, Flow, Mode, PathEnd, PathHealth, Policy, Selector, Tenant, Trigger,
@@ -48,21 +49,35 @@ pub(super) async fn enrol(
     agents: usize,
     stop: &Stop,
 ) -> Result<Vec<Identity>> {
-    let tenant = Tenant { name: tenant(), description: String::new() };
+    let tenant = Tenant {
+        name: tenant(),
+        description: String::new(),
+    };
     operator.create_tenant(&tenant).await?;
     let enrol = |index: usize| async move {
         if stop.requested() {
             bail!("stopped");
         }
-        let enrolment = NewEnrolment { tenant: self::tenant(), valid_s: NewEnrolment::valid_s() };
+        let enrolment = NewEnrolment {
+            tenant: self::tenant(),
+            valid_s: NewEnrolment::valid_s(),
+        };
         let enrolment = operator.enrol_node(&agent_name(index), &enrolment).await?;
         Ok(hawser_client::enrol(&access.controllers, &enrolment.token).await?)
     };
-    stream::iter(0..agents).map(enrol).buffered(AT_ONCE).try_collect().await
+    stream::iter(0..agents)
+        .map(enrol)
+        .buffered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 /// Makes [`FLOWS_PER_AGENT`] flows for each node, from it to the nodes that follow.
-pub(super) async fn create_flows(operator: &OperatorClient, agents: usize, stop: &Stop) -> Result<()> {
+pub(super) async fn create_flows(
+    operator: &OperatorClient,
+    agents: usize,
+    stop: &Stop,
+) -> Result<()> {
     let create = |index: usize| async move {
         if stop.requested() {
             bail!("stopped");
@@ -70,7 +85,11 @@ pub(super) async fn create_flows(operator: &OperatorClient, agents: usize, stop:
         operator.create_flow(&flow(index, agents)).await?;
         Ok(())
     };
-    stream::iter(0..agents * FLOWS_PER_AGENT).map(create).buffer_unordered(AT_ONCE).try_collect().await
+    stream::iter(0..agents * FLOWS_PER_AGENT)
+        .map(create)
+        .buffer_unordered(AT_ONCE)
+        .try_collect()
+        .await
 }
 
 impl Fleet {
@@ -79,13 +98,17 @@ impl Fleet {
         identities: &[Identity],
         latencies: &Arc<Latencies>,
     ) -> Result<Arc<Self>> {
-        let clients: Result<Vec<_>, _> =
-            identities.iter().map(|identity| NodeClient::new(&access.controllers, identity)).collect();
+        let clients: Result<Vec<_>, _> = identities
+            .iter()
+            .map(|identity| NodeClient::new(&access.controllers, identity))
+            .collect();
         Ok(Arc::new(Fleet {
             agents: clients?,
             latencies: Arc::clone(latencies),
             assigned: AtomicUsize::new(0),
-            asked_ns: (0..identities.len() * FLOWS_PER_AGENT).map(|_| AtomicU64::new(0)).collect(),
+            asked_ns: (0..identities.len() * FLOWS_PER_AGENT)
+                .map(|_| AtomicU64::new(0))
+                .collect(),
             origin: Instant::now(),
         }))
     }
@@ -116,9 +139,15 @@ impl Fleet {
 
     /// The egress of the flow says that it is degraded.
     pub(super) async fn degrade(&self, flow: usize) {
-        let observation =
-            Observation::Degraded { flow: flow_name(flow), since_due_us: 1_000, silent_us: 451_000 };
-        let report = Report { observations: vec![observation], ..Report::default() };
+        let observation = Observation::Degraded {
+            flow: flow_name(flow),
+            since_due_us: 1_000,
+            silent_us: 451_000,
+        };
+        let report = Report {
+            observations: vec![observation],
+            ..Report::default()
+        };
         let egress = &self.agents[egress_of(flow, self.agents.len())];
         self.latencies.asked(egress.report(&report).await);
     }
@@ -153,7 +182,8 @@ impl Fleet {
                             self.latencies.took(Kind::Assignment, registered.elapsed());
                             self.assigned.fetch_add(1, Ordering::Relaxed);
                         }
-                        *report.lock().unwrap_or_else(PoisonError::into_inner) = report_of(&assignment);
+                        *report.lock().unwrap_or_else(PoisonError::into_inner) =
+                            report_of(&assignment);
                     }
                     NodeMessage::Policy(policy) => self.arrived(&policy),
                     NodeMessage::Ping => {}
@@ -167,10 +197,17 @@ impl Fleet {
         }
     }
 
-    async fn keep_reporting(&self, client: &NodeClient, report: &Mutex<Report>) -> Result<(), Error> {
+    async fn keep_reporting(
+        &self,
+        client: &NodeClient,
+        report: &Mutex<Report>,
+    ) -> Result<(), Error> {
         loop {
             tokio::time::sleep(REPORT_EVERY).await;
-            let report = report.lock().unwrap_or_else(PoisonError::into_inner).clone();
+            let report = report
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             let began = Instant::now();
             if self.latencies.asked(client.report(&report).await).is_some() {
                 self.latencies.took(Kind::Heartbeat, began.elapsed());
@@ -184,7 +221,8 @@ impl Fleet {
             Cause::Degraded => Kind::Observed,
             _ => return,
         };
-        let asked_ns = flow_index(&policy.flow).map_or(0, |flow| self.asked_ns[flow].load(Ordering::Relaxed));
+        let asked_ns =
+            flow_index(&policy.flow).map_or(0, |flow| self.asked_ns[flow].load(Ordering::Relaxed));
         if asked_ns > 0 {
             let took_ns = nanos(self.origin.elapsed()).saturating_sub(asked_ns);
             self.latencies.took(kind, Duration::from_nanos(took_ns));
@@ -234,7 +272,12 @@ fn flow(index: usize, agents: usize) -> Flow {
         tenant: tenant(),
         ingress: agent_name(ingress_of(index)),
         egress: agent_name(egress_of(index, agents)),
-        select: to(&format!("10.{}.{}.{}/32", index >> 16 & 255, index >> 8 & 255, index & 255)),
+        select: to(&format!(
+            "10.{}.{}.{}/32",
+            index >> 16 & 255,
+            index >> 8 & 255,
+            index & 255
+        )),
         paths: Vec::new(),
         mode: Mode::Evidence,
         trigger: Some(Trigger {
@@ -263,9 +306,19 @@ fn registration() -> Registration {
 
 /// As large as a real one: every flow with its counters, every path with its health.
 fn report_of(assignment: &Assignment) -> Report {
-    let path =
-        |number| ReceivedPath { number, arrivals: 1_000_000, first: 500_000, only: 1_000, missing: 500 };
-    let health = |number| PathHealth { number, up: true, rtt_us: Some(20_000), refused_by_device: 0 };
+    let path = |number| ReceivedPath {
+        number,
+        arrivals: 1_000_000,
+        first: 500_000,
+        only: 1_000,
+        missing: 500,
+    };
+    let health = |number| PathHealth {
+        number,
+        up: true,
+        rtt_us: Some(20_000),
+        refused_by_device: 0,
+    };
     let send = |send: &Send| SendReport {
         flow: send.flow.clone(),
         epoch: send.policy.epoch,

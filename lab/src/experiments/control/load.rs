@@ -27,8 +27,12 @@ impl Changes {
         latencies: &Arc<Latencies>,
     ) -> Self {
         let (stop, stopped) = watch::channel(false);
-        let task =
-            tokio::spawn(change(Arc::clone(operator), Arc::clone(fleet), Arc::clone(latencies), stopped));
+        let task = tokio::spawn(change(
+            Arc::clone(operator),
+            Arc::clone(fleet),
+            Arc::clone(latencies),
+            stopped,
+        ));
         Changes { stop, task }
     }
 
@@ -51,8 +55,11 @@ async fn change(
     while !*stopped.borrow() && made < fleet.flows() {
         ticks.tick().await;
         let flow = made * STRIDE % fleet.flows();
-        let (operator, fleet, latencies) =
-            (Arc::clone(&operator), Arc::clone(&fleet), Arc::clone(&latencies));
+        let (operator, fleet, latencies) = (
+            Arc::clone(&operator),
+            Arc::clone(&fleet),
+            Arc::clone(&latencies),
+        );
         let is_ordered = made % 2 == 0;
         changing.spawn(async move {
             fleet.asks_for(flow);

@@ -30,8 +30,14 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 6] =
-        [Kind::Registration, Kind::Assignment, Kind::Heartbeat, Kind::Ordered, Kind::Observed, Kind::Lag];
+    pub(super) const ALL: [Kind; 6] = [
+        Kind::Registration,
+        Kind::Assignment,
+        Kind::Heartbeat,
+        Kind::Ordered,
+        Kind::Observed,
+        Kind::Lag,
+    ];
 
     /// The beginning of its metrics' names.
     pub(super) fn name(self) -> &'static str {
@@ -108,8 +114,10 @@ impl Latencies {
 
     /// In milliseconds, ascending.
     pub(super) fn sorted_ms(&self, kind: Kind) -> Vec<f64> {
-        let mut times: Vec<f64> =
-            lock(&self.samples[kind as usize]).iter().map(|time| time.as_secs_f64() * 1e3).collect();
+        let mut times: Vec<f64> = lock(&self.samples[kind as usize])
+            .iter()
+            .map(|time| time.as_secs_f64() * 1e3)
+            .collect();
         times.sort_by(f64::total_cmp);
         times
     }
@@ -155,9 +163,16 @@ pub(super) fn machine_cpu() -> Result<Duration> {
 
 /// All but idle and waiting, which are fields 4 and 5 of the first line; the last two are contained in others.
 fn busy(statistics: &str) -> Option<Duration> {
-    let fields = statistics.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let fields = statistics
+        .lines()
+        .next()?
+        .strip_prefix("cpu ")?
+        .split_whitespace();
     let ticks: Vec<u64> = fields.map(str::parse).collect::<Result<_, _>>().ok()?;
-    let busy = [0, 1, 2, 5, 6, 7].iter().map(|field| ticks.get(*field)).sum::<Option<u64>>()?;
+    let busy = [0, 1, 2, 5, 6, 7]
+        .iter()
+        .map(|field| ticks.get(*field))
+        .sum::<Option<u64>>()?;
     Some(TICK * u32::try_from(busy).ok()?)
 }
 
@@ -187,7 +202,10 @@ impl Measured {
     /// Processors that somebody else kept busy in the steady state.
     pub(super) fn others_cores(&self) -> f64 {
         let controller = self.steady_to.cpu - self.steady_from.cpu;
-        self.machine_cpu.saturating_sub(controller + self.agents_cpu).as_secs_f64() / self.seconds()
+        self.machine_cpu
+            .saturating_sub(controller + self.agents_cpu)
+            .as_secs_f64()
+            / self.seconds()
     }
 
     /// How long the steady state was measured.

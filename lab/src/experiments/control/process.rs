@@ -46,12 +46,18 @@ impl ControllerProcess {
         fs::write(&configuration, settings(folder))
             .with_context(|| format!("cannot write {}", configuration.display()))?;
         let log = folder.join("controller.log");
-        let output = File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+        let output =
+            File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
         let mut command = Command::new(binary);
-        command.args(["controller", "--config"]).arg(&configuration).env("RUST_LOG", "warn");
+        command
+            .args(["controller", "--config"])
+            .arg(&configuration)
+            .env("RUST_LOG", "warn");
         command.stdout(output.try_clone()?).stderr(output);
-        let mut controller =
-            ControllerProcess { process: Process::spawn(place, command)?, folder: folder.to_owned() };
+        let mut controller = ControllerProcess {
+            process: Process::spawn(place, command)?,
+            folder: folder.to_owned(),
+        };
         controller.wait_until_ready(place)?;
         Ok(controller)
     }
@@ -75,7 +81,10 @@ impl ControllerProcess {
         let log = self.folder.join("controller.log");
         let status = self.process.stop(PATIENCE)?;
         if !status.success() {
-            bail!("the controller failed with {status}; its log is {}", log.display());
+            bail!(
+                "the controller failed with {status}; its log is {}",
+                log.display()
+            );
         }
         Ok(())
     }
@@ -86,10 +95,16 @@ impl ControllerProcess {
         while !place.run(|| std::net::TcpStream::connect(address).is_ok())? {
             let log = self.folder.join("controller.log");
             if let Some(status) = self.process.ended()? {
-                bail!("the controller ended with {status}; its log is {}", log.display());
+                bail!(
+                    "the controller ended with {status}; its log is {}",
+                    log.display()
+                );
             }
             if Instant::now() > deadline {
-                bail!("the controller does not serve; its log is {}", log.display());
+                bail!(
+                    "the controller does not serve; its log is {}",
+                    log.display()
+                );
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -104,18 +119,24 @@ impl ControllerProcess {
 impl Access {
     /// A client with all rights.
     pub(super) fn operator(&self) -> Result<OperatorClient> {
-        Ok(OperatorClient::new(&self.controllers, &self.authority_pem, &self.token)?)
+        Ok(OperatorClient::new(
+            &self.controllers,
+            &self.authority_pem,
+            &self.token,
+        )?)
     }
 
     /// What the controller has used so far.
     pub(super) fn usage(&self) -> Result<Usage> {
         let read = |name: &str| {
             let path = format!("/proc/{}/{name}", self.process_id);
-            fs::read_to_string(&path).with_context(|| format!("the controller has ended: no {path}"))
+            fs::read_to_string(&path)
+                .with_context(|| format!("the controller has ended: no {path}"))
         };
         Ok(Usage {
             at: Instant::now(),
-            cpu: cpu(&read("stat")?).context("the kernel's process statistics have another form")?,
+            cpu: cpu(&read("stat")?)
+                .context("the kernel's process statistics have another form")?,
             memory_bytes: resident(&read("status")?)
                 .context("the kernel's process status has another form")?,
         })
@@ -139,7 +160,9 @@ fn cpu(stat: &str) -> Option<Duration> {
 }
 
 fn resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? * 1024)
 }
 
@@ -151,6 +174,9 @@ mod tests {
     fn the_kernels_accounts_are_read() {
         let stat = "7 (a (b) c) S 1 7 7 0 -1 4194560 900 0 0 0 250 50 0 0 20 0 4 0 100 0 0";
         assert_eq!(cpu(stat), Some(Duration::from_secs(3)));
-        assert_eq!(resident("Name:\thawser\nVmRSS:\t    2048 kB\n"), Some(2 << 20));
+        assert_eq!(
+            resident("Name:\thawser\nVmRSS:\t    2048 kB\n"),
+            Some(2 << 20)
+        );
     }
 }

@@ -41,10 +41,15 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let Some(largest) = summary.cases.last() else { return Vec::new() };
+    let Some(largest) = summary.cases.last() else {
+        return Vec::new();
+    };
     let agents = agents(largest);
     let latency = |metric: &str, label: &str| Highlight {
-        value: largest.metrics.get(metric).map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0} ms")),
+        value: largest
+            .metrics
+            .get(metric)
+            .map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0} ms")),
         label: format!("{label}, 99 of 100, {agents} nodes"),
         beside: format!("below {TARGET_P99_MS:.0} ms"),
     };
@@ -88,7 +93,11 @@ fn figure(summary: &Summary) -> Figure {
                     series("observed change", "observed_change_p99_ms", 1.0),
                 ],
             ),
-            panel("Memory", "MB", vec![series("controller", "controller_memory_bytes", 1e-6)]),
+            panel(
+                "Memory",
+                "MB",
+                vec![series("controller", "controller_memory_bytes", 1e-6)],
+            ),
             panel(
                 "Processor",
                 "cores",
@@ -102,5 +111,8 @@ fn figure(summary: &Summary) -> Figure {
 }
 
 fn agents(case: &Case) -> f64 {
-    case.params.get("agents").and_then(serde_json::Value::as_f64).unwrap_or(f64::NAN)
+    case.params
+        .get("agents")
+        .and_then(serde_json::Value::as_f64)
+        .unwrap_or(f64::NAN)
 }

@@ -42,10 +42,22 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let cases: Vec<&Case> = summary.cases.iter().filter(|case| !is_transparent(case)).collect();
-    let sum = |metric| cases.iter().filter_map(|case| case.metrics.get(metric)).sum::<f64>();
+    let cases: Vec<&Case> = summary
+        .cases
+        .iter()
+        .filter(|case| !is_transparent(case))
+        .collect();
+    let sum = |metric| {
+        cases
+            .iter()
+            .filter_map(|case| case.metrics.get(metric))
+            .sum::<f64>()
+    };
     let sent = sum("sent_packets");
-    let duplicates = cases.iter().filter_map(|case| case.metrics.get("duplicates_ratio")).fold(0.0, f64::max);
+    let duplicates = cases
+        .iter()
+        .filter_map(|case| case.metrics.get("duplicates_ratio"))
+        .fold(0.0, f64::max);
     vec![
         Highlight {
             value: format!("{}", sum("missing_packets")),
@@ -62,23 +74,37 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 
 /// Scenarios down, kinds of packets across; nothing without any.
 fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Option<Section> {
-    let cases: Vec<&Case> = summary.cases.iter().filter(|case| is_transparent(case) == transparent).collect();
+    let cases: Vec<&Case> = summary
+        .cases
+        .iter()
+        .filter(|case| is_transparent(case) == transparent)
+        .collect();
     if cases.is_empty() {
         return None;
     }
     let items = [
         ("Packets missing.", "missing_packets"),
         ("Duplicates passed, of 100 packets.", "duplicates_ratio"),
-        ("Packets that came after a later one, of 100.", "reordered_ratio"),
+        (
+            "Packets that came after a later one, of 100.",
+            "reordered_ratio",
+        ),
     ];
     let table = |(caption, metric): (&str, &str)| Item::Table(table(&cases, metric, caption));
     let items = items.into_iter().map(table).collect();
-    Some(Section { title: title.to_owned(), text: text.to_owned(), items })
+    Some(Section {
+        title: title.to_owned(),
+        text: text.to_owned(),
+        items,
+    })
 }
 
 fn table(cases: &[&Case], metric: &str, caption: &str) -> Table {
-    let split =
-        |case: &'_ Case| case.name.split_once('/').map(|(row, column)| (row.to_owned(), column.to_owned()));
+    let split = |case: &'_ Case| {
+        case.name
+            .split_once('/')
+            .map(|(row, column)| (row.to_owned(), column.to_owned()))
+    };
     let mut columns: Vec<String> = Vec::new();
     for (_, column) in cases.iter().filter_map(|case| split(case)) {
         if !columns.contains(&column) {
@@ -86,27 +112,42 @@ fn table(cases: &[&Case], metric: &str, caption: &str) -> Table {
         }
     }
     let figure = |row: &str, column: &String| {
-        let value = cases.iter().find(|case| case.name == format!("{row}/{column}"))?.metrics.get(metric)?;
-        Some(if metric.ends_with("_ratio") { format!("{:.3}", value * 100.0) } else { value.to_string() })
+        let value = cases
+            .iter()
+            .find(|case| case.name == format!("{row}/{column}"))?
+            .metrics
+            .get(metric)?;
+        Some(if metric.ends_with("_ratio") {
+            format!("{:.3}", value * 100.0)
+        } else {
+            value.to_string()
+        })
     };
     let cell = |value: String| Cell { value, paper: None };
-    let rows = SCENARIOS
-        .iter()
-        .filter(|scenario| cases.iter().any(|case| case.name.starts_with(&format!("{}/", scenario.name))));
+    let rows = SCENARIOS.iter().filter(|scenario| {
+        cases
+            .iter()
+            .any(|case| case.name.starts_with(&format!("{}/", scenario.name)))
+    });
     let rows = rows.map(|scenario| {
-        let figures =
-            columns.iter().map(|column| cell(figure(scenario.name, column).unwrap_or_else(|| "–".into())));
-        std::iter::once(cell(format!("{}: {}", scenario.name, scenario.fault))).chain(figures).collect()
+        let figures = columns
+            .iter()
+            .map(|column| cell(figure(scenario.name, column).unwrap_or_else(|| "–".into())));
+        std::iter::once(cell(format!("{}: {}", scenario.name, scenario.fault)))
+            .chain(figures)
+            .collect()
     });
     Table {
-        header: std::iter::once("path 1".to_owned()).chain(columns.iter().cloned()).collect(),
+        header: std::iter::once("path 1".to_owned())
+            .chain(columns.iter().cloned())
+            .collect(),
         rows: rows.collect(),
         caption: caption.to_owned(),
     }
 }
 
 fn is_transparent(case: &Case) -> bool {
-    SCENARIOS
-        .iter()
-        .any(|scenario| scenario.is_transparent() && case.name.starts_with(&format!("{}/", scenario.name)))
+    SCENARIOS.iter().any(|scenario| {
+        scenario.is_transparent() && case.name.starts_with(&format!("{}/", scenario.name))
+    })
 }

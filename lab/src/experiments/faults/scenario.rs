@@ -82,22 +82,50 @@ pub(in crate::experiments) const SCENARIOS: &[Scenario] = &[
     scenario("flapping", Fault::Flapping, Form::Transit),
     scenario("lossy-20", Fault::Lossy { percent: 20 }, Form::Transit),
     scenario("lossy-80", Fault::Lossy { percent: 80 }, Form::Transit),
-    scenario("reordering-20", Fault::Reordering { percent: 20 }, Form::Transit),
+    scenario(
+        "reordering-20",
+        Fault::Reordering { percent: 20 },
+        Form::Transit,
+    ),
     scenario("skew-1ms", Fault::Ahead { ms: 1 }, Form::Transit),
     scenario("skew-10ms", Fault::Ahead { ms: 10 }, Form::Transit),
     scenario("skew-50ms", Fault::Ahead { ms: 50 }, Form::Transit),
     scenario("skew-450ms", Fault::Ahead { ms: 450 }, Form::Transit),
     scenario("late-450ms", Fault::Late { ms: 450 }, Form::Transit),
-    scenario("corrupting-20", Fault::Corrupting { percent: 20 }, Form::TransitWhole),
-    scenario("ipv6-lossy-20", Fault::Lossy { percent: 20 }, Form::TransitV6),
+    scenario(
+        "corrupting-20",
+        Fault::Corrupting { percent: 20 },
+        Form::TransitWhole,
+    ),
+    scenario(
+        "ipv6-lossy-20",
+        Fault::Lossy { percent: 20 },
+        Form::TransitV6,
+    ),
     scenario("local-clean", Fault::None, Form::Local),
     scenario("local-cut", Fault::Cut, Form::Local),
     scenario("local-lossy-20", Fault::Lossy { percent: 20 }, Form::Local),
-    scenario("local-corrupting-20", Fault::Corrupting { percent: 20 }, Form::LocalWhole),
-    scenario("local-ipv6-lossy-20", Fault::Lossy { percent: 20 }, Form::LocalV6),
+    scenario(
+        "local-corrupting-20",
+        Fault::Corrupting { percent: 20 },
+        Form::LocalWhole,
+    ),
+    scenario(
+        "local-ipv6-lossy-20",
+        Fault::Lossy { percent: 20 },
+        Form::LocalV6,
+    ),
     scenario("transparent-clean", Fault::None, Form::Transparent),
-    scenario("transparent-lossy-20", Fault::Lossy { percent: 20 }, Form::Transparent),
-    scenario("local-transparent-lossy-20", Fault::Lossy { percent: 20 }, Form::LocalTransparent),
+    scenario(
+        "transparent-lossy-20",
+        Fault::Lossy { percent: 20 },
+        Form::Transparent,
+    ),
+    scenario(
+        "local-transparent-lossy-20",
+        Fault::Lossy { percent: 20 },
+        Form::LocalTransparent,
+    ),
 ];
 
 impl Scenario {
@@ -107,7 +135,11 @@ impl Scenario {
             outer: if v6 { Outer::V6 } else { Outer::V4 },
             authenticate: Some(self.cover()),
             transparent: self.is_transparent(),
-            sender: if self.is_local() { Sender::Ingress } else { Sender::Source },
+            sender: if self.is_local() {
+                Sender::Ingress
+            } else {
+                Sender::Source
+            },
             both_ways: true,
             ..Replication::on(PathSet::from_bits(0b11))
         }
@@ -122,7 +154,10 @@ impl Scenario {
 
     /// Whether the ingress edge itself sends.
     pub(super) fn is_local(&self) -> bool {
-        matches!(self.form, Form::Local | Form::LocalWhole | Form::LocalV6 | Form::LocalTransparent)
+        matches!(
+            self.form,
+            Form::Local | Form::LocalWhole | Form::LocalV6 | Form::LocalTransparent
+        )
     }
 
     /// Whether nothing is added to IPv4 packets.
@@ -134,7 +169,8 @@ impl Scenario {
     pub(super) fn prepare(&self, lab: &Lab) -> Result<()> {
         if self.is_local() {
             let device = &lab.addressing().paths[0].near.device;
-            lab.ingress().offloads(device, &[("sg", true), ("gso", true)])?;
+            lab.ingress()
+                .offloads(device, &[("sg", true), ("gso", true)])?;
         }
         Ok(())
     }
@@ -157,25 +193,51 @@ impl Fault {
         const ALWAYS: Duration = Duration::from_secs(86_400);
         const FLAP: Duration = Duration::from_millis(500);
         let lossy = |percent| -> Result<_> { Ok(Some(Loss::Independent(share(percent)?))) };
-        let link = LinkConfig { delay: Delay::Constant(FAST), ..LinkConfig::default() };
+        let link = LinkConfig {
+            delay: Delay::Constant(FAST),
+            ..LinkConfig::default()
+        };
         Ok(match self {
             Fault::None => link,
-            Fault::Cut => LinkConfig { cuts: vec![Span::new(Duration::ZERO, ALWAYS)?], ..link },
+            Fault::Cut => LinkConfig {
+                cuts: vec![Span::new(Duration::ZERO, ALWAYS)?],
+                ..link
+            },
             Fault::Flapping => {
                 let cut = |flap: u32| Span::new(FLAP * 2 * flap, FLAP * (2 * flap + 1));
                 let flaps = (ALWAYS.as_secs() / 24) as u32;
-                LinkConfig { cuts: (0..flaps).map(cut).collect::<Result<_, _>>()?, ..link }
+                LinkConfig {
+                    cuts: (0..flaps).map(cut).collect::<Result<_, _>>()?,
+                    ..link
+                }
             }
-            Fault::Lossy { percent } => LinkConfig { loss: lossy(percent)?, ..link },
-            Fault::Corrupting { percent } => LinkConfig { corrupt: share(percent)?, ..link },
+            Fault::Lossy { percent } => LinkConfig {
+                loss: lossy(percent)?,
+                ..link
+            },
+            Fault::Corrupting { percent } => LinkConfig {
+                corrupt: share(percent)?,
+                ..link
+            },
             Fault::Reordering { percent } => {
-                let reorder = Some(Reorder { share: share(percent)?, delay: HELD_BACK });
-                LinkConfig { reorder, order: Order::Free, ..link }
+                let reorder = Some(Reorder {
+                    share: share(percent)?,
+                    delay: HELD_BACK,
+                });
+                LinkConfig {
+                    reorder,
+                    order: Order::Free,
+                    ..link
+                }
             }
-            Fault::Ahead { .. } => LinkConfig { loss: lossy(20)?, ..link },
-            Fault::Late { ms } => {
-                LinkConfig { delay: Delay::Constant(FAST + BEHIND + Duration::from_millis(ms)), ..link }
-            }
+            Fault::Ahead { .. } => LinkConfig {
+                loss: lossy(20)?,
+                ..link
+            },
+            Fault::Late { ms } => LinkConfig {
+                delay: Delay::Constant(FAST + BEHIND + Duration::from_millis(ms)),
+                ..link
+            },
         })
     }
 
@@ -184,7 +246,10 @@ impl Fault {
             Fault::Ahead { ms } => Duration::from_millis(ms),
             _ => BEHIND,
         };
-        LinkConfig { delay: Delay::Constant(FAST + behind), ..LinkConfig::default() }
+        LinkConfig {
+            delay: Delay::Constant(FAST + behind),
+            ..LinkConfig::default()
+        }
     }
 }
 
@@ -196,7 +261,9 @@ impl fmt::Display for Fault {
             Fault::Flapping => write!(f, "cut for the first half of every second"),
             Fault::Lossy { percent } => write!(f, "{percent} % loss, 4 ms faster"),
             Fault::Corrupting { percent } => write!(f, "{percent} % corrupted, 4 ms faster"),
-            Fault::Reordering { percent } => write!(f, "{percent} % held back by 10 ms, 4 ms faster"),
+            Fault::Reordering { percent } => {
+                write!(f, "{percent} % held back by 10 ms, 4 ms faster")
+            }
             Fault::Ahead { ms } => write!(f, "{ms} ms faster, 20 % loss"),
             Fault::Late { ms } => write!(f, "{ms} ms slower"),
         }
@@ -214,7 +281,13 @@ mod tests {
     #[test]
     fn names_differ_and_links_are_valid() {
         for (index, scenario) in SCENARIOS.iter().enumerate() {
-            assert!(SCENARIOS[..index].iter().all(|other| other.name != scenario.name), "{}", scenario.name);
+            assert!(
+                SCENARIOS[..index]
+                    .iter()
+                    .all(|other| other.name != scenario.name),
+                "{}",
+                scenario.name
+            );
             assert!(scenario.fault.bad().is_ok(), "{}", scenario.name);
         }
     }

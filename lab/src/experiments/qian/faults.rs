@@ -17,7 +17,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub(super) const FAULTS: &str = "faults";
 
 /// The faults of path 1, of which every one leaves path 2 whole.
-const CHOSEN: [&str; 6] = ["clean", "cut", "flapping", "lossy-20", "lossy-80", "reordering-20"];
+const CHOSEN: [&str; 6] = [
+    "clean",
+    "cut",
+    "flapping",
+    "lossy-20",
+    "lossy-80",
+    "reordering-20",
+];
 
 /// How long packets are sent.
 const SECONDS: f64 = 20.0;
@@ -46,20 +53,29 @@ pub(super) fn names() -> Vec<String> {
 
 /// Sends packets over two paths of which the first is at fault, judged by evidence from the beginning.
 pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
-    let scenario = name.strip_prefix(FAULTS).and_then(|rest| rest.strip_prefix('/'));
+    let scenario = name
+        .strip_prefix(FAULTS)
+        .and_then(|rest| rest.strip_prefix('/'));
     let scenario = SCENARIOS.iter().find(|known| Some(known.name) == scenario);
     let scenario = scenario.with_context(|| format!("{name} is no case"))?;
     let seconds = run.seconds.map_or(SECONDS, |seconds| seconds.min(SECONDS));
     let directory = run.raw(&format!("{}-{}", name.replace('/', "-"), run.seed))?;
 
-    let lab = Topology { paths: 2, control: true, ..Topology::default() }.build()?;
+    let lab = Topology {
+        paths: 2,
+        control: true,
+        ..Topology::default()
+    }
+    .build()?;
     let emulator = Emulator::start(lab.network(), scenario.paths(&lab)?, run.seed)?;
     let mut control = Control::start(&lab, &run.binary, &directory)?;
     let mut edges = Edges::start_controlled(&lab, &run.binary, &directory, &control)?;
     control.create_flow(&scene::flow(&lab))?;
-    edges.ingress_agent.wait_until("replicated on both paths", |status| {
-        status.send.values().any(|flow| flow.policy == 0b11)
-    })?;
+    edges
+        .ingress_agent
+        .wait_until("replicated on both paths", |status| {
+            status.send.values().any(|flow| flow.policy == 0b11)
+        })?;
     let stream = Stream {
         kind: Kind::UdpConnected,
         family: Family::Ipv4,
@@ -69,19 +85,35 @@ pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     };
     emulator.set_origin(ring::now());
     let began = SystemTime::now().duration_since(UNIX_EPOCH)?;
-    let reports = traffic::run(&Endpoints::from(&lab), std::slice::from_ref(&stream), GRACE, &run.stop)?;
-    fs::write(directory.join("events.json"), serde_json::to_vec_pretty(&control.events()?)?)?;
+    let reports = traffic::run(
+        &Endpoints::from(&lab),
+        std::slice::from_ref(&stream),
+        GRACE,
+        &run.stop,
+    )?;
+    fs::write(
+        directory.join("events.json"),
+        serde_json::to_vec_pretty(&control.events()?)?,
+    )?;
     let (ingress, egress) = edges.stop()?;
     control.stop()?;
     let emulation = emulator.stop()?;
     let raw = serde_json::json!({
         "streams": reports, "ingress": ingress, "egress": egress, "emulator": emulation,
     });
-    fs::write(directory.join("outcome.json"), serde_json::to_vec_pretty(&raw)?)?;
+    fs::write(
+        directory.join("outcome.json"),
+        serde_json::to_vec_pretty(&raw)?,
+    )?;
     let history = History::read(&directory, u64::try_from(began.as_nanos())?)?;
     let end = Duration::from_secs_f64(seconds);
     let case = describe(name, scenario, &reports[0], &history, end);
-    Ok(Outcome { case, history, end, invalid_because: invalid_because(&reports[0], &emulation) })
+    Ok(Outcome {
+        case,
+        history,
+        end,
+        invalid_because: invalid_because(&reports[0], &emulation),
+    })
 }
 
 fn describe(
@@ -92,14 +124,23 @@ fn describe(
     end: Duration,
 ) -> Case {
     let mut case = Case::new(name);
-    case.params.insert("fault".into(), scenario.fault.to_string().into());
-    case.params.insert("packets".into(), report.stream.packets.into());
+    case.params
+        .insert("fault".into(), scenario.fault.to_string().into());
+    case.params
+        .insert("packets".into(), report.stream.packets.into());
     case.params.insert("rate_pps".into(), RATE_PPS.into());
-    case.params.insert("first_missing".into(), report.first_missing.clone().into());
+    case.params
+        .insert("first_missing".into(), report.first_missing.clone().into());
     case.metrics = Metrics::from([
-        ("missing_packets", (report.stream.packets - report.received) as f64),
+        (
+            "missing_packets",
+            (report.stream.packets - report.received) as f64,
+        ),
         ("duplicates_packets", report.duplicates as f64),
-        ("without_whole_path_s", history.without(WHOLE, Duration::ZERO, end)),
+        (
+            "without_whole_path_s",
+            history.without(WHOLE, Duration::ZERO, end),
+        ),
         ("paths_mean", history.paths_mean(Duration::ZERO, end)),
     ]);
     case
@@ -109,7 +150,9 @@ fn invalid_because(report: &StreamReport, emulation: &EmulatorReport) -> Vec<Str
     let mut reasons = emulation.health.invalid_because();
     if report.receiver_overflow > 0 {
         let overflow = report.receiver_overflow;
-        reasons.push(format!("{overflow} packets reached the viewer and were dropped at its socket"));
+        reasons.push(format!(
+            "{overflow} packets reached the viewer and were dropped at its socket"
+        ));
     }
     reasons
 }

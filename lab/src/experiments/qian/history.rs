@@ -52,7 +52,10 @@ struct Row {
 impl History {
     /// Reads what agents in `directory` have written; `began_ns` is when the stream began, nanoseconds since 1970.
     pub(super) fn read(directory: &Path, began_ns: u64) -> Result<Self> {
-        let mut history = History { policies: vec![(f64::NEG_INFINITY, 0)], ..History::default() };
+        let mut history = History {
+            policies: vec![(f64::NEG_INFINITY, 0)],
+            ..History::default()
+        };
         for (at, row) in rows(directory, Edge::Ingress, began_ns)? {
             match (row.event.as_str(), row.code) {
                 ("policy", Some(code)) => history.policies.push((at, code)),
@@ -62,7 +65,9 @@ impl History {
         }
         for (at, row) in rows(directory, Edge::Egress, began_ns)? {
             match (row.event.as_str(), row.path, row.rewards) {
-                ("window", Some(path), Some(rewards)) => history.windows.push(Window { at, path, rewards }),
+                ("window", Some(path), Some(rewards)) => {
+                    history.windows.push(Window { at, path, rewards })
+                }
                 ("degraded", ..) => {
                     let due = at - since_due_us(&row.detail)? / 1e6;
                     history.degradations.push(Degradation { at, due });
@@ -80,28 +85,43 @@ impl History {
 
     /// How long packets take none of the given paths, seconds.
     pub(super) fn without(&self, wanted: u8, from: Duration, to: Duration) -> f64 {
-        self.mean(from, to, |code| f64::from(u8::from(code & wanted == 0))) * (to - from).as_secs_f64()
+        self.mean(from, to, |code| f64::from(u8::from(code & wanted == 0)))
+            * (to - from).as_secs_f64()
     }
 
     /// When the trigger first fired in the variation.
     pub(super) fn triggered_in(&self, variation: &Variation) -> Option<f64> {
         let within = variation.from().as_secs_f64()..variation.to().as_secs_f64();
-        self.degradations.iter().map(|degradation| degradation.at).find(|at| within.contains(at))
+        self.degradations
+            .iter()
+            .map(|degradation| degradation.at)
+            .find(|at| within.contains(at))
     }
 
     /// From when the late request was due that made the trigger fire for the first time to the first copy on a new path,
     /// seconds.
     pub(super) fn helped_after(&self) -> Option<f64> {
         let Degradation { due, .. } = *self.degradations.first()?;
-        self.first_copies.iter().find(|at| **at >= due).map(|at| at - due)
+        self.first_copies
+            .iter()
+            .find(|at| **at >= due)
+            .map(|at| at - due)
     }
 
     /// When packets first take a number of paths as wanted, at or after a time.
     pub(super) fn first(&self, after: Duration, wanted: impl Fn(u32) -> bool) -> Option<f64> {
         let after = after.as_secs_f64();
-        let ends = self.policies.iter().skip(1).map(|(at, _)| *at).chain([f64::INFINITY]);
-        let stretch =
-            self.policies.iter().zip(ends).find(|((_, code), end)| *end > after && wanted(paths(*code)));
+        let ends = self
+            .policies
+            .iter()
+            .skip(1)
+            .map(|(at, _)| *at)
+            .chain([f64::INFINITY]);
+        let stretch = self
+            .policies
+            .iter()
+            .zip(ends)
+            .find(|((_, code), end)| *end > after && wanted(paths(*code)));
         stretch.map(|((at, _), _)| at.max(after))
     }
 
@@ -109,14 +129,18 @@ impl History {
     pub(super) fn steps(&self, end: Duration) -> Vec<(f64, f64)> {
         let last = self.policies.last().map_or(0, |(_, code)| *code);
         let changes = self.policies.iter().map(|&(at, code)| (at.max(0.0), code));
-        changes.chain([(end.as_secs_f64(), last)]).map(|(at, code)| (at, f64::from(paths(code)))).collect()
+        changes
+            .chain([(end.as_secs_f64(), last)])
+            .map(|(at, code)| (at, f64::from(paths(code))))
+            .collect()
     }
 
     fn mean(&self, from: Duration, to: Duration, figure: impl Fn(u8) -> f64) -> f64 {
         let (from, to) = (from.as_secs_f64(), to.as_secs_f64());
         let ends = self.policies.iter().skip(1).map(|(at, _)| *at).chain([to]);
-        let stretch =
-            |((at, code), end): (&(f64, u8), f64)| (end.clamp(from, to) - at.clamp(from, to)) * figure(*code);
+        let stretch = |((at, code), end): (&(f64, u8), f64)| {
+            (end.clamp(from, to) - at.clamp(from, to)) * figure(*code)
+        };
         self.policies.iter().zip(ends).map(stretch).sum::<f64>() / (to - from)
     }
 }
@@ -132,7 +156,11 @@ fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> 
     let path = directory.join(format!("{}.csv", edge.name()));
     let rows: Result<Vec<Row>, _> = csv::Reader::from_path(&path)?.deserialize().collect();
     let rows = rows.with_context(|| format!("cannot read {}", path.display()))?;
-    let offset = rows.iter().map(|row| row.unix_ns.saturating_sub(row.monotonic_ns)).min().unwrap_or(0);
+    let offset = rows
+        .iter()
+        .map(|row| row.unix_ns.saturating_sub(row.monotonic_ns))
+        .min()
+        .unwrap_or(0);
     let at = |row: &Row| ((row.monotonic_ns + offset) as f64 - began_ns as f64) / 1e9;
     Ok(rows.into_iter().map(|row| (at(&row), row)).collect())
 }
@@ -140,7 +168,9 @@ fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> 
 /// From "1200 us since due; 451200 us of silence".
 fn since_due_us(detail: &str) -> Result<f64> {
     let number = detail.split(' ').next().unwrap_or_default();
-    number.parse().with_context(|| format!("a degradation says {detail:?}"))
+    number
+        .parse()
+        .with_context(|| format!("a degradation says {detail:?}"))
 }
 
 #[cfg(test)]
@@ -150,21 +180,35 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn history() -> History {
-        let policies = vec![(f64::NEG_INFINITY, 0), (1.0, 0b11111), (2.0, 0b11), (6.0, 0b10)];
-        History { policies, ..History::default() }
+        let policies = vec![
+            (f64::NEG_INFINITY, 0),
+            (1.0, 0b11111),
+            (2.0, 0b11),
+            (6.0, 0b10),
+        ];
+        History {
+            policies,
+            ..History::default()
+        }
     }
 
     #[test]
     fn paths_count_by_the_time_that_they_were_taken() {
         assert_eq!(history().paths_mean(SECOND, 2 * SECOND), 5.0);
-        assert_eq!(history().paths_mean(Duration::ZERO, 8 * SECOND), (1.0 + 5.0 + 8.0 + 2.0) / 8.0);
+        assert_eq!(
+            history().paths_mean(Duration::ZERO, 8 * SECOND),
+            (1.0 + 5.0 + 8.0 + 2.0) / 8.0
+        );
         assert_eq!(history().paths_mean(7 * SECOND, 8 * SECOND), 1.0);
         assert_eq!(history().without(0b1, Duration::ZERO, 8 * SECOND), 3.0);
     }
 
     #[test]
     fn a_change_is_found_from_a_time_on() {
-        assert_eq!(history().first(Duration::ZERO, |paths| paths > 1), Some(1.0));
+        assert_eq!(
+            history().first(Duration::ZERO, |paths| paths > 1),
+            Some(1.0)
+        );
         assert_eq!(history().first(3 * SECOND, |paths| paths > 1), Some(3.0));
         assert_eq!(history().first(3 * SECOND, |paths| paths == 1), Some(6.0));
         assert_eq!(history().first(7 * SECOND, |paths| paths > 1), None);
@@ -178,14 +222,32 @@ mod tests {
                        1003000000,11003000000,stage,first_replica,2,,,,,,,,,,\"3000 us\"\n";
         let egress = "990000000,10990001000,stage,degraded,,,,,,,,,,,\"2000 us since due; 212000 us of silence\"\n\
                       1100000000,11100000000,stage,window,2,,,,100,0,3,100,42,0,\n";
-        std::fs::write(folder.path().join("ingress.csv"), format!("{header}{ingress}")).unwrap();
-        std::fs::write(folder.path().join("egress.csv"), format!("{header}{egress}")).unwrap();
+        std::fs::write(
+            folder.path().join("ingress.csv"),
+            format!("{header}{ingress}"),
+        )
+        .unwrap();
+        std::fs::write(
+            folder.path().join("egress.csv"),
+            format!("{header}{egress}"),
+        )
+        .unwrap();
 
         let history = History::read(folder.path(), 10_000_000_000).unwrap();
 
         assert_eq!(history.policies[1], (1.0, 31));
-        assert_eq!(history.windows, [Window { at: 1.1, path: 3, rewards: 42 }]);
-        let variation = Variation { during: vec![(SECOND / 2, 5 * SECOND)], end: 6 * SECOND };
+        assert_eq!(
+            history.windows,
+            [Window {
+                at: 1.1,
+                path: 3,
+                rewards: 42
+            }]
+        );
+        let variation = Variation {
+            during: vec![(SECOND / 2, 5 * SECOND)],
+            end: 6 * SECOND,
+        };
         assert!((history.triggered_in(&variation).unwrap() - 0.99).abs() < 1e-9);
         assert!((history.helped_after().unwrap() - 0.015).abs() < 1e-9);
     }

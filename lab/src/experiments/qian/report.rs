@@ -47,16 +47,29 @@ pub(super) fn write(
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let figure = |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
-    let highlight = |label: &str, case: &str, metric: &str, digits: usize, unit: &str, beside: String| {
-        let value = format!("{:.digits$}{unit}", figure(case, metric)?);
-        Some(Highlight { value, label: label.to_owned(), beside })
-    };
+    let figure =
+        |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
+    let highlight =
+        |label: &str, case: &str, metric: &str, digits: usize, unit: &str, beside: String| {
+            let value = format!("{:.digits$}{unit}", figure(case, metric)?);
+            Some(Highlight {
+                value,
+                label: label.to_owned(),
+                beside,
+            })
+        };
     let alone = figure("single/fhd", "fps_mean").map_or("the target is 28".to_owned(), |fps| {
         format!("{fps:.1} fps on the default path; the target is 28")
     });
     [
-        highlight("frame rate, fhd, evidence", "evidence/fhd", "fps_mean", 1, " fps", alone),
+        highlight(
+            "frame rate, fhd, evidence",
+            "evidence/fhd",
+            "fps_mean",
+            1,
+            " fps",
+            alone,
+        ),
         highlight(
             "from the third late request to the first replica, fhd",
             "evidence/fhd",
@@ -90,28 +103,44 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 /// Figures 6c and 7, and what else the paper's text gives a number for.
 fn beside_the_paper(summary: &Summary) -> Section {
     let figure = |policy: &str, level: &str, metric: &str| {
-        summary.case(&format!("{policy}/{level}")).and_then(|case| case.metrics.get(metric))
+        summary
+            .case(&format!("{policy}/{level}"))
+            .and_then(|case| case.metrics.get(metric))
     };
-    let table =
-        |caption: &str, metric: &str, policies: &[&str], levels: &[&str], paper: fn(&str) -> Option<&str>| {
-            let cell = |policy: &str, level: &str| {
-                figure(policy, level, metric).map_or("–".to_owned(), |value| format!("{value:.2}"))
-            };
-            let row = |level: &&str| {
-                let figures = policies.iter().map(|policy| Cell { value: cell(policy, level), paper: None });
-                let paper = Cell { value: paper(level).unwrap_or("no number").to_owned(), paper: None };
-                std::iter::once(Cell { value: (*level).to_owned(), paper: None })
-                    .chain(figures)
-                    .chain([paper])
-                    .collect()
-            };
-            let header = std::iter::once("level").chain(policies.iter().copied()).chain(["paper"]);
-            Item::Table(Table {
-                header: header.map(str::to_owned).collect(),
-                rows: levels.iter().map(row).collect(),
-                caption: caption.to_owned(),
-            })
+    let table = |caption: &str,
+                 metric: &str,
+                 policies: &[&str],
+                 levels: &[&str],
+                 paper: fn(&str) -> Option<&str>| {
+        let cell = |policy: &str, level: &str| {
+            figure(policy, level, metric).map_or("–".to_owned(), |value| format!("{value:.2}"))
         };
+        let row = |level: &&str| {
+            let figures = policies.iter().map(|policy| Cell {
+                value: cell(policy, level),
+                paper: None,
+            });
+            let paper = Cell {
+                value: paper(level).unwrap_or("no number").to_owned(),
+                paper: None,
+            };
+            std::iter::once(Cell {
+                value: (*level).to_owned(),
+                paper: None,
+            })
+            .chain(figures)
+            .chain([paper])
+            .collect()
+        };
+        let header = std::iter::once("level")
+            .chain(policies.iter().copied())
+            .chain(["paper"]);
+        Item::Table(Table {
+            header: header.map(str::to_owned).collect(),
+            rows: levels.iter().map(row).collect(),
+            caption: caption.to_owned(),
+        })
+    };
     Section {
         title: "Beside the paper".to_owned(),
         text: "While the network varies. docs/qian.md says where ours differ and why.".to_owned(),
@@ -151,7 +180,10 @@ impl<'a> Shown<'a> {
         let seed = trials.iter().map(|trial| trial.seed).min();
         let shown = trials.iter().filter(|trial| Some(trial.seed) == seed);
         let (streams, recoveries) = shown.partition(|trial| is_policy(trial.outcome.policy()));
-        Shown { streams, recoveries }
+        Shown {
+            streams,
+            recoveries,
+        }
     }
 
     fn outcomes(&self) -> Vec<&'a Outcome> {
@@ -178,13 +210,23 @@ impl<'a> Shown<'a> {
 
     fn paths(&self) -> Option<Section> {
         let panel = |level: &str| {
-            let of_level = self.streams.iter().filter(|trial| trial.outcome.level() == level);
-            let of_level: Vec<_> =
-                of_level.filter_map(|trial| Some((trial, trial.history.as_ref()?))).collect();
+            let of_level = self
+                .streams
+                .iter()
+                .filter(|trial| trial.outcome.level() == level);
+            let of_level: Vec<_> = of_level
+                .filter_map(|trial| Some((trial, trial.history.as_ref()?)))
+                .collect();
             let variation = &of_level.first()?.0.outcome.variation;
-            let series =
-                of_level.iter().map(|(trial, history)| steps(trial.outcome.policy(), history, variation.end));
-            Some(figures::over_time(level, variation, axis_of_paths(), series.collect()))
+            let series = of_level
+                .iter()
+                .map(|(trial, history)| steps(trial.outcome.policy(), history, variation.end));
+            Some(figures::over_time(
+                level,
+                variation,
+                axis_of_paths(),
+                series.collect(),
+            ))
         };
         let panels: Vec<Plot> = LEVELS.into_iter().filter_map(panel).collect();
         (!panels.is_empty()).then(|| Section {
@@ -216,7 +258,11 @@ impl<'a> Shown<'a> {
     }
 
     fn recovery(&self) -> Option<Section> {
-        let panels: Vec<Plot> = self.recoveries.iter().flat_map(|trial| recovery(trial)).collect();
+        let panels: Vec<Plot> = self
+            .recoveries
+            .iter()
+            .flat_map(|trial| recovery(trial))
+            .collect();
         (!panels.is_empty()).then(|| Section {
             title: "The end of a variation, and the next".to_owned(),
             text: "What the paper does not show: with evidence the flow goes back to one path when the network is calm, and \
@@ -239,7 +285,10 @@ fn axis_of_paths() -> Axis {
 }
 
 fn steps(name: &str, history: &History, end: std::time::Duration) -> Series {
-    Series { mark: crate::plot::Mark::Steps, ..Series::line(name, history.steps(end)) }
+    Series {
+        mark: crate::plot::Mark::Steps,
+        ..Series::line(name, history.steps(end))
+    }
 }
 
 fn rewards(outcome: &Outcome, history: &History) -> Option<Plot> {
@@ -248,18 +297,32 @@ fn rewards(outcome: &Outcome, history: &History) -> Option<Plot> {
         let windows = history.windows.iter().filter(|window| window.path == path);
         Series::line(
             format!("path {path}"),
-            windows.map(|window| (window.at, f64::from(window.rewards))).collect(),
+            windows
+                .map(|window| (window.at, f64::from(window.rewards)))
+                .collect(),
         )
     });
     let y = Axis::linear("reward").showing(0.0..=105.0);
-    Some(figures::over_time(outcome.level(), &outcome.variation, y, series.collect()))
+    Some(figures::over_time(
+        outcome.level(),
+        &outcome.variation,
+        y,
+        series.collect(),
+    ))
 }
 
 fn recovery(trial: &Trial) -> Vec<Plot> {
-    let Trial { outcome, history, .. } = trial;
+    let Trial {
+        outcome, history, ..
+    } = trial;
     let frames = Series::line("evidence", figures::per_second(outcome, |qoe| qoe.fps_mean));
     let y = Axis::linear("frames per second").showing(0.0..=FPS + 5.0);
-    let mut panels = vec![figures::over_time("frames", &outcome.variation, y, vec![frames])];
+    let mut panels = vec![figures::over_time(
+        "frames",
+        &outcome.variation,
+        y,
+        vec![frames],
+    )];
     panels.extend(history.as_ref().map(|history| {
         let series = vec![steps("evidence", history, outcome.variation.end)];
         figures::over_time("paths", &outcome.variation, axis_of_paths(), series)
@@ -269,14 +332,20 @@ fn recovery(trial: &Trial) -> Vec<Plot> {
 
 fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<Section> {
     let (seed, _) = faults.first()?;
-    let panels = faults.iter().filter(|(of, _)| of == seed).map(|(_, outcome)| Plot {
-        title: outcome.case.name.trim_start_matches("faults/").to_owned(),
-        x: Axis::linear("time (s)").showing(0.0..=outcome.end.as_secs_f64()),
-        y: Axis::linear("paths").showing(0.0..=3.0),
-        series: vec![steps("evidence", &outcome.history, outcome.end)],
-        bands: Vec::new(),
-    });
-    let cases = summary.cases.iter().filter(|case| case.name.starts_with(faults::FAULTS));
+    let panels = faults
+        .iter()
+        .filter(|(of, _)| of == seed)
+        .map(|(_, outcome)| Plot {
+            title: outcome.case.name.trim_start_matches("faults/").to_owned(),
+            x: Axis::linear("time (s)").showing(0.0..=outcome.end.as_secs_f64()),
+            y: Axis::linear("paths").showing(0.0..=3.0),
+            series: vec![steps("evidence", &outcome.history, outcome.end)],
+            bands: Vec::new(),
+        });
+    let cases = summary
+        .cases
+        .iter()
+        .filter(|case| case.name.starts_with(faults::FAULTS));
     Some(Section {
         title: "A path at fault, under control".to_owned(),
         text: "Two paths, judged by evidence from the beginning; something is wrong with the faster one, path 2 loses \
@@ -291,13 +360,17 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
 }
 
 fn everything(summary: &Summary) -> Section {
-    let cases = summary.cases.iter().filter(|case| !case.name.starts_with(faults::FAULTS));
+    let cases = summary
+        .cases
+        .iter()
+        .filter(|case| !case.name.starts_with(faults::FAULTS));
     let caption = "Medians; what each seed gave is in summary.json. fps_min: the worst second. trigger_to_first_replica: \
                    from when the third late request was due, the first time that the trigger fired, to the first copy on \
                    a new path.";
     Section {
         title: "All figures".to_owned(),
-        text: "While the network varies. The paper's figure below ours where its text has one.".to_owned(),
+        text: "While the network varies. The paper's figure below ours where its text has one."
+            .to_owned(),
         items: vec![Item::Table(Table::of_cases(cases, caption))],
     }
 }

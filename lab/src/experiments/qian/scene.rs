@@ -73,10 +73,15 @@ const RECOVERY: &str = "recovery";
 impl Scene {
     /// The names of all cases with a stream.
     pub(super) fn names() -> Vec<String> {
-        let levels =
-            LEVELS.into_iter().flat_map(|level| POLICIES.map(|(policy, _)| format!("{policy}/{level}")));
-        let uncapped = ["single", "redirect", "evidence"].map(|policy| format!("{policy}/{UNCAPPED}"));
-        levels.chain(uncapped).chain([format!("{RECOVERY}/fhd")]).collect()
+        let levels = LEVELS
+            .into_iter()
+            .flat_map(|level| POLICIES.map(|(policy, _)| format!("{policy}/{level}")));
+        let uncapped =
+            ["single", "redirect", "evidence"].map(|policy| format!("{policy}/{UNCAPPED}"));
+        levels
+            .chain(uncapped)
+            .chain([format!("{RECOVERY}/fhd")])
+            .collect()
     }
 
     /// The case of that name; none for a case without a stream.
@@ -89,24 +94,49 @@ impl Scene {
         } else {
             POLICIES.into_iter().find(|(name, _)| *name == policy)?.1
         };
-        let level = if uncapped { "fhd" } else { LEVELS.into_iter().find(|known| *known == level)? };
-        Some(Scene { policy, level, uncapped, recovery })
+        let level = if uncapped {
+            "fhd"
+        } else {
+            LEVELS.into_iter().find(|known| *known == level)?
+        };
+        Some(Scene {
+            policy,
+            level,
+            uncapped,
+            recovery,
+        })
     }
 
     pub(super) fn variation(&self, seconds: Option<f64>) -> Variation {
-        if self.recovery { Variation::twice(seconds) } else { Variation::once(seconds) }
+        if self.recovery {
+            Variation::twice(seconds)
+        } else {
+            Variation::once(seconds)
+        }
     }
 
     pub(super) fn topology(&self) -> Topology {
         let mptcp = self.policy == Policy::Mptcp;
-        Topology { control: !mptcp, homes: mptcp, ..Topology::default() }
+        Topology {
+            control: !mptcp,
+            homes: mptcp,
+            ..Topology::default()
+        }
     }
 
     pub(super) fn source(&self, directory: &Path) -> Result<Source> {
         let source = live::source(self.level, directory)?;
-        let source = Source { mptcp: self.policy == Policy::Mptcp, ..source };
+        let source = Source {
+            mptcp: self.policy == Policy::Mptcp,
+            ..source
+        };
         Ok(if self.uncapped {
-            Source { fps: UNCAPPED_FPS, in_flight: Some(UNCAPPED_IN_FLIGHT), encode_ahead: true, ..source }
+            Source {
+                fps: UNCAPPED_FPS,
+                in_flight: Some(UNCAPPED_IN_FLIGHT),
+                encode_ahead: true,
+                ..source
+            }
         } else {
             source
         })
@@ -127,9 +157,18 @@ impl Scene {
             late_after_ms: LATE_AFTER_MS,
             in_a_row: Trigger::in_a_row(),
         };
-        let elimination = if mode == Mode::Successive { ALGORITHM_1 } else { Elimination::default() };
+        let elimination = if mode == Mode::Successive {
+            ALGORITHM_1
+        } else {
+            Elimination::default()
+        };
         let trigger = (!self.uncapped).then_some(trigger);
-        Some(Flow { mode, trigger, elimination, ..flow(lab) })
+        Some(Flow {
+            mode,
+            trigger,
+            elimination,
+            ..flow(lab)
+        })
     }
 
     /// What is to be known beside the figures.
@@ -184,7 +223,10 @@ mod tests {
 
     #[test]
     fn every_name_is_that_of_one_scene() {
-        let scenes: Vec<Scene> = Scene::names().iter().map(|name| Scene::of(name).unwrap()).collect();
+        let scenes: Vec<Scene> = Scene::names()
+            .iter()
+            .map(|name| Scene::of(name).unwrap())
+            .collect();
         for (index, scene) in scenes.iter().enumerate() {
             assert!(!scenes[..index].contains(scene), "{scene:?}");
         }

@@ -33,8 +33,10 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
     let raw = format!("{}-{}", name.replace('/', "-"), run.seed);
     let live = Live::prepare(run, &raw, &scene.topology(), &variation)?;
     let source = scene.source(&live.directory)?;
-    let mut controlled =
-        scene.flow(&live.lab).map(|flow| Controlled::start(run, &live, &flow)).transpose()?;
+    let mut controlled = scene
+        .flow(&live.lab)
+        .map(|flow| Controlled::start(run, &live, &flow))
+        .transpose()?;
     let mut stream = live.stream(run, &source)?;
     live.sleep(run, &mut stream, Duration::ZERO, variation.from())?;
     let before = Reading::take(&live.lab, controlled.as_ref())?;
@@ -42,18 +44,31 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
     let after = Reading::take(&live.lab, controlled.as_ref())?;
     live.sleep(run, &mut stream, variation.to(), variation.end)?;
     let record = stream.stop()?;
-    let history = controlled.take().map(|controlled| controlled.stop(&live, &record)).transpose()?;
+    let history = controlled
+        .take()
+        .map(|controlled| controlled.stop(&live, &record))
+        .transpose()?;
     let emulation = live.finish()?;
 
     let mut case = live::case(name, &source, &variation);
     case.params.extend(scene.params());
     case.metrics = live::metrics(&record, &emulation, &variation);
-    case.metrics.set("bandwidth_cost_ratio", before.cost_until(&after));
+    case.metrics
+        .set("bandwidth_cost_ratio", before.cost_until(&after));
     if let Some(history) = &history {
         describe(history, scene, &variation, &mut case.metrics);
     }
     let invalid_because = live::invalid_because(&source, &record, &emulation, &variation);
-    Ok(Trial { seed: run.seed, outcome: Outcome { case, record, variation, invalid_because }, history })
+    Ok(Trial {
+        seed: run.seed,
+        outcome: Outcome {
+            case,
+            record,
+            variation,
+            invalid_because,
+        },
+        history,
+    })
 }
 
 /// A stream's flow in the hands of a controller.
@@ -90,13 +105,20 @@ struct Reading {
 impl Reading {
     fn take(lab: &Lab, controlled: Option<&Controlled>) -> Result<Self> {
         let device = &lab.addressing().source.near.device;
-        let ingress = controlled.map(|controlled| controlled.edges.ingress()).transpose()?;
-        Ok(Reading { source: counters::of_device(lab.source(), device)?, ingress })
+        let ingress = controlled
+            .map(|controlled| controlled.edges.ingress())
+            .transpose()?;
+        Ok(Reading {
+            source: counters::of_device(lab.source(), device)?,
+            ingress,
+        })
     }
 
     /// Bytes that went onto paths over bytes of the source, between two readings.
     fn cost_until(&self, after: &Reading) -> f64 {
-        let (Some(before), Some(then)) = (&self.ingress, &after.ingress) else { return 1.0 };
+        let (Some(before), Some(then)) = (&self.ingress, &after.ingress) else {
+            return 1.0;
+        };
         let sent = after.source - self.source;
         let packets_bytes = sent.sent_bytes - LINK_HEADER_BYTES * sent.sent_packets;
         1.0 + (additional_bytes(then) - additional_bytes(before)) / packets_bytes as f64
@@ -105,24 +127,43 @@ impl Reading {
 
 /// Bytes of copies beyond the first of each packet that was replicated.
 fn additional_bytes(status: &Status) -> f64 {
-    let copies = status.send.values().flat_map(|flow| flow.copies.values()).map(|copies| copies.bytes);
+    let copies = status
+        .send
+        .values()
+        .flat_map(|flow| flow.copies.values())
+        .map(|copies| copies.bytes);
     let packets = status.send.values().map(|flow| flow.bytes);
     copies.sum::<u64>() as f64 - packets.sum::<u64>() as f64
 }
 
 fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &mut Metrics) {
-    metrics.set("paths_mean", history.paths_mean(variation.from(), variation.to()));
+    metrics.set(
+        "paths_mean",
+        history.paths_mean(variation.from(), variation.to()),
+    );
     if !scene.uncapped {
-        let after = history.triggered_in(variation).map(|at| at - variation.from().as_secs_f64());
+        let after = history
+            .triggered_in(variation)
+            .map(|at| at - variation.from().as_secs_f64());
         let first_copy = history.helped_after().map(|seconds| seconds * 1e3);
         metrics.set("variation_to_trigger_s", after.unwrap_or(f64::NAN));
-        metrics.set("trigger_to_first_replica_ms", first_copy.unwrap_or(f64::NAN));
+        metrics.set(
+            "trigger_to_first_replica_ms",
+            first_copy.unwrap_or(f64::NAN),
+        );
     }
     if scene.recovery {
-        let [first, second] = variation.during[..] else { unreachable!("a recovery has two variations") };
-        let calm = history.first(first.1, |paths| paths == 1).filter(|at| *at < second.0.as_secs_f64());
-        let again = history.first(second.0, |paths| paths > 1).filter(|at| *at < second.1.as_secs_f64());
-        let since = |at: Option<f64>, begin: Duration| at.map_or(f64::NAN, |at| at - begin.as_secs_f64());
+        let [first, second] = variation.during[..] else {
+            unreachable!("a recovery has two variations")
+        };
+        let calm = history
+            .first(first.1, |paths| paths == 1)
+            .filter(|at| *at < second.0.as_secs_f64());
+        let again = history
+            .first(second.0, |paths| paths > 1)
+            .filter(|at| *at < second.1.as_secs_f64());
+        let since =
+            |at: Option<f64>, begin: Duration| at.map_or(f64::NAN, |at| at - begin.as_secs_f64());
         metrics.set("calm_to_one_path_s", since(calm, first.1));
         metrics.set("variation_to_many_paths_s", since(again, second.0));
     }
@@ -133,44 +174,81 @@ pub(super) fn compare(trials: &mut [Trial]) {
     let single: Vec<(String, u64, f64)> = trials
         .iter()
         .filter(|trial| trial.outcome.policy() == "single")
-        .map(|trial| (trial.outcome.level().to_owned(), trial.seed, throughput(trial)))
+        .map(|trial| {
+            (
+                trial.outcome.level().to_owned(),
+                trial.seed,
+                throughput(trial),
+            )
+        })
         .collect();
     for trial in trials {
-        let beside =
-            |(level, seed, _): &&(String, u64, f64)| level == trial.outcome.level() && *seed == trial.seed;
+        let beside = |(level, seed, _): &&(String, u64, f64)| {
+            level == trial.outcome.level() && *seed == trial.seed
+        };
         if let Some((_, _, alone)) = single.iter().find(beside) {
             let gain = throughput(trial) / alone;
-            trial.outcome.case.metrics.set("throughput_gain_ratio", gain);
+            trial
+                .outcome
+                .case
+                .metrics
+                .set("throughput_gain_ratio", gain);
         }
     }
 }
 
 fn throughput(trial: &Trial) -> f64 {
-    trial.outcome.case.metrics.get("throughput_mbps").unwrap_or(f64::NAN)
+    trial
+        .outcome
+        .case
+        .metrics
+        .get("throughput_mbps")
+        .unwrap_or(f64::NAN)
 }
 
 /// One case of several with different seeds: medians, and beside them what each seed gave.
 pub(super) fn summarise<'a>(cases: impl IntoIterator<Item = (u64, &'a Case)>) -> Option<Case> {
     let cases: Vec<(u64, &Case)> = cases.into_iter().collect();
     let (_, first) = cases.first()?;
-    let mut summary = Case { metrics: Metrics::default(), ..(*first).clone() };
+    let mut summary = Case {
+        metrics: Metrics::default(),
+        ..(*first).clone()
+    };
     let mut by_seed = serde_json::Map::new();
     for name in first.metrics.names() {
-        let values: Vec<f64> =
-            cases.iter().map(|(_, case)| case.metrics.get(name).unwrap_or(f64::NAN)).collect();
+        let values: Vec<f64> = cases
+            .iter()
+            .map(|(_, case)| case.metrics.get(name).unwrap_or(f64::NAN))
+            .collect();
         summary.metrics.set(name, median(&values));
-        by_seed.insert(name.to_owned(), values.into_iter().map(Value::from).collect());
+        by_seed.insert(
+            name.to_owned(),
+            values.into_iter().map(Value::from).collect(),
+        );
     }
-    let attempts = cases.iter().filter_map(|(_, case)| case.params.get("attempts").cloned());
+    let attempts = cases
+        .iter()
+        .filter_map(|(_, case)| case.params.get("attempts").cloned());
     summary.params.insert("attempts".into(), attempts.collect());
-    summary.params.insert("seeds".into(), cases.iter().map(|(seed, _)| *seed).collect::<Vec<_>>().into());
+    summary.params.insert(
+        "seeds".into(),
+        cases
+            .iter()
+            .map(|(seed, _)| *seed)
+            .collect::<Vec<_>>()
+            .into(),
+    );
     summary.params.insert("by_seed".into(), by_seed.into());
     Some(summary)
 }
 
 /// The middle of the values that there are.
 fn median(values: &[f64]) -> f64 {
-    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let mut sorted: Vec<f64> = values
+        .iter()
+        .copied()
+        .filter(|value| value.is_finite())
+        .collect();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {
         0 => f64::NAN,
@@ -194,7 +272,10 @@ mod tests {
         let summary = summarise((1..).zip(&cases)).unwrap();
 
         assert_eq!(summary.metrics.get("fps_mean"), Some(12.0));
-        assert_eq!(summary.metrics.get("trigger_to_first_replica_ms"), Some(40.0));
+        assert_eq!(
+            summary.metrics.get("trigger_to_first_replica_ms"),
+            Some(40.0)
+        );
         let by_seed = serde_json::to_string(&summary.params["by_seed"]).unwrap();
         assert_eq!(
             by_seed,

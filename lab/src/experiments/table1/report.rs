@@ -25,9 +25,13 @@ pub(super) fn write(summary: &Summary, outcomes: &[Outcome], out: &Path) -> Resu
 }
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
-    let figure = |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
+    let figure =
+        |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
     let highlight = |label: &str, metric: &str, unit: &str| {
-        let (ours, single) = (figure("replicate/fhd", metric)?, figure("single/fhd", metric)?);
+        let (ours, single) = (
+            figure("replicate/fhd", metric)?,
+            figure("single/fhd", metric)?,
+        );
         Some(Highlight {
             value: format!("{ours:.1} {unit}"),
             label: label.to_owned(),
@@ -36,7 +40,11 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     };
     [
         highlight("frame rate, fhd, replicated", "fps_mean", "fps"),
-        highlight("95th percentile of frame delay, fhd, replicated", "frame_delay_p95_ms", "ms"),
+        highlight(
+            "95th percentile of frame delay, fhd, replicated",
+            "frame_delay_p95_ms",
+            "ms",
+        ),
         highlight("throughput, fhd, replicated", "throughput_mbps", "Mb/s"),
     ]
     .into_iter()

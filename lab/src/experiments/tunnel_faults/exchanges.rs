@@ -25,35 +25,57 @@ impl Exchanges {
     /// Notes a question, and returns its number.
     pub(super) fn ask(&self, now: Instant) -> usize {
         let mut exchanges = self.0.lock().expect("nobody panics with it");
-        exchanges.push(Exchange { asked: now, answered: None });
+        exchanges.push(Exchange {
+            asked: now,
+            answered: None,
+        });
         exchanges.len() - 1
     }
 
     /// Notes an answer; the first one counts.
     pub(super) fn answer(&self, number: usize, now: Instant) {
-        if let Some(exchange) = self.0.lock().expect("nobody panics with it").get_mut(number) {
+        if let Some(exchange) = self
+            .0
+            .lock()
+            .expect("nobody panics with it")
+            .get_mut(number)
+        {
             exchange.answered.get_or_insert(now);
         }
     }
 
     /// How many questions were answered.
     pub(super) fn answered(&self) -> usize {
-        self.0.lock().expect("nobody panics with it").iter().filter(|one| one.answered.is_some()).count()
+        self.0
+            .lock()
+            .expect("nobody panics with it")
+            .iter()
+            .filter(|one| one.answered.is_some())
+            .count()
     }
 
     /// The figures of some stretches of time.
     pub(super) fn within(&self, windows: &[(Instant, Instant)]) -> Figures {
         let exchanges = self.0.lock().expect("nobody panics with it");
-        let asked =
-            exchanges.iter().filter(|one| windows.iter().any(|(from, to)| (*from..*to).contains(&one.asked)));
+        let asked = exchanges.iter().filter(|one| {
+            windows
+                .iter()
+                .any(|(from, to)| (*from..*to).contains(&one.asked))
+        });
         let asked: Vec<Exchange> = asked.copied().collect();
-        let mut times: Vec<f64> = asked.iter().filter_map(|one| Some(ms(one.asked, one.answered?))).collect();
+        let mut times: Vec<f64> = asked
+            .iter()
+            .filter_map(|one| Some(ms(one.asked, one.answered?)))
+            .collect();
         times.sort_by(f64::total_cmp);
         let answers: Vec<Instant> = exchanges.iter().filter_map(|one| one.answered).collect();
         Figures {
             p50_ms: quantile(&times, 0.5),
             p99_ms: quantile(&times, 0.99),
-            gap_max_ms: windows.iter().map(|window| longest_gap(&answers, *window)).fold(0.0, f64::max),
+            gap_max_ms: windows
+                .iter()
+                .map(|window| longest_gap(&answers, *window))
+                .fold(0.0, f64::max),
             unanswered_ratio: 1.0 - times.len() as f64 / asked.len() as f64,
         }
     }
@@ -72,10 +94,16 @@ impl Exchanges {
 /// The longest time within a window in which nothing happened, milliseconds. What began before the window counts from its
 /// beginning.
 pub(super) fn longest_gap(times: &[Instant], (from, to): (Instant, Instant)) -> f64 {
-    let mut within: Vec<Instant> = times.iter().copied().filter(|at| (from..to).contains(at)).collect();
+    let mut within: Vec<Instant> = times
+        .iter()
+        .copied()
+        .filter(|at| (from..to).contains(at))
+        .collect();
     within.sort();
     let ends = [from].into_iter().chain(within.iter().copied());
-    let gaps = ends.zip(within.iter().copied().chain([to])).map(|(one, next)| ms(one, next));
+    let gaps = ends
+        .zip(within.iter().copied().chain([to]))
+        .map(|(one, next)| ms(one, next));
     gaps.fold(0.0, f64::max)
 }
 

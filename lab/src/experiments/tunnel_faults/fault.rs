@@ -33,8 +33,13 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    pub(super) const ALL: [Fault; 5] =
-        [Fault::LinkDown, Fault::Silent, Fault::Readdressed, Fault::Rebound, Fault::Throttled];
+    pub(super) const ALL: [Fault; 5] = [
+        Fault::LinkDown,
+        Fault::Silent,
+        Fault::Readdressed,
+        Fault::Rebound,
+        Fault::Throttled,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -72,15 +77,26 @@ pub(super) fn plan(faults: &[Fault], length: Duration) -> Vec<Planned> {
     let slot = length / u32::try_from(faults.len() * UPLINKS).expect("a few faults");
     let planned = |(number, (uplink, fault)): (u32, (usize, Fault))| {
         let from = slot * number;
-        Planned { fault, uplink, from, to: from + slot / 2, until: from + slot }
+        Planned {
+            fault,
+            uplink,
+            from,
+            to: from + slot / 2,
+            until: from + slot,
+        }
     };
     (0..).zip(all).map(planned).collect()
 }
 
 /// The uplink as the emulator is to play it, in either direction.
 pub(super) fn link(plan: &[Planned], uplink: usize) -> Result<LinkConfig> {
-    let of = |fault| plan.iter().filter(move |one| one.uplink == uplink && one.fault == fault);
-    let cuts = of(Fault::Silent).map(|one| Span::new(one.from, one.to)).collect::<Result<_, _>>()?;
+    let of = |fault| {
+        plan.iter()
+            .filter(move |one| one.uplink == uplink && one.fault == fault)
+    };
+    let cuts = of(Fault::Silent)
+        .map(|one| Span::new(one.from, one.to))
+        .collect::<Result<_, _>>()?;
     let mut rates = vec![(Duration::ZERO, Bitrate::from_mbps(RATE_MBPS))];
     for one in of(Fault::Throttled) {
         rates.retain(|(at, _)| *at != one.from);
@@ -104,11 +120,16 @@ mod tests {
     fn every_uplink_fails_in_every_way_one_at_a_time() {
         let plan = plan(&Fault::ALL, Duration::from_secs(100));
         assert_eq!(plan.len(), 20);
-        assert!(plan.windows(2).all(|pair| pair[0].to < pair[1].from && pair[0].until == pair[1].from));
+        assert!(
+            plan.windows(2)
+                .all(|pair| pair[0].to < pair[1].from && pair[0].until == pair[1].from)
+        );
         for uplink in 0..UPLINKS {
             let link = link(&plan, uplink).unwrap();
             assert_eq!(link.cuts.len(), 1);
-            let Some(Rate::Steps(rates)) = link.rate else { panic!("the rate changes") };
+            let Some(Rate::Steps(rates)) = link.rate else {
+                panic!("the rate changes")
+            };
             assert_eq!(rates.values().filter(|rate| rate.mbps() < 2.0).count(), 1);
         }
     }

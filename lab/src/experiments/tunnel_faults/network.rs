@@ -52,7 +52,11 @@ pub(super) struct Network {
 impl Network {
     /// Builds the network and starts its links.
     pub(super) fn build(plan: &[Planned], seed: u64) -> Result<Network> {
-        let lab = Topology { paths: UPLINKS, ..Topology::default() }.build()?;
+        let lab = Topology {
+            paths: UPLINKS,
+            ..Topology::default()
+        }
+        .build()?;
         // The lab removes whatever has its name.
         let named = |role: &str| Namespace::create(format!("hawser-{}-{role}", lab.id()));
         let path = |(uplink, id): (usize, PathId)| {
@@ -68,9 +72,21 @@ impl Network {
         let paths = lab.paths().enumerate().map(path).collect::<Result<_>>()?;
         let mut emulator = Emulator::start(lab.network(), paths, seed)?;
         emulator.steer(&[lab.ingress(), lab.egress()])?;
-        let (car, servers, host) = (named("car")?, [named("one")?, named("two")?], named("host")?);
+        let (car, servers, host) = (
+            named("car")?,
+            [named("one")?, named("two")?],
+            named("host")?,
+        );
         let (own, public) = Default::default();
-        let network = Network { emulator, car, servers, host, own, public, lab };
+        let network = Network {
+            emulator,
+            car,
+            servers,
+            host,
+            own,
+            public,
+            lab,
+        };
         network.cable_uplinks()?;
         network.cable_servers()?;
         network.answer_by_the_same_way()?;
@@ -91,7 +107,10 @@ impl Network {
     /// Begins a fault. Those of the link itself the emulator knows by the plan.
     pub(super) fn inflict(&self, fault: Fault, uplink: usize) -> Result<()> {
         match fault {
-            Fault::LinkDown => Ok(self.lab.ingress().ip(&format!("link set lan{uplink} down"))?),
+            Fault::LinkDown => Ok(self
+                .lab
+                .ingress()
+                .ip(&format!("link set lan{uplink} down"))?),
             Fault::Readdressed => self.readdress(uplink),
             Fault::Rebound => self.rebind(uplink),
             Fault::Silent | Fault::Throttled => Ok(()),
@@ -137,8 +156,11 @@ rule add iif lan{uplink} lookup {table}",
             let mut back = format!("addr add 10.3.{uplink}.254/24 dev {}\n", far.device);
             for turn in 0..PUBLIC.len() {
                 let (address, mac) = (public(uplink, turn), path.near.mac);
-                let _ =
-                    writeln!(back, "neigh replace {address} lladdr {mac} nud permanent dev {}", far.device);
+                let _ = writeln!(
+                    back,
+                    "neigh replace {address} lladdr {mac} nud permanent dev {}",
+                    far.device
+                );
             }
             egress.ip(&back)?;
         }
@@ -175,7 +197,9 @@ rule add fwmark {mark} lookup {table}",
             ))?;
         }
         // What decides until the mark is known: it has to be some route.
-        Ok(self.host.ip(&format!("route add {INNER} via 198.51.0.1 dev to0"))?)
+        Ok(self
+            .host
+            .ip(&format!("route add {INNER} via 198.51.0.1 dev to0"))?)
     }
 
     fn answer_by_the_same_way(&self) -> Result<()> {
@@ -197,12 +221,19 @@ rule add fwmark {mark} lookup {table}",
 
     /// The carriers' address translation, with the ports of which it is their turn.
     fn translate(&self) -> Result<()> {
-        let mut rules = "table ip carriers\ndelete table ip carriers\ntable ip carriers {\n  chain leaves {
+        let mut rules =
+            "table ip carriers\ndelete table ip carriers\ntable ip carriers {\n  chain leaves {
     type nat hook postrouting priority srcnat;\n"
-            .to_owned();
+                .to_owned();
         for (uplink, id) in self.lab.paths().enumerate() {
-            let (device, ports) = (&self.lab.path(id).near.device, PORTS[self.public[uplink].get()]);
-            let _ = writeln!(rules, "    oifname {device} meta l4proto udp masquerade to :{ports}");
+            let (device, ports) = (
+                &self.lab.path(id).near.device,
+                PORTS[self.public[uplink].get()],
+            );
+            let _ = writeln!(
+                rules,
+                "    oifname {device} meta l4proto udp masquerade to :{ports}"
+            );
         }
         nft(self.lab.ingress(), &format!("{rules}  }}\n}}"))
     }
@@ -220,7 +251,11 @@ rule add fwmark {mark} lookup {table}",
     fn rebind(&self, uplink: usize) -> Result<()> {
         let (old, new) = turn(&self.public[uplink]);
         self.translate()?;
-        let id = self.lab.paths().nth(uplink).context("a lab has a path for each uplink")?;
+        let id = self
+            .lab
+            .paths()
+            .nth(uplink)
+            .context("a lab has a path for each uplink")?;
         let device = &self.lab.path(id).near.device;
         let (old, new) = (public(uplink, old), public(uplink, new));
         Ok(self.lab.ingress().ip(&format!(
@@ -246,11 +281,22 @@ fn table(number: usize) -> usize {
 }
 
 fn default_route(uplink: usize) -> String {
-    format!("route add default via 10.2.{uplink}.2 dev wan{uplink} metric {}", 100 + uplink)
+    format!(
+        "route add default via 10.2.{uplink}.2 dev wan{uplink} metric {}",
+        100 + uplink
+    )
 }
 
 fn nft(namespace: &Namespace, rules: &str) -> Result<()> {
-    let output = namespace.command("nft")?.arg(rules).output().context("cannot run nft: install nftables")?;
-    ensure!(output.status.success(), "nft: {}", String::from_utf8_lossy(&output.stderr).trim());
+    let output = namespace
+        .command("nft")?
+        .arg(rules)
+        .output()
+        .context("cannot run nft: install nftables")?;
+    ensure!(
+        output.status.success(),
+        "nft: {}",
+        String::from_utf8_lossy(&output.stderr).trim()
+    );
     Ok(())
 }

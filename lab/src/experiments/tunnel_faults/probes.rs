@@ -28,13 +28,18 @@ pub(super) struct Ping {
 impl Ping {
     pub(super) fn start(network: &Network) -> Result<Ping> {
         let echo = network.host.run(|| UdpSocket::bind((HOST, 0)))??;
-        let socket = network.car.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
+        let socket = network
+            .car
+            .run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         socket.connect(echo.local_addr()?)?;
         for socket in [&echo, &socket] {
             socket.set_read_timeout(Some(LOOK_EVERY))?;
         }
         let exchanges = Arc::<Exchanges>::default();
-        let (sending, answering) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicBool::new(true)));
+        let (sending, answering) = (
+            Arc::new(AtomicBool::new(true)),
+            Arc::new(AtomicBool::new(true)),
+        );
         let receiver = socket.try_clone()?;
         let threads = [
             thread::spawn({
@@ -50,7 +55,12 @@ impl Ping {
                 move || answer(&echo, &answering)
             }),
         ];
-        Ok(Ping { exchanges, sending, answering, threads })
+        Ok(Ping {
+            exchanges,
+            sending,
+            answering,
+            threads,
+        })
     }
 
     pub(super) fn stop(self) -> Result<Arc<Exchanges>> {
@@ -58,7 +68,9 @@ impl Ping {
         thread::sleep(LAST);
         self.answering.store(false, Relaxed);
         for thread in self.threads {
-            thread.join().map_err(|_| anyhow::anyhow!("a thread that pings panicked"))?;
+            thread
+                .join()
+                .map_err(|_| anyhow::anyhow!("a thread that pings panicked"))?;
         }
         Ok(self.exchanges)
     }

@@ -24,13 +24,14 @@ pub(super) fn write(summary: &Summary, sections: Vec<Section>, out: &Path) -> Re
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
     let figure = |case: &str, metric: &str| summary.case(case)?.metrics.get(metric);
-    let highlight = |case: &str, metric: &str, scale: f64, unit: &str, label: &str, beside: &str| {
-        Some(Highlight {
-            value: format!("{:.3} {unit}", figure(case, metric)? * scale),
-            label: label.to_owned(),
-            beside: beside.to_owned(),
-        })
-    };
+    let highlight =
+        |case: &str, metric: &str, scale: f64, unit: &str, label: &str, beside: &str| {
+            Some(Highlight {
+                value: format!("{:.3} {unit}", figure(case, metric)? * scale),
+                label: label.to_owned(),
+                beside: beside.to_owned(),
+            })
+        };
     [
         highlight(
             ALL_UPLINKS,
@@ -40,8 +41,22 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "faults that ended the session",
             "none may",
         ),
-        highlight(ALL_UPLINKS, "ssh_echo_p99_ms", 1.0, "ms", "99 of 100 lines came back within", ""),
-        highlight(ALL_UPLINKS, "stall_ratio", 100.0, "%", "of the time the video stood still", ""),
+        highlight(
+            ALL_UPLINKS,
+            "ssh_echo_p99_ms",
+            1.0,
+            "ms",
+            "99 of 100 lines came back within",
+            "",
+        ),
+        highlight(
+            ALL_UPLINKS,
+            "stall_ratio",
+            100.0,
+            "%",
+            "of the time the video stood still",
+            "",
+        ),
         highlight(
             SERVERS,
             "recovery_max_ms",
@@ -86,16 +101,44 @@ fn items(outcome: &Outcome) -> Vec<Item> {
         let points = points.filter_map(|(asked, took)| Some((asked, took? * 1e3)));
         Series::dots(name, points.collect())
     };
-    let mut shown: Vec<f64> = outcome.frames.iter().map(|frame| outcome.seconds(frame.decoded)).collect();
+    let mut shown: Vec<f64> = outcome
+        .frames
+        .iter()
+        .map(|frame| outcome.seconds(frame.decoded))
+        .collect();
     shown.sort_by(f64::total_cmp);
-    let gaps = shown.windows(2).map(|pair| (pair[1], (pair[1] - pair[0]) * 1e3)).collect();
+    let gaps = shown
+        .windows(2)
+        .map(|pair| (pair[1], (pair[1] - pair[0]) * 1e3))
+        .collect();
     let panels = [
-        panel(outcome, "SSH", "time until a line came back (ms)", answers("lines", &outcome.ssh)),
-        panel(outcome, "pings", "round-trip time (ms)", answers("pings", &outcome.ping)),
-        panel(outcome, "video", "time since the frame before (ms)", Series::dots("frames", gaps)),
+        panel(
+            outcome,
+            "SSH",
+            "time until a line came back (ms)",
+            answers("lines", &outcome.ssh),
+        ),
+        panel(
+            outcome,
+            "pings",
+            "round-trip time (ms)",
+            answers("pings", &outcome.ping),
+        ),
+        panel(
+            outcome,
+            "video",
+            "time since the frame before (ms)",
+            Series::dots("frames", gaps),
+        ),
     ];
     let caption = "Shaded: while the fault lasted.".to_owned();
-    vec![Item::Figure(Figure { caption, panels: panels.into() }), Item::Table(table(outcome))]
+    vec![
+        Item::Figure(Figure {
+            caption,
+            panels: panels.into(),
+        }),
+        Item::Table(table(outcome)),
+    ]
 }
 
 fn panel(outcome: &Outcome, title: &str, label: &str, series: Series) -> Plot {
@@ -127,7 +170,8 @@ fn table(outcome: &Outcome) -> Table {
     ];
     let row = |event: &Event| {
         let yes = |survived| if survived { "yes" } else { "no" }.to_owned();
-        let gap = |exchanges: &Exchanges| format!("{:.0}", exchanges.within(&[event.window]).gap_max_ms);
+        let gap =
+            |exchanges: &Exchanges| format!("{:.0}", exchanges.within(&[event.window]).gap_max_ms);
         let frames: Vec<_> = outcome.frames.iter().map(|frame| frame.decoded).collect();
         let values = [
             event.what.clone(),
@@ -137,9 +181,15 @@ fn table(outcome: &Outcome) -> Table {
             yes(event.ssh_alive),
             gap(&outcome.ssh),
             gap(&outcome.ping),
-            format!("{:.0}", super::exchanges::longest_gap(&frames, event.window)),
+            format!(
+                "{:.0}",
+                super::exchanges::longest_gap(&frames, event.window)
+            ),
         ];
-        values.into_iter().map(|value| Cell { value, paper: None }).collect()
+        values
+            .into_iter()
+            .map(|value| Cell { value, paper: None })
+            .collect()
     };
     Table {
         header: header.map(str::to_owned).into(),

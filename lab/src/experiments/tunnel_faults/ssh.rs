@@ -33,28 +33,50 @@ impl Ssh {
     /// so that it lets in a key that nobody else accepts.
     pub(super) fn start(network: &Network, directory: &Path) -> Result<Ssh> {
         let home = directory.join("ssh");
-        fs::create_dir_all(home.join(".ssh")).with_context(|| format!("cannot create {}", home.display()))?;
+        fs::create_dir_all(home.join(".ssh"))
+            .with_context(|| format!("cannot create {}", home.display()))?;
         make_key(&home.join("host"))?;
         let public = make_key(&home.join("identity"))?;
         fs::write(home.join(".ssh/authorized_keys"), public)?;
         let log = |name: &str| File::create(directory.join(name));
-        let root = User::from_uid(Uid::from_raw(0))?.context("this machine has no root")?.dir;
+        let root = User::from_uid(Uid::from_raw(0))?
+            .context("this machine has no root")?
+            .dir;
         let mut server = Command::new("unshare");
         server.args(["--mount", "sh", "-c"]);
-        server.arg(r#"mount --bind "$0" "$1" && exec dropbear -F -E -s -p 22 -P "$0/pid" -r "$0/host""#);
-        server.arg(&home).arg(root).stdout(Stdio::null()).stderr(log("sshd.log")?);
+        server.arg(
+            r#"mount --bind "$0" "$1" && exec dropbear -F -E -s -p 22 -P "$0/pid" -r "$0/host""#,
+        );
+        server
+            .arg(&home)
+            .arg(root)
+            .stdout(Stdio::null())
+            .stderr(log("sshd.log")?);
         let server = Process::spawn(&network.host, server)?;
         let deadline = Instant::now() + PATIENCE;
-        while network.host.run(|| std::net::TcpStream::connect((HOST, 22)))?.is_err() {
-            ensure!(Instant::now() < deadline, "the SSH server does not serve: see {}", directory.display());
+        while network
+            .host
+            .run(|| std::net::TcpStream::connect((HOST, 22)))?
+            .is_err()
+        {
+            ensure!(
+                Instant::now() < deadline,
+                "the SSH server does not serve: see {}",
+                directory.display()
+            );
             thread::sleep(Duration::from_millis(20));
         }
 
         let (typed, keyboard) = std::io::pipe()?;
         let (screen, shown) = std::io::pipe()?;
         let mut client = Command::new("dbclient");
-        client.args(["-y", "-y", "-T", "-i"]).arg(home.join("identity"));
-        client.arg(format!("root@{HOST}")).arg("cat").env("HOME", &home);
+        client
+            .args(["-y", "-y", "-T", "-i"])
+            .arg(home.join("identity"));
+        client
+            .arg(format!("root@{HOST}"))
+            .arg("cat")
+            .env("HOME", &home);
         client.stdin(typed).stdout(shown).stderr(log("ssh.log")?);
         let client = Process::spawn(&network.car, client)?;
         let exchanges = Arc::<Exchanges>::default();
@@ -66,10 +88,17 @@ impl Ssh {
             let exchanges = Arc::clone(&exchanges);
             move || write(keyboard, &exchanges)
         });
-        let mut ssh = Ssh { exchanges, client, _server: server };
+        let mut ssh = Ssh {
+            exchanges,
+            client,
+            _server: server,
+        };
         while ssh.exchanges.answered() == 0 {
             if !ssh.is_alive()? || Instant::now() > deadline {
-                bail!("the SSH session does not open: see {}", directory.join("ssh.log").display());
+                bail!(
+                    "the SSH session does not open: see {}",
+                    directory.join("ssh.log").display()
+                );
             }
             thread::sleep(Duration::from_millis(20));
         }
@@ -95,7 +124,10 @@ fn make_key(file: &Path) -> Result<String> {
     let output = output.context("cannot run dropbearkey: install dropbear-bin")?;
     let text = String::from_utf8_lossy(&output.stdout);
     let public = text.lines().find(|line| line.starts_with("ssh-ed25519 "));
-    Ok(format!("{}\n", public.with_context(|| format!("dropbearkey made no key: {output:?}"))?))
+    Ok(format!(
+        "{}\n",
+        public.with_context(|| format!("dropbearkey made no key: {output:?}"))?
+    ))
 }
 
 fn write(mut keyboard: PipeWriter, exchanges: &Exchanges) {

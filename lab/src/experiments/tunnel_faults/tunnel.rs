@@ -31,20 +31,30 @@ impl Tunnel {
     pub(super) fn start(network: &Network, binary: &Path, directory: &Path) -> Result<Tunnel> {
         certificates::write(directory, &[SERVERS[0], SERVERS[1], CLIENT])?;
         for (number, name) in SERVERS.iter().enumerate() {
-            let config =
-                format!("[tunnel]\naddresses = [\"{INNER}\"]\nnat = false\n{}", common(name, directory));
+            let config = format!(
+                "[tunnel]\naddresses = [\"{INNER}\"]\nnat = false\n{}",
+                common(name, directory)
+            );
             fs::write(directory.join(format!("{name}.toml")), config)
                 .with_context(|| format!("cannot write the configuration of server {number}"))?;
         }
-        fs::write(directory.join(format!("{CLIENT}.toml")), client_config(directory))
-            .context("cannot write the configuration of the client")?;
+        fs::write(
+            directory.join(format!("{CLIENT}.toml")),
+            client_config(directory),
+        )
+        .context("cannot write the configuration of the client")?;
         let start = |namespace, role, name| start(binary, directory, namespace, role, name);
-        let servers =
-            [0, 1].map(|number| start(&network.servers[number], "server", SERVERS[number]).map(Some));
+        let servers = [0, 1]
+            .map(|number| start(&network.servers[number], "server", SERVERS[number]).map(Some));
         let [one, two] = servers;
         let servers = [one?, two?];
         let client = start(&network.car, "client", CLIENT)?;
-        Ok(Tunnel { servers, _client: client, binary: binary.to_owned(), directory: directory.to_owned() })
+        Ok(Tunnel {
+            servers,
+            _client: client,
+            binary: binary.to_owned(),
+            directory: directory.to_owned(),
+        })
     }
 
     /// The client's session, once it has so many paths.
@@ -74,36 +84,60 @@ impl Tunnel {
     pub(super) fn kill(&mut self, name: &str) -> Result<usize> {
         let number = SERVERS.iter().position(|server| *server == name);
         let number = number.with_context(|| format!("there is no server {name:?}"))?;
-        drop(self.servers[number].take().with_context(|| format!("server {name} does not run"))?);
+        drop(
+            self.servers[number]
+                .take()
+                .with_context(|| format!("server {name} does not run"))?,
+        );
         Ok(number)
     }
 
     /// Starts a server that was killed.
     pub(super) fn start_server(&mut self, network: &Network, number: usize) -> Result<()> {
-        let server =
-            start(&self.binary, &self.directory, &network.servers[number], "server", SERVERS[number])?;
+        let server = start(
+            &self.binary,
+            &self.directory,
+            &network.servers[number],
+            "server",
+            SERVERS[number],
+        )?;
         self.servers[number] = Some(server);
         Ok(())
     }
 }
 
-fn start(binary: &Path, directory: &Path, place: &Namespace, role: &str, name: &str) -> Result<Process> {
+fn start(
+    binary: &Path,
+    directory: &Path,
+    place: &Namespace,
+    role: &str,
+    name: &str,
+) -> Result<Process> {
     let log = directory.join(format!("{name}.log"));
     let output = File::options().create(true).append(true).open(&log);
     let output = output.with_context(|| format!("cannot write {}", log.display()))?;
     let mut command = Command::new(binary);
-    command.args(["tunnel", role, "--config"]).arg(directory.join(format!("{name}.toml")));
+    command
+        .args(["tunnel", role, "--config"])
+        .arg(directory.join(format!("{name}.toml")));
     command.stdout(output.try_clone()?).stderr(output);
     Ok(Process::spawn(place, command)?)
 }
 
 /// The end of `[tunnel]`, and `[tls]`.
 fn common(name: &str, directory: &Path) -> String {
-    format!("name = \"{name}\"\nstate = {directory:?}\n\n{}", certificates::section(name))
+    format!(
+        "name = \"{name}\"\nstate = {directory:?}\n\n{}",
+        certificates::section(name)
+    )
 }
 
 fn client_config(directory: &Path) -> String {
-    let mut config = format!("[tunnel]\nroutes = [\"{}/32\"]\n{}", HOST, common(CLIENT, directory));
+    let mut config = format!(
+        "[tunnel]\nroutes = [\"{}/32\"]\n{}",
+        HOST,
+        common(CLIENT, directory)
+    );
     for (number, name) in SERVERS.iter().enumerate() {
         let address = Network::server_address(number);
         config += &format!("\n[[server]]\nname = \"{name}\"\naddresses = [\"{address}:14752\"]\n");

@@ -38,12 +38,39 @@ enum Kind {
 }
 
 pub(super) const OTHERS: [Other; 6] = [
-    Other { name: "alone", kind: Kind::Nothing },
-    Other { name: "cubic-1", kind: Kind::Bulk { connections: 1, congestion: "cubic" } },
-    Other { name: "cubic-8", kind: Kind::Bulk { connections: 8, congestion: "cubic" } },
-    Other { name: "bbr-8", kind: Kind::Bulk { connections: 8, congestion: "bbr" } },
-    Other { name: "udp-30", kind: Kind::Udp { mbps: 30.0 } },
-    Other { name: "camera-2", kind: Kind::Camera },
+    Other {
+        name: "alone",
+        kind: Kind::Nothing,
+    },
+    Other {
+        name: "cubic-1",
+        kind: Kind::Bulk {
+            connections: 1,
+            congestion: "cubic",
+        },
+    },
+    Other {
+        name: "cubic-8",
+        kind: Kind::Bulk {
+            connections: 8,
+            congestion: "cubic",
+        },
+    },
+    Other {
+        name: "bbr-8",
+        kind: Kind::Bulk {
+            connections: 8,
+            congestion: "bbr",
+        },
+    },
+    Other {
+        name: "udp-30",
+        kind: Kind::Udp { mbps: 30.0 },
+    },
+    Other {
+        name: "camera-2",
+        kind: Kind::Camera,
+    },
 ];
 
 /// Bytes that a UDP packet carries.
@@ -94,7 +121,10 @@ impl Others {
         };
         match other.kind {
             Kind::Nothing => {}
-            Kind::Bulk { connections, congestion } => {
+            Kind::Bulk {
+                connections,
+                congestion,
+            } => {
                 for _ in 0..connections {
                     others.add_connection(from, to, address, congestion)?;
                 }
@@ -119,12 +149,23 @@ impl Others {
         }
         let mut invalid_because = Vec::new();
         for thread in self.threads.drain(..) {
-            if let Err(error) = thread.join().map_err(|_| anyhow!("a sender or receiver panicked"))? {
+            if let Err(error) = thread
+                .join()
+                .map_err(|_| anyhow!("a sender or receiver panicked"))?
+            {
                 invalid_because.push(format!("{error:#}"));
             }
         }
-        let frames = self.camera.take().map(Video::stop).transpose()?.map(|(frames, _)| frames);
-        Ok(Stopped { frames, invalid_because })
+        let frames = self
+            .camera
+            .take()
+            .map(Video::stop)
+            .transpose()?
+            .map(|(frames, _)| frames);
+        Ok(Stopped {
+            frames,
+            invalid_because,
+        })
     }
 
     fn add_connection(
@@ -171,7 +212,9 @@ impl Others {
         let sender = from.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         let (sending, receiving) = (Arc::clone(&self.stop), Arc::clone(&self.stop));
         let received = Arc::clone(&self.received_bytes);
-        self.threads.push(thread::spawn(move || send_udp(&sender, target, mbps, seed, &sending)));
+        self.threads.push(thread::spawn(move || {
+            send_udp(&sender, target, mbps, seed, &sending)
+        }));
         self.threads.push(thread::spawn(move || {
             let mut buffer = [0; 2048];
             while !receiving.load(Relaxed) {
@@ -180,7 +223,10 @@ impl Others {
                 }
             }
             let drops = sockopt::drops(&receiver)?;
-            ensure!(drops == 0, "{drops} packets of the UDP sender were dropped at its receiver's socket");
+            ensure!(
+                drops == 0,
+                "{drops} packets of the UDP sender were dropped at its receiver's socket"
+            );
             Ok(())
         }));
         Ok(())
@@ -189,7 +235,13 @@ impl Others {
 
 /// Sends what is due at `mbps`, headers not counted, until it is told to stop. Random payload: a tunnel must not take it
 /// for anything that it knows.
-fn send_udp(socket: &UdpSocket, target: SocketAddr, mbps: f64, seed: u64, stop: &AtomicBool) -> Result<()> {
+fn send_udp(
+    socket: &UdpSocket,
+    target: SocketAddr,
+    mbps: f64,
+    seed: u64,
+    stop: &AtomicBool,
+) -> Result<()> {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     let interval = Duration::from_secs_f64(UDP_PAYLOAD as f64 * 8e-6 / mbps);
     let mut payload = [0; UDP_PAYLOAD];

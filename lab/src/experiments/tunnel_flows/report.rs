@@ -5,7 +5,11 @@ use anyhow::Result;
 use std::path::Path;
 
 /// Writes `report.html`; `timelines` are the ages of complete frames over time, by case.
-pub(super) fn write(summary: &Summary, timelines: Vec<(String, Vec<(f64, f64)>)>, out: &Path) -> Result<()> {
+pub(super) fn write(
+    summary: &Summary,
+    timelines: Vec<(String, Vec<(f64, f64)>)>,
+    out: &Path,
+) -> Result<()> {
     let report = Report {
         title: "A video beside other traffic in the tunnel".to_owned(),
         intro: "A client and a server are joined by two uplinks of 10 Mb/s and 20 ms each way. A video of 6 Mb/s and 30 \
@@ -28,18 +32,35 @@ pub(super) fn write(summary: &Summary, timelines: Vec<(String, Vec<(f64, f64)>)>
 
 fn highlights(summary: &Summary) -> Vec<Highlight> {
     let worst = |metric: &'static str, pick: fn(f64, f64) -> f64| {
-        let figures = summary.cases.iter().filter_map(move |case| case.metrics.get(metric));
+        let figures = summary
+            .cases
+            .iter()
+            .filter_map(move |case| case.metrics.get(metric));
         figures.reduce(pick)
     };
     let highlight = |value: Option<f64>, scale: f64, unit: &str, label: &str, beside: &str| {
         let value = format!("{:.1} {unit}", value? * scale);
-        Some(Highlight { value, label: label.to_owned(), beside: beside.to_owned() })
+        Some(Highlight {
+            value,
+            label: label.to_owned(),
+            beside: beside.to_owned(),
+        })
     };
-    let shares = summary.cases.iter().filter(|case| !case.name.starts_with("camera"));
-    let share =
-        shares.filter_map(|case| case.metrics.get("other_of_what_the_video_leaves_ratio")).reduce(f64::min);
+    let shares = summary
+        .cases
+        .iter()
+        .filter(|case| !case.name.starts_with("camera"));
+    let share = shares
+        .filter_map(|case| case.metrics.get("other_of_what_the_video_leaves_ratio"))
+        .reduce(f64::min);
     [
-        highlight(worst("fps_mean", f64::min), 1.0, "fps", "the video's frame rate, the worst case", "of 30"),
+        highlight(
+            worst("fps_mean", f64::min),
+            1.0,
+            "fps",
+            "the video's frame rate, the worst case",
+            "of 30",
+        ),
         highlight(
             worst("frame_delay_p95_ms", f64::max),
             1.0,
@@ -47,7 +68,13 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "95 of 100 frames were complete within, the worst case",
             "20 ms of them the uplinks'",
         ),
-        highlight(share, 100.0, "%", "of what the video leaves went to the others, the worst case", ""),
+        highlight(
+            share,
+            100.0,
+            "%",
+            "of what the video leaves went to the others, the worst case",
+            "",
+        ),
     ]
     .into_iter()
     .flatten()
@@ -61,15 +88,23 @@ fn table(summary: &Summary) -> Table {
         ("frame delay, median (ms)", "frame_delay_p50_ms", 1.0, 0),
         ("p95 (ms)", "frame_delay_p95_ms", 1.0, 0),
         ("others (Mb/s)", "other_throughput_mbps", 1.0, 1),
-        ("of what the video leaves (%)", "other_of_what_the_video_leaves_ratio", 100.0, 0),
+        (
+            "of what the video leaves (%)",
+            "other_of_what_the_video_leaves_ratio",
+            100.0,
+            0,
+        ),
     ];
     let cell = |value: String| Cell { value, paper: None };
     let row = |case: &Case| {
-        let figure = |(_, metric, scale, digits): (&str, &str, f64, usize)| match case.metrics.get(metric) {
-            Some(value) => cell(format!("{:.digits$}", value * scale)),
-            None => cell("–".to_owned()),
-        };
-        std::iter::once(cell(case.name.clone())).chain(COLUMNS.map(figure)).collect()
+        let figure =
+            |(_, metric, scale, digits): (&str, &str, f64, usize)| match case.metrics.get(metric) {
+                Some(value) => cell(format!("{:.digits$}", value * scale)),
+                None => cell("–".to_owned()),
+            };
+        std::iter::once(cell(case.name.clone()))
+            .chain(COLUMNS.map(figure))
+            .collect()
     };
     Table {
         header: std::iter::once("beside the video")

@@ -23,9 +23,12 @@ impl Builder<'_> {
         paths: &Paths,
         peers: &BTreeMap<String, Peer>,
     ) -> Result<Option<DeviceConfig>, ConfigError> {
-        let Some(spanned) = &file.device else { return Ok(None) };
+        let Some(spanned) = &file.device else {
+            return Ok(None);
+        };
         if file.send.is_empty() && file.controller.is_none() {
-            let message = "nothing is replicated by this interface: describe a [[send]], or remove [device]";
+            let message =
+                "nothing is replicated by this interface: describe a [[send]], or remove [device]";
             return Err(self.at(spanned, message.to_owned()));
         }
         for peer in spanned.get_ref().routes.keys() {
@@ -39,13 +42,22 @@ impl Builder<'_> {
 }
 
 fn check_name(file: &File, Device { name, .. }: &Device) -> Result<(), String> {
-    let is_allowed = |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
+    let is_allowed =
+        |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
     if name.is_empty() || name.len() >= 16 || !name.chars().all(is_allowed) {
-        return Err(format!("name {name:?} is to have 1 to 15 letters, digits and dashes"));
+        return Err(format!(
+            "name {name:?} is to have 1 to 15 letters, digits and dashes"
+        ));
     }
     let node = file.node.get_ref();
     let of_paths = file.path.iter().map(|path| &path.get_ref().interface);
-    if node.transit.iter().chain(&node.local).chain(of_paths).any(|other| other == name) {
+    if node
+        .transit
+        .iter()
+        .chain(&node.local)
+        .chain(of_paths)
+        .any(|other| other == name)
+    {
         return Err(format!(
             "the agent makes {name} itself and replicates what leaves by it: name it here only, and other interfaces \
              elsewhere"
@@ -56,7 +68,13 @@ fn check_name(file: &File, Device { name, .. }: &Device) -> Result<(), String> {
 
 fn describe(entry: &Device, paths: &Paths) -> Result<DeviceConfig, String> {
     for version in [IpAddr::is_ipv4, IpAddr::is_ipv6] {
-        if entry.addresses.iter().filter(|address| version(address)).count() > 1 {
+        if entry
+            .addresses
+            .iter()
+            .filter(|address| version(address))
+            .count()
+            > 1
+        {
             return Err("addresses has at most one of each IP version".to_owned());
         }
     }
@@ -73,16 +91,32 @@ fn describe(entry: &Device, paths: &Paths) -> Result<DeviceConfig, String> {
     let mtu_bytes = entry.mtu_bytes.unwrap_or_else(|| narrowest(paths));
     let least = LEAST_MTU[usize::from(entry.addresses.iter().any(IpAddr::is_ipv6))];
     if mtu_bytes < least {
-        return Err(format!("packets of {mtu_bytes} bytes are too small: mtu_bytes is at least {least}"));
+        return Err(format!(
+            "packets of {mtu_bytes} bytes are too small: mtu_bytes is at least {least}"
+        ));
     }
-    Ok(DeviceConfig { name: entry.name.clone(), mtu_bytes, addresses: entry.addresses.clone(), routes })
+    Ok(DeviceConfig {
+        name: entry.name.clone(),
+        mtu_bytes,
+        addresses: entry.addresses.clone(),
+        routes,
+    })
 }
 
-fn route(entry: &Device, peer: &str, destination: &str, paths: &Paths) -> Result<DeviceRoute, String> {
-    let prefix: Prefix =
-        destination.parse().map_err(|error| format!("the route {destination:?} is no prefix: {error}"))?;
+fn route(
+    entry: &Device,
+    peer: &str,
+    destination: &str,
+    paths: &Paths,
+) -> Result<DeviceRoute, String> {
+    let prefix: Prefix = destination
+        .parse()
+        .map_err(|error| format!("the route {destination:?} is no prefix: {error}"))?;
     let is_ipv4 = prefix.address().is_ipv4();
-    let source = entry.addresses.iter().find(|address| address.is_ipv4() == is_ipv4);
+    let source = entry
+        .addresses
+        .iter()
+        .find(|address| address.is_ipv4() == is_ipv4);
     let source = *source.ok_or_else(|| {
         format!("addresses has none of the IP version of {prefix}, which packets to there could come from")
     })?;
@@ -90,7 +124,12 @@ fn route(entry: &Device, peer: &str, destination: &str, paths: &Paths) -> Result
     // IPv4 packets can be sent to a router's IPv6 address (RFC 5549), IPv6 packets only to an IPv6 address.
     let carries = |path: &&PathId| is_ipv4 || paths[path].remote.is_ipv6();
     let fallback: Vec<PathId> = match &entry.fallback {
-        None => paths.keys().filter(leads_there).filter(carries).copied().collect(),
+        None => paths
+            .keys()
+            .filter(leads_there)
+            .filter(carries)
+            .copied()
+            .collect(),
         Some(numbers) => {
             let mut given = Vec::new();
             for number in numbers {
@@ -100,23 +139,43 @@ fn route(entry: &Device, peer: &str, destination: &str, paths: &Paths) -> Result
                 }
                 given.push(path);
             }
-            given.iter().filter(leads_there).filter(carries).copied().collect()
+            given
+                .iter()
+                .filter(leads_there)
+                .filter(carries)
+                .copied()
+                .collect()
         }
     };
-    if fallback.is_empty() && entry.fallback.as_ref().is_none_or(|numbers| !numbers.is_empty()) {
+    if fallback.is_empty()
+        && entry
+            .fallback
+            .as_ref()
+            .is_none_or(|numbers| !numbers.is_empty())
+    {
         return Err(format!(
             "no path to peer {peer:?} could carry packets to {prefix} without an agent (IPv6 needs a path with IPv6 \
              addresses); name one, or say `fallback = []`"
         ));
     }
-    Ok(DeviceRoute { destination: prefix, source, fallback })
+    Ok(DeviceRoute {
+        destination: prefix,
+        source,
+        fallback,
+    })
 }
 
 /// The largest packet that fits every path with the outer headers.
 fn narrowest(paths: &Paths) -> u16 {
     let inner = |path: &PathConfig| {
-        let overhead = if path.local.is_ipv6() { OVERHEAD_V6 } else { OVERHEAD_V4 };
-        path.mtu_bytes.unwrap_or(ETHERNET_MTU).saturating_sub(overhead as u16)
+        let overhead = if path.local.is_ipv6() {
+            OVERHEAD_V6
+        } else {
+            OVERHEAD_V4
+        };
+        path.mtu_bytes
+            .unwrap_or(ETHERNET_MTU)
+            .saturating_sub(overhead as u16)
     };
     paths.values().map(inner).min().unwrap_or(ETHERNET_MTU)
 }
@@ -166,7 +225,12 @@ paths = [1, 2]
     fn fallback(change: &str) -> Vec<u8> {
         let text = MACHINE.replace("[device]\n", &format!("[device]\n{change}\n"));
         let device = parse(&text).unwrap().device.unwrap();
-        device.routes[0].fallback.iter().copied().map(PathId::into).collect()
+        device.routes[0]
+            .fallback
+            .iter()
+            .copied()
+            .map(PathId::into)
+            .collect()
     }
 
     #[test]
@@ -188,7 +252,12 @@ paths = [1, 2]
         let two = MACHINE.replace("number = 2", "number = 2\npeer = \"other\"")
             + "\n[[peer]]\nname = \"other\"\nauthenticate = false\n";
         let two = two.replace("number = 1", "number = 1\npeer = \"viewer\"");
-        assert_eq!(parse(&two).unwrap().device.unwrap().routes[0].fallback.len(), 1);
+        assert_eq!(
+            parse(&two).unwrap().device.unwrap().routes[0]
+                .fallback
+                .len(),
+            1
+        );
     }
 
     #[test]
@@ -200,27 +269,69 @@ paths = [1, 2]
                 "\"10.99.0.2\" is no prefix: a prefix is an address",
             ),
             ("{ viewer =", "{ other =", "no [[peer]] is called \"other\""),
-            ("{ viewer = [\"10.99.0.2/32\"] }", "{}", "routes names what is reached"),
-            ("[\"10.99.0.1\"]", "[\"10.99.0.1\", \"10.99.0.7\"]", "at most one of each IP version"),
-            ("[\"10.99.0.1\"]", "[\"fd00::1\"]", "none of the IP version of 10.99.0.2/32"),
-            ("[device]\n", "[device]\nfallback = [3]\n", "path 3 is used here and described in no [[path]]"),
-            ("[device]\n", "[device]\nmtu_bytes = 500\n", "mtu_bytes is at least 576"),
-            ("[device]\n", "[device]\nname = \"hawser0.100.200.300\"\n", "1 to 15 letters"),
-            ("[device]\n", "[device]\nname = \"wlan0\"\n", "the agent makes wlan0 itself"),
-            ("[device]\n", "[device]\nmtu = 1444\n", "unknown field `mtu`"),
+            (
+                "{ viewer = [\"10.99.0.2/32\"] }",
+                "{}",
+                "routes names what is reached",
+            ),
+            (
+                "[\"10.99.0.1\"]",
+                "[\"10.99.0.1\", \"10.99.0.7\"]",
+                "at most one of each IP version",
+            ),
+            (
+                "[\"10.99.0.1\"]",
+                "[\"fd00::1\"]",
+                "none of the IP version of 10.99.0.2/32",
+            ),
+            (
+                "[device]\n",
+                "[device]\nfallback = [3]\n",
+                "path 3 is used here and described in no [[path]]",
+            ),
+            (
+                "[device]\n",
+                "[device]\nmtu_bytes = 500\n",
+                "mtu_bytes is at least 576",
+            ),
+            (
+                "[device]\n",
+                "[device]\nname = \"hawser0.100.200.300\"\n",
+                "1 to 15 letters",
+            ),
+            (
+                "[device]\n",
+                "[device]\nname = \"wlan0\"\n",
+                "the agent makes wlan0 itself",
+            ),
+            (
+                "[device]\n",
+                "[device]\nmtu = 1444\n",
+                "unknown field `mtu`",
+            ),
         ];
         for (from, to, expected) in cases {
-            let message = parse(&MACHINE.replacen(from, to, 1)).unwrap_err().to_string();
-            assert!(message.contains(expected) && message.contains("line "), "{to}: {message}");
+            let message = parse(&MACHINE.replacen(from, to, 1))
+                .unwrap_err()
+                .to_string();
+            assert!(
+                message.contains(expected) && message.contains("line "),
+                "{to}: {message}"
+            );
         }
         let idle = MACHINE.split("[[send]]").next().unwrap();
         let message = parse(idle).unwrap_err().to_string();
-        assert!(message.contains("line 5: nothing is replicated by this interface"), "{message}");
+        assert!(
+            message.contains("line 5: nothing is replicated by this interface"),
+            "{message}"
+        );
     }
 
     #[test]
     fn ipv6_needs_a_path_with_ipv6() {
-        let six = MACHINE.replace("10.99.0.1", "fd99::1").replace("10.99.0.2/32", "fd99::2/128");
+        let six = MACHINE
+            .replace("10.99.0.1", "fd99::1")
+            .replace("10.99.0.2/32", "fd99::2/128");
         let message = parse(&six).unwrap_err().to_string();
         assert!(
             message.contains("no path to peer \"viewer\" could carry packets to fd99::2/128"),

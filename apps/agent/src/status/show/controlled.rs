@@ -17,15 +17,22 @@ pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
         let _ = writeln!(text, "flow {flow} is not as assigned: {reason}");
     }
     if status.observations_dropped > 0 {
-        let _ = writeln!(text, "{} observations were never reported", status.observations_dropped);
+        let _ = writeln!(
+            text,
+            "{} observations were never reported",
+            status.observations_dropped
+        );
     }
     text += &paths_table(status);
     text += &policies(status);
     text += &judged(status);
     text += &watched(status);
     if !status.signals.is_empty() {
-        let counts: Vec<_> =
-            status.signals.iter().map(|(outcome, count)| format!("{count} {outcome}")).collect();
+        let counts: Vec<_> = status
+            .signals
+            .iter()
+            .map(|(outcome, count)| format!("{count} {outcome}"))
+            .collect();
         let _ = writeln!(text, "\nin-band signals: {}", counts.join(", "));
     }
     text
@@ -34,11 +41,17 @@ pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
 fn paths_table(status: &ControllerStatus) -> String {
     let row = |(number, path): (&u8, &crate::status::PathStatus)| {
         let state = if path.up { "up" } else { "DOWN" }.to_owned();
-        let round_trip =
-            path.rtt_us.map_or_else(|| "no answer".to_owned(), |us| format!("{:.3} ms", f64::from(us) / 1e3));
+        let round_trip = path.rtt_us.map_or_else(
+            || "no answer".to_owned(),
+            |us| format!("{:.3} ms", f64::from(us) / 1e3),
+        );
         vec![number.to_string(), state, round_trip]
     };
-    table("paths", &["path", "state", "round trip"], status.paths.iter().map(row).collect())
+    table(
+        "paths",
+        &["path", "state", "round trip"],
+        status.paths.iter().map(row).collect(),
+    )
 }
 
 fn policies(status: &ControllerStatus) -> String {
@@ -58,34 +71,76 @@ fn policies(status: &ControllerStatus) -> String {
             policy.because.clone(),
         ]
     };
-    let sent = status.send.iter().map(|(number, policy)| row(*number, "sent", policy));
-    let received = status.receive.iter().map(|(number, judged)| row(*number, "received", &judged.policy));
+    let sent = status
+        .send
+        .iter()
+        .map(|(number, policy)| row(*number, "sent", policy));
+    let received = status
+        .receive
+        .iter()
+        .map(|(number, judged)| row(*number, "received", &judged.policy));
     table("policies", &COLUMNS, sent.chain(received).collect())
 }
 
 fn judged(status: &ControllerStatus) -> String {
-    const COLUMNS: [&str; 7] = ["flow", "mode", "packets", "path", "sent", "in time", "only this one"];
+    const COLUMNS: [&str; 7] = [
+        "flow",
+        "mode",
+        "packets",
+        "path",
+        "sent",
+        "in time",
+        "only this one",
+    ];
     let mut rows = Vec::new();
     for judged in status.receive.values() {
         let flow = judged.policy.flow.to_string();
         rows.push(vec![flow, judged.mode.clone(), judged.packets.to_string()]);
         for (path, part) in judged.window.iter().flat_map(|window| &window.paths) {
             let counts = [part.sent, part.rewards, part.only].map(|count| count.to_string());
-            rows.push([vec![String::new(); 3], vec![path.to_string()], counts.to_vec()].concat());
+            rows.push(
+                [
+                    vec![String::new(); 3],
+                    vec![path.to_string()],
+                    counts.to_vec(),
+                ]
+                .concat(),
+            );
         }
     }
     table("judged: the last hundred packets by path", &COLUMNS, rows)
 }
 
 fn watched(status: &ControllerStatus) -> String {
-    const COLUMNS: [&str; 6] = ["flow", "requests", "sent again", "late", "degraded", "packets a request"];
+    const COLUMNS: [&str; 6] = [
+        "flow",
+        "requests",
+        "sent again",
+        "late",
+        "degraded",
+        "packets a request",
+    ];
     let mut rows = Vec::new();
     for judged in status.receive.values() {
         let Some(watch) = &judged.watch else { continue };
-        let counts = [watch.requests, watch.retransmissions, watch.late, watch.degraded];
+        let counts = [
+            watch.requests,
+            watch.retransmissions,
+            watch.late,
+            watch.degraded,
+        ];
         let counts = counts.map(|count| count.to_string());
-        let size = watch.packets_per_request.map_or_else(|| "-".to_owned(), |packets| packets.to_string());
-        rows.push([vec![judged.policy.flow.to_string()], counts.to_vec(), vec![size]].concat());
+        let size = watch
+            .packets_per_request
+            .map_or_else(|| "-".to_owned(), |packets| packets.to_string());
+        rows.push(
+            [
+                vec![judged.policy.flow.to_string()],
+                counts.to_vec(),
+                vec![size],
+            ]
+            .concat(),
+        );
     }
     table("watched requests", &COLUMNS, rows)
 }
@@ -109,7 +164,14 @@ mod tests {
     }
 
     fn status() -> ControllerStatus {
-        let paths = BTreeMap::from([(1, PathWindowStatus { sent: 100, rewards: 97, only: 12 })]);
+        let paths = BTreeMap::from([(
+            1,
+            PathWindowStatus {
+                sent: 100,
+                rewards: 97,
+                only: 12,
+            },
+        )]);
         let watch = WatchStatus {
             requests: 300,
             ends: 0,
@@ -123,7 +185,11 @@ mod tests {
             policy: policy(0b11),
             mode: "evidence".to_owned(),
             packets: 5_000,
-            window: Some(WindowStatus { packets: 100, lost: 0, paths }),
+            window: Some(WindowStatus {
+                packets: 100,
+                lost: 0,
+                paths,
+            }),
             watch: Some(watch),
         };
         ControllerStatus {
@@ -135,8 +201,20 @@ mod tests {
             observations_dropped: 0,
             not_applied: BTreeMap::new(),
             paths: BTreeMap::from([
-                (1, PathStatus { up: true, rtt_us: Some(40_125) }),
-                (2, PathStatus { up: false, rtt_us: None }),
+                (
+                    1,
+                    PathStatus {
+                        up: true,
+                        rtt_us: Some(40_125),
+                    },
+                ),
+                (
+                    2,
+                    PathStatus {
+                        up: false,
+                        rtt_us: None,
+                    },
+                ),
             ]),
             send: BTreeMap::new(),
             receive: BTreeMap::from([(3, judged)]),
@@ -185,10 +263,18 @@ mod tests {
         };
         let text = describe(&status, 100_000);
         assert!(
-            text.contains("THE CONTROLLER REFUSES THIS NODE: its certificate was revoked; assignment 7"),
+            text.contains(
+                "THE CONTROLLER REFUSES THIS NODE: its certificate was revoked; assignment 7"
+            ),
             "{text}"
         );
-        assert!(text.contains("flow stage is not as assigned: no such peer"), "{text}");
-        assert!(text.contains("3 observations were never reported"), "{text}");
+        assert!(
+            text.contains("flow stage is not as assigned: no such peer"),
+            "{text}"
+        );
+        assert!(
+            text.contains("3 observations were never reported"),
+            "{text}"
+        );
     }
 }

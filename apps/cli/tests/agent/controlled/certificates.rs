@@ -17,36 +17,58 @@ fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends
     controlled.kill_controller();
     let file = controlled.rig.file("controller.toml");
     let days = LIFE.as_secs_f64() / Duration::from_secs(24 * 3600).as_secs_f64();
-    let configuration = fs::read_to_string(&file).unwrap() + &format!("certificate_days = {days:.9}\n");
+    let configuration =
+        fs::read_to_string(&file).unwrap() + &format!("certificate_days = {days:.9}\n");
     fs::write(&file, configuration).unwrap();
     controlled.start_controller_again();
 
     let folder = controlled.rig.file("identity").join("ingress");
     controlled.control.enrol("ingress", &folder).unwrap();
     let first = Identity::load(&folder).unwrap();
-    let newer = || Identity::load(&folder).ok().filter(|identity| identity.expires() > first.expires());
+    let newer = || {
+        Identity::load(&folder)
+            .ok()
+            .filter(|identity| identity.expires() > first.expires())
+    };
     let second = wait("a new certificate", newer);
     let now = SystemTime::now();
-    assert!((first.renew_at()..first.expires()).contains(&now), "{first:?} was renewed at {now:?}");
+    assert!(
+        (first.renew_at()..first.expires()).contains(&now),
+        "{first:?} was renewed at {now:?}"
+    );
     let agent = &mut controlled.rig.edges.ingress_agent;
-    let status = agent.wait_until("was connected", |status| state(status) == "connected").unwrap();
+    let status = agent
+        .wait_until("was connected", |status| state(status) == "connected")
+        .unwrap();
     let since_unix_ms = status.controller.unwrap().since_unix_ms;
 
     // A certificate is valid up to and including the second that it names (RFC 5280, section 4.1.2.5).
     let end = first.expires() + Duration::from_secs(1);
-    wait("the end of the first", || (SystemTime::now() >= end).then_some(()));
+    wait("the end of the first", || {
+        (SystemTime::now() >= end).then_some(())
+    });
     let controller: Controller = controlled.control.url(Edge::Ingress).parse().unwrap();
     let report = |identity: &Identity| {
         let client = NodeClient::new(std::slice::from_ref(&controller), identity).unwrap();
-        controlled.control.ask(async |_| client.report(&Report::default()).await)
+        controlled
+            .control
+            .ask(async |_| client.report(&Report::default()).await)
     };
     let error = report(&first).unwrap_err().downcast::<Error>().unwrap();
-    assert_eq!(error.status(), None, "the handshake ends before anything is asked: {error}");
+    assert_eq!(
+        error.status(),
+        None,
+        "the handshake ends before anything is asked: {error}"
+    );
     report(&second).unwrap();
 
     // The agent has changed over without being away.
     controlled.fix(0b1);
     controlled.await_code(0b1);
     let status = controlled.rig.edges.ingress().unwrap().controller.unwrap();
-    assert_eq!((status.state.as_str(), status.since_unix_ms), ("connected", since_unix_ms), "{status:?}");
+    assert_eq!(
+        (status.state.as_str(), status.since_unix_ms),
+        ("connected", since_unix_ms),
+        "{status:?}"
+    );
 }

@@ -11,14 +11,25 @@ fn leaves_a_path_that_was_cut(mode: Mode) {
     let reports = controlled.rig.under_traffic(|edges, lab| {
         lab.network().ip("link set in2 nomaster").unwrap();
         let left = |status: &hawser_agent::Status| sent_code(status) == Some(0b1);
-        edges.ingress_agent.wait_until("left the path", left).unwrap();
+        edges
+            .ingress_agent
+            .wait_until("left the path", left)
+            .unwrap();
         let heard = |status: &hawser_agent::Status| received_code(status) == Some(0b1);
         let status = edges.egress_agent.wait_until("heard of it", heard).unwrap();
-        let judged = status.controller.unwrap().receive.into_values().next().unwrap();
+        let judged = status
+            .controller
+            .unwrap()
+            .receive
+            .into_values()
+            .next()
+            .unwrap();
         assert_eq!(judged.policy.because, "judged");
     });
-    let of_the_flow: Vec<_> =
-        reports.into_iter().filter(|report| report.stream.family == Family::Ipv4).collect();
+    let of_the_flow: Vec<_> = reports
+        .into_iter()
+        .filter(|report| report.stream.family == Family::Ipv4)
+        .collect();
     assert_losses(&of_the_flow, 0, 0);
 }
 

@@ -24,18 +24,37 @@ pub(super) struct Controlled {
 impl Controlled {
     /// Both edges run.
     pub(super) fn new() -> Self {
-        let lab = Topology { paths: 2, control: true, ..Topology::default() }.build().unwrap();
+        let lab = Topology {
+            paths: 2,
+            control: true,
+            ..Topology::default()
+        }
+        .build()
+        .unwrap();
         lab.paths().for_each(|path| connect(&lab, path));
         let directory = tempfile::tempdir().unwrap();
         let control = Control::start(&lab, &hawser(), directory.path()).unwrap();
         let edges = Edges::start_controlled(&lab, &hawser(), directory.path(), &control).unwrap();
-        Controlled { rig: Rig { edges, lab, directory }, control, again: None }
+        Controlled {
+            rig: Rig {
+                edges,
+                lab,
+                directory,
+            },
+            control,
+            again: None,
+        }
     }
 
     /// Waits until both agents are connected.
     pub(super) fn await_connection(&mut self) {
-        for agent in [&mut self.rig.edges.ingress_agent, &mut self.rig.edges.egress_agent] {
-            agent.wait_until("connected", |status| state(status) == "connected").unwrap();
+        for agent in [
+            &mut self.rig.edges.ingress_agent,
+            &mut self.rig.edges.egress_agent,
+        ] {
+            agent
+                .wait_until("connected", |status| state(status) == "connected")
+                .unwrap();
         }
     }
 
@@ -66,18 +85,24 @@ impl Controlled {
 
     /// Has the flow take the paths of `code`.
     pub(super) fn fix(&self, code: u8) {
-        let fixed =
-            self.control.ask(async |client| client.override_policy(&stage(), Override { code }).await);
+        let fixed = self
+            .control
+            .ask(async |client| client.override_policy(&stage(), Override { code }).await);
         fixed.unwrap();
     }
 
     /// Waits until both edges say that the flow takes the paths of `code`.
     pub(super) fn await_code(&mut self, code: u8) {
         let edges = &mut self.rig.edges;
-        edges.ingress_agent.wait_until("took the policy", |status| sent_code(status) == Some(code)).unwrap();
+        edges
+            .ingress_agent
+            .wait_until("took the policy", |status| sent_code(status) == Some(code))
+            .unwrap();
         edges
             .egress_agent
-            .wait_until("heard of the policy", |status| received_code(status) == Some(code))
+            .wait_until("heard of the policy", |status| {
+                received_code(status) == Some(code)
+            })
             .unwrap();
     }
 
@@ -85,10 +110,19 @@ impl Controlled {
     pub(super) fn kill_controller(&mut self) {
         match self.again.take() {
             Some(process) => drop(process),
-            None => kill(controller_process(self.rig.directory.path()), Signal::SIGKILL).unwrap(),
+            None => kill(
+                controller_process(self.rig.directory.path()),
+                Signal::SIGKILL,
+            )
+            .unwrap(),
         }
-        for agent in [&mut self.rig.edges.ingress_agent, &mut self.rig.edges.egress_agent] {
-            agent.wait_until("noticed", |status| state(status) == "away").unwrap();
+        for agent in [
+            &mut self.rig.edges.ingress_agent,
+            &mut self.rig.edges.egress_agent,
+        ] {
+            agent
+                .wait_until("noticed", |status| state(status) == "away")
+                .unwrap();
         }
     }
 
@@ -97,7 +131,9 @@ impl Controlled {
         let directory = self.rig.directory.path();
         let log = fs::File::create(directory.join("controller-again.log")).unwrap();
         let mut command = Command::new(hawser());
-        command.args(["controller", "--config"]).arg(directory.join("controller.toml"));
+        command
+            .args(["controller", "--config"])
+            .arg(directory.join("controller.toml"));
         command.stdout(log.try_clone().unwrap()).stderr(log);
         self.again = Some(Process::spawn(self.rig.lab.control().unwrap(), command).unwrap());
         self.await_connection();
@@ -109,22 +145,36 @@ pub(super) fn stage() -> Name {
 }
 
 pub(super) fn to(destination: String) -> Selector {
-    Selector { destination, protocol: None, source_ports: None, destination_ports: None }
+    Selector {
+        destination,
+        protocol: None,
+        source_ports: None,
+        destination_ports: None,
+    }
 }
 
 /// How the node stands with its controller.
 pub(super) fn state(status: &hawser_agent::Status) -> &str {
-    status.controller.as_ref().map_or("none", |controller| &controller.state)
+    status
+        .controller
+        .as_ref()
+        .map_or("none", |controller| &controller.state)
 }
 
 pub(super) fn sent_code(status: &hawser_agent::Status) -> Option<u8> {
     let policies = &status.controller.as_ref()?.send;
-    policies.values().find(|policy| policy.flow == stage()).map(|policy| policy.code)
+    policies
+        .values()
+        .find(|policy| policy.flow == stage())
+        .map(|policy| policy.code)
 }
 
 pub(super) fn received_code(status: &hawser_agent::Status) -> Option<u8> {
     let judged = &status.controller.as_ref()?.receive;
-    judged.values().find(|judged| judged.policy.flow == stage()).map(|judged| judged.policy.code)
+    judged
+        .values()
+        .find(|judged| judged.policy.flow == stage())
+        .map(|judged| judged.policy.code)
 }
 
 /// The controller that was started with a configuration in `directory`.
@@ -132,10 +182,15 @@ fn controller_process(directory: &Path) -> Pid {
     let configuration = directory.join("controller.toml");
     let runs = |process: &Path| {
         let line = fs::read(process.join("cmdline")).unwrap_or_default();
-        line.split(|byte| *byte == 0).any(|word| word == configuration.as_os_str().as_encoded_bytes())
+        line.split(|byte| *byte == 0)
+            .any(|word| word == configuration.as_os_str().as_encoded_bytes())
     };
-    let processes = fs::read_dir("/proc").unwrap().filter_map(|entry| Some(entry.ok()?.path()));
+    let processes = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| Some(entry.ok()?.path()));
     let number = |process: &Path| process.file_name()?.to_str()?.parse().ok();
-    let found = processes.filter(|process| runs(process)).find_map(|process| number(&process));
+    let found = processes
+        .filter(|process| runs(process))
+        .find_map(|process| number(&process));
     Pid::from_raw(found.expect("the controller runs"))
 }

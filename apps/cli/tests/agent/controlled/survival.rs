@@ -12,7 +12,11 @@ use nix::unistd::Pid;
 
 /// The reports of the stream that the flow is.
 fn of_the_flow(reports: &[StreamReport]) -> Vec<StreamReport> {
-    reports.iter().filter(|report| report.stream.family == Family::Ipv4).cloned().collect()
+    reports
+        .iter()
+        .filter(|report| report.stream.family == Family::Ipv4)
+        .cloned()
+        .collect()
 }
 
 /// Waits until copies arrive by both paths.
@@ -25,7 +29,9 @@ fn await_copies(edges: &mut Edges) {
     let before = copies(edges);
     wait("copies by both paths", || {
         let now = copies(edges);
-        (0..2).all(|path| now[path] > before[path] + 100).then_some(())
+        (0..2)
+            .all(|path| now[path] > before[path] + 100)
+            .then_some(())
     });
 }
 
@@ -34,16 +40,26 @@ fn a_flow_is_replicated_when_its_egress_is_ready_and_loses_nothing() {
     let mut controlled = Controlled::new();
     controlled.await_connection();
     let flow = controlled.flow(Mode::Replicate, None);
-    let Controlled { mut rig, control, .. } = controlled;
+    let Controlled {
+        mut rig, control, ..
+    } = controlled;
     let reports = rig.under_traffic(|edges, _| {
         let egress = Pid::from_raw(edges.egress().unwrap().pid.try_into().unwrap());
         kill(egress, Signal::SIGSTOP).unwrap();
-        control.ask(async |client| client.create_flow(&flow).await).unwrap();
+        control
+            .ask(async |client| client.create_flow(&flow).await)
+            .unwrap();
         let has_it = |status: &hawser_agent::Status| sent_code(status) == Some(0);
-        edges.ingress_agent.wait_until("took the default route", has_it).unwrap();
+        edges
+            .ingress_agent
+            .wait_until("took the default route", has_it)
+            .unwrap();
         kill(egress, Signal::SIGCONT).unwrap();
         let is_replicated = |status: &hawser_agent::Status| received_code(status) == Some(0b11);
-        edges.egress_agent.wait_until("heard that it is replicated", is_replicated).unwrap();
+        edges
+            .egress_agent
+            .wait_until("heard that it is replicated", is_replicated)
+            .unwrap();
         await_copies(edges);
     });
     assert_losses(&reports, 0, 0);
@@ -97,19 +113,31 @@ fn agents_that_are_started_without_a_controller_go_on_by_the_last_policy() {
 
 #[test]
 fn a_flow_that_is_deleted_takes_the_default_route() {
-    let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let Controlled {
+        mut rig, control, ..
+    } = Controlled::with_flow(Mode::Replicate, None);
     let reports = rig.under_traffic(|edges, _| {
         await_copies(edges);
-        control.ask(async |client| client.delete_flow(&stage()).await).unwrap();
-        edges.ingress_agent.wait_until("forgot the flow", |status| status.send.is_empty()).unwrap();
-        edges.egress_agent.wait_until("forgot the flow", |status| status.receive.is_empty()).unwrap();
+        control
+            .ask(async |client| client.delete_flow(&stage()).await)
+            .unwrap();
+        edges
+            .ingress_agent
+            .wait_until("forgot the flow", |status| status.send.is_empty())
+            .unwrap();
+        edges
+            .egress_agent
+            .wait_until("forgot the flow", |status| status.receive.is_empty())
+            .unwrap();
     });
     assert_losses(&reports, 0, 0);
 }
 
 /// How a node's path is, as the controller knows it.
 fn health(control: &Control, node: Edge, number: u8) -> Option<PathHealth> {
-    let paths = control.ask(async |client| client.paths().all().await).unwrap();
+    let paths = control
+        .ask(async |client| client.paths().all().await)
+        .unwrap();
     let is_wanted = |path: &Path| path.node.as_str() == node.name() && path.end.number == number;
     paths.into_iter().find(is_wanted)?.health
 }
@@ -119,10 +147,18 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
     let mut controlled = Controlled::new();
     controlled.await_connection();
     let flow = controlled.flow(Mode::Replicate, None);
-    let Controlled { mut rig, control, .. } = controlled;
+    let Controlled {
+        mut rig, control, ..
+    } = controlled;
     let up = |edge, wanted| health(&control, edge, 2).filter(|health| health.up == wanted);
     // Missing also while the egress gets its first flow.
-    let mut begin = Some(|| drop(control.ask(async |client| client.create_flow(&flow).await).unwrap()));
+    let mut begin = Some(|| {
+        drop(
+            control
+                .ask(async |client| client.create_flow(&flow).await)
+                .unwrap(),
+        )
+    });
     let reports = rig.under_traffic(|edges, lab| {
         for edge in [Edge::Egress, Edge::Ingress] {
             wait("word of the path", || up(edge, true));
@@ -130,7 +166,10 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
                 wait("word of the path that is down", || up(edge, false));
                 begin.take().into_iter().for_each(|begin| begin());
                 let goes_on = |status: &hawser_agent::Status| received_code(status) == Some(0b11);
-                edges.egress_agent.wait_until("received the flow", goes_on).unwrap();
+                edges
+                    .egress_agent
+                    .wait_until("received the flow", goes_on)
+                    .unwrap();
             });
             wait("word of the path that is back", || up(edge, true));
             await_copies(edges);
@@ -141,16 +180,22 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
 
 #[test]
 fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
-    let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let Controlled {
+        mut rig, control, ..
+    } = Controlled::with_flow(Mode::Replicate, None);
     let health = |number| health(&control, Edge::Ingress, number);
     let round_trip = |number| health(number).and_then(|health| health.rtt_us);
     wait("the round-trip times", || round_trip(1).zip(round_trip(2)));
     let reports = rig.under_traffic(|edges, lab| {
         await_copies(edges);
         lab.network().ip("link set in2 nomaster").unwrap();
-        wait("word of the silent path", || health(2).filter(|health| health.rtt_us.is_none()));
+        wait("word of the silent path", || {
+            health(2).filter(|health| health.rtt_us.is_none())
+        });
         lab.ingress().ip("link set path2 down").unwrap();
-        wait("word of the path that is down", || health(2).filter(|health| !health.up));
+        wait("word of the path that is down", || {
+            health(2).filter(|health| !health.up)
+        });
         assert!(health(1).is_some_and(|health| health.up && health.rtt_us.is_some()));
     });
     assert_losses(&of_the_flow(&reports), 0, 0);
@@ -158,15 +203,30 @@ fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
 
 #[test]
 fn a_revoked_node_keeps_its_policies_and_says_so_until_it_is_enrolled_again() {
-    let Controlled { mut rig, control, .. } = Controlled::with_flow(Mode::Replicate, None);
+    let Controlled {
+        mut rig, control, ..
+    } = Controlled::with_flow(Mode::Replicate, None);
     let ingress = "ingress".parse().unwrap();
-    control.ask(async |client| client.revoke_node(&ingress).await).unwrap();
-    let status =
-        rig.edges.ingress_agent.wait_until("was refused", |status| state(status) == "refused").unwrap();
+    control
+        .ask(async |client| client.revoke_node(&ingress).await)
+        .unwrap();
+    let status = rig
+        .edges
+        .ingress_agent
+        .wait_until("was refused", |status| state(status) == "refused")
+        .unwrap();
     assert_eq!(sent_code(&status), Some(0b11));
-    rig.edges.ingress_agent.wait_until_logged("THE CONTROLLER REFUSES THIS NODE").unwrap();
+    rig.edges
+        .ingress_agent
+        .wait_until_logged("THE CONTROLLER REFUSES THIS NODE")
+        .unwrap();
     let reports = rig.under_traffic(|edges, _| await_copies(edges));
     assert_losses(&reports, 0, 0);
-    control.enrol("ingress", &rig.file("identity").join("ingress")).unwrap();
-    rig.edges.ingress_agent.wait_until("came back", |status| state(status) == "connected").unwrap();
+    control
+        .enrol("ingress", &rig.file("identity").join("ingress"))
+        .unwrap();
+    rig.edges
+        .ingress_agent
+        .wait_until("came back", |status| state(status) == "connected")
+        .unwrap();
 }

@@ -28,8 +28,14 @@ struct Conversation {
 
 impl Conversation {
     fn new(lab: &Lab) -> Self {
-        let source = lab.source().run(|| UdpSocket::bind((lab.source_v4(), 0)).unwrap()).unwrap();
-        let viewer = lab.viewer().run(|| UdpSocket::bind((lab.viewer_v4(), 0)).unwrap()).unwrap();
+        let source = lab
+            .source()
+            .run(|| UdpSocket::bind((lab.source_v4(), 0)).unwrap())
+            .unwrap();
+        let viewer = lab
+            .viewer()
+            .run(|| UdpSocket::bind((lab.viewer_v4(), 0)).unwrap())
+            .unwrap();
         source.connect(viewer.local_addr().unwrap()).unwrap();
         viewer.connect(source.local_addr().unwrap()).unwrap();
         Conversation { viewer, source }
@@ -53,9 +59,18 @@ impl Conversation {
 /// Microseconds of the first row of that event in a trace, and since the epoch's policy took effect or the request was due.
 fn traced(directory: &std::path::Path, edge: &str, event: &str) -> Option<(u64, u64)> {
     let text = std::fs::read_to_string(directory.join(format!("{edge}.csv"))).ok()?;
-    let row = text.lines().find(|row| row.split(',').nth(3) == Some(event))?;
+    let row = text
+        .lines()
+        .find(|row| row.split(',').nth(3) == Some(event))?;
     let at_ns: u64 = row.split(',').next()?.parse().ok()?;
-    let number = row.rsplit(',').next()?.trim_matches('"').split(' ').next()?.parse().ok()?;
+    let number = row
+        .rsplit(',')
+        .next()?
+        .trim_matches('"')
+        .split(' ')
+        .next()?
+        .parse()
+        .ok()?;
     Some((at_ns / 1000, number))
 }
 
@@ -68,12 +83,24 @@ fn silence_brings_copies(controlled: &mut Controlled) -> Duration {
     talk.go_on(true, "a hundred requests", || {
         asked += 1;
         let edges = &controlled.rig.edges;
-        let watch = || edges.egress().unwrap().controller?.receive.into_values().next()?.watch;
+        let watch = || {
+            edges
+                .egress()
+                .unwrap()
+                .controller?
+                .receive
+                .into_values()
+                .next()?
+                .watch
+        };
         asked % 100 == 0 && watch().is_some_and(|watch| watch.requests > 30 && watch.degraded == 0)
     });
-    talk.go_on(false, "the first copy", || traced(&directory, "ingress", "first_replica").is_some());
+    talk.go_on(false, "the first copy", || {
+        traced(&directory, "ingress", "first_replica").is_some()
+    });
     let (first_us, _) = traced(&directory, "ingress", "first_replica").unwrap();
-    let (noticed_us, since_due_us) = wait("the trigger", || traced(&directory, "egress", "degraded"));
+    let (noticed_us, since_due_us) =
+        wait("the trigger", || traced(&directory, "egress", "degraded"));
     Duration::from_micros(first_us - (noticed_us - since_due_us))
 }
 
@@ -89,11 +116,27 @@ fn a_viewer_that_falls_silent_gets_copies_on_all_paths() {
     // Stream and signal bring the same policy; it takes effect once.
     let told = |kind: &str| {
         let events = controlled.control.events().unwrap();
-        events.into_iter().filter(|event| event.kind == kind).count()
+        events
+            .into_iter()
+            .filter(|event| event.kind == kind)
+            .count()
     };
-    wait("word of the first copy", || (told("first_replica") > 0).then_some(()));
-    assert_eq!((told("policy_applied"), told("first_replica")), (2, 1), "off at first, then on both paths");
-    let signals = controlled.rig.edges.ingress().unwrap().controller.unwrap().signals;
+    wait("word of the first copy", || {
+        (told("first_replica") > 0).then_some(())
+    });
+    assert_eq!(
+        (told("policy_applied"), told("first_replica")),
+        (2, 1),
+        "off at first, then on both paths"
+    );
+    let signals = controlled
+        .rig
+        .edges
+        .ingress()
+        .unwrap()
+        .controller
+        .unwrap()
+        .signals;
     assert!(signals.values().sum::<u64>() > 0, "{signals:?}");
 }
 
@@ -107,10 +150,24 @@ fn a_signal_arrives_where_the_stream_is_cut() {
     let cut = format!("rule add to {} ipproto tcp blackhole", links[0].far.v4);
     controlled.rig.lab.control().unwrap().ip(&cut).unwrap();
     silence_brings_copies(&mut controlled);
-    let status = controlled.rig.edges.ingress_agent.wait_until("took the signal", |status| {
-        status.controller.as_ref().is_some_and(|controller| controller.signals.contains_key("accepted"))
-    });
-    let policy = status.unwrap().controller.unwrap().send.into_values().next().unwrap();
+    let status = controlled
+        .rig
+        .edges
+        .ingress_agent
+        .wait_until("took the signal", |status| {
+            status
+                .controller
+                .as_ref()
+                .is_some_and(|controller| controller.signals.contains_key("accepted"))
+        });
+    let policy = status
+        .unwrap()
+        .controller
+        .unwrap()
+        .send
+        .into_values()
+        .next()
+        .unwrap();
     assert_eq!(policy.code, 0b11);
     let log = controlled.rig.edges.ingress_agent.log();
     assert!(log.contains("by signal"), "{log}");

@@ -49,16 +49,26 @@ enum State {
 impl File {
     /// The file, what is in it, and the revision after which it goes on.
     pub(super) fn open(path: &Path) -> Result<(File, Entries, Revision), OpenError> {
-        let refused = |reason: String| OpenError::File { file: path.display().to_string(), reason };
+        let refused = |reason: String| OpenError::File {
+            file: path.display().to_string(),
+            reason,
+        };
         let is_new = !path.exists();
         let database = open(path)?;
         if is_new {
             // The file is there after a loss of power only if the directory says so.
-            let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+            let directory = path
+                .parent()
+                .filter(|p| !p.as_os_str().is_empty())
+                .unwrap_or(Path::new("."));
             let synced = std::fs::File::open(directory).and_then(|d| d.sync_all());
             synced.map_err(|e| refused(format!("its directory: {e}")))?;
         }
-        let mut file = File { path: path.into(), state: State::Open(database), revisions: 0 };
+        let mut file = File {
+            path: path.into(),
+            state: State::Open(database),
+            revisions: 0,
+        };
         let (entries, revision) = file.read().map_err(&refused)?;
         file.write(&Rows::new(), revision).map_err(refused)?;
         Ok((file, entries, revision))
@@ -68,7 +78,9 @@ impl File {
         match &self.state {
             State::Open(database) => Ok(database),
             State::Full => Err("the disk was full".into()),
-            State::Broken(reason) => Err(format!("{reason}; this disk is trusted again after a restart")),
+            State::Broken(reason) => Err(format!(
+                "{reason}; this disk is trusted again after a restart"
+            )),
         }
     }
 
@@ -79,17 +91,33 @@ impl File {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Entries::new(), 0)),
             Err(e) => return Err(say(e)),
         };
-        let number = |name| Ok::<_, String>(numbers.get(name).map_err(say)?.map(|guard| guard.value()));
+        let number =
+            |name| Ok::<_, String>(numbers.get(name).map_err(say)?.map(|guard| guard.value()));
         if let format @ Some(..) = number(FORMAT.0)?
             && format != Some(FORMAT.1)
         {
-            return Err(format!("it was written by a newer version (format {})", format.unwrap_or(0)));
+            return Err(format!(
+                "it was written by a newer version (format {})",
+                format.unwrap_or(0)
+            ));
         }
         let mut entries = Entries::new();
-        for row in transaction.open_table(ENTRIES).map_err(say)?.iter().map_err(say)? {
+        for row in transaction
+            .open_table(ENTRIES)
+            .map_err(say)?
+            .iter()
+            .map_err(say)?
+        {
             let (key, row) = row.map_err(say)?;
             let (revision, value) = row.value();
-            entries.insert(key.value().into(), Stored { value: value.into(), revision, lease: None });
+            entries.insert(
+                key.value().into(),
+                Stored {
+                    value: value.into(),
+                    revision,
+                    lease: None,
+                },
+            );
         }
         Ok((entries, number(REVISIONS)?.unwrap_or(0)))
     }
@@ -106,10 +134,16 @@ impl File {
 
     /// Writes the rows and waits for the disk. After an error it is not known whether they are in the file.
     pub(super) fn write(&mut self, rows: &Rows, revision: Revision) -> Result<(), String> {
-        let set_aside = self.is_short_of_revisions(revision).then(|| revision + REVISIONS_AT_ONCE);
+        let set_aside = self
+            .is_short_of_revisions(revision)
+            .then(|| revision + REVISIONS_AT_ONCE);
         if let Err(e) = write(self.database()?, rows, set_aside) {
             let reason = say(&e);
-            self.state = if is_lack_of_room(&e) { State::Full } else { State::Broken(reason.clone()) };
+            self.state = if is_lack_of_room(&e) {
+                State::Full
+            } else {
+                State::Broken(reason.clone())
+            };
             return Err(reason);
         }
         self.revisions = set_aside.unwrap_or(self.revisions);
@@ -134,7 +168,11 @@ impl File {
             }
         }
         rows.extend(in_file.into_keys().map(|key| (key, None)));
-        if rows.is_empty() { Ok(()) } else { self.write(&rows, revision) }
+        if rows.is_empty() {
+            Ok(())
+        } else {
+            self.write(&rows, revision)
+        }
     }
 }
 
@@ -163,12 +201,26 @@ fn is_lack_of_room(error: &redb::Error) -> bool {
 }
 
 fn open(path: &Path) -> Result<Database, OpenError> {
-    let refused = |reason: String| OpenError::File { file: path.display().to_string(), reason };
-    let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).mode(0o600).open(path);
+    let refused = |reason: String| OpenError::File {
+        file: path.display().to_string(),
+        reason,
+    };
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(path);
     let file = file.map_err(|e| refused(e.to_string()))?;
-    match redb::Builder::new().set_cache_size(CACHE_BYTES).create_file(file) {
+    match redb::Builder::new()
+        .set_cache_size(CACHE_BYTES)
+        .create_file(file)
+    {
         Ok(database) => Ok(database),
-        Err(DatabaseError::DatabaseAlreadyOpen) => Err(OpenError::InUse(path.display().to_string())),
+        Err(DatabaseError::DatabaseAlreadyOpen) => {
+            Err(OpenError::InUse(path.display().to_string()))
+        }
         Err(e) => Err(refused(e.to_string())),
     }
 }

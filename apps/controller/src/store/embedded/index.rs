@@ -26,7 +26,12 @@ pub(super) struct Index {
 
 impl Index {
     pub(super) fn new(entries: BTreeMap<Arc<str>, Stored>, revision: Revision) -> Index {
-        Index { entries, revision, history: VecDeque::new(), forgotten: revision }
+        Index {
+            entries,
+            revision,
+            history: VecDeque::new(),
+            forgotten: revision,
+        }
     }
 
     pub(super) fn revision(&self) -> Revision {
@@ -39,11 +44,15 @@ impl Index {
 
     /// Entries that are in the file as well.
     pub(super) fn durable(&self) -> impl Iterator<Item = (&Arc<str>, &Stored)> {
-        self.entries.iter().filter(|(_, stored)| stored.lease.is_none())
+        self.entries
+            .iter()
+            .filter(|(_, stored)| stored.lease.is_none())
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Entry> {
-        self.entries.get_key_value(key).map(|(key, stored)| entry(key, stored))
+        self.entries
+            .get_key_value(key)
+            .map(|(key, stored)| entry(key, stored))
     }
 
     pub(super) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Page {
@@ -57,7 +66,10 @@ impl Index {
             .take_while(|(key, _)| key.starts_with(prefix))
             .map(|(key, stored)| entry(key, stored));
         let entries: Vec<Entry> = matching.by_ref().take(limit).collect();
-        Page { entries, more: matching.next().is_some() }
+        Page {
+            entries,
+            more: matching.next().is_some(),
+        }
     }
 
     pub(super) fn list_all(&self, prefix: &str) -> (Vec<Entry>, Revision) {
@@ -75,7 +87,9 @@ impl Index {
         if after < self.forgotten {
             return None;
         }
-        let first = self.history.partition_point(|change| change.revision() <= after);
+        let first = self
+            .history
+            .partition_point(|change| change.revision() <= after);
         let (mut found, mut looked_at, mut reached) = (Vec::new(), 0, after);
         for change in self.history.range(first..) {
             if looked_at >= most && change.revision() > reached {
@@ -95,8 +109,16 @@ impl Index {
         for (change, lease) in changes {
             self.revision = change.revision();
             match &change {
-                Change::Put(Entry { key, value, revision }) => {
-                    let stored = Stored { value: value.clone(), revision: *revision, lease };
+                Change::Put(Entry {
+                    key,
+                    value,
+                    revision,
+                }) => {
+                    let stored = Stored {
+                        value: value.clone(),
+                        revision: *revision,
+                        lease,
+                    };
                     self.entries.insert(key.clone(), stored);
                 }
                 Change::Delete { key, .. } => {
@@ -113,7 +135,11 @@ impl Index {
 }
 
 fn entry(key: &Arc<str>, stored: &Stored) -> Entry {
-    Entry { key: key.clone(), value: stored.value.clone(), revision: stored.revision }
+    Entry {
+        key: key.clone(),
+        value: stored.value.clone(),
+        revision: stored.revision,
+    }
 }
 
 #[cfg(test)]
@@ -121,7 +147,14 @@ mod tests {
     use super::*;
 
     fn put(key: &str, revision: Revision) -> (Change, Option<LeaseId>) {
-        (Change::Put(Entry { key: key.into(), value: [1].into(), revision }), None)
+        (
+            Change::Put(Entry {
+                key: key.into(),
+                value: [1].into(),
+                revision,
+            }),
+            None,
+        )
     }
 
     #[test]
@@ -137,7 +170,13 @@ mod tests {
     #[test]
     fn a_revision_is_delivered_whole() {
         let mut index = Index::new(BTreeMap::new(), 0);
-        index.apply([put("a", 1), put("b", 2), put("c", 2), put("d", 2), put("e", 3)]);
+        index.apply([
+            put("a", 1),
+            put("b", 2),
+            put("c", 2),
+            put("d", 2),
+            put("e", 3),
+        ]);
 
         let (changes, reached) = index.changes("", 0, 2).expect("known");
         assert_eq!((changes.len(), reached), (4, 2));
@@ -149,7 +188,10 @@ mod tests {
         index.apply([put("a/1", 1), put("a/3", 2), put("b/1", 3)]);
 
         let page = index.list("a/", Some("a/2"), 10);
-        assert_eq!(page.entries.iter().map(|e| &*e.key).collect::<Vec<_>>(), ["a/3"]);
+        assert_eq!(
+            page.entries.iter().map(|e| &*e.key).collect::<Vec<_>>(),
+            ["a/3"]
+        );
         assert!(!page.more);
         assert!(index.list("a/", None, 1).more);
     }

@@ -23,14 +23,23 @@ impl Leases {
     pub(super) fn grant(&mut self, ttl: Duration, now: Instant) -> Lease {
         self.granted += 1;
         let (id, end) = (self.granted, now + ttl);
-        self.by_id.insert(id, State { ttl, end, keys: HashSet::new() });
+        self.by_id.insert(
+            id,
+            State {
+                ttl,
+                end,
+                keys: HashSet::new(),
+            },
+        );
         self.by_end.insert((end, id));
         Lease { id, ttl }
     }
 
     /// Whether it still existed.
     pub(super) fn keep_alive(&mut self, id: LeaseId, now: Instant) -> bool {
-        let Some(state) = self.by_id.get_mut(&id) else { return false };
+        let Some(state) = self.by_id.get_mut(&id) else {
+            return false;
+        };
         self.by_end.remove(&(state.end, id));
         state.end = now + state.ttl;
         self.by_end.insert((state.end, id));
@@ -49,7 +58,10 @@ impl Leases {
 
     /// Keys that may have been written under it last.
     pub(super) fn keys(&self, id: LeaseId) -> Vec<Arc<str>> {
-        self.by_id.get(&id).map(|state| state.keys.iter().cloned().collect()).unwrap_or_default()
+        self.by_id
+            .get(&id)
+            .map(|state| state.keys.iter().cloned().collect())
+            .unwrap_or_default()
     }
 
     pub(super) fn remove(&mut self, id: LeaseId) {
@@ -64,6 +76,10 @@ impl Leases {
 
     /// Those that have run out.
     pub(super) fn ended(&self, now: Instant) -> Vec<LeaseId> {
-        self.by_end.iter().take_while(|(end, _)| *end <= now).map(|(_, id)| *id).collect()
+        self.by_end
+            .iter()
+            .take_while(|(end, _)| *end <= now)
+            .map(|(_, id)| *id)
+            .collect()
     }
 }

@@ -40,7 +40,12 @@ pub(super) struct Writer {
 
 impl Writer {
     pub(super) fn new(file: File, shared: Arc<Shared>, changed: watch::Sender<Revision>) -> Writer {
-        Writer { file, shared, changed, failed: None }
+        Writer {
+            file,
+            shared,
+            changed,
+            failed: None,
+        }
     }
 
     /// Until nobody can ask any more.
@@ -55,8 +60,14 @@ impl Writer {
                 return;
             }
             let ended = self.shared.leases().ended(Instant::now()).into_iter();
-            let ended = ended.map(|lease| Request { job: Job::Revoke(lease), answer: None });
-            let requests = ended.chain(first).chain(inbox.try_iter().take(REQUESTS_AT_ONCE)).collect();
+            let ended = ended.map(|lease| Request {
+                job: Job::Revoke(lease),
+                answer: None,
+            });
+            let requests = ended
+                .chain(first)
+                .chain(inbox.try_iter().take(REQUESTS_AT_ONCE))
+                .collect();
             self.serve(requests);
         }
     }
@@ -73,7 +84,11 @@ impl Writer {
         batch.ended.iter().for_each(|lease| leases.remove(*lease));
         drop(leases);
         if !batch.changes.is_empty() {
-            self.shared.index.write().unwrap_or_else(PoisonError::into_inner).apply(batch.changes);
+            self.shared
+                .index
+                .write()
+                .unwrap_or_else(PoisonError::into_inner)
+                .apply(batch.changes);
             self.changed.send_replace(batch.revision);
         }
         for (request, result) in requests.into_iter().zip(batch.results) {
@@ -87,9 +102,17 @@ impl Writer {
     /// What the requests come to, one after the other; those that need the disk are refused if it has failed.
     fn decide(&self, requests: &[Request], failed: Option<&str>) -> Batch {
         let (index, mut leases) = (self.shared.index(), self.shared.leases());
-        let mut batch = Batch { revision: index.revision(), ..Batch::default() };
+        let mut batch = Batch {
+            revision: index.revision(),
+            ..Batch::default()
+        };
         for request in requests {
-            let mut step = Step { index: &index, batch: &mut batch, most: self.file.revisions(), failed };
+            let mut step = Step {
+                index: &index,
+                batch: &mut batch,
+                most: self.file.revisions(),
+                failed,
+            };
             let result = match &request.job {
                 Job::Commit(writes) => step.commit(writes, &mut leases),
                 Job::Revoke(lease) => step.revoke(*lease, &leases),
@@ -115,7 +138,8 @@ impl Writer {
                 Ok(())
             }
             Err(e) => {
-                let reason = format!("the store cannot write: {e}; make room on its disk, or replace it");
+                let reason =
+                    format!("the store cannot write: {e}; make room on its disk, or replace it");
                 tracing::error!("{reason}");
                 self.failed = Some((Instant::now(), reason.clone()));
                 Err(reason)
@@ -137,7 +161,8 @@ struct Batch {
 
 impl Batch {
     fn needs_disk(&self, file: &File) -> bool {
-        !self.rows.is_empty() || (!self.changes.is_empty() && file.is_short_of_revisions(self.revision))
+        !self.rows.is_empty()
+            || (!self.changes.is_empty() && file.is_short_of_revisions(self.revision))
     }
 }
 
@@ -185,7 +210,10 @@ impl Step<'_> {
     fn revoke(&mut self, lease: LeaseId, leases: &Leases) -> Result<Revision, Error> {
         let revision = self.next_revision()?;
         for key in leases.keys(lease) {
-            if self.held(&key).is_some_and(|stored| stored.lease == Some(lease)) {
+            if self
+                .held(&key)
+                .is_some_and(|stored| stored.lease == Some(lease))
+            {
                 self.delete(&key, revision);
             }
         }
@@ -201,12 +229,15 @@ impl Step<'_> {
             Expect::Revision(revision) => found == Some(revision),
         };
         if !is_as_expected {
-            return Err(Error::Conflict { key: write.key.clone(), found });
+            return Err(Error::Conflict {
+                key: write.key.clone(),
+                found,
+            });
         }
         match write.action {
-            Action::Put { lease: Some(lease), .. }
-                if !leases.exists(lease) || self.batch.ended.contains(&lease) =>
-            {
+            Action::Put {
+                lease: Some(lease), ..
+            } if !leases.exists(lease) || self.batch.ended.contains(&lease) => {
                 Err(Error::LeaseGone(lease))
             }
             _ => Ok(()),
@@ -234,19 +265,36 @@ impl Step<'_> {
         Ok(revision)
     }
 
-    fn put(&mut self, key: &str, value: Arc<[u8]>, lease: Option<LeaseId>, revision: Revision) -> Arc<str> {
+    fn put(
+        &mut self,
+        key: &str,
+        value: Arc<[u8]>,
+        lease: Option<LeaseId>,
+        revision: Revision,
+    ) -> Arc<str> {
         let key: Arc<str> = match self.index.stored(key) {
             Some((key, _)) => key.clone(),
             None => key.into(),
         };
-        let stored = Stored { value: value.clone(), revision, lease };
+        let stored = Stored {
+            value: value.clone(),
+            revision,
+            lease,
+        };
         if lease.is_none() {
             self.batch.rows.insert(key.clone(), Some(stored.clone()));
         } else if self.is_in_file(&key) {
             self.batch.rows.insert(key.clone(), None);
         }
         self.batch.pending.insert(key.clone(), Some(stored));
-        self.batch.changes.push((Change::Put(Entry { key: key.clone(), value, revision }), lease));
+        self.batch.changes.push((
+            Change::Put(Entry {
+                key: key.clone(),
+                value,
+                revision,
+            }),
+            lease,
+        ));
         self.batch.revision = revision;
         key
     }
@@ -260,7 +308,9 @@ impl Step<'_> {
             self.batch.rows.insert(key.clone(), None);
         }
         self.batch.pending.insert(key.clone(), None);
-        self.batch.changes.push((Change::Delete { key, revision }, None));
+        self.batch
+            .changes
+            .push((Change::Delete { key, revision }, None));
         self.batch.revision = revision;
     }
 }

@@ -1,7 +1,9 @@
 //! A watch that is taken up again where it was, whenever the connection to etcd is lost.
 
 use crate::store::{Change, Error, Revision, Watch};
-use etcd_client::{Error as EtcdError, EventType, WatchClient, WatchOptions, WatchResponse, WatchStream};
+use etcd_client::{
+    Error as EtcdError, EventType, WatchClient, WatchOptions, WatchResponse, WatchStream,
+};
 use futures_util::stream::{self, StreamExt};
 use std::time::Duration;
 
@@ -35,7 +37,9 @@ impl Watcher {
     }
 
     pub(super) fn into_stream(self) -> Watch {
-        stream::unfold(self, Watcher::next).flat_map(stream::iter).boxed()
+        stream::unfold(self, Watcher::next)
+            .flat_map(stream::iter)
+            .boxed()
     }
 
     async fn next(mut self) -> Option<(Vec<Result<Change, Error>>, Watcher)> {
@@ -67,7 +71,11 @@ impl Watcher {
                     .with_range(super::end_of(&self.prefix))
                     .with_start_revision((self.after + 1).cast_signed())
                     .with_progress_notify();
-                none.insert(self.client.watch(self.prefix.clone(), Some(options)).await?)
+                none.insert(
+                    self.client
+                        .watch(self.prefix.clone(), Some(options))
+                        .await?,
+                )
             }
         };
         let ended = || EtcdError::WatchError("the stream has ended".into());
@@ -80,10 +88,15 @@ impl Watcher {
             let Some(kv) = event.kv() else { continue };
             // The revision of a deletion is that of the deletion.
             self.after = self.after.max(kv.mod_revision().cast_unsigned());
-            let Some(entry) = super::entry(&self.root, kv.clone()) else { continue };
+            let Some(entry) = super::entry(&self.root, kv.clone()) else {
+                continue;
+            };
             changes.push(match event.event_type() {
                 EventType::Put => Change::Put(entry),
-                EventType::Delete => Change::Delete { key: entry.key, revision: entry.revision },
+                EventType::Delete => Change::Delete {
+                    key: entry.key,
+                    revision: entry.revision,
+                },
             });
         }
         // Without events it says how far the watch has come; otherwise etcd may be ahead of it.
@@ -98,7 +111,11 @@ impl Watcher {
 
     async fn rest(&mut self, reason: &str) {
         self.stream = None;
-        tracing::warn!(prefix = self.prefix, "the watch is taken up again in {:?}: {reason}", self.pause);
+        tracing::warn!(
+            prefix = self.prefix,
+            "the watch is taken up again in {:?}: {reason}",
+            self.pause
+        );
         tokio::time::sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSE.1);
     }

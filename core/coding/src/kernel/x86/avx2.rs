@@ -22,7 +22,10 @@ define_parts!("avx2");
 #[target_feature(enable = "avx2")]
 fn factor(coefficient: u8) -> Factor {
     let products = &PRODUCTS[usize::from(coefficient)];
-    Factor { low: twice(&products.low), high: twice(&products.high) }
+    Factor {
+        low: twice(&products.low),
+        high: twice(&products.high),
+    }
 }
 
 /// A table in both halves, since each is shuffled by itself.
@@ -38,7 +41,10 @@ fn twice(table: &[u8; 16]) -> __m256i {
 fn add_product(sum: Vector, factor: Factor, vector: Vector) -> Vector {
     let mask = _mm256_set1_epi8(0x0f);
     let low = _mm256_shuffle_epi8(factor.low, _mm256_and_si256(vector, mask));
-    let high = _mm256_shuffle_epi8(factor.high, _mm256_and_si256(_mm256_srli_epi16::<4>(vector), mask));
+    let high = _mm256_shuffle_epi8(
+        factor.high,
+        _mm256_and_si256(_mm256_srli_epi16::<4>(vector), mask),
+    );
     _mm256_xor_si256(sum, _mm256_xor_si256(low, high))
 }
 

@@ -18,7 +18,10 @@ define_combine!("avx512f,avx512bw");
 #[target_feature(enable = "avx512f,avx512bw")]
 fn factor(coefficient: u8) -> Factor {
     let products = &PRODUCTS[usize::from(coefficient)];
-    Factor { low: four_times(&products.low), high: four_times(&products.high) }
+    Factor {
+        low: four_times(&products.low),
+        high: four_times(&products.high),
+    }
 }
 
 /// A table in all quarters, since each is shuffled by itself.
@@ -34,6 +37,9 @@ fn four_times(table: &[u8; 16]) -> __m512i {
 fn add_product(sum: Vector, factor: Factor, vector: Vector) -> Vector {
     let mask = _mm512_set1_epi8(0x0f);
     let low = _mm512_shuffle_epi8(factor.low, _mm512_and_si512(vector, mask));
-    let high = _mm512_shuffle_epi8(factor.high, _mm512_and_si512(_mm512_srli_epi16::<4>(vector), mask));
+    let high = _mm512_shuffle_epi8(
+        factor.high,
+        _mm512_and_si512(_mm512_srli_epi16::<4>(vector), mask),
+    );
     _mm512_xor_si512(sum, _mm512_xor_si512(low, high))
 }

@@ -22,7 +22,10 @@ define_parts!("ssse3");
 #[target_feature(enable = "ssse3")]
 fn factor(coefficient: u8) -> Factor {
     let products = &PRODUCTS[usize::from(coefficient)];
-    Factor { low: load(&products.low), high: load(&products.high) }
+    Factor {
+        low: load(&products.low),
+        high: load(&products.high),
+    }
 }
 
 #[inline]
@@ -30,7 +33,10 @@ fn factor(coefficient: u8) -> Factor {
 fn add_product(sum: Vector, factor: Factor, vector: Vector) -> Vector {
     let mask = _mm_set1_epi8(0x0f);
     let low = _mm_shuffle_epi8(factor.low, _mm_and_si128(vector, mask));
-    let high = _mm_shuffle_epi8(factor.high, _mm_and_si128(_mm_srli_epi16::<4>(vector), mask));
+    let high = _mm_shuffle_epi8(
+        factor.high,
+        _mm_and_si128(_mm_srli_epi16::<4>(vector), mask),
+    );
     _mm_xor_si128(sum, _mm_xor_si128(low, high))
 }
 

@@ -25,7 +25,13 @@ pub(super) struct Codel {
 impl Codel {
     /// Whether a packet that is taken from the head now, after it waited for `waited`, is to be dropped or marked. `bytes`
     /// are those that wait, the packet's among them.
-    pub(super) fn is_to_drop(&mut self, now: Instant, waited: Duration, bytes: u64, config: &Config) -> bool {
+    pub(super) fn is_to_drop(
+        &mut self,
+        now: Instant,
+        waited: Duration,
+        bytes: u64,
+        config: &Config,
+    ) -> bool {
         let interval = config.codel_interval;
         let is_above = self.is_above(now, waited, bytes, config);
         if self.is_dropping {
@@ -77,7 +83,11 @@ mod tests {
 
     /// When packets are dropped of a queue of 30 kB in which each waited for as long as `waited` says at a time in ms.
     fn drops(waited: impl Fn(u32) -> u32, until: u32) -> Vec<u32> {
-        let config = Config { codel_target: 10 * MS, codel_interval: 100 * MS, ..Config::default() };
+        let config = Config {
+            codel_target: 10 * MS,
+            codel_interval: 100 * MS,
+            ..Config::default()
+        };
         let mut codel = Codel::default();
         let mut is_to_drop =
             |ms: u32| codel.is_to_drop(Instant::ZERO + ms * MS, waited(ms) * MS, 30_000, &config);
@@ -97,16 +107,33 @@ mod tests {
     #[test]
     fn a_queue_that_returns_soon_is_dropped_from_as_often_as_before() {
         let returning = drops(|ms| if (1000..1010).contains(&ms) { 0 } else { 50 }, 1300);
-        let of = |from, to| returning.iter().filter(|ms| (from..to).contains(*ms)).count();
+        let of = |from, to| {
+            returning
+                .iter()
+                .filter(|ms| (from..to).contains(*ms))
+                .count()
+        };
         assert!(of(1110, 1210) >= 3, "{returning:?}");
         let long_gone = drops(|ms| if (1000..4000).contains(&ms) { 0 } else { 50 }, 4300);
-        assert_eq!(long_gone.iter().filter(|ms| (4000..4210).contains(*ms)).count(), 2, "{long_gone:?}");
+        assert_eq!(
+            long_gone
+                .iter()
+                .filter(|ms| (4000..4210).contains(*ms))
+                .count(),
+            2,
+            "{long_gone:?}"
+        );
     }
 
     #[test]
     fn one_packet_is_no_queue() {
         let config = Config::default();
         let mut codel = Codel::default();
-        assert!((0..10_000).all(|ms| !codel.is_to_drop(Instant::ZERO + ms * MS, 300 * MS, 1500, &config)));
+        assert!((0..10_000).all(|ms| !codel.is_to_drop(
+            Instant::ZERO + ms * MS,
+            300 * MS,
+            1500,
+            &config
+        )));
     }
 }

@@ -88,7 +88,12 @@ impl Flow {
         if waiting.hint.border {
             self.framed_at = Some(now);
         } else if self.framed_at.is_some_and(|at| at + MEMORY <= now) {
-            (self.framed_at, self.is_doomed, self.is_begun, self.dropped_frames) = (None, false, false, 0);
+            (
+                self.framed_at,
+                self.is_doomed,
+                self.is_begun,
+                self.dropped_frames,
+            ) = (None, false, false, 0);
         }
         self.is_live()
     }
@@ -101,8 +106,11 @@ impl Flow {
 
     /// Whether the head is to be dropped, or marked, for the flow to send less. A video's frames have a patience instead.
     pub(super) fn is_congested(&mut self, now: Instant, config: &Config) -> bool {
-        let Some(front) = self.waiting.front().filter(|_| !self.is_live()) else { return false };
-        self.codel.is_to_drop(now, now.saturating_since(front.since), self.bytes, config)
+        let Some(front) = self.waiting.front().filter(|_| !self.is_live()) else {
+            return false;
+        };
+        self.codel
+            .is_to_drop(now, now.saturating_since(front.since), self.bytes, config)
     }
 
     /// The head, which is sent.
@@ -118,7 +126,9 @@ impl Flow {
 
     /// The head, which is dropped; with it goes what is left of its frame, sooner or later.
     pub(super) fn drop_front(&mut self) {
-        let Some(gone) = self.remove_front() else { return };
+        let Some(gone) = self.remove_front() else {
+            return;
+        };
         if self.has_frames() {
             let is_last = gone.hint.border;
             self.is_doomed = !is_last;
@@ -136,7 +146,8 @@ impl Flow {
 
     /// Whether the head has waited too long, or is of a frame of which a part was dropped.
     pub(super) fn has_expired(&self, now: Instant, config: &Config) -> bool {
-        self.deadline(config).is_some_and(|deadline| deadline <= now || self.is_doomed)
+        self.deadline(config)
+            .is_some_and(|deadline| deadline <= now || self.is_doomed)
     }
 
     /// When the head has waited too long. It is given more time when a part of its frame was sent, and when the frames before
@@ -147,8 +158,13 @@ impl Flow {
             false => config.patience,
             true if self.is_begun => config.expiry,
             true => {
-                let further = config.frame_patience_step.saturating_mul(self.dropped_frames);
-                config.frame_patience.saturating_add(further).min(config.patience)
+                let further = config
+                    .frame_patience_step
+                    .saturating_mul(self.dropped_frames);
+                config
+                    .frame_patience
+                    .saturating_add(further)
+                    .min(config.patience)
             }
         };
         Some(front.since + patience)

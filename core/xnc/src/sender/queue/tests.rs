@@ -23,7 +23,14 @@ fn at(ms: u32) -> Instant {
 }
 
 fn packet(flow_hash: u64, ms: u32, bytes: usize) -> Waiting {
-    Waiting { bytes: vec![0; bytes], hint: Hint { flow_hash, ..Hint::default() }, since: at(ms) }
+    Waiting {
+        bytes: vec![0; bytes],
+        hint: Hint {
+            flow_hash,
+            ..Hint::default()
+        },
+        since: at(ms),
+    }
 }
 
 fn framed(flow_hash: u64, ms: u32, bytes: usize, border: bool) -> Waiting {
@@ -35,7 +42,8 @@ fn framed(flow_hash: u64, ms: u32, bytes: usize, border: bool) -> Waiting {
 /// Frames of three packets that came at once, every 33 ms.
 fn queue(frames: u32) -> Queue {
     let mut queue = Queue::new(true);
-    (0..3 * frames).for_each(|index| queue.push(framed(FLOW, index / 3 * 33, 10, index % 3 == 2), LIMIT));
+    (0..3 * frames)
+        .for_each(|index| queue.push(framed(FLOW, index / 3 * 33, 10, index % 3 == 2), LIMIT));
     queue
 }
 
@@ -61,7 +69,10 @@ fn a_frame_goes_as_a_whole() {
     let late = queue.deadline(&config()).unwrap();
     assert_eq!(late, at(60));
     queue.drop_expired(late, &config());
-    assert_eq!((queue.counts().expired, queue.len(), queue.bytes), (3, 6, 6 * cost(&[0; 10])));
+    assert_eq!(
+        (queue.counts().expired, queue.len(), queue.bytes),
+        (3, 6, 6 * cost(&[0; 10]))
+    );
 }
 
 #[test]
@@ -69,7 +80,10 @@ fn the_frame_after_a_dropped_one_may_wait_longer() {
     let mut queue = queue(6);
     let mut waits = Vec::new();
     while let Some(late) = queue.deadline(&config()) {
-        let since = queue.front(Class::Live, Instant::ZERO, &config()).unwrap().since;
+        let since = queue
+            .front(Class::Live, Instant::ZERO, &config())
+            .unwrap()
+            .since;
         waits.push(late.saturating_since(since).as_millis());
         queue.drop_expired(late, &config());
         if waits.len() == 4 {
@@ -104,7 +118,12 @@ fn urgent_packets_go_first_and_leave_the_others_a_little() {
     let order: Vec<Waiting> = std::iter::from_fn(|| take(&mut queue, Instant::ZERO)).collect();
     let of_others: Vec<usize> = (0..42).filter(|index| !order[*index].hint.urgent).collect();
     assert_eq!(of_others, [16, 18]);
-    assert!(order.iter().filter(|waiting| waiting.hint.urgent).is_sorted_by_key(|waiting| waiting.since));
+    assert!(
+        order
+            .iter()
+            .filter(|waiting| waiting.hint.urgent)
+            .is_sorted_by_key(|waiting| waiting.since)
+    );
     assert_eq!((queue.len(), queue.bytes), (0, 0));
 }
 
@@ -118,7 +137,13 @@ fn urgent_packets_expire_and_do_not_go_with_a_frame() {
     assert_eq!(queue.deadline(&config()), Some(at(100)));
     queue.drop_expired(at(100), &config());
     assert_eq!(queue.counts().expired, 4);
-    assert_eq!(queue.front(Class::Urgent, at(100), &config()).unwrap().since, at(30));
+    assert_eq!(
+        queue
+            .front(Class::Urgent, at(100), &config())
+            .unwrap()
+            .since,
+        at(30)
+    );
 }
 
 #[test]
@@ -140,9 +165,17 @@ fn a_frame_is_dropped_for_its_own_age_and_not_for_what_others_have_waiting() {
     }
     queue.drop_expired(at(60), &config());
     assert_eq!(queue.counts().expired, 6, "the first frame of each camera");
-    assert_eq!(queue.deadline(&config()), Some(at(100)), "the packets of the flow without frames");
+    assert_eq!(
+        queue.deadline(&config()),
+        Some(at(100)),
+        "the packets of the flow without frames"
+    );
     let sent = flows(std::iter::from_fn(|| take(&mut queue, at(60))).take(9));
-    assert_eq!(sent.iter().filter(|flow| **flow != 1).count(), 6, "{sent:?}");
+    assert_eq!(
+        sent.iter().filter(|flow| **flow != 1).count(),
+        6,
+        "{sent:?}"
+    );
 }
 
 #[test]
@@ -154,7 +187,10 @@ fn flows_share_alike_in_bytes_whatever_they_have_waiting() {
     let sent = flows(std::iter::from_fn(|| take(&mut queue, at(0))).take(160));
     let bytes = |flow, each| each * sent.iter().filter(|sent| **sent == flow).count();
     for (flow, each) in [(2, 700), (3, 1400)] {
-        assert!(bytes(flow, each).abs_diff(bytes(1, 1400)) <= 2 * 1500, "{sent:?}");
+        assert!(
+            bytes(flow, each).abs_diff(bytes(1, 1400)) <= 2 * 1500,
+            "{sent:?}"
+        );
     }
 }
 
@@ -190,7 +226,11 @@ fn what_is_sent_once_more_is_paid_for_by_its_flow() {
     }
     (0..10).for_each(|_| queue.charge(1, 1500));
     let sent = flows(std::iter::from_fn(|| take(&mut queue, at(0))).take(10));
-    assert_eq!(sent.iter().filter(|flow| **flow == 1).count(), 0, "{sent:?}");
+    assert_eq!(
+        sent.iter().filter(|flow| **flow == 1).count(),
+        0,
+        "{sent:?}"
+    );
 }
 
 #[test]
@@ -227,7 +267,11 @@ fn looks_for_each(flow: impl Fn(u64) -> u64, room: u64, takes: u64) -> f64 {
     };
     let before = (0..PACKETS).map(&mut push).last().unwrap();
     let after = (PACKETS..2 * PACKETS).map(&mut push).last().unwrap();
-    assert!(queue.counts().overflowed > 0 && queue.len() as u64 > room / 2, "{} of {room}", queue.len());
+    assert!(
+        queue.counts().overflowed > 0 && queue.len() as u64 > room / 2,
+        "{} of {room}",
+        queue.len()
+    );
     (after - before) as f64 / PACKETS as f64
 }
 
@@ -237,18 +281,39 @@ fn room_is_made_without_looking_at_all_flows_for_each_packet() {
     for (waiting, takes) in [(1, 0), (1, 5), (2, 0), (3, 5), (30, 0)] {
         let room = waiting * FLOWS;
         let alike = looks_for_each(|index| index % FLOWS, room, takes);
-        assert!(alike < 4.0, "{alike}: all flows are alike, {waiting} packets wait of each");
-        let greedy =
-            looks_for_each(|index| if index.is_multiple_of(2) { 0 } else { index % FLOWS }, room, takes);
-        assert!(greedy < 4.0, "{greedy}: one flow sends half of all, {waiting} packets wait for each flow");
+        assert!(
+            alike < 4.0,
+            "{alike}: all flows are alike, {waiting} packets wait of each"
+        );
+        let greedy = looks_for_each(
+            |index| {
+                if index.is_multiple_of(2) {
+                    0
+                } else {
+                    index % FLOWS
+                }
+            },
+            room,
+            takes,
+        );
+        assert!(
+            greedy < 4.0,
+            "{greedy}: one flow sends half of all, {waiting} packets wait for each flow"
+        );
         let alone = looks_for_each(
             |index| index.saturating_sub(room).min(1) * FLOWS + index.min(room) % FLOWS,
             room + 3,
             takes,
         );
-        assert!(alone < 4.0, "{alone}: one flow sends, and {waiting} packets wait of each of the others");
+        assert!(
+            alone < 4.0,
+            "{alone}: one flow sends, and {waiting} packets wait of each of the others"
+        );
         let fresh = looks_for_each(|index| index, room, takes);
-        assert!(fresh < 20.0, "{fresh}: each packet is of another flow, with room for {waiting} of each");
+        assert!(
+            fresh < 20.0,
+            "{fresh}: each packet is of another flow, with room for {waiting} of each"
+        );
     }
 }
 
@@ -258,7 +323,10 @@ fn flows_of_one_length_pay_in_turn() {
     let mut queue = Queue::new(true);
     (0..40_000).for_each(|index| queue.push(packet(index % FLOWS, 0, 1000), 4 * FLOWS * 1000));
     let left: Vec<usize> = queue.flows.values().map(Flow::len).collect();
-    assert!(left.iter().all(|packets| (2..=8).contains(packets)), "{left:?}");
+    assert!(
+        left.iter().all(|packets| (2..=8).contains(packets)),
+        "{left:?}"
+    );
 }
 
 #[test]
@@ -282,8 +350,19 @@ fn standing(ecn: bool, until: u32) -> (Queue, Vec<Waiting>) {
     for ms in 0..until {
         let source = "10.0.0.1:1".parse().unwrap();
         let bytes = hawser_wire::ip::udp_packet(source, source, u8::from(ecn) << 1, &[0; 600]);
-        let hint = Hint { flow_hash: 1, ecn, ..Hint::default() };
-        queue.push(Waiting { bytes, hint, since: at(ms) }, LIMIT);
+        let hint = Hint {
+            flow_hash: 1,
+            ecn,
+            ..Hint::default()
+        };
+        queue.push(
+            Waiting {
+                bytes,
+                hint,
+                since: at(ms),
+            },
+            LIMIT,
+        );
         if ms >= 50 {
             taken.extend(take(&mut queue, at(ms)));
         }
@@ -296,7 +375,11 @@ fn a_standing_queue_is_dropped_from() {
     let (queue, _) = standing(false, 2000);
     let counts = queue.counts();
     assert!(counts.congested > 30 && counts.expired == 0, "{counts:?}");
-    assert!(queue.len() < 20, "{} wait of the fifty that waited first", queue.len());
+    assert!(
+        queue.len() < 20,
+        "{} wait of the fifty that waited first",
+        queue.len()
+    );
 }
 
 #[test]
@@ -304,7 +387,10 @@ fn a_sender_that_hears_marks_is_marked_instead() {
     let (queue, taken) = standing(true, 1000);
     let counts = queue.counts();
     assert!(counts.marked > 5 && counts.congested == 0, "{counts:?}");
-    let marked = taken.iter().filter(|waiting| waiting.bytes[1] & 0b11 == 0b11).count();
+    let marked = taken
+        .iter()
+        .filter(|waiting| waiting.bytes[1] & 0b11 == 0b11)
+        .count();
     assert_eq!(marked as u64, counts.marked);
     let is_whole = |waiting: &Waiting| hawser_wire::ip::Ipv4Header::parse(&waiting.bytes).is_ok();
     assert!(taken.iter().all(is_whole), "with right checksums");
@@ -329,12 +415,18 @@ fn a_flow_that_tells_of_no_frames_any_more_is_one_of_the_others() {
     queue.push(packet(FLOW, 66 + 2000, 10), LIMIT);
     assert!(!queue.has_live());
     assert_eq!((queue.live.packets, queue.rest.packets), (0, 4));
-    assert_eq!(queue.front(Class::Rest, at(0), &config()).unwrap().since, at(0));
+    assert_eq!(
+        queue.front(Class::Rest, at(0), &config()).unwrap().since,
+        at(0)
+    );
     queue.push(framed(FLOW, 2100, 10, true), LIMIT);
     assert_eq!((queue.live.packets, queue.rest.packets), (5, 0));
     while take(&mut queue, at(0)).is_some() {}
     queue.drop_expired(at(10_000), &config());
-    assert!(!queue.has_live() && queue.flows.is_empty(), "one of which nothing comes is forgotten");
+    assert!(
+        !queue.has_live() && queue.flows.is_empty(),
+        "one of which nothing comes is forgotten"
+    );
 }
 
 #[test]
@@ -344,20 +436,39 @@ fn flows_beyond_those_that_are_told_apart_share_queues() {
     assert_eq!((queue.flows.len(), queue.len()), (MAX_FLOWS, 3000));
     assert_eq!(std::iter::from_fn(|| take(&mut queue, at(0))).count(), 3000);
     queue.push(packet(1, 1, 10), LIMIT);
-    assert_eq!(queue.flows.len(), 1, "those that have nothing waiting make room");
+    assert_eq!(
+        queue.flows.len(),
+        1,
+        "those that have nothing waiting make room"
+    );
 }
 
 #[derive(Debug, Clone)]
 enum Step {
-    Push { flow: u64, bytes: usize, border: bool, urgent: bool },
+    Push {
+        flow: u64,
+        bytes: usize,
+        border: bool,
+        urgent: bool,
+    },
     Take,
-    Charge { flow: u64, bytes: usize },
+    Charge {
+        flow: u64,
+        bytes: usize,
+    },
     Expire,
-    Pass { ms: u32 },
+    Pass {
+        ms: u32,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let push = (0u64..6, 1usize..1500, prop::bool::weighted(0.1), prop::bool::weighted(0.1));
+    let push = (
+        0u64..6,
+        1usize..1500,
+        prop::bool::weighted(0.1),
+        prop::bool::weighted(0.1),
+    );
     prop_oneof![
         8 => push.prop_map(|(flow, bytes, border, urgent)| Step::Push { flow, bytes, border: border && !urgent, urgent }),
         4 => Just(Step::Take),

@@ -32,21 +32,42 @@ fn deliver(sender: &mut Sender, id: PathId, sent: u32, acknowledged: u32) {
     let outstanding = &mut sender.paths.get_mut(id).unwrap().outstanding;
     let number = outstanding.next();
     outstanding.push(Instant::ZERO + sent * MS, Content::Original(0), 1000, 0);
-    let block = AckBlock { path: id, delay: Duration::ZERO, ranges: vec![number..=number], ecn: None };
-    outstanding.acknowledge(Instant::ZERO + acknowledged * MS, &block, &mut Vec::new()).unwrap();
+    let block = AckBlock {
+        path: id,
+        delay: Duration::ZERO,
+        ranges: vec![number..=number],
+        ecn: None,
+    };
+    outstanding
+        .acknowledge(Instant::ZERO + acknowledged * MS, &block, &mut Vec::new())
+        .unwrap();
 }
 
 #[test]
 fn a_path_that_was_not_heard_of_lately_comes_last() {
-    let mut sender = two_paths(Config { heard_within: 60 * MS, ..Config::default() });
+    let mut sender = two_paths(Config {
+        heard_within: 60 * MS,
+        ..Config::default()
+    });
     deliver(&mut sender, path(0), 0, 20);
     deliver(&mut sender, path(1), 40, 80);
     let order = |sender: &Sender, ms: u32| {
         let rooms = sender.rooms(Instant::ZERO + ms * MS, 1000);
-        rooms.iter().map(|(path, _)| path.index()).collect::<Vec<_>>()
+        rooms
+            .iter()
+            .map(|(path, _)| path.index())
+            .collect::<Vec<_>>()
     };
-    assert_eq!(order(&sender, 80), [0, 1], "the path of 20 ms is the better one");
-    assert_eq!(order(&sender, 81), [1, 0], "but delivered nothing that was sent in the last 80 ms");
+    assert_eq!(
+        order(&sender, 80),
+        [0, 1],
+        "the path of 20 ms is the better one"
+    );
+    assert_eq!(
+        order(&sender, 81),
+        [1, 0],
+        "but delivered nothing that was sent in the last 80 ms"
+    );
     deliver(&mut sender, path(0), 81, 101);
     assert_eq!(order(&sender, 101), [0, 1]);
 }
@@ -56,11 +77,14 @@ fn what_is_lost_again_goes_over_more_paths() {
     let mut sender = two_paths(Config::default());
     let packets = |sender: &mut Sender, now: Instant| {
         let transmits = std::iter::from_fn(|| sender.poll_transmit(now));
-        let packets = transmits.filter(|sent| matches!(Frame::parse(&sent.datagram), Ok(Frame::Packet(..))));
+        let packets =
+            transmits.filter(|sent| matches!(Frame::parse(&sent.datagram), Ok(Frame::Packet(..))));
         packets.map(|sent| sent.path.index()).collect::<Vec<_>>()
     };
     let mut now = Instant::ZERO;
-    sender.handle_packet(now, vec![7; 1000], Hint::default()).unwrap();
+    sender
+        .handle_packet(now, vec![7; 1000], Hint::default())
+        .unwrap();
     assert_eq!(packets(&mut sender, now).len(), 1);
     for copies in [1, 2] {
         sender.lost(now, Content::Original(0));
@@ -77,7 +101,11 @@ fn what_is_lost_again_goes_over_more_paths() {
 fn lost_without_window(packets: u64) -> (Sender, Instant) {
     let mut sender = two_paths(Config::default());
     let now = Instant::ZERO;
-    (0..packets).for_each(|_| sender.handle_packet(now, vec![7; 1000], Hint::default()).unwrap());
+    (0..packets).for_each(|_| {
+        sender
+            .handle_packet(now, vec![7; 1000], Hint::default())
+            .unwrap()
+    });
     while sender.poll_transmit(now).is_some() {}
     for id in [path(0), path(1)] {
         sender.add_path(now, id);
@@ -93,7 +121,13 @@ fn open(sender: &mut Sender, window: u64) {
     let (congestion_window, rtt) = (ByteSize(window), Rtt::default());
     let (in_flight, queued) = (ByteSize(0), ByteSize(0));
     for id in [path(0), path(1)] {
-        let state = PathState { congestion_window, in_flight, queued, rtt, datagram_size: 1400 };
+        let state = PathState {
+            congestion_window,
+            in_flight,
+            queued,
+            rtt,
+            datagram_size: 1400,
+        };
         sender.update_path(id, state);
     }
 }
@@ -111,7 +145,9 @@ fn packets_sent(sender: &mut Sender, now: Instant) -> Vec<(u8, u32)> {
 #[test]
 fn a_shot_that_waited_for_a_window_until_it_is_of_no_use_is_not_fired() {
     let (mut sender, now) = lost_without_window(5);
-    sender.handle_packet(now, vec![7; 1000], Hint::default()).unwrap();
+    sender
+        .handle_packet(now, vec![7; 1000], Hint::default())
+        .unwrap();
     let in_time = now + (sender.config.patience - MS);
     open(&mut sender, 100_000);
     let sent = packets_sent(&mut sender, in_time);
@@ -120,9 +156,15 @@ fn a_shot_that_waited_for_a_window_until_it_is_of_no_use_is_not_fired() {
 
     let (mut sender, _) = lost_without_window(5);
     let late = Instant::ZERO + sender.config.expiry;
-    sender.handle_packet(late, vec![7; 1000], Hint::default()).unwrap();
+    sender
+        .handle_packet(late, vec![7; 1000], Hint::default())
+        .unwrap();
     open(&mut sender, 100_000);
-    assert_eq!(packets_sent(&mut sender, late), [(1, 5)], "nothing but what is new");
+    assert_eq!(
+        packets_sent(&mut sender, late),
+        [(1, 5)],
+        "nothing but what is new"
+    );
     assert_eq!((sender.stats().given_up, sender.shots.len()), (5, 0));
 }
 
@@ -141,20 +183,31 @@ fn what_was_planned_is_not_handed_out_when_it_is_of_no_use() {
         let sent = sent.expect("a datagram");
         matches!(Frame::parse(&sent.datagram), Ok(Frame::Packet(header, _)) if header.count == 5)
     };
-    assert!((0..3).any(|_| coded(sender.poll_transmit(now))), "after a ping over each path");
+    assert!(
+        (0..3).any(|_| coded(sender.poll_transmit(now))),
+        "after a ping over each path"
+    );
     assert!(!sender.planned.is_empty());
     let late = Instant::ZERO + sender.config.expiry;
-    sender.handle_packet(late, vec![7; 1000], Hint::default()).unwrap();
+    sender
+        .handle_packet(late, vec![7; 1000], Hint::default())
+        .unwrap();
     assert_eq!(packets_sent(&mut sender, late), [(1, 5)]);
 }
 
 #[test]
 fn urgent_packets_go_before_what_was_lost_and_leave_it_a_little() {
     let (mut sender, now) = lost_without_window(9);
-    let urgent = Hint { urgent: true, ..Hint::default() };
+    let urgent = Hint {
+        urgent: true,
+        ..Hint::default()
+    };
     (0..40).for_each(|_| sender.handle_packet(now, vec![7; 100], urgent).unwrap());
     open(&mut sender, 1_000_000);
-    let sent: Vec<bool> = packets_sent(&mut sender, now).iter().map(|(count, _)| *count == 1).collect();
+    let sent: Vec<bool> = packets_sent(&mut sender, now)
+        .iter()
+        .map(|(count, _)| *count == 1)
+        .collect();
     assert!(sent[..16].iter().all(|is_urgent| *is_urgent), "{sent:?}");
     assert!(!sent[16], "{sent:?}");
     assert_eq!(sent.iter().filter(|is_urgent| **is_urgent).count(), 40);
