@@ -1,9 +1,9 @@
 #!/bin/sh
-# Sends a controller what its OpenAPI document does not foresee, and holds its answers to that document.
-# Usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]: the program, random requests for each operation (default 50) besides
-# those that cover the document, and their seed (default 1). Makes a Python environment in the target directory at the first
-# run. Fails when an answer is wrong, when the controller ends, and when requests did not get as far as they should; with 77
-# when it cannot run at all.
+# Sends valid and invalid requests to a controller, and checks the responses against its OpenAPI document.
+# Usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]: the program, the number of random requests for each operation
+# (default 50) in addition to those that cover the document, and their seed (default 1). Creates a Python environment in the
+# target directory at the first run. Fails if a response is wrong, if the controller exits, or if requests were not handled
+# as far as they should be. Exits with 77 if it cannot run at all.
 set -eu
 
 hawser=$(realpath "${1:?usage: xtask/schemathesis.sh HAWSER [EXAMPLES [SEED]]}")
@@ -19,7 +19,7 @@ is_installed() {
     [ "$("$environment/bin/schemathesis" --version 2>/dev/null)" = "schemathesis, version $version" ]
 }
 if ! is_installed; then
-    echo "schemathesis: making a Python environment in $environment"
+    echo "schemathesis: creating a Python environment in $environment"
     python3 -m venv --clear "$environment" &&
         "$environment/bin/pip" install --quiet --disable-pip-version-check "schemathesis==$version" ||
         { echo "schemathesis: cannot install it from PyPI" >&2; exit 77; }
@@ -43,7 +43,7 @@ state = "$folder/state"
 addresses = ["10.77.0.0/16", "fd77::/64"]
 servers = ["edge-1"]
 [limits]
-# What is wrong is to be told, not that there was so much of it.
+# Requests must be answered with their own errors, not with that of the rate limit.
 operator_requests_per_s = 1e6
 node_requests_per_s = 1e6
 failures_per_minute = 1e6
@@ -61,7 +61,7 @@ until ctl whoami >/dev/null 2>&1; do
     sleep 0.1
 done
 
-# What NODE says: as_node NODE PATH BODY METHOD
+# Sends a request as NODE: as_node NODE PATH BODY METHOD
 as_node() {
     curl --silent --show-error --fail --cacert "$folder/state/authority.pem" --cert "$folder/$1.crt" --key "$folder/$1.key" \
         --request "$4" --json "$3" "$url/v1/nodes/$1/$2"
@@ -85,12 +85,12 @@ END
 done
 ctl flow create stage --tenant acme --ingress edge-1 --egress edge-2 --destination 203.0.113.0/24 --mode evidence
 
-# A body may have the right form and still say what cannot be: 422. What is asked may build on another state: 412.
+# A body may match the schema and still be invalid: 422. A request may depend on another state: 412.
 cat >"$folder/anything.toml" <<'END'
 [checks.positive_data_acceptance]
 expected-statuses = ["2xx", "401", "403", "404", "409", "412", "422", "429", "503"]
 END
-# The same about things that exist, where requests have to get through. The key that has used a token may use it again.
+# The same for resources that exist, where requests must succeed. The key that has used a token may use it again.
 cat "$folder/anything.toml" - >"$folder/known.toml" <<END
 [warnings]
 fail-on = ["missing_auth", "missing_test_data"]
@@ -114,7 +114,7 @@ include-name = "PUT /v1/flows/{flow}"
 parameters = { "body.name" = "stage" }
 END
 
-# Streams do not end, so they are not among what is asked here.
+# Streams do not end, so they are excluded.
 check() {
     echo "schemathesis: $1"
     configuration=$2
@@ -125,15 +125,15 @@ check() {
         --generation-database none --continue-on-failure --no-color "$@") || status=1
 }
 operator="Authorization: Bearer $(cat "$folder/state/admin.token")"
-# One check asks again without authentication, but what it leaves out are headers.
+# The check ignored_auth repeats requests without authentication, but it only removes headers, not certificates.
 node='--request-cert edge-1.crt --request-cert-key edge-1.key --exclude-checks ignored_auth'
 status=0
-# What removes things comes last.
-check 'an operator, about what exists' known.toml --exclude-tag nodes --exclude-method DELETE --header "$operator"
-# shellcheck disable=SC2086 # several words
-check 'a node, about itself' known.toml --include-tag nodes $node
+# Requests that delete resources come last.
+check 'an operator, existing resources' known.toml --exclude-tag nodes --exclude-method DELETE --header "$operator"
+# shellcheck disable=SC2086 # several arguments
+check 'a node, its own resources' known.toml --include-tag nodes $node
 # shellcheck disable=SC2086
-check 'a node, about anything' anything.toml --include-tag nodes $node
-check 'an operator, about anything' anything.toml --exclude-tag nodes --header "$operator"
-kill -0 "$controller" || { echo 'schemathesis: the controller has ended'; exit 1; }
+check 'a node, any resources' anything.toml --include-tag nodes $node
+check 'an operator, any resources' anything.toml --exclude-tag nodes --header "$operator"
+kill -0 "$controller" || { echo 'schemathesis: the controller has exited'; exit 1; }
 exit $status

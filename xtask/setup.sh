@@ -1,9 +1,9 @@
 #!/bin/sh
-# Installs what building and running Hawser needs and the machine lacks; with `checks`, `hostile` or `bench`, what `make test`,
-# `make hostile` or `make bench` needs besides. Says what it installs, and does nothing when all is there.
+# Installs the missing packages for building and running Hawser. With `checks`, `hostile` or `bench`, also installs those for
+# `make test`, `make hostile` or `make bench`. Prints what it installs, and does nothing if nothing is missing.
 set -eu
 
-# <command or file, perhaps a pattern> <Debian package that brings it>
+# <command or file, possibly a pattern> <Debian package that provides it>
 needed='
 clang                        clang
 llvm-strip                   llvm
@@ -19,7 +19,7 @@ dropbear                     dropbear-bin
 protoc                       protobuf-compiler
 /usr/include/google/protobuf/descriptor.proto  libprotobuf-dev
 '
-# For `make test`. Tests start an etcd of their own on free ports; the package may start its service besides.
+# For `make test`. Tests start their own etcd on free ports; the package may also start its service.
 needed_by_checks='
 etcd                         etcd-server
 curl                         curl
@@ -27,14 +27,14 @@ qemu-aarch64                 qemu-user
 aarch64-linux-gnu-gcc        gcc-aarch64-linux-gnu
 /usr/aarch64-linux-gnu/lib/crt1.o  libc6-dev-arm64-cross
 '
-# For xtask/schemathesis.sh, a part of `make test` too, which gets the rest from PyPI.
+# For xtask/schemathesis.sh, which is also part of `make test` and installs the rest from PyPI.
 needed_by_hostile='
 curl                         curl
 openssl                      openssl
 python3                      python3
 /usr/lib/python3*/ensurepip  python3-venv
 '
-# For `make bench`, which sets the tunnel beside it.
+# For `make bench`, which compares the tunnel with WireGuard.
 needed_by_bench='
 wireguard-go                 wireguard-go
 wg                           wireguard-tools
@@ -54,7 +54,7 @@ as_root() {
     fi
 }
 
-is_there() {
+is_installed() {
     case $1 in
     # shellcheck disable=SC2086 # a pattern
     /*) ls -d $1 >/dev/null 2>&1 ;;
@@ -64,14 +64,14 @@ is_there() {
 
 missing_packages() {
     echo "$1" | while read -r thing package; do
-        [ -z "$thing" ] || is_there "$thing" || printf ' %s' "$package"
+        [ -z "$thing" ] || is_installed "$thing" || printf ' %s' "$package"
     done
 }
 
 install_packages() {
     missing=$(missing_packages "$1")
     [ -n "$missing" ] || return 0
-    command -v apt-get >/dev/null || die "missing:$missing. This script knows apt-get only: install them by hand"
+    command -v apt-get >/dev/null || die "missing:$missing. This script supports only apt-get: install them manually"
     echo "setup: installing from the distribution:$missing"
     as_root apt-get update -qq
     # shellcheck disable=SC2086 # one word per package
@@ -85,21 +85,21 @@ require_rust() {
 install_check_tools() {
     if ! cargo deny --version >/dev/null 2>&1; then
         echo 'setup: installing cargo-deny (about two minutes)'
-        cargo install cargo-deny --locked --quiet || echo 'setup: could not; the licence check will be skipped' >&2
+        cargo install cargo-deny --locked --quiet || echo 'setup: cannot install cargo-deny; the licence check will be skipped' >&2
     fi
     for target in wasm32-unknown-unknown aarch64-unknown-linux-gnu; do
         if [ ! -d "$(rustc --print target-libdir --target $target)" ]; then
             echo "setup: installing the Rust target $target"
-            rustup target add $target || echo "setup: could not; what needs it will be skipped" >&2
+            rustup target add $target || echo "setup: cannot install $target; its checks will be skipped" >&2
         fi
     done
 }
 
-# systemd mounts it at boot; tests pin eBPF programs in it.
+# systemd mounts it at boot. Tests pin eBPF programs in it.
 mount_bpf() {
     if ! grep -q ' /sys/fs/bpf bpf ' /proc/mounts; then
         echo 'setup: mounting the bpf file system'
-        (as_root mount -t bpf bpf /sys/fs/bpf) || echo 'setup: could not; what needs it will be skipped' >&2
+        (as_root mount -t bpf bpf /sys/fs/bpf) || echo 'setup: cannot mount it; the eBPF tests will be skipped' >&2
     fi
 }
 

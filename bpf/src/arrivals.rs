@@ -7,37 +7,39 @@ use libbpf_rs::MapCore;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Records in a ring.
+/// Number of records in a ring.
 const RING: usize = (size_of::<types::arrivals>() - offset_of!(types::arrivals, records))
     / size_of::<types::arrival>();
 
-/// One copy that arrived.
+/// The arrival of one copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// When, by the kernel's monotonic clock.
+    /// Arrival time, by the kernel's monotonic clock.
     pub at: Instant,
     /// The receiver's number of the flow.
     pub flow: FlowId,
-    /// The path it came by.
+    /// The path that the copy took.
     pub path: PathId,
-    /// The paths that this packet was sent over; empty for a transparent flow, whose copies do not say.
+    /// The paths that this packet was sent over; empty for a transparent flow, whose copies do not
+    /// carry them.
     pub paths: PathSet,
     /// The sequence number; for a transparent flow the packet's fingerprint.
     pub sequence: u64,
     /// Low byte of the epoch of the sender's policy.
     pub epoch: u8,
-    /// What was done with it.
+    /// The verdict of deduplication.
     pub verdict: Verdict,
-    /// The sender's clock when it was sent, the low bits of its microseconds.
+    /// The low 32 bits of the send time by the sender's clock, microseconds.
     pub sent_micros: u32,
-    /// Size of the inner packet.
+    /// Size of the inner packet, bytes.
     pub inner_bytes: u16,
 }
 
 /// The reader of the kernel's arrival records: one ring per CPU in shared memory.
 ///
-/// A ring holds 65,536 records. The kernel never waits for the reader: records that find the ring full are counted in
-/// [`Arrivals::overflowed`] and lost to the reader, not to the flow's counters.
+/// A ring holds 65,536 records. The kernel never waits for the reader. Records that find the ring
+/// full are lost to the reader and counted in [`Arrivals::overflowed`]; the flow's counters still
+/// include them.
 #[derive(Debug)]
 pub struct Arrivals {
     rings: Shared<types::arrivals>,
@@ -50,7 +52,7 @@ impl Arrivals {
         })
     }
 
-    /// Appends everything that arrived since the last call to `into`, in the order of arrival.
+    /// Appends all arrivals since the last call to `into`, in order of arrival.
     pub fn drain(&mut self, into: &mut Vec<Arrival>) {
         let start = into.len();
         for index in 0..self.rings.len() {
@@ -59,7 +61,7 @@ impl Arrivals {
         into[start..].sort_by_key(|arrival| arrival.at);
     }
 
-    /// Records that found their ring full, ever.
+    /// Returns the number of records that ever found their ring full.
     pub fn overflowed(&self) -> u64 {
         let of = |index| {
             self.counter(index, offset_of!(types::arrivals, overflowed))
@@ -76,8 +78,8 @@ impl Arrivals {
         let mut read = read_counter.load(Ordering::Relaxed);
         let ring = self.rings.row(index);
         while read < written {
-            // SAFETY: the index is within the array, and the kernel does not touch a record between writing and our
-            // moving `read` past it.
+            // SAFETY: the index is within the array, and the kernel does not touch a written record
+            // until we advance `read` past it.
             let record = unsafe {
                 let records = (&raw const (*ring).records).cast::<types::arrival>();
                 records.add(read as usize % RING).read_volatile()

@@ -7,45 +7,48 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// An XDP program's attachments to interfaces, which may have outlived the process that made them.
+/// The attachments of an XDP program to interfaces, which may have outlived the process that made
+/// them.
 #[derive(Debug)]
 pub(crate) struct Attachments {
     links: BTreeMap<u32, Link>,
     pins: Option<Pins>,
 }
 
-/// Attachments that may yet be given up, which ends them.
+/// New attachments, which are detached when this value is dropped.
 #[derive(Default)]
-struct Fresh(Vec<(u32, Link)>);
+struct NewLinks(Vec<(u32, Link)>);
 
-impl Fresh {
-    fn keep(mut self) -> Vec<(u32, Link)> {
+impl NewLinks {
+    fn into_links(mut self) -> Vec<(u32, Link)> {
         std::mem::take(&mut self.0)
     }
 }
 
-impl Drop for Fresh {
+impl Drop for NewLinks {
     fn drop(&mut self) {
         for (ifindex, link) in &self.0 {
-            // The interface may be gone, and then so is the attachment.
-            link.detach()
-                .unwrap_or_else(|error| tracing::debug!(ifindex, "was not attached: {error}"));
+            // The interface may be gone, and the attachment with it.
+            link.detach().unwrap_or_else(|error| {
+                tracing::debug!(ifindex, "cannot detach the XDP program: {error}")
+            });
         }
     }
 }
 
-/// What attaching has changed so far, which is undone if it fails.
+/// The changes that attaching has made so far, which are undone if it fails.
 #[derive(Default)]
 struct Changes {
-    fresh: Fresh,
+    new_links: NewLinks,
     staged: Staged,
-    /// Attachments that had another mode than is wanted.
+    /// Attachments whose mode differed from the wanted one.
     switched: Vec<Switched>,
-    /// Attachments with the program that they had before, which the kernel gives to those with CAP_SYS_ADMIN alone.
+    /// Updated attachments with their previous program, which the kernel gives only to processes
+    /// with CAP_SYS_ADMIN.
     updated: Vec<(u32, Link, io::Result<OwnedFd>)>,
 }
 
-/// An attachment that had another mode than is wanted.
+/// An attachment whose mode differed from the wanted one.
 struct Switched {
     ifindex: u32,
     program: OwnedFd,
@@ -60,9 +63,9 @@ impl Attachments {
         }
     }
 
-    /// Attaches a program to all of the interfaces, or to none of them, and then nothing is kept that was not before. An
-    /// attachment that was kept gets the program without a packet in between. Returns the interfaces whose attachment was
-    /// made in another mode, and how long each had no program.
+    /// Attaches a program to all of the interfaces, or to none of them and then leaves no new pins.
+    /// A pinned attachment gets the program without missing a packet. Returns the interfaces whose
+    /// attachment had to be made again in another mode, and how long each had no program.
     pub(crate) fn attach(
         &mut self,
         program: BorrowedFd<'_>,
@@ -80,10 +83,11 @@ impl Attachments {
                     .updated
                     .into_iter()
                     .map(|(ifindex, link, _)| (ifindex, link));
-                // An interface that went has taken its attachment with it.
+                // An interface that is gone has taken its attachment with it.
                 self.links
                     .retain(|_, link| link.interface().is_ok_and(|interface| interface.is_some()));
-                self.links.extend(updated.chain(changes.fresh.keep()));
+                self.links
+                    .extend(updated.chain(changes.new_links.into_links()));
                 Ok(gaps)
             }
             Err(error) => {
@@ -93,7 +97,8 @@ impl Attachments {
         }
     }
 
-    /// Attaches to all of the interfaces, unless it fails on the way. Notes what it changes.
+    /// Attaches to all of the interfaces, or fails on the way. Records in `changes` what it has
+    /// changed.
     fn change(
         &self,
         program: BorrowedFd<'_>,
@@ -110,7 +115,7 @@ impl Attachments {
             };
             let Some(link) = self.pins.as_ref().and_then(|pins| pins.open_link(*ifindex)) else {
                 changes
-                    .fresh
+                    .new_links
                     .0
                     .push((*ifindex, Link::xdp(program, *ifindex, mode)?));
                 continue;
@@ -122,14 +127,16 @@ impl Attachments {
         }
         if let Some(pins) = &self.pins {
             pins.stage_tables(tables, &mut changes.staged)?;
-            let Changes { fresh, staged, .. } = changes;
-            fresh
+            let Changes {
+                new_links, staged, ..
+            } = changes;
+            new_links
                 .0
                 .iter()
                 .try_for_each(|(ifindex, link)| pins.stage_link(*ifindex, link, staged))?;
         }
         let mut gaps = Vec::new();
-        // One interface after the other, so that copies by the others fill the gap.
+        // One interface after the other, so that copies on the other interfaces fill the gap.
         for (ifindex, link, old) in in_other_mode {
             let begin = Instant::now();
             self.switch(program, (ifindex, link, old), mode, changes)?;
@@ -145,47 +152,50 @@ impl Attachments {
         Ok(gaps)
     }
 
-    /// Puts back what was there before.
+    /// Restores the previous state.
     fn undo(
         &self,
         Changes {
-            fresh,
+            new_links,
             staged,
             switched,
             updated,
         }: Changes,
     ) {
-        // The old programs come back when nothing is in their place.
-        drop((fresh, staged));
+        // The old programs can only be attached again once the new attachments are gone.
+        drop((new_links, staged));
         switched
             .iter()
-            .for_each(|switched| self.switch_back(switched));
+            .for_each(|switched| self.restore_mode(switched));
         for (ifindex, link, before) in updated {
-            // The interface may be gone, and then so is the attachment.
+            // The interface may be gone, and the attachment with it.
             before
                 .and_then(|before| link.update(before.as_fd()))
-                .unwrap_or_else(|error| tracing::warn!(ifindex, "has the new program: {error}"));
+                .unwrap_or_else(|error| {
+                    tracing::warn!(ifindex, "cannot restore the previous XDP program: {error}")
+                });
         }
     }
 
-    /// Whether the program judges packets, and not that of an earlier process.
-    pub(crate) fn are_in_force(&self) -> bool {
+    /// Returns whether this program processes packets, rather than that of an earlier process.
+    pub(crate) fn is_active(&self) -> bool {
         self.pins.is_none() || !self.links.is_empty()
     }
 
-    /// Ends what earlier processes attached to other interfaces; returns these.
+    /// Detaches the programs that earlier processes left on other interfaces. Returns these
+    /// interfaces.
     pub(crate) fn release_others(&self) -> io::Result<Vec<u32>> {
         self.pins
             .as_ref()
             .map_or(Ok(Vec::new()), |pins| pins.release_others(&self.links))
     }
 
-    /// Ends all of them.
+    /// Detaches all of them.
     pub(crate) fn detach(self) -> io::Result<()> {
         self.pins.map_or(Ok(()), |pins| pins.remove())
     }
 
-    /// Makes an attachment again in another mode: the kernel changes none in place.
+    /// Attaches again in another mode: the kernel cannot change the mode of an attachment.
     fn switch(
         &self,
         program: BorrowedFd<'_>,
@@ -202,16 +212,18 @@ impl Attachments {
         link.detach().map_err(failed)?;
         changes.switched.push(before);
         let link = Link::xdp(program, ifindex, wanted)?;
-        let Changes { fresh, staged, .. } = changes;
+        let Changes {
+            new_links, staged, ..
+        } = changes;
         let staging = self
             .pins
             .as_ref()
             .map_or(Ok(()), |pins| pins.stage_link(ifindex, &link, staged));
-        fresh.0.push((ifindex, link));
+        new_links.0.push((ifindex, link));
         staging
     }
 
-    fn switch_back(
+    fn restore_mode(
         &self,
         Switched {
             ifindex,
@@ -227,7 +239,7 @@ impl Attachments {
             staged.commit()
         });
         if let Err(error) = again {
-            tracing::error!("elimination is not as it was before: {error}");
+            tracing::error!("cannot restore the previous deduplication program: {error}");
         }
     }
 }

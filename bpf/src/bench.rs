@@ -1,5 +1,5 @@
-//! The programs on the bench: each is timed in the kernel, the frames that it sends really leave, and what it is to be
-//! compared with stands beside it. `hawser lab bench` runs them.
+//! Benchmarks of the programs. Each is timed in the kernel, the frames that it sends really leave,
+//! and each has a baseline to compare with. `hawser lab bench` runs them.
 
 use crate::program::{fd, live_run, test_run};
 use crate::shared::Shared;
@@ -20,10 +20,10 @@ plain!([u32; 2]);
 
 const ETHERNET: usize = 14;
 
-/// Packets that [`DedupBench`] prepares at most.
+/// The most packets that [`DedupBench`] can prepare.
 pub const MAX_PREPARED: usize = 65_536;
 
-/// Elimination on the bench.
+/// The benchmark of deduplication.
 pub struct DedupBench {
     receiver: Receiver,
     arrivals: Arrivals,
@@ -33,17 +33,18 @@ pub struct DedupBench {
     packets: u32,
 }
 
-/// What accepting packets is timed with.
+/// The operation whose time is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Accepting {
-    /// A fresh packet is made from the one before, and accepted.
+    /// A fresh packet is made from the previous one, and accepted.
     Accept,
-    /// A fresh packet is made from the one before, and room is made and taken: what else the former does.
+    /// A fresh packet is made from the previous one, and headroom is added and removed: the
+    /// overhead of `Accept`.
     RestoreOnly,
 }
 
 impl DedupBench {
-    /// Puts a receiver on the bench, with the paths and flows that it has.
+    /// Creates the benchmark of a receiver, with its configured paths and flows.
     pub fn load(receiver: Receiver, port: u16) -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_dedup");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -73,25 +74,25 @@ impl DedupBench {
         })
     }
 
-    /// The receiver.
+    /// Returns the receiver.
     pub fn receiver(&self) -> &Receiver {
         &self.receiver
     }
 
-    /// The reader of its arrival records.
+    /// Returns the reader of the receiver's arrival records.
     pub fn arrivals(&mut self) -> &mut Arrivals {
         &mut self.arrivals
     }
 
-    /// Time of an empty program.
-    pub fn nothing(&self, frame: &[u8], repeat: u32) -> Result<Duration, RunError> {
+    /// Returns the time of an empty program.
+    pub fn empty_program(&self, frame: &[u8], repeat: u32) -> Result<Duration, RunError> {
         Ok(test_run(&self.programs.progs.bare_drop, frame, repeat)?.duration)
     }
 
-    /// Prepares packets that differ from `frame` in their shims alone.
+    /// Prepares packets that differ from `frame` only in their shims.
     ///
     /// # Panics
-    /// With more than [`MAX_PREPARED`] shims.
+    /// If there are more than [`MAX_PREPARED`] shims.
     pub fn prepare(&mut self, frame: &[u8], shims: &[Shim]) {
         assert!(shims.len() <= MAX_PREPARED, "each packet has a row");
         for (index, shim) in shims.iter().enumerate() {
@@ -100,7 +101,7 @@ impl DedupBench {
                 sequence_be: u64::from_ne_bytes(bytes[8..16].try_into().expect("8 bytes")),
                 tag: bytes[20..28].try_into().expect("8 bytes"),
             };
-            // SAFETY: a row of the mapping, which nobody else touches between two runs.
+            // SAFETY: a row of the mapping, which nothing else accesses between two runs.
             unsafe { self.prepared.row(index).write_volatile(row) };
         }
         self.packets = shims.len() as u32;
@@ -115,7 +116,7 @@ impl DedupBench {
         state.outer[..outer_bytes].copy_from_slice(&frame[..outer_bytes]);
     }
 
-    /// Time for one of the prepared packets.
+    /// Returns the mean time for one of the prepared packets.
     pub fn accept(&mut self, what: Accepting) -> Result<Duration, RunError> {
         let programs = &self.programs.progs;
         let program = match (what, self.is_ipv6()) {
@@ -146,11 +147,11 @@ impl DedupBench {
     }
 }
 
-/// The windows of tagged flows by themselves, with times that are given to them.
+/// The replay windows of tagged flows on their own, with explicit times.
 pub struct TaggedWindows(BenchDedupSkel<'static>);
 
 impl TaggedWindows {
-    /// Windows that have seen nothing.
+    /// Loads empty windows.
     pub fn load() -> Result<Self, LoadError> {
         let failed = LoadError::of("bench_dedup");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -163,7 +164,7 @@ impl TaggedWindows {
         Ok(TaggedWindows(open.load().map_err(&failed)?))
     }
 
-    /// What the window of a flow says of a packet.
+    /// Returns the verdict of a flow's window on a packet.
     pub fn observe(
         &self,
         flow: FlowId,
@@ -180,7 +181,7 @@ impl TaggedWindows {
     }
 }
 
-/// Replication of transit traffic on the bench.
+/// The benchmark of replicating transit traffic.
 pub struct TransitBench {
     sender: Sender,
     programs: BenchReplicateXdpSkel<'static>,
@@ -188,8 +189,8 @@ pub struct TransitBench {
 }
 
 impl TransitBench {
-    /// Puts a sender on the bench. `bare` are the devices that the comparison broadcasts to, `sinks` those at the other
-    /// ends of the paths.
+    /// Creates the benchmark of a sender. `bare` are the devices that the baseline broadcasts to,
+    /// `sinks` those at the other ends of the paths.
     pub fn load(sender: Sender, bare: &[u32], sinks: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_xdp");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -215,29 +216,29 @@ impl TransitBench {
         })
     }
 
-    /// The sender.
+    /// Returns the sender.
     pub fn sender(&mut self) -> &mut Sender {
         &mut self.sender
     }
 
-    /// Frames that have arrived at the sinks.
+    /// Returns the number of frames that have arrived at the sinks.
     pub fn arrived(&self) -> Result<u64, TableError> {
         Ok(self.programs.maps.arrived.per_cpu::<u64>(0)?.iter().sum())
     }
 
-    /// Time to replicate a packet, which lies in `frame` as it would come in.
+    /// Returns the time to replicate a packet, given in `frame` as it would arrive.
     pub fn replicate(&mut self, frame: &[u8], packets: u32) -> Result<Duration, RunError> {
-        self.keep_headers(frame);
+        self.save_headers(frame);
         live_run(&self.programs.progs.replicate_restored, frame, packets)
     }
 
-    /// Time to send the packet as it is to the bare devices.
+    /// Returns the time to send the unmodified packet to the bare devices.
     pub fn broadcast(&mut self, frame: &[u8], packets: u32) -> Result<Duration, RunError> {
-        self.keep_headers(frame);
+        self.save_headers(frame);
         live_run(&self.programs.progs.bare_broadcast, frame, packets)
     }
 
-    fn keep_headers(&mut self, frame: &[u8]) {
+    fn save_headers(&mut self, frame: &[u8]) {
         let state = self
             .programs
             .maps
@@ -249,27 +250,28 @@ impl TransitBench {
     }
 }
 
-/// Replication of locally generated traffic on the bench.
+/// The benchmark of replicating locally generated traffic.
 pub struct LocalBench {
     programs: BenchReplicateTcSkel<'static>,
     egress: Link,
 }
 
-/// What is done at the egress of the device that a packet is sent by.
+/// The program at the egress of the device that a packet is sent by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Egress {
-    /// What the sender does.
+    /// The sender's replication program.
     Replicate,
-    /// A clone of the packet as it is to every device; the packet itself goes nowhere.
+    /// Sends a clone of the unmodified packet to every device and drops the packet itself.
     Clones,
-    /// The same, but that the packet itself goes to the last device.
+    /// As `Clones`, but redirects the packet itself to the last device.
     ClonesAndRedirect,
-    /// Nothing: the packet is dropped. What sending it costs is part of the other figures.
+    /// Drops the packet. The cost of sending it is included in the other figures too.
     Discard,
 }
 
 impl LocalBench {
-    /// Puts the local side of a sender on the bench: packets are sent by `device`, clones go to `devices`.
+    /// Creates the benchmark of a sender's local replication. Packets are sent by `device`, clones
+    /// go to `devices`.
     pub fn load(sender: &Sender, device: u32, devices: &[u32]) -> Result<Self, BenchError> {
         let failed = LoadError::of("bench_replicate_tc");
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
@@ -289,7 +291,7 @@ impl LocalBench {
         Ok(LocalBench { programs, egress })
     }
 
-    /// Time for one packet, which lies in `frame` as this node sends it.
+    /// Returns the time for one packet, given in `frame` as this node sends it.
     pub fn run(
         &self,
         sender: &Sender,
@@ -309,22 +311,22 @@ impl LocalBench {
     }
 }
 
-/// Why something is not timed.
+/// The reason that a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// A program was refused.
+    /// A program was rejected.
     #[error(transparent)]
     Load(#[from] LoadError),
-    /// A table was refused.
+    /// A table could not be read or written.
     #[error(transparent)]
     Table(#[from] TableError),
     /// A program was not attached.
     #[error(transparent)]
     Attach(#[from] AttachError),
-    /// The program that is timed could not be put in its place.
+    /// The measured program could not be put in place.
     #[error("cannot replace the program at the egress: {0}")]
     Update(std::io::Error),
-    /// It did not run.
+    /// The program did not run.
     #[error(transparent)]
     Run(#[from] RunError),
 }

@@ -6,18 +6,20 @@ use libbpf_rs::skel::{OpenSkel, SkelBuilder};
 use std::mem::MaybeUninit;
 use std::os::unix::fs::MetadataExt;
 
-/// Counts the copies that the devices of paths refuse: their queue was full, or they were down.
+/// Counts the copies that the devices of paths drop because their queue is full or they are down.
 ///
-/// It watches the kernel's own trace of redirected frames, so it needs nothing of the programs that send them.
+/// It attaches to the kernel's tracepoint for redirected frames, so the sending programs need no
+/// support for it.
 pub(crate) struct DeviceDrops {
     skeleton: DeviceDropsSkel<'static>,
     _link: Link,
 }
 
 impl DeviceDrops {
-    /// Watches devices of the network namespace that the calling thread is in.
+    /// Starts watching devices of the calling thread's network namespace.
     pub(crate) fn watch() -> Result<Self, LoadError> {
-        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
+        // acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("device_drops");
         let mut open = DeviceDropsSkelBuilder::default()
@@ -30,7 +32,7 @@ impl DeviceDrops {
             .expect("the program has constants");
         let namespace =
             std::fs::metadata("/proc/thread-self/ns/net").map_err(libbpf_rs::Error::from);
-        // The kernel keeps the number of a namespace in 32 bits.
+        // The kernel stores the number of a namespace in 32 bits.
         rodata.own_namespace = namespace.map_err(&failed)?.ino() as u32;
         let skeleton = open.load().map_err(&failed)?;
         let link = skeleton
@@ -44,7 +46,7 @@ impl DeviceDrops {
         })
     }
 
-    /// Begins to count for a device; does nothing when it is counted already.
+    /// Starts counting for a device. Does nothing if it is already counted.
     pub(crate) fn add(&self, ifindex: u32) -> Result<(), TableError> {
         match self.count(ifindex)? {
             Some(_) => Ok(()),
@@ -52,15 +54,16 @@ impl DeviceDrops {
         }
     }
 
-    /// Copies that the device has refused since it was added; `None` before.
+    /// Returns the copies that the device has dropped since it was added; `None` if it was not
+    /// added.
     pub(crate) fn count(&self, ifindex: u32) -> Result<Option<u64>, TableError> {
         self.skeleton.maps.device_drops.find(ifindex)
     }
 
-    /// Ends counting for a device; the copies that it has refused since it was added.
+    /// Stops counting for a device. Returns the copies that it has dropped since it was added.
     pub(crate) fn remove(&self, ifindex: u32) -> Result<u64, TableError> {
-        let refused = self.count(ifindex)?.unwrap_or(0);
+        let dropped = self.count(ifindex)?.unwrap_or(0);
         self.skeleton.maps.device_drops.remove(&ifindex)?;
-        Ok(refused)
+        Ok(dropped)
     }
 }

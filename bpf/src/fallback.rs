@@ -10,26 +10,27 @@ use std::net::IpAddr;
 
 plain!(types::selector_key, types::fallback, types::fallback_stats);
 
-/// The way out of a device that leads nowhere, for packets that are not replicated there.
+/// Forwards packets that a device without a link does not replicate.
 pub struct Fallback {
     skeleton: FallbackSkel<'static>,
     link: Option<Link>,
 }
 
-/// Counters of what was not replicated.
+/// Counters of packets that were not replicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FallbackStats {
-    /// Packets, or trains of segments, that took an uplink.
+    /// Packets, GSO packets counting once, that took an uplink.
     pub taken: u64,
-    /// Those that no uplink was known for.
+    /// Packets without a known uplink.
     pub dropped: u64,
 }
 
 impl Fallback {
-    /// Loads the program. Its attachment ends with this value.
+    /// Loads the program. Its attachment ends when this value is dropped.
     pub fn load() -> Result<Self, LoadError> {
         log_libbpf();
-        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
+        // acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("fallback");
         let skeleton = FallbackSkelBuilder::default()
@@ -43,7 +44,8 @@ impl Fallback {
         })
     }
 
-    /// Handles what leaves by `ifindex` and no program before it has sent elsewhere; no other interface any more.
+    /// Handles packets that leave by `ifindex` and that no earlier program has redirected. Replaces
+    /// the previous interface.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), AttachError> {
         self.link = Some(Link::tcx_egress(
             fd(&self.skeleton.progs.take_fallback),
@@ -52,7 +54,8 @@ impl Fallback {
         Ok(())
     }
 
-    /// Packets to `destination` leave by `uplink`, an interface and a next hop on its link; without one they are dropped.
+    /// Sends packets to `destination` by `uplink`, an interface and a next hop on its link; drops
+    /// them if it is `None`.
     pub fn set(
         &self,
         destination: Prefix,
@@ -83,7 +86,7 @@ impl Fallback {
         test_run(&self.skeleton.progs.take_fallback, frame, repeat)
     }
 
-    /// Counters, summed over CPUs.
+    /// Returns the counters, summed over CPUs.
     pub fn stats(&self) -> Result<FallbackStats, TableError> {
         let rows = self
             .skeleton

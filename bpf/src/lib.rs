@@ -1,8 +1,9 @@
 //! The eBPF programs and their loader: load, attach, typed map handles. No policy.
 //!
-//! [`Sender`] replicates the flows of an ingress edge and obeys in-band signals, [`Receiver`] eliminates the copies at the
-//! egress edge, [`Watcher`] sees the viewer's requests there, [`Fallback`] takes care of what is not replicated. What the programs do is written in `src/c`; what they put
-//! on the wire in `docs/design/wire.md`.
+//! [`Sender`] replicates the flows of an ingress edge and applies in-band signals, [`Receiver`]
+//! deduplicates the copies at the egress edge, [`Watcher`] records the viewer's requests there, and
+//! [`Fallback`] routes the packets that are not replicated. The programs are in `src/c`; the wire
+//! format is specified in `docs/design/wire.md`.
 #![allow(
     unsafe_code,
     reason = "maps are memory shared with the kernel and links are raw kernel objects"
@@ -45,18 +46,18 @@ pub use signals::{SignalEvent, SignalEvents, SignalOptions, SignalOutcome, Signa
 pub use table::TableError;
 pub use watcher::{Request, WatchStats, Watcher};
 
-/// Why programs were not loaded.
+/// The reason that programs were not loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// The process lacks a privilege.
     #[error("loading eBPF programs needs root, or the capabilities CAP_BPF and CAP_NET_ADMIN")]
     NotPermitted,
-    /// The kernel refused a program or a table.
-    #[error("the kernel refused the eBPF program {program}: {source}")]
-    Refused {
-        /// Which object.
+    /// The kernel rejected a program or a table.
+    #[error("the kernel rejected the eBPF program {program}: {source}")]
+    Rejected {
+        /// Name of the object file.
         program: &'static str,
-        /// What libbpf said.
+        /// The error from libbpf.
         source: libbpf_rs::Error,
     },
     /// A table could not be set up.
@@ -68,7 +69,7 @@ impl LoadError {
     fn of(program: &'static str) -> impl Fn(libbpf_rs::Error) -> LoadError {
         move |source| match source.kind() {
             libbpf_rs::ErrorKind::PermissionDenied => LoadError::NotPermitted,
-            _ => LoadError::Refused { program, source },
+            _ => LoadError::Rejected { program, source },
         }
     }
 }

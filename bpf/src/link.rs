@@ -6,30 +6,30 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// How an XDP program is attached.
+/// The attachment mode of an XDP program.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum XdpMode {
-    /// In the driver; an error where the driver cannot.
+    /// In the driver; an error if the driver does not support it.
     #[default]
     Native,
-    /// Behind the allocation of socket buffers: works everywhere and is several times slower.
+    /// After the allocation of socket buffers: works everywhere, but is several times slower.
     Generic,
 }
 
-/// Why a program is not attached.
+/// The reason that a program was not attached.
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
-    /// The driver has no XDP.
+    /// The driver does not support XDP.
     #[error(
         "interface {ifindex} has no native XDP ({source}); allow generic XDP in the configuration or use another interface"
     )]
     NoNativeXdp {
         /// The interface.
         ifindex: u32,
-        /// What the kernel said.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// Another program is there.
+    /// Another program is attached.
     #[error(
         "interface {ifindex} already has an XDP program; detach it first (`bpftool net` shows it)"
     )]
@@ -37,12 +37,12 @@ pub enum AttachError {
         /// The interface.
         ifindex: u32,
     },
-    /// An attachment or a table cannot be kept.
-    #[error("cannot keep {} in the bpf file system: {source}", path.display())]
+    /// An attachment or a table cannot be pinned.
+    #[error("cannot pin {} in the bpf file system: {source}", path.display())]
     Pin {
-        /// Where it was to be.
+        /// The path of the pin.
         path: PathBuf,
-        /// What the kernel said.
+        /// The error from the kernel.
         source: io::Error,
     },
     /// The kernel is older than 6.6.
@@ -50,18 +50,18 @@ pub enum AttachError {
         "this kernel has no TCX (Linux 6.6 or later is needed to replicate locally generated traffic)"
     )]
     NoTcx,
-    /// Anything else.
+    /// Any other failure.
     #[error("cannot attach to interface {ifindex}: {source}")]
     Other {
         /// The interface.
         ifindex: u32,
-        /// What the kernel said.
+        /// The error from the kernel.
         source: io::Error,
     },
 }
 
 impl AttachError {
-    /// The interface that it is about, if it is about one.
+    /// Returns the interface that the error concerns, if any.
     pub fn interface(&self) -> Option<u32> {
         match self {
             Self::NoNativeXdp { ifindex, .. }
@@ -72,7 +72,8 @@ impl AttachError {
     }
 }
 
-/// A program's attachment to an interface. Dropping the last holder detaches it; a pinned one outlives its process.
+/// The attachment of a program to an interface. Dropping the last reference detaches it; a pinned
+/// one outlives its process.
 #[derive(Debug)]
 pub struct Link(OwnedFd);
 
@@ -94,12 +95,12 @@ impl Link {
         })
     }
 
-    /// Attaches a TC program behind those that are already at the interface's egress.
+    /// Attaches a TC program after those already at the interface's egress.
     pub fn tcx_egress(program: BorrowedFd<'_>, ifindex: u32) -> Result<Self, AttachError> {
         Self::tcx(program, ifindex, libbpf_sys::BPF_TCX_EGRESS)
     }
 
-    /// Attaches a TC program behind those that are already at the interface's ingress.
+    /// Attaches a TC program after those already at the interface's ingress.
     pub fn tcx_ingress(program: BorrowedFd<'_>, ifindex: u32) -> Result<Self, AttachError> {
         Self::tcx(program, ifindex, libbpf_sys::BPF_TCX_INGRESS)
     }
@@ -111,7 +112,7 @@ impl Link {
         })
     }
 
-    /// Replaces the program without a packet passing in between.
+    /// Replaces the program without missing a packet.
     pub fn update(&self, program: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: both descriptors are open; a null pointer stands for no options.
         let code = unsafe {
@@ -120,21 +121,23 @@ impl Link {
         check(code).map(drop)
     }
 
-    /// Ends the attachment at once, whoever else holds it.
+    /// Detaches the program at once, even if there are other references.
     pub fn detach(&self) -> io::Result<()> {
         // SAFETY: the descriptor is open.
         check(unsafe { libbpf_sys::bpf_link_detach(self.0.as_raw_fd()) }).map(drop)
     }
 
-    /// The interface that an XDP program is attached to; none when that is gone or the program was detached.
+    /// Returns the interface that an XDP program is attached to; `None` if it is gone or the
+    /// program was detached.
     pub fn interface(&self) -> io::Result<Option<u32>> {
         let info = self.info()?;
-        // SAFETY: every variant of the union is plain integers, and the kernel has filled in that of an XDP link.
+        // SAFETY: every variant of the union is plain integers, and the kernel has filled in that
+        // of an XDP link.
         let ifindex = unsafe { info.__bindgen_anon_1.xdp.ifindex };
         Ok((info.type_ == libbpf_sys::BPF_LINK_TYPE_XDP && ifindex != 0).then_some(ifindex))
     }
 
-    /// The program that is attached.
+    /// Returns the attached program.
     pub(crate) fn program(&self) -> io::Result<OwnedFd> {
         let id = self.info()?.prog_id;
         // SAFETY: the call takes a number.
@@ -146,7 +149,7 @@ impl Link {
     fn info(&self) -> io::Result<libbpf_sys::bpf_link_info> {
         let mut info = MaybeUninit::<libbpf_sys::bpf_link_info>::zeroed();
         let mut bytes = size_of::<libbpf_sys::bpf_link_info>() as u32;
-        // SAFETY: the descriptor is open, and both pointers are to locals of the size that is said.
+        // SAFETY: the descriptor is open, and both pointers are to locals of the given size.
         let code = unsafe {
             libbpf_sys::bpf_link_get_info_by_fd(
                 self.0.as_raw_fd(),
@@ -155,11 +158,11 @@ impl Link {
             )
         };
         check(code)?;
-        // SAFETY: zeroes are a valid value, and the kernel has written over them.
+        // SAFETY: zeroes are a valid value, and the kernel has overwritten them.
         Ok(unsafe { info.assume_init() })
     }
 
-    /// The attachment that an earlier process pinned.
+    /// Opens an attachment that an earlier process pinned.
     pub fn open(path: &Path) -> io::Result<Self> {
         let path = CString::new(path.as_os_str().as_bytes())?;
         // SAFETY: the path ends in a zero byte.
@@ -169,21 +172,22 @@ impl Link {
     }
 }
 
-/// Gives an object of the kernel a name in a bpf file system.
+/// Pins a kernel object under a path in a bpf file system.
 pub(crate) fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     // SAFETY: the descriptor is open and the path ends in a zero byte.
     check(unsafe { libbpf_sys::bpf_obj_pin(object.as_raw_fd(), path.as_ptr()) }).map(drop)
 }
 
-/// How the XDP program of an interface is attached; none when it has none.
+/// Returns the mode in which the XDP program of an interface is attached; `None` if it has no
+/// program.
 pub(crate) fn xdp_mode(ifindex: u32) -> io::Result<Option<XdpMode>> {
     let mut found = libbpf_sys::bpf_xdp_query_opts {
         sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as libbpf_sys::size_t,
         ..Default::default()
     };
     let target = i32::try_from(ifindex).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    // SAFETY: the pointer is to a local of the size that it names.
+    // SAFETY: the pointer is to a local whose size is in its `sz` field.
     check(unsafe { libbpf_sys::bpf_xdp_query(target, 0, &raw mut found) })?;
     Ok(match u32::from(found.attach_mode) {
         libbpf_sys::XDP_ATTACHED_NONE => None,

@@ -1,4 +1,4 @@
-//! What a sender leaves alone because it is the node's own.
+//! Traffic of the node's own that a sender does not replicate.
 
 use crate::Sender;
 use crate::skeleton::replicate_tc::types;
@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 
 plain!(types::endpoint, types::management);
 
-/// Management ports that a node may have.
+/// Maximum number of management ports of a node.
 pub const MANAGEMENT_PORTS: usize = 8;
 
-/// Whom the node itself talks to by UDP or TCP.
+/// A remote endpoint that the node itself talks to by UDP or TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Endpoint {
     /// Address and port.
@@ -21,12 +21,13 @@ pub struct Endpoint {
 }
 
 impl Sender {
-    /// The addresses of this node, each with the length of its link's prefix: what goes to them is of no flow.
+    /// Sets the addresses of this node, each with the length of its link's prefix. Packets to them
+    /// belong to no flow.
     pub fn set_own_addresses(&mut self, addresses: &[(IpAddr, u8)]) -> Result<(), TableError> {
         self.selection.set_own(&self.xdp.maps.selectors, addresses)
     }
 
-    /// Replaces those to whom nothing that this node itself sends is of a flow.
+    /// Replaces the endpoints to which this node's own packets belong to no flow.
     pub fn set_own_endpoints(&mut self, endpoints: BTreeSet<Endpoint>) -> Result<(), TableError> {
         let table = &self.tc.maps.own_endpoints;
         endpoints
@@ -39,10 +40,11 @@ impl Sender {
         Ok(())
     }
 
-    /// TCP ports of this node that it is managed by: what it sends from them is of no flow, unless a rule names source ports.
+    /// Sets the TCP ports of this node's management services. Packets that it sends from them
+    /// belong to no flow, unless a rule names source ports.
     ///
     /// # Panics
-    /// With more than [`MANAGEMENT_PORTS`].
+    /// If there are more than [`MANAGEMENT_PORTS`].
     pub fn set_management_ports(&self, ports: &[u16]) -> Result<(), TableError> {
         let mut row = types::management::default();
         row.ports[..ports.len()].copy_from_slice(ports);

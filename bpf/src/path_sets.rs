@@ -3,16 +3,17 @@ use hawser_units::{MAX_PATHS, PathId};
 use libbpf_rs::{MapCore, MapFlags, MapHandle, MapType};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-/// Every set of paths that a packet may be broadcast to. All are made at once, because the kernel waits for packets on
-/// their way whenever the table of sets changes; the sets themselves change without.
+/// One device map for every set of paths that a packet may be broadcast to. All are created at
+/// once, because changing the table of sets makes the kernel wait for packets in progress; changing
+/// the contents of a set does not.
 pub(crate) struct PathSets(Vec<MapHandle>);
 
-/// The table's last index, with a bit for each path.
+/// The last index of the table, whose bits are the paths.
 const LAST: u8 = u8::MAX;
 const _: () = assert!(MAX_PATHS == u8::BITS as usize);
 
 impl PathSets {
-    /// Empty sets, put into the table of sets.
+    /// Creates empty sets and stores them in the table of sets.
     pub(crate) fn create(table: &impl MapCore) -> Result<Self, TableError> {
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
@@ -52,8 +53,8 @@ impl PathSets {
         Ok(PathSets(sets))
     }
 
-    /// Puts a path into every set that is to hold it, or takes it out of them: its device, and the program that writes
-    /// its headers.
+    /// Adds a path to every set whose index contains it, or removes it from them. `end` is the
+    /// device and the program that writes the path's headers.
     pub(crate) fn set(
         &self,
         path: PathId,

@@ -1,4 +1,5 @@
-//! The bpf file system's folder of a receiver: tables and attachments that the next receiver of the node takes over.
+//! A receiver's directory in the bpf file system: tables and attachments that the node's next
+//! receiver takes over.
 
 use crate::link::pin;
 use crate::{AttachError, Link};
@@ -9,14 +10,16 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-/// What the kept tables mean. It is to be raised when that changes while their sizes do not, which the kernel would not
-/// notice: a receiver takes no tables over that were kept under another number.
+/// Version of the pinned tables' contents. Raise it when their meaning changes while their sizes do
+/// not, which the kernel would not notice: a receiver takes over only tables that were pinned under
+/// the same version.
 const LAYOUT: u32 = 1;
 
-/// Tables that follow from a configuration. Every receiver fills its own, which come into force with its program.
+/// Tables that are derived from the configuration. Every receiver fills its own, which take effect
+/// with its program.
 const CONFIGURED: [&str; 3] = ["rx_flows", "rx_paths", "selectors"];
 
-/// What a pin's name ends in until everything is attached.
+/// Suffix of a pin's name until everything is attached.
 const UNFINISHED: &str = "-next";
 
 #[derive(Debug)]
@@ -27,33 +30,33 @@ impl Pins {
         Pins(directory)
     }
 
-    /// Has an object that is about to be loaded use the kept tables. Those of another layout are left alone; returns
-    /// their names.
+    /// Makes an object that is about to be loaded use the pinned tables. Tables of another layout
+    /// are not used; returns their names.
     pub(crate) fn reuse_tables(
         &self,
         open: &mut OpenObject,
     ) -> Result<Vec<String>, libbpf_rs::Error> {
-        let mut unfit = Vec::new();
+        let mut mismatched = Vec::new();
         for mut table in open.maps_mut() {
-            let Some(name) = kept_name(table.name()) else {
+            let Some(name) = pinned_name(table.name()) else {
                 continue;
             };
             match MapHandle::from_pinned_path(self.table(&name)) {
-                Ok(kept) if has_layout_of(&kept, &table)? => table.reuse_fd(kept.as_fd())?,
-                Ok(_) => unfit.push(name),
+                Ok(pinned) if has_layout_of(&pinned, &table)? => table.reuse_fd(pinned.as_fd())?,
+                Ok(_) => mismatched.push(name),
                 Err(error) if error.kind() == libbpf_rs::ErrorKind::NotFound => {
-                    // Before there were layouts, tables were kept beside the attachments.
+                    // Before layouts had versions, tables were pinned next to the attachments.
                     if self.0.join(&name).exists() || self.has_other_layouts() {
-                        unfit.push(name);
+                        mismatched.push(name);
                     }
                 }
                 Err(error) => return Err(error),
             }
         }
-        Ok(unfit)
+        Ok(mismatched)
     }
 
-    /// Pins the tables of a loaded object that are not kept yet.
+    /// Pins the tables of a loaded object that are not pinned yet.
     pub(crate) fn stage_tables(
         &self,
         object: &Object,
@@ -61,10 +64,10 @@ impl Pins {
     ) -> Result<(), AttachError> {
         staged.create(self.tables())?;
         for table in object.maps() {
-            let Some(name) = kept_name(table.name()) else {
+            let Some(name) = pinned_name(table.name()) else {
                 continue;
             };
-            if !self.keeps(&name, &table) {
+            if !self.is_pinned(&name, &table) {
                 staged.pin(table.as_fd(), self.table(&name))?;
             }
         }
@@ -81,14 +84,14 @@ impl Pins {
         staged.pin(link.as_fd(), self.link(ifindex))
     }
 
-    /// The kept attachment to an interface, as long as there is that interface.
+    /// Returns the pinned attachment to an interface, as long as that interface exists.
     pub(crate) fn open_link(&self, ifindex: u32) -> Option<Link> {
         let link = Link::open(&self.link(ifindex)).ok()?;
         (link.interface().ok()? == Some(ifindex)).then_some(link)
     }
 
-    /// Ends the kept attachments to interfaces that are not among `held`, and forgets tables of other layouts. Returns
-    /// the interfaces.
+    /// Detaches the pinned attachments to interfaces that are not in `held`, and removes tables of
+    /// other layouts. Returns the interfaces.
     pub(crate) fn release_others(&self, held: &BTreeMap<u32, Link>) -> io::Result<Vec<u32>> {
         let mut released = Vec::new();
         let entries = match fs::read_dir(&self.0) {
@@ -116,7 +119,8 @@ impl Pins {
         Ok(released)
     }
 
-    /// Removes what a process that was killed while it attached has left, which ends attachments that it had begun.
+    /// Removes what a process left behind that was killed while attaching; attachments that it had
+    /// begun end.
     pub(crate) fn remove_unfinished(&self) {
         for folder in [&self.0, &self.tables()] {
             let entries = fs::read_dir(folder)
@@ -126,7 +130,7 @@ impl Pins {
             let unfinished =
                 entries.filter(|entry| entry.file_name().to_string_lossy().ends_with(UNFINISHED));
             for entry in unfinished {
-                // One that stays shows when the interface turns out to be occupied.
+                // If one cannot be removed, the interface turns out to be occupied.
                 let _ = fs::remove_file(entry.path());
             }
         }
@@ -136,7 +140,7 @@ impl Pins {
         fs::remove_dir_all(&self.0)
     }
 
-    fn keeps(&self, name: &str, table: &Map<'_>) -> bool {
+    fn is_pinned(&self, name: &str, table: &Map<'_>) -> bool {
         let id = |table: &MapHandle| table.info().map(|info| info.info.id).ok();
         let own = MapHandle::try_from(table).ok().as_ref().and_then(id);
         own.is_some()
@@ -170,12 +174,12 @@ impl Pins {
     }
 }
 
-/// Pins that get their names together, or not at all.
+/// Pins that get their final names all together, or not at all.
 #[derive(Debug, Default)]
 pub(crate) struct Staged {
-    /// Where each is now, and where it is to be.
+    /// The temporary and the final path of each pin.
     pins: Vec<(PathBuf, PathBuf)>,
-    /// Folders that were not there before, the inner ones first.
+    /// Folders that did not exist before, the inner ones first.
     folders: Vec<PathBuf>,
 }
 
@@ -196,7 +200,7 @@ impl Staged {
 
     fn pin(&mut self, object: BorrowedFd<'_>, path: PathBuf) -> Result<(), AttachError> {
         let next = with_suffix(&path, UNFINISHED);
-        // A process that was killed here has left it.
+        // A process that was killed at this point has left it.
         let _ = fs::remove_file(&next);
         pin(object, &next).map_err(|source| AttachError::Pin {
             path: next.clone(),
@@ -206,14 +210,14 @@ impl Staged {
         Ok(())
     }
 
-    /// Gives all of them their names. When one is refused, all names are what they were before.
+    /// Renames all pins to their final names. If one rename fails, all names are restored.
     pub(crate) fn commit(&mut self) -> Result<(), AttachError> {
         for (at, (next, path)) in self.pins.iter().enumerate() {
-            let renamed = keep_aside(path).and_then(|()| fs::rename(next, path));
+            let renamed = back_up(path).and_then(|()| fs::rename(next, path));
             if let Err(source) = renamed {
                 let done = &self.pins[..at];
-                done.iter().for_each(|(_, path)| bring_back(path));
-                let _ = fs::remove_file(aside(path));
+                done.iter().for_each(|(_, path)| restore(path));
+                let _ = fs::remove_file(backup_path(path));
                 return Err(AttachError::Pin {
                     path: path.clone(),
                     source,
@@ -222,7 +226,7 @@ impl Staged {
         }
         self.pins
             .drain(..)
-            .for_each(|(_, path)| drop(fs::remove_file(aside(&path))));
+            .for_each(|(_, path)| drop(fs::remove_file(backup_path(&path))));
         self.folders.clear();
         Ok(())
     }
@@ -230,7 +234,7 @@ impl Staged {
 
 impl Drop for Staged {
     fn drop(&mut self) {
-        // A failure shows when the next process stages the same.
+        // If this fails, the next process that stages the same pins reports it.
         self.pins
             .iter()
             .for_each(|(next, _)| drop(fs::remove_file(next)));
@@ -240,28 +244,26 @@ impl Drop for Staged {
     }
 }
 
-/// Gives what has a name a second one.
-fn keep_aside(path: &Path) -> io::Result<()> {
-    match fs::hard_link(path, aside(path)) {
+/// Gives an existing pin a second name as a backup.
+fn back_up(path: &Path) -> io::Result<()> {
+    match fs::hard_link(path, backup_path(path)) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         _ => Ok(()),
     }
 }
 
-/// Gives a name back to what had it, or removes it.
-fn bring_back(path: &Path) {
-    let before = if aside(path).exists() {
-        fs::rename(aside(path), path)
+/// Restores a pin from its backup, or removes it if there is none.
+fn restore(path: &Path) {
+    let restored = if backup_path(path).exists() {
+        fs::rename(backup_path(path), path)
     } else {
         fs::remove_file(path)
     };
-    before.unwrap_or_else(|error| {
-        tracing::error!("{} is not what it was before: {error}", path.display())
-    });
+    restored.unwrap_or_else(|error| tracing::error!("cannot restore {}: {error}", path.display()));
 }
 
-/// Where a pin is while another takes its name.
-fn aside(path: &Path) -> PathBuf {
+/// The path of the backup of a pin while it is being replaced.
+fn backup_path(path: &Path) -> PathBuf {
     with_suffix(path, &format!("-before{UNFINISHED}"))
 }
 
@@ -276,21 +278,21 @@ fn is_link(path: &Path) -> bool {
         .is_some_and(|name| name.to_string_lossy().starts_with("link-"))
 }
 
-/// The name under which a table is kept; none for those that follow from the configuration, and for constants, whose
-/// names have a dot.
-fn kept_name(name: &std::ffi::OsStr) -> Option<String> {
+/// Returns the name under which a table is pinned; `None` for tables that are derived from the
+/// configuration and for constants, whose names contain a dot.
+fn pinned_name(name: &std::ffi::OsStr) -> Option<String> {
     let name = name.to_string_lossy();
     (!name.contains('.') && !CONFIGURED.contains(&&*name)).then(|| name.into_owned())
 }
 
-fn has_layout_of(kept: &MapHandle, table: &OpenMapMut<'_>) -> Result<bool, libbpf_rs::Error> {
+fn has_layout_of(pinned: &MapHandle, table: &OpenMapMut<'_>) -> Result<bool, libbpf_rs::Error> {
     let sizes = (
-        kept.key_size(),
-        kept.value_size(),
-        kept.max_entries(),
-        kept.info()?.info.map_flags,
+        pinned.key_size(),
+        pinned.value_size(),
+        pinned.max_entries(),
+        pinned.info()?.info.map_flags,
     );
-    Ok(kept.map_type() == table.map_type()
+    Ok(pinned.map_type() == table.map_type()
         && sizes
             == (
                 table.key_size(),

@@ -7,26 +7,27 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 plain!(types::policy);
 
-/// The rarest probe: one packet in 2^15.
+/// The largest exponent of the probing interval: one packet in 2^15.
 const PROBE_SHIFT_MAX: u8 = 15;
 
-/// What is done with the packets of a flow.
+/// The paths of a flow's packets, with the policy's epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SendPolicy {
     /// The paths that every packet takes.
     pub code: PolicyCode,
-    /// The paths that one packet in `probe_every` takes as well. A flow that is off or transparent is not probed.
+    /// The paths that one packet in `probe_every` takes in addition. A flow that is off or
+    /// transparent is not probed.
     pub probes: PathSet,
-    /// A power of two from 2 to 32,768; 0 when nothing is probed.
+    /// The probing interval in packets: a power of two from 2 to 32,768, or 0 if nothing is probed.
     pub probe_every: u16,
-    /// The newer policy of a flow has the greater one. Its low byte is in every shim.
+    /// The epoch: a newer policy of a flow has a greater one. Its low byte is in every shim.
     pub epoch: u32,
 }
 
-/// A policy cannot be put into force.
+/// The reason that a policy cannot be put into force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// Packets are counted by powers of two.
+    /// The probing interval is not a power of two.
     #[error(
         "one packet in {0} cannot be probed: the number must be a power of two from 2 to 32768, or 0 for none"
     )]
@@ -53,7 +54,7 @@ impl SendPolicy {
         ))
     }
 
-    fn of_word(word: u64) -> Self {
+    fn from_word(word: u64) -> Self {
         let row: types::policy = value_of(&word.to_ne_bytes());
         let probe_every = match row.probe_shift {
             0 => 0,
@@ -68,7 +69,8 @@ impl SendPolicy {
     }
 }
 
-/// The policies in force. Each is one word, which the programs read, and in-band signals change, while packets fly.
+/// The policies in force. Each is one word, which the programs read, and in-band signals change,
+/// concurrently.
 pub(crate) struct Policies(Shared<AtomicU64>);
 
 impl Policies {
@@ -77,7 +79,7 @@ impl Policies {
     }
 
     pub(crate) fn get(&self, flow: FlowId) -> SendPolicy {
-        SendPolicy::of_word(self.row(flow).load(Ordering::Relaxed))
+        SendPolicy::from_word(self.row(flow).load(Ordering::Relaxed))
     }
 
     pub(crate) fn replace(&self, flow: FlowId, policy: SendPolicy) -> Result<(), PolicyError> {
@@ -85,10 +87,11 @@ impl Policies {
         Ok(())
     }
 
-    /// Puts a policy in the place of an older one; false when the one in force is as new.
+    /// Replaces an older policy. Returns `false` if the policy in force has the same or a greater
+    /// epoch.
     pub(crate) fn advance(&self, flow: FlowId, policy: SendPolicy) -> Result<bool, PolicyError> {
         let next = policy.word()?;
-        let newer = |word| (policy.epoch > SendPolicy::of_word(word).epoch).then_some(next);
+        let newer = |word| (policy.epoch > SendPolicy::from_word(word).epoch).then_some(next);
         Ok(self
             .row(flow)
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, newer)
@@ -115,7 +118,7 @@ mod tests {
                 probe_every,
                 epoch: u32::MAX,
             };
-            assert_eq!(SendPolicy::of_word(policy.word().unwrap()), policy);
+            assert_eq!(SendPolicy::from_word(policy.word().unwrap()), policy);
         }
         for probe_every in [1, 3, 100, u16::MAX] {
             let policy = SendPolicy {

@@ -6,27 +6,28 @@ use std::time::Duration;
 #[derive(Debug, thiserror::Error)]
 #[error("test run of {program}: {source}")]
 pub struct RunError {
-    /// Which program.
+    /// The program's name.
     pub program: String,
-    /// What the kernel said.
+    /// The error from the kernel.
     pub source: libbpf_rs::Error,
 }
 
-/// What a program did with a packet (`BPF_PROG_TEST_RUN`).
+/// The result of running a program on a packet (`BPF_PROG_TEST_RUN`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestRun {
-    /// The verdict: `XDP_PASS` and the like.
+    /// The program's return value, such as `XDP_PASS`.
     pub action: u32,
     /// The frame as the program left it.
     pub frame: Vec<u8>,
-    /// Mean time of a run.
+    /// Mean duration of a run.
     pub duration: Duration,
 }
 
-/// The largest frame that a test run takes: one page less what the kernel keeps for itself.
+/// The largest frame that a test run accepts: one page less the kernel's own headroom.
 const LARGEST_FRAME: usize = 4096;
 
-/// Runs a loaded program on `frame`, `repeat` times; every run sees what the one before left.
+/// Runs a loaded program on `frame`, `repeat` times. Every run sees the frame that the previous one
+/// left.
 pub(crate) fn test_run(
     program: &libbpf_rs::ProgramMut<'_>,
     frame: &[u8],
@@ -42,8 +43,8 @@ pub(crate) fn test_run(
     run(program, input)
 }
 
-/// Runs an XDP program on `packets` copies of `frame` that really go where it sends them; copies may be used again as
-/// the program has left them.
+/// Runs an XDP program on `packets` copies of `frame` that are really forwarded where the program
+/// sends them. The kernel may reuse copies as the program left them.
 pub(crate) fn live_run(
     program: &libbpf_rs::ProgramMut<'_>,
     frame: &[u8],
@@ -71,7 +72,7 @@ fn run(program: &libbpf_rs::ProgramMut<'_>, input: ProgramInput<'_>) -> Result<T
     })
 }
 
-/// What libbpf has to say goes to the log, where the details of an error belong, and not to standard error.
+/// Sends libbpf's messages to the log instead of standard error.
 pub(crate) fn log_libbpf() {
     fn log(_: PrintLevel, text: String) {
         tracing::debug!("{}", text.trim_end());
@@ -79,7 +80,7 @@ pub(crate) fn log_libbpf() {
     libbpf_rs::set_print(Some((PrintLevel::Info, log)));
 }
 
-/// The descriptor of a program, for attaching it.
+/// Returns the descriptor of a program, for attaching it.
 pub(crate) fn fd<'a>(program: &'a libbpf_rs::Program<'_>) -> BorrowedFd<'a> {
     program.as_fd()
 }

@@ -1,13 +1,14 @@
 use crate::skeleton::dedup::types::reason as Code;
 
-/// Why a frame was not replicated or not passed on: the rows of the programs' `reasons` table.
+/// The reason that a frame was not replicated or not passed on: a row of the programs' `reasons`
+/// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Reason {
-    /// The row.
+    /// The row in the table.
     pub index: u32,
     /// The name in metrics and logs.
     pub name: &'static str,
-    /// What it means, for people.
+    /// The description, for people.
     pub help: &'static str,
 }
 
@@ -19,33 +20,33 @@ macro_rules! reasons {
 }
 
 reasons! {
-    PASSED_OVERSIZE, "passed_oversize", "larger than the paths' MTU allows with the outer headers; the kernel forwarded it, or answered with ICMP";
+    PASSED_OVERSIZE, "passed_oversize", "larger than the paths' MTU allows with the outer headers; the kernel forwarded it or sent an ICMP error";
     PASSED_FRAGMENT, "passed_fragment", "an IP fragment of a flow that is selected by ports; the kernel forwarded it";
-    PASSED_TTL, "passed_ttl", "its time to live ended here; the kernel answered with ICMP";
+    PASSED_TTL, "passed_ttl", "its time to live expired here; the kernel sent an ICMP error";
     PASSED_VLAN, "passed_vlan", "a VLAN-tagged frame; the kernel handled it";
-    PASSED_MALFORMED, "passed_malformed", "not a whole IP packet, or on our port and too short for a shim; the kernel handled it";
-    PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not know its copies";
-    PASSED_SEGMENTS, "passed_segments", "a train of segments, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device";
+    PASSED_MALFORMED, "passed_malformed", "not a complete IP packet, or on the replicas' port and too short for a shim; the kernel handled it";
+    PASSED_NOT_IDENTIFIABLE, "passed_not_identifiable", "IPv6, IPv4 ID 0 or a fragment in a transparent flow: the receiver could not identify its copies";
+    PASSED_SEGMENTS, "passed_segments", "a GSO packet, a transparent flow, a tag that covers the whole packet or an IPv6 path from a local sender, and no loop device";
     PASSED_NO_ROOM, "passed_no_room", "no room in the buffer for the headers; the kernel forwarded it";
     PASSED_NO_PATH, "passed_no_path", "none of the policy's paths is configured; the kernel forwarded it";
-    PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on our port, but not our version; the kernel handled it";
+    PASSED_UNKNOWN_VERSION, "passed_unknown_version", "on the replicas' port, but with another version; the kernel handled it";
     PASSED_OUTER_FRAGMENT, "passed_outer_fragment", "the first fragment of a replica; the kernel handled it";
     PASSED_NOT_ADDRESSED, "passed_not_addressed", "a replica to an address that no path here has; the kernel handled it";
     DROPPED_UNKNOWN_FLOW, "dropped_unknown_flow", "a replica of a flow that is not configured here";
-    DROPPED_TAG, "dropped_tag", "a replica with a wrong or missing authentication tag: altered, forged, sent back, or the nodes' keys or names differ";
-    DROPPED_MALFORMED, "dropped_malformed", "a replica whose lengths do not agree";
-    DROPPED_ECN, "dropped_ecn", "congestion marked on a replica whose packet cannot carry the mark (RFC 6040)";
+    DROPPED_TAG, "dropped_tag", "a replica with a wrong or missing authentication tag: altered, forged, reflected, or the nodes' keys or names differ";
+    DROPPED_MALFORMED, "dropped_malformed", "a replica whose lengths are inconsistent";
+    DROPPED_ECN, "dropped_ecn", "a congestion mark on a replica whose inner packet is not ECN-capable (RFC 6040)";
     DROPPED_PATH_NOT_CONFIGURED, "dropped_path_not_configured", "a copy on a path without addresses";
     DROPPED_NO_ROOM, "dropped_no_room", "no room in the buffer for the headers";
-    DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy or its device refused it";
-    PASSED_LOCAL, "passed_local", "to an address of this node; the kernel took it in";
-    PASSED_NOT_UNICAST, "passed_not_unicast", "to or from an address that is no single host's: multicast, broadcast, unspecified; the kernel handled it";
-    PASSED_LINK_LOCAL, "passed_link_local", "to or from an address that is good on one link or host alone, or neighbour discovery; the kernel handled it";
-    PASSED_FOREIGN_MAC, "passed_foreign_mac", "a frame to another link-layer address than the interface's; the kernel handled it";
-    PASSED_REPLICA, "passed_replica", "a replica on its way through, of a flow that is selected without ports; the kernel forwarded it";
+    DROPPED_CLONE_FAILED, "dropped_clone_failed", "the kernel could not clone a copy or its device dropped it";
+    PASSED_LOCAL, "passed_local", "to an address of this node; the kernel delivered it";
+    PASSED_NOT_UNICAST, "passed_not_unicast", "to or from an address that is not unicast: multicast, broadcast, unspecified; the kernel handled it";
+    PASSED_LINK_LOCAL, "passed_link_local", "to or from a link-local or loopback address, or neighbour discovery; the kernel handled it";
+    PASSED_FOREIGN_MAC, "passed_foreign_mac", "a frame to a link-layer address other than the interface's; the kernel handled it";
+    PASSED_REPLICA, "passed_replica", "a replica in transit, of a flow that is selected without ports; the kernel forwarded it";
     PASSED_MANAGEMENT, "passed_management", "from a management port of this node, to a controller, a name server or a DHCP port, or a measurement of a path; the kernel sent it";
-    DROPPED_NOT_WHOLE, "dropped_not_whole", "a replica whose tag does not cover the whole packet, as this node demands";
-    DROPPED_OUTDATED, "dropped_outdated", "a tagged replica older than the window remembers, or of a session that its sender has left";
+    DROPPED_NOT_WHOLE, "dropped_not_whole", "a replica whose tag does not cover the whole packet, as this node requires";
+    DROPPED_OUTDATED, "dropped_outdated", "a tagged replica older than the window remembers, or of a session that its sender has ended";
     DROPPED_EXPIRED, "dropped_expired", "a tagged replica that was sent too long ago";
 }
 

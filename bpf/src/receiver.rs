@@ -17,7 +17,8 @@ use std::time::Duration;
 
 plain!(types::rx_flow, types::rx_path, types::rx_stats);
 
-/// The keys of a direction as the tables have them, whose types every program has for itself.
+/// Converts the keys of a direction to the tables' form, whose types each skeleton defines for
+/// itself.
 macro_rules! shim_keys {
     ($types:ident, $key:expr) => {{
         let words = |key| {
@@ -32,18 +33,20 @@ macro_rules! shim_keys {
 }
 pub(crate) use shim_keys;
 
-/// How a receiver is loaded.
+/// Options for loading a receiver.
 #[derive(Debug, Clone)]
 pub struct ReceiverOptions {
     /// UDP port that replicas are addressed to.
     pub port: u16,
     /// How long a copy of a transparent packet is remembered; less than 4 hours.
     pub transparent_within: Duration,
-    /// How much longer than the fastest a tagged copy may take.
+    /// The maximum time that a tagged copy may take in excess of the fastest one.
     pub max_age: Duration,
-    /// Key of the fingerprints of transparent packets: random, so that nobody can make two packets look the same.
+    /// Key of the fingerprints of transparent packets. Random, so that an attacker cannot construct
+    /// two packets with the same fingerprint.
     pub fingerprint_key: [u64; 2],
-    /// Directory in a bpf file system that keeps tables and attachments when the process ends; none = they end with it.
+    /// Directory in a bpf file system that preserves tables and attachments when the process exits;
+    /// `None` if they end with it.
     pub pins: Option<PathBuf>,
 }
 
@@ -54,25 +57,26 @@ pub struct RxStats {
     pub packets: u64,
     /// Bytes of their inner packets.
     pub bytes: u64,
-    /// Copies passed on; the late, reset and contended ones are among them.
+    /// Copies passed on, including the late, reset and contended ones.
     pub first: u64,
-    /// Copies dropped because another had arrived.
+    /// Copies dropped because another copy had arrived.
     pub duplicates: u64,
-    /// Untagged copies passed on although older than the window.
+    /// Untagged copies passed on although they are older than the window.
     pub late: u64,
-    /// Copies passed on because the session was unknown or jumped.
+    /// Copies passed on because the session was unknown or the sequence number jumped.
     pub reset: u64,
     /// Copies passed on because two CPUs raced too often.
     pub contended: u64,
-    /// Copies dropped because the tag was wrong, missing or covers too little.
+    /// Copies dropped because the tag was wrong or missing, or covers too little.
     pub tag_failures: u64,
-    /// Tagged copies dropped because they are older than the window remembers, or of a session that was left.
+    /// Tagged copies dropped because they are older than the window remembers, or of an ended
+    /// session.
     pub outdated: u64,
     /// Tagged copies dropped because they were sent too long ago.
     pub expired: u64,
 }
 
-/// Elimination of replicas at an egress edge.
+/// Deduplication of replicas at an egress edge.
 pub struct Receiver {
     pub(crate) skeleton: DedupSkel<'static>,
     attachments: Attachments,
@@ -80,11 +84,13 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Loads the program. With `pins`, what an earlier process remembers of packets is taken over, and its elimination goes
-    /// on by its own paths and flows until [`attach`](Receiver::attach).
+    /// Loads the program. With `pins`, it takes over the packet history of an earlier process,
+    /// whose program continues to deduplicate with its own paths and flows until
+    /// [`attach`](Receiver::attach).
     pub fn load(options: &ReceiverOptions) -> Result<Self, LoadError> {
         log_libbpf();
-        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
+        // acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("dedup");
         let mut open = DedupSkelBuilder::default().open(storage).map_err(&failed)?;
@@ -114,7 +120,7 @@ impl Receiver {
         })
     }
 
-    /// The address that replicas on `path` are sent to; `None` takes the path out.
+    /// Sets the address that replicas on `path` are sent to; `None` removes the path.
     pub fn set_path(&self, path: PathId, local: Option<IpAddr>) -> Result<(), TableError> {
         let (family, address) = local.map_or((0, [0; 16]), crate::sender::family_and_address);
         self.skeleton.maps.rx_paths.set(
@@ -127,10 +133,12 @@ impl Receiver {
         )
     }
 
-    /// Accepts replicas of `flow`, tagged under one of `keys` when there are any; `None` takes the flow out.
+    /// Accepts replicas of `flow`, tagged with one of `keys` if there are any; `None` removes the
+    /// flow.
     ///
-    /// What is known of numbers and times is kept while keys are replaced one at a time, and forgotten when the flow shares
-    /// none with that before: then it has another sender.
+    /// The replay window is kept while keys are replaced one at a time. It is cleared when the new
+    /// keys have none in common with the previous ones, which means that the flow has another
+    /// sender.
     pub fn set_flow(&self, flow: FlowId, keys: Option<&SealRing>) -> Result<(), TableError> {
         let row = keys.map_or_else(Default::default, flow_row);
         self.skeleton
@@ -138,30 +146,31 @@ impl Receiver {
             .rx_flows
             .set(&(flow.index() as u32), &row)?;
         let before: types::rx_flow = self.skeleton.maps.rx_senders.get(flow.index() as u32)?;
-        // The program of an earlier process goes on to fill the windows of its flows until this one is attached.
-        let is_settled = self.attachments.are_in_force() || before.configured == 0;
+        // The program of an earlier process keeps filling the windows of its flows until this one
+        // is attached.
+        let is_settled = self.attachments.is_active() || before.configured == 0;
         if is_settled {
-            self.keep_window(flow, &row)
+            self.claim_window(flow, &row)
         } else {
             Ok(())
         }
     }
 
-    /// Has the window of a flow be that of its sender.
-    fn keep_window(&self, flow: FlowId, row: &types::rx_flow) -> Result<(), TableError> {
-        // That of a flow which is not received stays as it is: it may come back.
+    /// Makes sure that the window of a flow belongs to the flow's sender.
+    fn claim_window(&self, flow: FlowId, row: &types::rx_flow) -> Result<(), TableError> {
+        // The window of a flow that is no longer received stays: the flow may come back.
         if row.configured == 0 {
             return Ok(());
         }
         let senders = &self.skeleton.maps.rx_senders;
         let index = flow.index() as u32;
         if !has_same_sender(&senders.get(index)?, row) {
-            self.forget(flow)?;
+            self.clear_window(flow)?;
         }
         senders.set(&index, row)
     }
 
-    fn forget(&self, flow: FlowId) -> Result<(), TableError> {
+    fn clear_window(&self, flow: FlowId) -> Result<(), TableError> {
         let windows = &self.skeleton.maps.windows;
         let empty = vec![0; size_of::<types::window>()];
         let index = (flow.index() as u32).to_ne_bytes();
@@ -170,15 +179,17 @@ impl Receiver {
             .map_err(|source| windows.failed(source))
     }
 
-    /// The transparent flows to a prefix, see [`crate::Sender::select`].
+    /// Sets the rules that assign packets to a prefix to transparent flows, see
+    /// [`crate::Sender::select`].
     pub fn select_transparent(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
         select(&self.skeleton.maps.selectors, prefix, rules)
     }
 
-    /// Starts to eliminate on interfaces that paths come in by: on all of them, or on none, and then what earlier
-    /// processes left is as it was. An attachment of theirs is given the program, with the paths, flows and keys of this
-    /// receiver, without a packet passing in between. Only where it was made in another mode it has to be made again;
-    /// returns these interfaces, and how long each had no program.
+    /// Starts deduplication on the interfaces that paths arrive on: on all of them, or on none, and
+    /// then earlier processes' attachments stay unchanged. An attachment of theirs gets this
+    /// program, with the paths, flows and keys of this receiver, without missing a packet. An
+    /// attachment has to be made again only if its mode differs; returns these interfaces, and how
+    /// long each had no program.
     pub fn attach(
         &mut self,
         interfaces: &[u32],
@@ -190,7 +201,7 @@ impl Receiver {
                 .attach(program, self.skeleton.object(), interfaces, mode)?;
         for flow in (0..MAX_FLOWS as u16).filter_map(|index| FlowId::try_from(index).ok()) {
             let keep =
-                || self.keep_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
+                || self.claim_window(flow, &self.skeleton.maps.rx_flows.get(flow.index() as u32)?);
             keep().map_err(|error| AttachError::Other {
                 ifindex: interfaces.first().copied().unwrap_or_default(),
                 source: io::Error::other(error),
@@ -199,23 +210,26 @@ impl Receiver {
         Ok(switched)
     }
 
-    /// Ends the elimination that earlier processes left on interfaces that this one is not attached to; returns these.
+    /// Ends the deduplication that earlier processes left on interfaces that this one is not
+    /// attached to. Returns these interfaces.
     pub fn release_others(&self) -> io::Result<Vec<u32>> {
         self.attachments.release_others()
     }
 
-    /// Tables whose layout has changed since an earlier process kept them, by name: counters begin again, and the second
-    /// copy of a packet that is on its way may pass.
+    /// Returns the names of the tables that were replaced because their layout has changed since an
+    /// earlier process pinned them. Their counters restart, and the second copy of a packet in
+    /// flight may pass.
     pub fn replaced_tables(&self) -> &[String] {
         &self.replaced
     }
 
-    /// Ends elimination everywhere and removes what was pinned. Dropping the receiver leaves pinned parts in place.
+    /// Ends deduplication everywhere and removes the pins. Dropping the receiver leaves pinned
+    /// parts in place.
     pub fn detach(self) -> io::Result<()> {
         self.attachments.detach()
     }
 
-    /// Counters of one flow on one path, summed over CPUs.
+    /// Returns the counters of one flow on one path, summed over CPUs.
     pub fn stats(&self, flow: FlowId, path: PathId) -> Result<RxStats, TableError> {
         let index = (flow.index() * MAX_PATHS + path.index()) as u32;
         let rows = self
@@ -238,12 +252,12 @@ impl Receiver {
         })
     }
 
-    /// Frames that were not handled as replicas, by reason.
+    /// Returns the number of frames that were not handled as replicas, by reason.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
         reasons(&self.skeleton.maps.reasons)
     }
 
-    /// The arrival records. There is to be one reader.
+    /// Returns the reader of arrival records. There must be only one.
     pub fn arrivals(&self) -> Result<Arrivals, TableError> {
         Arrivals::map(&self.skeleton.maps.arrivals)
     }
@@ -259,7 +273,7 @@ fn flow_row(keys: &SealRing) -> types::rx_flow {
         configured: 1,
         ..Default::default()
     };
-    row.demands_whole = (keys.demands == Cover::Whole).into();
+    row.demands_whole = (keys.required_cover == Cover::Whole).into();
     for (slot, key) in keys.slots.iter().enumerate() {
         if let Some(key) = key {
             row.keys_valid |= 1 << slot;
@@ -283,7 +297,7 @@ fn has_same_sender(before: &types::rx_flow, now: &types::rx_flow) -> bool {
     before.configured != 0 && (shares_key || before_keys.is_empty() && keys.is_empty())
 }
 
-/// A key as the two little-endian words that SipHash takes.
+/// Returns a key as the two little-endian words that SipHash takes.
 pub(crate) fn key_words(key: &hawser_wire::Key) -> [u64; 2] {
     let (low, high) = key.as_bytes().split_at(8);
     [low, high].map(|half| u64::from_le_bytes(half.try_into().expect("half of 16 bytes")))

@@ -3,7 +3,7 @@ use libbpf_rs::{MapCore, RingBuffer, RingBufferBuilder};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc;
 
-/// The reader of a ring that a program writes records of one type to.
+/// The reader of a ring buffer that a program writes records of one type to.
 #[derive(Debug)]
 pub(crate) struct Records<T> {
     ring: RingBuffer<'static>,
@@ -11,7 +11,7 @@ pub(crate) struct Records<T> {
 }
 
 impl<T: Plain + Send + 'static> Records<T> {
-    /// There is to be one reader of a ring.
+    /// Creates the reader. A ring must have only one.
     pub(crate) fn map(table: &impl MapCore) -> Result<Self, TableError> {
         let failed = |source| TableError {
             table: table.name().to_string_lossy().into_owned(),
@@ -20,7 +20,7 @@ impl<T: Plain + Send + 'static> Records<T> {
         let (sender, read) = mpsc::channel();
         let mut builder = RingBufferBuilder::new();
         let take = move |record: &[u8]| {
-            // The receiver lives as long as the ring, so there is nobody to tell.
+            // The receiver lives as long as the ring, so sending cannot fail.
             let _ = sender.send(value_of(record));
             0
         };
@@ -31,7 +31,7 @@ impl<T: Plain + Send + 'static> Records<T> {
         })
     }
 
-    /// What has been written since the last call.
+    /// Returns the records that were written since the last call.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.ring
             .consume()

@@ -1,8 +1,10 @@
-//! Which packets are replicated: those that were selected, less those to this node itself and to its links.
+//! The packets that are replicated: those that were selected, except packets to this node itself
+//! and to its links.
 //!
-//! The programs ask a trie for the longest prefix that holds a destination. What is left alone is in it as prefixes too,
-//! so that a packet costs no second question. These rows are there only below a prefix that was selected, and what is
-//! selected within one of them is left alone as well.
+//! The programs look up the longest prefix that holds a destination in a trie. Excluded
+//! destinations are stored in the same trie as prefixes, so that a packet needs only one lookup.
+//! These rows exist only below a selected prefix. A selected prefix within one of them is excluded
+//! as well.
 
 use crate::Rule;
 use crate::selector::{Prefix, leave_alone, select};
@@ -11,10 +13,11 @@ use crate::table::{Table, TableError};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-/// Rows of the trie: for every flow a prefix, and for thousands of addresses of the node. Only those in use take memory.
+/// Maximum number of rows of the trie: a prefix for every flow, and thousands of addresses of the
+/// node. Unused rows take no memory.
 pub(crate) const MAX_SELECTORS: u32 = 65_536;
 
-/// Destinations that no router forwards to.
+/// Destinations that routers do not forward to.
 const NOT_FORWARDED: [(&str, reason); 9] = [
     ("0.0.0.0/32", reason::PASSED_NOT_UNICAST),
     ("127.0.0.0/8", reason::PASSED_LINK_LOCAL),
@@ -27,12 +30,12 @@ const NOT_FORWARDED: [(&str, reason); 9] = [
     ("ff00::/8", reason::PASSED_NOT_UNICAST),
 ];
 
-/// What the trie of a sender holds, and why.
+/// The contents of a sender's trie and their origin.
 #[derive(Debug)]
 pub(crate) struct Selection {
     selected: BTreeMap<Prefix, Vec<Rule>>,
     not_forwarded: BTreeMap<Prefix, reason>,
-    /// Each of them a single address.
+    /// The node's own addresses, each as a prefix that holds a single address.
     own: BTreeMap<Prefix, reason>,
 }
 
@@ -53,7 +56,7 @@ impl Selection {
         }
     }
 
-    /// Replaces the rules of a prefix; none take it out.
+    /// Replaces the rules of a prefix. An empty list removes it.
     pub(crate) fn select(
         &mut self,
         table: &impl Table,
@@ -65,7 +68,7 @@ impl Selection {
             .filter(|other| prefix.contains(**other))
             .copied()
             .collect();
-        // At no time is the wide prefix there without those that are left alone.
+        // The wide prefix must never be present without the excluded prefixes inside it.
         if rules.is_empty() {
             self.selected.remove(&prefix);
             self.write(table, &[prefix])?;
@@ -77,7 +80,8 @@ impl Selection {
         }
     }
 
-    /// Leaves alone what goes to the addresses of this node, each given with the length of its link's prefix.
+    /// Excludes packets to the addresses of this node, each given with the length of its link's
+    /// prefix.
     pub(crate) fn set_own(
         &mut self,
         table: &impl Table,
@@ -89,7 +93,7 @@ impl Selection {
         let changed: Vec<_> = all.into_iter().filter(changed).copied().collect();
         let written = self.write(table, &changed);
         if written.is_err() {
-            // So that the next one writes them again.
+            // So that the next call writes them again.
             self.own = before;
         }
         written
@@ -105,7 +109,7 @@ impl Selection {
             })
     }
 
-    /// What stands in the trie for a prefix that was selected or is left alone.
+    /// Returns the trie's row for a prefix that is selected or excluded.
     fn row(&self, prefix: Prefix) -> Option<Row<'_>> {
         let Some(why) = self.left_alone(prefix) else {
             return self.selected.get(&prefix).map(|rules| Row::Rules(rules));
@@ -130,8 +134,8 @@ impl Selection {
     }
 }
 
-/// The addresses by which the kernel takes packets in: its own, the broadcast address of each of its links, and the
-/// anycast address of its routers (RFC 4291, section 2.6.1).
+/// Returns the addresses whose packets the kernel delivers locally: its own, the broadcast address
+/// of each of its links, and the subnet-router anycast address (RFC 4291, section 2.6.1).
 fn taken_in(addresses: &[(IpAddr, u8)]) -> BTreeMap<Prefix, reason> {
     let mut own = BTreeMap::new();
     for link in addresses

@@ -8,40 +8,42 @@ use std::str::FromStr;
 
 plain!(types::selector_key, types::selector);
 
-/// Of the prefix that IPv4 addresses are mapped into.
+/// Length of the prefix that IPv4 addresses are mapped into.
 const MAPPED_BITS: u8 = 96;
 
 const RULE_PORTS: u8 = 0x1;
 const RULE_SOURCE_PORTS: u8 = 0x2;
 const RULE_SERVICES: u8 = 0x4;
 
-/// From so many bits on a prefix means its name servers too; a shorter one means everything, which they are not to depend on.
+/// A prefix of at least this many bits also selects its name servers. A shorter one means all
+/// destinations, and name resolution must not depend on it.
 const NARROW_BITS: u8 = 8;
 
-/// Rules that one destination prefix may hold.
+/// Maximum number of rules of one destination prefix.
 pub const MAX_RULES: usize = 16;
 
-/// A destination prefix, its bits beyond the length zero.
+/// A destination prefix. Its bits beyond the length are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Prefix {
     address: IpAddr,
     bits: u8,
 }
 
-/// A text is not a prefix.
+/// The error for a text that is not a prefix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a prefix is an address, a slash and a length, such as 203.0.113.0/24 or 2001:db8::/32")]
 pub struct NotAPrefix;
 
 impl Prefix {
-    /// The first `bits` of `address`; `None` when the address has fewer. One that is mapped into IPv6 is one of IPv4.
+    /// Creates the prefix of the first `bits` of `address`; `None` if the address has fewer bits.
+    /// An IPv4-mapped IPv6 prefix becomes an IPv4 prefix.
     pub fn new(address: IpAddr, bits: u8) -> Option<Self> {
         if let (IpAddr::V6(v6), Some(bits)) = (address, bits.checked_sub(MAPPED_BITS))
             && let Some(v4) = v6.to_ipv4_mapped()
         {
             return Prefix::new(v4.into(), bits);
         }
-        let cut = |most: u8| most.checked_sub(bits).map(u32::from);
+        let cut = |width: u8| width.checked_sub(bits).map(u32::from);
         let address = match address {
             IpAddr::V4(v4) => {
                 let mask = u32::MAX.checked_shl(cut(32)?).unwrap_or(0);
@@ -55,28 +57,28 @@ impl Prefix {
         Some(Prefix { address, bits })
     }
 
-    /// Its length.
+    /// Returns the length in bits.
     pub fn bits(self) -> u8 {
         self.bits
     }
 
-    /// Its first address.
+    /// Returns the first address.
     pub fn address(self) -> IpAddr {
         self.address
     }
 
-    /// Whether every address of `other` is also in this prefix.
+    /// Returns whether every address of `other` is also in this prefix.
     pub fn contains(self, other: Prefix) -> bool {
         self.bits <= other.bits && Prefix::new(other.address, self.bits) == Some(self)
     }
 
-    /// The one that holds `address` alone.
+    /// Creates the prefix that holds only `address`.
     pub(crate) fn host(address: IpAddr) -> Self {
         Prefix::new(address, if address.is_ipv4() { 32 } else { 128 })
-            .expect("an address has so many bits")
+            .expect("the length is that of the address")
     }
 
-    /// Its last address.
+    /// Returns the last address.
     pub(crate) fn last(self) -> IpAddr {
         match self.address {
             IpAddr::V4(v4) => {
@@ -90,7 +92,8 @@ impl Prefix {
         }
     }
 
-    /// The key of a trie, where an IPv4 prefix is mapped into IPv6: the bits that count, and the address.
+    /// Returns the trie's key, in which IPv4 prefixes are mapped into IPv6: the prefix length and
+    /// the address.
     pub(crate) fn key(self) -> (u32, [u8; 16]) {
         let (address, offset) = match self.address {
             IpAddr::V4(v4) => (v4.to_ipv6_mapped(), MAPPED_BITS.into()),
@@ -116,7 +119,7 @@ impl fmt::Display for Prefix {
     }
 }
 
-/// The ports that a rule is for; TCP and UDP only.
+/// The ports that a rule matches; TCP and UDP only.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Ports {
     /// Source ports.
@@ -125,21 +128,22 @@ pub struct Ports {
     pub destination: RangeInclusive<u16>,
 }
 
-/// Which packets to a prefix are of a flow.
+/// A rule that assigns packets to a prefix to a flow.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rule {
     /// The flow.
     pub flow: FlowId,
-    /// The IP protocol, any when `None`.
+    /// The IP protocol; `None` matches any.
     pub protocol: Option<u8>,
-    /// The ports, any when `None`. Fragments carry no ports and are never of a flow selected by them.
+    /// The ports; `None` matches any. Fragments carry no ports and never match a rule with ports.
     pub ports: Option<Ports>,
 }
 
-/// Replaces the rules of a prefix in one step; no rules remove it. The first rule that matches wins.
+/// Replaces the rules of a prefix atomically; an empty list removes it. The first rule that matches
+/// decides.
 ///
 /// # Panics
-/// With more than [`MAX_RULES`] rules.
+/// If there are more than [`MAX_RULES`] rules.
 pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
     assert!(
         rules.len() <= MAX_RULES,
@@ -173,13 +177,13 @@ pub(crate) fn select(table: &impl Table, prefix: Prefix, rules: &[Rule]) -> Resu
     table.set(&selector_key(prefix), &selector)
 }
 
-/// Has packets to a prefix be of no flow, for that reason.
+/// Excludes packets to a prefix from all flows, with the reason `why`.
 pub(crate) fn leave_alone(
     table: &impl Table,
     prefix: Prefix,
     why: reason,
 ) -> Result<(), TableError> {
-    let left_alone = why.0.try_into().expect("reasons are few");
+    let left_alone = why.0.try_into().expect("reasons fit a byte");
     table.set(
         &selector_key(prefix),
         &types::selector {

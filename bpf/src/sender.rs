@@ -39,24 +39,25 @@ const FLOW_KEY_SLOT: u8 = 0x4;
 const FLOW_WHOLE: u8 = 0x8;
 const ROUTE_OUTER_IPV6: u8 = 0x1;
 
-/// How a sender is loaded.
+/// Options for loading a sender.
 #[derive(Debug, Clone)]
 pub struct SenderOptions {
-    /// UDP port that replicas come from and go to.
+    /// Source and destination UDP port of replicas.
     pub port: u16,
-    /// What is added to the microseconds since the machine started (`CLOCK_BOOTTIME`) for send times, which must be greater
-    /// than those of every sender before.
+    /// Offset in microseconds that is added to the time since boot (`CLOCK_BOOTTIME`) to form send
+    /// times. They must be greater than those of every earlier sender.
     pub clock_offset_micros: u64,
-    /// The paths that may be described later: the kernel verifies a program for each.
+    /// The paths that may be configured later. The kernel verifies one program for each.
     pub paths: PathSet,
-    /// Whether what passes through this node may be replicated later.
+    /// Whether traffic that passes through this node may be replicated later.
     pub transit: bool,
-    /// Whether what this node itself sends may be replicated later.
+    /// Whether traffic that this node itself sends may be replicated later.
     pub local: bool,
 }
 
 impl SenderOptions {
-    /// Whether a program of `replicate_xdp` is needed. Most of the time of loading goes into verifying programs.
+    /// Returns whether a program of `replicate_xdp` is needed. Verifying programs takes most of the
+    /// loading time.
     fn uses(&self, program: &OsStr) -> bool {
         match program.to_str() {
             Some("replicate") => self.transit,
@@ -70,9 +71,9 @@ impl SenderOptions {
 /// One path to the receiving node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SendPath {
-    /// The interface that it leaves by.
+    /// The interface that copies leave by.
     pub ifindex: u32,
-    /// Source of the outer header; the family of both addresses is the same.
+    /// Source address of the outer header, of the same family as the destination.
     pub local: IpAddr,
     /// Destination of the outer header.
     pub remote: IpAddr,
@@ -87,24 +88,26 @@ pub struct SendPath {
 /// A flow that is replicated.
 #[derive(Debug, Clone)]
 pub struct SendFlow {
-    /// The receiver's number for it.
+    /// The receiver's number for the flow.
     pub label: FlowId,
-    /// The paper's form: nothing is added to the packet.
+    /// Whether copies are transparent, as in the paper: nothing is added to the packet.
     pub transparent: bool,
-    /// The key that shims are tagged with, the receiver's slot for it, and what tags cover.
+    /// The key of the shims' tags, the receiver's slot for it, and the part of the packet that tags
+    /// cover.
     pub key: Option<(KeySlot, SealKey, Cover)>,
-    /// Where this session starts to count: above all numbers of the sessions before.
+    /// The first sequence number of this session, above all numbers of earlier sessions.
     pub first_sequence: u64,
 }
 
-/// A pair of virtual devices that cuts trains of segments from local senders, so that they can be replicated.
+/// A pair of virtual devices that segments GSO packets of local senders, so that they can be
+/// replicated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Loop {
-    /// The interface that the packets were to leave by.
+    /// The interface that the packets were routed to.
     pub device: u32,
-    /// The end that takes the trains; its segmentation and checksum offloads are off.
+    /// The end that receives the GSO packets; its segmentation and checksum offloads are off.
     pub entry: u32,
-    /// The other end, which replicates.
+    /// The other end, whose program replicates.
     pub exit: u32,
 }
 
@@ -121,34 +124,37 @@ pub struct TxStats {
 pub struct Sender {
     pub(crate) xdp: ReplicateXdpSkel<'static>,
     pub(crate) tc: ReplicateTcSkel<'static>,
-    /// What sends local traffic into the loops, with the interface of each: ends before they do.
+    /// The links that direct local traffic into the loops, with the interface of each. Detached
+    /// before the loops are.
     local: Vec<(u32, Link)>,
     /// The other programs, with the interface of each.
     links: Vec<(u32, Link)>,
-    /// By the interface that their packets were to leave by.
+    /// The loops, by the interface that their packets were routed to.
     loops: BTreeMap<u32, Loop>,
-    /// Every flow that was ever described.
+    /// Every flow that was ever configured.
     flows: BTreeSet<FlowId>,
     paths: [Option<SendPath>; MAX_PATHS],
     pub(crate) selection: Selection,
     pub(crate) own_endpoints: BTreeSet<Endpoint>,
     policies: Policies,
-    /// By code; written with one store each, as the programs read them while packets fly.
+    /// The routes, by policy code. Each is written with one store because the programs read them
+    /// concurrently.
     routes: Shared<AtomicU64>,
     sets: PathSets,
     signals: Signals,
     drops: DeviceDrops,
-    /// By path: copies that the devices refused by which it left before.
+    /// Copies that devices dropped which the path used earlier, by path.
     dropped_before: [u64; MAX_PATHS],
     pub(crate) port: u16,
 }
 
 impl Sender {
-    /// Loads the programs. Their attachments end with the process. Devices of paths are those of the calling thread's network
-    /// namespace.
+    /// Loads the programs. Their attachments end with the process. The paths' devices are those of
+    /// the calling thread's network namespace.
     pub fn load(options: &SenderOptions) -> Result<Self, LoadError> {
         log_libbpf();
-        // The skeletons borrow their objects; a process loads one of each, so the few bytes may stay until it ends.
+        // The skeletons borrow their objects. A process loads one of each, so leaking the few bytes
+        // is acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("replicate_xdp");
         let mut open = ReplicateXdpSkelBuilder::default()
@@ -205,10 +211,11 @@ impl Sender {
         })
     }
 
-    /// Describes a path, or takes it out, while packets fly. A flow without any path left takes the default route.
+    /// Configures a path, or removes it, while traffic flows. A flow that has no path left takes
+    /// the default route.
     ///
     /// # Panics
-    /// With a path that [`SenderOptions::paths`] does not have.
+    /// If `path` is not in [`SenderOptions::paths`].
     pub fn set_path(
         &mut self,
         path: PathId,
@@ -237,7 +244,7 @@ impl Sender {
                 self.write_routes();
             }
             None => {
-                // Routes first: what is broadcast to a set without paths is lost.
+                // Routes first: packets that are broadcast to a set without paths are lost.
                 self.paths[index] = None;
                 self.write_routes();
                 self.sets.set(path, None)?;
@@ -248,13 +255,13 @@ impl Sender {
             }
         }
         if let Some(before) = before {
-            self.end_count(path, before.ifindex)?;
+            self.stop_counting_drops(path, before.ifindex)?;
         }
         Ok(())
     }
 
-    /// Keeps what a device has refused, when no path leaves by it any more.
-    fn end_count(&mut self, path: PathId, ifindex: u32) -> Result<(), TableError> {
+    /// Saves a device's drop count once no path uses the device any more.
+    fn stop_counting_drops(&mut self, path: PathId, ifindex: u32) -> Result<(), TableError> {
         if self
             .paths
             .iter()
@@ -266,7 +273,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Describes a flow and starts a new session of it; the policy stays as it is.
+    /// Configures a flow and starts a new session of it. The policy stays the same.
     pub fn set_flow(&mut self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
         self.flows.insert(flow);
         self.update_flow(flow, description)?;
@@ -276,7 +283,7 @@ impl Sender {
             .set(&(flow.index() as u32), &description.first_sequence)
     }
 
-    /// Replaces the description of a flow while packets fly; its session goes on.
+    /// Replaces the configuration of a flow while traffic flows. Its session continues.
     pub fn update_flow(&self, flow: FlowId, description: &SendFlow) -> Result<(), TableError> {
         let mut row: types::tx_flow = self.xdp.maps.tx_flows.get(flow.index() as u32)?;
         row.configured = 1;
@@ -303,10 +310,10 @@ impl Sender {
         self.xdp.maps.tx_flows.set(&(flow.index() as u32), &row)
     }
 
-    /// Forgets a flow: its packets take the default route, and no signal changes that.
+    /// Removes a flow. Its packets take the default route, and no signal changes that.
     pub fn remove_flow(&mut self, flow: FlowId) -> Result<(), TableError> {
         let (rows, index) = (&self.xdp.maps.tx_flows, flow.index() as u32);
-        // Packets that a program is at now are still sealed as they should be.
+        // Packets that a program is processing are still sealed with the right key.
         rows.set(
             &index,
             &types::tx_flow {
@@ -320,33 +327,35 @@ impl Sender {
         rows.set(&index, &types::tx_flow::default())
     }
 
-    /// Which packets to a prefix are of which flow; replaces what the prefix had. The longest prefix decides alone. What no
-    /// router would forward is of no flow.
+    /// Sets the rules that assign packets to a prefix to flows, replacing the prefix's previous
+    /// rules. Only the longest matching prefix is considered. Packets that no router would forward
+    /// belong to no flow.
     ///
     /// # Panics
-    /// With more than [`crate::MAX_RULES`] rules.
+    /// If there are more than [`crate::MAX_RULES`] rules.
     pub fn select(&mut self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
         self.selection
             .select(&self.xdp.maps.selectors, prefix, rules)
     }
 
-    /// Puts a policy into force while packets fly, unless the one in force has the same epoch or a greater one; whether
-    /// it did.
+    /// Puts a policy into force while traffic flows, unless the current one has the same or a
+    /// greater epoch. Returns whether it did.
     pub fn set_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<bool, PolicyError> {
         self.policies.advance(flow, policy)
     }
 
-    /// Puts a policy into force whatever epoch the one before had.
+    /// Puts a policy into force regardless of the current one's epoch.
     pub fn replace_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<(), PolicyError> {
         self.policies.replace(flow, policy)
     }
 
-    /// The policy in force, whether a signal or this process has set it.
+    /// Returns the policy in force, whether a signal or this process set it.
     pub fn policy_in_force(&self, flow: FlowId) -> SendPolicy {
         self.policies.get(flow)
     }
 
-    /// The largest packet of a flow that is replicated under its policy; `None` when it has no path to take.
+    /// Returns the largest packet of a flow, in bytes, that its policy replicates; `None` if no
+    /// path is available.
     pub fn inner_mtu_bytes(&self, flow: FlowId) -> Result<Option<u16>, TableError> {
         let word = self
             .route(self.policies.get(flow).code.0)
@@ -362,29 +371,31 @@ impl Sender {
         Ok((route.inner_mtu_bytes != 0).then_some(mtu_bytes))
     }
 
-    /// Lets in-band signals change policies; those that were taken before are taken no more unless they are named again.
+    /// Lets in-band signals change policies. Replaces the interfaces and addresses of the last
+    /// call.
     pub fn enable_signals(&mut self, options: &SignalOptions) -> Result<(), SignalsError> {
         self.signals.enable(options)
     }
 
-    /// Leaves in-band signals to the kernel, which knows nothing of them.
+    /// Stops processing in-band signals. The kernel then handles them like any other packet.
     pub fn disable_signals(&mut self) {
         self.signals.disable();
     }
 
-    /// The reader of what became of signals. There is to be one.
+    /// Returns the reader of signal outcomes. There must be only one.
     pub fn signal_events(&self) -> Result<SignalEvents, TableError> {
         self.signals.events()
     }
 
-    /// How many signals had which outcome.
+    /// Returns the number of signals with each outcome.
     pub fn signal_counts(&self) -> Result<Vec<(SignalOutcome, u64)>, TableError> {
         self.signals.counts()
     }
 
-    /// Whether transit frames to other hosts' link-layer addresses are left alone: only since Linux 6.2 can the programs see
-    /// an interface's own. Frames to groups of hosts always are.
-    pub fn tells_foreign_frames(&self) -> bool {
+    /// Returns whether transit frames to other hosts' link-layer addresses are recognised and not
+    /// replicated. The programs need Linux 6.2 or later to see an interface's own address.
+    /// Multicast and broadcast frames are never replicated.
+    pub fn detects_foreign_frames(&self) -> bool {
         const NEEDED: [&str; 2] = ["bpf_cast_to_kern_ctx", "bpf_rdonly_cast"];
         let has = |kernel: &Btf<'_>| {
             NEEDED
@@ -394,7 +405,7 @@ impl Sender {
         Btf::from_vmlinux().is_ok_and(|kernel| has(&kernel))
     }
 
-    /// Starts to replicate what comes in by an interface and passes through this node.
+    /// Starts replicating the packets that arrive on an interface and pass through this node.
     pub fn attach_transit(&mut self, ifindex: u32, mode: XdpMode) -> Result<(), AttachError> {
         self.links.push((
             ifindex,
@@ -403,7 +414,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Starts to replicate what this node itself sends by an interface.
+    /// Starts replicating the packets that this node itself sends by an interface.
     pub fn attach_local(&mut self, ifindex: u32) -> Result<(), AttachError> {
         self.local.push((
             ifindex,
@@ -412,12 +423,14 @@ impl Sender {
         Ok(())
     }
 
-    /// Stops to replicate what this node itself sends. Loops go on with what is in them.
+    /// Stops replicating the packets that this node itself sends. Loops still process the packets
+    /// inside them.
     pub fn detach_local(&mut self) {
         self.local.clear();
     }
 
-    /// Has trains of segments that are to leave by `ends.device` cut by a loop first.
+    /// Directs GSO packets that would leave by `ends.device` through a loop, which segments them
+    /// first.
     pub fn attach_loop(&mut self, ends: Loop) -> Result<(), AttachError> {
         let failed = |error| AttachError::Other {
             ifindex: ends.device,
@@ -444,8 +457,9 @@ impl Sender {
             .map_err(failed)
     }
 
-    /// Ends what is attached to an interface, and its loop. One that is gone has to be detached from too: numbers of
-    /// interfaces do not come back, and what is kept of them would fill tables.
+    /// Detaches everything from an interface and removes its loop. Also call this for an interface
+    /// that no longer exists: the kernel does not reuse interface numbers, so its table entries
+    /// would accumulate.
     pub fn detach(&mut self, ifindex: u32) -> Result<(), TableError> {
         self.local.retain(|(attached, _)| *attached != ifindex);
         self.links.retain(|(attached, _)| *attached != ifindex);
@@ -462,12 +476,12 @@ impl Sender {
         Ok(())
     }
 
-    /// Counters of a flow, summed over CPUs.
+    /// Returns the counters of a flow, summed over CPUs.
     pub fn flow_stats(&self, flow: FlowId) -> Result<TxStats, TableError> {
         sum(&self.xdp.maps.tx_flow_stats, flow.index())
     }
 
-    /// Counters of a flow's copies on a path, summed over CPUs.
+    /// Returns the counters of a flow's copies on a path, summed over CPUs.
     pub fn path_stats(&self, flow: FlowId, path: PathId) -> Result<TxStats, TableError> {
         sum(
             &self.xdp.maps.tx_path_stats,
@@ -475,9 +489,11 @@ impl Sender {
         )
     }
 
-    /// Copies of all flows that a path's device refused, being down or its queue full. A lower bound while packets fly.
-    pub fn refused(&self, path: PathId) -> Result<u64, TableError> {
-        // What is counted last may have moved on meanwhile, so that a copy on its way is not taken for a refused one.
+    /// Returns the copies of all flows that a path's device dropped because it was down or its
+    /// queue was full. A lower bound while traffic flows.
+    pub fn device_drops(&self, path: PathId) -> Result<u64, TableError> {
+        // Read the counters of the last stage last, so that a copy in transit is not taken for a
+        // dropped one.
         let mut to_send = 0;
         for paths in (0..=u8::MAX).filter(|paths| PathSet::from_bits(*paths).contains(path)) {
             to_send += sum(&self.xdp.maps.tx_set_stats, usize::from(paths))?.packets;
@@ -494,13 +510,13 @@ impl Sender {
         Ok(to_send.saturating_sub(handed_over) + dropped)
     }
 
-    /// Frames that were not replicated, by reason.
+    /// Returns the number of frames that were not replicated, by reason.
     pub fn reasons(&self) -> Result<Vec<(Reason, u64)>, TableError> {
         reasons(&self.xdp.maps.reasons)
     }
 
-    /// Runs the transit program on a frame without a network: what it leaves is `[handover | shim | packet]` for the
-    /// paths.
+    /// Runs the transit program on a frame without a network. The resulting frame is `[handover |
+    /// shim | packet]` for the paths' programs.
     pub fn run(&self, frame: &[u8], repeat: u32) -> Result<TestRun, RunError> {
         test_run(&self.xdp.progs.replicate, frame, repeat)
     }
@@ -520,19 +536,22 @@ impl Sender {
         unsafe { &*self.routes.row(usize::from(code)) }
     }
 
-    /// Writes down what follows for every code from the paths as they are now.
+    /// Recomputes the route of every policy code from the configured paths.
     fn write_routes(&self) {
         for code in 0..=u8::MAX {
-            let there = PathSet::from_bits(code)
+            let configured = PathSet::from_bits(code)
                 .iter()
                 .filter(|path| self.paths[path.index()].is_some());
-            let paths: PathSet = there.collect();
-            let ends = || paths.iter().filter_map(|path| self.paths[path.index()]);
+            let paths: PathSet = configured.collect();
+            let descriptions = || paths.iter().filter_map(|path| self.paths[path.index()]);
             let route = types::route {
-                inner_mtu_bytes: ends().map(|path| path.inner_mtu_bytes()).min().unwrap_or(0),
-                path_mtu_bytes: ends().map(|path| path.mtu_bytes).min().unwrap_or(0),
+                inner_mtu_bytes: descriptions()
+                    .map(|path| path.inner_mtu_bytes())
+                    .min()
+                    .unwrap_or(0),
+                path_mtu_bytes: descriptions().map(|path| path.mtu_bytes).min().unwrap_or(0),
                 paths: paths.bits(),
-                flags: if ends().any(|path| path.local.is_ipv6()) {
+                flags: if descriptions().any(|path| path.local.is_ipv6()) {
                     ROUTE_OUTER_IPV6
                 } else {
                     0
@@ -546,7 +565,7 @@ impl Sender {
     }
 }
 
-/// The name of the program that writes the headers of a path.
+/// Returns the name of the program that writes the headers of a path.
 fn path_program(path: PathId) -> String {
     format!("path_{}", path.index())
 }
@@ -575,7 +594,7 @@ impl SendPath {
     }
 }
 
-/// The address family's number, and the address in the first bytes of sixteen.
+/// Returns the address family's number, and the address at the start of a 16-byte array.
 pub(crate) fn family_and_address(address: IpAddr) -> (u16, [u8; 16]) {
     let mut bytes = [0; 16];
     match address {

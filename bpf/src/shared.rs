@@ -6,14 +6,15 @@ use std::ptr::NonNull;
 
 /// The rows of an array that the kernel shares with this process (`BPF_F_MMAPABLE`).
 ///
-/// What a row holds changes under the reader's eyes, so rows are handed out as pointers.
+/// A row may change at any time while it is read, so rows are handed out as pointers.
 #[derive(Debug)]
 pub(crate) struct Shared<T> {
     rows: NonNull<T>,
     count: usize,
 }
 
-// SAFETY: the mapping belongs to this value; how rows are accessed is up to those who take pointers to them.
+// SAFETY: the mapping belongs to this value; the users of the row pointers are responsible for how
+// they access rows.
 unsafe impl<T> Send for Shared<T> {}
 
 impl<T> Shared<T> {
@@ -23,7 +24,7 @@ impl<T> Shared<T> {
         assert_eq!(
             (size, size % 8),
             (size_of::<T>(), 0),
-            "rows of the declared type, with no gap between them"
+            "rows have the declared type, with no gap between them"
         );
         // SAFETY: a fresh shared mapping of a whole table, which is mappable by its flags.
         let address = unsafe {
@@ -49,7 +50,7 @@ impl<T> Shared<T> {
     }
 
     /// # Panics
-    /// When there is no such row.
+    /// If there is no such row.
     pub(crate) fn row(&self, index: usize) -> *mut T {
         assert!(index < self.count);
         // SAFETY: within the mapping.
@@ -59,7 +60,8 @@ impl<T> Shared<T> {
 
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
-        // SAFETY: exactly the mapping made in `map`; pointers to rows do not outlive their users' borrow of this value.
+        // SAFETY: exactly the mapping made in `map`; pointers to rows do not outlive their users'
+        // borrow of this value.
         unsafe { libc::munmap(self.rows.as_ptr().cast(), size_of::<T>() * self.count) };
     }
 }

@@ -15,57 +15,60 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 plain!(types::signal_settings, types::signal_event);
 
-/// Which in-band signals are obeyed.
+/// The in-band signals to accept.
 #[derive(Debug, Clone)]
 pub struct SignalOptions {
-    /// The interfaces that they come in by.
+    /// The interfaces that signals arrive on.
     pub interfaces: Vec<u32>,
-    /// This node's addresses that they are sent to.
+    /// This node's addresses that signals are sent to.
     pub addresses: Vec<IpAddr>,
-    /// The UDP port that they are sent to. Whatever else comes to it at these addresses is dropped.
+    /// The UDP port that signals are sent to. All other packets to this port at these addresses are
+    /// dropped.
     pub port: u16,
-    /// What they are tagged with.
+    /// The key of the signals' tags.
     pub key: Key,
 }
 
-/// What became of a signal.
+/// The outcome of a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SignalOutcome {
-    /// It is in force.
+    /// The policy was put into force.
     Accepted,
-    /// Its length, version, kind or a field is not that of a signal. Counted, never recorded.
+    /// The length, version, kind or a field is invalid. Counted, never recorded.
     Malformed,
-    /// It is tagged with another key. Counted, never recorded.
+    /// The tag was made with another key. Counted, never recorded.
     Tag,
     /// The flow is not configured here.
     Flow,
-    /// It was sent more than two seconds ago, or is to be sent in more than two seconds.
+    /// The send time is more than two seconds in the past or in the future.
     Age,
-    /// The policy in force is as new or newer: it was sent before, or came by another way as well.
+    /// The policy in force has the same or a greater epoch: the signal is old, or is a copy that
+    /// took another path.
     Epoch,
-    /// None of the code's paths is configured here, or the network has changed the code in the header.
+    /// None of the code's paths is configured here, or the network has changed the code in the
+    /// header.
     Code,
 }
 
-/// A signal that a holder of the key has sent.
+/// A signal with a valid tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignalEvent {
-    /// When it came, by the kernel's monotonic clock.
+    /// Arrival time, by the kernel's monotonic clock.
     pub at: Instant,
-    /// The flow; none when there is no such number.
+    /// The flow; `None` if the signal's flow number is out of range.
     pub flow: Option<FlowId>,
-    /// The epoch of its policy.
+    /// The epoch of the signal's policy.
     pub epoch: u32,
-    /// The code of its policy.
+    /// The code of the signal's policy.
     pub code: PolicyCode,
-    /// What became of it.
+    /// The outcome.
     pub outcome: SignalOutcome,
 }
 
-/// In-band signals cannot be taken.
+/// The reason that in-band signals cannot be processed.
 #[derive(Debug, thiserror::Error)]
 pub enum SignalsError {
-    /// A table was refused.
+    /// A table could not be read or written.
     #[error(transparent)]
     Table(#[from] TableError),
     /// The program was not attached.
@@ -85,7 +88,7 @@ impl SignalOutcome {
         Self::Code,
     ];
 
-    /// Its name in reports and metrics.
+    /// Returns the outcome's name in reports and metrics.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Accepted => "accepted",
@@ -99,10 +102,11 @@ impl SignalOutcome {
     }
 }
 
-/// The reader of what the kernel tells of signals.
+/// The reader of the kernel's records of signals.
 ///
-/// Every signal that was obeyed is recorded. Refused ones are recorded ten times a second at most, and those whose tag is
-/// wrong never; [`Sender::signal_counts`](crate::Sender::signal_counts) counts them all.
+/// Every accepted signal is recorded. Rejected ones are recorded at most ten times a second, and
+/// never if their tag is wrong; [`Sender::signal_counts`](crate::Sender::signal_counts) counts them
+/// all.
 #[derive(Debug)]
 pub struct SignalEvents {
     records: Records<types::signal_event>,
@@ -110,11 +114,11 @@ pub struct SignalEvents {
 }
 
 impl SignalEvents {
-    /// What happened since the last call. Its descriptor is readable when there is something.
+    /// Returns the events since the last call. The descriptor is readable when there are any.
     ///
-    /// Tells the program the time, too, should the system's leap seconds have been corrected.
+    /// Also updates the program's clock offset if the system's leap second count has changed.
     pub fn drain(&mut self) -> Result<Vec<SignalEvent>, TableError> {
-        self.clock.follow()?;
+        self.clock.update()?;
         Ok(self
             .records
             .drain()
@@ -139,7 +143,7 @@ fn parse(record: &types::signal_event) -> Option<SignalEvent> {
     })
 }
 
-/// The program, and where it is attached.
+/// The program and its attachments.
 pub(crate) struct Signals {
     skeleton: SignalSkel<'static>,
     links: BTreeMap<u32, Link>,
@@ -149,7 +153,8 @@ pub(crate) struct Signals {
 impl Signals {
     /// Loads the program over the tables of a sender.
     pub(crate) fn load(sender: &Object) -> Result<Self, LoadError> {
-        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
+        // acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("signal");
         let mut open = SignalSkelBuilder::default()
@@ -171,15 +176,15 @@ impl Signals {
             port_be: options.port.to_be(),
             ..Default::default()
         };
-        self.clock()?.follow()?;
+        self.clock()?.update()?;
         self.skeleton.maps.signal_settings.set(&0u32, &settings)?;
         let addresses: BTreeSet<_> = options
             .addresses
             .iter()
             .map(|address| mapped(*address))
             .collect();
-        for gone in self.addresses.difference(&addresses) {
-            self.skeleton.maps.signal_addresses.remove(gone)?;
+        for removed in self.addresses.difference(&addresses) {
+            self.skeleton.maps.signal_addresses.remove(removed)?;
         }
         for address in &addresses {
             self.skeleton.maps.signal_addresses.set(address, &1u8)?;
@@ -239,7 +244,7 @@ impl Signals {
     }
 }
 
-/// How far International Atomic Time, which programs can read, is ahead of the time of day.
+/// The offset of International Atomic Time, which programs can read, from the time of day.
 #[derive(Debug)]
 struct Clock {
     offset: MapHandle,
@@ -247,7 +252,7 @@ struct Clock {
 }
 
 impl Clock {
-    fn follow(&mut self) -> Result<(), TableError> {
+    fn update(&mut self) -> Result<(), TableError> {
         let now_ns = tai_offset_ns();
         if self.known_ns != Some(now_ns) {
             self.offset.set(&0u32, &now_ns)?;
@@ -257,14 +262,16 @@ impl Clock {
     }
 }
 
-/// A whole number of seconds: 37 since 2017 where a time service knows of leap seconds, 0 elsewhere.
+/// Returns the offset in nanoseconds, a whole number of seconds: 37 since 2017 where a time service
+/// knows the leap seconds, 0 elsewhere.
 fn tai_offset_ns() -> u64 {
     let [tai, utc] = [libc::CLOCK_TAI, libc::CLOCK_REALTIME].map(|clock| {
         let mut now = libc::timespec {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: the pointer is to a local, and both clocks exist in every Linux that has these programs.
+        // SAFETY: the pointer is to a local, and both clocks exist in every Linux that has these
+        // programs.
         unsafe { libc::clock_gettime(clock, &raw mut now) };
         now.tv_sec * 1_000_000_000 + now.tv_nsec
     });

@@ -1,17 +1,17 @@
 use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use std::os::fd::AsFd;
 
-/// A table of the kernel could not be read or written.
+/// A kernel table could not be read or written.
 #[derive(Debug, thiserror::Error)]
 #[error("table {table}: {source}")]
 pub struct TableError {
-    /// Its name.
+    /// The table's name.
     pub table: String,
-    /// What the kernel said.
+    /// The error from the kernel.
     pub source: libbpf_rs::Error,
 }
 
-/// A type of `abi.h`: it may be copied to and from the kernel byte by byte.
+/// A type of `abi.h` that may be copied to and from the kernel byte by byte.
 ///
 /// # Safety
 /// The type is `repr(C)`, every bit pattern is a value of it, and it has no padding.
@@ -35,7 +35,7 @@ pub(crate) fn bytes_of<T: Plain>(value: &T) -> &[u8] {
 pub(crate) fn value_of<T: Plain>(bytes: &[u8]) -> T {
     assert!(
         bytes.len() >= size_of::<T>(),
-        "a table's value has the size that its declaration says"
+        "a table's value has its declared size"
     );
     // SAFETY: the length was checked and every bit pattern is a value.
     unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
@@ -55,7 +55,7 @@ pub(crate) trait Table: MapCore {
             .map_err(|source| self.failed(source))
     }
 
-    /// A value of an array, which has all of its indices.
+    /// Returns a value of an array, in which every index exists.
     fn get<V: Plain>(&self, index: u32) -> Result<V, TableError> {
         Ok(self.find(index)?.unwrap_or_default())
     }
@@ -74,7 +74,7 @@ pub(crate) trait Table: MapCore {
         }
     }
 
-    /// One value per possible CPU.
+    /// Returns one value per possible CPU.
     fn per_cpu<V: Plain>(&self, index: u32) -> Result<Vec<V>, TableError> {
         let found = self
             .lookup_percpu(bytes_of(&index), MapFlags::ANY)
@@ -86,7 +86,8 @@ pub(crate) trait Table: MapCore {
 
 impl<M: MapCore> Table for M {}
 
-/// Has an object that is about to be loaded use the tables of one that is. Constants, whose names have a dot, stay its own.
+/// Makes an object that is about to be loaded use the tables of a loaded one. Constants, whose
+/// names contain a dot, are not shared.
 pub(crate) fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(), libbpf_rs::Error> {
     for mut map in open
         .maps_mut()
@@ -99,7 +100,7 @@ pub(crate) fn share_tables(open: &mut OpenObject, loaded: &Object) -> Result<(),
     Ok(())
 }
 
-/// The programs' counters by reason, summed over CPUs, in the order of [`crate::REASONS`].
+/// Returns the programs' counters by reason, summed over CPUs, in the order of [`crate::REASONS`].
 pub(crate) fn reasons(table: &impl Table) -> Result<Vec<(crate::Reason, u64)>, TableError> {
     crate::REASONS
         .iter()

@@ -17,29 +17,30 @@ plain!(
     types::request
 );
 
-/// A packet from the viewer that asks for something, or ends a connection.
+/// A packet from the viewer that carries a request or ends a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
-    /// When it came, by the kernel's monotonic clock.
+    /// Arrival time, by the kernel's monotonic clock.
     pub at: Instant,
-    /// The flow that it was selected for.
+    /// The flow that the packet was selected for.
     pub flow: FlowId,
-    /// Bytes behind its TCP or UDP header; of the first segment when the kernel has joined several.
+    /// Bytes after the TCP or UDP header; of the first segment if the kernel has merged several.
     pub bytes: u16,
-    /// Its TCP sequence number; 0 for UDP.
+    /// The TCP sequence number; 0 for UDP.
     pub sequence: u32,
-    /// Its TCP flags; 0 for UDP. With [`Request::FIN`] or [`Request::RST`] it is recorded whatever its size.
+    /// The TCP flags; 0 for UDP. A packet with [`Request::FIN`] or [`Request::RST`] is recorded
+    /// regardless of its size.
     pub flags: u8,
 }
 
 impl Request {
-    /// The viewer has no more to ask for.
+    /// TCP FIN: the viewer closes its direction of the connection.
     pub const FIN: u8 = 0x01;
 
-    /// The connection is broken off.
+    /// TCP RST: the connection is reset.
     pub const RST: u8 = 0x04;
 
-    /// Whether it ends a connection.
+    /// Returns whether the packet ends a connection.
     pub const fn is_end(&self) -> bool {
         self.flags & (Self::FIN | Self::RST) != 0
     }
@@ -52,15 +53,16 @@ pub struct WatchStats {
     pub requests: u64,
     /// Packets that ended a connection.
     pub ends: u64,
-    /// TCP packets of the right size that the same connection had sent before; they are not recorded.
+    /// TCP packets of the right size that the same connection had sent before. They are not
+    /// recorded.
     pub retransmissions: u64,
     /// All other packets of the flow.
     pub others: u64,
-    /// Records that were lost because nobody had read those before.
+    /// Records that were lost because the ring was full.
     pub lost: u64,
 }
 
-/// Watches a viewer's requests at the interface that faces it. Packets go on as they came.
+/// Watches a viewer's requests at the interface that faces it. Packets are passed on unchanged.
 pub struct Watcher {
     skeleton: WatchSkel<'static>,
     requests: Records<types::request>,
@@ -68,10 +70,11 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// Loads the program. Its attachments end with the watcher.
+    /// Loads the program. Its attachments end when the watcher is dropped.
     pub fn load() -> Result<Self, LoadError> {
         log_libbpf();
-        // The skeleton borrows its object; a process loads one, so the few bytes may as well stay until it ends.
+        // The skeleton borrows its object. A process loads one, so leaking the few bytes is
+        // acceptable.
         let storage = Box::leak(Box::new(MaybeUninit::uninit()));
         let failed = LoadError::of("watch");
         let open = WatchSkelBuilder::default().open(storage).map_err(&failed)?;
@@ -83,7 +86,7 @@ impl Watcher {
         })
     }
 
-    /// Starts to watch what comes in by an interface; does nothing when it is watched already.
+    /// Starts watching packets that arrive on an interface. Does nothing if it is already watched.
     pub fn attach(&mut self, ifindex: u32) -> Result<(), AttachError> {
         if self.links.iter().all(|(watched, _)| *watched != ifindex) {
             self.links.push((
@@ -94,21 +97,22 @@ impl Watcher {
         Ok(())
     }
 
-    /// Stops to watch an interface.
+    /// Stops watching an interface.
     pub fn detach(&mut self, ifindex: u32) {
         self.links.retain(|(watched, _)| *watched != ifindex);
     }
 
-    /// Which packets to a prefix are of which flow, see [`crate::Sender::select`].
+    /// Sets the rules that assign packets to a prefix to flows, see [`crate::Sender::select`].
     ///
     /// # Panics
-    /// With more than [`crate::MAX_RULES`] rules.
+    /// If there are more than [`crate::MAX_RULES`] rules.
     pub fn select(&self, prefix: Prefix, rules: &[Rule]) -> Result<(), TableError> {
         select(&self.skeleton.maps.selectors, prefix, rules)
     }
 
-    /// Records packets of `flow` with so many bytes behind their TCP or UDP header; `None` ends that. Those with SYN are
-    /// left out, those with FIN or RST are recorded whatever their size.
+    /// Records packets of `flow` whose size after the TCP or UDP header is in the range `bytes`;
+    /// `None` stops recording. Packets with SYN are never recorded; those with FIN or RST are
+    /// recorded regardless of their size.
     pub fn set_flow(
         &self,
         flow: FlowId,
@@ -128,13 +132,13 @@ impl Watcher {
         self.skeleton.maps.watch_flows.set(&index, &row)
     }
 
-    /// Appends what has come since the last call to `into`, in order. The watcher's descriptor is readable when there is
-    /// something.
+    /// Appends the requests since the last call to `into`, in order. The watcher's descriptor is
+    /// readable when there are any.
     pub fn drain(&mut self, into: &mut Vec<Request>) {
         into.extend(self.requests.drain().filter_map(|record| parse(&record)));
     }
 
-    /// Counters of a flow, summed over CPUs.
+    /// Returns the counters of a flow, summed over CPUs.
     pub fn stats(&self, flow: FlowId) -> Result<WatchStats, TableError> {
         let rows = self
             .skeleton

@@ -1,4 +1,4 @@
-//! The program and `core/dedup` are two writings of one specification.
+//! The program and `core/dedup` implement the same specification.
 
 mod support;
 
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use support::*;
 
 #[test]
-fn both_say_the_same_of_random_traffic() {
+fn both_agree_on_random_traffic() {
     let receiver = receiver();
     let mut records = receiver.arrivals().unwrap();
     let inner = udp4("192.0.2.9", b"x");
@@ -24,13 +24,13 @@ fn both_say_the_same_of_random_traffic() {
         ..ProptestConfig::default()
     });
     let traffic = (start(), proptest::collection::vec(operation(), 1..12));
-    // A case that fails runs again and again while it shrinks, so what is used up is in a cell.
+    // A failing case is repeated while it is shrunk, so the flows used up are counted in a cell.
     let state = std::cell::RefCell::new((&mut fresh_flows, &mut records));
     let agree = |(start, operations): (u64, Vec<_>)| {
         let (flows, records) = &mut *state.borrow_mut();
         let Some(index) = flows.next() else {
             return Err(TestCaseError::reject(
-                "no flow has an empty window any more",
+                "no flow with an empty window is left",
             ));
         };
         receiver
@@ -61,9 +61,9 @@ fn both_say_the_same_of_random_traffic() {
     runner.run(&traffic, agree).unwrap();
 }
 
-/// The same of tagged flows, where times decide too.
+/// The same for tagged flows, whose verdicts depend on times too.
 #[test]
-fn both_say_the_same_of_random_tagged_traffic() {
+fn both_agree_on_random_tagged_traffic() {
     let windows = TaggedWindows::load().unwrap();
     let mut runner = TestRunner::new(ProptestConfig {
         cases: 100,
@@ -80,7 +80,7 @@ fn both_say_the_same_of_random_tagged_traffic() {
     let agree = |(start, clock, max_age_micros, operations): (u64, u64, u32, Vec<_>)| {
         let Some(index) = fresh_flows.borrow_mut().next() else {
             return Err(TestCaseError::reject(
-                "no flow has an empty window any more",
+                "no flow with an empty window is left",
             ));
         };
         let window = Window::new();
@@ -108,15 +108,16 @@ fn both_say_the_same_of_random_tagged_traffic() {
     runner.run(&traffic, agree).unwrap();
 }
 
-/// Less than a ring of records holds, even if one CPU has to do the work of two.
+/// Fewer than a ring holds, even if one CPU has to process the packets of both.
 const PACKETS: u64 = 30_000;
 
-/// How far one CPU may be ahead of the other: near enough to meet in a slot of the window.
+/// The maximum lead of one CPU over the other: small enough that they meet in the same slot of the
+/// window.
 const LEAD: u64 = 4;
 
 /// Each CPU receives the copies of one path.
 #[test]
-fn of_two_copies_on_two_cpus_one_passes() {
+fn one_of_two_copies_on_two_cpus_passes() {
     let receiver = receiver();
     let inner = udp4("192.0.2.9", b"x");
     let delivered = [AtomicU64::new(0), AtomicU64::new(0)];

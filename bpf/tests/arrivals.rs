@@ -11,14 +11,14 @@ use nix::unistd::Pid;
 use std::time::Duration;
 use support::*;
 
-/// Numbers after which the same slot of the window comes again.
+/// Sequence numbers after which the same slot of the window is reused.
 const ROUND: u64 = SLOTS as u64 * SLOT_BITS;
 
-/// Records that a ring holds.
+/// Number of records in a ring.
 const RING: u32 = 65_536;
 
 #[test]
-fn a_record_tells_what_the_shim_said_and_what_was_done() {
+fn a_record_has_the_fields_of_the_shim_and_the_verdict() {
     let receiver = receiver();
     let mut arrivals = receiver.arrivals().unwrap();
     let inner = udp4("192.0.2.9", b"0123456789");
@@ -55,7 +55,7 @@ fn a_record_tells_what_the_shim_said_and_what_was_done() {
     }
     assert!(records.is_sorted_by_key(|record| record.at));
     arrivals.drain(&mut records);
-    assert_eq!(records.len(), copies.len(), "each is handed out once");
+    assert_eq!(records.len(), copies.len(), "each is returned once");
     assert_eq!(arrivals.overflowed(), 0);
 }
 
@@ -101,7 +101,7 @@ fn a_full_ring_is_counted_and_keeps_its_oldest_records() {
     let mut records = Vec::new();
     arrivals.drain(&mut records);
 
-    // A ring is of one CPU, and the kernel may move a long run to another.
+    // Each CPU has a ring, and the kernel may move a long run to another CPU.
     let mut here = CpuSet::new();
     here.set(sched_getcpu().unwrap()).unwrap();
     sched_setaffinity(Pid::from_raw(0), &here).unwrap();
@@ -123,7 +123,7 @@ fn a_full_ring_is_counted_and_keeps_its_oldest_records() {
 }
 
 #[test]
-fn what_was_refused_leaves_no_record() {
+fn rejected_copies_leave_no_record() {
     let receiver = receiver();
     let mut arrivals = receiver.arrivals().unwrap();
     let keys = ring(Some(&seal_key(1)), None);

@@ -1,4 +1,5 @@
-//! Copies really leave: frames come in by one device and are captured at the far end of every path.
+//! Copies are really forwarded: frames arrive on one device and are captured at the far end of
+//! every path.
 
 mod support;
 
@@ -21,7 +22,7 @@ use support::*;
 
 const PATHS: u8 = 3;
 
-/// The ends of the paths have numbers of their own in addresses: path 1 is over IPv6.
+/// The paths differ in the last part of their addresses; path 1 is over IPv6.
 fn path_end(index: u8) -> SendPath {
     let (local, remote) = match index {
         1 => (HERE_V6.into(), THERE_V6.into()),
@@ -61,7 +62,8 @@ fn encapsulation(index: u8) -> Encapsulation {
     }
 }
 
-/// Runs `test` in a namespace with pairs of devices: `lan`, `wan0` to `wan2`, `loop` and what they are wired to, `far-*`.
+/// Runs `test` in a namespace with pairs of devices: `lan`, `wan0` to `wan2`, `loop` and their
+/// peers, `far-*`.
 fn in_namespace(name: &str, test: impl FnOnce() + Send) {
     let namespace =
         Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
@@ -84,7 +86,7 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
     result.unwrap().unwrap();
 }
 
-/// A sender that replicates everything as flow 7 over path 0.
+/// A sender that replicates all packets as flow 7 over path 0.
 fn replicating() -> Sender {
     let mut sender = Sender::load(&SenderOptions {
         local: true,
@@ -105,7 +107,7 @@ fn replicating() -> Sender {
     sender
 }
 
-/// A frame that another host sends through this node by `lan`.
+/// A frame from another host that passes through this node, arriving on `lan`.
 fn arriving(packet: &[u8]) -> Vec<u8> {
     ethernet(HERE_MAC, [2, 0, 0, 0, 0, 9], packet)
 }
@@ -116,7 +118,7 @@ fn far_ends() -> Vec<Port> {
         .collect()
 }
 
-/// The next `count` frames of a port.
+/// Receives the next `count` frames of a port.
 fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     let deadline = Instant::now() + Duration::from_secs(10);
     let mut frames = Vec::new();
@@ -181,7 +183,8 @@ fn transit_packets_leave_by_every_path_of_their_policy() {
     });
 }
 
-/// One packet in four takes the probed paths too, and all of its copies say so under their tags.
+/// One packet in four takes the probed paths in addition, and the tagged shims of all its copies
+/// say so.
 #[test]
 fn probes_leave_by_the_probed_paths() {
     const PACKETS: usize = 32;
@@ -226,7 +229,7 @@ fn probes_leave_by_the_probed_paths() {
             );
         }
         assert_eq!(
-            [0, 1, 2].map(|index| sender.refused(path(index)).unwrap()),
+            [0, 1, 2].map(|index| sender.device_drops(path(index)).unwrap()),
             [0; 3]
         );
     });
@@ -234,7 +237,7 @@ fn probes_leave_by_the_probed_paths() {
 
 /// A veth accepts redirected frames only while its far end polls, and none while it is down.
 #[test]
-fn copies_that_a_device_refuses_are_counted() {
+fn copies_that_a_device_drops_are_counted() {
     in_namespace("refused", || {
         let lan = Port::open("far-lan").unwrap();
         let mut end = Port::open("far-wan0").unwrap();
@@ -250,7 +253,7 @@ fn copies_that_a_device_refuses_are_counted() {
 
         receive(&mut end, 3);
         assert_eq!(
-            [0, 1].map(|index| sender.refused(path(index)).unwrap()),
+            [0, 1].map(|index| sender.device_drops(path(index)).unwrap()),
             [0, 3]
         );
     });
@@ -294,7 +297,8 @@ fn transparent_packets_leave_with_their_path_in_the_tos_byte() {
     });
 }
 
-/// Policies change as fast as they can while packets fly: a packet leaves under one policy, by all of its paths.
+/// Policies change as fast as they can while traffic flows: each packet leaves under one policy, by
+/// all of its paths.
 #[test]
 fn a_policy_changes_at_once() {
     const PACKETS: usize = 20_000;
@@ -318,7 +322,7 @@ fn a_policy_changes_at_once() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for batch in 0..PACKETS / BATCH {
-                    // No more on the way than devices and captures hold.
+                    // No more packets in flight than devices and captures can hold.
                     while batch * BATCH > captured.load(Ordering::Acquire) + 2 * BATCH {
                         std::thread::yield_now();
                     }
@@ -368,14 +372,14 @@ fn a_policy_changes_at_once() {
         let codes: HashSet<u8> = copies.values().map(|(paths, _)| *paths).collect();
         assert!(
             codes.len() > 1,
-            "the policy never changed while packets flew"
+            "the policy never changed while traffic flowed"
         );
     });
 }
 
-/// What a local sender sends as one train leaves as packets with checksums of their own.
+/// A GSO packet of a local sender leaves as packets with their own checksums.
 #[test]
-fn local_trains_are_cut_by_the_loop_and_replicated() {
+fn local_gso_packets_are_segmented_by_the_loop_and_replicated() {
     in_namespace("train", || {
         let mut ends = far_ends();
         let _exit_polls = Port::open("far-lan").unwrap();
@@ -422,7 +426,8 @@ fn local_trains_are_cut_by_the_loop_and_replicated() {
     });
 }
 
-/// A path over IPv6 needs the loop, for a probe too; it then takes all packets of the flow and numbers them.
+/// Probes of a path over IPv6 need the loop too; it then takes all packets of the flow and numbers
+/// them.
 #[test]
 fn local_packets_probe_a_path_over_ipv6_by_the_loop() {
     const PACKETS: usize = 16;
@@ -465,7 +470,8 @@ fn local_packets_probe_a_path_over_ipv6_by_the_loop() {
     });
 }
 
-/// Clones at TC: every path has its copy, and the sender's own checksum, which its device was to complete, is right.
+/// At TC, every path gets its clone, and the sender's checksum, which its device was to complete,
+/// is right.
 #[test]
 fn local_packets_leave_by_every_path_over_ipv4() {
     in_namespace("local", || {
@@ -474,7 +480,7 @@ fn local_packets_leave_by_every_path_over_ipv4() {
         set_policy(&sender, 7, 0b101, 3);
         sender.attach_local(if_nametoindex("lan").unwrap()).unwrap();
         for index in [0, 2] {
-            // The paths' devices have the program too: a replica is not replicated again.
+            // The paths' devices have the program too: a replica must not be replicated again.
             sender.attach_local(path_end(index).ifindex).unwrap();
         }
         let socket = UdpSocket::bind("192.0.2.1:1000").unwrap();

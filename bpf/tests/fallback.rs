@@ -1,4 +1,4 @@
-//! Packets that leave by a device which leads nowhere and are not replicated there.
+//! Packets that leave by a device without a link and are not replicated there.
 
 mod support;
 
@@ -13,7 +13,7 @@ fn sent(packet: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn what_has_an_uplink_takes_it_and_the_rest_is_dropped_and_counted() {
+fn packets_with_an_uplink_take_it_and_others_are_dropped_and_counted() {
     let fallback = Fallback::load().unwrap();
     fallback
         .set(prefix("203.0.113.0/24"), Some((1, HERE_V4.into())))

@@ -1,4 +1,4 @@
-//! Interfaces that come and go: each time they have another number, and none comes back.
+//! Interfaces that are removed and created again: each time they have a new number.
 
 mod support;
 
@@ -12,20 +12,22 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Interfaces that come and go.
+/// Number of interfaces that are created and removed.
 const COMING: usize = 1000;
 
-/// How many go at once, which is quicker than one by one.
+/// Number of interfaces that are removed at once, which is quicker than one by one.
 const GOING: usize = 100;
 
-/// Programs are attached to one in so many, which takes its time: still to more than the tables hold.
+/// Programs are attached to one interface in this many, because attaching is slow; still to more
+/// than the tables hold.
 const ATTACHED: usize = 10;
 
 fn number(name: &str) -> u32 {
     if_nametoindex(name).unwrap()
 }
 
-/// Devices named `NAME`, each wired to `far-NAME`, in a group that can be removed at once.
+/// Creates devices named `NAME`, each with the peer `far-NAME`, in a group that can be removed at
+/// once.
 fn plug(namespace: &Namespace, names: &[String], group: u32) {
     let mut batch = String::new();
     for name in names {
@@ -139,7 +141,7 @@ fn come_and_go(namespace: &Namespace) {
         assert_eq!(
             *open.get_or_insert_with(open_files),
             open_files(),
-            "nothing of them is held"
+            "no descriptors are leaked"
         );
     }
 
@@ -151,7 +153,7 @@ fn come_and_go(namespace: &Namespace) {
 
 /// A veth accepts redirected frames only while its far end polls.
 #[test]
-fn refused_copies_stay_counted_when_their_device_is_gone() {
+fn dropped_copies_stay_counted_when_their_device_is_removed() {
     let namespace = Namespace::create(format!("hawser-test-{}-gone", std::process::id())).unwrap();
     let result = namespace.run(|| catch_unwind(AssertUnwindSafe(|| refuse_and_go(&namespace))));
     namespace.delete().unwrap();
@@ -185,13 +187,13 @@ fn refuse_and_go(namespace: &Namespace) {
         sender
             .set_path(path(1), Some(path_by(number(device))))
             .unwrap();
-        assert_eq!(sender.refused(path(1)).unwrap(), refused);
+        assert_eq!(sender.device_drops(path(1)).unwrap(), refused);
         assert_replicates(&sender, &lan, std::slice::from_mut(&mut end));
-        assert_eq!(sender.refused(path(1)).unwrap(), refused + 1);
+        assert_eq!(sender.device_drops(path(1)).unwrap(), refused + 1);
     }
     sender.set_path(path(1), None).unwrap();
     assert_eq!(
-        [0, 1].map(|index| sender.refused(path(index)).unwrap()),
+        [0, 1].map(|index| sender.device_drops(path(index)).unwrap()),
         [0, 3]
     );
 }

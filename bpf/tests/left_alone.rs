@@ -1,4 +1,5 @@
-//! The widest selectors leave alone what is the node's own or its links', on its way through and from the node itself.
+//! Even with the widest selectors, packets of the node's own or of its links are not replicated,
+//! neither in transit nor locally generated.
 
 mod support;
 
@@ -21,7 +22,7 @@ const OWN: [(&str, u8); 4] = [
     ("fe80::77", 64),
 ];
 
-/// A node with the addresses of [`OWN`] that replicates everything as flow 7 over path 0.
+/// A node with the addresses of [`OWN`] that replicates all packets as flow 7 over path 0.
 fn node() -> Sender {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
@@ -61,7 +62,7 @@ fn with_source(mut packet: Vec<u8>, from: &str) -> Vec<u8> {
     }
 }
 
-/// The same with these ports in place of its own.
+/// Returns the packet with these ports.
 fn ports(mut packet: Vec<u8>, source: u16, destination: u16) -> Vec<u8> {
     let at = if packet[0] >> 4 == 4 { 20 } else { 40 };
     packet[at..at + 2].copy_from_slice(&source.to_be_bytes());
@@ -83,7 +84,7 @@ fn icmp6(from: &str, to: &str, hop_limit: u8, kind: u8) -> Vec<u8> {
     packet
 }
 
-/// Destinations and sources of both families that a router leaves alone, and why.
+/// Packets that must not be replicated because of their destination or source, with the reason.
 fn unroutable() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     let (here4, here6) = ("192.0.2.1", "2001:db8:a::1");
     vec![
@@ -232,7 +233,7 @@ fn unroutable() -> Vec<(&'static str, Vec<u8>, &'static str)> {
     ]
 }
 
-/// What lies beside these is replicated.
+/// Packets next to the excluded ranges, which must be replicated.
 fn routable() -> Vec<(&'static str, Vec<u8>)> {
     let (here4, here6) = ("192.0.2.1", "2001:db8:a::1");
     vec![
@@ -263,7 +264,7 @@ fn routable() -> Vec<(&'static str, Vec<u8>)> {
             icmp6(here6, "2001:db8:b::9", 255, 128),
         ),
         (
-            "what has passed a router",
+            "hop limit below 255",
             icmp6(here6, "2001:db8:b::9", 254, 135),
         ),
         (
@@ -281,7 +282,7 @@ fn routable() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
-/// Asserts that a frame passes untouched, with that reason alone.
+/// Asserts that a frame passes unchanged, counted only for this reason.
 fn assert_passes(sender: &Sender, name: &str, frame: &[u8], reason: Option<&str>) {
     let before = sender.reasons().unwrap();
     let run = sender.run(frame, 1).unwrap();
@@ -300,7 +301,7 @@ fn assert_passes(sender: &Sender, name: &str, frame: &[u8], reason: Option<&str>
 }
 
 #[test]
-fn what_no_router_forwards_passes_untouched_on_its_way_through() {
+fn unroutable_packets_in_transit_pass_unchanged() {
     let sender = node();
     for (name, packet, reason) in unroutable() {
         assert_passes(&sender, name, &transit(&packet), Some(reason));
@@ -315,7 +316,7 @@ fn what_no_router_forwards_passes_untouched_on_its_way_through() {
 }
 
 #[test]
-fn what_no_router_forwards_leaves_as_the_node_sends_it() {
+fn unroutable_packets_of_the_node_pass_unchanged() {
     let sender = node();
     let sent = |packet: &[u8]| ethernet([2, 0, 0, 0, 0, 9], HERE_MAC, packet);
     for (name, packet, reason) in unroutable() {
@@ -346,7 +347,7 @@ fn what_no_router_forwards_leaves_as_the_node_sends_it() {
 fn a_frame_to_another_link_layer_address_passes_untouched() {
     let sender = node();
     assert!(
-        sender.tells_foreign_frames(),
+        sender.detects_foreign_frames(),
         "this kernel is older than Linux 6.2"
     );
     let foreign = Some("passed_foreign_mac");
@@ -401,7 +402,7 @@ fn replicas_are_replicated_where_a_rule_names_their_ports_alone() {
 }
 
 #[test]
-fn addresses_that_come_and_go_are_followed() {
+fn changes_of_own_addresses_take_effect() {
     let mut sender = node();
     let mut passes = |own: &[(&str, u8)], packet: &[u8]| {
         let own: Vec<_> = own
@@ -423,7 +424,7 @@ fn addresses_that_come_and_go_are_followed() {
 }
 
 #[test]
-fn what_is_selected_by_name_is_left_alone_as_well() {
+fn excluded_destinations_stay_excluded_when_selected_explicitly() {
     for (selected, packet, reason) in [
         ("192.0.2.77/32", udp4("192.0.2.77", b"x"), "passed_local"),
         (
@@ -458,7 +459,7 @@ fn what_is_selected_by_name_is_left_alone_as_well() {
 }
 
 #[test]
-fn all_of_ipv6_is_nothing_of_ipv4() {
+fn a_selector_of_all_ipv6_does_not_match_ipv4() {
     let mut sender = node();
     sender.select(prefix("0.0.0.0/0"), &[]).unwrap();
     assert_passes(&sender, "IPv4", &transit(&udp4("203.0.113.9", b"x")), None);
@@ -478,7 +479,7 @@ fn all_of_ipv6_is_nothing_of_ipv4() {
 }
 
 #[test]
-fn the_node_stays_manageable_when_all_that_it_sends_is_selected() {
+fn the_node_stays_manageable_when_all_its_traffic_is_selected() {
     let mut sender = node();
     sender.set_management_ports(&[22, 443]).unwrap();
     let endpoint = |address: &str, protocol| Endpoint {
@@ -556,21 +557,21 @@ fn the_node_stays_manageable_when_all_that_it_sends_is_selected() {
         .unwrap();
     assert!(
         is_replicated(&sender, &tcp(ports(v4.clone(), 22, 50000))),
-        "it is selected by name"
+        "the rule names the source port"
     );
     assert!(
         !is_replicated(&sender, &tcp(ports(v4.clone(), 443, 50000))),
-        "and this is not"
+        "the rule does not name this port"
     );
     sender.set_own_endpoints(BTreeSet::new()).unwrap();
     assert!(
         is_replicated(&sender, &tcp(ports(v4, 50000, 14750))),
-        "it is no controller any more"
+        "the endpoint was removed"
     );
 }
 
 #[test]
-fn the_nodes_questions_for_names_and_addresses_are_replicated_where_a_rule_means_them_alone() {
+fn name_and_address_queries_are_replicated_only_where_a_rule_names_them() {
     let mut sender = node();
     let (v4, v6) = (udp4("203.0.113.9", b"x"), udp6("2001:db8:b::9", b"x"));
     let service = |port| {

@@ -1,5 +1,5 @@
-//! Replication of what this node itself sends, at TC. A test run carries out no redirection, so the last copy is what it
-//! leaves; `broadcast.rs` has the others.
+//! Replication of locally generated packets at TC. A test run carries out no redirection, so its
+//! result is the last copy; `broadcast.rs` checks the others.
 
 mod support;
 
@@ -10,7 +10,7 @@ use support::*;
 const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_REDIRECT: u32 = 7;
 
-/// A sender with paths 0 and 2 over IPv4 and 1 over IPv6 that replicates everything over path 0.
+/// A sender with paths 0 and 2 over IPv4 and 1 over IPv6 that replicates all packets over path 0.
 fn replicating() -> Sender {
     let mut sender = sender();
     sender
@@ -72,7 +72,7 @@ fn the_last_copy_is_the_packet_itself() {
         );
         assert_eq!(
             replica.inner, inner,
-            "its time to live too: it has not passed through this node"
+            "the time to live is unchanged, as the packet did not pass through this node"
         );
         assert_eq!(replica.traffic_class, 0xb9);
         assert_eq!(
@@ -109,7 +109,7 @@ fn a_path_that_is_gone_does_not_cost_the_others_their_copies() {
     assert_eq!(
         (shim.path, shim.paths.bits()),
         (path(2), 0b101),
-        "what it was sent over"
+        "the paths that were used"
     );
     assert_eq!(sender.path_stats(flow(7), path(0)).unwrap().packets, 1);
     assert_eq!(counted(sender.reasons().unwrap()), []);
@@ -146,7 +146,7 @@ fn what_is_left_alone_goes_on_untouched() {
             Some("passed_oversize"),
         ),
         (
-            "longer than there is",
+            "longer than the frame",
             sent(&with_ipv4(packet.clone(), |packet| packet[3] += 1)),
             Some("passed_malformed"),
         ),

@@ -1,6 +1,7 @@
-//! What a path's program makes of `[handover | shim | packet]`, byte by byte.
+//! The output of a path's program for `[handover | shim | packet]`, byte by byte.
 //!
-//! The kernel runs a devmap's program on no test packet, so the same object is loaded with these programs as plain XDP.
+//! The kernel cannot test-run a devmap's program, so the same object is loaded with these programs
+//! as plain XDP.
 
 #![allow(unsafe_code, reason = "the skeleton is generated")]
 
@@ -53,7 +54,7 @@ impl Paths {
         Paths(open.load().unwrap())
     }
 
-    /// As `Sender::set_path` does.
+    /// Configures a path as `Sender::set_path` does.
     fn set_path(&self, path: PathId, encapsulation: &Encapsulation) {
         let (local, remote) = encapsulation.addresses.pair();
         let octets = |address: IpAddr| match address {
@@ -111,7 +112,8 @@ impl Paths {
     }
 }
 
-/// What the ingress program leaves: what it hands over to the paths' programs, the shim without path and tag, and the packet.
+/// The frame that the ingress program leaves: the handover metadata, the shim without path and tag,
+/// and the packet.
 fn broadcast(shim: &Shim, key: Option<(KeySlot, &SealKey, Cover)>, inner: &[u8]) -> Vec<u8> {
     const ENCAPSULATED: u8 = 0x11;
     let mut bytes = Shim {
@@ -143,7 +145,7 @@ fn covered_headers(inner: &[u8]) -> Vec<u8> {
     [&inner[..bytes], &[0; 4][..bytes % 8]].concat()
 }
 
-/// SipHash while it runs, of which the programs hand over the state.
+/// SipHash in progress; the programs hand over its state.
 struct SipHash {
     state: [u64; 4],
     rounds: usize,
@@ -183,7 +185,7 @@ impl SipHash {
         self.state = [a, b, c.rotate_left(32), d];
     }
 
-    /// SipHash-1-3 of a message.
+    /// Returns SipHash-1-3 of a message.
     fn digest(key: &Key, message: &[u8]) -> [u8; 8] {
         let mut hash = SipHash::new(key, 1);
         let words = message.chunks_exact(8);
@@ -235,7 +237,8 @@ fn the_checksum_over_ipv6_is_right_for_every_length() {
         let inner = udp6("2001:db8:b::9", &payload[..length]);
         let unsummed = broadcast(&shim(path(1), 9), None, &inner);
         let mut summed = unsummed.clone();
-        // The sum in the machine's order of bytes, as the ingress program leaves it: the checksum, not complemented.
+        // The sum in the machine's byte order, as the ingress program leaves it: the checksum, not
+        // complemented.
         let sum = u16::from_ne_bytes((!ip::checksum(&inner)).to_be_bytes());
         summed[4..8].copy_from_slice(&u32::from(sum).to_ne_bytes());
         for frame in [unsummed, summed] {
@@ -255,7 +258,7 @@ fn a_checksum_of_zero_is_sent_as_ones() {
     let paths = Paths::load();
     let here = towards_here(path(1));
     paths.set_path(path(1), &here);
-    // One of these 65,536 packets sums up to zero; the specification finds it.
+    // One of these 65,536 packets has a sum of zero; the specification finds it.
     let inner = |n: u16| {
         let mut packet = udp6("2001:db8:b::9", &[0; 2]);
         packet[48..50].copy_from_slice(&n.to_be_bytes());

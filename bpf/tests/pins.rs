@@ -1,4 +1,4 @@
-//! A receiver that takes over what an earlier one has pinned goes on where that one was.
+//! A receiver takes over what an earlier one has pinned and continues from its state.
 
 mod support;
 
@@ -16,7 +16,7 @@ fn load(pins: &Path) -> Receiver {
     .unwrap()
 }
 
-/// One that receives flow 7 by path 0.
+/// Loads a receiver of flow 7 on path 0.
 fn load_filled(pins: &Path) -> Receiver {
     let receiver = load(pins);
     receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
@@ -30,7 +30,7 @@ fn frame(sequence: u64) -> Vec<u8> {
     replica(path(0), sequence, &udp4("192.0.2.9", b"x"))
 }
 
-/// Runs a test with a place for pins, in a namespace with the devices `wan` and `lan`.
+/// Runs a test with a path for pins, in a namespace with the devices `wan` and `lan`.
 fn with_devices(name: &str, test: impl FnOnce(&Path, [u32; 2]) + Send + std::panic::UnwindSafe) {
     let name = format!("hawser-test-{}-{name}", std::process::id());
     let pins = bpf_file_system().join(&name);
@@ -51,7 +51,7 @@ fn with_devices(name: &str, test: impl FnOnce(&Path, [u32; 2]) + Send + std::pan
     result.unwrap().unwrap();
 }
 
-/// What `ip link` says of a device.
+/// The words that `ip link` prints for a device.
 fn described(device: &str) -> Vec<String> {
     let output = std::process::Command::new("ip")
         .args(["link", "show", "dev", device])
@@ -64,7 +64,7 @@ fn described(device: &str) -> Vec<String> {
         .collect()
 }
 
-/// How `ip link` describes the XDP program of a device, if it has one.
+/// The attachment mode of a device's XDP program as `ip link` prints it, if there is a program.
 fn xdp(device: &str) -> Option<String> {
     described(device)
         .into_iter()
@@ -90,7 +90,7 @@ fn names(folder: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_remembered_and_attached_is_taken_over() {
+fn windows_counters_and_attachments_are_taken_over() {
     with_devices("pins", |pins, [device, _]| {
         let mut first = load_filled(pins);
         first.attach(&[device], XdpMode::Native).unwrap();
@@ -101,7 +101,7 @@ fn what_is_remembered_and_attached_is_taken_over() {
         assert_eq!(
             second.run(&frame(1 << 40), 1).unwrap().action,
             XDP_DROP,
-            "the window was kept"
+            "the window was preserved"
         );
         assert_eq!(
             second.run(&frame((1 << 40) + 1), 1).unwrap().action,
@@ -110,11 +110,11 @@ fn what_is_remembered_and_attached_is_taken_over() {
         assert_eq!(
             second.stats(flow(7), path(0)).unwrap().packets,
             3,
-            "counters were kept"
+            "the counters were preserved"
         );
         second.attach(&[device], XdpMode::Native).unwrap();
-        let mut stranger = Receiver::load(&receiver_options()).unwrap();
-        let occupied = stranger.attach(&[device], XdpMode::Native);
+        let mut other = Receiver::load(&receiver_options()).unwrap();
+        let occupied = other.attach(&[device], XdpMode::Native);
         assert!(
             matches!(occupied, Err(hawser_bpf::AttachError::Occupied { .. })),
             "{occupied:?}"
@@ -122,12 +122,12 @@ fn what_is_remembered_and_attached_is_taken_over() {
 
         second.detach().unwrap();
         assert!(!pins.exists());
-        stranger.attach(&[device], XdpMode::Native).unwrap();
+        other.attach(&[device], XdpMode::Native).unwrap();
         let third = load_filled(pins);
         assert_eq!(
             third.run(&frame(1 << 40), 1).unwrap().action,
             XDP_PASS,
-            "nothing was left behind"
+            "no state was left behind"
         );
     });
 }
@@ -142,23 +142,23 @@ fn flows_and_paths_of_an_earlier_receiver_are_unknown() {
         assert_eq!(
             receiver.run(&frame(1), 1).unwrap().frame,
             frame(1),
-            "no path is known"
+            "no path is configured"
         );
         receiver.set_path(path(0), Some(HERE_V4.into())).unwrap();
         assert_eq!(
             receiver.run(&frame(1), 1).unwrap().action,
             XDP_DROP,
-            "no flow is known"
+            "no flow is configured"
         );
     });
 }
 
 #[test]
-fn a_refused_attachment_leaves_everything_as_it_was() {
+fn a_failed_attachment_changes_nothing() {
     with_devices("refused", |pins, devices| {
         let [free, taken] = devices;
-        let mut stranger = Receiver::load(&receiver_options()).unwrap();
-        stranger.attach(&[taken], XdpMode::Native).unwrap();
+        let mut other = Receiver::load(&receiver_options()).unwrap();
+        other.attach(&[taken], XdpMode::Native).unwrap();
         let refused = load_filled(pins).attach(&devices, XdpMode::Native);
         assert!(
             matches!(refused, Err(hawser_bpf::AttachError::Occupied { .. })),
@@ -168,7 +168,7 @@ fn a_refused_attachment_leaves_everything_as_it_was() {
 
         load_filled(pins).attach(&[free], XdpMode::Native).unwrap();
         let before = names(pins);
-        // Of the other mode, so that the attachment would have to be made again.
+        // With the other mode, so that the attachment would have to be made again.
         assert!(
             load_filled(pins)
                 .attach(&devices, XdpMode::Generic)
@@ -179,12 +179,12 @@ fn a_refused_attachment_leaves_everything_as_it_was() {
 }
 
 #[test]
-fn a_mode_that_is_refused_brings_the_old_program_back() {
+fn an_unsupported_mode_restores_the_old_program() {
     with_devices("mode", |pins, [device, _]| {
         load_filled(pins)
             .attach(&[device], XdpMode::Generic)
             .unwrap();
-        // No driver has native XDP on the loopback device.
+        // The loopback device's driver has no native XDP.
         let loopback = 1;
         load_filled(pins)
             .attach(&[device, loopback], XdpMode::Generic)
@@ -211,16 +211,16 @@ fn a_mode_that_is_refused_brings_the_old_program_back() {
         let gaps = load_filled(pins)
             .attach(&[device], XdpMode::Native)
             .unwrap();
-        assert!(gaps.is_empty(), "it stays as it is: {gaps:?}");
+        assert!(gaps.is_empty(), "the attachment is reused: {gaps:?}");
     });
 }
 
 #[test]
-fn an_attachment_that_cannot_be_kept_brings_the_old_program_back() {
+fn an_attachment_that_cannot_be_pinned_restores_the_old_program() {
     with_devices("unkept", |pins, [wan, lan]| {
         load_filled(pins).attach(&[wan], XdpMode::Generic).unwrap();
         let before = (xdp_program("wan"), names(pins));
-        // An attachment cannot take the name of a folder.
+        // A pin cannot replace a folder.
         let blocked = pins.join(format!("link-{lan}"));
         for mode in [XdpMode::Native, XdpMode::Generic] {
             std::fs::create_dir(&blocked).unwrap();
@@ -248,7 +248,7 @@ fn an_attachment_that_cannot_be_kept_brings_the_old_program_back() {
 }
 
 #[test]
-fn of_what_cannot_be_kept_together_nothing_is_kept() {
+fn pins_that_cannot_all_be_made_are_all_removed() {
     with_devices("partly", |pins, [wan, lan]| {
         let blocked = format!("link-{lan}");
         std::fs::create_dir_all(pins.join(&blocked)).unwrap();
@@ -289,7 +289,7 @@ fn tables_of_another_layout_are_replaced() {
                 .find(|name| name.starts_with("tables"))
                 .unwrap(),
         );
-        // A window of another size, and as many tables as there were.
+        // A window of another size; the number of tables stays the same.
         std::fs::remove_file(tables.join("windows")).unwrap();
         let options = libbpf_rs::libbpf_sys::bpf_map_create_opts {
             sz: size_of::<libbpf_rs::libbpf_sys::bpf_map_create_opts>()
@@ -315,7 +315,7 @@ fn tables_of_another_layout_are_replaced() {
         assert_eq!(
             third.run(&frame(1), 1).unwrap().action,
             XDP_DROP,
-            "the new window was kept"
+            "the new window was preserved"
         );
     });
 }

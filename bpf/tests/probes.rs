@@ -1,4 +1,4 @@
-//! One packet in so many takes the probed paths as well, and says so.
+//! One packet in every n takes the probed paths in addition, and its shim says so.
 
 mod support;
 
@@ -9,7 +9,7 @@ use support::*;
 
 const TC_ACT_REDIRECT: u32 = 7;
 
-/// A sender with paths 0, 2 and 3 over IPv4 and path 1 over IPv6; everything is of flow 7.
+/// A sender with paths 0, 2 and 3 over IPv4 and path 1 over IPv6; all packets belong to flow 7.
 fn sending() -> Sender {
     let mut sender = sender();
     for index in [2, 3] {
@@ -46,7 +46,7 @@ fn probe(sender: &Sender, code: u8, probes: u8, probe_every: u16) {
     assert_eq!(sender.policy_in_force(flow(7)), policy);
 }
 
-/// What the shim of the next packet says when it passes through this node.
+/// The shim of the next packet that passes through this node.
 fn transit_shim(sender: &Sender, payload: &[u8]) -> Shim {
     let run = sender
         .run(&transit(&udp4("203.0.113.9", payload)), 1)
@@ -55,7 +55,7 @@ fn transit_shim(sender: &Sender, payload: &[u8]) -> Shim {
     Shim::parse(&run.frame[HANDOVER..]).unwrap().0
 }
 
-/// The last copy of the next packet when this node sends it.
+/// The last copy of the next packet that this node sends.
 fn local_copy(sender: &Sender) -> Vec<u8> {
     let run = sender
         .run_local(
@@ -68,7 +68,7 @@ fn local_copy(sender: &Sender) -> Vec<u8> {
 }
 
 #[test]
-fn one_packet_in_so_many_of_transit_is_a_probe() {
+fn one_transit_packet_in_n_is_a_probe() {
     let sender = sending();
     for (code, probes, every) in [
         (0b0001, 0b0110, 4),
@@ -94,7 +94,7 @@ fn one_packet_in_so_many_of_transit_is_a_probe() {
 }
 
 #[test]
-fn one_packet_in_so_many_of_local_traffic_is_a_probe() {
+fn one_local_packet_in_n_is_a_probe() {
     let mut sender = sending();
     let key = seal_key(1);
     let tagged = SendFlow {
@@ -123,7 +123,7 @@ fn one_packet_in_so_many_of_local_traffic_is_a_probe() {
     assert_eq!(copies, [64, 0, 8, 8]);
 }
 
-/// A loop could send it, but there is none: no packet claims to have taken the path.
+/// The probe would need a loop, and there is none: no shim may claim the path.
 #[test]
 fn local_traffic_does_not_probe_ipv6_without_a_loop() {
     let sender = sending();
@@ -160,7 +160,7 @@ fn a_packet_that_does_not_fit_a_probed_path_takes_the_others() {
 }
 
 #[test]
-fn a_path_that_is_not_there_is_not_claimed() {
+fn a_path_that_is_not_configured_is_not_claimed() {
     let mut sender = sending();
     probe(&sender, 0b0001, 0b1_1000, 2);
     let both = |sender: &Sender| {
@@ -179,7 +179,7 @@ fn a_path_that_is_not_there_is_not_claimed() {
 }
 
 #[test]
-fn what_is_off_or_transparent_is_not_probed() {
+fn flows_that_are_off_or_transparent_are_not_probed() {
     let mut sender = sending();
     let packet = transit(&with_id(udp4("203.0.113.9", b"x"), 9));
     for code in [0x00, 0xff] {

@@ -1,4 +1,4 @@
-//! What becomes of every kind of frame at an egress edge: verdict, frame and counter.
+//! The verdict, the resulting frame and the counter for every kind of frame at an egress edge.
 
 mod support;
 
@@ -22,7 +22,7 @@ fn golden_vectors_are_decapsulated() {
         receiver.set_path(vector.shim.path, Some(local)).unwrap();
         let mut keys = SealRing::default();
         if let Some((slot, key, cover)) = &vector.key {
-            keys.demands = *cover;
+            keys.required_cover = *cover;
             keys.slots[slot.index()] = Some(key.clone());
         }
         receiver.set_flow(vector.shim.flow, Some(&keys)).unwrap();
@@ -57,7 +57,7 @@ fn golden_vectors_are_decapsulated() {
 }
 
 #[test]
-fn what_is_no_replica_for_this_node_passes_untouched() {
+fn frames_that_are_no_replicas_for_this_node_pass_unchanged() {
     let udp = udp4("192.0.2.9", b"some other datagram");
     let replica4 = replica(path(0), 1 << 40, &udp);
     let replica6 = replica(path(1), 1 << 40, &udp);
@@ -125,7 +125,7 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
             Some("passed_not_addressed"),
         ),
         (
-            "path 2 is not here",
+            "path 2 is not configured",
             replica(path(2), 1, &udp),
             Some("passed_not_addressed"),
         ),
@@ -150,7 +150,7 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
             Some("passed_not_addressed"),
         ),
         (
-            "our port, no shim",
+            "the replicas' port, no shim",
             cut(&replica4, SHIM_V4 + 27),
             Some("passed_malformed"),
         ),
@@ -170,7 +170,7 @@ fn what_is_no_replica_for_this_node_passes_untouched() {
 }
 
 #[test]
-fn what_is_wrong_with_a_replica_for_this_node_is_counted() {
+fn invalid_replicas_for_this_node_are_counted() {
     let inner4 = udp4("192.0.2.9", b"payload");
     let inner6 = udp6("2001:db8:b::9", b"payload");
     let (with4, with6) = (
@@ -302,7 +302,7 @@ fn a_frame_cut_anywhere_passes_whole_or_is_counted() {
         let whole = replica(path, 1 << 40, &inner);
         let shim_end = whole.len() - inner.len();
         let receiver = receiver();
-        // The kernel's test run takes no frame shorter than an Ethernet header.
+        // The kernel accepts no frame shorter than an Ethernet header for a test run.
         for length in 14..whole.len() {
             let run = receiver.run(&whole[..length], 1).unwrap();
             let expected = if length < shim_end {
@@ -502,13 +502,13 @@ fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
             forged[shim_at + bit / 8] ^= 1 << (bit % 8);
             let run = receiver.run(&forged, 1).unwrap();
             assert_eq!(run.frame, forged, "bit {bit}");
-            // Another version, path or flow is seen before the tag is.
+            // Another version, path or flow is rejected before the tag is checked.
             assert!(run.action == XDP_DROP || bit < 16, "{cover:?}, bit {bit}");
         }
         assert_eq!(
             receiver.run(&good, 1).unwrap().action,
             XDP_PASS,
-            "no forgery has taken its number"
+            "no forgery has used its sequence number"
         );
     }
 }

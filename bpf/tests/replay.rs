@@ -1,4 +1,4 @@
-//! Tagged flows: nothing replayed, sent back, altered or too old is accepted, and nothing else is refused.
+//! Tagged flows: replayed, reflected, altered and expired packets are rejected, and no others.
 
 mod support;
 
@@ -8,7 +8,7 @@ use hawser_units::PathId;
 use hawser_wire::{Cover, Key, KeySlot, SealKey, SealRing, Shim};
 use support::*;
 
-/// A send time, and how many of its microseconds are in a second.
+/// A send time, and the microseconds of a second.
 const SENT: u64 = 1 << 40;
 const SECOND: u64 = 1_000_000;
 
@@ -46,7 +46,8 @@ fn stats(receiver: &Receiver) -> RxStats {
     receiver.stats(flow(7), path(0)).unwrap()
 }
 
-/// The frame with its last byte, which is of the payload, or one of the inner packet's ports changed.
+/// The frame with one byte changed: the last one, which is in the payload, or one of the inner
+/// packet's ports.
 fn altered(frame: &[u8], from_the_end: usize) -> Vec<u8> {
     let mut frame = frame.to_vec();
     let at = frame.len() - from_the_end;
@@ -86,7 +87,7 @@ fn a_captured_replica_that_is_injected_later_is_dropped_and_is_no_evidence() {
 }
 
 #[test]
-fn a_replica_of_a_session_that_was_left_is_dropped() {
+fn a_replica_of_an_ended_session_is_dropped() {
     let receiver = receiver_with(&seal_key(1));
     for n in 0..100 {
         assert!(passes(&receiver, &tagged(FIRST + n, SENT)));
@@ -101,11 +102,11 @@ fn a_replica_of_a_session_that_was_left_is_dropped() {
     for n in 0..100 {
         assert!(
             !passes(&receiver, &tagged(FIRST + n, SENT)),
-            "a recorded packet {n}"
+            "a captured packet {n}"
         );
         assert!(
             !passes(&receiver, &tagged(FIRST + 5_000 + n, SENT)),
-            "a packet {n} that was held back"
+            "a delayed packet {n}"
         );
     }
     assert_eq!(
@@ -115,7 +116,7 @@ fn a_replica_of_a_session_that_was_left_is_dropped() {
 }
 
 #[test]
-fn a_replica_that_was_held_back_is_dropped() {
+fn a_delayed_replica_is_dropped() {
     let receiver = receiver_with(&seal_key(1));
     assert!(passes(&receiver, &tagged(FIRST + 1, SENT + 10 * SECOND)));
     assert!(!passes(&receiver, &tagged(FIRST, SENT)));
@@ -127,15 +128,15 @@ fn a_replica_that_was_held_back_is_dropped() {
 }
 
 #[test]
-fn a_replica_that_is_sent_back_is_dropped() {
+fn a_reflected_replica_is_dropped() {
     let shared = Key::from_bytes([1; 16]);
-    let receiver = receiver_with(&shared.of_direction("viewer", "publisher"));
+    let receiver = receiver_with(&shared.for_direction("viewer", "publisher"));
     let own = sealed(
         path(0),
         FIRST,
         SENT,
         Cover::Headers,
-        &shared.of_direction("publisher", "viewer"),
+        &shared.for_direction("publisher", "viewer"),
     );
     assert!(!passes(&receiver, &own));
     assert_eq!(counted(receiver.reasons().unwrap()), [("dropped_tag", 1)]);
@@ -163,11 +164,11 @@ fn an_altered_first_copy_does_not_eliminate_the_good_one() {
 }
 
 #[test]
-fn a_receiver_that_demands_the_whole_packet_drops_tags_that_cover_less() {
+fn a_receiver_that_requires_whole_packet_tags_drops_others() {
     let key = seal_key(1);
     let receiver = receiver();
     let demanding = SealRing {
-        demands: Cover::Whole,
+        required_cover: Cover::Whole,
         ..ring(Some(&key), None)
     };
     receiver.set_flow(flow(7), Some(&demanding)).unwrap();
@@ -221,7 +222,8 @@ fn every_length_is_covered_wholly() {
 fn a_sender_that_starts_again_loses_nothing() {
     let receiver = receiver_with(&seal_key(1));
     let (mut start, mut clock) = (FIRST, SENT);
-    // After the restart of its agent, after a year off, and with a clock that knows of no time having gone by.
+    // After a restart of the sender's agent, after a year without traffic, and with a clock that
+    // was stopped in the meantime.
     for (further, later) in [
         (1 << 24, 5 * SECOND),
         (1 << 46, 365 * 86_400 * SECOND),
@@ -257,7 +259,7 @@ fn nothing_is_lost_by_a_skew_of_450_ms() {
     let receiver = receiver_with(&seal_key(1));
     let sent = |n: u64| SENT + n * 1_000;
     for n in 0..2_000 {
-        // Of every other packet the fast path has lost its copy.
+        // Every other packet is lost on the fast path.
         assert!(passes(&receiver, &tagged(FIRST + 2 * n, sent(n))));
         if let Some(n) = n.checked_sub(450) {
             assert!(
@@ -280,7 +282,7 @@ fn a_key_replaced_by_another_lets_another_sender_begin() {
         .unwrap();
     assert!(
         !passes(&receiver, &by(&old, FIRST)),
-        "the same key: what is known stays"
+        "the same key: the window stays"
     );
     receiver
         .set_flow(flow(7), Some(&ring(Some(&new), None)))

@@ -1,4 +1,4 @@
-//! In-band signals that really arrive: sent by a socket, taken at a device, told to user space.
+//! In-band signals end to end: sent by a socket, received on a device, reported to user space.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::*;
 
 const KEY: Key = Key::from_bytes([0x5a; 16]);
 
-/// Runs `test` in a namespace with a loopback device and a pair of devices, `control` and what it is wired to.
+/// Runs `test` in a namespace with a loopback device and a pair of devices, `control` and its peer.
 fn in_namespace(name: &str, test: impl FnOnce() + Send) {
     let namespace =
         Namespace::create(format!("hawser-test-{}-{name}", std::process::id())).unwrap();
@@ -30,7 +30,8 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
     result.unwrap().unwrap();
 }
 
-/// A sender of flow 7 with every path, and what it tells of signals to its loopback and to its control addresses.
+/// A sender of flow 7 with every path, and the reader of its signal events, for signals to its
+/// loopback and control addresses.
 fn listening() -> (Sender, SignalEvents) {
     let mut sender = sender();
     for path in PathId::all() {
@@ -66,15 +67,15 @@ fn signal(epoch: u32, code: u8) -> Signal {
     }
 }
 
-/// Waits for something to be told.
-fn told(events: &mut SignalEvents) -> Vec<SignalEvent> {
+/// Waits for signal events.
+fn wait_for_events(events: &mut SignalEvents) -> Vec<SignalEvent> {
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
         let found = events.drain().unwrap();
         if !found.is_empty() {
             return found;
         }
-        assert!(Instant::now() < deadline, "nothing was told");
+        assert!(Instant::now() < deadline, "no event was recorded");
         wait(&[events.as_fd()], Some(Duration::from_millis(100))).unwrap();
     }
 }
@@ -99,7 +100,7 @@ fn every_code_passes_through_sockets_and_devices() {
                     four.send_to(&payload, (Ipv4Addr::LOCALHOST, SIGNAL_PORT))
                         .unwrap();
                 }
-                let [event] = told(&mut events)[..] else {
+                let [event] = wait_for_events(&mut events)[..] else {
                     panic!("one record")
                 };
                 assert_eq!(
@@ -113,7 +114,8 @@ fn every_code_passes_through_sockets_and_devices() {
     });
 }
 
-/// A push between every two signals, if it comes in time: no signal is lost to it, and the flow's epoch never goes back.
+/// A policy is set between every two signals, if it is in time: no signal is lost to it, and the
+/// flow's epoch never goes back.
 #[test]
 fn signals_and_pushes_that_race_leave_the_newest() {
     const SIGNALS: u64 = 3000;
@@ -185,7 +187,7 @@ fn only_what_is_addressed_to_this_node_is_taken() {
         far.sender
             .send(&[frame(THERE_V4, 8), frame(HERE_V4, 7)])
             .unwrap();
-        assert_eq!(told(&mut events)[0].epoch, 7);
+        assert_eq!(wait_for_events(&mut events)[0].epoch, 7);
         assert_eq!(
             sender
                 .signal_counts()
@@ -207,9 +209,9 @@ fn only_what_is_addressed_to_this_node_is_taken() {
         sender.enable_signals(&options).unwrap();
         far.sender.send(&[frame(HERE_V4, 10)]).unwrap();
         assert_eq!(
-            told(&mut events)[0].epoch,
+            wait_for_events(&mut events)[0].epoch,
             10,
-            "while they were not taken, none was"
+            "no signal was accepted while signals were disabled"
         );
     });
 }

@@ -1,4 +1,5 @@
-//! In-band signals, one packet at a time: which are obeyed, which are refused and why, which are not for this node.
+//! In-band signals, one packet at a time: which are accepted, which are rejected and why, and which
+//! are not for this node.
 
 mod support;
 
@@ -13,7 +14,8 @@ const TC_ACT_UNSPEC: u32 = u32::MAX;
 const TC_ACT_SHOT: u32 = 2;
 const KEY: Key = Key::from_bytes([0x5a; 16]);
 
-/// A sender of flow 7 with path 0 over IPv4 and path 1 over IPv6 that takes signals to both addresses.
+/// A sender of flow 7 with path 0 over IPv4 and path 1 over IPv6 that accepts signals to both
+/// addresses.
 fn listening(key: Key, addresses: Vec<IpAddr>) -> Sender {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
@@ -73,7 +75,7 @@ fn frame(to: IpAddr, signal: &Signal) -> Vec<u8> {
     )
 }
 
-/// What is counted for a frame, which ends here.
+/// The outcome that is counted for a frame, which is consumed.
 fn outcome(sender: &Sender, frame: &[u8]) -> SignalOutcome {
     let before = sender.signal_counts().unwrap();
     assert_eq!(sender.run_signal(frame, 1).unwrap().action, TC_ACT_SHOT);
@@ -153,7 +155,7 @@ fn packets_take_the_paths_that_a_signal_names() {
 }
 
 #[test]
-fn a_signal_is_obeyed_once_and_yields_to_a_newer_policy() {
+fn a_signal_is_applied_once_and_yields_to_a_newer_policy() {
     let sender = listening_here();
     let frame = |epoch| frame(HERE_V4.into(), &signal(epoch));
     let pushed = |epoch| SendPolicy {
@@ -184,7 +186,7 @@ fn a_signal_is_obeyed_once_and_yields_to_a_newer_policy() {
 }
 
 #[test]
-fn what_is_sealed_and_still_wrong_is_refused() {
+fn sealed_signals_with_wrong_fields_are_rejected() {
     let sender = listening_here();
     let seconds = |seconds: i64| {
         let sent_unix_micros = now_micros().wrapping_add_signed(seconds * 1_000_000);
@@ -299,7 +301,7 @@ fn forgeries_leave_nothing_but_a_count() {
 }
 
 #[test]
-fn what_is_no_signal_ends_here_too() {
+fn other_packets_to_the_signal_port_are_dropped() {
     let sender = listening_here();
     let payload = signal(1).emit(&KEY).unwrap();
     let changed = |at: usize, value: u8| {
@@ -326,7 +328,7 @@ fn what_is_no_signal_ends_here_too() {
 }
 
 #[test]
-fn what_is_not_for_this_node_goes_on() {
+fn packets_to_other_nodes_pass() {
     let mut sender = listening_here();
     let payload = signal(1).emit(&KEY).unwrap();
     let here: IpAddr = HERE_V4.into();
@@ -397,9 +399,9 @@ fn a_flow_that_was_removed_is_not_signalled() {
     );
 }
 
-/// Whoever repeats a signal cannot fill the ring with it.
+/// An attacker who repeats a signal cannot fill the ring with records of it.
 #[test]
-fn refusals_are_all_counted_and_few_are_recorded() {
+fn rejections_are_all_counted_and_few_are_recorded() {
     let sender = listening_here();
     let mut events = sender.signal_events().unwrap();
     let start = Instant::now();
@@ -423,7 +425,7 @@ fn refusals_are_all_counted_and_few_are_recorded() {
     );
 }
 
-/// Signed and sent long ago: the tag is right, the time is not.
+/// The vectors were sealed long ago: the tag is right, the time is not.
 #[test]
 fn golden_vectors_are_sealed() {
     for vector in golden::signals() {

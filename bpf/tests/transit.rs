@@ -1,4 +1,5 @@
-//! Replication of what passes through an ingress edge, up to the broadcast: selection, policies, what is left alone.
+//! Replication of packets in transit at an ingress edge, up to the broadcast: selection, policies,
+//! and packets that are not replicated.
 
 mod support;
 
@@ -8,11 +9,11 @@ use hawser_wire::{Cover, KeySlot, Shim, ip};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Largest packet for a path over IPv4 of 1,500 bytes, and over IPv6.
+/// The largest packet for a path with an MTU of 1,500 bytes over IPv4, and over IPv6.
 const FITS_V4: usize = 1500 - 20 - 8 - 28;
 const FITS_V6: usize = 1500 - 40 - 8 - 28;
 
-/// A sender that replicates everything to `to` as flow 7, label 7, over path 0.
+/// A sender that replicates all packets to `to` as flow 7, label 7, over path 0.
 fn replicating(to: &str) -> Sender {
     let mut sender = sender();
     sender.set_flow(flow(7), &send_flow(7)).unwrap();
@@ -21,7 +22,7 @@ fn replicating(to: &str) -> Sender {
     sender
 }
 
-/// The label of the flow that a packet is replicated as; none when it is left alone.
+/// The label of the flow that a packet is replicated as; `None` if it is not replicated.
 fn selected(sender: &Sender, packet: &[u8]) -> Option<FlowId> {
     let run = sender.run(&transit(packet), 1).unwrap();
     match run.action {
@@ -54,7 +55,7 @@ fn a_packet_of_a_flow_leaves_its_shim_in_front() {
         assert_eq!(
             run.frame[2..4],
             7u16.to_ne_bytes(),
-            "the index of the sender's table"
+            "the index in the sender's table"
         );
     }
     assert_eq!(counted(sender.reasons().unwrap()), []);
@@ -128,14 +129,14 @@ fn the_longest_prefix_decides_alone() {
         sender.set_flow(flow(index), &send_flow(index)).unwrap();
         set_policy(&sender, index, 1, 0);
     }
-    let udp_only = Rule {
+    let tcp_only = Rule {
         protocol: Some(6),
         ..everything_of(2)
     };
     for (to, rule) in [
         ("203.0.0.0/16", everything_of(0)),
         ("203.0.113.0/24", everything_of(1)),
-        ("203.0.113.128/25", udp_only),
+        ("203.0.113.128/25", tcp_only),
         ("203.0.113.200/32", everything_of(3)),
         ("2001:db8::/32", everything_of(4)),
         ("2001:db8:b::9/128", everything_of(5)),
@@ -146,7 +147,7 @@ fn the_longest_prefix_decides_alone() {
         ("203.0.0.1", Some(0)),
         ("203.0.112.255", Some(0)),
         ("203.0.113.1", Some(1)),
-        ("203.0.113.129", None), // for TCP only, and a shorter prefix has no say
+        ("203.0.113.129", None), // for TCP only, and shorter prefixes are not considered
         ("203.0.113.200", Some(3)),
         ("203.1.0.1", None),
     ] {
@@ -319,10 +320,7 @@ fn a_policy_of_paths_that_are_not_configured_takes_the_default_route() {
     set_policy(&sender, 7, 0b0101, 2);
     assert!(!untouched(&sender), "one of the two is");
     sender.set_path(path(0), None).unwrap();
-    assert!(
-        untouched(&sender),
-        "the last one was taken out under the policy"
-    );
+    assert!(untouched(&sender), "the policy's last path was removed");
     sender
         .set_path(path(2), Some(send_path(HERE_V6.into(), THERE_V6.into())))
         .unwrap();
@@ -336,7 +334,7 @@ fn a_policy_of_paths_that_are_not_configured_takes_the_default_route() {
 
 #[test]
 #[should_panic(expected = "a path of the options")]
-fn a_path_that_was_not_announced_has_no_program() {
+fn a_path_that_is_not_in_the_options_has_no_program() {
     sender()
         .set_path(
             path(SENDER_PATHS as u8),
@@ -386,7 +384,7 @@ fn the_largest_packet_fits_every_path_of_the_policy_exactly() {
 }
 
 #[test]
-fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
+fn packets_that_cannot_be_replicated_pass_unchanged_and_are_counted() {
     let packet = udp4("203.0.113.9", b"0123456789");
     let six = udp6("2001:db8:b::9", b"0123456789");
     let of_flow = transit(&packet);
@@ -427,7 +425,7 @@ fn what_cannot_be_replicated_passes_untouched_and_is_counted() {
             malformed,
         ),
         (
-            "length 1 more than there is",
+            "length 1 more than the frame's",
             ipv4(|packet| packet[3] += 1),
             malformed,
         ),
@@ -596,7 +594,7 @@ fn transparent_flows_are_left_as_they_are_but_for_the_hop() {
         .unwrap();
     let packet = with_id(udp4("203.0.113.9", b"x"), 5);
     let run = sender.run(&transit(&packet), 1).unwrap();
-    // The Ethernet header is the path's program's to write.
+    // The path's program writes the Ethernet header.
     assert_eq!(
         (run.action, &run.frame[14..]),
         (XDP_REDIRECT, &one_hop_on(&packet)[..])
@@ -662,7 +660,7 @@ fn sequence_numbers_count_packets_of_a_flow_and_wrap() {
     assert_eq!(
         sequence(&sender, "203.0.113.9"),
         1,
-        "an updated flow goes on"
+        "an updated flow continues"
     );
     sender
         .set_flow(
@@ -676,7 +674,7 @@ fn sequence_numbers_count_packets_of_a_flow_and_wrap() {
     assert_eq!(
         sequence(&sender, "203.0.113.9"),
         77,
-        "a flow that is set starts anew"
+        "a flow that is set starts a new session"
     );
 }
 
@@ -686,7 +684,7 @@ fn patched(frame: &[u8], at: usize, to: u8) -> Vec<u8> {
     frame
 }
 
-/// Four bytes of no-operation options behind the IPv4 header.
+/// Inserts four bytes of no-operation options after the IPv4 header.
 fn with_options(packet: &[u8]) -> Vec<u8> {
     let longer = [&packet[..20], &[1; 4], &packet[20..]].concat();
     with_ipv4(longer, |packet| {

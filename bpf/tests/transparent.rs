@@ -1,4 +1,4 @@
-//! Elimination of transparent copies: the ToS byte names the path, a fingerprint the packet.
+//! Deduplication of transparent copies: the ToS byte identifies the path, a fingerprint the packet.
 
 mod support;
 
@@ -7,7 +7,7 @@ use hawser_wire::transparent;
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Long enough that no test is slower.
+/// Longer than any test takes.
 const WITHIN: Duration = Duration::from_secs(3600);
 
 fn receiver(within: Duration) -> Receiver {
@@ -22,7 +22,7 @@ fn receiver(within: Duration) -> Receiver {
     receiver
 }
 
-/// A copy as it arrives by a path.
+/// A copy as it arrives on a path.
 fn copy(by: u8, packet: &[u8]) -> Vec<u8> {
     let tos = transparent::tos(path(by), packet[1]);
     decapsulated(&with_tos(packet.to_vec(), tos))
@@ -33,7 +33,7 @@ fn packet(id: u16) -> Vec<u8> {
 }
 
 #[test]
-fn the_first_copy_passes_as_it_was_and_those_by_other_paths_do_not() {
+fn the_first_copy_passes_unchanged_and_those_by_other_paths_do_not() {
     for ecn in 0..4 {
         let receiver = receiver(WITHIN);
         let packet = with_tos(packet(77), 0xb8 | ecn);
@@ -93,7 +93,7 @@ fn the_same_bytes_by_the_same_path_are_another_packet() {
 }
 
 #[test]
-fn what_is_not_surely_a_copy_passes() {
+fn packets_that_may_not_be_copies_pass() {
     let first = packet(5);
     let longer = with_id(
         udp4("192.0.2.9", b"the payload of a transparent flow, and more"),
@@ -140,7 +140,7 @@ fn what_is_not_surely_a_copy_passes() {
 }
 
 #[test]
-fn what_is_no_copy_passes_untouched() {
+fn packets_that_are_no_copies_pass_unchanged() {
     let mut to_another = packet(5);
     to_another[16..20].copy_from_slice(&[203, 0, 113, 9]);
     let to_another = with_ipv4(to_another, |_| ());
@@ -211,17 +211,17 @@ fn a_copy_is_forgotten_after_its_time() {
     );
     let start = Instant::now();
     let by_another_path = copy(1, &packet(5));
-    // A dropped copy does not prolong the memory, so this ends 20 ms after the first.
+    // A dropped copy does not extend the time, so the entry expires 20 ms after the first copy.
     while receiver.run(&by_another_path, 1).unwrap().action == XDP_DROP {
         assert!(
             start.elapsed() < Duration::from_secs(10),
-            "it is never forgotten"
+            "the entry does not expire"
         );
     }
     assert_eq!(
         receiver.run(&copy(2, &packet(5)), 1).unwrap().action,
         XDP_DROP,
-        "it is remembered anew"
+        "the packet is remembered again"
     );
 }
 

@@ -1,4 +1,4 @@
-//! A viewer's requests over real sockets, as the watcher tells them.
+//! A viewer's requests over real sockets, as the watcher records them.
 
 mod support;
 
@@ -52,8 +52,8 @@ fn watching(name: &str, test: impl FnOnce(&mut Watcher, &dyn Fn(&Watcher, u16)) 
     result.unwrap().unwrap();
 }
 
-/// What is told until `done` has enough.
-fn told(watcher: &mut Watcher, done: impl Fn(&[Request]) -> bool) -> Vec<Request> {
+/// Collects requests until `done` returns true.
+fn collect_requests(watcher: &mut Watcher, done: impl Fn(&[Request]) -> bool) -> Vec<Request> {
     let deadline = std::time::Instant::now() + Duration::from_secs(20);
     let mut requests = Vec::new();
     while !done(&requests) {
@@ -86,16 +86,16 @@ fn a_viewer_that_asks_for_frames_over_tcp() {
             }
             viewer.shutdown(Shutdown::Write).unwrap();
         });
-        let told = told(watcher, |requests| {
+        let recorded = collect_requests(watcher, |requests| {
             requests.last().is_some_and(Request::is_end)
         });
         let end = now();
 
         let (requests, ends): (Vec<Request>, Vec<Request>) =
-            told.iter().partition(|request| !request.is_end());
-        assert_eq!(requests.len(), REQUESTS, "{told:?}");
+            recorded.iter().partition(|request| !request.is_end());
+        assert_eq!(requests.len(), REQUESTS, "{recorded:?}");
         assert!(!ends.is_empty());
-        for pair in told.windows(2) {
+        for pair in recorded.windows(2) {
             assert!(pair[0].at <= pair[1].at);
         }
         for pair in requests.windows(2) {
@@ -109,14 +109,15 @@ fn a_viewer_that_asks_for_frames_over_tcp() {
                 .iter()
                 .all(|request| usize::from(request.bytes) == REQUEST_BYTES)
         );
-        assert!(begin <= told[0].at && told[told.len() - 1].at <= end);
+        assert!(begin <= recorded[0].at && recorded[recorded.len() - 1].at <= end);
         assert_eq!(watcher.stats(flow(7)).unwrap().requests, REQUESTS as u64);
     });
 }
 
-/// The kernel joins packets that come at once: they are one moment of asking, of the size that each of them has.
+/// The kernel merges datagrams that arrive together: they are one request, with the size of each
+/// datagram.
 #[test]
-fn a_train_of_datagrams_is_one_request() {
+fn merged_datagrams_are_one_request() {
     watching("train", |watcher, select| {
         let source = UdpSocket::bind("127.0.0.1:0").unwrap();
         let address = source.local_addr().unwrap();
@@ -125,9 +126,12 @@ fn a_train_of_datagrams_is_one_request() {
         setsockopt(&viewer, UdpGsoSegment, &80).unwrap();
         viewer.send_to(&[1; 4 * 80], address).unwrap();
         viewer.send_to(&[1; 50], address).unwrap();
-        let told = told(watcher, |requests| requests.len() >= 2);
+        let recorded = collect_requests(watcher, |requests| requests.len() >= 2);
         assert_eq!(
-            told.iter().map(|request| request.bytes).collect::<Vec<_>>(),
+            recorded
+                .iter()
+                .map(|request| request.bytes)
+                .collect::<Vec<_>>(),
             [80, 50]
         );
     });

@@ -1,4 +1,4 @@
-//! Which packets of a viewer are recorded as requests.
+//! The packets of a viewer that are recorded as requests.
 
 mod support;
 
@@ -36,7 +36,7 @@ fn tcp(is_ipv6: bool, from: u16, sequence: u32, flags: u8, bytes: usize) -> Vec<
     segment[2..4].copy_from_slice(&2000u16.to_be_bytes());
     segment[4..8].copy_from_slice(&sequence.to_be_bytes());
     (segment[12], segment[13]) = (0x80, flags);
-    // The header of a UDP packet as long as the segment, made into one of TCP.
+    // Converts the header of a UDP packet as long as the segment to TCP.
     let payload = vec![0; segment.len() - 8];
     if is_ipv6 {
         let mut packet = udp6("2001:db8:b::9", &payload);
@@ -48,7 +48,7 @@ fn tcp(is_ipv6: bool, from: u16, sequence: u32, flags: u8, bytes: usize) -> Vec<
     }
 }
 
-/// What is recorded of a packet, which goes on as it came.
+/// The requests recorded for a packet, which passes unchanged.
 fn recorded(watcher: &mut Watcher, packet: &[u8]) -> Vec<Request> {
     let frame = transit(packet);
     let run = watcher.run(&frame, 1).unwrap();
@@ -127,7 +127,7 @@ fn the_size_is_the_packets_own() {
 }
 
 #[test]
-fn ends_of_connections_are_recorded_whatever_their_size() {
+fn ends_of_connections_are_recorded_regardless_of_size() {
     let mut watcher = watcher();
     assert_eq!(recorded(&mut watcher, &tcp(false, 1000, 1, SYN, 60)), []);
     for flags in [
@@ -155,7 +155,7 @@ fn ends_of_connections_are_recorded_whatever_their_size() {
 }
 
 #[test]
-fn what_the_connection_has_sent_before_is_left_out() {
+fn retransmissions_are_not_recorded() {
     let mut watcher = watcher();
     let steps = [
         (1000, u32::MAX - 29, ACK, 1), // its end is at 30, behind the wrap
@@ -177,7 +177,7 @@ fn what_the_connection_has_sent_before_is_left_out() {
 }
 
 #[test]
-fn other_packets_are_not_looked_at() {
+fn other_packets_are_ignored() {
     let mut watcher = watcher();
     let request = tcp(false, 1000, 1, ACK, 60);
     let six = tcp(true, 1000, 1, ACK, 60);
@@ -210,7 +210,7 @@ fn other_packets_are_not_looked_at() {
 }
 
 #[test]
-fn records_that_nobody_reads_are_counted() {
+fn lost_records_are_counted() {
     let mut watcher = watcher();
     let frame = transit(&udp4("203.0.113.9", &[0; 60]));
     watcher.run(&frame, 20_000).unwrap();

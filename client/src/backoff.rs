@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// How long to wait before the next attempt: twice as long after every failure, up to a limit, and never all at once.
+/// Exponential backoff with jitter: the wait doubles after every failure, up to a maximum.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     first: Duration,
@@ -9,7 +9,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// The first wait and the longest one.
+    /// Creates a backoff with the first and the longest wait.
     pub const fn new(first: Duration, longest: Duration) -> Self {
         Backoff {
             first,
@@ -18,21 +18,24 @@ impl Backoff {
         }
     }
 
-    /// The wait after a failure: between half of what it has grown to and all of it, as `random` (0 to 1) has it.
+    /// Returns the wait after a failure: between half of the current wait and all of it, depending
+    /// on `random` (0 to 1).
     pub fn after_failure(&mut self, random: f64) -> Duration {
         let wait = self.next;
         self.next = (wait * 2).min(self.longest);
         wait.mul_f64(0.5 + 0.5 * random.clamp(0.0, 1.0))
     }
 
-    /// Begins with the first wait again.
+    /// Starts again with the first wait.
     pub const fn reset(&mut self) {
         self.next = self.first;
     }
 
-    /// Waits as long as [`Backoff::after_failure`] says, by a random number of the operating system.
+    /// Waits as long as [`Backoff::after_failure`] returns for a random number from the operating
+    /// system.
     pub async fn pause(&mut self) {
-        // Without entropy every client waits the full time, which is right but for the crowd.
+        // Without entropy every client waits the full time, which is correct except for the lack of
+        // jitter.
         let random = getrandom::u32().map_or(1.0, |number| f64::from(number) / f64::from(u32::MAX));
         tokio::time::sleep(self.after_failure(random)).await;
     }

@@ -5,93 +5,93 @@ use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why something could not be had from a controller.
+/// The reason that a request to a controller failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Not a controller's address.
-    #[error("{0:?} is no controller: give its address as https://HOST:PORT")]
+    /// The text is not a controller's address.
+    #[error("{0:?} is not a controller's address: write it as https://HOST:PORT")]
     Address(String),
-    /// No controller is named.
-    #[error("no controller is named: give at least one as https://HOST:PORT")]
+    /// No controller is configured.
+    #[error("no controller is configured: give at least one as https://HOST:PORT")]
     NoController,
-    /// No controller could be asked.
+    /// No controller accepted a connection.
     #[error("no controller can be reached: {0}")]
     Unreachable(String),
-    /// A controller took the request and was not heard of again.
+    /// A controller accepted the request, but did not answer.
     #[error("{controller} did not answer: {reason}")]
     Interrupted {
-        /// Which.
+        /// The controller.
         controller: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The controller said no, and why.
+    /// The controller rejected the request.
     #[error("{}", describe(.0))]
-    Refused(Problem),
-    /// The controller said something that this version does not understand.
+    Rejected(Problem),
+    /// The controller's answer has an unknown form.
     #[error(
-        "{controller} gave an answer that cannot be understood, perhaps it is of another version: {reason}"
+        "{controller} sent an answer that cannot be parsed, perhaps because it has another version: {reason}"
     )]
     Answer {
-        /// Which.
+        /// The controller.
         controller: String,
-        /// What is wrong with it.
+        /// The error in the answer.
         reason: String,
     },
-    /// Nothing came by a stream for longer than the controller lets pass.
-    #[error("nothing came from the controller for {} s", .0.as_secs())]
+    /// A stream was silent for longer than the controller's interval of pings allows.
+    #[error("nothing was received from the controller for {} s", .0.as_secs())]
     Silent(Duration),
-    /// The controller ended a stream, and why.
+    /// The controller ended a stream, with a reason.
     #[error("the controller ended the stream: {0}")]
     Ended(String),
-    /// Not an enrolment token.
-    #[error("{0}. Make one with `hawser ctl node enrol`")]
+    /// The text is not an enrolment token.
+    #[error("{0}. Create one with `hawser ctl node enrol`")]
     Token(#[from] InvalidToken),
-    /// The token of another node, which was not used.
+    /// The token is another node's; it was not used.
     #[error(
-        "the token enrols the node {token}, and this one is called {node}; the token is still good there"
+        "the token enrols the node {token}, but this node is {node}; the token is still valid for the other node"
     )]
     AnotherNode {
-        /// The one that it enrols.
+        /// The node that the token enrols.
         token: Name,
-        /// The one that wanted to use it.
+        /// The node that tried to use it.
         node: Name,
     },
     /// A file cannot be read or written.
     #[error("{}: {source}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error from the system.
         source: io::Error,
     },
     /// A key or certificate cannot be used.
     #[error("{what}: {reason}")]
     Credentials {
-        /// Which.
+        /// The key or certificate.
         what: String,
-        /// Why.
+        /// The cause.
         reason: String,
     },
 }
 
 impl Error {
-    /// The status with which the controller said no.
+    /// Returns the HTTP status of the controller's rejection.
     pub fn status(&self) -> Option<u16> {
         match self {
-            Error::Refused(problem) => Some(problem.status),
+            Error::Rejected(problem) => Some(problem.status),
             _ => None,
         }
     }
 
-    /// Whether the same request may succeed later without anybody doing anything.
-    pub fn is_passing(&self) -> bool {
+    /// Returns whether the same request may succeed later without anything being changed.
+    pub fn is_transient(&self) -> bool {
         match self {
             Error::Unreachable(_)
             | Error::Interrupted { .. }
             | Error::Silent(_)
             | Error::Ended(_) => true,
-            Error::Refused(problem) => matches!(problem.status, 429 | 500..=599),
+            Error::Rejected(problem) => matches!(problem.status, 429 | 500..=599),
             _ => false,
         }
     }
@@ -101,7 +101,10 @@ fn describe(problem: &Problem) -> String {
     let (title, detail) = (problem.title.trim(), problem.detail.trim());
     match (title.is_empty(), detail.is_empty()) {
         (false, false) => format!("{title}: {detail}"),
-        (true, true) => format!("the controller refused with status {}", problem.status),
+        (true, true) => format!(
+            "the controller rejected the request with status {}",
+            problem.status
+        ),
         _ => format!("{title}{detail}"),
     }
 }
@@ -112,7 +115,7 @@ mod tests {
 
     fn problem(title: &str, detail: &str) -> Error {
         let text = |text: &str| text.to_owned();
-        Error::Refused(Problem {
+        Error::Rejected(Problem {
             kind: Problem::blank(),
             title: text(title),
             status: 404,
@@ -121,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn a_problem_is_told_in_the_controllers_words() {
+    fn a_problem_is_reported_in_the_controllers_words() {
         assert_eq!(
             problem("No such flow", "Create it.").to_string(),
             "No such flow: Create it."
@@ -130,7 +133,7 @@ mod tests {
         assert_eq!(problem("Not Found", "").to_string(), "Not Found");
         assert_eq!(
             problem("", "").to_string(),
-            "the controller refused with status 404"
+            "the controller rejected the request with status 404"
         );
     }
 }

@@ -11,17 +11,17 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Key and certificate of the node, so that both change at once.
+/// Key and certificate of the node, in one file so that both change atomically.
 const NODE: &str = "node.pem";
 /// The certificate of the authority that the node trusts.
 const AUTHORITY: &str = "authority.pem";
-/// A key that no certificate was kept for yet.
+/// A key whose certificate has not been stored yet.
 const PENDING: &str = "pending.key";
 
-/// More than what is written when the certificate comes.
+/// Upper bound on the size of what is written when the certificate arrives.
 const ROOM_BYTES: usize = 32 * 1024;
 
-/// By what a node is known, and whom it trusts. Printing it shows no key.
+/// The identity of a node, and the authority that it trusts. Its `Debug` output contains no key.
 #[derive(Clone)]
 pub struct Identity {
     pub(crate) node: Name,
@@ -33,10 +33,10 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Of a key, its certificate and the authority that signed it, all PEM.
+    /// Creates an identity from a key, its certificate and the authority that signed it, all PEM.
     ///
     /// # Errors
-    /// When the certificate cannot be read or names no node.
+    /// If the certificate cannot be read or does not contain a node's name.
     pub fn new(
         key_pem: String,
         certificate_pem: String,
@@ -53,7 +53,7 @@ impl Identity {
             .next()
             .and_then(|name| name.as_str().ok());
         let node = common_name
-            .ok_or_else(|| unusable("it names no node".to_owned()))?
+            .ok_or_else(|| unusable("it contains no node name".to_owned()))?
             .parse()
             .map_err(|error: hawser_control::InvalidName| unusable(error.to_string()))?;
         let validity = certificate.validity();
@@ -71,10 +71,10 @@ impl Identity {
         })
     }
 
-    /// As [`Identity::store`] left it.
+    /// Loads what [`Identity::store`] wrote.
     ///
     /// # Errors
-    /// When a file is missing or cannot be used.
+    /// If a file is missing or cannot be used.
     pub fn load(folder: &Path) -> Result<Self, Error> {
         let read = |name: &str| {
             let path = folder.join(name);
@@ -89,12 +89,13 @@ impl Identity {
         )
     }
 
-    /// Whether `folder` holds an identity, so that the node has been enrolled.
+    /// Returns whether `folder` contains an identity, that is, the node has been enrolled.
     pub fn is_in(folder: &Path) -> bool {
         folder.join(NODE).exists()
     }
 
-    /// Keeps the certificate for a key in `folder`; both are on the disk when this returns.
+    /// Stores a pending key with its certificate in `folder`. Both are on the disk when this
+    /// returns.
     pub(crate) fn keep(
         pending: PendingKey,
         folder: &Path,
@@ -112,18 +113,19 @@ impl Identity {
         }
     }
 
-    /// Writes `node.pem` (key and certificate, for its owner alone) and `authority.pem` into `folder`, which is made when
-    /// missing. Each file is replaced as a whole: a crash leaves the one before.
+    /// Writes `node.pem` (key and certificate, readable only by the owner) and `authority.pem` into
+    /// `folder`, which is created if missing. Each file is replaced atomically: after a crash it is
+    /// the old or the new one.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// If a file cannot be written.
     pub fn store(&self, folder: &Path) -> Result<(), Error> {
         let failed = |source| Error::File {
             path: folder.to_owned(),
             source,
         };
         fs::create_dir_all(folder).map_err(failed)?;
-        // The node's own file comes last: when it is there, so is the other.
+        // The node's own file comes last: if it exists, so does the other.
         replace(&folder.join(AUTHORITY), &self.authority_pem)?;
         replace(
             &folder.join(NODE),
@@ -131,17 +133,18 @@ impl Identity {
         )
     }
 
-    /// The node's name, the common name of the certificate.
+    /// Returns the node's name, the common name of the certificate.
     pub fn node(&self) -> &Name {
         &self.node
     }
 
-    /// When the certificate ends.
+    /// Returns when the certificate expires.
     pub fn expires(&self) -> SystemTime {
         self.not_after
     }
 
-    /// From when on the node should ask for the next certificate: two thirds of the life of this one.
+    /// Returns when the node should request the next certificate: after two thirds of this one's
+    /// lifetime.
     pub fn renew_at(&self) -> SystemTime {
         let life = self
             .not_after
@@ -151,23 +154,25 @@ impl Identity {
     }
 }
 
-/// A key that is on the disk before a certificate is asked for. It stays there until the certificate is kept, so that an
-/// answer that was lost or could not be kept can be had again for the same key.
+/// A key that is stored before its certificate is requested. It stays on the disk until the
+/// certificate is stored, so that the request can be repeated with the same key if the answer was
+/// lost or could not be stored.
 pub(crate) struct PendingKey {
     pub(crate) key_pem: String,
-    /// The request to certify it, PEM.
+    /// The certificate signing request, PEM.
     pub(crate) csr: String,
 }
 
 impl PendingKey {
-    /// A new key, in memory alone.
+    /// Generates a key, which is only in memory.
     pub(crate) fn generate() -> Result<Self, Error> {
         KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256)
             .and_then(|key| PendingKey::of(&key))
             .map_err(|error| credentials("a new key", error.to_string()))
     }
 
-    /// The key in `folder`; both are made when missing. Fails when the folder has no room for what follows.
+    /// Returns the key in `folder`, creating both if missing. Fails if the folder has no space for
+    /// the certificate.
     pub(crate) fn prepare(folder: &Path) -> Result<Self, Error> {
         let failed = |source| Error::File {
             path: folder.to_owned(),
@@ -175,15 +180,15 @@ impl PendingKey {
         };
         fs::create_dir_all(folder).map_err(failed)?;
         let path = folder.join(PENDING);
-        // One that cannot be used never got a certificate.
-        let kept = match fs::read_to_string(&path) {
+        // A key that cannot be used never got a certificate.
+        let stored = match fs::read_to_string(&path) {
             Ok(pem) => KeyPair::from_pem(&pem)
                 .and_then(|key| PendingKey::of(&key))
                 .ok(),
             Err(source) if source.kind() == ErrorKind::NotFound => None,
             Err(source) => return Err(Error::File { path, source }),
         };
-        let pending = match kept {
+        let pending = match stored {
             Some(pending) => pending,
             None => {
                 let pending = PendingKey::generate()?;
@@ -197,7 +202,8 @@ impl PendingKey {
 
     fn of(key: &KeyPair) -> Result<Self, rcgen::Error> {
         let mut params = CertificateParams::default();
-        // The name comes from the token or the certificate in use; the controller ignores what the request says.
+        // The name comes from the token or the current certificate; the controller ignores the
+        // request's.
         params.distinguished_name = DistinguishedName::new();
         let csr = params.serialize_request(key)?.pem()?;
         Ok(PendingKey {
@@ -207,7 +213,7 @@ impl PendingKey {
     }
 }
 
-/// Writes as much as is going to be written, and takes it away again.
+/// Checks for disk space by writing as much as the certificate may need, and deleting it again.
 fn has_room(folder: &Path) -> std::io::Result<()> {
     let mut file = tempfile::Builder::new()
         .prefix(".new-")
@@ -225,7 +231,7 @@ impl std::fmt::Debug for Identity {
     }
 }
 
-/// The sections of that kind in a PEM text.
+/// Returns all sections of a kind in a PEM text.
 fn sections(pem: &str, kind: &str) -> String {
     let (begin, end) = (
         format!("-----BEGIN {kind}-----"),
@@ -244,7 +250,7 @@ fn sections(pem: &str, kind: &str) -> String {
     found
 }
 
-/// Writes a file that only its owner can read, and puts it into its place when it is on the disk.
+/// Writes a file that only its owner can read, and moves it into place once it is on the disk.
 fn replace(path: &Path, text: &str) -> Result<(), Error> {
     let write = || {
         let folder = path.parent().unwrap_or(Path::new("."));
@@ -333,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_renewed_at_two_thirds_of_its_life() {
+    fn a_certificate_is_renewed_at_two_thirds_of_its_life() {
         let identity = identity("edge-1").unwrap();
         assert_eq!(
             identity
@@ -345,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_that_names_no_node_is_refused() {
+    fn a_certificate_without_a_node_name_is_rejected() {
         assert!(identity("no node").is_err());
     }
 

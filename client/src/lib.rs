@@ -1,7 +1,8 @@
 //! The client of the controller's REST interface, for agents, operators and simulated nodes.
 //!
-//! A [`NodeClient`] acts for one node, known by its certificate; an [`OperatorClient`] for the bearer of a token. Both
-//! trust one authority and nothing else, and go to the next controller when one does not answer.
+//! A [`NodeClient`] acts for one node, identified by its certificate; an [`OperatorClient`] for the
+//! bearer of a token. Both trust only one authority, and switch to the next controller if one does
+//! not answer.
 //!
 //! ```no_run
 //! use hawser_client::{NodeClient, NodeMessage, enrol_in};

@@ -11,15 +11,16 @@ use hawser_control::tunnel::{Admitted, ServerReport, Servers};
 use reqwest::Method;
 use std::path::Path;
 
-/// Gets the certificate of `node` for a one-time token, and keeps it in `folder` as [`Identity::store`] does. The token
-/// names the authority, so that the controller need not be trusted before.
+/// Obtains the certificate of `node` for a one-time token, and stores it in `folder` as
+/// [`Identity::store`] does. The token contains the digest of the authority, so that the controller
+/// need not be trusted beforehand.
 ///
-/// The key is in the folder before anything is asked. When this fails, it may be tried again with the same token, even if
-/// the controller has answered already.
+/// The key is stored before the request is sent. If this fails, it may be repeated with the same
+/// token, even if the controller has already answered.
 ///
 /// # Errors
-/// When the token is another node's or the folder cannot be written, in which case nothing is asked; when no controller of
-/// that authority answers, or the token is void, used or too old.
+/// If the token is another node's or the folder cannot be written, in which case nothing is sent;
+/// if no controller of that authority answers, or the token is withdrawn, used or expired.
 pub async fn enrol_in(
     folder: &Path,
     node: &Name,
@@ -38,10 +39,11 @@ pub async fn enrol_in(
     Identity::keep(pending, folder, answer.certificate, answer.authority)
 }
 
-/// The same for a node that is simulated: its key is in memory alone, so a lost answer uses the token up.
+/// As [`enrol_in`], for a simulated node: its key is only in memory, so a lost answer uses up the
+/// token.
 ///
 /// # Errors
-/// When no controller of the token's authority answers, or the token is void, used or too old.
+/// If no controller of the token's authority answers, or the token is withdrawn, used or expired.
 pub async fn enrol(controllers: &[Controller], token: &str) -> Result<Identity, Error> {
     let pending = PendingKey::generate()?;
     let answer = ask(controllers, &token.parse()?, None, &pending).await?;
@@ -67,13 +69,13 @@ async fn ask(
         .json(Method::POST, "/v1/enrol", Some(&body))
         .await?;
     if tls::digest_of_pem(&answer.authority)? != authority_digest {
-        let reason = "it is not the one that the token names".to_owned();
+        let reason = "it is not the one in the token".to_owned();
         return Err(credentials("the authority's certificate", reason));
     }
     Ok(answer)
 }
 
-/// What a node asks of its controller and tells it. Stream and reports share one connection.
+/// A node's client of the controller. Stream and reports share one connection.
 #[derive(Debug)]
 pub struct NodeClient {
     transport: Transport,
@@ -81,10 +83,10 @@ pub struct NodeClient {
 }
 
 impl NodeClient {
-    /// The first of the controllers that answers is asked.
+    /// Creates a client that uses the first of the controllers that answers.
     ///
     /// # Errors
-    /// When the identity cannot be used or no controller is named.
+    /// If the identity cannot be used or there are no controllers.
     pub fn new(controllers: &[Controller], identity: &Identity) -> Result<Self, Error> {
         let tls = tls::trusting(&identity.authority_pem, Proof::Certificate(identity))?;
         Ok(NodeClient {
@@ -93,43 +95,43 @@ impl NodeClient {
         })
     }
 
-    /// The node for which it acts.
+    /// Returns the node for which the client acts.
     pub fn node(&self) -> &Name {
         &self.node
     }
 
-    /// Whom the controller takes the node for.
+    /// Returns the caller's identity as the controller sees it.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
+    /// If no controller answers or it rejects the request.
     pub async fn me(&self) -> Result<Caller, Error> {
         self.transport.json(Method::GET, "/v1/me", NOTHING).await
     }
 
-    /// Says what the node has. First on every connection.
+    /// Registers the node's capabilities. Must be called first on every connection.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
+    /// If no controller answers or it rejects the request.
     pub async fn register(&self, registration: &Registration) -> Result<(), Error> {
         self.transport
             .done(Method::PUT, &self.path("registration"), Some(registration))
             .await
     }
 
-    /// Tells what happened, and that the node lives.
+    /// Sends a report, which also shows that the node is alive.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
+    /// If no controller answers or it rejects the request.
     pub async fn report(&self, report: &Report) -> Result<(), Error> {
         self.transport
             .done(Method::POST, &self.path("reports"), Some(report))
             .await
     }
 
-    /// What the node has to do: the assignment first, then every change.
+    /// Opens the stream of the node's assignment and all changes to it.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
+    /// If no controller answers or it rejects the request.
     pub async fn stream(&self) -> Result<NodeStream, Error> {
         let (response, controller) = self
             .transport
@@ -138,31 +140,33 @@ impl NodeClient {
         Ok(NodeStream(Events::new(response, controller)))
     }
 
-    /// Says that the node is a server of tunnels, and hears whom it is to let in.
+    /// Registers the node as a tunnel server; returns the clients that it may admit.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
+    /// If no controller answers or it rejects the request.
     pub async fn serve_tunnels(&self, report: &ServerReport) -> Result<Admitted, Error> {
         self.transport
             .json(Method::PUT, &self.path("tunnel-server"), Some(report))
             .await
     }
 
-    /// Where the node may go as a client of tunnels.
+    /// Returns the servers that the node may connect to as a tunnel client.
     ///
     /// # Errors
-    /// When no controller answers or it refuses.
+    /// If no controller answers or it rejects the request.
     pub async fn tunnel_servers(&self) -> Result<Servers, Error> {
         self.transport
             .json(Method::POST, &self.path("tunnel-client"), NOTHING)
             .await
     }
 
-    /// Gets a new key and its certificate, and keeps both in `folder` as [`Identity::store`] does. The old certificate
-    /// goes on until its end; make a new client of the new identity.
+    /// Obtains a certificate for a new key, and stores both in `folder` as [`Identity::store`]
+    /// does. The old certificate stays valid until it expires; create a new client with the new
+    /// identity.
     ///
     /// # Errors
-    /// When the folder cannot be written, in which case nothing is asked, or no controller answers, or it refuses.
+    /// If the folder cannot be written, in which case nothing is sent; if no controller answers or
+    /// it rejects the request.
     pub async fn renew(&self, folder: &Path) -> Result<Identity, Error> {
         let pending = PendingKey::prepare(folder)?;
         let body = Renew {
@@ -175,7 +179,8 @@ impl NodeClient {
         Identity::keep(pending, folder, answer.certificate, answer.authority)
     }
 
-    /// The next request goes to the next controller: for a caller that finds this one out of order.
+    /// Sends the next request to the next controller: for a caller that finds the current one
+    /// faulty.
     pub fn give_up_on_controller(&self) {
         self.transport.give_up_on_current();
     }
@@ -185,25 +190,27 @@ impl NodeClient {
     }
 }
 
-/// What the controller says to a node.
+/// A message from the controller to a node.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NodeMessage {
-    /// Replaces the assignment before, and the policies in force.
+    /// Replaces the previous assignment, and the policies in force.
     Assignment(Assignment),
     /// Replaces the policy of its flow, if it is newer.
     Policy(Policy),
-    /// The controller is still there.
+    /// The controller is still alive.
     Ping,
 }
 
-/// Everything that the controller says to a node, as it happens.
+/// The stream of the controller's messages to a node.
 pub struct NodeStream(Events);
 
 impl NodeStream {
-    /// The next message; none at the end of the stream, to be opened again.
+    /// Returns the next message; `None` at the end of the stream, which the caller should open
+    /// again.
     ///
     /// # Errors
-    /// When the controller says why it ends the stream, the connection is lost, or nothing came for 45 s.
+    /// If the controller ends the stream with a reason, the connection is lost, or nothing was
+    /// received for 45 s.
     pub async fn next(&mut self) -> Result<Option<NodeMessage>, Error> {
         while let Some(event) = self.0.next().await? {
             match event.event.as_str() {
@@ -211,7 +218,7 @@ impl NodeStream {
                 "policy" => return Ok(Some(NodeMessage::Policy(self.0.parse(&event)?))),
                 "ping" => return Ok(Some(NodeMessage::Ping)),
                 "end" => return Err(Error::Ended(event.data)),
-                // A newer controller may have more to say.
+                // A newer controller may send other events.
                 _ => {}
             }
         }

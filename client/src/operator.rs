@@ -16,22 +16,24 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::marker::PhantomData;
 
-/// Items that are fetched at once.
+/// Number of items per page.
 const PAGE_ITEMS: u32 = 500;
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// What an operator asks of a controller and tells it.
+/// An operator's client of the controller.
 ///
 /// # Errors
-/// Every method fails when no controller answers, or when it refuses: [`Error::Refused`] has its words.
+/// Every method fails if no controller answers or if it rejects the request: [`Error::Rejected`]
+/// contains its explanation.
 #[derive(Debug)]
 pub struct OperatorClient {
     transport: Transport,
 }
 
 impl OperatorClient {
-    /// The first of the controllers that answers is asked. `authority_pem` is the certificate that theirs are signed by.
+    /// Creates a client that uses the first of the controllers that answers. `authority_pem` is the
+    /// certificate that signed theirs.
     pub fn new(controllers: &[Controller], authority_pem: &str, token: &str) -> Result<Self> {
         let tls = tls::trusting(authority_pem, Proof::None)?;
         Ok(OperatorClient {
@@ -39,148 +41,149 @@ impl OperatorClient {
         })
     }
 
-    /// Whom the controller takes the bearer of the token for.
+    /// Returns the identity of the token's bearer as the controller sees it.
     pub async fn me(&self) -> Result<Caller> {
         self.get("/v1/me").await
     }
 
-    /// All tenants.
+    /// Lists all tenants.
     pub fn tenants(&self) -> Pages<'_, Tenant> {
         Pages::new(self, "/v1/tenants", None)
     }
 
-    /// One tenant.
+    /// Returns one tenant.
     pub async fn tenant(&self, tenant: &Name) -> Result<Tenant> {
         self.get(&format!("/v1/tenants/{tenant}")).await
     }
 
-    /// Makes a tenant.
+    /// Creates a tenant.
     pub async fn create_tenant(&self, tenant: &Tenant) -> Result<Tenant> {
         self.post("/v1/tenants", tenant).await
     }
 
-    /// Removes a tenant that has neither nodes nor flows.
+    /// Deletes a tenant that has neither nodes nor flows.
     pub async fn delete_tenant(&self, tenant: &Name) -> Result<()> {
         self.delete(&format!("/v1/tenants/{tenant}")).await
     }
 
-    /// All nodes.
+    /// Lists all nodes.
     pub fn nodes(&self) -> Pages<'_, Node> {
         Pages::new(self, "/v1/nodes", None)
     }
 
-    /// One node.
+    /// Returns one node.
     pub async fn node(&self, node: &Name) -> Result<Node> {
         self.get(&format!("/v1/nodes/{node}")).await
     }
 
-    /// Revokes the node's certificate and forgets the node.
+    /// Revokes the node's certificate and deletes the node.
     pub async fn delete_node(&self, node: &Name) -> Result<()> {
         self.delete(&format!("/v1/nodes/{node}")).await
     }
 
-    /// Makes a token that enrols the node once.
+    /// Creates a token that enrols the node once.
     pub async fn enrol_node(&self, node: &Name, enrolment: &NewEnrolment) -> Result<Enrolment> {
         self.post(&format!("/v1/nodes/{node}/enrolment"), enrolment)
             .await
     }
 
-    /// All enrolment tokens that can be used or were, without their secrets.
+    /// Lists all enrolment tokens that are valid or were used, without their secrets.
     pub fn enrolments(&self) -> Pages<'_, ListedEnrolment> {
         Pages::new(self, "/v1/enrolments", None)
     }
 
-    /// Makes an enrolment token void.
+    /// Withdraws an enrolment token.
     pub async fn withdraw_enrolment(&self, node: &Name, id: &str) -> Result<()> {
         self.delete(&format!("/v1/nodes/{node}/enrolment/{}", escape(id)))
             .await
     }
 
-    /// Revokes the node's certificate; it has to be enrolled again.
+    /// Revokes the node's certificate. The node must be enrolled again.
     pub async fn revoke_node(&self, node: &Name) -> Result<()> {
         self.delete(&format!("/v1/nodes/{node}/certificate")).await
     }
 
-    /// All ends of paths.
+    /// Lists the endpoints of all paths.
     pub fn paths(&self) -> Pages<'_, Path> {
         Pages::new(self, "/v1/paths", None)
     }
 
-    /// All servers of tunnels that live.
+    /// Lists all tunnel servers that are alive.
     pub fn tunnel_servers(&self) -> Pages<'_, Server> {
         Pages::new(self, "/v1/tunnel-servers", None)
     }
 
-    /// All flows.
+    /// Lists all flows.
     pub fn flows(&self) -> Pages<'_, Flow> {
         Pages::new(self, "/v1/flows", None)
     }
 
-    /// One flow.
+    /// Returns one flow.
     pub async fn flow(&self, flow: &Name) -> Result<Flow> {
         self.get(&format!("/v1/flows/{flow}")).await
     }
 
-    /// Makes a flow.
+    /// Creates a flow.
     pub async fn create_flow(&self, flow: &Flow) -> Result<Flow> {
         self.post("/v1/flows", flow).await
     }
 
-    /// One flow, to be changed.
+    /// Returns one flow with its tag, for changing it.
     pub async fn tagged_flow(&self, flow: &Name) -> Result<Tagged<Flow>> {
         self.transport.tagged(&format!("/v1/flows/{flow}")).await
     }
 
-    /// Replaces a flow, if it still has the tag that it was read with.
+    /// Replaces a flow, if its tag is still the one that it was read with.
     pub async fn replace_flow(&self, flow: &Flow, tag: &Tag) -> Result<Flow> {
         self.transport
             .replace(&format!("/v1/flows/{}", flow.name), tag, flow)
             .await
     }
 
-    /// Removes a flow.
+    /// Deletes a flow.
     pub async fn delete_flow(&self, flow: &Name) -> Result<()> {
         self.delete(&format!("/v1/flows/{flow}")).await
     }
 
-    /// What is in force for each flow.
+    /// Lists the policies in force of all flows.
     pub fn policies(&self) -> Pages<'_, Policy> {
         Pages::new(self, "/v1/policies", None)
     }
 
-    /// What is in force for a flow.
+    /// Returns the policy in force of a flow.
     pub async fn policy(&self, flow: &Name) -> Result<Policy> {
         self.get(&format!("/v1/policies/{flow}")).await
     }
 
-    /// Chooses the paths of a flow, until [`OperatorClient::release_policy`].
+    /// Sets the paths of a flow, until [`OperatorClient::release_policy`].
     pub async fn override_policy(&self, flow: &Name, choice: Override) -> Result<Policy> {
         self.put(&format!("/v1/policies/{flow}"), &choice).await
     }
 
-    /// Leaves the paths of a flow to the controller again.
+    /// Returns the choice of a flow's paths to the controller.
     pub async fn release_policy(&self, flow: &Name) -> Result<Policy> {
         self.transport
             .json(Method::DELETE, &format!("/v1/policies/{flow}"), NOTHING)
             .await
     }
 
-    /// The latest report of each node.
+    /// Lists the latest report of each node.
     pub fn reports(&self) -> Pages<'_, Reported> {
         Pages::new(self, "/v1/reports", None)
     }
 
-    /// The latest report of a node.
+    /// Returns the latest report of a node.
     pub async fn report(&self, node: &Name) -> Result<Reported> {
         self.get(&format!("/v1/reports/{node}")).await
     }
 
-    /// What happened after the event of that number.
+    /// Lists the events after the one with the given number.
     pub fn events(&self, after: u64) -> Pages<'_, Event> {
         Pages::new(self, "/v1/events", Some(after.to_string()))
     }
 
-    /// What happened after the event of that number, and then what happens; none: from now on.
+    /// Streams the events after the one with the given number, including future ones; `None` starts
+    /// with the next event.
     pub async fn follow_events(&self, after: Option<u64>) -> Result<EventStream> {
         let after = after.map_or_else(String::new, |number| format!("?after={number}"));
         let path = format!("/v1/events/stream{after}");
@@ -188,22 +191,22 @@ impl OperatorClient {
         Ok(EventStream(Events::new(response, controller)))
     }
 
-    /// Changes and their authors, after the entry of that number.
+    /// Lists the entries of the audit log after the one with the given number.
     pub fn audit(&self, after: u64) -> Pages<'_, AuditEntry> {
         Pages::new(self, "/v1/audit", Some(after.to_string()))
     }
 
-    /// All operators' tokens.
+    /// Lists all operators' tokens.
     pub fn tokens(&self) -> Pages<'_, Token> {
         Pages::new(self, "/v1/tokens", None)
     }
 
-    /// Makes a token; the answer is the only time that its secret is shown.
+    /// Creates a token. Its secret is shown only in this answer.
     pub async fn create_token(&self, token: &NewToken) -> Result<IssuedToken> {
         self.post("/v1/tokens", token).await
     }
 
-    /// Makes a token void.
+    /// Revokes a token.
     pub async fn delete_token(&self, token: &Name) -> Result<()> {
         self.delete(&format!("/v1/tokens/{token}")).await
     }
@@ -254,7 +257,7 @@ impl<'a, T: DeserializeOwned> Pages<'a, T> {
         }
     }
 
-    /// The next page; none after the last one.
+    /// Returns the next page; `None` after the last one.
     ///
     /// # Errors
     /// As every method of [`OperatorClient`].
@@ -275,7 +278,7 @@ impl<'a, T: DeserializeOwned> Pages<'a, T> {
         Ok(Some(page.items))
     }
 
-    /// Everything that is left.
+    /// Returns all remaining items.
     ///
     /// # Errors
     /// As every method of [`OperatorClient`].
@@ -288,14 +291,14 @@ impl<'a, T: DeserializeOwned> Pages<'a, T> {
     }
 }
 
-/// What happens, as it happens.
+/// The stream of events.
 pub struct EventStream(Events);
 
 impl EventStream {
-    /// The next event; none when the controller ended the stream.
+    /// Returns the next event; `None` if the controller ended the stream.
     ///
     /// # Errors
-    /// When the connection is lost, or the controller was silent for 45 s.
+    /// If the connection is lost, or the controller was silent for 45 s.
     pub async fn next(&mut self) -> Result<Option<Event>> {
         while let Some(event) = self.0.next().await? {
             if event.event == "event" {
@@ -306,7 +309,7 @@ impl EventStream {
     }
 }
 
-/// For a query or a part of a path: letters, digits and dashes are themselves, other bytes are written in hexadecimal.
+/// Percent-encodes a text for a query or a path segment.
 fn escape(text: &str) -> String {
     let escape = |byte: u8| match byte {
         byte if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => {

@@ -6,7 +6,8 @@ use reqwest::Response;
 use serde::de::DeserializeOwned;
 use std::time::Duration;
 
-/// The controller sends a `ping` when nothing else happens; a stream that is silent for so long is dead.
+/// The controller sends a `ping` when there are no other events; a stream that is silent for this
+/// long is dead.
 const SILENCE: Duration = Duration::from_secs(45);
 
 /// Server-sent events.
@@ -23,7 +24,7 @@ impl Events {
         }
     }
 
-    /// The next event; none when the controller ended the stream.
+    /// Returns the next event; `None` if the controller ended the stream.
     pub(crate) async fn next(&mut self) -> Result<Option<Event>, Error> {
         let controller = self.controller.to_string();
         match tokio::time::timeout(SILENCE, self.events.next()).await {
@@ -41,7 +42,7 @@ impl Events {
         }
     }
 
-    /// What an event carries.
+    /// Parses the data of an event.
     pub(crate) fn parse<T: DeserializeOwned>(&self, event: &Event) -> Result<T, Error> {
         serde_json::from_str(&event.data).map_err(|error| Error::Answer {
             controller: self.controller.to_string(),

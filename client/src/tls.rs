@@ -11,18 +11,18 @@ use rustls::{
 use sha2::{Digest, Sha256};
 use std::sync::Arc;
 
-/// Sessions that are kept for resumption: a few for each controller.
+/// Number of sessions cached for resumption: a few for each controller.
 const SESSIONS: usize = 16;
 
-/// How the client shows who it is.
+/// How the client authenticates itself.
 pub(crate) enum Proof<'a> {
-    /// Not by TLS.
+    /// No authentication by TLS.
     None,
-    /// By a node's certificate.
+    /// With a node's certificate.
     Certificate(&'a Identity),
 }
 
-/// Trusts what the authority (PEM, one certificate or several) has signed, and nothing else.
+/// Trusts only certificates signed by the authority (PEM, one certificate or several).
 pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientConfig, Error> {
     let unusable = |reason: String| credentials("the authority's certificate", reason);
     let mut roots = RootCertStore::empty();
@@ -33,7 +33,7 @@ pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientCo
             .map_err(|error| unusable(error.to_string()))?;
     }
     if roots.is_empty() {
-        return Err(unusable("there is none in the file".to_owned()));
+        return Err(unusable("the file contains no certificate".to_owned()));
     }
     let builder = builder()?.with_root_certificates(roots);
     let config = match proof {
@@ -50,16 +50,17 @@ pub(crate) fn trusting(authority_pem: &str, proof: Proof<'_>) -> Result<ClientCo
                 .map_err(|error| unusable(error.to_string()))?
         }
     };
-    Ok(finished(config))
+    Ok(with_common_options(config))
 }
 
-/// Trusts the one authority whose certificate has this SHA-256 digest; the controller has to present it with its own.
+/// Trusts only the authority whose certificate has this SHA-256 digest. The controller must present
+/// it along with its own certificate.
 pub(crate) fn pinning(authority_digest: [u8; 32]) -> Result<ClientConfig, Error> {
     let verifier = Arc::new(Pinned {
         authority_digest,
         provider: provider(),
     });
-    Ok(finished(
+    Ok(with_common_options(
         builder()?
             .dangerous()
             .with_custom_certificate_verifier(verifier)
@@ -67,7 +68,7 @@ pub(crate) fn pinning(authority_digest: [u8; 32]) -> Result<ClientConfig, Error>
     ))
 }
 
-/// SHA-256 of the first certificate in a PEM text.
+/// Returns SHA-256 of the first certificate in a PEM text.
 pub(crate) fn digest_of_pem(pem: &str) -> Result<[u8; 32], Error> {
     let certificate = CertificateDer::from_pem_slice(pem.as_bytes())
         .map_err(|error| credentials("the authority's certificate", error.to_string()))?;
@@ -91,7 +92,7 @@ fn builder() -> Result<rustls::ConfigBuilder<ClientConfig, rustls::WantsVerifier
         .map_err(|error| credentials("TLS", error.to_string()))
 }
 
-fn finished(mut config: ClientConfig) -> ClientConfig {
+fn with_common_options(mut config: ClientConfig) -> ClientConfig {
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     config.resumption = Resumption::in_memory_sessions(SESSIONS);
     config

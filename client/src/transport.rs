@@ -14,16 +14,16 @@ use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For a whole request, and for the beginning of a stream.
+/// Timeout for a whole request, and for the beginning of a stream.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A connection on which nothing came for so long is asked whether it is still there.
+/// Interval and timeout of HTTP/2 keep-alive pings on a connection that is silent.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// More of a refusal is not read.
+/// Maximum size of an error response that is read.
 const MAX_PROBLEM_BYTES: usize = 64 * 1024;
 
-/// Where a controller is: `https://HOST:PORT`.
+/// The address of a controller: `https://HOST:PORT`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Controller(Url);
 
@@ -43,7 +43,7 @@ impl FromStr for Controller {
 }
 
 impl Controller {
-    /// Its address, unless its host is a name.
+    /// Returns the socket address, unless the host is a name.
     pub fn address(&self) -> Option<SocketAddr> {
         let host = self
             .0
@@ -56,7 +56,7 @@ impl Controller {
         ))
     }
 
-    /// Where its name leads now. Asks the resolver, which may take its time.
+    /// Resolves the host's name. May block while the resolver works.
     pub fn addresses(&self) -> io::Result<Vec<SocketAddr>> {
         self.0.socket_addrs(|| None)
     }
@@ -68,7 +68,7 @@ impl fmt::Display for Controller {
     }
 }
 
-/// Requests to the first of several controllers that answers.
+/// Sends requests to the first of several controllers that answers.
 #[derive(Debug)]
 pub(crate) struct Transport {
     client: Client,
@@ -108,7 +108,7 @@ impl Transport {
         })
     }
 
-    /// A request whose answer is JSON.
+    /// Sends a request whose answer is JSON.
     pub(crate) async fn json<T: DeserializeOwned>(
         &self,
         method: Method,
@@ -119,7 +119,7 @@ impl Transport {
         parse(response, &controller).await
     }
 
-    /// What is there, with its tag.
+    /// Gets a resource with its tag.
     pub(crate) async fn tagged<T: DeserializeOwned>(&self, path: &str) -> Result<Tagged<T>, Error> {
         let (response, controller) = self.send(Method::GET, path, NOTHING).await?;
         let tag = response
@@ -136,7 +136,7 @@ impl Transport {
         })
     }
 
-    /// Replaces what still has that tag.
+    /// Replaces a resource if it still has the tag.
     pub(crate) async fn replace<T: DeserializeOwned>(
         &self,
         path: &str,
@@ -149,7 +149,7 @@ impl Transport {
         parse(response, &controller).await
     }
 
-    /// A request whose answer does not matter as long as it is yes.
+    /// Sends a request of whose answer only the success matters.
     pub(crate) async fn done(
         &self,
         method: Method,
@@ -157,12 +157,12 @@ impl Transport {
         body: Option<&(impl Serialize + Sync)>,
     ) -> Result<(), Error> {
         let (response, controller) = self.send(method, path, body).await?;
-        // A body that is read to its end leaves the connection for the next request.
+        // Reading the whole body lets the connection be reused for the next request.
         with_timeout(&controller, response.bytes()).await.map(drop)
     }
 
-    /// Asks one controller after the other until one takes the request. One that took it is not passed over: it may have
-    /// done what it was asked.
+    /// Tries one controller after the other until one accepts the request. Once a controller has
+    /// accepted it, no other is tried: the first may already have carried it out.
     pub(crate) async fn send(
         &self,
         method: Method,
@@ -172,7 +172,7 @@ impl Transport {
         self.send_for(method, path, None, body).await
     }
 
-    /// As [`Transport::send`]; with a tag, for what still has that.
+    /// As [`Transport::send`]; with a tag, only if the resource still has it.
     async fn send_for(
         &self,
         method: Method,
@@ -202,14 +202,14 @@ impl Transport {
                 Ok(Ok(response))
                     if response.status() == StatusCode::SERVICE_UNAVAILABLE && !is_last =>
                 {
-                    reasons.push(format!("{controller}: {}", refusal(response).await));
+                    reasons.push(format!("{controller}: {}", rejection(response).await));
                 }
                 Ok(Ok(response)) => {
                     self.current.store(index, Ordering::Relaxed);
                     return if response.status().is_success() {
                         Ok((response, controller.clone()))
                     } else {
-                        Err(refusal(response).await)
+                        Err(rejection(response).await)
                     };
                 }
                 Ok(Err(error)) if error.is_connect() => {
@@ -219,7 +219,7 @@ impl Transport {
                     self.current.store(index + 1, Ordering::Relaxed);
                     let reason = match outcome {
                         Ok(Err(error)) => causes(&error),
-                        _ => format!("nothing within {} s", ANSWER_TIMEOUT.as_secs()),
+                        _ => format!("no answer within {} s", ANSWER_TIMEOUT.as_secs()),
                     };
                     return Err(Error::Interrupted {
                         controller: controller.to_string(),
@@ -231,23 +231,23 @@ impl Transport {
         Err(Error::Unreachable(reasons.join("; ")))
     }
 
-    /// The next request goes to the next controller.
+    /// Sends the next request to the next controller.
     pub(crate) fn give_up_on_current(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// Something and its tag.
+/// A resource and its tag.
 #[derive(Debug, Clone)]
 pub struct Tagged<T> {
-    /// As it was when it was read.
+    /// The resource when it was read.
     pub value: T,
-    /// Of that state.
+    /// The tag of that version.
     pub tag: Tag,
 }
 
-/// Names a state of something that a controller keeps (its ETag): with it, a change is refused with the status 412 when
-/// somebody else has changed the same since it was read.
+/// Identifies a version of a resource (its ETag). A change with a tag is rejected with the status
+/// 412 if the resource has been changed since it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tag(HeaderValue);
 
@@ -262,7 +262,7 @@ async fn parse<T: DeserializeOwned>(
     })
 }
 
-/// No body.
+/// The body of a request without one.
 pub(crate) const NOTHING: Option<&()> = None;
 
 async fn with_timeout<T>(
@@ -283,8 +283,8 @@ async fn with_timeout<T>(
     })
 }
 
-/// What the controller says against the request.
-async fn refusal(mut response: Response) -> Error {
+/// Returns the error that an unsuccessful response contains.
+async fn rejection(mut response: Response) -> Error {
     let status = response.status();
     let mut text = Vec::new();
     let read = async {
@@ -295,7 +295,7 @@ async fn refusal(mut response: Response) -> Error {
             }
         }
     };
-    // What has come until then is all there is to be told.
+    // On a timeout, the text read so far is used.
     let _ = tokio::time::timeout(ANSWER_TIMEOUT, read).await;
     let unnamed = || Problem {
         kind: Problem::blank(),
@@ -305,10 +305,10 @@ async fn refusal(mut response: Response) -> Error {
     };
     let mut problem: Problem = serde_json::from_slice(&text).unwrap_or_else(|_| unnamed());
     problem.status = status.as_u16();
-    Error::Refused(problem)
+    Error::Rejected(problem)
 }
 
-/// The error with its causes: the outermost one says only that sending failed.
+/// Returns the innermost cause of an error: the outermost says only that sending failed.
 pub(crate) fn causes(error: &reqwest::Error) -> String {
     let mut innermost: &dyn std::error::Error = error;
     while let Some(source) = innermost.source() {

@@ -1,4 +1,4 @@
-//! Whom a client trusts, and what it does when a controller fails it.
+//! The client's trust in controllers, and its behaviour when a controller fails.
 
 mod stand_in;
 
@@ -13,14 +13,14 @@ use hawser_client::{
 };
 use hawser_control::access::{Certificate, Enrol};
 use hawser_control::node::Report;
-use stand_in::{Authority, Certified, nobody};
+use stand_in::{Authority, Certified, unreachable_controller};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 const PROBLEM: &str = r#"{ "type": "about:blank", "title": "Not Found", "status": 404,
     "detail": "There is no flow stage. Create it first." }"#;
 
-/// Enrols `edge-1` with whoever asks.
+/// Enrols any client as `edge-1`.
 fn enrolling(authority: &Arc<Authority>, answered_authority: String) -> Router {
     let authority = Arc::clone(authority);
     let sign = move |Json(enrol): Json<Enrol>| async move {
@@ -104,7 +104,7 @@ async fn an_authority_that_the_token_does_not_name_is_not_taken_over() {
     assert!(matches!(error, Error::Credentials { .. }), "{error}");
 }
 
-/// A controller that keeps the keys for which it was asked, and answers the second time only.
+/// A controller that records the keys it was asked to certify, and succeeds only the second time.
 async fn forgetful(
     authority: &Arc<Authority>,
     path: &str,
@@ -204,9 +204,9 @@ async fn the_next_controller_is_asked_when_one_is_away_or_says_so() {
         "/v1/flows/stage",
         get(|| async { ([(CONTENT_TYPE, "application/json")], "{}") }),
     );
-    let away = nobody().await;
+    let unreachable = unreachable_controller().await;
     let controllers = [
-        away.clone(),
+        unreachable.clone(),
         authority.serve(unavailable).await,
         authority.serve(available).await,
     ];
@@ -221,7 +221,7 @@ async fn the_next_controller_is_asked_when_one_is_away_or_says_so() {
     let client = OperatorClient::new(&controllers[..1], &authority.pem, "token").unwrap();
     let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
     assert!(
-        error.is_passing() && error.to_string().contains(&away.to_string()),
+        error.is_transient() && error.to_string().contains(&unreachable.to_string()),
         "{error}"
     );
 }
@@ -251,9 +251,9 @@ async fn a_request_that_was_taken_is_not_sent_again() {
 }
 
 #[tokio::test]
-async fn a_refusal_is_told_in_the_controllers_words() {
+async fn a_rejection_is_reported_in_the_controllers_words() {
     let authority = Authority::new();
-    let refuse = || async {
+    let reject = || async {
         (
             StatusCode::NOT_FOUND,
             [(CONTENT_TYPE, "application/problem+json")],
@@ -261,14 +261,14 @@ async fn a_refusal_is_told_in_the_controllers_words() {
         )
             .into_response()
     };
-    let controller = authority.serve(Router::new().fallback(refuse)).await;
+    let controller = authority.serve(Router::new().fallback(reject)).await;
     let client = OperatorClient::new(&[controller], &authority.pem, "token").unwrap();
     let error = client.flow(&"stage".parse().unwrap()).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "Not Found: There is no flow stage. Create it first."
     );
-    assert_eq!((error.status(), error.is_passing()), (Some(404), false));
+    assert_eq!((error.status(), error.is_transient()), (Some(404), false));
 }
 
 #[tokio::test]
@@ -322,7 +322,7 @@ async fn a_stream_gives_what_it_knows_and_ends() {
     assert_eq!(assignment.revision, 7);
     let error = stream.next().await.unwrap_err();
     assert!(
-        error.is_passing() && error.to_string().contains("another stream"),
+        error.is_transient() && error.to_string().contains("another stream"),
         "{error}"
     );
 }

@@ -16,50 +16,51 @@ use hawser_cloud::{Cloud, MAX_POINTS, POINT_BYTES};
 use zstd::bulk::{Compressor, Decompressor};
 use zstd::zstd_safe::compress_bound;
 
-/// A way to write a cloud.
+/// An encoding of point clouds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Codec {
-    /// zstd at level 1 over all x, all y, all z (16-bit little-endian), all red, all green and all blue, in capture order:
-    /// lossless, and markedly smaller than over whole points, because neighbours are alike value by value.
+    /// zstd at level 1 over all x, all y, all z (16-bit little-endian), all red, all green and all
+    /// blue, in capture order: lossless, and markedly smaller than compressing whole points,
+    /// because neighbouring points have similar values.
     Zstd,
 }
 
-/// Encoding is part of every frame's delay, so the fastest of zstd's ordinary levels.
+/// The fastest of zstd's ordinary levels, since encoding adds to every frame's delay.
 const ZSTD_LEVEL: i32 = 1;
 
-/// Why bytes are no cloud.
+/// The reason that bytes cannot be decoded to a cloud.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
-    /// More points than a receiver has to hold.
+    /// More points than a frame may have.
     #[error("{0} points are more than the {MAX_POINTS} of a frame")]
     TooManyPoints(usize),
-    /// Not what the codec writes.
+    /// The bytes are not what the codec writes.
     #[error("not valid zstd, or more than {points} points: {reason}")]
     Malformed {
-        /// The points that were announced.
+        /// The announced number of points.
         points: usize,
-        /// What the decompressor says.
+        /// The decompressor's error.
         reason: String,
     },
     /// Fewer points than announced.
     #[error("{found} bytes of points instead of the {expected} announced")]
     TooFew {
-        /// Bytes that were decoded.
+        /// Decoded bytes.
         found: usize,
-        /// Bytes that the announced points have.
+        /// Bytes of the announced number of points.
         expected: usize,
     },
 }
 
 impl Codec {
-    /// The number of the codec on the wire.
+    /// Returns the codec's number on the wire.
     pub const fn wire_id(self) -> u8 {
         match self {
             Codec::Zstd => 1,
         }
     }
 
-    /// The codec of a number on the wire.
+    /// Returns the codec with a number on the wire.
     pub const fn from_wire_id(id: u8) -> Option<Codec> {
         match id {
             1 => Some(Codec::Zstd),
@@ -67,7 +68,7 @@ impl Codec {
         }
     }
 
-    /// The most bytes that `points` points are encoded as.
+    /// Returns the maximum encoded size of `points` points, in bytes.
     pub fn max_encoded_bytes(self, points: usize) -> usize {
         match self {
             Codec::Zstd => compress_bound(points * POINT_BYTES),
@@ -75,7 +76,7 @@ impl Codec {
     }
 }
 
-/// Encodes clouds; keeps its working memory from frame to frame.
+/// Encodes clouds, reusing its working memory for every frame.
 pub struct Encoder {
     codec: Codec,
     zstd: Compressor<'static>,
@@ -83,7 +84,7 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An encoder that writes `codec`.
+    /// Creates an encoder for `codec`.
     pub fn new(codec: Codec) -> Self {
         let zstd = Compressor::new(ZSTD_LEVEL).expect("zstd has a level 1 and memory for it");
         Encoder {
@@ -93,12 +94,12 @@ impl Encoder {
         }
     }
 
-    /// What this encoder writes.
+    /// Returns the codec of this encoder.
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// The encoded cloud, at most [`Codec::max_encoded_bytes`].
+    /// Encodes a cloud, to at most [`Codec::max_encoded_bytes`].
     pub fn encode(&mut self, cloud: &Cloud) -> Vec<u8> {
         match self.codec {
             Codec::Zstd => {
@@ -111,22 +112,22 @@ impl Encoder {
     }
 }
 
-/// Decodes clouds; keeps its working memory from frame to frame.
+/// Decodes clouds, reusing its working memory for every frame.
 pub struct Decoder {
     zstd: Decompressor<'static>,
 }
 
 impl Decoder {
-    /// A decoder for every codec.
+    /// Creates a decoder for all codecs.
     pub fn new() -> Self {
         Decoder {
             zstd: Decompressor::new().expect("there is memory for a zstd decompressor"),
         }
     }
 
-    /// The cloud of exactly `points` points that `encoded` holds.
+    /// Decodes a cloud of exactly `points` points from `encoded`.
     ///
-    /// Never allocates more than these points take, whatever the bytes are.
+    /// Never allocates more than these points take, regardless of the bytes.
     pub fn decode(
         &mut self,
         codec: Codec,
@@ -163,10 +164,10 @@ impl Default for Decoder {
     }
 }
 
-/// Where a value stands in a packed point and how many bytes it has: x, y, z, red, green, blue.
+/// Offset and length of each value in a packed point: x, y, z, red, green, blue.
 const VALUES: [(usize, usize); 6] = [(0, 2), (2, 2), (4, 2), (6, 1), (7, 1), (8, 1)];
 
-/// Puts the same value of all points side by side, one value after the other.
+/// Groups the values of all points: all x first, then all y, and so on.
 fn split_planes(packed: &[u8], planes: &mut Vec<u8>) {
     planes.clear();
     planes.reserve_exact(packed.len());
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn more_points_than_announced_are_refused() {
+    fn more_points_than_announced_are_rejected() {
         let encoded = Encoder::new(Codec::Zstd)
             .encode(&Cloud::from_packed(vec![0; 1000 * POINT_BYTES]).unwrap());
         let mut decoder = Decoder::new();
@@ -223,7 +224,7 @@ mod tests {
         );
         assert!(
             decoder.decode(Codec::Zstd, 1000, &encoded).is_ok(),
-            "the decoder survives what it refuses"
+            "the decoder is usable after an error"
         );
     }
 

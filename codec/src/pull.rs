@@ -1,27 +1,29 @@
-//! The pull protocol: over one TCP connection the viewer asks for every frame, and the publisher answers each request with
-//! its newest frame.
+//! The pull protocol: over one TCP connection the viewer requests each frame, and the publisher
+//! answers each request with its newest frame.
 //!
-//! `docs/design/pull.md` draws the bytes and says why. Everything is big-endian. Here are only the bytes; sockets are the
-//! business of the publisher and the viewer.
+//! `docs/design/pull.md` specifies the format and explains it. Everything is big-endian. This
+//! module only converts messages from and to bytes; the publisher and the viewer handle the
+//! sockets.
 
 use crate::Codec;
 use hawser_cloud::{Digest, Level, MAX_POINTS};
 
-/// Begins every message.
+/// The first bytes of every message.
 pub const MAGIC: [u8; 4] = *b"HWSR";
 /// The version of the protocol.
 pub const VERSION: u8 = 1;
-/// Bytes of a request.
+/// Length of a request, bytes.
 pub const REQUEST_BYTES: usize = 8;
-/// Bytes of a frame's header; the encoded cloud follows.
+/// Length of a frame's header, bytes; the encoded cloud follows.
 pub const HEADER_BYTES: usize = 48;
-/// Requests that a publisher keeps for one viewer. A viewer that has more outstanding is refused.
+/// Maximum number of outstanding requests of one viewer. A publisher disconnects a viewer that has
+/// more.
 pub const MAX_IN_FLIGHT: usize = 64;
 
 const KIND_REQUEST: u8 = 1;
 const KIND_FRAME: u8 = 2;
 
-/// The viewer's wish for one more frame.
+/// The viewer's request for one more frame.
 pub const REQUEST: [u8; REQUEST_BYTES] = [
     MAGIC[0],
     MAGIC[1],
@@ -33,46 +35,47 @@ pub const REQUEST: [u8; REQUEST_BYTES] = [
     0,
 ];
 
-/// What a frame's header says.
+/// The header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameHeader {
-    /// The publisher's count of captured frames; rises within a connection, with gaps where frames were skipped.
+    /// The publisher's number of the captured frame; increases within a connection, with gaps where
+    /// frames were skipped.
     pub number: u64,
-    /// When the frame was captured: nanoseconds of the publisher's wall clock since 1970.
+    /// The capture time: nanoseconds of the publisher's wall clock since 1970.
     pub captured_ns: u64,
     /// The level that the frame was sampled to.
     pub level: Level,
-    /// How the cloud is encoded.
+    /// The encoding of the cloud.
     pub codec: Codec,
-    /// Points of the cloud, at most [`MAX_POINTS`].
+    /// Number of points of the cloud, at most [`MAX_POINTS`].
     pub points: u32,
-    /// Bytes of the encoded cloud, at most [`Codec::max_encoded_bytes`] of the points.
+    /// Length of the encoded cloud in bytes, at most [`Codec::max_encoded_bytes`] of the points.
     pub length: u32,
     /// The digest of the cloud before encoding.
     pub digest: Digest,
 }
 
-/// Why bytes are no message of this protocol.
+/// The reason that bytes are not a message of this protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PullError {
-    /// The other side speaks something else.
+    /// The other side uses another protocol.
     #[error("not the pull protocol: a message begins with \"{}\" instead of \"{}\"", .0.escape_ascii(), MAGIC.escape_ascii())]
     Magic([u8; 4]),
-    /// The other side speaks another version.
+    /// The other side uses another version.
     #[error("version {0} of the pull protocol, this is version {VERSION}")]
     Version(u8),
-    /// A message of another kind than this side expects.
+    /// The message is not of the kind that this side expects.
     #[error("a message of kind {found} instead of {expected}")]
     Kind {
         /// The kind received.
         found: u8,
-        /// The only kind that makes sense here.
+        /// The expected kind.
         expected: u8,
     },
-    /// A level that this version does not know.
+    /// The level is unknown to this version.
     #[error("unknown level {0}")]
     Level(u8),
-    /// A codec that this version does not know.
+    /// The codec is unknown to this version.
     #[error("unknown codec {0}")]
     Codec(u8),
     /// More points than a frame may have.
@@ -81,9 +84,9 @@ pub enum PullError {
     /// More bytes than the points can take.
     #[error("{length} bytes are more than {points} points can take")]
     Length {
-        /// The bytes announced.
+        /// The announced number of bytes.
         length: u32,
-        /// The points announced.
+        /// The announced number of points.
         points: u32,
     },
 }
@@ -94,7 +97,7 @@ pub fn parse_request(bytes: &[u8; REQUEST_BYTES]) -> Result<(), PullError> {
 }
 
 impl FrameHeader {
-    /// The header's bytes.
+    /// Returns the header's bytes.
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -112,7 +115,7 @@ impl FrameHeader {
         bytes
     }
 
-    /// Reads a header. What comes back can be trusted for allocation: both sizes are within bounds.
+    /// Parses a header. The result is safe to allocate by: both sizes are within bounds.
     pub fn parse(bytes: &[u8; HEADER_BYTES]) -> Result<FrameHeader, PullError> {
         check_preamble(bytes, KIND_FRAME)?;
         let u32_at = |at: usize| u32::from_be_bytes(array_at(bytes, at));
@@ -227,11 +230,7 @@ mod tests {
                 points: 183_000
             })
         );
-        assert_eq!(
-            change(47, 1),
-            Ok(HEADER),
-            "what a later version may add is ignored"
-        );
+        assert_eq!(change(47, 1), Ok(HEADER), "reserved bytes are ignored");
         assert_eq!(parse_request(&REQUEST), Ok(()));
         assert_eq!(parse_request(b"GET / HT"), Err(PullError::Magic(*b"GET ")));
     }

@@ -1,41 +1,42 @@
-//! Configuration files: TOML, read once, and refused with the line and what would be right.
+//! TOML configuration files. Errors name the line and the valid values.
 
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
 use toml::Spanned;
 
-/// What is wrong with a configuration.
+/// The reason that a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error from the system.
         source: std::io::Error,
     },
-    /// The text is not what is expected; the message shows line, key and what would be right.
+    /// The text does not have the expected form; the message shows the line, the key and what is
+    /// expected.
     #[error("{}: {source}", path.display())]
     Syntax {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where and what.
+        /// The position and the error.
         source: Box<toml::de::Error>,
     },
-    /// The text is well-formed and does not make sense.
+    /// The text is well-formed, but a value is invalid.
     #[error("{}, line {line}: {message}", path.display())]
     Meaning {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// Where, counted from one.
+        /// The line, counted from one.
         line: usize,
-        /// What is wrong and what would be right.
+        /// The problem and the valid values.
         message: String,
     },
 }
 
-/// The text of a file, and how its errors are told.
+/// The text of a file, with its path for error messages.
 #[derive(Debug, Clone)]
 pub struct Source<'a> {
     path: &'a Path,
@@ -43,7 +44,7 @@ pub struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    /// Reads the file.
+    /// Reads a file.
     ///
     /// # Errors
     /// [`ConfigError::Read`].
@@ -56,7 +57,7 @@ impl<'a> Source<'a> {
         Ok(Source { path, text })
     }
 
-    /// A text that is called `path`.
+    /// Creates a source from a text, with `path` for error messages.
     pub fn of(path: &'a Path, text: &str) -> Self {
         Source {
             path,
@@ -64,7 +65,7 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// What the text says.
+    /// Parses the text.
     ///
     /// # Errors
     /// [`ConfigError::Syntax`].
@@ -75,25 +76,29 @@ impl<'a> Source<'a> {
         })
     }
 
-    /// The folder of the file, which paths in it are relative to.
+    /// Returns the folder of the file, which paths in it are relative to.
     pub fn directory(&self) -> &'a Path {
         self.path.parent().unwrap_or(Path::new("."))
     }
 
-    /// What nodes are called is also the name of a folder.
+    /// Checks the name of a node, which is also used as the name of a folder.
     ///
     /// # Errors
-    /// [`ConfigError::Meaning`] when `name`, a part of `at`, is not made of letters, digits and dashes.
+    /// [`ConfigError::Meaning`] if `name`, a part of `at`, contains anything but letters, digits,
+    /// dashes and underscores.
     pub fn check_name<T>(&self, at: &Spanned<T>, name: &str) -> Result<(), ConfigError> {
         let is_allowed =
             |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
         match !name.is_empty() && name.chars().all(is_allowed) {
             true => Ok(()),
-            false => Err(self.wrong(at, "name is made of letters, digits and dashes")),
+            false => Err(self.wrong(
+                at,
+                "name must consist of letters, digits, dashes and underscores",
+            )),
         }
     }
 
-    /// The entry that `at` is makes no sense.
+    /// Returns the error that the entry `at` is invalid.
     pub fn wrong<T>(&self, at: &Spanned<T>, message: impl Into<String>) -> ConfigError {
         let before = self.text.get(..at.span().start).unwrap_or_default();
         let line = 1 + before.matches('\n').count();

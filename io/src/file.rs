@@ -1,24 +1,26 @@
-//! Files that others read while they are written.
+//! Files that are read by other processes while they are replaced.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Replaces a file in one step, so that a reader never sees half of it. `mode` says who may read and write it, less what the
-/// umask forbids. Nothing waits for the disk: after a power failure the file may be the former one, or empty.
+/// Replaces a file atomically, so that a reader never sees a partial one. `mode` is the file's
+/// permissions, restricted by the umask. Does not wait for the disk: after a power failure the file
+/// may be the previous one, or empty.
 ///
 /// # Errors
-/// When the folder is not there or cannot be written to, or the disk is full. The file is then what it was.
+/// If the folder does not exist or cannot be written to, or the disk is full. The file is then
+/// unchanged.
 pub fn replace(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     write(path, contents, mode, false)
 }
 
-/// The same for what has to outlive a power failure: the file and its folder are on the disk when this returns, which may
-/// take as long as the disk is busy.
+/// As [`replace`], for contents that must survive a power failure: the file and its folder are on
+/// the disk when this returns, which may take as long as the disk is busy.
 ///
 /// # Errors
-/// As [`replace`], and when the disk fails; the file is then what it was, or the new one.
+/// As [`replace`], and if the disk fails; the file is then the previous or the new one.
 pub fn replace_durably(path: &Path, contents: &[u8], mode: u32) -> io::Result<()> {
     write(path, contents, mode, true)?;
     let folder = path

@@ -1,4 +1,4 @@
-//! The interfaces, routes and neighbours of this namespace, by way of iproute2.
+//! The interfaces, routes and neighbours of the current network namespace, through iproute2.
 
 use nix::net::if_::InterfaceFlags;
 use nix::sys::socket::SockaddrStorage;
@@ -9,29 +9,29 @@ use std::io;
 use std::net::IpAddr;
 use std::process::Command;
 
-/// Why a question was not answered.
+/// The reason that a command of iproute2 failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// iproute2 is not there.
+    /// iproute2 is not installed.
     #[error("`ip` is not installed: install the package iproute2")]
     Missing,
-    /// There is no such interface, route or address.
+    /// The command failed: for example, there is no such interface, route or address.
     #[error("`{command}`: {message}")]
-    Refused {
-        /// What was asked.
+    Failed {
+        /// The command.
         command: String,
-        /// What iproute2 said.
+        /// The error message of iproute2.
         message: String,
     },
-    /// An answer that this version does not understand.
-    #[error("`{command}` answered something unexpected: {answer}")]
+    /// The output is not what this version expects.
+    #[error("`{command}` printed unexpected output: {answer}")]
     Unexpected {
-        /// What was asked.
+        /// The command.
         command: String,
-        /// The answer.
+        /// The output.
         answer: String,
     },
-    /// Anything else.
+    /// Any other failure.
     #[error("cannot run `ip`")]
     Io(#[from] io::Error),
 }
@@ -49,18 +49,18 @@ pub struct Interface {
     pub mac: [u8; 6],
 }
 
-/// How packets to a destination leave.
+/// The route of packets to a destination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The router, or the destination itself when it is on the link.
+    /// The router, or the destination itself if it is on the link.
     pub next_hop: IpAddr,
-    /// The interface they leave by.
+    /// The interface that they leave by.
     pub interface: String,
-    /// The MTU that the route sets, if it does.
+    /// The MTU that the route sets, if any.
     pub mtu_bytes: Option<u32>,
 }
 
-/// The interface called `name`.
+/// Returns the interface called `name`.
 pub fn find(name: &str) -> Result<Interface, Error> {
     #[derive(Deserialize)]
     struct Link {
@@ -81,7 +81,7 @@ pub fn find(name: &str) -> Result<Interface, Error> {
     })
 }
 
-/// The route to `destination`, by `interface` if one is given.
+/// Returns the route to `destination`, by `interface` if given.
 pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Error> {
     #[derive(Deserialize)]
     struct Metrics {
@@ -105,17 +105,17 @@ pub fn route(destination: IpAddr, interface: Option<&str>) -> Result<Route, Erro
     })
 }
 
-/// The number of the interface called `name`, if there is one.
+/// Returns the number of the interface called `name`, if it exists.
 pub fn index(name: &str) -> Option<u32> {
     nix::net::if_::if_nametoindex(name).ok()
 }
 
-/// The names of the interfaces that are up and have a carrier.
+/// Returns the names of the interfaces that are up and have a carrier.
 pub fn running() -> io::Result<BTreeSet<String>> {
     having(InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING)
 }
 
-/// The names of the interfaces that are up, with a carrier or without.
+/// Returns the names of the interfaces that are up, with or without a carrier.
 pub fn up() -> io::Result<BTreeSet<String>> {
     having(InterfaceFlags::IFF_UP)
 }
@@ -128,7 +128,7 @@ fn having(wanted: InterfaceFlags) -> io::Result<BTreeSet<String>> {
         .collect())
 }
 
-/// Every address of every interface, with the length of its link's prefix.
+/// Returns every address of every interface, with the length of its link's prefix.
 pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
     let found = nix::ifaddrs::getifaddrs()?.filter_map(|entry| {
         let address = ip(entry.address.as_ref()?)?;
@@ -145,13 +145,13 @@ pub fn addresses() -> io::Result<BTreeSet<(IpAddr, u8)>> {
     Ok(found.collect())
 }
 
-/// The link-layer address of a next hop as far as the kernel knows it, without waiting.
+/// Returns the link-layer address of a next hop if the kernel knows it, without waiting.
 ///
-/// The kernel looks after neighbours that it sends to itself. For those that packets are sent to past it, it is told to:
-/// one that it has not heard from for a while is asked whether it is still there.
+/// The kernel probes only neighbours that its own stack sends to. Packets that are sent past the
+/// stack do not count, so this asks the kernel to probe a neighbour whose entry is stale.
 pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option<[u8; 6]>, Error> {
-    /// Set by hand, confirmed, or being asked.
-    const LEFT_ALONE: [&str; 6] = [
+    /// States in which an entry needs no probe: set by hand, confirmed, or being probed.
+    const NO_PROBE_NEEDED: [&str; 6] = [
         "PERMANENT",
         "NOARP",
         "REACHABLE",
@@ -173,18 +173,19 @@ pub fn follow_neighbour(address: IpAddr, interface: &Interface) -> Result<Option
             .flat_map(|neighbour| &neighbour.state)
             .map(String::as_str)
     };
-    if !states().any(|state| LEFT_ALONE.contains(&state)) {
+    if !states().any(|state| NO_PROBE_NEEDED.contains(&state)) {
         run(&["neigh", "replace", &text, "dev", &interface.name, "use"])?;
     }
-    let lost = states().any(|state| state == "FAILED");
+    let has_failed = states().any(|state| state == "FAILED");
     let mac = found
         .first()
-        .filter(|_| !lost)
+        .filter(|_| !has_failed)
         .and_then(|neighbour| neighbour.lladdr.as_deref());
     Ok(mac.and_then(parse_mac))
 }
 
-/// Changes an interface, an address or a route: a command line of iproute2 without the leading `ip`.
+/// Runs a command of iproute2, given without the leading `ip`, that changes an interface, an
+/// address or a route.
 pub fn change(command: &str) -> Result<(), Error> {
     run(&command.split_whitespace().collect::<Vec<_>>()).map(drop)
 }
@@ -199,7 +200,7 @@ fn ask<T: DeserializeOwned>(arguments: &[&str]) -> Result<T, Error> {
 
 fn ask_list<T: DeserializeOwned>(arguments: &[&str]) -> Result<Vec<T>, Error> {
     let answer = run(arguments)?;
-    // iproute2 prints nothing at all for an empty list of neighbours.
+    // iproute2 prints nothing for an empty list of neighbours.
     let answer = if answer.trim().is_empty() {
         "[]"
     } else {
@@ -219,7 +220,7 @@ fn run(arguments: &[&str]) -> Result<String, Error> {
     })?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(Error::Refused {
+        return Err(Error::Failed {
             command: command(arguments),
             message,
         });
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_exist_is_refused_with_the_question() {
+    fn an_error_names_the_command() {
         let error = find("no-such-device").unwrap_err().to_string();
         assert!(error.contains("ip link show dev no-such-device"), "{error}");
     }

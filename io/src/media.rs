@@ -1,8 +1,8 @@
-//! Recordings of people: what a description file says, and its frames as point clouds.
+//! Recordings of people: their description files, and their frames as point clouds.
 //!
-//! A description is a small TOML file; the ones in `lab/recordings` are examples of every key. Videos are decoded by the
-//! `ffmpeg` program. A file's path is relative to the description, unless it begins with `$HAWSER_DATA/`, which stands for
-//! the directory that [`data_dir`] finds.
+//! A description is a small TOML file; the ones in `lab/recordings` are examples of every key.
+//! Videos are decoded by the `ffmpeg` program. A file's path is relative to the description, unless
+//! it begins with `$HAWSER_DATA/`, which is replaced by the directory that [`data_dir`] returns.
 
 mod description;
 mod video;
@@ -20,7 +20,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use video::{PixelFormat, Video};
 
-/// Where shared recordings are: `$HAWSER_DATA`, else `../shared` beside the source tree that this was built from.
+/// Returns the directory of shared recordings: `$HAWSER_DATA`, or else `../shared` beside the
+/// source tree of this build.
 pub fn data_dir() -> PathBuf {
     match std::env::var_os("HAWSER_DATA") {
         Some(dir) => dir.into(),
@@ -28,13 +29,13 @@ pub fn data_dir() -> PathBuf {
     }
 }
 
-/// Why a recording's frames cannot be had.
+/// The reason that a recording cannot be loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
     /// A video cannot be decoded.
     #[error(transparent)]
     Video(#[from] VideoError),
-    /// A video's images are not of the calibration's size.
+    /// A video's images do not have the calibration's size.
     #[error("{video}: {error}; the intrinsics belong to another image size", video = video.display())]
     Size {
         /// The video.
@@ -43,11 +44,11 @@ pub enum LoadError {
         error: ImageError,
     },
     /// Videos of one recording have different lengths.
-    #[error("{short} ends after {frames} frames, {long} goes on: cut them to the same length", short = short.display(), long = long.display())]
+    #[error("{short} ends after {frames} frames, {long} continues: cut them to the same length", short = short.display(), long = long.display())]
     Length {
         /// The video that ends first.
         short: PathBuf,
-        /// A video that goes on.
+        /// A video that continues.
         long: PathBuf,
         /// The length of the short one.
         frames: usize,
@@ -57,7 +58,7 @@ pub enum LoadError {
     Read {
         /// The file or directory.
         path: PathBuf,
-        /// Why.
+        /// The error from the system.
         error: io::Error,
     },
     /// A file of a sequence is not valid.
@@ -65,18 +66,19 @@ pub enum LoadError {
     Ply {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The error in the file.
         error: PlyError,
     },
-    /// There is no frame at all.
-    #[error("the recording has no frame")]
+    /// The recording has no frames.
+    #[error("the recording has no frames")]
     Empty,
 }
 
 impl Recording {
-    /// The first `max_frames` frames, sampled to the level's budget of points.
+    /// Returns the first `max_frames` frames, sampled to the level's budget of points.
     ///
-    /// Everything is decoded before this returns, so that streaming costs no decoding; a frame takes 9 bytes a point.
+    /// Everything is decoded before this returns, so that streaming takes no time for decoding. A
+    /// frame takes 9 bytes per point.
     pub fn load(&self, level: Level, max_frames: usize) -> Result<Vec<Cloud>, LoadError> {
         let budget = level.points();
         let frames = match &self.source {
@@ -150,26 +152,26 @@ fn load_cameras(
     Ok(frames)
 }
 
-/// Reads the next image of every video. False when all have ended.
+/// Reads the next image of every video. Returns `false` if all have ended.
 fn read_images(cameras: &mut [CameraVideos], frames: usize) -> Result<bool, LoadError> {
-    let (mut going_on, mut ended) = (None, None);
+    let (mut continuing, mut ended) = (None, None);
     for video in cameras.iter_mut().flat_map(CameraVideos::videos) {
         match video.read_image()? {
-            true => going_on = Some(video.path().to_owned()),
+            true => continuing = Some(video.path().to_owned()),
             false => ended = Some(video.path().to_owned()),
         }
     }
-    match (going_on, ended) {
+    match (continuing, ended) {
         (Some(long), Some(short)) => Err(LoadError::Length {
             short,
             long,
             frames,
         }),
-        (going_on, _) => Ok(going_on.is_some()),
+        (continuing, _) => Ok(continuing.is_some()),
     }
 }
 
-/// The videos of one camera, being decoded.
+/// The videos of one camera while they are decoded.
 enum CameraVideos {
     Rgbd {
         camera: Camera,

@@ -1,7 +1,9 @@
-//! Named network namespaces, the way iproute2 names them, so that `ip netns exec NAME` enters them too.
+//! Named network namespaces with the same naming as iproute2, so that `ip netns exec NAME` enters
+//! them too.
 //!
-//! Only the network changes: threads and children keep the mounts of this process, so that `/sys/fs/bpf` stays
-//! visible. Links, addresses and routes are set up by handing a script to `ip -batch`.
+//! Only the network changes: threads and children keep the mounts of this process, so that
+//! `/sys/fs/bpf` stays visible. Links, addresses and routes are set up by passing a script to `ip
+//! -batch`.
 
 use crate::process::die_with_thread;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -18,48 +20,49 @@ use std::{panic, thread};
 
 const NAMES: &str = "/run/netns";
 
-/// How long a killed process may take to disappear.
-const DYING: Duration = Duration::from_secs(5);
+/// The longest time that a killed process may take to disappear.
+const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Why something could not be done to a network namespace.
+/// The reason that an operation on a network namespace failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Namespaces belong to root.
+    /// Network namespaces need root.
     #[error("network namespaces need root: run this with sudo")]
     NotRoot,
     /// A tool of the distribution is missing.
     #[error("`{program}` is not installed: install the package {package}")]
     Missing {
-        /// What was to be run.
+        /// The program.
         program: &'static str,
-        /// What contains it.
+        /// The package that contains it.
         package: &'static str,
     },
-    /// A tool refused what it was told.
+    /// A tool failed.
     #[error("in namespace {namespace}: `{command}`: {message}")]
-    Refused {
-        /// Where.
+    Failed {
+        /// The namespace.
         namespace: String,
         /// The command line, or the line of a batch.
         command: String,
-        /// What the tool said.
+        /// The tool's error message.
         message: String,
     },
-    /// The kernel refused.
+    /// A system call failed.
     #[error("in namespace {namespace}: {action}")]
     Kernel {
-        /// Where.
+        /// The namespace.
         namespace: String,
-        /// What was attempted.
+        /// The attempted action.
         action: String,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
 }
 
 /// A network namespace by its name.
 ///
-/// This is a name and not a guard: who creates a namespace decides when to [`delete`](Namespace::delete) it.
+/// This is a name and not a guard: the caller decides when to [`delete`](Namespace::delete) the
+/// namespace.
 ///
 /// ```no_run
 /// # use hawser_io::netns::Namespace;
@@ -76,7 +79,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes a new namespace with its loopback device up; it is an error if the name is taken.
+    /// Creates a new namespace with its loopback device up. It is an error if the name is taken.
     pub fn create(name: impl Into<String>) -> Result<Self, Error> {
         if !nix::unistd::geteuid().is_root() {
             return Err(Error::NotRoot);
@@ -89,9 +92,9 @@ impl Namespace {
         Ok(namespace)
     }
 
-    /// Every namespace on this machine whose name starts with `prefix`.
+    /// Returns all namespaces on this machine whose name starts with `prefix`.
     pub fn named(prefix: &str) -> Vec<Self> {
-        // Without the directory no namespace has ever been named here.
+        // If the directory does not exist, no namespace was ever named here.
         let Ok(entries) = fs::read_dir(NAMES) else {
             return Vec::new();
         };
@@ -102,25 +105,27 @@ impl Namespace {
             .collect()
     }
 
-    /// The name, as `ip netns` knows it.
+    /// Returns the name, as `ip netns` shows it.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The file that stands for the namespace.
+    /// Returns the file that represents the namespace.
     pub fn path(&self) -> PathBuf {
         Path::new(NAMES).join(&self.name)
     }
 
-    /// Moves the calling thread into the namespace for the rest of its life.
+    /// Moves the calling thread into the namespace for the rest of its lifetime.
     ///
-    /// Note that `/proc/net` is that of the main thread: a thread in a namespace reads `/proc/thread-self/net`.
+    /// Note that `/proc/net` is that of the main thread: a thread in a namespace must read
+    /// `/proc/thread-self/net`.
     pub fn enter(&self) -> Result<(), Error> {
         setns(self.open()?, CloneFlags::CLONE_NEWNET)
-            .map_err(|errno| self.refusal("enter it", errno.into()))
+            .map_err(|errno| self.error("enter it", errno.into()))
     }
 
-    /// Runs `work` in the namespace, on a thread of its own; sockets made there stay there.
+    /// Runs `work` in the namespace, on a separate thread. Sockets that it creates stay in the
+    /// namespace.
     pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> Result<T, Error> {
         thread::scope(|scope| {
             let inside = scope.spawn(|| self.enter().map(|()| work()));
@@ -130,7 +135,7 @@ impl Namespace {
         })
     }
 
-    /// A command that will run in the namespace. For one that outlives the caller's next step see
+    /// Returns a command that will run in the namespace. For a long-running command see
     /// [`Process`](crate::process::Process).
     pub fn command(&self, program: &str) -> Result<Command, Error> {
         let mut command = Command::new(program);
@@ -142,19 +147,21 @@ impl Namespace {
     pub fn confine(&self, command: &mut Command) -> Result<(), Error> {
         let namespace = self.open()?;
         let enter = move || Ok(setns(&namespace, CloneFlags::CLONE_NEWNET)?);
-        // SAFETY: the closure runs between fork and exec and makes one system call; it does not allocate.
+        // SAFETY: the closure runs between fork and exec and makes one system call; it does not
+        // allocate.
         unsafe { command.pre_exec(enter) };
         Ok(())
     }
 
-    /// Hands `batch`, one command a line without the leading `ip`, to iproute2; stops at the first that fails.
+    /// Runs `batch`, one command per line without the leading `ip`, through iproute2. Stops at the
+    /// first that fails.
     pub fn ip(&self, batch: &str) -> Result<(), Error> {
         let mut ip = Command::new("ip");
         ip.args(["-n", &self.name, "-batch", "-"]);
         self.finish(ip, IPROUTE2, batch)
     }
 
-    /// Switches offloads of `device` as `ethtool -K` names them: `[("gro", false)]`.
+    /// Switches offloads of `device`, named as for `ethtool -K`: `[("gro", false)]`.
     pub fn offloads(&self, device: &str, settings: &[(&str, bool)]) -> Result<(), Error> {
         let mut ethtool = self.command("ethtool")?;
         ethtool.args(["-K", device]);
@@ -175,45 +182,46 @@ impl Namespace {
     pub fn sysctl(&self, key: &str, value: &str) -> Result<(), Error> {
         let file = Path::new("/proc/sys").join(key.replace('.', "/"));
         self.run(|| fs::write(file, value))?.map_err(|source| {
-            self.refusal(format!("set the kernel parameter {key} to {value}"), source)
+            self.error(format!("set the kernel parameter {key} to {value}"), source)
         })
     }
 
-    /// Kills every process in the namespace and waits until they are gone.
+    /// Kills every process in the namespace and waits until they have exited.
     pub fn kill_processes(&self) -> Result<(), Error> {
-        // What is killed may just have forked.
-        while self.kill_those_seen()? > 0 {}
+        // A killed process may just have forked.
+        while self.kill_once()? > 0 {}
         Ok(())
     }
 
-    /// Removes the name. The devices go with it as soon as no process and no socket is left inside.
+    /// Removes the name. The kernel removes the devices once no process and no socket is left
+    /// inside.
     pub fn delete(&self) -> Result<(), Error> {
         let mut delete = Command::new("ip");
         delete.args(["netns", "delete", &self.name]);
         self.finish(delete, IPROUTE2, "")
     }
 
-    /// One look at all processes; returns how many of them had to be killed.
-    fn kill_those_seen(&self) -> Result<usize, Error> {
+    /// Goes through all processes once. Returns how many of them had to be killed.
+    fn kill_once(&self) -> Result<usize, Error> {
         let inside = self.inode()?;
         let lives_inside = |pid: i32| {
             fs::metadata(format!("/proc/{pid}/ns/net"))
                 .is_ok_and(|file| (file.dev(), file.ino()) == inside)
         };
         let entries =
-            fs::read_dir("/proc").map_err(|source| self.refusal("list processes", source))?;
+            fs::read_dir("/proc").map_err(|source| self.error("list processes", source))?;
         let pids =
             entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
         let mut killed = 0;
         for pid in pids.filter(|pid| *pid != nix::unistd::getpid().as_raw() && lives_inside(*pid)) {
-            // Between the look and the signal the number may pass to another process, so the signal goes through a
-            // descriptor that was there before the last look.
+            // The process id may be reused between the check and the signal, so the signal goes
+            // through a descriptor that was opened before the second check.
             let Ok(handle) = pidfd_open(pid) else {
                 continue;
             };
             if lives_inside(pid) {
                 kill_and_wait(&handle)
-                    .map_err(|source| self.refusal(format!("kill process {pid}"), source))?;
+                    .map_err(|source| self.error(format!("kill process {pid}"), source))?;
                 killed += 1;
             }
         }
@@ -221,16 +229,15 @@ impl Namespace {
     }
 
     fn open(&self) -> Result<File, Error> {
-        File::open(self.path()).map_err(|source| self.refusal("open it", source))
+        File::open(self.path()).map_err(|source| self.error("open it", source))
     }
 
     fn inode(&self) -> Result<(u64, u64), Error> {
-        let file =
-            fs::metadata(self.path()).map_err(|source| self.refusal("look at it", source))?;
+        let file = fs::metadata(self.path()).map_err(|source| self.error("look at it", source))?;
         Ok((file.dev(), file.ino()))
     }
 
-    fn refusal(&self, action: impl Into<String>, source: io::Error) -> Error {
+    fn error(&self, action: impl Into<String>, source: io::Error) -> Error {
         Error::Kernel {
             namespace: self.name.clone(),
             action: action.into(),
@@ -238,10 +245,11 @@ impl Namespace {
         }
     }
 
-    /// Runs a tool to its end with `input`; what it complains about becomes the error.
+    /// Runs a tool with `input` until it exits; its error output becomes the error.
     fn finish(&self, mut command: Command, tool: Tool, input: &str) -> Result<(), Error> {
         let action = || format!("run {}", tool.program);
-        // What a killed process had started must not go on while the next one clears up.
+        // A tool that a killed process had started must not continue while the next process cleans
+        // up.
         die_with_thread(&mut command);
         let child = command
             .stdin(Stdio::piped())
@@ -253,25 +261,25 @@ impl Namespace {
                 program: tool.program,
                 package: tool.package,
             },
-            _ => self.refusal(action(), source),
+            _ => self.error(action(), source),
         })?;
         let mut stdin = child.stdin.take().expect("stdin is piped");
         match stdin.write_all(input.as_bytes()) {
-            // The tool stopped reading at a line that it refuses, which it reports itself.
+            // The tool stopped reading at a line that it rejects, which it reports itself.
             Err(source) if source.kind() == io::ErrorKind::BrokenPipe => {}
-            written => written.map_err(|source| self.refusal(action(), source))?,
+            written => written.map_err(|source| self.error(action(), source))?,
         }
         drop(stdin);
         let output = child
             .wait_with_output()
-            .map_err(|source| self.refusal(action(), source))?;
+            .map_err(|source| self.error(action(), source))?;
         if output.status.success() {
             return Ok(());
         }
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let command = refused_line(&message, input)
+        let command = failed_line(&message, input)
             .map_or_else(|| command_line(&command), |line| format!("ip {line}"));
-        Err(Error::Refused {
+        Err(Error::Failed {
             namespace: self.name.clone(),
             command,
             message,
@@ -290,8 +298,8 @@ const IPROUTE2: Tool = Tool {
     package: "iproute2",
 };
 
-/// The line of `batch` that iproute2 means by "Command failed -:3".
-fn refused_line<'a>(message: &str, batch: &'a str) -> Option<&'a str> {
+/// Returns the line of `batch` to which iproute2's "Command failed -:3" refers.
+fn failed_line<'a>(message: &str, batch: &'a str) -> Option<&'a str> {
     let (_, number) = message.rsplit_once("Command failed -:")?;
     batch
         .lines()
@@ -316,7 +324,7 @@ fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and nobody else owns it; descriptors fit an i32.
+    // SAFETY: the descriptor was just made and nothing else owns it; descriptors fit an i32.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }
 
@@ -337,12 +345,12 @@ fn kill_and_wait(process: &OwnedFd) -> io::Result<()> {
         _ if io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) => return Ok(()),
         _ => return Err(io::Error::last_os_error()),
     }
-    let timeout = PollTimeout::try_from(DYING).expect("seconds fit a poll timeout");
+    let timeout = PollTimeout::try_from(KILL_TIMEOUT).expect("seconds fit a poll timeout");
     match poll(
         &mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)],
         timeout,
     )? {
-        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it does not die")),
+        0 => Err(io::Error::new(io::ErrorKind::TimedOut, "it has not exited")),
         _ => Ok(()),
     }
 }
@@ -352,15 +360,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refused_batch_names_its_line() {
+    fn a_failed_batch_names_its_line() {
         let batch = "link set lo up\naddr add nonsense dev lo\nlink set lo down";
         let message =
             "Error: any valid prefix is expected rather than \"nonsense\".\nCommand failed -:2";
         assert_eq!(
-            refused_line(message, batch),
+            failed_line(message, batch),
             Some("addr add nonsense dev lo")
         );
-        assert_eq!(refused_line("Cannot open network namespace", batch), None);
-        assert_eq!(refused_line("Command failed -:0", batch), None);
+        assert_eq!(failed_line("Cannot open network namespace", batch), None);
+        assert_eq!(failed_line("Command failed -:0", batch), None);
     }
 }

@@ -13,10 +13,11 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A child process in a network namespace. It is killed when this value is dropped and when this process dies.
+/// A child process in a network namespace. It is killed when this value is dropped and when this
+/// process dies.
 ///
-/// It has a process group of its own, so that Ctrl-C reaches only the process at the terminal, which then ends its
-/// children in the order that it wants.
+/// It has its own process group, so that Ctrl-C reaches only the process at the terminal, which
+/// then stops its children in the order it chooses.
 #[derive(Debug)]
 pub struct Process {
     child: Child,
@@ -42,12 +43,12 @@ impl Process {
         self.child.id()
     }
 
-    /// What the child writes, when its command pipes the standard output; once.
+    /// Takes the child's standard output, if its command pipes it and it was not taken before.
     pub fn stdout(&mut self) -> Option<ChildStdout> {
         self.child.stdout.take()
     }
 
-    /// The child's exit status if it has ended.
+    /// Returns the child's exit status if it has exited.
     pub fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         if self.ended.is_none() {
             self.ended = self.child.try_wait()?;
@@ -55,9 +56,9 @@ impl Process {
         Ok(self.ended)
     }
 
-    /// Asks the child to end with SIGTERM, and kills it when it has not ended after `grace`.
+    /// Asks the child to exit with SIGTERM, and kills it if it has not exited after `grace`.
     pub fn stop(mut self, grace: Duration) -> io::Result<ExitStatus> {
-        const LOOK_AGAIN: Duration = Duration::from_millis(2);
+        const POLL_INTERVAL: Duration = Duration::from_millis(2);
         let deadline = Instant::now() + grace;
         if self.ended()?.is_none() {
             kill(self.pid(), Signal::SIGTERM)?;
@@ -70,7 +71,7 @@ impl Process {
                 killpg(self.pid(), Signal::SIGKILL)?;
                 return self.child.wait();
             }
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -90,15 +91,15 @@ impl Drop for Process {
     }
 }
 
-/// Forks on a thread that lasts as long as this process: the kernel sends the parent-death signal when the *thread*
-/// that forked ends.
+/// Forks on a thread that lasts as long as this process: the kernel sends the parent-death signal
+/// when the *thread* that forked exits.
 fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
     type Request = (Command, Sender<io::Result<Child>>);
     static FORKING: LazyLock<Sender<Request>> = LazyLock::new(|| {
         let (requests, inbox) = channel::<Request>();
         thread::spawn(move || {
             for (mut command, answer) in inbox {
-                // The one who asked waits for the answer.
+                // The caller waits for the answer, so sending cannot fail.
                 let _ = answer.send(command.spawn());
             }
         });
@@ -116,26 +117,28 @@ fn fork_on_lasting_thread(mut command: Command) -> io::Result<Child> {
         .expect("the forking thread answers every request")
 }
 
-/// A child inherits the processors of the thread that forks, which is not the one that asks for it.
+/// Gives the child the caller's processor affinity; it would inherit that of the forking thread.
 fn inherit_processors(command: &mut Command) {
     let caller = sched_getaffinity(Pid::from_raw(0));
     let inherit = move || Ok(sched_setaffinity(Pid::from_raw(0), &caller?)?);
-    // SAFETY: the closure runs between fork and exec and makes one system call; it does not allocate.
+    // SAFETY: the closure runs between fork and exec and makes one system call; it does not
+    // allocate.
     unsafe { command.pre_exec(inherit) };
 }
 
-/// Makes `command` die when the thread that starts it ends.
+/// Makes `command` die when the thread that starts it exits.
 pub(crate) fn die_with_thread(command: &mut Command) {
     let parent = Pid::this();
     let die_with_parent = move || {
         set_pdeathsig(Signal::SIGKILL)?;
-        // The parent may have died before the line above, and then nobody sends the signal.
+        // The parent may have died before the line above, and then the signal is never sent.
         if getppid() == parent {
             Ok(())
         } else {
             Err(io::ErrorKind::NotFound.into())
         }
     };
-    // SAFETY: the closure runs between fork and exec and makes two system calls; it does not allocate.
+    // SAFETY: the closure runs between fork and exec and makes two system calls; it does not
+    // allocate.
     unsafe { command.pre_exec(die_with_parent) };
 }

@@ -1,11 +1,12 @@
-//! Whole Ethernet frames in and out of a device, many at a time and with little CPU.
+//! Sends and receives whole Ethernet frames in batches, with little CPU time.
 //!
-//! A [`Port`] reads a device through a ring that it shares with the kernel (`PACKET_RX_RING`, version 2): no system call
-//! and no wake-up per frame, and the kernel notes when each frame arrived, so that a reader that comes late still knows.
-//! It writes through `sendmmsg`, past the queueing discipline.
+//! A [`Port`] reads a device through a ring that it shares with the kernel (`PACKET_RX_RING`,
+//! version 2): there is no system call and no wake-up per frame, and the kernel records when each
+//! frame arrived, so that a reader that is delayed still knows. It writes through `sendmmsg`,
+//! bypassing the queueing discipline.
 //!
-//! A port is opened in the namespace of its device. Nothing vanishes: what could not be read or written is counted or
-//! refused with a reason.
+//! A port must be opened in the namespace of its device. No frame is lost silently: frames that
+//! could not be read or written are counted or returned with an error.
 
 mod clock;
 mod receive;
@@ -14,7 +15,7 @@ mod thread;
 mod xdp;
 
 pub use clock::now;
-pub use receive::{Frame, Receiver, Refusal};
+pub use receive::{Frame, FrameError, Receiver};
 pub use send::Sender;
 pub use thread::{cpu_time, rise_to_realtime, wait};
 
@@ -26,19 +27,19 @@ pub const MAX_FRAME: usize = receive::SLOT - receive::HEADROOM;
 
 /// Both directions of a device.
 ///
-/// While the port is open an XDP program that passes everything is attached to the device. Without one a veth device
-/// throws away what an XDP program at its other end redirects to it.
+/// While the port is open, an XDP program that passes everything is attached to the device. Without
+/// one, a veth device drops frames that an XDP program at its other end redirects to it.
 #[derive(Debug)]
 pub struct Port {
     /// The frames that arrive on the device.
     pub receiver: Receiver,
-    /// The way out of the device.
+    /// Sends frames by the device.
     pub sender: Sender,
     _xdp: OwnedFd,
 }
 
 impl Port {
-    /// Opens `device`, which must be in the calling thread's namespace.
+    /// Opens `device`, which must be in the calling thread's network namespace.
     pub fn open(device: &str) -> io::Result<Self> {
         let index = nix::net::if_::if_nametoindex(device)?;
         Ok(Port {
@@ -49,7 +50,7 @@ impl Port {
     }
 }
 
-/// A packet socket, bound to a device by its index.
+/// Opens a packet socket, bound to a device by its index.
 fn packet_socket(
     index: u32,
     protocol: u16,
@@ -64,7 +65,7 @@ fn packet_socket(
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and nobody else owns it.
+    // SAFETY: the descriptor was just made and nothing else owns it.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     prepare(&socket)?;
 

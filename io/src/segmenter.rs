@@ -1,17 +1,19 @@
-//! A pair of virtual devices that cuts trains of segments into packets.
+//! A pair of virtual devices that segments GSO packets.
 
 use crate::interface::{self, Interface};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// What is in the pair waits for nothing but a processor: when nothing has come out for so long, it is empty.
-const QUIET: Duration = Duration::from_millis(20);
+/// The pair counts as empty if no packet has come out for this long: packets inside it wait only
+/// for a processor.
+const EMPTY_AFTER: Duration = Duration::from_millis(20);
 
-/// How long emptying may take: somebody else may send into the pair.
-const DRAINED_WITHIN: Duration = Duration::from_secs(1);
+/// The longest time to wait for the pair to empty: another process may keep sending into it.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A veth pair. What is sent into its entry comes out of its exit segmented and with complete checksums.
+/// A veth pair. GSO packets that are sent into its entry come out of its exit segmented and with
+/// complete checksums.
 #[derive(Debug)]
 pub struct Segmenter {
     entry: Interface,
@@ -19,8 +21,8 @@ pub struct Segmenter {
 }
 
 impl Segmenter {
-    /// Makes a pair for packets that are to leave by `device`, after whose number it is named. A pair of that name, which
-    /// a killed process left, is replaced.
+    /// Creates a pair for packets that leave by `device`, named after the device's number. Replaces
+    /// a pair of that name that a killed process left behind.
     pub fn create(device: &Interface) -> anyhow::Result<Self> {
         let (entry, exit) = names(device.index);
         let mtu = device.mtu_bytes.to_string();
@@ -57,20 +59,21 @@ impl Segmenter {
         })
     }
 
-    /// Removes the pair of a device that a killed process left, if there is one.
+    /// Removes the pair of a device that a killed process left behind, if there is one.
     pub fn remove(device: u32) {
-        // It may well not exist, so a failure says nothing.
+        // It may well not exist, so a failure is ignored.
         let _ = Command::new("ip")
             .args(["link", "delete", &names(device).0])
             .output();
     }
 
-    /// Waits until everything that was sent into the pair has come out of it. Nothing may be sent into it any more.
+    /// Waits until all packets that were sent into the pair have come out. The caller must have
+    /// stopped sending into it.
     pub fn drain(&self) -> io::Result<()> {
-        let deadline = Instant::now() + DRAINED_WITHIN;
+        let deadline = Instant::now() + DRAIN_TIMEOUT;
         let mut received = self.received()?;
         while Instant::now() < deadline {
-            thread::sleep(QUIET);
+            thread::sleep(EMPTY_AFTER);
             let before = std::mem::replace(&mut received, self.received()?);
             if received == before {
                 break;
@@ -79,9 +82,9 @@ impl Segmenter {
         Ok(())
     }
 
-    /// Packets that have come out.
+    /// Returns the number of packets that have come out.
     fn received(&self) -> io::Result<u64> {
-        // Not that of the main thread, which may be in another namespace.
+        // Not /proc/net, which is that of the main thread; that may be in another namespace.
         let table = fs::read_to_string("/proc/thread-self/net/dev")?;
         let row = table.lines().find_map(|line| {
             line.trim_start()
@@ -97,10 +100,10 @@ impl Segmenter {
         })
     }
 
-    /// Removes pairs of devices that there are no more, which killed processes left.
+    /// Removes pairs that killed processes left behind and whose devices no longer exist.
     pub fn remove_orphans() -> std::io::Result<()> {
         let interfaces = nix::net::if_::if_nameindex()?;
-        let is_there = |device: u32| {
+        let exists = |device: u32| {
             interfaces
                 .iter()
                 .any(|interface| interface.index() == device)
@@ -110,17 +113,17 @@ impl Segmenter {
             .filter_map(|interface| interface.name().to_str().ok());
         let devices = names.filter_map(|name| name.strip_prefix(ENTRY)?.parse().ok());
         devices
-            .filter(|device| !is_there(*device))
+            .filter(|device| !exists(*device))
             .for_each(Self::remove);
         Ok(())
     }
 
-    /// The number of the interface to send into.
+    /// Returns the number of the interface to send into.
     pub fn entry(&self) -> u32 {
         self.entry.index
     }
 
-    /// The number of the interface where packets come out.
+    /// Returns the number of the interface where packets come out.
     pub fn exit(&self) -> u32 {
         self.exit.index
     }
@@ -134,10 +137,10 @@ impl Drop for Segmenter {
     }
 }
 
-/// What the names of entries begin with; the number of their device follows.
+/// Prefix of the names of entries; the number of their device follows.
 const ENTRY: &str = "hawser-in";
 
-/// At most 15 bytes, as the kernel wants it.
+/// Returns the names of entry and exit, within the kernel's limit of 15 bytes.
 fn names(device: u32) -> (String, String) {
     (format!("{ENTRY}{device}"), format!("hawser-out{device}"))
 }

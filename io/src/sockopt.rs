@@ -1,16 +1,16 @@
-//! Socket options that neither the standard library nor `nix` knows.
+//! Socket options that neither the standard library nor `nix` supports.
 
 use libc::{c_int, socklen_t};
 use std::io;
 use std::mem::{self, MaybeUninit};
 use std::os::fd::{AsFd, AsRawFd};
 
-/// What an IP socket does about packets larger than the path's MTU.
+/// Handling of packets larger than the path's MTU on an IP socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MtuDiscovery {
     /// Never set DF; fragment.
     Dont,
-    /// Set DF, and refuse to send what is larger than the path's known MTU.
+    /// Set DF, and do not send packets larger than the path's known MTU.
     Do,
 }
 
@@ -56,15 +56,15 @@ pub fn set_mtu_discovery(socket: impl AsFd, ipv6: bool, discovery: MtuDiscovery)
     }
 }
 
-/// Packets that the kernel dropped at this socket because its buffer was full or their checksum was wrong
-/// (`SO_MEMINFO`).
+/// Returns the number of packets that the kernel dropped at this socket because its buffer was full
+/// or their checksum was wrong (`SO_MEMINFO`).
 pub fn drops(socket: impl AsFd) -> io::Result<u32> {
     // linux/sock_diag.h: nine counters, the last is SK_MEMINFO_DROPS.
     let meminfo: [u32; 9] = get(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
     Ok(meminfo[8])
 }
 
-/// Segments that a TCP connection has sent again (`tcpi_total_retrans`).
+/// Returns the number of segments that a TCP connection has retransmitted (`tcpi_total_retrans`).
 pub fn tcp_retransmissions(socket: impl AsFd) -> io::Result<u32> {
     let info: libc::tcp_info = get(socket, libc::IPPROTO_TCP, libc::TCP_INFO)?;
     Ok(info.tcpi_total_retrans)
@@ -91,7 +91,8 @@ fn get<T: Plain>(socket: impl AsFd, level: c_int, name: c_int) -> io::Result<T> 
     if result != 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: all bytes are initialised, by us or by the kernel, and `Plain` allows any bit pattern.
+    // SAFETY: all bytes are initialised, by us or by the kernel, and `Plain` allows any bit
+    // pattern.
     Ok(unsafe { value.assume_init() })
 }
 

@@ -1,4 +1,4 @@
-//! UDP between two nodes on one path, with the kernel's time of arrival.
+//! UDP between two nodes on one path, with the kernel's arrival times.
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
 use nix::sys::time::TimeSpec;
@@ -8,22 +8,23 @@ use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A UDP socket that sends by one interface to one address and hears that address alone.
+/// A UDP socket that sends by one interface to one address and receives only from that address.
 #[derive(Debug)]
 pub struct StampedSocket(Socket);
 
-/// A datagram that arrived.
+/// A received datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Received {
-    /// How many of the buffer's bytes it fills; what did not fit is cut off.
+    /// Length of the datagram in the buffer; bytes that did not fit are cut off.
     pub bytes: usize,
-    /// When the kernel got it.
+    /// When the kernel received it.
     pub at: SystemTime,
 }
 
 impl StampedSocket {
-    /// Opens a socket from `local` to `remote` by `interface`. It never waits. The kernel begins to stamp a moment after it
-    /// was asked to: what comes before that bears the time at which it is read.
+    /// Opens a non-blocking socket from `local` to `remote` by `interface`. The kernel starts
+    /// timestamping a moment after it was asked to: datagrams that arrive before that get the time
+    /// at which they are read.
     pub fn open(interface: &str, local: SocketAddr, remote: SocketAddr) -> io::Result<Self> {
         let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.bind_device(Some(interface.as_bytes()))?;
@@ -39,7 +40,7 @@ impl StampedSocket {
         self.0.send(datagram).map(drop)
     }
 
-    /// The next datagram that has arrived, if there is one.
+    /// Returns the next datagram that has arrived, if any.
     pub fn receive(&self, buffer: &mut [u8]) -> io::Result<Option<Received>> {
         let mut space = nix::cmsg_space!(TimeSpec);
         let mut slices = [IoSliceMut::new(buffer)];
@@ -77,20 +78,20 @@ mod tests {
     use std::time::Instant;
 
     fn wait(socket: &StampedSocket, buffer: &mut [u8]) -> Received {
-        let patience = Instant::now() + Duration::from_secs(5);
+        let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             if let Some(received) = socket.receive(buffer).unwrap() {
                 return received;
             }
-            assert!(Instant::now() < patience, "nothing came");
+            assert!(Instant::now() < deadline, "no datagram arrived");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
     #[test]
-    fn the_kernel_says_when_a_datagram_came_and_strangers_are_not_heard() {
+    fn datagrams_carry_the_kernels_time_and_only_the_peers_are_received() {
         let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
-        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let other = UdpSocket::bind("127.0.0.1:0").unwrap();
         let local = UdpSocket::bind("127.0.0.1:0")
             .unwrap()
             .local_addr()
@@ -99,10 +100,10 @@ mod tests {
         let mut buffer = [0; 16];
         assert_eq!(socket.receive(&mut buffer).unwrap(), None);
 
-        let patience = Instant::now() + Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         loop {
             let before = SystemTime::now();
-            stranger.send_to(b"stranger", local).unwrap();
+            other.send_to(b"other", local).unwrap();
             peer.send_to(b"peer", local).unwrap();
             // Longer than a busy kernel takes to deliver it.
             std::thread::sleep(Duration::from_millis(500));
@@ -112,7 +113,7 @@ mod tests {
             if received.at.elapsed().unwrap() >= Duration::from_millis(250) {
                 break;
             }
-            assert!(Instant::now() < patience, "stamped when it was read");
+            assert!(Instant::now() < deadline, "stamped when it was read");
         }
 
         socket.send(b"answer").unwrap();

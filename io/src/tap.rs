@@ -1,4 +1,4 @@
-//! An Ethernet device that leads nowhere and is there only as long as the process that made it.
+//! An Ethernet device without a link, which exists only as long as the process that created it.
 
 use crate::interface;
 use crate::tun::{self, TunError};
@@ -7,13 +7,14 @@ use nix::sys::resource::{Resource, getrlimit};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd};
 
-/// The least number of the device's descriptor, where so many are allowed. See [`Tap::create`].
-const HIGH: u64 = 1000;
+/// The minimum number of the device's descriptor, if the limit allows it. See [`Tap::create`].
+const MIN_DESCRIPTOR: u64 = 1000;
 
-/// A TAP device whose frames nobody reads: what leaves by it is the business of the programs at its egress.
+/// A TAP device whose frames are never read: packets that leave by it are handled by the programs
+/// at its egress.
 ///
-/// The kernel removes the device and the routes by it when this value is dropped and when the process ends, however it
-/// ends.
+/// The kernel removes the device and its routes when this value is dropped and when the process
+/// exits for any reason.
 #[derive(Debug)]
 pub struct Tap {
     _file: OwnedFd,
@@ -22,13 +23,14 @@ pub struct Tap {
 }
 
 impl Tap {
-    /// Makes a device called `name`, down and without addresses.
+    /// Creates a device called `name`, down and without addresses.
     ///
-    /// The kernel releases the descriptors of a killed process from the highest to the lowest. The device gets a high
-    /// one, so that it goes, and its routes with it, before the programs that were attached to it.
+    /// The kernel closes the descriptors of a killed process from the highest to the lowest. The
+    /// device gets a high one, so that it and its routes are removed before the programs that were
+    /// attached to it.
     ///
     /// # Errors
-    /// [`TunError::Create`] when there is a device of that name.
+    /// [`TunError::Create`] if a device of that name exists.
     pub fn create(name: &str) -> Result<Tap, TunError> {
         let (file, _) = tun::open(name, libc::IFF_TAP | libc::IFF_TUN_EXCL)?;
         let failed = |source: io::Error| TunError::Create {
@@ -54,16 +56,16 @@ impl Tap {
         self.index
     }
 
-    /// Whether the device is still there: anyone may have deleted it.
+    /// Returns whether the device still exists: another process may have deleted it.
     pub fn exists(&self) -> bool {
         interface::index(&self.name) == Some(self.index)
     }
 }
 
-/// The same file by a higher descriptor.
+/// Duplicates the descriptor to a higher number.
 fn raise(file: OwnedFd) -> io::Result<OwnedFd> {
     let (allowed, _) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    let lowest = HIGH.min(allowed.saturating_sub(1));
+    let lowest = MIN_DESCRIPTOR.min(allowed.saturating_sub(1));
     let lowest = i32::try_from(lowest).expect("descriptors fit an i32");
     let raised = fcntl(&file, FcntlArg::F_DUPFD_CLOEXEC(lowest))?;
     // SAFETY: the kernel has just given this descriptor to us alone.

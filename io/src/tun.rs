@@ -1,4 +1,5 @@
-//! A TUN device with segmentation and checksum offload: the kernel hands over and takes whole trains of segments.
+//! A TUN device with segmentation and checksum offload: packets pass between the kernel and this
+//! process as GSO packets.
 
 mod checksum;
 mod coalesce;
@@ -15,64 +16,64 @@ use std::ffi::CStr;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-/// Why there is no device.
+/// The reason that a device could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum TunError {
     /// The kernel was built without TUN, or this is a container that does not have it.
-    #[error("cannot open /dev/net/tun: the kernel needs TUN, and this needs root or CAP_NET_ADMIN")]
+    #[error("cannot open /dev/net/tun: this needs a kernel with TUN, and root or CAP_NET_ADMIN")]
     Open(#[source] io::Error),
     /// Interface names have at most 15 bytes.
     #[error("{0:?} cannot be the name of an interface: it has 1 to 15 bytes")]
     Name(String),
-    /// Without `CAP_NET_ADMIN`.
-    #[error("cannot make the device {name}: this needs root or CAP_NET_ADMIN")]
+    /// The process lacks `CAP_NET_ADMIN`.
+    #[error("cannot create the device {name}: this needs root or CAP_NET_ADMIN")]
     NotPermitted {
-        /// Its name.
+        /// The device's name.
         name: String,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// Somebody else has a device of that name, or it is not a TUN device.
-    #[error("cannot make the device {name}: is there another of that name?")]
+    /// A device of that name exists, or it is not a TUN device.
+    #[error("cannot create the device {name}: does another device have that name?")]
     Create {
-        /// Its name.
+        /// The device's name.
         name: String,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
-    /// The kernel knows none of the offloads.
-    #[error("the kernel refuses checksum offload on {name}")]
+    /// The kernel supports none of the offloads.
+    #[error("the kernel does not support checksum offload on {name}")]
     Offload {
-        /// Its name.
+        /// The device's name.
         name: String,
-        /// The kernel's answer.
+        /// The error from the kernel.
         source: io::Error,
     },
 }
 
-/// A TUN device. It is there as long as this value.
+/// A TUN device. It exists as long as this value.
 ///
 /// Reading and writing never block; both may be done from several threads at once.
 #[derive(Debug)]
 pub struct Tun {
     file: OwnedFd,
     name: String,
-    udp_trains: bool,
+    udp_gso: bool,
 }
 
-/// Room for what is read at once.
+/// The buffer for one read.
 #[derive(Debug)]
 pub struct Buffer(Box<[u8]>);
 
-/// What became of packets that were written.
+/// The result of writing packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Written {
-    /// Packets that the kernel took.
+    /// Packets that the kernel accepted.
     pub packets: u64,
-    /// System calls that it took: what was put together counts once.
+    /// Number of system calls; packets that were merged take one.
     pub calls: u64,
-    /// Packets that the kernel refused, being no IP packets, or the device down.
-    pub refused: u64,
+    /// Packets that the kernel rejected because they are not IP packets or the device is down.
+    pub rejected: u64,
 }
 
 impl Default for Buffer {
@@ -82,13 +83,13 @@ impl Default for Buffer {
 }
 
 impl Tun {
-    /// Makes a device called `name`, down and without addresses.
+    /// Creates a device called `name`, down and without addresses.
     pub fn create(name: &str) -> Result<Tun, TunError> {
-        let (file, udp_trains) = open(name, libc::IFF_TUN)?;
+        let (file, udp_gso) = open(name, libc::IFF_TUN)?;
         Ok(Tun {
             file,
             name: name.to_owned(),
-            udp_trains,
+            udp_gso,
         })
     }
 
@@ -97,16 +98,16 @@ impl Tun {
         &self.name
     }
 
-    /// Whether the kernel hands over and takes trains of UDP datagrams too (Linux 6.2).
-    pub fn has_udp_trains(&self) -> bool {
-        self.udp_trains
+    /// Returns whether the kernel passes and accepts GSO packets of UDP datagrams too (Linux 6.2).
+    pub fn has_udp_gso(&self) -> bool {
+        self.udp_gso
     }
 
-    /// Reads what the kernel hands over at once, and appends its packets, each whole and with its checksums, to
-    /// `packets`; all of them belong to one flow.
+    /// Reads one packet from the kernel, which may be a GSO packet, and appends the packets in it,
+    /// each complete and with its checksums, to `packets`. All of them belong to one flow.
     ///
     /// # Errors
-    /// [`io::ErrorKind::WouldBlock`] when there is nothing to read.
+    /// [`io::ErrorKind::WouldBlock`] if there is nothing to read.
     pub fn read(
         &self,
         buffer: &mut Buffer,
@@ -116,23 +117,23 @@ impl Tun {
         let Some((header, packet)) = buffer.0[..length].split_first_chunk() else {
             return Ok(Err(Malformed));
         };
-        let kept = packets.len();
+        let before = packets.len();
         let split = Offload::parse(*header)
             .ok_or(Malformed)
             .and_then(|offload| split::split(offload, packet, packets));
         if split.is_err() {
-            packets.truncate(kept);
+            packets.truncate(before);
         }
         Ok(split)
     }
 
-    /// Writes packets, those of one flow that belong together as one train.
+    /// Writes packets, merging those of one flow into GSO packets where possible.
     ///
     /// # Errors
-    /// When the device is gone. A packet that the kernel does not take is counted.
+    /// If the device is gone. A packet that the kernel rejects is counted.
     pub fn write<P: AsRef<[u8]>>(&self, packets: &[P]) -> io::Result<Written> {
         let mut written = Written::default();
-        for group in coalesce::group(packets, self.udp_trains) {
+        for group in coalesce::group(packets, self.udp_gso) {
             let count = group.members().count() as u64;
             let outcome = match group.headers(packets) {
                 None => {
@@ -158,7 +159,7 @@ impl Tun {
             match outcome {
                 Ok(_) => written.packets += count,
                 Err(nix::Error::EBADFD) => return Err(nix::Error::EBADFD.into()),
-                Err(_) => written.refused += count,
+                Err(_) => written.rejected += count,
             }
         }
         Ok(written)
@@ -177,18 +178,18 @@ impl AsRawFd for Tun {
     }
 }
 
-/// Makes a device of this kind with all offloads; returns whether trains of UDP are among them.
+/// Creates a device of this kind with all offloads. Returns whether GSO of UDP is among them.
 pub(crate) fn open(name: &str, kind: libc::c_int) -> Result<(OwnedFd, bool), TunError> {
     let path: &CStr = c"/dev/net/tun";
     let flags = OFlag::O_RDWR | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
     let file = nix::fcntl::open(path, flags, Mode::empty())
         .map_err(|errno| TunError::Open(errno.into()))?;
     attach(&file, name, kind)?;
-    let udp_trains = set_offloads(&file).map_err(|source| TunError::Offload {
+    let udp_gso = set_offloads(&file).map_err(|source| TunError::Offload {
         name: name.to_owned(),
         source,
     })?;
-    Ok((file, udp_trains))
+    Ok((file, udp_gso))
 }
 
 fn attach(file: &OwnedFd, name: &str, kind: libc::c_int) -> Result<(), TunError> {
@@ -217,7 +218,7 @@ fn attach(file: &OwnedFd, name: &str, kind: libc::c_int) -> Result<(), TunError>
     })
 }
 
-/// Tells the kernel what it may leave to us; returns whether trains of UDP are among it.
+/// Enables the offloads that this process can handle. Returns whether GSO of UDP is among them.
 fn set_offloads(file: &OwnedFd) -> io::Result<bool> {
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let set = |offloads: libc::c_uint| {
@@ -250,7 +251,7 @@ mod tests {
     const V4: [&str; 2] = ["192.0.2.1", "198.51.100.2"];
     const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 
-    /// A TCP segment with a time-stamp option's worth of options.
+    /// A TCP segment with 12 bytes of options, like those of a time stamp.
     fn tcp(addresses: [&str; 2], number: u16, sequence: u32, flags: u8, payload: usize) -> Vec<u8> {
         let [source, destination]: [IpAddr; 2] = addresses.map(|address| address.parse().unwrap());
         let mut segment = vec![0u8; 32];
@@ -303,20 +304,21 @@ mod tests {
     const PSH: u8 = 0x18;
     const FIN: u8 = 0x11;
 
-    /// What the kernel gets is cut again; returns how many writes it was, and the packets of all in their order.
-    fn there_and_back(packets: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>) {
+    /// Merges packets and splits them again. Returns the number of writes, and all resulting
+    /// packets in order.
+    fn split_merged(packets: &[Vec<u8>]) -> (usize, Vec<Vec<u8>>) {
         let groups = coalesce::group(packets, true);
         let mut back = Vec::new();
         for group in &groups {
             match group.headers(packets) {
                 None => back.push(packets[group.first].clone()),
-                Some((offload, mut train)) => {
-                    let headers = train.len();
+                Some((offload, mut gso)) => {
+                    let headers = gso.len();
                     group
                         .members()
-                        .for_each(|index| train.extend_from_slice(&packets[index][headers..]));
+                        .for_each(|index| gso.extend_from_slice(&packets[index][headers..]));
                     let offload = Offload::parse(offload.emit()).unwrap();
-                    split::split(offload, &train, &mut back).unwrap();
+                    split::split(offload, &gso, &mut back).unwrap();
                 }
             }
         }
@@ -339,7 +341,7 @@ mod tests {
                     )
                 })
                 .collect();
-            assert_eq!(there_and_back(&packets), (1, packets));
+            assert_eq!(split_merged(&packets), (1, packets));
         }
     }
 
@@ -357,7 +359,7 @@ mod tests {
                     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
                 }
             }
-            assert_eq!(there_and_back(&packets), (2, packets));
+            assert_eq!(split_merged(&packets), (2, packets));
         }
     }
 
@@ -371,7 +373,7 @@ mod tests {
             udp(V4, 100),
             tcp(other, 2, 100, ACK, 100),
         ];
-        let (writes, back) = there_and_back(&packets);
+        let (writes, back) = split_merged(&packets);
         assert_eq!(writes, 3);
         assert_eq!(back, [0, 2, 1, 4, 3].map(|i: usize| packets[i].clone()));
     }
@@ -398,18 +400,18 @@ mod tests {
             vec![],
         ] {
             let packets = [first.clone(), second];
-            assert_eq!(there_and_back(&packets), (2, packets.to_vec()));
+            assert_eq!(split_merged(&packets), (2, packets.to_vec()));
         }
         let mut wrong_first = first.clone();
         *wrong_first.last_mut().unwrap() ^= 1;
         let packets = [wrong_first, tcp(V4, 2, 100, ACK, 100)];
-        assert_eq!(there_and_back(&packets), (2, packets.to_vec()));
+        assert_eq!(split_merged(&packets), (2, packets.to_vec()));
     }
 
     #[test]
     fn trains_are_limited() {
         let packets: Vec<_> = (0..200).map(|i| tcp(V6, 0, i * 1400, ACK, 1400)).collect();
-        let (writes, back) = there_and_back(&packets);
+        let (writes, back) = split_merged(&packets);
         assert_eq!(writes, 200usize.div_ceil(46));
         assert_eq!(back, packets);
     }

@@ -1,4 +1,4 @@
-//! Descriptions and videos as people write them, valid and not. Needs the `ffmpeg` program.
+//! Valid and invalid descriptions and videos. Needs the `ffmpeg` program.
 
 use hawser_cloud::{Level, Point};
 use hawser_io::media::Recording;
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// Two pixels beside each other, the camera in the origin, looking along z.
+/// Two adjacent pixels; the camera is at the origin and looks along z.
 const CAMERA: &str = "intrinsics = { width = 16, height = 2, fx = 1, fy = 1, cx = 0, cy = 0 }\n\
     extrinsics = { rotation = [[1, 0, 0], [0, 1, 0], [0, 0, 1]], translation_mm = [0, 0, 0] }\n";
 const PIXELS: usize = 32;
@@ -115,13 +115,13 @@ fn colour_and_depth_become_points() {
 }
 
 #[test]
-fn videos_of_different_length_are_refused() {
+fn videos_of_different_length_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     color_video(&directory, &[[1, 1, 1]]);
     depth_video(&directory, "gray16le", &[[1, 1], [1, 1]]);
     let error = error_of(&rgbd(&directory));
     assert!(
-        error.contains("color.mkv ends after 1 frames") && error.contains("depth.mkv goes on"),
+        error.contains("color.mkv ends after 1 frames") && error.contains("depth.mkv continues"),
         "{error}"
     );
 }
@@ -145,7 +145,7 @@ fn videos_that_are_missing_or_no_videos_are_named() {
 }
 
 #[test]
-fn a_depth_video_of_eight_bits_is_refused() {
+fn a_depth_video_of_eight_bits_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     color_video(&directory, &[[1, 1, 1]]);
     depth_video(&directory, "gray", &[[1, 1]]);
@@ -157,7 +157,7 @@ fn a_depth_video_of_eight_bits_is_refused() {
 }
 
 #[test]
-fn videos_of_another_size_than_the_calibration_are_refused() {
+fn videos_of_another_size_than_the_calibration_are_rejected() {
     let directory = tempfile::tempdir().unwrap();
     color_video(&directory, &[[1, 1, 1]]);
     depth_video(&directory, "gray16le", &[[1, 1]]);
@@ -172,7 +172,7 @@ fn videos_of_another_size_than_the_calibration_are_refused() {
 }
 
 #[test]
-fn a_wrong_description_is_refused_with_the_line_and_the_key() {
+fn a_wrong_description_is_rejected_with_the_line_and_the_key() {
     let directory = tempfile::tempdir().unwrap();
     let error = |text: &str| {
         Recording::read(&description(&directory, text), Path::new("/data"))

@@ -1,4 +1,5 @@
-//! A TUN device in a namespace: what the kernel sends comes out in packets, and what is written comes in.
+//! A TUN device in a namespace: packets that the kernel sends are read singly, and written packets
+//! are received.
 
 use hawser_io::netns::Namespace;
 use hawser_io::tun::{Buffer, Tun};
@@ -12,7 +13,7 @@ use std::time::Duration;
 
 const BYTES: usize = 8 << 20;
 
-/// Two namespaces whose TUN devices are each other's wire.
+/// Two namespaces, connected by forwarding between their TUN devices.
 struct Pair {
     namespaces: [Namespace; 2],
     tuns: [Tun; 2],
@@ -41,7 +42,7 @@ impl Pair {
         }
     }
 
-    /// Carries packets both ways while `work` runs; returns the packets and the writes that it took.
+    /// Carries packets both ways while `work` runs. Returns the numbers of packets and of writes.
     fn carry(&self, work: impl FnOnce(&[Namespace; 2]) + Send) -> (u64, u64) {
         let done = AtomicBool::new(false);
         let (packets, writes) = (AtomicU64::new(0), AtomicU64::new(0));
@@ -136,7 +137,7 @@ fn a_tcp_connection_over_ipv6() {
 }
 
 #[test]
-fn datagrams_keep_their_borders() {
+fn datagrams_keep_their_boundaries() {
     for address in ["10.9.0.2", "fd09::2"] {
         let address: IpAddr = address.parse().unwrap();
         let pair = Pair::create("udp");
@@ -163,7 +164,7 @@ fn datagrams_keep_their_borders() {
 }
 
 #[test]
-fn a_name_that_is_taken_is_refused() {
+fn a_name_that_is_taken_is_rejected() {
     let pair = Pair::create("name");
     let error = pair.namespaces[0]
         .run(|| Tun::create("tun0").unwrap_err())

@@ -1,9 +1,9 @@
-//! What a packet costs: the eBPF programs, each in the kernel's own test run, network coding, the tunnel, and
-//! the emulator.
+//! Costs per packet of the eBPF programs, each in the kernel's own test run, of network coding, of
+//! the tunnel, and of the emulator.
 //!
-//! A figure is the median of many short runs. What is compared runs in turns, and a ratio is the median of the ratios
-//! of neighbouring runs, so that a machine that changes its speed changes both sides. `limit_*` among the parameters is
-//! what a figure is to reach.
+//! A figure is the median of many short runs. Alternatives that are compared are run alternately. A
+//! ratio is the median of the ratios of consecutive runs, so that changes of the machine's speed
+//! affect both sides. Parameters named `limit_*` are the targets of figures.
 
 mod coding;
 mod dedup;
@@ -23,33 +23,33 @@ use nix::unistd::Pid;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time for each part of the emulator's self-test.
+/// Duration of each part of the emulator's self-test in seconds.
 const EMULATOR_SECONDS: f64 = 5.0;
 
-/// Size of the packets that are timed: a full one that fits a path of 1,500 bytes over IPv4 and IPv6.
+/// Size of the measured packets: the largest that fits a path of 1,500 bytes over IPv4 and IPv6.
 const INNER_BYTES: usize = 1400;
 
-/// A group of measurements that can be taken by itself.
+/// A group of measurements that can be run separately.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Elimination of copies.
+    /// Deduplication of copies.
     Dedup,
     /// Replication over paths.
     Replicate,
-    /// Everything that an edge does to a packet.
+    /// All programs of an edge that act on few packets: signals and the watcher.
     Edge,
     /// Network coding.
     Coding,
     /// Throughput of the tunnel.
     Tunnel,
-    /// TCP inside the tunnel over uplinks of unlike delay.
+    /// TCP inside the tunnel over uplinks with different delays.
     TunnelTcp,
     /// Rates and delays of the emulator.
     Emulator,
 }
 
 impl Part {
-    /// Everything.
+    /// All parts.
     pub const ALL: [Part; 7] = [
         Part::Dedup,
         Part::Replicate,
@@ -60,7 +60,7 @@ impl Part {
         Part::Emulator,
     ];
 
-    /// Its name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Part::Dedup => "dedup",
@@ -74,14 +74,14 @@ impl Part {
     }
 }
 
-/// Runs these parts and writes `summary.json` into `out`. All take about eight minutes; the machine should have nothing
-/// else to do.
+/// Runs parts of the benchmark and writes `summary.json` to `out`. All parts together take about
+/// eight minutes. The machine should be otherwise idle.
 ///
 /// # Errors
 /// Without root, eBPF or network namespaces.
 pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
     let mut summary = Summary::new("bench", Provenance::gather(0));
-    let network = Network::create(replicate::MOST_PATHS)?;
+    let network = Network::create(replicate::MAX_PATHS)?;
     for part in parts {
         match part {
             Part::Dedup => network.run(|| on_one_cpu(|| dedup::run(&mut summary)))??,
@@ -90,11 +90,13 @@ pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
             }
             Part::Edge => network.run(|| on_one_cpu(|| edge::run(&mut summary)))??,
             Part::Coding => network.run(|| on_one_cpu(|| coding::run(&mut summary)))??,
-            Part::Tunnel => tunnel::run(&mut summary).context("the tunnel")?,
-            Part::TunnelTcp => tunnel_tcp::run(&mut summary).context("TCP in the tunnel")?,
+            Part::Tunnel => tunnel::run(&mut summary).context("cannot measure the tunnel")?,
+            Part::TunnelTcp => {
+                tunnel_tcp::run(&mut summary).context("cannot measure TCP in the tunnel")?
+            }
             Part::Emulator => {
-                let emulated =
-                    emulator::self_test(EMULATOR_SECONDS).context("the emulator's self-test")?;
+                let emulated = emulator::self_test(EMULATOR_SECONDS)
+                    .context("cannot run the emulator's self-test")?;
                 summary.cases.extend(emulated.cases);
                 for unmet in emulated.unmet {
                     summary.invalidate(unmet);
@@ -106,22 +108,23 @@ pub fn run(parts: &[Part], out: &Path) -> Result<Summary> {
     Ok(summary)
 }
 
-/// A thread that wanders between CPUs leaves its cache and its softirqs behind. This one stays for good.
+/// Pins the calling thread to its current CPU, permanently. A thread that migrates between CPUs
+/// loses its cache and its softirqs.
 fn on_one_cpu(work: impl FnOnce() -> Result<()>) -> Result<()> {
     let mut one = CpuSet::new();
     one.set(nix::sched::sched_getcpu()?)?;
-    sched_setaffinity(Pid::from_raw(0), &one).context("cannot stay on one CPU")?;
+    sched_setaffinity(Pid::from_raw(0), &one).context("cannot pin the thread to one CPU")?;
     work()
 }
 
-/// A frame with a UDP packet of [`INNER_BYTES`] that comes in at an ingress edge. In a test run it does so by the loopback
-/// device, whose address is zero.
+/// Returns a frame with a UDP packet of [`INNER_BYTES`] that arrives at an ingress edge. In a test
+/// run it arrives on the loopback device, whose MAC address is zero.
 fn transit_frame() -> Vec<u8> {
     let payload = [0x5a; INNER_BYTES - 28];
     let source = "192.0.2.1:1000".parse().expect("an address");
     let destination = "203.0.113.9:2000".parse().expect("an address");
     let mut packet = ip::udp_packet(source, destination, 0, &payload);
-    packet[4..6].copy_from_slice(&[0x12, 0x34]); // a transparent flow replicates only what has an ID
+    packet[4..6].copy_from_slice(&[0x12, 0x34]); // a transparent flow replicates only packets with an ID
     packet[10..12].fill(0);
     let checksum = ip::checksum(&packet[..20]);
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
@@ -132,7 +135,7 @@ fn transit_frame() -> Vec<u8> {
     .concat()
 }
 
-/// A case with what is set in all of them.
+/// Creates a case with the parameters that all cases have, and with targets.
 fn case(name: &str, limits: &[(&str, f64)]) -> Case {
     let mut case = Case::new(name);
     case.params.insert("inner_bytes".into(), INNER_BYTES.into());
@@ -152,7 +155,7 @@ fn median(mut figures: Vec<f64>) -> f64 {
     figures.get(figures.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The median of the quotients of what was measured in turns.
+/// Returns the median of the ratios of consecutive runs.
 fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
     median(
         ours.iter()

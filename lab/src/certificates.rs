@@ -1,12 +1,12 @@
-//! Who the ends of a tunnel are.
+//! Certificates of tunnel clients and servers.
 
 use anyhow::Result;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use std::fs;
 use std::path::Path;
 
-/// Writes an authority, `authority.pem`, and for each name a certificate of it that serves both ends, `NAME.pem` with
-/// `NAME.key`.
+/// Writes a certificate authority, `authority.pem`, and for each name a certificate that it issued
+/// for clients and servers, `NAME.pem` with `NAME.key`.
 pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
     let mut authority = CertificateParams::default();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -29,7 +29,7 @@ pub(crate) fn write(folder: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The `[tls]` of an end's configuration beside these files.
+/// Returns the `[tls]` section of a configuration in the same folder as these files.
 pub(crate) fn section(name: &str) -> String {
     format!(
         "[tls]\nauthority = \"authority.pem\"\ncertificate = \"{name}.pem\"\nkey = \"{name}.key\"\n"

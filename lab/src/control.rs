@@ -1,7 +1,7 @@
-//! A controller on a lab's control network, both edges enrolled with it.
+//! A controller on a lab's control network, and the enrolment of both edges with it.
 
 use crate::edges::Edge;
-use crate::logs::last_words;
+use crate::logs::last_log_line;
 use crate::topology::{End, Lab, Link};
 use anyhow::{Context, Result, bail};
 use hawser_client::{Controller, Identity, OperatorClient, enrol};
@@ -18,26 +18,26 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 14750;
 
-/// How long a controller and its nodes may take to be ready, and to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time for a controller and its nodes to be ready, and for the controller to exit.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A running controller. It ends when this is dropped.
+/// A running controller. It is stopped when this is dropped.
 #[derive(Debug)]
 pub struct Control {
     process: Process,
     namespace: Namespace,
-    /// Its state: authority, database, the first operator's token.
+    /// The folder of its state: certificate authority, database, the first operator's token.
     state: PathBuf,
     log: PathBuf,
-    /// To the ingress and to the egress.
+    /// The links to the ingress edge and to the egress edge.
     links: [Link; 2],
 }
 
 impl Control {
-    /// Starts the controller and waits until it answers; it makes the tenant of [`Control::tenant`]. `binary` is
-    /// `hawser`; configuration, state and log go to `directory`.
+    /// Starts the controller, waits until it responds, and creates the tenant of
+    /// [`Control::tenant`]. `binary` is `hawser`. Configuration, state and log go to `directory`.
     pub fn start(lab: &Lab, binary: &Path, directory: &Path) -> Result<Self> {
         let namespace = lab
             .control()
@@ -74,7 +74,7 @@ impl Control {
             log,
             links: links.clone(),
         };
-        control.wait_until("answers", |control| {
+        control.wait_until("responded", |control| {
             control.ask(async |client| client.me().await).is_ok()
         })?;
         let tenant = Tenant {
@@ -85,7 +85,7 @@ impl Control {
         Ok(control)
     }
 
-    /// Whose nodes and flows they are.
+    /// The tenant of the lab's nodes and flows.
     pub fn tenant() -> Name {
         name("lab")
     }
@@ -95,7 +95,7 @@ impl Control {
         format!("https://{}:{PORT}", self.link(edge).near.v4)
     }
 
-    /// An edge's end of the control network.
+    /// The address and the device of an edge on the control network.
     pub fn node(&self, edge: Edge) -> &End {
         &self.link(edge).far
     }
@@ -107,7 +107,7 @@ impl Control {
         }
     }
 
-    /// Gives a node its identity, into `folder`.
+    /// Enrols a node and stores its identity in `folder`.
     pub fn enrol(&self, node: &str, folder: &Path) -> Result<()> {
         let node = name(node);
         let enrolment = NewEnrolment {
@@ -121,13 +121,13 @@ impl Control {
         let identity: Identity = self.run(async || enrol(&controllers, &token).await)??;
         identity
             .store(folder)
-            .with_context(|| format!("cannot keep the identity in {}", folder.display()))
+            .with_context(|| format!("cannot store the identity in {}", folder.display()))
     }
 
-    /// Waits until both edges live, makes the flow, and waits until both say that they have it.
+    /// Waits until both edges are alive, creates the flow, and waits until both edges report it.
     pub fn create_flow(&mut self, flow: &Flow) -> Result<()> {
         let edges = [flow.ingress.clone(), flow.egress.clone()];
-        self.wait_until("knows both edges to live", |control| {
+        self.wait_until("saw both edges alive", |control| {
             let alive = |node: &Name| {
                 control
                     .ask(async |client| client.node(node).await)
@@ -136,7 +136,7 @@ impl Control {
             edges.iter().all(alive)
         })?;
         self.ask(async |client| client.create_flow(flow).await)?;
-        self.wait_until("was told that both edges have the flow", |control| {
+        self.wait_until("received reports of the flow from both edges", |control| {
             let has_it = |node: &Name| {
                 let reported = control.ask(async |client| client.report(node).await);
                 reported.is_ok_and(|reported| {
@@ -149,27 +149,27 @@ impl Control {
         })
     }
 
-    /// Everything that the controller found worth telling.
+    /// Returns all events of the controller.
     pub fn events(&self) -> Result<Vec<Event>> {
         self.ask(async |client| client.events(0).all().await)
     }
 
-    /// Ends the controller.
+    /// Stops the controller.
     pub fn stop(self) -> Result<()> {
-        let status = self.process.stop(PATIENCE)?;
+        let status = self.process.stop(TIMEOUT)?;
         if !status.success() {
             bail!(
-                "the controller ended with {status}: {}",
-                last_words(&self.log)
+                "the controller exited with {status}: {}",
+                last_log_line(&self.log)
             );
         }
         Ok(())
     }
 
-    /// Asks the controller as the operator whom it made when it first started.
+    /// Sends a request as the operator that the controller created at its first start.
     pub fn ask<T: Send>(
         &self,
-        question: impl AsyncFnOnce(&OperatorClient) -> Result<T, hawser_client::Error> + Send,
+        request: impl AsyncFnOnce(&OperatorClient) -> Result<T, hawser_client::Error> + Send,
     ) -> Result<T> {
         let read = |file: &str| {
             let path = self.state.join(file);
@@ -177,14 +177,14 @@ impl Control {
         };
         let (authority, token) = (read("authority.pem")?, read("admin.token")?);
         let client = OperatorClient::new(&[self.controller()?], &authority, &token)?;
-        Ok(self.run(async move || question(&client).await)??)
+        Ok(self.run(async move || request(&client).await)??)
     }
 
     fn controller(&self) -> Result<Controller> {
         Ok(self.url(Edge::Ingress).parse()?)
     }
 
-    /// Runs something in the controller's own namespace.
+    /// Runs a future in the controller's namespace.
     fn run<T: Send>(&self, work: impl AsyncFnOnce() -> T + Send) -> Result<T> {
         let inside = || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -195,22 +195,22 @@ impl Control {
         self.namespace.run(inside)?
     }
 
-    fn wait_until(&mut self, what: &str, hoped: impl Fn(&Self) -> bool) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
-        while !hoped(self) {
+    fn wait_until(&mut self, what: &str, condition: impl Fn(&Self) -> bool) -> Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
+        while !condition(self) {
             if let Some(status) = self.process.ended()? {
                 bail!(
-                    "the controller ended with {status}: {}",
-                    last_words(&self.log)
+                    "the controller exited with {status}: {}",
+                    last_log_line(&self.log)
                 );
             }
             if Instant::now() > deadline {
                 bail!(
-                    "the controller never {what} within {PATIENCE:?}: {}",
-                    last_words(&self.log)
+                    "the controller never {what} within {TIMEOUT:?}: {}",
+                    last_log_line(&self.log)
                 );
             }
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }

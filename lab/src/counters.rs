@@ -1,4 +1,4 @@
-//! What devices of a namespace have counted.
+//! Packet counters of the devices in a namespace.
 
 use anyhow::{Context, Result};
 use hawser_io::netns::Namespace;
@@ -6,24 +6,24 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::Sub;
 
-/// Counters of a device since it exists. Bytes are those of frames, with the link header of 14 bytes and without the
-/// checksum.
+/// Counters of a device since its creation. Bytes count frames with the Ethernet header of 14 bytes
+/// and without the frame check sequence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Bytes that came in.
+    /// Bytes received.
     pub received_bytes: u64,
-    /// Bytes that went out.
+    /// Bytes sent.
     pub sent_bytes: u64,
-    /// Frames that went out.
+    /// Frames sent.
     pub sent_packets: u64,
-    /// Frames dropped in either direction for want of room.
+    /// Frames dropped in either direction because a buffer was full.
     pub drops: u64,
 }
 
 impl Sub for Counters {
     type Output = Counters;
 
-    /// What was counted since `before`.
+    /// Returns the increase since `before`.
     fn sub(self, before: Counters) -> Counters {
         Counters {
             received_bytes: self.received_bytes - before.received_bytes,
@@ -34,27 +34,28 @@ impl Sub for Counters {
     }
 }
 
-/// The counters of each device.
+/// Returns the counters of each device.
 pub fn of(namespace: &Namespace) -> Result<BTreeMap<String, Counters>> {
     let table = namespace.run(|| fs::read_to_string("/proc/thread-self/net/dev"))??;
     let devices = table.lines().filter_map(|line| line.split_once(':'));
     devices
         .map(|(name, figures)| {
             let counters = parse(figures)
-                .with_context(|| format!("the counters of {name} are {figures:?}"))?;
+                .with_context(|| format!("cannot parse the counters of {name}: {figures:?}"))?;
             Ok((name.trim().to_owned(), counters))
         })
         .collect()
 }
 
-/// The counters of one device.
+/// Returns the counters of one device.
 pub fn of_device(namespace: &Namespace, device: &str) -> Result<Counters> {
     of(namespace)?
         .remove(device)
         .with_context(|| format!("{} has no device {device}", namespace.name()))
 }
 
-/// The columns of `/proc/net/dev`: for each direction bytes, packets, errors, drops and four more.
+/// Parses a row of `/proc/net/dev`: for each direction bytes, packets, errors, drops and four more
+/// columns.
 fn parse(figures: &str) -> Option<Counters> {
     let columns: Vec<u64> = figures
         .split_whitespace()

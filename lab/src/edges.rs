@@ -1,7 +1,7 @@
 //! The agents of a lab's two edges, and the flows between the source and the viewer.
 
 use crate::control::Control;
-use crate::logs::last_words;
+use crate::logs::last_log_line;
 use crate::topology::{End, Lab, Link};
 use anyhow::{Context, Result, bail, ensure};
 use hawser_agent::{Status, generate_key};
@@ -18,33 +18,38 @@ use std::process::{Command, ExitStatus};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The number of the IPv4 flow to the viewer at both edges. The IPv6 flow is the next, the flows of the way back follow.
+/// The number of the IPv4 flow to the viewer at both edges. The IPv6 flow has the next number,
+/// followed by the flows of the reverse direction.
 pub const FLOW: u16 = 1;
 
-/// The first of the flows of the way back: a number of its own, so that no copy can be sent back to its sender.
+/// The first flow of the reverse direction. The numbers of both directions differ, so that no copy
+/// can be reflected to its sender.
 const FLOW_BACK: u16 = 3;
 
-/// How long an agent may take to attach its programs, to take over a configuration, to notice a change, and to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time for an agent to attach its programs, to apply a configuration, to notice a
+/// change, and to exit.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// What the edges do with the traffic to the viewer.
+/// The treatment of the traffic to the viewer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replication {
-    /// The paths that copies take; none: the default route, past the programs.
+    /// The paths that copies take. If empty, traffic takes the default route and bypasses the
+    /// programs.
     pub paths: PathSet,
     /// The IP version of the outer headers.
     pub outer: Outer,
-    /// What of packets the tags of copies cover; none: copies carry no tags.
+    /// The part of packets that the tags of copies cover. Without it, copies carry no tags.
     pub authenticate: Option<Cover>,
-    /// The paper's form for IPv4: nothing is added to packets. IPv6 has no such form and is encapsulated all the same.
+    /// Whether IPv4 packets are sent unchanged, which is the paper's form. IPv6 has no such form
+    /// and is always encapsulated.
     pub transparent: bool,
-    /// Who sends to the viewer.
+    /// The sender of the traffic to the viewer.
     pub sender: Sender,
-    /// Whether the way back from the viewer is replicated too.
+    /// Whether the reverse direction is replicated too.
     pub both_ways: bool,
 }
 
-/// The IP version between the edges.
+/// The IP version of the outer headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outer {
     /// IPv4.
@@ -53,21 +58,21 @@ pub enum Outer {
     V6,
 }
 
-/// Where the traffic to the viewer begins.
+/// The origin of the traffic to the viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sender {
-    /// At the source: it passes through the ingress edge, which replicates in XDP.
+    /// The source. Its traffic passes through the ingress edge, which replicates in XDP.
     Source,
-    /// At the ingress edge itself, which replicates at TC.
+    /// The ingress edge itself, which replicates at TC.
     Ingress,
 }
 
 /// One of the two edges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Edge {
-    /// At the source.
+    /// The edge at the source.
     Ingress,
-    /// At the viewer.
+    /// The edge at the viewer.
     Egress,
 }
 
@@ -85,12 +90,12 @@ impl Replication {
     }
 }
 
-/// Running agents. They end when this is dropped.
+/// Running agents. They are stopped when this is dropped.
 #[derive(Debug)]
 pub struct Edges {
-    /// Of the edge at the source.
+    /// The agent of the edge at the source.
     pub ingress_agent: Agent,
-    /// Of the edge at the viewer.
+    /// The agent of the edge at the viewer.
     pub egress_agent: Agent,
 }
 
@@ -105,8 +110,8 @@ pub struct Agent {
 }
 
 impl Edges {
-    /// Starts both agents and waits until their programs are attached. `binary` is `hawser`; configurations and logs go
-    /// to `directory`.
+    /// Starts both agents and waits until their programs are attached. `binary` is `hawser`.
+    /// Configurations and logs go to `directory`.
     pub fn start(
         lab: &Lab,
         binary: &Path,
@@ -125,7 +130,7 @@ impl Edges {
                 .with_context(|| format!("cannot write {}", config.display()))?;
             Agent::start(edge, namespace, binary, directory)
         };
-        // The egress first: a copy without an elimination is lost.
+        // The egress first: without it, copies are not decapsulated and are lost.
         let egress_agent = start(Edge::Egress, lab.egress())?;
         let ingress_agent = start(Edge::Ingress, lab.ingress())?;
         Ok(Edges {
@@ -134,8 +139,9 @@ impl Edges {
         })
     }
 
-    /// Enrols both nodes with a controller and starts their agents, which take their flows from it. Besides
-    /// configurations and logs `directory` then has what was judged and decided, `ingress.csv` and `egress.csv`.
+    /// Enrols both nodes with a controller and starts their agents, which receive their flows from
+    /// it. `directory` then contains configurations, logs, and a record of the judgements and
+    /// decisions, `ingress.csv` and `egress.csv`.
     pub fn start_controlled(
         lab: &Lab,
         binary: &Path,
@@ -163,17 +169,17 @@ impl Edges {
         })
     }
 
-    /// What the ingress edge says of itself, at most a second old.
+    /// Returns the status of the ingress edge, at most a second old.
     pub fn ingress(&self) -> Result<Status> {
         self.ingress_agent.status()
     }
 
-    /// What the egress edge says of itself, at most a second old.
+    /// Returns the status of the egress edge, at most a second old.
     pub fn egress(&self) -> Result<Status> {
         self.egress_agent.status()
     }
 
-    /// Ends both agents and returns what they said last: first the ingress, then the egress.
+    /// Stops both agents and returns their last status: first the ingress, then the egress.
     pub fn stop(self) -> Result<(Status, Status)> {
         Ok((self.ingress_agent.stop()?, self.egress_agent.stop()?))
     }
@@ -192,57 +198,63 @@ impl Agent {
         Ok(agent)
     }
 
-    /// What the agent says of itself, at most a second old.
+    /// Returns the agent's status, at most a second old.
     pub fn status(&self) -> Result<Status> {
         Status::read(&self.directory.join(self.edge.name()).join("status.json"))
     }
 
-    /// The agent's configuration.
+    /// Returns the path of the agent's configuration.
     pub fn configuration_file(&self) -> PathBuf {
         self.directory.join(format!("{}.toml", self.edge.name()))
     }
 
-    /// What the agent has logged since it was last started.
+    /// Returns the agent's log since it was last started.
     pub fn log(&self) -> String {
         fs::read_to_string(self.directory.join(format!("{}.log", self.edge.name())))
             .unwrap_or_default()
     }
 
-    /// Changes the configuration, has the agent read it and waits until it has; returns what it says then.
+    /// Changes the configuration, makes the agent reload it and waits until it has. Returns the
+    /// status after the reload.
     pub fn reconfigure(&mut self, change: impl FnOnce(&str) -> String) -> Result<Status> {
         let file = self.configuration_file();
         let before = self.status()?.configuration.looked_at_unix_ms;
         fs::write(&file, change(&fs::read_to_string(&file)?))?;
         kill(self.pid(), Signal::SIGHUP)?;
-        self.wait_until("read its configuration", |status| {
+        self.wait_until("reloaded its configuration", |status| {
             status.configuration.looked_at_unix_ms > before
         })
     }
 
-    /// Kills the agent on the spot.
+    /// Kills the agent with SIGKILL.
     pub fn kill(&mut self) -> Result<()> {
         self.end(Signal::SIGKILL).map(drop)
     }
 
-    /// Has the agent end in order; returns how it ended.
+    /// Terminates the agent with SIGTERM and returns its exit status.
     pub fn terminate(&mut self) -> Result<ExitStatus> {
         self.end(Signal::SIGTERM)
     }
 
-    /// Starts the agent anew after it has ended.
+    /// Restarts the agent after it has exited.
     pub fn start_again(&mut self) -> Result<()> {
         self.process = spawn(self.edge, &self.namespace, &self.binary, &self.directory)?;
         self.wait_until_ready()
     }
 
-    /// Waits until the agent's status is as hoped for.
-    pub fn wait_until(&mut self, what: &str, hoped: impl Fn(&Status) -> bool) -> Result<Status> {
+    /// Waits until the agent's status meets a condition. `what` completes the error message "the
+    /// agent never ...".
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        condition: impl Fn(&Status) -> bool,
+    ) -> Result<Status> {
         self.wait_for(what, |agent| {
-            agent.status().ok().filter(|status| hoped(status))
+            agent.status().ok().filter(|status| condition(status))
         })
     }
 
-    /// Waits until the agent has logged `words`.
+    /// Waits until the agent's log contains `words`.
     pub fn wait_until_logged(&mut self, words: &str) -> Result<()> {
         self.wait_for(&format!("logged {words:?}"), |agent| {
             agent.log().contains(words).then_some(())
@@ -250,7 +262,7 @@ impl Agent {
     }
 
     fn wait_for<T>(&mut self, what: &str, look: impl Fn(&Self) -> Option<T>) -> Result<T> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(found) = look(self) {
                 return Ok(found);
@@ -258,14 +270,14 @@ impl Agent {
             let name = self.edge.name();
             if let Some(status) = self.process.ended()? {
                 bail!(
-                    "the agent of the {name} ended with {status}: {}",
-                    self.last_words()
+                    "the agent of the {name} exited with {status}: {}",
+                    self.last_log_line()
                 );
             }
             if Instant::now() > deadline {
                 bail!(
-                    "the agent of the {name} never {what} within {PATIENCE:?}: {}",
-                    self.last_words()
+                    "the agent of the {name} never {what} within {TIMEOUT:?}: {}",
+                    self.last_log_line()
                 );
             }
             thread::sleep(Duration::from_millis(10));
@@ -280,20 +292,20 @@ impl Agent {
 
     fn stop(self) -> Result<Status> {
         let file = self.directory.join(self.edge.name()).join("status.json");
-        self.process.stop(PATIENCE)?;
+        self.process.stop(TIMEOUT)?;
         Status::read(&file)
     }
 
     fn end(&mut self, signal: Signal) -> Result<ExitStatus> {
         kill(self.pid(), signal)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             if let Some(status) = self.process.ended()? {
                 return Ok(status);
             }
             ensure!(
                 Instant::now() < deadline,
-                "the agent of the {} survives {signal}",
+                "the agent of the {} did not exit within {TIMEOUT:?} after {signal}",
                 self.edge.name()
             );
             thread::sleep(Duration::from_millis(1));
@@ -306,13 +318,13 @@ impl Agent {
         )
     }
 
-    fn last_words(&self) -> String {
-        last_words(&self.directory.join(format!("{}.log", self.edge.name())))
+    fn last_log_line(&self) -> String {
+        last_log_line(&self.directory.join(format!("{}.log", self.edge.name())))
     }
 }
 
 impl Edge {
-    /// As nodes and files are called.
+    /// The name of the node, and the stem of its files.
     pub fn name(self) -> &'static str {
         match self {
             Edge::Ingress => "ingress",
@@ -363,7 +375,8 @@ fn configuration(lab: &Lab, directory: &Path, replication: &Replication, edge: E
     text
 }
 
-/// The configuration of an agent that takes its flows from the controller, and in-band signals too.
+/// Returns the configuration of an agent that receives its flows from the controller, and in-band
+/// signals too.
 fn controlled_configuration(
     lab: &Lab,
     directory: &Path,
@@ -400,7 +413,7 @@ fn controlled_configuration(
     text + &paths(lab, edge, Outer::V4)
 }
 
-/// The paths as an edge has them.
+/// Returns the `[[path]]` sections of an edge.
 fn paths(lab: &Lab, edge: Edge, outer: Outer) -> String {
     let entry = |path| {
         let Link { near, far, .. } = lab.path(path);
@@ -421,7 +434,7 @@ fn paths(lab: &Lab, edge: Edge, outer: Outer) -> String {
     lab.paths().map(entry).collect()
 }
 
-/// Where the flows that this edge sends come from.
+/// Returns the setting of the interfaces from which the edge takes the packets of its flows.
 fn sources(lab: &Lab, replication: &Replication, edge: Edge) -> String {
     let addressing = lab.addressing();
     match (edge, replication.sender) {
@@ -438,14 +451,15 @@ fn sources(lab: &Lab, replication: &Replication, edge: Edge) -> String {
     }
 }
 
-/// Every flow: the edge that sends it, its number, and where it goes.
+/// Returns each flow's sending edge, number and destination.
 fn flows(lab: &Lab, replication: &Replication) -> Vec<(Edge, u16, String)> {
     let viewer = &lab.addressing().viewer;
     let source = &lab.addressing().source;
     let host = |end: &End| [format!("{}/32", end.v4), format!("{}/128", end.v6)];
     let back = match replication.sender {
         Sender::Source => [source.v4_prefix(), source.v6_prefix()],
-        // What the ingress edge sends has the address of its default path.
+        // The source address of packets that the ingress edge itself sends is that of its default
+        // path.
         Sender::Ingress => host(&lab.addressing().paths[0].near),
     };
     let forward = (FLOW..).zip([viewer.v4_prefix(), viewer.v6_prefix()]);

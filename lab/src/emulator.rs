@@ -1,16 +1,18 @@
 //! Emulated links between real devices, in real time.
 //!
-//! For each path a namespace holds two devices: one leads to the ingress edge, the other to the egress edge. What
-//! arrives on one goes through that direction's [`Link`](hawser_netem::Link) and, when its time has come, out of the
-//! other. One thread does this for all paths. The kernel's receive time stamps count, not the time at which the thread
-//! came to look, so a late wake-up makes a frame late only if it is late for the frame's departure.
+//! For each path a namespace holds two devices: one leads to the ingress edge, the other to the
+//! egress edge. A frame that arrives on one passes through that direction's
+//! [`Link`](hawser_netem::Link) and is sent on the other when it is due. One thread does this for
+//! all paths. Arrival times are the kernel's receive time stamps, so a late wake-up delays a frame
+//! only if the thread also misses the frame's departure.
 //!
-//! The thread keeps watch over itself: a run in which it fell behind, or lost a frame that the configuration did not ask
-//! it to lose, says so in its [`Health`].
+//! The thread monitors itself: its [`Health`] shows whether it fell behind, or lost a frame that
+//! the configuration did not drop.
 //!
-//! The devices belong to the caller, who switches segmentation and receive offloads off at both ends and sees to it that
-//! the namespace says nothing of its own: [`topology`](crate::topology) does. A device that sends trains of packets all
-//! the same is found out and makes the run invalid.
+//! The devices belong to the caller, which has to switch off segmentation and receive offloads at
+//! both ends and to keep the namespace from sending packets of its own, as
+//! [`topology`](crate::topology) does. If a device sends several packets in one frame nevertheless,
+//! this is detected and makes the run invalid.
 
 mod driver;
 mod health;
@@ -28,7 +30,7 @@ use hawser_io::ring;
 use hawser_netem::{LinkConfig, LinkStats};
 use hawser_units::Instant;
 use nix::unistd::{Pid, gettid};
-use placement::{Placement, Withdrawn};
+use placement::{AffinityGuard, Placement};
 use serde::{Deserialize, Serialize};
 use std::io::PipeWriter;
 use std::sync::Arc;
@@ -38,15 +40,15 @@ use std::thread::{self, JoinHandle};
 /// One path of the emulated network.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EmulatedPath {
-    /// Its name in the report.
+    /// The path's name in the report.
     pub name: String,
     /// The device that leads to the ingress edge.
     pub ingress_device: String,
     /// The device that leads to the egress edge.
     pub egress_device: String,
-    /// From ingress to egress.
+    /// The link from ingress to egress.
     pub forward: LinkConfig,
-    /// From egress to ingress.
+    /// The link from egress to ingress.
     pub backward: LinkConfig,
 }
 
@@ -57,35 +59,35 @@ pub struct Emulator {
     wake: Option<PipeWriter>,
     thread: Option<JoinHandle<Result<EmulatorReport>>>,
     id: Pid,
-    withdrawn: Option<Withdrawn>,
+    affinity_guard: Option<AffinityGuard>,
 }
 
-/// What became of the traffic, and whether the emulator kept up.
+/// The statistics of all paths, and whether the emulator kept up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct EmulatorReport {
     /// The paths, in the order in which they were given.
     pub paths: Vec<PathReport>,
-    /// How well the emulator did.
+    /// How well the emulator kept up.
     pub health: Health,
 }
 
-/// What became of the traffic of one path.
+/// The statistics of one path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathReport {
     /// The path's name.
     pub name: String,
-    /// From ingress to egress.
+    /// The link from ingress to egress.
     pub forward: LinkStats,
-    /// From egress to ingress.
+    /// The link from egress to ingress.
     pub backward: LinkStats,
 }
 
 impl Emulator {
-    /// Starts the links between the devices of `namespace`; when this returns, they carry. Schedules and traces begin
-    /// now, until [`set_origin`](Emulator::set_origin) begins them anew.
+    /// Starts the links between the devices of `namespace`. They forward frames when this returns.
+    /// Schedules and traces begin now, until [`set_origin`](Emulator::set_origin) restarts them.
     ///
     /// # Errors
-    /// When a device is missing, without root, or without eBPF and packet rings in the kernel.
+    /// If a device is missing, without root, or without eBPF and packet rings in the kernel.
     pub fn start(namespace: &Namespace, paths: Vec<EmulatedPath>, seed: u64) -> Result<Self> {
         let control = Arc::new(Control::starting_at(ring::now()));
         let (stopped, wake) = std::io::pipe()?;
@@ -94,7 +96,7 @@ impl Emulator {
             let (namespace, control) = (namespace.clone(), control.clone());
             move || {
                 namespace.enter()?;
-                // The starter waits for this and for nothing else.
+                // The starting thread does nothing but wait for this message.
                 let ready = || ready.send(gettid()).unwrap_or(());
                 Driver::open(paths, seed, control, stopped)?.run(ready)
             }
@@ -105,7 +107,7 @@ impl Emulator {
             wake: Some(wake),
             thread: Some(thread),
             id: gettid(),
-            withdrawn: None,
+            affinity_guard: None,
         };
         match is_ready.recv() {
             Ok(id) => {
@@ -114,42 +116,44 @@ impl Emulator {
             }
             Err(_) => match emulator.end() {
                 Err(error) => Err(error.context("the emulator did not start")),
-                Ok(_) => Err(anyhow!("the emulator ended before it started")),
+                Ok(_) => Err(anyhow!("the emulator stopped before it was ready")),
             },
         }
     }
 
-    /// Gives the emulator a processor of its own: all devices of `neighbours` receive on the others, and so does the
-    /// calling thread with all that it starts from now on run on them, until the emulator stops.
+    /// Reserves a processor for the emulator. All devices of `neighbours` then receive on the other
+    /// processors. The calling thread, and the threads and processes that it starts from now on,
+    /// run on the other processors until the emulator stops.
     ///
-    /// The kernel delivers a frame on the processor that sends it: forwarding, TCP, and whatever is sent in answer would
-    /// all run inside the emulator's calls, and everything behind them would be late. And a process that sends a frame of
-    /// video has the kernel carry hundreds of packets to the emulator in one go, which not even a real-time thread
-    /// interrupts. So an experiment with more than test frames calls this, before it starts its processes, with every
-    /// namespace that works on what the links deliver. With a single processor it changes nothing.
+    /// The kernel delivers a frame on the processor that sends it: forwarding, TCP and the replies
+    /// would all run inside the emulator's calls and delay the frames that follow. A process that
+    /// sends a frame of video also makes the kernel deliver hundreds of packets to the emulator at
+    /// once, which not even a real-time thread interrupts. An experiment with more than test frames
+    /// should therefore call this, before it starts its processes, with every namespace that
+    /// processes the delivered frames. With a single processor it has no effect.
     ///
     /// # Errors
-    /// When the kernel does not allow to move the thread or has no receive packet steering.
+    /// If the kernel does not allow moving the thread or lacks receive packet steering.
     pub fn steer(&mut self, neighbours: &[&Namespace]) -> Result<()> {
         let Some(placement) = Placement::choose()? else {
             return Ok(());
         };
         for neighbour in neighbours {
-            placement.receive_elsewhere(neighbour)?;
+            placement.steer_receiving(neighbour)?;
         }
-        self.withdrawn = Some(placement.withdraw()?);
-        placement.settle(self.id)
+        self.affinity_guard = Some(placement.restrict_calling_thread()?);
+        placement.pin_emulator(self.id)
     }
 
-    /// Makes second 0 of every schedule and trace the time `origin` of the monotonic clock.
+    /// Sets second 0 of every schedule and trace to the time `origin` of the monotonic clock.
     pub fn set_origin(&self, origin: Instant) {
         self.control.set_origin(origin);
     }
 
-    /// Stops the links. What they hold is not delivered any more and counts as in the link.
+    /// Stops the links. Frames inside them are not delivered and count as still in the link.
     ///
     /// # Errors
-    /// When the emulator failed on the way.
+    /// If the emulator failed while it ran.
     pub fn stop(mut self) -> Result<EmulatorReport> {
         self.end()
     }

@@ -1,4 +1,4 @@
-//! What all experiments have in common.
+//! The interface that all experiments implement, and the options of a run.
 
 use crate::summary::Summary;
 use crate::topology::Stop;
@@ -7,43 +7,48 @@ use std::fs;
 use std::path::PathBuf;
 use wildmatch::WildMatch;
 
-/// Something that can be run and leaves a summary, raw data and a report.
+/// An experiment. Running it produces a summary, raw data and a report.
 pub trait Experiment: Sync {
-    /// As `hawser lab run` takes it.
+    /// The name that `hawser lab run` takes.
     fn name(&self) -> &'static str;
 
-    /// One sentence.
+    /// A description in one sentence.
     fn about(&self) -> &'static str;
 
-    /// The combinations, in the order in which they run.
+    /// The names of all cases, in the order in which they run.
     fn cases(&self) -> Vec<String>;
 
-    /// Runs the chosen cases and writes everything but the summary to the output folder.
+    /// Runs the selected cases and writes all files but the summary to the output folder.
     fn run(&self, run: &Run) -> Result<Summary>;
 }
 
-/// How an experiment is run.
+/// The options of a run.
 #[derive(Debug, Clone)]
 pub struct Run {
-    /// The program that plays the nodes: `hawser` itself.
+    /// The executable that plays the nodes: `hawser` itself.
     pub binary: PathBuf,
-    /// Of every random choice.
+    /// Seed of the random number generators.
     pub seed: u64,
-    /// How long a case lasts, seconds; the experiment's own time when not given.
+    /// Duration of a case in seconds. Without it, the experiment's default.
     pub seconds: Option<f64>,
-    /// How often a case is run before it is left as it is: while the emulator or the machine does not keep up.
+    /// Maximum number of times that a case is run. It is repeated while the emulator or the machine
+    /// does not keep up.
     pub attempts: u32,
-    /// Runs the cases whose names match: `*` stands for anything, alternatives are separated by commas.
+    /// Pattern of the names of the cases to run: `*` matches any text, commas separate
+    /// alternatives.
     pub pattern: Option<String>,
-    /// Where everything goes.
+    /// The output folder.
     pub out: PathBuf,
-    /// Ends the run early.
+    /// Ends the run early when requested.
     pub stop: Stop,
 }
 
 impl Run {
-    /// Measures again when the emulator or the machine did not keep up, whatever the figures were, as often as this run
-    /// allows. `invalid_because` says why an outcome may not be used. Returns the last outcome and how many there were.
+    /// Repeats a measurement while the emulator or the machine does not keep up, at most `attempts`
+    /// times. The measured figures do not influence this.
+    ///
+    /// `invalid_because` returns the reasons why an outcome is not valid. Returns the last outcome
+    /// and the number of attempts.
     pub fn until_valid<T>(
         &self,
         mut measure: impl FnMut() -> Result<T>,
@@ -56,12 +61,12 @@ impl Run {
             if reasons.is_empty() || attempt >= self.attempts || self.stop.requested() {
                 return Ok((outcome, attempt));
             }
-            println!("  again: {}", reasons.join("; "));
+            println!("  not valid, repeating: {}", reasons.join("; "));
             attempt += 1;
         }
     }
 
-    /// A folder for raw data that is empty, also when an earlier run left something there.
+    /// Creates an empty folder for raw data, and removes the one of an earlier run.
     pub(crate) fn raw(&self, name: &str) -> Result<PathBuf> {
         let folder = std::path::absolute(self.out.join("raw").join(name))?;
         if folder.exists() {
@@ -73,10 +78,10 @@ impl Run {
         Ok(folder)
     }
 
-    /// The cases of `all` that were chosen.
+    /// Returns the cases of `all` that the pattern selects.
     ///
     /// # Errors
-    /// When there is none.
+    /// If no case matches.
     pub fn chosen(&self, all: Vec<String>) -> Result<Vec<String>> {
         let Some(pattern) = &self.pattern else {
             return Ok(all);
@@ -88,14 +93,14 @@ impl Run {
             .collect();
         anyhow::ensure!(
             !chosen.is_empty(),
-            "no case matches {pattern:?}; there are: {}",
+            "no case matches {pattern:?}; the cases are: {}",
             all.join(", ")
         );
         Ok(chosen)
     }
 }
 
-/// `*` stands for anything; alternatives are separated by commas.
+/// Returns whether a pattern matches a name: `*` matches any text, commas separate alternatives.
 fn matches(pattern: &str, name: &str) -> bool {
     pattern
         .split(',')

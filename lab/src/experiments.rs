@@ -1,4 +1,4 @@
-//! The experiments: for each its scenario, the paper's figures, and ours.
+//! The experiments: for each its scenario, our figures and those of the paper.
 
 pub mod cellfusion;
 pub mod cellfusion_live;
@@ -15,7 +15,7 @@ pub mod tunnel_flows;
 
 use crate::experiment::Experiment;
 
-/// Every experiment.
+/// Returns all experiments.
 pub fn all() -> Vec<Box<dyn Experiment>> {
     vec![
         Box::new(table1::Table1),

@@ -1,10 +1,10 @@
-//! What processes of a lab have said.
+//! Log files of the processes in a lab.
 
 use std::fs;
 use std::path::Path;
 
-/// The last line of a log, for an error that says why a process ended.
-pub(crate) fn last_words(log: &Path) -> String {
+/// Returns the last line of a log, for an error that says why a process exited.
+pub(crate) fn last_log_line(log: &Path) -> String {
     let log = fs::read_to_string(log).unwrap_or_default();
-    log.lines().last().unwrap_or("it said nothing").to_owned()
+    log.lines().last().unwrap_or("its log is empty").to_owned()
 }

@@ -1,6 +1,8 @@
-//! Line and point plots as SVG text, drawn to sit several in a row on a wide screen and one below the other on a phone.
+//! Line and point plots as SVG, sized so that several fit in a row on a wide screen and one below
+//! the other on a phone.
 //!
-//! Colours are classes (`s0`, `s1`, ...) that the page defines, so that one drawing suits light, dark and paper.
+//! Colours are CSS classes (`s0`, `s1`, ...) that the page defines, so that one drawing suits light
+//! and dark screens and paper.
 
 mod scale;
 
@@ -9,7 +11,7 @@ pub use scale::{Axis, Kind};
 use std::collections::HashSet;
 use std::fmt::Write as _;
 
-/// Series that the page has colours for.
+/// Number of series that the page has colours for.
 pub const MAX_SERIES: usize = 6;
 
 const WIDTH: f64 = 420.0;
@@ -22,53 +24,55 @@ const BOTTOM: f64 = 218.0;
 /// One panel.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plot {
-    /// Above the drawing; what distinguishes this panel from its neighbours.
+    /// The title above the drawing, which distinguishes this panel from its neighbours.
     pub title: String,
-    /// Left to right.
+    /// The horizontal axis.
     pub x: Axis,
-    /// Bottom to top.
+    /// The vertical axis.
     pub y: Axis,
-    /// What is drawn, later ones over earlier ones.
+    /// The series. Later ones are drawn over earlier ones.
     pub series: Vec<Series>,
-    /// Stretches of the x axis that are shaded.
+    /// Shaded ranges of the x axis.
     pub bands: Vec<Band>,
 }
 
-/// Points that belong together, in the order in which they are drawn. A value that is not finite interrupts a line.
+/// A series of points, in the order in which they are drawn. A value that is not finite interrupts
+/// the line.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Series {
-    /// In the legend; the same name has the same colour all over a report.
+    /// The name in the legend. The same name has the same colour in all figures of a report.
     pub name: String,
     /// Pairs of x and y.
     pub points: Vec<(f64, f64)>,
-    /// How they are joined.
+    /// The way in which the points are drawn.
     pub mark: Mark,
 }
 
-/// How the points of a series are drawn.
+/// The way in which the points of a series are drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// A line from point to point.
     Line,
-    /// Horizontal, then vertical: a distribution, or a value that holds until the next.
+    /// Horizontal, then vertical segments: for a distribution, or for a value that holds until the
+    /// next.
     Steps,
     /// Dots.
     Dots,
 }
 
-/// A shaded stretch of the x axis.
+/// A shaded range of the x axis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Band {
-    /// Where it begins.
+    /// Lower end of the range.
     pub from: f64,
-    /// Where it ends.
+    /// Upper end of the range.
     pub to: f64,
-    /// What happens there.
+    /// The text above the range.
     pub label: String,
 }
 
 impl Series {
-    /// Points joined by a line.
+    /// Creates a series whose points are joined by a line.
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Series {
             name: name.into(),
@@ -77,7 +81,7 @@ impl Series {
         }
     }
 
-    /// Points by themselves.
+    /// Creates a series of separate dots.
     pub fn dots(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Series {
             name: name.into(),
@@ -86,8 +90,9 @@ impl Series {
         }
     }
 
-    /// The share of `values` that is at most x, from 0 to 1. Values that are not finite never are, so that a frame which
-    /// did not arrive keeps the curve below one.
+    /// Creates an empirical distribution function: for each x the share of `values` that are at
+    /// most x, from 0 to 1. Values that are not finite count in the total only, so that a frame
+    /// which did not arrive keeps the curve below one.
     pub fn distribution(name: impl Into<String>, values: &[f64]) -> Self {
         let mut sorted: Vec<f64> = values
             .iter()
@@ -110,7 +115,8 @@ impl Series {
 }
 
 impl Plot {
-    /// The drawing. `class_of` gives the colour of a series' name, below [`MAX_SERIES`].
+    /// Returns the drawing. `class_of` maps a series' name to its colour, which is less than
+    /// [`MAX_SERIES`].
     pub fn svg(&self, class_of: impl Fn(&str) -> usize) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x = Scale::new(&self.x, points().map(|point| point.0), (LEFT, RIGHT));
@@ -197,8 +203,8 @@ impl Plot {
     }
 }
 
-/// The path of a line. Of the points that fall on one column of pixels only the first, the extremes and the last are
-/// kept: the drawing is the same and stays small.
+/// Returns the path of a line. Of the points in one column of pixels only the first, the extremes
+/// and the last are drawn: the drawing looks the same and stays small.
 fn line(points: &[(f64, f64)], x: &Scale, y: &Scale, steps: bool) -> String {
     let mut path = String::new();
     for stretch in points.split(|point| !x.shows(point.0) || !point.1.is_finite()) {
@@ -218,22 +224,23 @@ fn line(points: &[(f64, f64)], x: &Scale, y: &Scale, steps: bool) -> String {
     path
 }
 
-/// The places of the first, the lowest, the highest and the last point of a column, in order.
+/// Returns the indices of the first, the lowest, the highest and the last point of a column, in
+/// order.
 fn outline(column: &[(f64, f64)]) -> Vec<usize> {
-    let places = 0..column.len();
+    let indices = 0..column.len();
     let by_height = |a: &usize, b: &usize| column[*a].1.total_cmp(&column[*b].1);
-    let lowest = places.clone().min_by(by_height);
-    let highest = places.clone().max_by(by_height);
-    let mut kept: Vec<usize> = [places.clone().next(), lowest, highest, places.last()]
+    let lowest = indices.clone().min_by(by_height);
+    let highest = indices.clone().max_by(by_height);
+    let mut selected: Vec<usize> = [indices.clone().next(), lowest, highest, indices.last()]
         .into_iter()
         .flatten()
         .collect();
-    kept.sort_unstable();
-    kept.dedup();
-    kept
+    selected.sort_unstable();
+    selected.dedup();
+    selected
 }
 
-/// The path of dots, one where several would cover each other.
+/// Returns the path of dots. Dots that would cover each other are drawn once.
 fn dots(points: &[(f64, f64)], x: &Scale, y: &Scale) -> String {
     let mut path = String::new();
     let mut drawn = HashSet::new();
@@ -249,7 +256,7 @@ fn dots(points: &[(f64, f64)], x: &Scale, y: &Scale) -> String {
     path
 }
 
-/// Text that may stand in HTML and SVG, in attributes too.
+/// Escapes text for HTML and SVG, attributes included.
 pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -1,4 +1,4 @@
-//! `report.html`: one page that shows a run to people, without anything from outside the file.
+//! `report.html`: one self-contained page that presents a run.
 
 mod table;
 
@@ -10,47 +10,47 @@ use std::fs;
 use std::path::{Path, PathBuf};
 pub use table::{Cell, Table};
 
-/// The file in an experiment's output folder.
+/// The name of the file in an experiment's output folder.
 pub const FILE_NAME: &str = "report.html";
 
-/// The page beside a summary.
+/// The report of a run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report<'a> {
-    /// What the experiment shows.
+    /// The heading of the page.
     pub title: String,
-    /// What was done, in a few sentences.
+    /// A description of the experiment in a few sentences.
     pub intro: String,
-    /// The figures that the reader came for.
+    /// The most important figures.
     pub highlights: Vec<Highlight>,
-    /// Everything else, in reading order.
+    /// The sections, in reading order.
     pub sections: Vec<Section>,
-    /// Where validity and provenance come from.
+    /// The summary, which supplies validity and provenance.
     pub summary: &'a Summary,
 }
 
 /// A figure in large type.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Highlight {
-    /// With its unit.
+    /// The figure with its unit.
     pub value: String,
-    /// What it is.
+    /// The name of the figure.
     pub label: String,
-    /// What it is to be compared with.
-    pub beside: String,
+    /// The value to compare it with.
+    pub comparison: String,
 }
 
-/// A heading and what stands below it.
+/// A heading with a paragraph, tables and figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Section {
     /// The heading.
     pub title: String,
-    /// A paragraph below it; may be empty.
+    /// The paragraph below the heading; may be empty.
     pub text: String,
     /// Tables and figures.
     pub items: Vec<Item>,
 }
 
-/// Something to look at.
+/// A table or a figure.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Item {
     /// Rows and columns.
@@ -59,12 +59,12 @@ pub enum Item {
     Figure(Figure),
 }
 
-/// Panels that share their series.
+/// Panels that share a legend.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Figure {
-    /// Below the panels.
+    /// The text below the panels.
     pub caption: String,
-    /// Each under its own title.
+    /// The plots, each with its own title.
     pub panels: Vec<Plot>,
 }
 
@@ -77,7 +77,7 @@ impl Report<'_> {
         Ok(path)
     }
 
-    /// The page.
+    /// Returns the page as HTML.
     pub fn html(&self) -> String {
         let mut page = String::new();
         let title = escape(&self.title);
@@ -116,7 +116,7 @@ impl Report<'_> {
         page
     }
 
-    /// Every series' name once; the place in the list is its colour.
+    /// Returns each series' name once. The position in the list is the series' colour.
     fn palette(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for item in self.sections.iter().flat_map(|section| &section.items) {
@@ -154,7 +154,7 @@ impl Report<'_> {
         for Highlight {
             value,
             label,
-            beside,
+            comparison,
         } in &self.highlights
         {
             let _ = writeln!(
@@ -162,7 +162,7 @@ impl Report<'_> {
                 "<div><dt>{}</dt><dd class=\"value\">{}</dd><dd>{}</dd></div>",
                 escape(label),
                 escape(value),
-                escape(beside)
+                escape(comparison)
             );
         }
         page.push_str("</dl>\n");
@@ -170,7 +170,7 @@ impl Report<'_> {
 
     fn provenance(&self, page: &mut String) {
         let provenance = &self.summary.provenance;
-        page.push_str("<footer>\n<h2>Where this comes from</h2>\n<dl>\n");
+        page.push_str("<footer>\n<h2>Provenance</h2>\n<dl>\n");
         for (name, value) in [
             ("command", &provenance.command),
             ("seed", &provenance.seed.to_string()),
@@ -184,7 +184,7 @@ impl Report<'_> {
             );
         }
         page.push_str(
-            "</dl>\n<p>Every figure is in <code>summary.json</code> beside this page.</p>\n</footer>\n",
+            "</dl>\n<p>All figures are in <code>summary.json</code> in the same folder.</p>\n</footer>\n",
         );
     }
 }
@@ -206,7 +206,7 @@ impl Section {
 }
 
 impl Figure {
-    /// What is drawn in any of the panels.
+    /// Returns the name and the mark of each series that any panel draws.
     fn legend(&self) -> Vec<(&str, Mark)> {
         let mut names: Vec<(&str, Mark)> = Vec::new();
         for series in self.panels.iter().flat_map(|panel| &panel.series) {

@@ -1,6 +1,6 @@
-//! A volumetric stream through a lab: a publisher at the source, a viewer at the other end.
+//! A volumetric stream through a lab, with a publisher at the source and a viewer at the other end.
 
-use crate::logs::last_words;
+use crate::logs::last_log_line;
 use crate::topology::{Lab, Stop};
 use anyhow::{Context, Result, bail};
 use hawser_io::process::Process;
@@ -15,28 +15,28 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const PORT: u16 = 14748;
 
-/// How long the publisher may take to load its recording, and the first frame to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The maximum time for the publisher to load its recording, and for the first frame to arrive.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a process may take to end.
-const GRACE: Duration = Duration::from_secs(10);
+/// The maximum time for a process to exit.
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is streamed.
+/// The parameters of a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Source {
     /// A recording's description, or "synthetic".
     pub recording: String,
-    /// Points a frame: `nfov`, `hd` or `fhd`.
+    /// Resolution of a frame: `nfov`, `hd` or `fhd`.
     pub level: String,
-    /// Frames a second.
+    /// Frames per second.
     pub fps: f64,
     /// TCP congestion control.
     pub congestion: String,
-    /// Frames that the viewer asks for ahead; the viewer's own number when not given.
+    /// Number of frames that the viewer requests ahead. Without it, the viewer's default.
     pub in_flight: Option<usize>,
-    /// Whether frames are encoded before the stream begins.
+    /// Whether all frames are encoded before the stream begins.
     pub encode_ahead: bool,
-    /// Whether publisher and viewer speak MPTCP.
+    /// Whether publisher and viewer use MPTCP.
     pub mptcp: bool,
 }
 
@@ -55,31 +55,32 @@ impl Default for Source {
     }
 }
 
-/// A stream that runs. It ends when this is dropped.
+/// A running stream. It stops when this is dropped.
 #[derive(Debug)]
 pub struct Stream {
     publisher: Process,
     viewer: Process,
     directory: PathBuf,
-    /// When the stream began, nanoseconds since 1970: the first frame had arrived.
+    /// The time at which the first frame had arrived, nanoseconds since 1970.
     began_ns: u64,
 }
 
-/// What the viewer and the publisher wrote down.
+/// The logs of the viewer and the publisher.
 #[derive(Debug, Clone)]
 pub struct Record {
     /// Frames, in the order in which they arrived.
     pub frames: Vec<Row>,
-    /// What the reads of the viewer's socket returned.
+    /// The results of the reads of the viewer's socket.
     pub arrivals: Vec<Arrival>,
-    /// When each frame was captured, nanoseconds since 1970.
+    /// The capture time of each frame, nanoseconds since 1970.
     pub captured_ns: Vec<u64>,
-    /// When the stream began, nanoseconds since 1970.
+    /// The start of the stream, nanoseconds since 1970.
     pub began_ns: u64,
 }
 
 impl Stream {
-    /// Starts publisher and viewer and waits for the first frame. `binary` is `hawser`; logs go to `directory`.
+    /// Starts publisher and viewer and waits for the first frame. `binary` is `hawser`. Logs go to
+    /// `directory`.
     pub fn start(
         lab: &Lab,
         binary: &Path,
@@ -132,17 +133,17 @@ impl Stream {
         })
     }
 
-    /// Ends both processes and reads what they wrote.
+    /// Stops both processes and reads their logs.
     pub fn stop(mut self) -> Result<Record> {
         self.check_running()?;
-        let viewer = self.viewer.stop(GRACE)?;
+        let viewer = self.viewer.stop(EXIT_TIMEOUT)?;
         if !viewer.success() {
             bail!(
-                "the viewer ended with {viewer}: {}",
-                last_words(&self.directory.join("viewer.log"))
+                "the viewer exited with {viewer}: {}",
+                last_log_line(&self.directory.join("viewer.log"))
             );
         }
-        self.publisher.stop(GRACE)?;
+        self.publisher.stop(EXIT_TIMEOUT)?;
         let read = |name: &str| self.directory.join(name);
         Ok(Record {
             frames: timeline::read(&read("frames.csv"))?,
@@ -152,7 +153,7 @@ impl Stream {
         })
     }
 
-    /// An error when the publisher or the viewer has ended.
+    /// Returns an error if the publisher or the viewer has exited.
     pub fn check_running(&mut self) -> Result<()> {
         for (process, name) in [
             (&mut self.publisher, "publisher"),
@@ -160,8 +161,8 @@ impl Stream {
         ] {
             if let Some(status) = process.ended()? {
                 bail!(
-                    "the {name} ended with {status}: {}",
-                    last_words(&self.directory.join(format!("{name}.log")))
+                    "the {name} exited with {status}: {}",
+                    last_log_line(&self.directory.join(format!("{name}.log")))
                 );
             }
         }
@@ -170,26 +171,26 @@ impl Stream {
 }
 
 impl Record {
-    /// The part of the stream from one time to another after its beginning.
+    /// Returns the part of the stream between two times, which are relative to its start.
     ///
     /// # Panics
-    /// When `from` is not before `to`.
+    /// If `from` is not before `to`.
     pub fn window(&self, from: Duration, to: Duration) -> Window {
         let began = Instant::from_nanos(self.began_ns);
         Window::new(began + from, began + to).expect("a window has a length")
     }
 
-    /// The frames as the measure of experience takes them.
+    /// Returns the frames in the form that the metrics of `hawser_qoe` take.
     pub fn timeline(&self) -> Vec<Frame> {
         self.frames.iter().map(|row| (*row).into()).collect()
     }
 
-    /// Seconds from the stream's beginning to a time in nanoseconds since 1970.
+    /// Converts nanoseconds since 1970 to seconds since the start of the stream.
     pub fn seconds(&self, unix_ns: u64) -> f64 {
         (unix_ns as f64 - self.began_ns as f64) / 1e9
     }
 
-    /// Frames that were captured in a second of the stream, on average over a part of it.
+    /// Returns the average number of frames captured per second over a part of the stream.
     pub fn captured_fps(&self, from: Duration, to: Duration) -> f64 {
         let within = from.as_secs_f64()..to.as_secs_f64();
         let count = self
@@ -201,8 +202,8 @@ impl Record {
     }
 }
 
-/// Waits until a process has written the first line below the header of its table: the publisher has loaded its recording
-/// and captures, the viewer has received a frame.
+/// Waits until a process has written the first row of its table. The publisher has then loaded its
+/// recording and captures, the viewer has received a frame.
 fn await_rows(
     process: &mut Process,
     directory: &Path,
@@ -210,19 +211,19 @@ fn await_rows(
     table: &str,
     stop: &Stop,
 ) -> Result<()> {
-    let deadline = std::time::Instant::now() + PATIENCE;
+    let deadline = std::time::Instant::now() + TIMEOUT;
     let log = directory.join(format!("{name}.log"));
     while !fs::read_to_string(directory.join(table)).is_ok_and(|text| text.lines().count() > 1) {
         if let Some(status) = process.ended()? {
-            bail!("the {name} ended with {status}: {}", last_words(&log));
+            bail!("the {name} exited with {status}: {}", last_log_line(&log));
         }
         if stop.requested() {
             bail!("stopped");
         }
         if std::time::Instant::now() > deadline {
             bail!(
-                "the {name} has no frame after {PATIENCE:?}: {}",
-                last_words(&log)
+                "the {name} has no frame within {TIMEOUT:?}: {}",
+                last_log_line(&log)
             );
         }
         thread::sleep(Duration::from_millis(5));
@@ -254,6 +255,6 @@ fn command(binary: &Path, directory: &Path, name: &str) -> Result<Command> {
 fn unix_now_ns() -> u64 {
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .expect("the clock stands after 1970");
-    u64::try_from(since_1970.as_nanos()).expect("the clock stands before 2554")
+        .expect("the clock is set to a time after 1970");
+    u64::try_from(since_1970.as_nanos()).expect("the clock is set to a time before 2554")
 }

@@ -1,4 +1,4 @@
-//! What an experiment leaves behind for people and programs to compare: `summary.json`.
+//! `summary.json`, the results of an experiment for people and programs to compare.
 //!
 //! ```
 //! use hawser_lab::summary::{Case, Provenance, Summary};
@@ -22,10 +22,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The file in an experiment's output folder.
+/// The name of the file in an experiment's output folder.
 pub const FILE_NAME: &str = "summary.json";
 
-/// Words of which a metric's name must have one, so that no figure travels without its unit.
+/// Units, one of which every metric's name contains as a word.
 const UNITS: &[&str] = &[
     "ns", "us", "ms", "s", "bps", "kbps", "mbps", "gbps", "pps", "fps", "bytes", "packets",
     "frames", "points", "paths", "ratio", "cores", "ssim",
@@ -36,25 +36,26 @@ const UNITS: &[&str] = &[
 pub struct Summary {
     /// The name of the experiment, as `hawser lab list` shows it.
     pub experiment: String,
-    /// Whether the figures may be used: false when the emulator or the machine could not keep up.
+    /// Whether the figures may be used. False if the emulator or the machine could not keep up.
     pub valid: bool,
-    /// Why not, one sentence a reason.
+    /// The reasons why the figures are not valid, one sentence each.
     pub invalid_because: Vec<String>,
-    /// Where the figures come from.
+    /// The origin of the figures.
     #[serde(flatten)]
     pub provenance: Provenance,
-    /// One entry for each combination that was run.
+    /// One entry for each case that was run.
     pub cases: Vec<Case>,
 }
 
-/// What it takes to repeat a run.
+/// The data needed to repeat a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
-    /// Of every random choice.
+    /// Seed of the random number generators.
     pub seed: u64,
     /// The release of the running kernel.
     pub kernel: String,
-    /// The commit of the source tree, with `+dirty` when files differ from it; `unknown` outside a git tree.
+    /// The commit of the source tree, with `+dirty` when files differ from it; `unknown` outside a
+    /// git tree.
     pub commit: String,
     /// The command line.
     pub command: String,
@@ -63,17 +64,18 @@ pub struct Provenance {
 /// One combination of an experiment's parameters.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Case {
-    /// Parts separated by `/`, such as `replicate/fhd`.
+    /// The name, in parts separated by `/`, such as `replicate/fhd`.
     pub name: String,
-    /// What was set.
+    /// The parameters.
     pub params: Map<String, Value>,
-    /// What was measured.
+    /// The measured figures.
     pub metrics: Metrics,
-    /// What the paper reports under the same names.
+    /// The paper's figures under the same names.
     pub paper: Metrics,
 }
 
-/// Figures by name, in the order in which they were set. `null` in the file is a figure that could not be measured.
+/// Figures by name, in the order in which they were set. In the file `null` marks a figure that
+/// could not be measured.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Metrics(Map<String, Value>);
@@ -90,21 +92,25 @@ impl Summary {
         }
     }
 
-    /// Marks the run as unusable.
+    /// Marks the run as not valid.
     pub fn invalidate(&mut self, reason: impl Into<String>) {
         self.valid = false;
         self.invalid_because.push(reason.into());
     }
 
-    /// The case of that name.
+    /// Returns the case of the given name.
     pub fn case(&self, name: &str) -> Option<&Case> {
         self.cases.iter().find(|case| case.name == name)
     }
 
-    /// Writes [`FILE_NAME`] into `folder`, which is made when missing. A metric whose name has no unit is refused.
+    /// Writes [`FILE_NAME`] into `folder`, which is created if it does not exist.
+    ///
+    /// # Errors
+    /// If a metric's name contains no unit.
     pub fn write(&self, folder: &Path) -> Result<PathBuf> {
         self.check()?;
-        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
         let path = folder.join(FILE_NAME);
         let mut text = serde_json::to_string_pretty(self)?;
         text.push('\n');
@@ -112,7 +118,7 @@ impl Summary {
         Ok(path)
     }
 
-    /// Reads what [`Summary::write`] left in `folder`.
+    /// Reads the file that [`Summary::write`] wrote to `folder`.
     pub fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(FILE_NAME);
         let text =
@@ -127,13 +133,13 @@ impl Summary {
 
     fn check(&self) -> Result<()> {
         if self.valid != self.invalid_because.is_empty() {
-            bail!("a run is invalid exactly when there is a reason");
+            bail!("`valid` has to be false exactly if `invalid_because` has an entry");
         }
         for case in &self.cases {
             for (name, value) in case.metrics.0.iter().chain(&case.paper.0) {
                 if !name.split('_').any(|word| UNITS.contains(&word)) {
                     bail!(
-                        "metric {name} of {}: its name has none of the units {}",
+                        "metric {name} of {}: the name contains none of the units {}",
                         case.name,
                         UNITS.join(", ")
                     );
@@ -148,7 +154,8 @@ impl Summary {
 }
 
 impl Provenance {
-    /// Asks the machine, the source tree that this program was built from, and the command line.
+    /// Collects the seed, the running kernel, the commit of the source tree that this program was
+    /// built from, and the command line.
     pub fn gather(seed: u64) -> Self {
         let kernel =
             fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_else(|_| "unknown".into());
@@ -172,17 +179,17 @@ impl Case {
 }
 
 impl Metrics {
-    /// Sets a figure. A value that is not finite is one that could not be measured.
+    /// Sets a figure. A value that is not finite marks a figure that could not be measured.
     pub fn set(&mut self, name: &str, value: f64) {
         self.0.insert(name.into(), Value::from(value));
     }
 
-    /// The figure of that name, when it was measured.
+    /// Returns the figure of the given name, if it was measured.
     pub fn get(&self, name: &str) -> Option<f64> {
         self.0.get(name)?.as_f64()
     }
 
-    /// The names, in the order in which they were set.
+    /// Returns the names, in the order in which they were set.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }
@@ -198,7 +205,8 @@ impl<const N: usize> From<[(&str, f64); N]> for Metrics {
     }
 }
 
-/// Under sudo the tree belongs to somebody else, which git refuses unless told that it is meant.
+/// Returns the commit of the source tree. With sudo the tree belongs to another user, which git
+/// rejects without `safe.directory`.
 fn commit() -> String {
     Command::new("git")
         .args([
@@ -233,7 +241,8 @@ fn command_line(arguments: impl Iterator<Item = String>) -> String {
     words.join(" ")
 }
 
-/// The value that this share of the sorted values does not exceed; not a number when there is none.
+/// Returns the quantile of sorted values by the nearest-rank method: the smallest value that at
+/// least this share of the values do not exceed. NaN if there are none.
 pub(crate) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied().unwrap_or(f64::NAN)

@@ -1,4 +1,5 @@
-//! A source, an ingress edge, up to eight paths, an egress edge and a viewer, each in a network namespace.
+//! A source, an ingress edge, up to eight paths, an egress edge and a viewer, each in a network
+//! namespace.
 //!
 //! ```text
 //! source        ingress                network                egress        viewer
@@ -6,9 +7,10 @@
 //!                   path2 ── in2  [emulator]  out2 ── path2
 //! ```
 //!
-//! A device is named after what it leads to. Whoever emulates the paths moves Ethernet frames between `inN` and `outN`;
-//! until then they are cut. By default traffic takes path 1, in both directions. On request there is a sixth namespace
-//! for a controller, linked to both edges, and an address of the viewer for each path.
+//! A device is named after the node that it leads to. The emulator moves Ethernet frames between
+//! `inN` and `outN`; without it the paths are cut. By default traffic takes path 1 in both
+//! directions. Optionally there is a sixth namespace for a controller, linked to both edges, and an
+//! address of the viewer for each path.
 //!
 //! ```no_run
 //! use hawser_lab::topology::Topology;
@@ -21,7 +23,7 @@
 
 mod addressing;
 mod control;
-mod homes;
+mod multihoming;
 mod registry;
 mod stop;
 
@@ -42,20 +44,21 @@ use std::path::PathBuf;
 /// The MTU of every link.
 pub const LINK_MTU: u32 = 1500;
 
-/// What to build.
+/// The parameters of a lab.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Topology {
-    /// Paths between the edges, 1 to 8; five as in the paper.
+    /// Number of paths between the edges, 1 to 8; five as in the paper.
     pub paths: usize,
-    /// The MTU of the edges' routes to the source and to the viewer, for both IP versions. Encapsulation over IPv6 adds
-    /// 76 bytes, so by default 1424.
+    /// The MTU of the edges' routes to the source and to the viewer, for both IP versions, in
+    /// bytes. Encapsulation over IPv6 adds 76 bytes, so the default is 1424.
     pub route_mtu: u32,
-    /// Whether there is a control network: a namespace for a controller, linked to each edge past the paths.
+    /// Whether there is a control network: a namespace for a controller, linked to each edge
+    /// outside the paths.
     pub control: bool,
-    /// Whether the viewer has an IPv4 address on each path, so that MPTCP, for which the hosts are set up too, makes a
-    /// subflow over each.
-    pub homes: bool,
+    /// Whether the viewer has an IPv4 address on each path, so that MPTCP creates a subflow over
+    /// each. The hosts are configured for MPTCP too.
+    pub multihomed: bool,
 }
 
 impl Default for Topology {
@@ -64,13 +67,13 @@ impl Default for Topology {
             paths: 5,
             route_mtu: LINK_MTU - 76,
             control: false,
-            homes: false,
+            multihomed: false,
         }
     }
 }
 
 impl Topology {
-    /// Builds the lab, after clearing what labs of killed processes left.
+    /// Builds the lab, after removing the labs of killed processes.
     pub fn build(&self) -> Result<Lab> {
         let addressing = Addressing::new(self)?;
         let claim = Claim::new()?;
@@ -87,24 +90,26 @@ impl Topology {
         };
         let id = lab.id();
         lab.set_parameters()
-            .with_context(|| format!("setting up lab {id}"))?;
+            .with_context(|| format!("cannot set the kernel parameters of lab {id}"))?;
         lab.add_links()
-            .with_context(|| format!("linking lab {id}"))?;
+            .with_context(|| format!("cannot add the links of lab {id}"))?;
         lab.add_addresses(self.route_mtu)
-            .with_context(|| format!("addressing lab {id}"))?;
+            .with_context(|| format!("cannot add the addresses of lab {id}"))?;
         lab.add_control()
-            .with_context(|| format!("adding the control network of lab {id}"))?;
-        lab.add_homes(self.route_mtu)
-            .with_context(|| format!("adding homes to lab {id}"))?;
+            .with_context(|| format!("cannot add the control network of lab {id}"))?;
+        lab.add_multihoming(self.route_mtu)
+            .with_context(|| format!("cannot add the viewer's additional addresses to lab {id}"))?;
         lab.set_offloads()
-            .with_context(|| format!("switching off the offloads of lab {id}"))?;
+            .with_context(|| format!("cannot switch off the offloads of lab {id}"))?;
         Ok(lab)
     }
 }
 
-/// A network that exists. Dropping it kills what still runs in it and removes everything.
+/// An emulated network. Dropping it kills the processes that still run in it and removes
+/// everything.
 ///
-/// Threads that entered its namespaces should have ended by then: a namespace lives as long as anything is inside.
+/// Threads that entered its namespaces have to exit before: a namespace exists as long as a thread
+/// is inside.
 #[derive(Debug)]
 pub struct Lab {
     source: Namespace,
@@ -118,42 +123,42 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// What distinguishes this lab: namespaces are named `hawser-<id>-<role>`.
+    /// The identifier of this lab. Namespaces are named `hawser-<id>-<role>`.
     pub fn id(&self) -> &str {
         self.claim.id()
     }
 
-    /// Where the stream comes from.
+    /// The namespace of the stream's sender.
     pub fn source(&self) -> &Namespace {
         &self.source
     }
 
-    /// The edge at the source.
+    /// The namespace of the edge at the source.
     pub fn ingress(&self) -> &Namespace {
         &self.ingress
     }
 
-    /// Where the paths are emulated.
+    /// The namespace of the emulated paths.
     pub fn network(&self) -> &Namespace {
         &self.network
     }
 
-    /// The edge at the viewer.
+    /// The namespace of the edge at the viewer.
     pub fn egress(&self) -> &Namespace {
         &self.egress
     }
 
-    /// Where the stream goes.
+    /// The namespace of the stream's receiver.
     pub fn viewer(&self) -> &Namespace {
         &self.viewer
     }
 
-    /// Where a controller runs; none in a lab without a control network.
+    /// The namespace of the controller; `None` in a lab without a control network.
     pub fn control(&self) -> Option<&Namespace> {
         self.control.as_ref()
     }
 
-    /// Every address; prints as a table.
+    /// Returns all addresses. They are displayed as a table.
     pub fn addressing(&self) -> &Addressing {
         &self.addressing
     }
@@ -163,10 +168,10 @@ impl Lab {
         PathId::all().take(self.addressing.paths.len())
     }
 
-    /// The ends of a path at the edges: `near` at the ingress, `far` at the egress.
+    /// Returns the ends of a path at the edges: `near` at the ingress, `far` at the egress.
     ///
     /// # Panics
-    /// When the lab has no such path.
+    /// If the lab has no such path.
     pub fn path(&self, path: PathId) -> &Link {
         &self.addressing.paths[path.index()]
     }
@@ -191,7 +196,8 @@ impl Lab {
         self.addressing.viewer.far.v6
     }
 
-    /// Where whatever plays `role` pins its eBPF objects, so that they are cleared with the lab. It is not created.
+    /// Returns the folder in which the process in `role` pins its eBPF objects, so that they are
+    /// removed with the lab. The folder is not created.
     pub fn pins(&self, role: &str) -> PathBuf {
         PathBuf::from(format!("{PINS}/{}-{role}", self.id()))
     }
@@ -200,16 +206,17 @@ impl Lab {
         for edge in [&self.ingress, &self.egress] {
             edge.sysctl("net.ipv4.ip_forward", "1")?;
             edge.sysctl("net.ipv6.conf.all.forwarding", "1")?;
-            // A replica comes by a path that the route back does not take.
+            // A replica may arrive by a path that the reverse route does not use.
             edge.sysctl("net.ipv4.conf.all.rp_filter", "0")?;
             edge.sysctl("net.ipv4.conf.default.rp_filter", "0")?;
         }
         for host in [&self.source, &self.viewer] {
-            // The network shall be the limit, not these: 64 MiB hold 400 Mb/s over a second.
+            // The network has to be the bottleneck, not the hosts: 64 MiB hold 400 Mb/s over a
+            // second.
             host.sysctl("net.ipv4.tcp_rmem", "4096 131072 67108864")?;
             host.sysctl("net.ipv4.tcp_wmem", "4096 65536 67108864")?;
         }
-        // Frames pass through the network; it says nothing itself.
+        // Frames pass through the network; it sends none of its own.
         self.network.sysctl("net.ipv6.conf.all.disable_ipv6", "1")?;
         self.network
             .sysctl("net.ipv6.conf.default.disable_ipv6", "1")?;
@@ -278,8 +285,9 @@ impl Lab {
         Ok(self.viewer.ip(&at_viewer)?)
     }
 
-    /// Every frame is one packet with its checksums in place: the emulator and XDP programs see packets as a wire would
-    /// carry them. The hosts receive with GRO, which also makes their end of a veth pair accept what XDP redirects.
+    /// Switches offloads off, so that every frame is one packet with its checksums in place: the
+    /// emulator and XDP programs see packets as they would be on a wire. The hosts receive with
+    /// GRO, which also makes their end of a veth pair accept frames that XDP redirects.
     fn set_offloads(&self) -> Result<()> {
         const OFF: [(&str, bool); 4] = [
             ("tx", false),
@@ -332,8 +340,8 @@ fn veth(end: &End, peer: &str, peers_namespace: &Namespace) -> String {
     )
 }
 
-/// Addresses of one end, and neighbour entries for the other that never expire: no packet waits for an answer that a
-/// lossy link swallows.
+/// Returns commands that set the addresses of one end, and permanent neighbour entries for the
+/// other, so that no packet waits for a reply that a lossy link drops.
 fn connect(end: &End, peer: &End, v4_length: u8) -> String {
     let (
         End { device, v4, v6, .. },
@@ -355,7 +363,7 @@ neigh replace {peer_v6} lladdr {mac} nud permanent dev {device}
 }
 
 fn route(v4: &str, v6: &str, end: &End, via: &End, mtu: Option<u32>) -> String {
-    // Forwarded IPv6 respects a route's MTU only when it is locked.
+    // The kernel respects a route's MTU for forwarded IPv6 only if it is locked.
     let (v4_mtu, v6_mtu) = mtu
         .map(|mtu| (format!("mtu {mtu}"), format!("mtu lock {mtu}")))
         .unwrap_or_default();

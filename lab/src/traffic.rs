@@ -1,7 +1,7 @@
-//! Numbered packets of every kind that applications send, and what became of them at the other end.
+//! Numbered packets of the kinds that applications send, and a check of their arrival.
 //!
-//! Traffic that carries its own proof: each packet has a number and a digest, so a receiver knows what is missing, what
-//! came twice and what was altered, without asking the sender.
+//! Each packet carries a number and a digest, so a receiver detects missing, duplicate and altered
+//! packets without asking the sender.
 
 mod datagram;
 mod ledger;
@@ -22,17 +22,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use std::{panic, thread};
 
-/// How packets are sent; each makes packets that look different to a network.
+/// The kind of packets. Each looks different to a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// UDP from a connected socket, with the kernel's defaults: DF, and an IPv4 ID that counts.
+    /// UDP from a connected socket with the kernel's defaults: DF, and an IPv4 ID that counts.
     UdpConnected,
     /// UDP from an unconnected socket without path-MTU discovery: no DF.
     UdpUnconnected,
-    /// UDP from an unconnected socket that insists on DF: the IPv4 ID is always 0.
+    /// UDP from an unconnected socket that enforces DF: the IPv4 ID is always 0.
     UdpDf,
-    /// UDP handed to the kernel in trains that it cuts into packets (`UDP_SEGMENT`).
+    /// UDP with segmentation offload (`UDP_SEGMENT`): the kernel splits large buffers into packets.
     UdpGso,
     /// Records in a TCP stream.
     Tcp,
@@ -50,23 +50,23 @@ pub enum Family {
     Ipv6,
 }
 
-/// What to send.
+/// A stream of packets to send.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stream {
-    /// How.
+    /// The kind of packets.
     pub kind: Kind,
-    /// Over which IP version.
+    /// The IP version.
     pub family: Family,
-    /// How many packets, or records in a TCP stream.
+    /// Number of packets, or of records in a TCP stream.
     pub packets: u64,
-    /// Packets a second.
+    /// Packets per second.
     pub rate_pps: u32,
-    /// The size of each without headers, at least [`MIN_PAYLOAD`].
+    /// The size of each packet without headers in bytes, at least [`MIN_PAYLOAD`].
     pub payload_bytes: usize,
 }
 
 impl Stream {
-    /// A stream of every kind over each IP version, all else the same.
+    /// Returns a stream of every kind over each IP version, with the same parameters otherwise.
     pub fn of_every_kind(packets: u64, rate_pps: u32, payload_bytes: usize) -> Vec<Stream> {
         use Kind::*;
         let kinds = [UdpConnected, UdpUnconnected, UdpDf, UdpGso, Tcp, Icmp];
@@ -103,50 +103,51 @@ impl fmt::Display for Stream {
     }
 }
 
-/// What became of a stream.
+/// The results of a stream.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct StreamReport {
     /// The stream.
     pub stream: Stream,
-    /// Packets that the sender got rid of.
+    /// Packets that the sender sent.
     pub sent: u64,
-    /// Different packets that arrived intact.
+    /// Distinct packets that arrived intact.
     pub received: u64,
-    /// Packets that were sent and never arrived intact.
+    /// Packets that were sent and did not arrive intact.
     pub missing: u64,
-    /// Intact arrivals of packets that had arrived before.
+    /// Intact arrivals of packets that had already arrived.
     pub duplicates: u64,
-    /// Arrivals whose digest or number is wrong.
+    /// Arrivals with a wrong digest or number.
     pub corrupt: u64,
-    /// First arrivals after the arrival of a later packet.
+    /// First arrivals after the arrival of a packet with a higher number.
     pub reordered: u64,
-    /// Packets that reached the receiving socket and were dropped there, for want of buffer or for a wrong checksum.
-    /// These are missing too, and where it is not 0 a missing packet says nothing about the network.
+    /// Packets that reached the receiving socket and were dropped there, for lack of buffer space
+    /// or for a wrong checksum. They count as missing too. If this is not 0, missing packets say
+    /// nothing about the network.
     pub receiver_overflow: u64,
-    /// Segments that TCP sent again; `None` for other kinds.
+    /// Segments that TCP retransmitted; `None` for other kinds.
     pub retransmissions: Option<u32>,
     /// The numbers of the first missing packets, at most [`StreamReport::MISSING_SHOWN`].
     pub first_missing: Vec<u64>,
-    /// What ended the stream early.
+    /// The error that ended the stream early.
     pub error: Option<String>,
 }
 
 impl StreamReport {
-    /// How many missing packets a report names.
+    /// Maximum number of missing packets that a report lists.
     pub const MISSING_SHOWN: usize = 16;
 
-    /// Whether every packet that was to be sent arrived, unaltered.
+    /// Returns whether all packets of the stream arrived unaltered.
     pub fn is_complete(&self) -> bool {
         self.received == self.stream.packets && self.corrupt == 0 && self.error.is_none()
     }
 }
 
-/// Between whom traffic flows.
+/// The sending and the receiving host.
 #[derive(Debug, Clone)]
 pub struct Endpoints {
-    /// Where the senders are.
+    /// The namespace of the senders.
     pub source: Namespace,
-    /// Where the receivers are.
+    /// The namespace of the receivers.
     pub viewer: Namespace,
     /// The receivers' IPv4 address.
     pub viewer_v4: Ipv4Addr,
@@ -174,12 +175,13 @@ impl From<&Lab> for Endpoints {
     }
 }
 
-/// Sends all `streams` at once and reports on each, in their order.
+/// Sends all `streams` at the same time and returns their reports, in the same order.
 ///
-/// A receiver is done when its sender is and nothing came for `grace`, which should be longer than any delay in the
-/// network: it is what late copies are given to be seen. A requested `stop` ends the senders early.
+/// A receiver finishes when its sender has finished and no packet arrived for `grace`. This should
+/// be longer than any delay in the network, so that late copies are counted. A requested `stop`
+/// ends the senders early.
 pub fn run(
-    ends: &Endpoints,
+    endpoints: &Endpoints,
     streams: &[Stream],
     grace: Duration,
     stop: &Stop,
@@ -191,15 +193,16 @@ pub fn run(
         );
         ensure!(
             stream.rate_pps > 0,
-            "{stream}: a rate of 0 packets a second never ends"
+            "{stream}: the rate has to be at least 1 packet per second"
         );
     }
-    // A socket belongs to the namespace that it was made in, whichever thread uses it.
-    let receivers: Vec<Receiver> = ends.viewer.run(|| {
-        let bind = |(id, stream)| Receiver::bind(id, stream, ends.viewer_address(stream.family));
+    // A socket belongs to the namespace in which it was created, even if another thread uses it.
+    let receivers: Vec<Receiver> = endpoints.viewer.run(|| {
+        let bind =
+            |(id, stream)| Receiver::bind(id, stream, endpoints.viewer_address(stream.family));
         numbered(streams).map(bind).collect::<Result<_>>()
     })??;
-    let senders: Vec<Sender> = ends.source.run(|| {
+    let senders: Vec<Sender> = endpoints.source.run(|| {
         let open = |((id, stream), receiver)| Sender::open(id, stream, receiver);
         numbered(streams)
             .zip(&receivers)
@@ -228,7 +231,7 @@ fn run_one(
         let sending = scope.spawn(|| sender.send(stream, stop));
         let drops = receiver
             .receive(stream, &mut ledger, grace, &|| sending.is_finished())
-            .with_context(|| format!("{stream}: receiving"))?;
+            .with_context(|| format!("{stream}: cannot receive"))?;
         let sent = join(sending);
         let missing = ledger.missing(sent.packets);
         Ok(StreamReport {
@@ -253,12 +256,13 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
         .unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// Numbers streams for their packets, and for ICMP, which has no ports.
+/// Numbers the streams. The number is part of their packets and identifies ICMP streams, which have
+/// no ports.
 fn numbered(streams: &[Stream]) -> impl Iterator<Item = (u16, &Stream)> {
     (0..).zip(streams)
 }
 
-/// What a sender got done.
+/// The results of a sender.
 struct Sent {
     packets: u64,
     retransmissions: Option<u32>,
@@ -278,7 +282,7 @@ impl Sender {
             }
             Receiver::Tcp(receiver) => tcp::Sender::open(id, receiver).map(Sender::Tcp),
         }
-        .with_context(|| format!("{stream}: opening the sender's socket"))
+        .with_context(|| format!("{stream}: cannot open the sender's socket"))
     }
 
     fn send(&self, stream: &Stream, stop: &Stop) -> Sent {
@@ -300,10 +304,10 @@ impl Receiver {
             Kind::Tcp => tcp::Receiver::bind(id, address).map(Receiver::Tcp),
             _ => datagram::Receiver::bind(id, stream, address).map(Receiver::Datagrams),
         }
-        .with_context(|| format!("{stream}: opening the receiver's socket at {address}"))
+        .with_context(|| format!("{stream}: cannot open the receiver's socket at {address}"))
     }
 
-    /// Returns the drops at the socket.
+    /// Receives until the sender is done. Returns the number of packets dropped at the socket.
     fn receive(
         &self,
         stream: &Stream,

@@ -1,4 +1,5 @@
-//! Both ends of a tunnel in a lab: the client at the ingress edge, the server at the egress edge, an uplink for each path.
+//! Tunnel client and server in a lab: the client at the ingress edge, the server at the egress
+//! edge, an uplink for each path.
 
 use crate::certificates;
 use crate::topology::Lab;
@@ -14,30 +15,31 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The server's address, the same over every uplink.
+/// The server's address, the same over all uplinks.
 pub(crate) const SERVER: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
 /// The server's inner address.
 pub(crate) const INNER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// The client's device.
+/// The client's tunnel device.
 pub(crate) const DEVICE: &str = "hawser-tun";
 
-/// The limit for a tunnel to come up.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+/// The maximum time for a tunnel to come up.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The name in the certificate of both ends.
+/// The name in the certificates of client and server.
 const NAME: &str = "bench";
 
-/// The processes of both ends, which end when this is dropped.
-pub(crate) struct Ends {
+/// The processes of client and server. They are stopped when this is dropped.
+pub(crate) struct TunnelProcesses {
     _processes: [Process; 2],
     folder: PathBuf,
 }
 
-impl Ends {
-    /// Starts both ends of `binary`; configurations, certificates, logs and status files go to `folder`. `uplinks` names
-    /// the client's interfaces, `coding` ends the server's configuration.
+impl TunnelProcesses {
+    /// Starts client and server with `binary`. Configurations, certificates, logs and status files
+    /// go to `folder`. `uplinks` is the pattern of the client's interfaces, `coding` is appended to
+    /// the server's configuration.
     pub(crate) fn start(
         binary: &Path,
         client: &Namespace,
@@ -45,7 +47,7 @@ impl Ends {
         folder: &Path,
         uplinks: &str,
         coding: &str,
-    ) -> Result<Ends> {
+    ) -> Result<TunnelProcesses> {
         certificates::write(folder, &[NAME])?;
         let common = |role: &str| format!("[tunnel]\nname = \"{role}\"\nstate = {folder:?}\n");
         let tls = certificates::section(NAME);
@@ -74,13 +76,13 @@ impl Ends {
             start(server, "server", server_config)?,
             start(client, "client", client_config)?,
         ];
-        Ok(Ends {
+        Ok(TunnelProcesses {
             _processes: processes,
             folder: folder.to_owned(),
         })
     }
 
-    /// The client's inner address, once its session has `paths` paths.
+    /// Waits until the client's session has `paths` paths and returns the client's inner address.
     pub(crate) fn client_address(&self, paths: usize) -> Result<IpAddr> {
         wait_for(|| {
             let status = Status::read(&self.folder.join("client").join("status.json")).ok()?;
@@ -88,11 +90,11 @@ impl Ends {
             let address = session.addresses.iter().copied().find(IpAddr::is_ipv4)?;
             (session.paths.len() == paths).then_some(address)
         })
-        .with_context(|| format!("the logs are in {}", self.folder.display()))
+        .with_context(|| format!("see the logs in {}", self.folder.display()))
     }
 }
 
-/// Makes the server reachable over every path of the lab, the first one first.
+/// Makes the server reachable over every path of the lab, with the lowest metric on the first.
 pub(crate) fn route_to_server(lab: &Lab) -> Result<()> {
     lab.egress().ip(&format!("addr add {SERVER}/32 dev lo"))?;
     let route = |(path, metric)| {
@@ -107,7 +109,8 @@ pub(crate) fn route_to_server(lab: &Lab) -> Result<()> {
         .ip(&lab.paths().zip(100..).map(route).collect::<String>())?)
 }
 
-/// Waits until packets from `client` to `address` leave by `device`: before the tunnel is up, they may take another way.
+/// Waits until the route from `client` to `address` uses `device`. Before the tunnel is up, packets
+/// may take another route.
 pub(crate) fn wait_for_route(client: &Namespace, address: Ipv4Addr, device: &str) -> Result<()> {
     let route = || {
         interface::route(address.into(), None)
@@ -123,7 +126,10 @@ pub(crate) fn wait_for<T>(mut look: impl FnMut() -> Option<T>) -> Result<T> {
         if let Some(found) = look() {
             return Ok(found);
         }
-        ensure!(start.elapsed() < PATIENCE, "the tunnel does not come up");
+        ensure!(
+            start.elapsed() < TIMEOUT,
+            "the tunnel did not come up within {TIMEOUT:?}"
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }

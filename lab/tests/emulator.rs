@@ -16,7 +16,7 @@ const EXPERIMENT: [u8; 2] = [0x88, 0xb5];
 
 const VLAN_5: [u8; 4] = [0x81, 0, 0, 5];
 
-/// A lab of one path that is emulated.
+/// A lab with one emulated path.
 struct Bench {
     emulator: Emulator,
     lab: Lab,
@@ -79,7 +79,7 @@ fn frame(tags: &[u8], number: u8, length: usize) -> Vec<u8> {
     frame
 }
 
-/// The next `count` frames of the experiment that arrive.
+/// Returns the next `count` frames of the experiment that arrive.
 fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
     receive_timed(port, count)
         .into_iter()
@@ -87,7 +87,7 @@ fn receive(port: &mut Port, count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// The same, with the time of their arrival.
+/// Like [`receive`], with the arrival times.
 fn receive_timed(port: &mut Port, count: usize) -> Vec<(hawser_units::Instant, Vec<u8>)> {
     let (mut frames, began) = (Vec::new(), Instant::now());
     while frames.len() < count {
@@ -151,7 +151,7 @@ fn schedules_begin_at_the_origin() {
     );
     let (near, mut far) = bench.ports();
 
-    // The link was cut from its start; now that is an hour away.
+    // The link is cut from the origin on, which is now an hour away.
     bench
         .emulator
         .set_origin(ring::now() + Duration::from_secs(3600));
@@ -210,7 +210,7 @@ fn a_frame_too_large_is_dropped_and_makes_the_run_invalid() {
         health
             .invalid_because()
             .iter()
-            .any(|reason| reason.contains("larger than the emulator carries"))
+            .any(|reason| reason.contains("too large for the emulator"))
     );
 }
 

@@ -1,4 +1,5 @@
-//! In a lab whose viewer has a home on each path, MPTCP makes a subflow over each and survives the loss of one.
+//! In a lab whose viewer has an address on each path, MPTCP creates a subflow over each and
+//! survives the loss of one.
 
 mod bridge;
 
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
 fn each_home_has_its_path_in_both_directions() {
@@ -27,13 +28,13 @@ fn each_home_has_its_path_in_both_directions() {
         .run(|| UdpSocket::bind((lab.source_v4(), 0)))
         .unwrap()
         .unwrap();
-    let homes: Vec<Ipv4Addr> = std::iter::once(lab.viewer_v4())
-        .chain(lab.addressing().homes.iter().copied())
+    let addresses: Vec<Ipv4Addr> = std::iter::once(lab.viewer_v4())
+        .chain(lab.addressing().additional_viewer_addresses.iter().copied())
         .collect();
-    for (home, taken) in homes.into_iter().zip(lab.paths()) {
+    for (address, taken) in addresses.into_iter().zip(lab.paths()) {
         let viewer = lab
             .viewer()
-            .run(|| UdpSocket::bind((home, 0)))
+            .run(|| UdpSocket::bind((address, 0)))
             .unwrap()
             .unwrap();
         let before = carried(&lab);
@@ -47,7 +48,7 @@ fn each_home_has_its_path_in_both_directions() {
 
         for ((path, before), after) in lab.paths().zip(before).zip(carried(&lab)) {
             let grew = [after.0 - before.0 >= 1000, after.1 - before.1 >= 1000];
-            assert_eq!(grew, [path == taken; 2], "{home} on {path}");
+            assert_eq!(grew, [path == taken; 2], "{address} on {path}");
         }
     }
 }
@@ -101,14 +102,14 @@ fn a_stream_uses_every_path_and_survives_the_loss_of_one() {
 
 fn lab() -> Lab {
     Topology {
-        homes: true,
+        multihomed: true,
         ..Topology::default()
     }
     .build()
     .unwrap()
 }
 
-/// A stream that needs most of the paths.
+/// Returns a stream that needs most of the paths' capacity.
 fn publishing(lab: &Lab) -> hawser_publish::Config {
     let source = Source::Synthetic(Synthetic {
         seed: 1,
@@ -139,7 +140,8 @@ fn slow_paths(lab: &Lab) -> Vec<EmulatedPath> {
     lab.paths().map(path).collect()
 }
 
-/// Both edges send what should take the path to nobody; their devices stay up.
+/// Makes both edges send the packets of a path to a MAC address that does not exist. The devices
+/// stay up.
 fn cut(lab: &Lab, path: PathId) {
     let Link { near, far, .. } = lab.path(path);
     for (edge, own, other) in [(lab.ingress(), near, far), (lab.egress(), far, near)] {
@@ -169,14 +171,14 @@ fn carried(lab: &Lab) -> Vec<(u64, u64)> {
 }
 
 fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + TIMEOUT;
     while !condition() {
         assert!(Instant::now() < deadline, "{what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// Stops publisher and viewer also when an assertion fails, so that the test ends.
+/// Stops publisher and viewer even if an assertion fails, so that the test ends.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -1,4 +1,4 @@
-//! Labs are built, carry traffic, and leave nothing behind, however they end.
+//! Labs are built, carry traffic, and are removed completely however their process exits.
 
 mod bridge;
 
@@ -53,14 +53,15 @@ fn a_packet_that_would_not_fit_with_encapsulation_is_refused_with_the_routes_mtu
         set_mtu_discovery(&socket, viewer.is_ipv6(), MtuDiscovery::Do).unwrap();
         socket.connect((viewer, 9)).unwrap();
         let too_large = vec![0; 1401 - headers];
-        // The first is sent, the edge's answer sets the path's MTU, and then it is the socket that refuses.
+        // The first packet is sent. The edge's ICMP reply then sets the path's MTU, and the socket
+        // rejects further ones.
         let refused = || {
             socket
                 .send(&too_large)
                 .is_err_and(|error| error.raw_os_error() == Some(nix::libc::EMSGSIZE))
         };
         wait_until("the edge reports its MTU", refused);
-        // A send first returns what the network has answered to earlier ones.
+        // A send first returns the errors that the network reported for earlier packets.
         wait_until("what fits is sent", || socket.send(&too_large[1..]).is_ok());
     }
 }
@@ -116,7 +117,7 @@ fn a_controller_reaches_both_edges_past_the_paths() {
 fn a_dropped_lab_leaves_nothing() {
     let lab = Topology {
         control: true,
-        homes: true,
+        multihomed: true,
         ..Topology::default()
     }
     .build()
@@ -202,7 +203,7 @@ fn an_interrupted_lab_takes_itself_down() {
     clear_abandoned().unwrap();
     assert!(
         is_running(orphan),
-        "a lab whose owner lives must not be cleared"
+        "a lab whose owner runs must not be removed"
     );
     kill(pid(holder.id()), Signal::SIGINT).unwrap();
     assert!(holder.wait().unwrap().success());
@@ -212,14 +213,15 @@ fn an_interrupted_lab_takes_itself_down() {
 
 const HOLD: &str = "HAWSER_TEST_HOLDS_A_LAB";
 
-/// A lab in another process, with two processes inside: one tied to the life of its owner, one not.
+/// A lab in another process, with two processes inside: one is killed with its parent, the other is
+/// not.
 struct Held {
     id: String,
     child: u32,
     orphan: u32,
 }
 
-/// The test program runs itself again, to have a process that it can kill.
+/// Runs this test program again, as a process that can be killed.
 fn start_holder(test: &str) -> Child {
     let mut command = Command::new(env::current_exe().unwrap());
     command
@@ -253,7 +255,7 @@ fn hold_a_lab_if_asked() {
     println!("\nholding {} {} {}", lab.id(), child.id(), orphan.id());
     assert!(
         stop.sleep(Duration::from_secs(60)),
-        "nobody asked the holder to stop"
+        "the holder was not stopped"
     );
     drop(lab);
     process::exit(0);
@@ -265,7 +267,7 @@ fn read_held(holder: &mut Child) -> Held {
         .map(Result::unwrap);
     let line = lines
         .find(|line| line.starts_with("holding "))
-        .expect("the holder says what it holds");
+        .expect("the holder prints the lab's id");
     let words: Vec<&str> = line.split(' ').collect();
     Held {
         id: words[1].to_owned(),
@@ -282,7 +284,8 @@ fn assert_nothing_left(id: &str) {
     assert_eq!(names.filter(|name| name.starts_with(id)).count(), 0);
 }
 
-/// Sends a line to the viewer and back over TCP; returns the source's address as the viewer saw it.
+/// Sends a line to the viewer and back over TCP. Returns the source's address as seen by the
+/// viewer.
 fn echo(lab: &Lab, viewer: IpAddr) -> IpAddr {
     let listener = lab
         .viewer()
@@ -323,7 +326,7 @@ fn pid(id: u32) -> Pid {
     Pid::from_raw(i32::try_from(id).unwrap())
 }
 
-/// A zombie has stopped running, whoever is to wait for it.
+/// Returns whether a process runs. A zombie does not, even if its parent has not waited for it.
 fn is_running(process: u32) -> bool {
     fs::read_link(format!("/proc/{process}/exe")).is_ok()
 }

@@ -1,4 +1,4 @@
-//! Traffic that reports what a network did to it, no more and no less.
+//! Traffic reports exactly what a network did to it.
 
 mod bridge;
 
@@ -79,7 +79,8 @@ fn reports_agree_with_the_network_on_losses_and_copies() {
         );
     }
     assert!(missing > 0 && duplicates > 0);
-    // The edges themselves say a few words, such as multicast reports, that the link may have lost or copied.
+    // The edges also send packets of their own, such as multicast reports, that the link may have
+    // lost or duplicated.
     let others = link.offered - sent;
     assert!(
         (missing..=missing + others).contains(&link.dropped()),
@@ -130,7 +131,7 @@ fn a_requested_stop_ends_the_senders() {
     }
 }
 
-/// Every kind that does not repeat what is lost.
+/// Returns a stream of every kind that does not retransmit.
 fn datagrams(packets: u64, rate_pps: u32, payload_bytes: usize) -> Vec<Stream> {
     let mut streams = Stream::of_every_kind(packets, rate_pps, payload_bytes);
     streams.retain(|stream| stream.kind != Kind::Tcp);

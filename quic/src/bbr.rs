@@ -13,51 +13,58 @@ const UP_GAIN: f64 = 1.25;
 const WINDOW_GAIN: f64 = 2.0;
 const UP_WINDOW_GAIN: f64 = 2.25;
 
-/// Room below the most that a path is known to take, left for others while nothing is probed.
+/// Share of the known maximum in flight that is used while nothing is probed; the rest is left for
+/// other traffic.
 const HEADROOM: f64 = 0.85;
 
-/// What is kept of a bound in a round trip with too many losses.
+/// Factor by which a bound is reduced after a round trip with too many losses.
 const BETA: f64 = 0.7;
 
-/// The share of a round trip's packets that may be lost before it means congestion.
+/// Share of a round trip's packets that may be lost before the loss counts as congestion.
 const LOSS_THRESHOLD: f64 = 0.02;
 
-/// Startup ends after as many round trips in which the bandwidth does not grow by as much.
+/// Startup ends after this many round trips in which the bandwidth grew by less than the factor.
 const FULL_ROUNDS: u32 = 3;
 const FULL_GROWTH: f64 = 1.25;
 
-/// A cycle of bandwidth probing takes this long, and up to half as much more. What was measured is forgotten after one to
-/// two of these.
+/// Length of a bandwidth probing cycle, to which up to half as much is added. Samples expire after
+/// one to two of these.
 const CYCLE: Duration = Duration::from_secs(2);
 
-/// Packets that are always allowed.
-const LEAST_PACKETS: u64 = 4;
+/// Minimum window in packets.
+const MIN_PACKETS: u64 = 4;
 
 const INITIAL_WINDOW: u64 = 14_720;
 
-/// What is made, sent and received at once (draft-ietf-ccwg-bbr, section 5.6.3): so much time's worth, and bytes at most.
+/// Burst for one send operation (draft-ietf-ccwg-bbr, section 5.6.3): this much time at the pacing
+/// rate, up to a maximum in bytes.
 const QUANTUM: Duration = Duration::from_millis(1);
-const MOST_QUANTUM: u64 = 64 << 10;
+const MAX_QUANTUM: u64 = 64 << 10;
 
-/// While a path is explored, a window may leave within this share of a round trip.
+/// While the bandwidth is unknown, a window may be sent within this share of a round trip.
 const BURST: f64 = 0.25;
 
-/// The rate before anything is known of the path: the first window within a millisecond.
+/// The pacing rate before the first sample: the initial window within a millisecond.
 const INITIAL_PACING: f64 = STARTUP_GAIN * INITIAL_WINDOW as f64 / 1e-3;
 
-/// After so long without an acknowledgement a path is another one than before.
+/// After this time without an acknowledgement, the model of the path is restarted.
 const OUTAGE: Duration = Duration::from_millis(500);
 
-/// A model of the path as in BBR version 3: the most bandwidth that was seen lately, the least round-trip time, and
-/// bounds learnt from losses.
+/// The congestion controller: a model of the path as in BBR version 3, of the maximum recent
+/// bandwidth, the minimum round-trip time, and bounds learnt from losses.
 ///
-/// It follows draft-ietf-ccwg-bbr, with differences that suit a tunnel of live media. A round trip in which fewer packets
-/// than the loss threshold are lost lowers nothing, because radio links lose packets without being congested; bounds come
-/// only from round trips in which the connection had enough to send; bandwidth and the least round-trip time are forgotten
-/// within seconds even when the application is the limit, because a moving car's path changes both, and the probing for
-/// bandwidth empties the path often enough to measure the time anew; and a path that comes back after an outage is
-/// explored as a fresh one is. What is drawn at random comes from a seed, so that connections can be simulated; noq's own
-/// BBR 3 cannot be seeded from outside.
+/// It follows draft-ietf-ccwg-bbr, with differences that suit a tunnel of live media:
+///
+/// - A round trip whose loss is below the threshold lowers nothing, because radio links lose
+///   packets without being congested.
+/// - Bounds come only from round trips in which the connection was not application-limited.
+/// - Bandwidth and minimum round-trip time expire within seconds even when the application is the
+///   limit, because both change on a moving car's path. Bandwidth probing empties the queue often
+///   enough to measure the round-trip time again.
+/// - A path that recovers from an outage is treated like a new one.
+///
+/// Random numbers come from a seed, so that connections can be simulated; noq's own BBR 3 cannot be
+/// seeded from outside.
 #[derive(Debug, Clone)]
 pub struct Bbr {
     random: u64,
@@ -68,30 +75,32 @@ pub struct Bbr {
     in_flight: u64,
     delivery: Delivery,
     phase: Phase,
-    is_filled: bool,
-    full: f64,
+    is_bandwidth_full: bool,
+    full_bandwidth: f64,
     full_rounds: u32,
-    /// Bytes a second: the most of this cycle and of the one before.
+    /// The maximum bandwidth of this cycle and of the previous one, in bytes per second.
     bandwidth: [f64; 2],
     bandwidth_bound: f64,
-    /// The most that the path was seen to take, and what it takes just now.
+    /// The maximum in flight without excessive loss in the long term (draft: `inflight_longterm`),
+    /// and its short-term bound (`inflight_shortterm`).
     long_bound: u64,
     short_bound: u64,
-    /// The least round-trip time of this period and of the one before.
+    /// The minimum round-trip time of this period and of the previous one.
     min_rtt: [Option<Duration>; 2],
     round: Round,
-    /// The longest time without an acknowledgement before the ones that are being processed.
+    /// The longest time without an acknowledgement before the acknowledgements being processed.
     outage: Duration,
-    cycle_ends: Option<Instant>,
-    /// Since when bandwidth is gathered, and whether somebody asked for more since.
+    cycle_end: Option<Instant>,
+    /// When the current period of samples began, and whether the application used the full
+    /// bandwidth since then.
     period_began: Option<Instant>,
-    is_demanded: bool,
+    was_saturated: bool,
 }
 
-/// Makes [`Bbr`] controllers that draw from one seed.
+/// Creates [`Bbr`] controllers with one seed.
 #[derive(Debug, Clone, Copy)]
 pub struct BbrConfig {
-    /// Of the length of probing cycles.
+    /// Seed of the random number generator for the length of probing cycles.
     pub seed: u64,
 }
 
@@ -105,7 +114,7 @@ enum Phase {
     Up,
 }
 
-/// A packet under way, with what had been delivered when it left.
+/// A packet in flight, with the progress of delivery at the time it was sent.
 #[derive(Debug, Clone, Copy)]
 struct Sent {
     number: u64,
@@ -115,7 +124,7 @@ struct Sent {
     delivered: u64,
     delivered_at: Instant,
     flight_began: Instant,
-    is_limited: bool,
+    is_app_limited: bool,
 }
 
 /// Progress of delivery (draft-ietf-ccwg-bbr, section 4.1).
@@ -123,9 +132,9 @@ struct Sent {
 struct Delivery {
     bytes: u64,
     at: Option<Instant>,
-    /// When the packet was sent that was delivered last: the flight that is sampled begins there.
+    /// Send time of the packet delivered last, where the next sampled flight begins.
     flight_began: Option<Instant>,
-    /// Until more than this has been delivered, samples say what the application sent and not what the path takes.
+    /// Samples are application-limited until more than this has been delivered.
     limited_until: Option<u64>,
     newest: Option<Sent>,
     acknowledged: u64,
@@ -134,11 +143,11 @@ struct Delivery {
 /// A round trip, from a packet's departure to its acknowledgement.
 #[derive(Debug, Clone, Copy, Default)]
 struct Round {
-    ends: u64,
+    end: u64,
     delivered_before: u64,
     lost: u64,
-    is_limited: bool,
-    /// The fastest sample.
+    is_app_limited: bool,
+    /// The maximum bandwidth sample.
     bandwidth: f64,
     in_flight: u64,
 }
@@ -154,8 +163,8 @@ impl Bbr {
             in_flight: 0,
             delivery: Delivery::default(),
             phase: Phase::Startup,
-            is_filled: false,
-            full: 0.0,
+            is_bandwidth_full: false,
+            full_bandwidth: 0.0,
             full_rounds: 0,
             bandwidth: [0.0; 2],
             bandwidth_bound: f64::INFINITY,
@@ -164,38 +173,38 @@ impl Bbr {
             min_rtt: [None; 2],
             round: Round::default(),
             outage: Duration::ZERO,
-            cycle_ends: None,
+            cycle_end: None,
             period_began: None,
-            is_demanded: false,
+            was_saturated: false,
         }
     }
 
-    /// Bytes a second that the path delivers.
+    /// Returns the bandwidth of the path in bytes per second.
     fn bandwidth(&self) -> f64 {
         self.bandwidth[0].max(self.bandwidth[1])
     }
 
-    /// The time of a round trip without a queue.
+    /// Returns the round-trip time without queueing.
     fn min_rtt(&self) -> Option<Duration> {
         self.min_rtt.into_iter().flatten().min()
     }
 
-    /// Begins as on a fresh path, with the bandwidth that is known.
-    fn explore(&mut self) {
+    /// Restarts with Startup, as on a new path, but with the known bandwidth.
+    fn restart(&mut self) {
         self.phase = Phase::Startup;
-        self.is_filled = false;
-        (self.full, self.full_rounds) = (0.0, 0);
+        self.is_bandwidth_full = false;
+        (self.full_bandwidth, self.full_rounds) = (0.0, 0);
         self.bandwidth_bound = f64::INFINITY;
         (self.long_bound, self.short_bound) = (u64::MAX, u64::MAX);
-        self.cycle_ends = None;
+        self.cycle_end = None;
     }
 
     fn acknowledge(&mut self, now: Instant, sent: Instant, bytes: u64, number: u64) {
-        let is_it = |packet: &Sent| packet.number == number && packet.at == sent;
+        let is_acknowledged = |packet: &Sent| packet.number == number && packet.at == sent;
         let Some(packet) = self
             .sent
             .iter()
-            .position(is_it)
+            .position(is_acknowledged)
             .and_then(|index| self.sent.remove(index))
         else {
             return;
@@ -221,7 +230,7 @@ impl Bbr {
             return;
         };
         let rtt = now.saturating_duration_since(packet.at);
-        self.min_rtt[0] = Some(self.min_rtt[0].map_or(rtt, |least| least.min(rtt)));
+        self.min_rtt[0] = Some(self.min_rtt[0].map_or(rtt, |min| min.min(rtt)));
         let delivered = self.delivery.bytes - packet.delivered;
         let sending = packet.at.saturating_duration_since(packet.flight_began);
         let arriving = now.saturating_duration_since(packet.delivered_at);
@@ -233,12 +242,12 @@ impl Bbr {
         };
         self.round.bandwidth = self.round.bandwidth.max(rate);
         self.round.in_flight = self.round.in_flight.max(packet.in_flight);
-        self.round.is_limited |= packet.is_limited;
+        self.round.is_app_limited |= packet.is_app_limited;
         self.bandwidth[0] = self.bandwidth[0].max(rate);
-        if packet.delivered >= self.round.ends {
+        if packet.delivered >= self.round.end {
             let round = self.round;
             self.round = Round {
-                ends: self.delivery.bytes,
+                end: self.delivery.bytes,
                 delivered_before: self.delivery.bytes,
                 ..Round::default()
             };
@@ -249,31 +258,31 @@ impl Bbr {
     fn end_round(&mut self, now: Instant, round: Round) {
         let delivered = self.delivery.bytes - round.delivered_before;
         let is_lossy = round.lost as f64 > LOSS_THRESHOLD * (round.lost + delivered) as f64
-            && round.lost >= LEAST_PACKETS * self.packet;
-        if !self.is_filled && !round.is_limited {
-            if self.bandwidth() >= self.full * FULL_GROWTH {
-                (self.full, self.full_rounds) = (self.bandwidth(), 0);
+            && round.lost >= MIN_PACKETS * self.packet;
+        if !self.is_bandwidth_full && !round.is_app_limited {
+            if self.bandwidth() >= self.full_bandwidth * FULL_GROWTH {
+                (self.full_bandwidth, self.full_rounds) = (self.bandwidth(), 0);
             } else {
                 self.full_rounds += 1;
             }
-            self.is_filled = self.full_rounds >= FULL_ROUNDS;
+            self.is_bandwidth_full = self.full_rounds >= FULL_ROUNDS;
         }
-        self.is_demanded |= !round.is_limited;
+        self.was_saturated |= !round.is_app_limited;
         match self.phase {
-            Phase::Startup if is_lossy && !round.is_limited => {
-                self.is_filled = true;
+            Phase::Startup if is_lossy && !round.is_app_limited => {
+                self.is_bandwidth_full = true;
                 self.long_bound = self.bdp(1.0).max(delivered);
                 self.phase = Phase::Drain { rounds: 0 };
             }
-            Phase::Startup if self.is_filled => self.phase = Phase::Drain { rounds: 0 },
+            Phase::Startup if self.is_bandwidth_full => self.phase = Phase::Drain { rounds: 0 },
             Phase::Drain { rounds } if rounds >= FULL_ROUNDS => self.begin_cycle(now),
             Phase::Drain { rounds } => self.phase = Phase::Drain { rounds: rounds + 1 },
             Phase::Refill => {
-                (self.full, self.full_rounds) = (self.bandwidth(), 0);
+                (self.full_bandwidth, self.full_rounds) = (self.bandwidth(), 0);
                 self.phase = Phase::Up;
             }
             Phase::Up => self.end_round_up(now, round, is_lossy),
-            Phase::Down | Phase::Cruise if is_lossy && !round.is_limited => {
+            Phase::Down | Phase::Cruise if is_lossy && !round.is_app_limited => {
                 let bandwidth = self.bandwidth_bound.min(self.bandwidth());
                 self.bandwidth_bound = round.bandwidth.max(BETA * bandwidth);
                 let bound = self.short_bound.min(self.window);
@@ -283,10 +292,11 @@ impl Bbr {
         }
     }
 
-    /// More is sent than the path was known to take, until it is too much or grows no faster.
+    /// Raises the bound while probing, until there is too much loss or the bandwidth grows no
+    /// further.
     fn end_round_up(&mut self, now: Instant, round: Round, is_lossy: bool) {
         if is_lossy {
-            if !round.is_limited {
+            if !round.is_app_limited {
                 let target = (BETA * self.bdp(1.0).min(self.window) as f64) as u64;
                 self.long_bound = round.in_flight.max(target);
             }
@@ -296,11 +306,11 @@ impl Bbr {
         if round.in_flight >= self.long_bound {
             self.long_bound = round.in_flight.saturating_add(round.in_flight / 4);
         }
-        let grew = self.bandwidth() >= self.full * FULL_GROWTH;
-        (self.full, self.full_rounds) = if grew {
+        let grew = self.bandwidth() >= self.full_bandwidth * FULL_GROWTH;
+        (self.full_bandwidth, self.full_rounds) = if grew {
             (self.bandwidth(), 0)
         } else {
-            (self.full, self.full_rounds + 1)
+            (self.full_bandwidth, self.full_rounds + 1)
         };
         if self.full_rounds >= FULL_ROUNDS {
             self.begin_cycle(now);
@@ -309,33 +319,36 @@ impl Bbr {
 
     fn begin_cycle(&mut self, now: Instant) {
         self.phase = Phase::Down;
-        let further = CYCLE.mul_f64(0.5 * self.draw());
-        self.cycle_ends = Some(now + CYCLE + further);
+        let extra = CYCLE.mul_f64(0.5 * self.next_random());
+        self.cycle_end = Some(now + CYCLE + extra);
     }
 
-    fn advance(&mut self, now: Instant) {
+    fn update_phase(&mut self, now: Instant) {
         if let Phase::Drain { .. } = self.phase
             && self.in_flight <= self.bdp(1.0)
         {
             self.begin_cycle(now);
         }
-        if self.phase == Phase::Down && self.in_flight <= self.bdp(1.0).min(self.with_headroom()) {
+        if self.phase == Phase::Down
+            && self.in_flight <= self.bdp(1.0).min(self.bound_with_headroom())
+        {
             self.phase = Phase::Cruise;
         }
-        let is_due = self.cycle_ends.is_some_and(|ends| ends <= now);
+        let is_due = self.cycle_end.is_some_and(|end| end <= now);
         if matches!(self.phase, Phase::Down | Phase::Cruise) && is_due {
             self.bandwidth_bound = f64::INFINITY;
             self.short_bound = u64::MAX;
-            self.round.ends = self.delivery.bytes;
+            self.round.end = self.delivery.bytes;
             self.phase = Phase::Refill;
         }
-        self.age(now);
+        self.expire_samples(now);
     }
 
-    /// Forgets what was seen before the last period, also where the application is the limit: a link that fades is to be
-    /// noticed, and one that was underestimated fills again within round trips, because after a period in which nobody
-    /// asked for more nobody knows how much would fill it.
-    fn age(&mut self, now: Instant) {
+    /// Expires samples from before the previous period, also when the application is the limit: a
+    /// fading link must be noticed. If the application never used the full bandwidth in a period,
+    /// the bandwidth of the path is unknown, so exploration restarts, which corrects an
+    /// underestimate within round trips.
+    fn expire_samples(&mut self, now: Instant) {
         let began = *self.period_began.get_or_insert(now);
         if now.saturating_duration_since(began) < CYCLE {
             return;
@@ -345,8 +358,8 @@ impl Bbr {
         if self.min_rtt[0].is_some() {
             self.min_rtt = [None, self.min_rtt[0]];
         }
-        if self.is_filled && !std::mem::take(&mut self.is_demanded) {
-            self.explore();
+        if self.is_bandwidth_full && !std::mem::take(&mut self.was_saturated) {
+            self.restart();
         }
     }
 
@@ -360,7 +373,7 @@ impl Bbr {
         }
     }
 
-    fn decide(&mut self, acknowledged: u64) {
+    fn update_window(&mut self, acknowledged: u64) {
         let (pacing, gain) = self.gains();
         let bandwidth = self.bandwidth().min(self.bandwidth_bound);
         let Some(rtt) = self
@@ -369,13 +382,14 @@ impl Bbr {
         else {
             return;
         };
-        // A burst may wait at the sender and an acknowledgement at the receiver without anything being congested.
+        // Packets may wait at the sender for a burst, and acknowledgements at the receiver, without
+        // congestion.
         let rate = pacing * bandwidth;
         let quantum = (rate * QUANTUM.as_secs_f64()) as u64;
-        let target = self.bdp(gain) + 3 * quantum.clamp(LEAST_PACKETS * self.packet, MOST_QUANTUM);
+        let target = self.bdp(gain) + 3 * quantum.clamp(MIN_PACKETS * self.packet, MAX_QUANTUM);
         self.window = (self.window + acknowledged).min(target.max(INITIAL_WINDOW));
         let burst = self.window as f64 / (rtt.as_secs_f64() * BURST);
-        self.pacing = if self.is_filled {
+        self.pacing = if self.is_bandwidth_full {
             rate
         } else {
             rate.max(burst)
@@ -383,12 +397,12 @@ impl Bbr {
         let bound = match self.phase {
             Phase::Startup | Phase::Drain { .. } => u64::MAX,
             Phase::Refill | Phase::Up => self.long_bound,
-            Phase::Down | Phase::Cruise => self.with_headroom().min(self.short_bound),
+            Phase::Down | Phase::Cruise => self.bound_with_headroom().min(self.short_bound),
         };
-        self.window = self.window.min(bound).max(LEAST_PACKETS * self.packet);
+        self.window = self.window.min(bound).max(MIN_PACKETS * self.packet);
     }
 
-    /// Bytes that fill the path `gain` times.
+    /// Returns `gain` times the bandwidth-delay product, in bytes.
     fn bdp(&self, gain: f64) -> u64 {
         match self.min_rtt() {
             Some(rtt) => {
@@ -398,15 +412,15 @@ impl Bbr {
         }
     }
 
-    fn with_headroom(&self) -> u64 {
+    fn bound_with_headroom(&self) -> u64 {
         match self.long_bound {
             u64::MAX => u64::MAX,
             bound => (HEADROOM * bound as f64) as u64,
         }
     }
 
-    /// The next number from 0 to 1 (SplitMix64).
-    fn draw(&mut self) -> f64 {
+    /// Returns the next random number from 0 to 1 (SplitMix64).
+    fn next_random(&mut self) -> f64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.random;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -430,7 +444,7 @@ impl Controller for Bbr {
             delivered: self.delivery.bytes,
             delivered_at: self.delivery.at.unwrap_or(now),
             flight_began: self.delivery.flight_began.unwrap_or(now),
-            is_limited: self
+            is_app_limited: self
                 .delivery
                 .limited_until
                 .is_some_and(|until| self.delivery.bytes <= until),
@@ -461,14 +475,15 @@ impl Controller for Bbr {
             self.delivery.limited_until = Some(self.delivery.bytes + in_flight);
         }
         if self.outage >= OUTAGE {
-            // Cycles of probing would take many seconds to find out that it takes ten times as much as when it faded.
-            self.explore();
+            // Probing cycles would take many seconds to detect that the path now has ten times the
+            // bandwidth.
+            self.restart();
         }
         self.outage = Duration::ZERO;
         self.sample(now);
-        self.advance(now);
+        self.update_phase(now);
         let acknowledged = std::mem::take(&mut self.delivery.acknowledged);
-        self.decide(acknowledged);
+        self.update_window(acknowledged);
     }
 
     fn on_congestion_event(
@@ -481,7 +496,7 @@ impl Controller for Bbr {
         _largest_lost_pn: u64,
     ) {
         if is_persistent_congestion {
-            self.window = LEAST_PACKETS * self.packet;
+            self.window = MIN_PACKETS * self.packet;
         }
     }
 

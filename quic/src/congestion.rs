@@ -10,8 +10,8 @@ use std::time::Instant;
 type Clock = Arc<dyn Fn() -> Instant + Send + Sync>;
 type Factory = Arc<dyn ControllerFactory + Send + Sync>;
 
-/// How a connection controls congestion: a controller that keeps [`Live`] figures up to date and lets a silent path
-/// probe.
+/// The congestion control of a connection: a wrapper around a controller that keeps [`Live`]
+/// figures up to date and lets a silent path probe.
 #[derive(Clone)]
 pub struct Congestion {
     inner: Factory,
@@ -20,12 +20,12 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    /// [`Bbr`](crate::Bbr) for real time; `seed` is of what it draws.
+    /// Uses [`Bbr`](crate::Bbr); `seed` is the seed of its random number generator.
     pub fn bbr(live: Arc<Live>, seed: u64) -> Self {
         Congestion::new(Arc::new(BbrConfig { seed }), live, Instant::now)
     }
 
-    /// Controllers of another kind, or of another clock.
+    /// Uses another kind of controller or another clock.
     pub fn new(
         inner: Factory,
         live: Arc<Live>,
@@ -42,7 +42,7 @@ impl Congestion {
 impl ControllerFactory for Congestion {
     fn build(self: Arc<Self>, now: Instant, current_mtu: u16) -> Box<dyn Controller> {
         let inner = Arc::clone(&self.inner).build(now, current_mtu);
-        self.live.sized(current_mtu);
+        self.live.set_packet_size(current_mtu);
         let controller = Probing {
             inner,
             live: Arc::clone(&self.live),
@@ -62,13 +62,14 @@ impl fmt::Debug for Congestion {
     }
 }
 
-/// The controller of one network path of a connection. After a migration the old path's lives on for a while, but what
-/// is published is the new one's as soon as that is used.
+/// The controller of one network path of a connection. After a migration the old path's controller
+/// still exists for a while, but the figures of the new one are published as soon as the new path
+/// is used.
 struct Probing {
     inner: Box<dyn Controller>,
     live: Arc<Live>,
     clock: Clock,
-    /// When the newest packet of the acknowledgement that is being processed was sent.
+    /// When the newest packet was sent that is in the acknowledgement being processed.
     newest_acknowledged: Option<Instant>,
 }
 
@@ -76,7 +77,7 @@ impl Probing {
     fn publish(&self) {
         let metrics = self.inner.metrics();
         self.live
-            .decided(self.inner.window(), metrics.bandwidth_estimate);
+            .set_window(self.inner.window(), metrics.bandwidth_estimate);
     }
 }
 
@@ -87,7 +88,7 @@ impl Controller for Probing {
     }
 
     fn on_packet_sent(&mut self, now: Instant, bytes: u16, pn: u64) {
-        self.live.sent(now, bytes);
+        self.live.on_sent(now, bytes);
         self.inner.on_packet_sent(now, bytes, pn);
     }
 
@@ -119,7 +120,7 @@ impl Controller for Probing {
             .on_end_acks(now, in_flight, app_limited, largest_packet_num_acked);
         self.publish();
         self.live
-            .acknowledged(now, self.newest_acknowledged.take(), in_flight);
+            .on_acknowledged(now, self.newest_acknowledged.take(), in_flight);
     }
 
     fn on_congestion_event(
@@ -132,7 +133,7 @@ impl Controller for Probing {
         largest_lost_pn: u64,
     ) {
         if is_ecn {
-            self.live.marked();
+            self.live.on_ecn_mark();
         }
         self.inner.on_congestion_event(
             now,
@@ -146,7 +147,7 @@ impl Controller for Probing {
     }
 
     fn on_packet_lost(&mut self, lost_bytes: u16, pn: u64, now: Instant) {
-        self.live.lost(lost_bytes);
+        self.live.on_lost(lost_bytes);
         self.inner.on_packet_lost(lost_bytes, pn, now);
     }
 
@@ -156,7 +157,7 @@ impl Controller for Probing {
 
     fn on_mtu_update(&mut self, new_mtu: u16) {
         self.inner.on_mtu_update(new_mtu);
-        self.live.sized(new_mtu);
+        self.live.set_packet_size(new_mtu);
         self.publish();
     }
 

@@ -1,11 +1,11 @@
-//! How Hawser uses QUIC, one connection for each uplink, for whoever drives it: the tunnel through `noq`, the simulator
-//! through `noq-proto` in virtual time.
+//! QUIC for Hawser's tunnels, one connection for each uplink: used by the tunnel through `noq`, and
+//! by the simulator through `noq-proto` in virtual time.
 //!
 //! ```
 //! use hawser_quic::{Congestion, Live, Transport};
 //! use std::sync::Arc;
 //!
-//! // Each connection has figures of its own, and so a configuration of its own.
+//! // Each connection has its own figures, and so needs its own configuration.
 //! let live = Arc::new(Live::new(|| {}));
 //! let transport = Transport::default().config(Congestion::bbr(Arc::clone(&live), 1))?;
 //! # let _ = transport;

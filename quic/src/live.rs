@@ -3,16 +3,17 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// For how long nothing is acknowledged before a path counts as silent, unless its round trips take longer.
+/// The time without an acknowledgement after which a path is silent, unless its round trips take
+/// longer.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// How often a silent path may send a fresh packet, whatever its window.
+/// The interval at which a silent path may send a packet beyond its window.
 const PROBE_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a connection's congestion control knows, readable at any time without its lock.
+/// The state of a connection's congestion control, readable at any time without its lock.
 ///
-/// One thread writes, the one that drives the connection; figures read at the same time may be of two neighbouring
-/// packets.
+/// Only the thread that drives the connection writes. A concurrent reader may see some figures from
+/// before a packet and some from after it.
 pub struct Live {
     origin: Instant,
     acknowledged: Box<dyn Fn() + Send + Sync>,
@@ -30,46 +31,48 @@ pub struct Live {
     marks: AtomicU64,
 }
 
-/// The figures of one moment.
+/// The figures at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// Bytes that may be in flight, with the packet that a silent path may send.
+    /// Bytes that may be in flight, including the packet that a silent path may send.
     pub congestion_window: ByteSize,
     /// Bytes of QUIC packets that are neither acknowledged nor declared lost.
     pub in_flight: ByteSize,
-    /// Round trips; none before the first acknowledgement.
+    /// Round-trip times; `None` before the first acknowledgement.
     pub rtt: Option<RoundTrip>,
     /// The controller's estimate of what the path can deliver.
     pub delivery_rate: Option<Bitrate>,
-    /// For how long nothing has been acknowledged while something was in flight.
+    /// The time since the last acknowledgement while packets are in flight.
     pub unanswered: Duration,
     /// Packets that QUIC has declared lost.
     pub lost_packets: u64,
-    /// Acknowledgements that said of further packets marked by the network (ECN CE, RFC 9000, section 13.4).
+    /// Acknowledgements that reported further packets marked by the network (ECN CE, RFC 9000,
+    /// section 13.4).
     pub congestion_marks: u64,
 }
 
-/// Round-trip times, the peer's acknowledgement delay included.
+/// Round-trip times, including the peer's acknowledgement delay.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RoundTrip {
     /// Smoothed as in RFC 9002.
     pub smoothed: Duration,
     /// Mean deviation as in RFC 9002.
     pub variation: Duration,
-    /// Of the packet acknowledged last.
+    /// Round-trip time of the packet acknowledged last.
     pub latest: Duration,
-    /// The least of the connection.
+    /// The minimum over the connection.
     pub min: Duration,
 }
 
 impl Live {
-    /// Figures of a connection that has not sent anything. `acknowledged` is called after each acknowledgement, from
-    /// within the connection: it may wake somebody, but neither wait nor touch the connection.
+    /// Creates the figures of a connection that has not sent anything. `acknowledged` is called
+    /// after each acknowledgement, from within the connection: it may wake a task, but must neither
+    /// block nor access the connection.
     pub fn new(acknowledged: impl Fn() + Send + Sync + 'static) -> Self {
         Live::starting(Instant::now(), acknowledged)
     }
 
-    /// The same for virtual time that begins at `origin`.
+    /// As [`Live::new`], for virtual time that begins at `origin`.
     pub fn starting(origin: Instant, acknowledged: impl Fn() + Send + Sync + 'static) -> Self {
         let zero = || AtomicU64::new(0);
         Live {
@@ -90,7 +93,7 @@ impl Live {
         }
     }
 
-    /// The figures as of `now`.
+    /// Returns the figures as of `now`.
     pub fn figures(&self, now: Instant) -> Figures {
         let read = |figure: &AtomicU64| figure.load(Relaxed);
         let time = |figure: &AtomicU64| Duration::from_nanos(figure.load(Relaxed));
@@ -112,10 +115,11 @@ impl Live {
         }
     }
 
-    /// The controller's window, or what is in flight and one packet when the path is silent and none was sent lately.
+    /// Returns the controller's window, or what is in flight and one packet if the path is silent
+    /// and none was sent lately.
     ///
-    /// Without that a controller whose window is full when a path dies waits for ever longer probe timeouts, and
-    /// notices that the path is back seconds late.
+    /// Without this extension, a controller whose window is full when a path fails waits for ever
+    /// longer probe timeouts, and detects seconds late that the path has recovered.
     pub(crate) fn window_at(&self, now: Instant) -> u64 {
         let window = self.window.load(Relaxed);
         let full = self.in_flight.load(Relaxed) + self.packet.load(Relaxed);
@@ -128,18 +132,18 @@ impl Live {
         window
     }
 
-    /// What the controller decided.
-    pub(crate) fn decided(&self, window: u64, rate: Option<u64>) {
+    /// Records the controller's window and rate.
+    pub(crate) fn set_window(&self, window: u64, rate: Option<u64>) {
         self.window.store(window, Relaxed);
         self.rate_bps.store(rate.unwrap_or(0), Relaxed);
     }
 
-    /// The size of a full packet.
-    pub(crate) fn sized(&self, packet: u16) {
+    /// Records the size of a full packet.
+    pub(crate) fn set_packet_size(&self, packet: u16) {
         self.packet.store(packet.into(), Relaxed);
     }
 
-    pub(crate) fn sent(&self, now: Instant, bytes: u16) {
+    pub(crate) fn on_sent(&self, now: Instant, bytes: u16) {
         let now = self.ns(now);
         if self.in_flight.fetch_add(bytes.into(), Relaxed) == 0 {
             self.waiting_since_ns.store(now, Relaxed);
@@ -147,21 +151,22 @@ impl Live {
         self.sent_at_ns.store(now, Relaxed);
     }
 
-    /// A packet was declared lost. What is in flight is right again with the acknowledgement that follows.
-    pub(crate) fn lost(&self, bytes: u16) {
+    /// Records a lost packet. The next acknowledgement corrects the bytes in flight.
+    pub(crate) fn on_lost(&self, bytes: u16) {
         let in_flight = self.in_flight.load(Relaxed);
         self.in_flight
             .store(in_flight.saturating_sub(bytes.into()), Relaxed);
         self.lost.fetch_add(1, Relaxed);
     }
 
-    /// An acknowledgement said that the network marked packets.
-    pub(crate) fn marked(&self) {
+    /// Records an acknowledgement that reported packets marked by the network.
+    pub(crate) fn on_ecn_mark(&self) {
         self.marks.fetch_add(1, Relaxed);
     }
 
-    /// An acknowledgement of several packets, of which `sent` is when the last one was sent, has been processed.
-    pub(crate) fn acknowledged(&self, now: Instant, sent: Option<Instant>, in_flight: u64) {
+    /// Records an acknowledgement after it has been processed. `sent` is when the newest of its
+    /// packets was sent.
+    pub(crate) fn on_acknowledged(&self, now: Instant, sent: Option<Instant>, in_flight: u64) {
         self.in_flight.store(in_flight, Relaxed);
         self.waiting_since_ns.store(self.ns(now), Relaxed);
         if let Some(sent) = sent {
@@ -170,7 +175,8 @@ impl Live {
         (self.acknowledged)();
     }
 
-    /// RFC 9002, section 5.3, without the subtraction of the peer's delay.
+    /// Updates the round-trip times as in RFC 9002, section 5.3, without subtracting the peer's
+    /// delay.
     fn sample(&self, rtt: Duration) {
         let rtt = u64::try_from(rtt.as_nanos()).unwrap_or(u64::MAX).max(1);
         let (smoothed, variation, min) = match self.latest_ns.swap(rtt, Relaxed) {
@@ -238,10 +244,10 @@ mod tests {
     /// A path with a full window of two packets, sent at the beginning.
     fn full(origin: Instant) -> Live {
         let live = Live::starting(origin, || {});
-        live.sized(PACKET);
-        live.decided(2 * u64::from(PACKET), None);
-        live.sent(origin, PACKET);
-        live.sent(origin, PACKET);
+        live.set_packet_size(PACKET);
+        live.set_window(2 * u64::from(PACKET), None);
+        live.on_sent(origin, PACKET);
+        live.on_sent(origin, PACKET);
         live
     }
 
@@ -260,7 +266,7 @@ mod tests {
         assert_eq!(room(&live, origin + 149 * MS), 0);
         assert_eq!(room(&live, origin + 150 * MS), u64::from(PACKET));
 
-        live.sent(origin + 150 * MS, PACKET);
+        live.on_sent(origin + 150 * MS, PACKET);
         assert_eq!(room(&live, origin + 199 * MS), 0);
         assert_eq!(room(&live, origin + 200 * MS), u64::from(PACKET));
         assert_eq!(live.figures(origin + 200 * MS).unanswered, 200 * MS);
@@ -270,10 +276,10 @@ mod tests {
     fn a_path_that_answers_keeps_to_its_window() {
         let origin = Instant::now();
         let live = full(origin);
-        live.acknowledged(origin + 100 * MS, Some(origin), 2 * u64::from(PACKET));
+        live.on_acknowledged(origin + 100 * MS, Some(origin), 2 * u64::from(PACKET));
         assert_eq!(room(&live, origin + 200 * MS), 0, "100 ms are no silence");
 
-        live.acknowledged(origin + 210 * MS, Some(origin), 0);
+        live.on_acknowledged(origin + 210 * MS, Some(origin), 0);
         assert_eq!(
             live.figures(origin + 900 * MS).unanswered,
             Duration::ZERO,
@@ -285,13 +291,13 @@ mod tests {
     fn long_round_trips_are_no_silence() {
         let origin = Instant::now();
         let live = full(origin);
-        let (sent, heard) = (origin, origin + 600 * MS);
-        live.acknowledged(heard, Some(sent), 2 * u64::from(PACKET));
+        let (sent, acknowledged_at) = (origin, origin + 600 * MS);
+        live.on_acknowledged(acknowledged_at, Some(sent), 2 * u64::from(PACKET));
         assert_eq!(
-            live.figures(heard).rtt.map(|rtt| rtt.smoothed),
+            live.figures(acknowledged_at).rtt.map(|rtt| rtt.smoothed),
             Some(600 * MS)
         );
-        assert_eq!(room(&live, heard + 500 * MS), 0);
+        assert_eq!(room(&live, acknowledged_at + 500 * MS), 0);
     }
 
     #[test]
@@ -301,7 +307,7 @@ mod tests {
         let live = Live::new(move || {
             counter.fetch_add(1, Relaxed);
         });
-        live.acknowledged(Instant::now(), None, 0);
+        live.on_acknowledged(Instant::now(), None, 0);
         assert_eq!(woken.load(Relaxed), 1);
     }
 }

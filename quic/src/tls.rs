@@ -10,43 +10,45 @@ use rustls::server::WebPkiClientVerifier;
 use rustls::{ConfigBuilder, RootCertStore, WantsVerifier, version};
 use std::sync::Arc;
 
-/// Who a node is: its certificate, with the ones between it and the authority, and the private key.
+/// The identity of a node: its certificate, with the intermediate certificates up to the authority,
+/// and the private key.
 #[derive(Debug)]
 pub struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
 }
 
-/// Why certificates or keys cannot be used.
+/// The reason that certificates or keys cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// Not PEM, or not of what it should be.
+    /// The text is not PEM, or not of the expected kind.
     #[error("{what} cannot be read: {reason}")]
     Pem {
-        /// Which of the files.
+        /// The file.
         what: &'static str,
-        /// What is wrong with it.
+        /// The error in the file.
         reason: String,
     },
-    /// A PEM text without what it should have.
-    #[error("{what}: there is none in the file")]
+    /// A PEM text lacks the expected section.
+    #[error("{what}: the file does not contain it")]
     Missing {
-        /// What is not there.
+        /// The missing section.
         what: &'static str,
     },
-    /// Refused by TLS.
+    /// TLS rejected the certificate or key.
     #[error("certificate or key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
-    /// Refused as verifier of peers.
+    /// The authority cannot be used to verify peers.
     #[error("the authority's certificate cannot be used: {0}")]
     Authority(String),
 }
 
 impl Identity {
-    /// From the PEM texts of the certificate chain, the node's own first, and of the private key.
+    /// Creates an identity from the PEM texts of the certificate chain, the node's own first, and
+    /// of the private key.
     ///
     /// # Errors
-    /// When either is not there or not PEM.
+    /// If either is missing or not PEM.
     pub fn from_pem(chain: &str, key: &str) -> Result<Self, TlsError> {
         let chain = certificates("the certificate", chain)?;
         let key = PrivateKeyDer::from_pem_slice(key.as_bytes()).map_err(|error| TlsError::Pem {
@@ -57,10 +59,10 @@ impl Identity {
     }
 }
 
-/// Authorities whose signature on a peer's certificate is trusted, and no others.
+/// Returns the set of authorities whose signature on a peer's certificate is trusted.
 ///
 /// # Errors
-/// When the PEM text has no certificate or one that cannot be one of an authority.
+/// If the PEM text has no certificate, or one that is not an authority's.
 pub fn authorities(pem: &str) -> Result<Arc<RootCertStore>, TlsError> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates("the authority's certificate", pem)? {
@@ -69,10 +71,10 @@ pub fn authorities(pem: &str) -> Result<Arc<RootCertStore>, TlsError> {
     Ok(Arc::new(roots))
 }
 
-/// A client that shows `identity` and trusts servers of `authorities`.
+/// Creates a client that presents `identity` and trusts servers of `authorities`.
 ///
 /// # Errors
-/// When certificate and key do not belong together.
+/// If certificate and key do not match.
 pub fn client(
     authorities: Arc<RootCertStore>,
     identity: &Identity,
@@ -82,10 +84,10 @@ pub fn client(
     identified(verified, identity, protocol)
 }
 
-/// A client that shows `identity` and trusts the servers that `verifier` accepts.
+/// Creates a client that presents `identity` and trusts the servers that `verifier` accepts.
 ///
 /// # Errors
-/// When certificate and key do not belong together.
+/// If certificate and key do not match.
 pub fn client_verifying(
     verifier: Arc<dyn ServerCertVerifier>,
     identity: &Identity,
@@ -116,11 +118,11 @@ fn identified(
     Ok(Arc::new(config))
 }
 
-/// A server that shows `identity` and lets in clients of `authorities`. It hands out no session tickets: a tunnel's
-/// connections are few and long, and each proves anew who is there.
+/// Creates a server that presents `identity` and admits clients of `authorities`. It issues no
+/// session tickets: a tunnel's connections are few and long, and each must authenticate again.
 ///
 /// # Errors
-/// When certificate and key do not belong together, or the authorities are none.
+/// If certificate and key do not match, or there are no authorities.
 pub fn server(
     authorities: Arc<RootCertStore>,
     identity: &Identity,

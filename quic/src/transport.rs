@@ -4,32 +4,33 @@ use noq_proto::{IdleTimeout, TransportConfig, VarInt};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a connection for a tunnel's uplink needs: datagrams, a packet size that nobody changes, and to outlive a tunnel
-/// (of the road).
+/// The transport parameters of a tunnel's uplink: datagrams, a constant packet size, and a timeout
+/// long enough to survive a road tunnel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Transport {
-    /// Bytes of UDP payload that every packet may have. It is not probed: datagrams that fitted when a tunnel's MTU was
-    /// told to its users have to fit later. Default: 1452, what 1500 bytes hold over IPv6.
+    /// UDP payload of a packet, in bytes. It is not probed: datagrams that fit when the tunnel's
+    /// MTU was announced must still fit later. Default: 1452, which fits into 1500 bytes over IPv6.
     pub udp_payload: u16,
-    /// After how long without a packet from the peer the connection is given up. Default: 30 s.
+    /// Time without a packet from the peer after which the connection is closed. Default: 30 s.
     pub idle_timeout: Duration,
-    /// How often an idle connection says that it is there, which keeps NAT bindings too. Default: 10 s.
+    /// Interval at which an idle connection sends keep-alives, which also preserve NAT bindings.
+    /// Default: 10 s.
     pub keep_alive: Option<Duration>,
-    /// The round trip assumed before the first is measured. Default: 100 ms, so that a lost first packet is sent again
-    /// soon.
+    /// The round-trip time assumed before the first measurement. Default: 100 ms, so that a lost
+    /// first packet is retransmitted soon.
     pub initial_rtt: Duration,
-    /// How many bytes of datagrams wait in the connection at most, in each direction. Default: 4 MiB,
-    /// more than the window of any uplink.
+    /// Maximum size of the datagram queue in each direction. Default: 4 MiB, more than the window
+    /// of any uplink.
     pub datagram_buffer: ByteSize,
 }
 
-/// Figures that QUIC does not allow.
+/// The error for parameters that QUIC does not allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidTransport {
-    /// QUIC packets have to have room for 1200 bytes.
+    /// QUIC packets must have room for 1200 bytes.
     #[error("{0} bytes of UDP payload are too few for QUIC: at least 1200")]
     UdpPayload(u16),
-    /// Longer than QUIC can say.
+    /// The timeout does not fit QUIC's encoding.
     #[error("an idle timeout of {0:?} is too long for QUIC")]
     IdleTimeout(Duration),
 }
@@ -47,13 +48,13 @@ impl Default for Transport {
 }
 
 impl Transport {
-    /// The parameters of one connection, whose figures are in the `Live` of `congestion`.
+    /// Returns the parameters of one connection, whose figures are in the `Live` of `congestion`.
     ///
     /// # Errors
-    /// When QUIC does not allow a figure.
+    /// If QUIC does not allow a parameter.
     pub fn config(&self, congestion: Congestion) -> Result<TransportConfig, InvalidTransport> {
-        const LEAST_UDP_PAYLOAD: u16 = 1200;
-        if self.udp_payload < LEAST_UDP_PAYLOAD {
+        const MIN_UDP_PAYLOAD: u16 = 1200;
+        if self.udp_payload < MIN_UDP_PAYLOAD {
             return Err(InvalidTransport::UdpPayload(self.udp_payload));
         }
         let idle = IdleTimeout::try_from(self.idle_timeout)
@@ -67,7 +68,8 @@ impl Transport {
             .max_idle_timeout(Some(idle))
             .keep_alive_interval(self.keep_alive)
             .initial_rtt(self.initial_rtt)
-            // noq-proto 1.4 writes an ACK_FREQUENCY frame without looking for room, and panics where there is none.
+            // noq-proto 1.4 writes an ACK_FREQUENCY frame without checking for space, and panics if
+            // there is none.
             .ack_frequency_config(None)
             .datagram_receive_buffer_size(Some(buffer))
             .datagram_send_buffer_size(buffer)

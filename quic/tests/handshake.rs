@@ -1,4 +1,4 @@
-//! Two ends of a connection, with nothing between them.
+//! Two endpoints of a connection, directly connected.
 
 use bytes::{Bytes, BytesMut};
 use hawser_quic::{Congestion, Live, Transport, tls};
@@ -138,7 +138,7 @@ impl End {
     }
 }
 
-/// Lets both ends talk until neither has anything more to say.
+/// Exchanges packets until neither end has any more to send.
 fn talk(client: &mut End, server: &mut End) {
     loop {
         let (up, down) = (client.transmit(), server.transmit());

@@ -1,11 +1,13 @@
-//! The direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io, client, quic} <- apps <- lab <- cli`.
+//! The check of the direction of dependencies: `units <- wire <- algorithms <- {codec, bpf, io,
+//! client, quic} <- apps <- lab <- cli`.
 
 use anyhow::{Result, bail};
 use cargo_metadata::camino::Utf8Path;
 use cargo_metadata::{DependencyKind, Metadata};
 
-/// Folders from the bottom to the top; the first that a crate lies in is its layer. `core/` comes after the two crates
-/// of it that have a layer of their own, and `apps/` after the binary, which offers the lab and so sits above it.
+/// Directories and their layers, from the bottom to the top. The first directory that contains a
+/// crate determines its layer. `core/` comes after the two of its crates that have a layer of their
+/// own, and `apps/` after the binary, which contains the lab and is therefore above it.
 const LAYERS: &[(&str, u8)] = &[
     ("core/units", 0),
     ("core/wire", 1),
@@ -20,11 +22,11 @@ const LAYERS: &[(&str, u8)] = &[
     ("lab", 5),
 ];
 
-/// The first layer that may touch the operating system.
+/// The first layer that can access the operating system.
 const FIRST_IMPURE: u8 = 3;
 
-/// Crates of one layer where the first is made of the second.
-const MADE_OF: &[(&str, &str)] = &[("hawser-xnc", "hawser-coding")];
+/// Pairs of crates of one layer where the first is built on the second.
+const BUILT_ON: &[(&str, &str)] = &[("hawser-xnc", "hawser-coding")];
 
 struct Crate {
     name: String,
@@ -37,10 +39,10 @@ struct Dependency {
     for_tests: bool,
 }
 
-/// Fails with the list of dependencies that point the wrong way.
+/// Checks all dependencies. Fails with the list of those that point the wrong way.
 pub(crate) fn check(workspace: &Metadata) -> Result<()> {
     let crates = read(workspace)?;
-    let wrong = wrong_arrows(&crates, MADE_OF);
+    let wrong = wrong_arrows(&crates, BUILT_ON);
     if !wrong.is_empty() {
         bail!(
             "dependencies that point the wrong way (see ARCHITECTURE.md):\n  {}",
@@ -51,7 +53,7 @@ pub(crate) fn check(workspace: &Metadata) -> Result<()> {
     Ok(())
 }
 
-/// The names of the crates that must build without an operating system.
+/// Returns the names of the crates that must build without an operating system.
 pub(crate) fn pure_crates(workspace: &Metadata) -> Result<Vec<String>> {
     let crates = read(workspace)?;
     Ok(crates
@@ -73,7 +75,7 @@ fn read(workspace: &Metadata) -> Result<Vec<Crate>> {
         }
         let Some(layer) = layer_of(&folder) else {
             bail!(
-                "{folder} belongs to no layer: name it in LAYERS of xtask/src/layers.rs and in ARCHITECTURE.md"
+                "{folder} belongs to no layer: add it to LAYERS in xtask/src/layers.rs and to ARCHITECTURE.md"
             );
         };
         let dependencies = package
@@ -101,9 +103,10 @@ fn layer_of(folder: &Utf8Path) -> Option<u8> {
         .map(|(_, layer)| *layer)
 }
 
-/// A crate may use the layers below its own, and a peer only when it is made of it. Its tests may also use peers:
-/// two implementations of one thing have to be compared somewhere, and nothing that ships is bound by it.
-fn wrong_arrows(crates: &[Crate], made_of: &[(&str, &str)]) -> Vec<String> {
+/// Returns the dependencies that point the wrong way. A crate may use the layers below its own, and
+/// a peer only if it is built on it. Its tests may also use peers, because two implementations of
+/// the same thing have to be compared somewhere, and tests do not ship.
+fn wrong_arrows(crates: &[Crate], built_on: &[(&str, &str)]) -> Vec<String> {
     let mut wrong = Vec::new();
     for from in crates {
         for dependency in &from.dependencies {
@@ -114,7 +117,7 @@ fn wrong_arrows(crates: &[Crate], made_of: &[(&str, &str)]) -> Vec<String> {
                 ));
                 continue;
             };
-            let peer_allowed = dependency.for_tests || made_of.contains(&(&from.name, &to.name));
+            let peer_allowed = dependency.for_tests || built_on.contains(&(&from.name, &to.name));
             if to.layer > from.layer {
                 wrong.push(format!("{} -> {}: upwards", from.name, to.name));
             } else if to.layer == from.layer && !peer_allowed {

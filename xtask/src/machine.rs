@@ -1,17 +1,17 @@
-//! What the machine allows the tests to do.
+//! Checks which tests this machine can run.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// How tests that need root get it.
+/// The way to run tests that need root.
 pub(crate) enum Root {
-    /// We are root.
+    /// This process runs as root.
     Own,
-    /// Through sudo without a password.
+    /// sudo works without a password.
     Sudo,
 }
 
-/// How to become root, or why not.
+/// Returns the way to become root, or the reason that there is none.
 pub(crate) fn root() -> Result<Root, String> {
     if succeeds("sh", &["-c", "test $(id -u) = 0"]) {
         Ok(Root::Own)
@@ -22,7 +22,7 @@ pub(crate) fn root() -> Result<Root, String> {
     }
 }
 
-/// Why eBPF programs cannot be loaded here, if so.
+/// Returns the reason that eBPF programs cannot be loaded here, if there is one.
 pub(crate) fn without_ebpf(root: &Root) -> Option<String> {
     if !Path::new("/sys/kernel/btf/vmlinux").exists() {
         Some("the kernel has no type information (CONFIG_DEBUG_INFO_BTF)".into())
@@ -36,7 +36,7 @@ pub(crate) fn without_ebpf(root: &Root) -> Option<String> {
     }
 }
 
-/// Why network namespaces cannot be made here, if so.
+/// Returns the reason that network namespaces cannot be created here, if there is one.
 pub(crate) fn without_namespaces(root: &Root) -> Option<String> {
     if !as_root(
         root,
@@ -51,7 +51,7 @@ pub(crate) fn without_namespaces(root: &Root) -> Option<String> {
     }
 }
 
-/// Whether `program` runs and reports success, with its output out of sight.
+/// Returns whether `program` runs and exits successfully. Its output is discarded.
 pub(crate) fn succeeds(program: &str, arguments: &[&str]) -> bool {
     Command::new(program)
         .args(arguments)

@@ -1,7 +1,7 @@
-//! Checks of the tree itself, called by the Makefile.
+//! Checks of the source tree, called by the Makefile.
 //!
-//! `cargo run -p xtask -- layers` checks the direction of dependencies, `cargo run -p xtask -- test` runs everything
-//! that a change has to pass.
+//! `cargo run -p xtask -- layers` checks the direction of dependencies. `cargo run -p xtask --
+//! test` runs all checks and tests that a change must pass.
 
 mod layers;
 mod machine;

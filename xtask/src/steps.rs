@@ -1,4 +1,5 @@
-//! Everything that a change has to pass, one step after the other, with a summary that says what was left out and why.
+//! All checks and tests that a change must pass, with a summary of the skipped ones and the
+//! reasons.
 
 use crate::layers;
 use crate::machine::{self, Root};
@@ -12,27 +13,29 @@ use std::time::{Duration, Instant};
 
 const PURE_TARGET: &str = "wasm32-unknown-unknown";
 
-/// What edge nodes and vehicles have instead of this machine's processor, and who links and runs programs for it here.
+/// The target of edge nodes and vehicles, and the linker and runner for it on this machine.
 const ARM_TARGET: &str = "aarch64-unknown-linux-gnu";
 const ARM_LINKER: &str = "aarch64-linux-gnu-gcc";
 const ARM_RUNNER: [&str; 3] = ["qemu-aarch64", "-L", "/usr/aarch64-linux-gnu"];
 
-/// Features that integration tests require which need root: to load programs, to make network namespaces, to emulate networks
-/// in real time.
+/// The features that integration tests require which need root: to load eBPF programs, to create
+/// network namespaces, and to emulate networks in real time.
 const EBPF: &str = "ebpf-tests";
 const NETWORK: &str = "network-tests";
 const REAL_TIME: &str = "real-time-tests";
 
-/// Network tests that run at the same time on each core: most of the time they wait for one another's processes and for timers.
+/// Number of network tests per core that run at the same time. They mostly wait for other processes
+/// and for timers.
 const NETWORK_TESTS_PER_CORE: usize = 2;
 
-/// Random requests for each operation of the controller, besides those that cover its OpenAPI document.
+/// Number of random requests for each operation of the controller, in addition to those that cover
+/// its OpenAPI document.
 const HOSTILE_REQUESTS: &str = "10";
 
-/// With what a script ends that cannot run here.
+/// Exit code of a script that cannot run on this machine.
 const CANNOT_RUN: i32 = 77;
 
-/// In every tier the same, so that nothing is compiled once more for another choice.
+/// The same in every tier, so that no crate is compiled again for other features.
 const TESTS: [&str; 4] = ["test", "--no-fail-fast", "--workspace", "--all-features"];
 
 #[derive(PartialEq, Eq)]
@@ -48,7 +51,8 @@ struct Step {
     took: Duration,
 }
 
-/// What the closing lines of `cargo test` add up to, with one more for each step that failed or was skipped as a whole.
+/// The totals of the result lines of `cargo test`. Each step that failed or was skipped as a whole
+/// adds one.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Count {
     passed: u64,
@@ -62,9 +66,10 @@ struct Run {
     count: Count,
 }
 
-/// Runs every check and test. A step that fails does not keep the later ones from running.
+/// Runs all checks and tests. The later steps run even if one fails.
 ///
-/// What the machine does not allow is skipped and said; with `CI=true` it is a failure.
+/// Steps that this machine cannot run are skipped and listed. With `CI=true` a skipped step is a
+/// failure.
 pub(crate) fn test(workspace: &Metadata) -> Result<()> {
     let mut run = Run::default();
     run.step("format", |_| cargo(&["fmt", "--all", "--check"]))?;
@@ -187,7 +192,8 @@ fn passed_or_printed(result: Result<()>) -> Outcome {
     }
 }
 
-/// `core/clippy.toml` forbids clocks, sockets, threads and files by name; a target that has none of them forbids the rest.
+/// Checks that the core builds without an operating system. `core/clippy.toml` forbids clocks,
+/// sockets, threads and files by name. A target without them forbids the rest.
 fn pure_core(workspace: &Metadata) -> Result<Outcome> {
     let pure = layers::pure_crates(workspace)?;
     if let Some(reason) = without_target(PURE_TARGET)? {
@@ -200,19 +206,19 @@ fn pure_core(workspace: &Metadata) -> Result<Outcome> {
     outcome(check)
 }
 
-/// Why programs for `target` cannot be compiled.
+/// Returns the reason that programs for `target` cannot be compiled, if there is one.
 fn without_target(target: &str) -> Result<Option<String>> {
     let installed = Command::new("rustc")
         .args(["--print", "target-libdir", "--target", target])
         .output()?;
-    let is_there = Path::new(String::from_utf8_lossy(&installed.stdout).trim()).exists();
-    Ok((!is_there).then(|| format!("needs `rustup target add {target}`")))
+    let is_installed = Path::new(String::from_utf8_lossy(&installed.stdout).trim()).exists();
+    Ok((!is_installed).then(|| format!("needs `rustup target add {target}`")))
 }
 
-/// The kernels of network coding that this machine's processor does not have.
+/// Tests the kernels of network coding for ARM, which this machine's processor does not have.
 fn arm_tests(count: &mut Count) -> Result<Outcome> {
     if cfg!(target_arch = "aarch64") {
-        println!("this machine has such a processor: they are among the pure tests");
+        println!("this machine has an ARM processor: the pure tests include them");
         return Ok(Outcome::Passed);
     }
     if let Some(reason) = without_target(ARM_TARGET)? {
@@ -249,7 +255,7 @@ fn licences() -> Result<Outcome> {
         ));
     }
     println!(
-        "security advisories need their database from the network and are a target of their own: make advisories"
+        "security advisories need a database from the network and are not checked here: run `make advisories`"
     );
     cargo(&[
         "deny",
@@ -262,7 +268,7 @@ fn licences() -> Result<Outcome> {
     ])
 }
 
-/// The names of the integration tests whose required features are as wanted.
+/// Returns the names of the integration tests whose required features match.
 fn tests_of(
     workspace: &Metadata,
     wanted: impl Fn(&dyn Fn(&str) -> bool) -> bool,
@@ -286,7 +292,8 @@ fn tests_of(
     tests
 }
 
-/// What needs no root. Examples in the documentation are tests of a kind that cargo runs by itself only.
+/// Runs the tests that do not need root. Documentation examples need a run of their own, because
+/// cargo does not combine them with other tests.
 fn pure_tests(workspace: &Metadata, count: &mut Count) -> Result<Outcome> {
     let mut command = cargo_command(&TESTS);
     command.args(["--lib", "--bins", "--examples"]);
@@ -314,7 +321,7 @@ fn tests_as_root(
     count: &mut Count,
 ) -> Result<Outcome> {
     if tests.is_empty() {
-        println!("no test asks for it");
+        println!("no test requires it");
         return Ok(Outcome::Passed);
     }
     let root = match root {
@@ -341,7 +348,7 @@ fn tests_as_root(
 }
 
 fn hostile_requests(workspace: &Metadata) -> Result<Outcome> {
-    // As the tests have left it: the same choice of crates and features.
+    // The same crates and features as those of the tests, so that nothing is compiled again.
     let build = cargo(&["build", "--workspace", "--all-features", "--bin", "hawser"])?;
     if build != Outcome::Passed {
         return Ok(build);
@@ -382,7 +389,7 @@ fn outcome(mut command: Command) -> Result<Outcome> {
     })
 }
 
-/// Runs tests, passes their output on and adds up their closing lines.
+/// Runs tests, prints their output and adds up their result lines.
 fn counted(mut command: Command, count: &mut Count) -> Result<Outcome> {
     let mut child = command
         .stdout(Stdio::piped())
@@ -405,7 +412,8 @@ fn counted(mut command: Command, count: &mut Count) -> Result<Outcome> {
 }
 
 impl Count {
-    /// Adds a line like `test result: ok. 3 passed; 0 failed; 1 ignored; ...`; other lines add nothing.
+    /// Adds a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; ...`. Other lines are
+    /// ignored.
     fn add(&mut self, line: &str) {
         let Some((_, figures)) = line
             .strip_prefix("test result: ")

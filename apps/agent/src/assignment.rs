@@ -1,4 +1,5 @@
-//! What an assignment means for this node: the flows in its own terms, and what does not fit.
+//! Translates an assignment into the flows of this node, and lists the parts that this node cannot
+//! carry out.
 
 use crate::config::{Config, Peer};
 use crate::flows::{Flows, Selectors, Sent, inherit};
@@ -9,43 +10,43 @@ use hawser_control::resource::{self, Policy, Trigger};
 use hawser_units::{FlowId, PathSet, PolicyCode};
 use std::collections::BTreeMap;
 
-/// TCP and UDP, which have ports.
-const WITH_PORTS: [u8; 2] = [6, 17];
+/// The protocols that have ports: TCP and UDP.
+const PORT_PROTOCOLS: [u8; 2] = [6, 17];
 
-/// An assignment as far as this node can do it.
+/// The parts of an assignment that this node can carry out.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Plan {
-    /// For the programs.
+    /// The flows, as the eBPF programs take them.
     pub(crate) flows: Flows,
-    /// The flows that are received, by their number.
+    /// Received flows, by number.
     pub(crate) receives: BTreeMap<FlowId, Receive>,
-    /// The viewers' requests of which of them are watched, and how.
+    /// The triggers of the received flows whose viewers' requests are watched.
     pub(crate) watched: BTreeMap<FlowId, Trigger>,
-    /// Which packets these requests are.
+    /// Selectors of these requests.
     pub(crate) watch_selectors: Selectors,
-    /// What is not done, by flow, and why.
+    /// The flows that this node cannot carry out or carries out in part, with the reason.
     pub(crate) refused: Vec<(Name, String)>,
 }
 
 impl Plan {
-    /// What this node can do of the assignment.
+    /// Returns the plan for the parts of the assignment that this node can carry out.
     pub(crate) fn of(assignment: &Assignment, config: &Config) -> Self {
         let mut plan = Plan::default();
         for send in &assignment.sends {
             let added = plan.add_send(send, config);
-            plan.note(&send.flow, added);
+            plan.record_outcome(&send.flow, added);
         }
         for receive in &assignment.receives {
             let added = plan.add_receive(receive, config);
-            plan.note(&receive.flow, added);
+            plan.record_outcome(&receive.flow, added);
             let watched = plan.add_watch(receive, config);
-            plan.note(&receive.flow, watched);
+            plan.record_outcome(&receive.flow, watched);
         }
-        plan.thin_out();
+        plan.drop_excess_flows();
         plan
     }
 
-    fn note(&mut self, flow: &Name, outcome: Result<(), String>) {
+    fn record_outcome(&mut self, flow: &Name, outcome: Result<(), String>) {
         self.refused
             .extend(outcome.err().map(|reason| (flow.clone(), reason)));
     }
@@ -84,7 +85,7 @@ impl Plan {
     fn add_receive(&mut self, receive: &Receive, config: &Config) -> Result<(), String> {
         let flow = number(receive.number)?;
         if config.paths.is_empty() {
-            return Err("copies arrive by paths, and this node has none".to_owned());
+            return Err("this node has no paths on which copies could arrive".to_owned());
         }
         if self.receives.contains_key(&flow) {
             return Err(format!(
@@ -112,7 +113,7 @@ impl Plan {
         }
         if config.watch.is_empty() {
             return Err(
-                "its viewer's requests are to be watched, and watch names no interface".to_owned(),
+                "its viewer's requests cannot be watched: watch names no interface".to_owned(),
             );
         }
         let (prefix, rule) = rule(flow, &trigger.select)?;
@@ -121,28 +122,29 @@ impl Plan {
         Ok(())
     }
 
-    /// Takes flows out until no destination has more of them than the kernel looks at, those with high numbers first.
-    fn thin_out(&mut self) {
+    /// Removes flows until no destination has more of them than the kernel checks. Flows with high
+    /// numbers are removed first.
+    fn drop_excess_flows(&mut self) {
         let too_many =
             |prefix: Prefix| format!("more than {MAX_RULES} flows share the destination {prefix}");
-        while let Err(crowded) = inherit(&self.flows.send_selectors) {
-            let Some(flow) = crowded.flows.into_iter().max() else {
+        while let Err(excess) = inherit(&self.flows.send_selectors) {
+            let Some(flow) = excess.flows.into_iter().max() else {
                 break;
             };
             remove(&mut self.flows.send_selectors, flow);
             let name = self.flows.send.remove(&flow).and_then(|sent| sent.name);
             self.refused
-                .extend(name.map(|name| (name, too_many(crowded.prefix))));
+                .extend(name.map(|name| (name, too_many(excess.prefix))));
         }
-        while let Err(crowded) = inherit(&self.watch_selectors) {
-            let Some(flow) = crowded.flows.into_iter().max() else {
+        while let Err(excess) = inherit(&self.watch_selectors) {
+            let Some(flow) = excess.flows.into_iter().max() else {
                 break;
             };
             remove(&mut self.watch_selectors, flow);
             self.watched.remove(&flow);
             let name = self.receives.get(&flow).map(|receive| receive.flow.clone());
             self.refused
-                .extend(name.map(|name| (name, too_many(crowded.prefix))));
+                .extend(name.map(|name| (name, too_many(excess.prefix))));
         }
         for selectors in [&mut self.flows.send_selectors, &mut self.watch_selectors] {
             *selectors = inherit(selectors).unwrap_or_default();
@@ -150,7 +152,7 @@ impl Plan {
     }
 }
 
-/// The policy as the programs take it.
+/// Converts a policy to the form that the eBPF programs take.
 pub(crate) fn send_policy(policy: &Policy) -> SendPolicy {
     SendPolicy {
         code: PolicyCode(policy.code),
@@ -160,7 +162,8 @@ pub(crate) fn send_policy(policy: &Policy) -> SendPolicy {
     }
 }
 
-/// An error when the policy names paths that this node does not have; it takes those that there are.
+/// Returns an error if the policy names paths that this node does not have. The flow uses the other
+/// paths.
 pub(crate) fn missing_paths(policy: &Policy, config: &Config) -> Result<(), String> {
     let named = PolicyCode(policy.code).paths().bits() | policy.probes;
     let missing = PathSet::from_bits(named)
@@ -171,7 +174,7 @@ pub(crate) fn missing_paths(policy: &Policy, config: &Config) -> Result<(), Stri
         return Ok(());
     }
     Err(format!(
-        "this node has no {}; the flow takes the others",
+        "this node has no {}; the flow uses the other paths",
         missing.join(", ")
     ))
 }
@@ -183,7 +186,7 @@ fn number(number: u16) -> Result<FlowId, String> {
 fn peer<'c>(name: &Name, config: &'c Config) -> Result<&'c Peer, String> {
     config.peers.get(name.as_str()).ok_or_else(|| {
         format!(
-            "no [[peer]] is called {:?}: it takes a key that both nodes share",
+            "no [[peer]] is called {:?}: add one with the key that both nodes share",
             name.as_str()
         )
     })
@@ -199,7 +202,7 @@ fn rule(flow: FlowId, select: &resource::Selector) -> Result<(Prefix, Rule), Str
         if first <= last {
             Ok(first..=last)
         } else {
-            Err(format!("ports {first} to {last} are none"))
+            Err(format!("the port range {first} to {last} is empty"))
         }
     };
     let ports = match (select.source_ports, select.destination_ports) {
@@ -212,12 +215,12 @@ fn rule(flow: FlowId, select: &resource::Selector) -> Result<(Prefix, Rule), Str
     if ports.is_some()
         && !select
             .protocol
-            .is_some_and(|protocol| WITH_PORTS.contains(&protocol))
+            .is_some_and(|protocol| PORT_PROTOCOLS.contains(&protocol))
     {
         return Err("ports need the protocol to be 6 (TCP) or 17 (UDP)".to_owned());
     }
     if select.protocol == Some(0) {
-        return Err("protocol 0 is no IP protocol; leave it out for all".to_owned());
+        return Err("0 is not an IP protocol; leave protocol out to select all".to_owned());
     }
     Ok((
         prefix,
@@ -286,7 +289,7 @@ urls = ["https://192.0.2.9:14750"]
     fn receive(flow: &str, number: u16, peer: &str) -> String {
         let policy = policy(flow, 0);
         format!(
-            r#"{{ "flow": "{flow}", "number": {number}, "peer": "{peer}", "mode": "evidence", "elimination": {{}},
+            r#"{{ "flow": "{flow}", "number": {number}, "peer": "{peer}", "mode": "evidence", "pruning": {{}},
                   "paths": 1, "trigger": {{ "select": {{ "destination": "10.0.0.0/8" }} }}, "policy": {policy} }}"#
         )
     }
@@ -353,7 +356,7 @@ urls = ["https://192.0.2.9:14750"]
             ("nowhere", "a prefix is an address"),
             (
                 "partly",
-                "this node has no path 2; the flow takes the others",
+                "this node has no path 2; the flow uses the other paths",
             ),
             ("in", ""),
             ("unknown", "no [[peer]] is called \"nobody\""),

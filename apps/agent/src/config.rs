@@ -1,4 +1,4 @@
-//! The configuration of a node: a valid description, parsed once from its file.
+//! The configuration of a node, parsed once from its file and valid.
 
 mod build;
 mod file;
@@ -21,123 +21,127 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// A node and what it does. Everything in it is consistent.
+/// A node and its flows. All parts of it are consistent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// The node's name; state and pins are kept under it.
+    /// The node's name. State and pins are stored under it.
     pub name: String,
-    /// UDP port of replicas, in and out.
+    /// UDP port on which replicas are sent and received.
     pub port: u16,
     /// UDP port on which nodes measure the round-trip times of paths.
     pub echo_port: u16,
     /// Interfaces whose transit traffic is replicated.
     pub transit: Vec<String>,
-    /// Interfaces by which this node's own traffic leaves, to be replicated; the device is among them.
+    /// Interfaces on which this node's own traffic leaves, to be replicated. The agent's own
+    /// interface is among them.
     pub local: Vec<String>,
-    /// TCP ports that this node is managed by; what it sends from them is replicated only where source ports are selected.
+    /// TCP ports through which this node is managed. Packets that it sends from them are replicated
+    /// only if a flow selects source ports.
     pub management_ports: Vec<u16>,
-    /// Interfaces by which viewers' requests come in.
+    /// Interfaces on which viewers' requests arrive.
     pub watch: Vec<String>,
     /// How XDP programs are attached.
     pub xdp: XdpMode,
-    /// Where the status is written.
+    /// Directory of the status file.
     pub state: PathBuf,
-    /// A bpf file system, for what must outlive the agent.
+    /// Directory in a bpf file system, for objects that must outlive the agent.
     pub pins: PathBuf,
-    /// Where is kept what must outlive a reboot.
-    pub lasting: PathBuf,
-    /// How much longer than the fastest a tagged copy may take.
+    /// Directory of the state that must survive a reboot.
+    pub persistent_state: PathBuf,
+    /// The largest delay of a tagged copy after the fastest one. Copies that take longer are
+    /// dropped.
     pub max_age: Duration,
-    /// When a copy that has not arrived counts as missing.
+    /// The time after which a copy that has not arrived counts as missing.
     pub arrival_deadline: Duration,
-    /// Where judgements and changes of policies are written.
+    /// File to which judgements and policy changes are written.
     pub trace: Option<PathBuf>,
     /// The paths of this node.
     pub paths: BTreeMap<PathId, PathConfig>,
-    /// The nodes at the other ends, by name.
+    /// The nodes at the other ends of the paths, by name.
     pub peers: BTreeMap<String, Peer>,
-    /// What is done for which traffic; nothing when there is a controller, which says so later.
+    /// The flows. Empty under a controller, which assigns them later.
     pub flows: Flows,
-    /// Who says which flows there are.
+    /// The controller that assigns the flows.
     pub controller: Option<ControllerConfig>,
-    /// The interface that the agent makes itself.
+    /// The interface that the agent creates.
     pub device: Option<DeviceConfig>,
 }
 
 /// One path between this node and its peers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PathConfig {
-    /// The interface that it leaves and comes in by.
+    /// The interface on which packets of the path are sent and received.
     pub interface: String,
     /// This node's address on it.
     pub local: IpAddr,
     /// The peer's address on it.
     pub remote: IpAddr,
-    /// The router; asked of the routing table when not given.
+    /// The next hop. Taken from the routing table if not given.
     pub next_hop: Option<IpAddr>,
-    /// Largest outer packet; the interface's MTU when not given.
+    /// The largest outer packet, bytes. The interface's MTU if not given.
     pub mtu_bytes: Option<u16>,
-    /// Whose the other end is, as far as that is known.
+    /// The peer at the other end of the path, if known.
     pub peer: Option<String>,
 }
 
-/// The secret that is shared with a node at the other end of paths.
+/// The secrets that are shared with the node at the other end of the paths.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Peer {
-    /// The keys that are accepted from it; none: anything is.
+    /// The keys that are accepted from the peer. If there are none, packets are accepted without a
+    /// tag.
     pub ring: KeyRing,
-    /// The key that is used toward it, and its slot there.
+    /// The key that is used for packets to the peer, with its slot.
     pub key: Option<(KeySlot, Key)>,
-    /// Keys that replicas from the peer are checked with: those of its direction.
+    /// The keys of the peer's direction, with which replicas from the peer are verified.
     pub accepted: SealRing,
-    /// Key that replicas to the peer are sealed with: that of this node's direction.
+    /// The key of this node's direction, with which replicas to the peer are tagged.
     pub sealed: Option<(KeySlot, SealKey, Cover)>,
 }
 
-/// Where the controller is, and what this node lets it do.
+/// The controller's addresses, and the interfaces on which it may send signals.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// `https://HOST:PORT` of every instance.
     pub urls: Vec<Controller>,
-    /// Interfaces by which in-band signals may come in.
+    /// Interfaces on which in-band signals are accepted.
     pub interfaces: Vec<String>,
-    /// Where signals reach this node.
+    /// The address at which this node receives signals.
     pub signals: Option<SocketAddr>,
-    /// Where this node's certificate, key and last assignment are kept.
+    /// Directory of this node's certificate, key and last assignment.
     pub state: PathBuf,
 }
 
-/// An interface that the agent makes for this node's own traffic.
+/// An interface that the agent creates for this node's own traffic.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceConfig {
-    /// Its name.
+    /// The name of the interface.
     pub name: String,
-    /// Largest packet.
+    /// The largest packet, bytes.
     pub mtu_bytes: u16,
-    /// This node's addresses on the inside.
+    /// This node's inner addresses.
     pub addresses: Vec<IpAddr>,
     /// Destinations that are routed to the interface.
     pub routes: Vec<DeviceRoute>,
 }
 
-/// A destination that is reached by the agent's own interface.
+/// A destination that is routed to the agent's own interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceRoute {
-    /// Where to.
+    /// The destination.
     pub destination: Prefix,
-    /// The address of this node that packets come from; of the same IP version.
+    /// The source address of the packets. Has the IP version of the destination.
     pub source: IpAddr,
-    /// The paths that packets take without an agent, the preferred one first.
+    /// The paths that packets take while no agent runs, the preferred one first.
     pub fallback: Vec<PathId>,
 }
 
 impl Config {
-    /// Reads and checks a file. Paths of key files are relative to it.
+    /// Reads and checks a file. Relative paths of key files are resolved against its directory.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         file::parse(&Source::read(path)?)
     }
 
-    /// Whether `other` differs in flows, policies and keys alone.
+    /// Returns whether `other` differs in flows, policies and keys only.
     pub(crate) fn is_same_node(&self, other: &Config) -> bool {
         let without = |config: &Config| Config {
             peers: BTreeMap::new(),
@@ -147,12 +151,12 @@ impl Config {
         without(self) == without(other)
     }
 
-    /// The folder of this node's state that ends with the machine.
+    /// Returns the directory of the node's state that does not survive a reboot.
     pub(crate) fn directory(&self) -> PathBuf {
         self.state.join(&self.name)
     }
 
-    /// Where the status of this node is.
+    /// Returns the path of this node's status file.
     pub fn status_file(&self) -> PathBuf {
         self.directory().join("status.json")
     }

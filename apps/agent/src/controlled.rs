@@ -1,4 +1,4 @@
-//! The node under a controller: what it is told takes effect, what it sees is reported.
+//! A node under a controller: applies assignments and policies, and reports observations.
 
 mod egress;
 mod ingress;
@@ -8,11 +8,11 @@ use crate::assignment::{Plan, missing_paths, send_policy};
 use crate::config::{Config, ControllerConfig};
 use crate::echo::Echoes;
 use crate::flows::Flows;
-use crate::kept::Kept;
 use crate::link::{Connection, Link, Message};
 use crate::node::Node;
 use crate::observer::Observer;
 use crate::outbox::Outbox;
+use crate::persisted::PersistedAssignment;
 use crate::status::{ControllerStatus, PathStatus, unix_now_ms};
 use crate::trace::{Change, Trace};
 use anyhow::{Result, ensure};
@@ -29,42 +29,43 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{error, info, warn};
 
-/// How long the loop waits for the controller before it looks at the kernel again.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// The longest time that the loop waits for the controller before it polls the kernel again.
+const POLL_EVERY: Duration = Duration::from_millis(10);
 
-/// The same while a first copy is waited for, which is reported to this precision.
-const LOOK_CLOSELY: Duration = Duration::from_millis(1);
+/// The same while a first copy is awaited. The time of the first copy is reported with this
+/// precision.
+const POLL_FIRST_COPY_EVERY: Duration = Duration::from_millis(1);
 
-/// How often what need not happen at once is done.
-const SLOWLY: Duration = Duration::from_secs(1);
+/// Interval of the tasks that need not be done at once.
+const SLOW_TASKS_EVERY: Duration = Duration::from_secs(1);
 
-/// How often the node reports before its controller has said.
-const REPORT_EVERY_MS: u32 = 5_000;
+/// Report interval until the controller has sent one, milliseconds.
+const DEFAULT_REPORT_EVERY_MS: u32 = 5_000;
 
-/// What an agent before this one has left: it goes on until the controller says otherwise.
+/// The state of an earlier agent, which stays in force until the controller changes it.
 pub(crate) struct Restored {
     settings: ControllerConfig,
-    kept: Kept,
+    persisted: PersistedAssignment,
     assignment: Assignment,
     plan: Plan,
 }
 
-/// A node whose flows come from a controller.
+/// A node whose flows are assigned by a controller.
 pub(crate) struct Controlled {
     settings: ControllerConfig,
     link: Link,
     connection: Connection,
     since_unix_ms: u64,
-    /// Whether the link takes a report.
+    /// Whether the link accepts a report.
     ready: bool,
     next_report: Instant,
-    next_slow: Instant,
-    kept: Kept,
-    /// Whether the assignment differs from what is kept.
-    unkept: bool,
+    next_slow_tasks: Instant,
+    persisted: PersistedAssignment,
+    /// Whether the assignment differs from the persisted one.
+    is_unsaved: bool,
     assignment: Assignment,
-    /// Of the last assignment that could be carried out.
-    in_force: u64,
+    /// The revision of the last assignment that was applied.
+    applied_revision: u64,
     plan: Plan,
     outbox: Outbox,
     health: Health,
@@ -75,7 +76,7 @@ pub(crate) struct Controlled {
 }
 
 impl Restored {
-    /// Reads what was kept; nothing without a controller.
+    /// Reads the persisted assignment. Returns `None` if the node has no controller.
     pub(crate) fn read(config: &Config) -> Result<Option<Self>> {
         let Some(settings) = config.controller.clone() else {
             return Ok(None);
@@ -86,10 +87,10 @@ impl Restored {
              `hawser agent --config FILE --enrol TOKENFILE`",
             config.name
         );
-        let kept = Kept::at(&settings.state);
-        let assignment = kept.read().unwrap_or(Assignment {
+        let persisted = PersistedAssignment::at(&settings.state);
+        let assignment = persisted.read().unwrap_or(Assignment {
             revision: 0,
-            report_every_ms: REPORT_EVERY_MS,
+            report_every_ms: DEFAULT_REPORT_EVERY_MS,
             signal_key: None,
             sends: Vec::new(),
             receives: Vec::new(),
@@ -97,22 +98,22 @@ impl Restored {
         let plan = Plan::of(&assignment, config);
         Ok(Some(Restored {
             settings,
-            kept,
+            persisted,
             assignment,
             plan,
         }))
     }
 
-    /// The flows to begin with.
+    /// Returns the flows to start with.
     pub(crate) fn flows(&self) -> Flows {
         self.plan.flows.clone()
     }
 
-    /// Starts to talk to the controller, when the programs run.
+    /// Starts to talk to the controller. Call this when the programs run.
     pub(crate) fn start(self, node: &mut Node, now: Instant) -> Result<Controlled> {
         let Restored {
             settings,
-            kept,
+            persisted,
             assignment,
             plan,
         } = self;
@@ -121,7 +122,7 @@ impl Restored {
             let (sent, received) = (plan.flows.send.len(), plan.receives.len());
             info!(
                 revision = assignment.revision,
-                "{sent} flows sent and {received} received, as before"
+                "restored the last assignment: {sent} flows sent, {received} received"
             );
         }
         let mut controlled = Controlled {
@@ -130,9 +131,9 @@ impl Restored {
             since_unix_ms: unix_now_ms(),
             ready: false,
             next_report: now,
-            next_slow: now,
-            kept,
-            unkept: false,
+            next_slow_tasks: now,
+            persisted,
+            is_unsaved: false,
             outbox: Outbox::default(),
             health: Health::default(),
             echoes: Echoes::new(config),
@@ -140,39 +141,39 @@ impl Restored {
             egress: Egress::start(config)?,
             trace: Trace::to(config.trace.as_deref())?,
             settings,
-            in_force: assignment.revision,
+            applied_revision: assignment.revision,
             assignment,
             plan,
         };
         controlled.follow(node);
-        controlled.begin(node, now)?;
+        controlled.configure(node, now)?;
         Ok(controlled)
     }
 }
 
 impl Controlled {
-    /// What became of a packet of a received flow.
+    /// Passes the fate of a packet of a received flow to its judge.
     pub(crate) fn handle_packet(&mut self, packet: &JudgedPacket) {
         self.egress.handle_packet(packet, &mut self.trace);
     }
 
-    /// Uses the interfaces as they are now.
+    /// Uses the current interfaces.
     pub(crate) fn follow(&mut self, node: &mut Node) {
         let number_of = |name: &str| node.interface_number(name);
         self.echoes.follow(number_of);
         self.egress.follow(&node.config().watch, number_of);
-        self.obey_signals(node)
-            .unwrap_or_else(|error| warn!("in-band signals are not obeyed: {error:#}"));
+        self.configure_signals(node)
+            .unwrap_or_else(|error| warn!("in-band signals cannot be configured: {error:#}"));
     }
 
-    /// Takes over keys that were read again.
+    /// Applies reloaded keys.
     pub(crate) fn reload(&mut self, node: &mut Node, now: Instant) -> Result<()> {
         self.echoes.reload(node.config());
-        self.carry_out(node, self.assignment.clone(), now)
+        self.apply_assignment(node, self.assignment.clone(), now)
     }
 
-    /// Looks at the kernel, and tells the controller what it has to know.
-    pub(crate) fn look(&mut self, node: &mut Node, observer: Option<&Observer>, now: Instant) {
+    /// Polls the kernel, and reports to the controller.
+    pub(crate) fn poll(&mut self, node: &mut Node, observer: Option<&Observer>, now: Instant) {
         self.echoes.handle(now);
         for effect in self.ingress.poll(node) {
             self.took_effect(&effect);
@@ -183,34 +184,35 @@ impl Controlled {
         for (at, observation) in self.egress.poll(now) {
             self.observed(at, observation);
         }
-        if now >= self.next_slow {
-            self.next_slow = now + SLOWLY;
-            self.look_around(node, now);
+        if now >= self.next_slow_tasks {
+            self.next_slow_tasks = now + SLOW_TASKS_EVERY;
+            self.run_slow_tasks(node, now);
         }
         self.report(node, observer, now);
     }
 
-    /// Waits for the controller, but not for long.
+    /// Waits for messages of the controller, at most until the next poll of the kernel is due, and
+    /// handles them.
     pub(crate) fn wait(&mut self, node: &mut Node) {
-        let mut patience = if self.ingress.is_waiting() {
-            LOOK_CLOSELY
+        let mut timeout = if self.ingress.is_waiting() {
+            POLL_FIRST_COPY_EVERY
         } else {
-            LOOK_EVERY
+            POLL_EVERY
         };
-        while let Some(message) = self.link.wait(patience) {
+        while let Some(message) = self.link.wait(timeout) {
             if let Err(error) = self.handle(node, message, crate::monotonic_now()) {
-                error!("what the controller said could not be done: {error:#}");
+                error!("cannot apply a message of the controller: {error:#}");
             }
-            patience = Duration::ZERO;
+            timeout = Duration::ZERO;
         }
     }
 
-    /// What people are to know.
+    /// Returns the status of the connection, the flows and the paths.
     pub(crate) fn status(&self, node: &Node, now: Instant) -> ControllerStatus {
         let (state, why) = match &self.connection {
             Connection::Connecting => ("connecting", None),
             Connection::Connected => ("connected", None),
-            Connection::Away(why) => ("away", Some(why.clone())),
+            Connection::Unreachable(why) => ("away", Some(why.clone())),
             Connection::Refused(why) => ("refused", Some(why.clone())),
         };
         let round_trip_us = |path| report::round_trip_us(&self.echoes, path, now);
@@ -246,18 +248,15 @@ impl Controlled {
             Message::Controllers(addresses) => node.set_controllers(addresses)?,
             Message::Connection(connection) => self.connection_changed(connection, now),
             Message::Ready => {
-                self.outbox.arrived();
+                self.outbox.handle_delivered();
                 self.ready = true;
             }
-            Message::Unsent => self.outbox.put_back(),
-            Message::NotTaken => self.outbox.refused(),
+            Message::ReportLost => self.outbox.put_back(),
+            Message::ReportRejected => self.outbox.handle_rejected(),
             Message::Policy(policy) => self.handle_policy(node, &policy, now)?,
             Message::Assignment(assignment) => {
-                info!(
-                    revision = assignment.revision,
-                    "the controller has assigned flows"
-                );
-                self.carry_out(node, assignment, now)?;
+                info!(revision = assignment.revision, "received an assignment");
+                self.apply_assignment(node, assignment, now)?;
             }
         }
         Ok(())
@@ -273,9 +272,11 @@ impl Controlled {
                 info!("connected to the controller");
                 self.next_report = now;
             }
-            Connection::Away(why) => warn!("no controller; the last policies stay in force: {why}"),
+            Connection::Unreachable(why) => {
+                warn!("controller unreachable; the last policies stay in force: {why}")
+            }
             Connection::Refused(why) => error!(
-                "THE CONTROLLER REFUSES THIS NODE; the last policies stay in force until somebody enrols it again: {why}"
+                "THE CONTROLLER REFUSES THIS NODE; the last policies stay in force until the node is enrolled again: {why}"
             ),
         }
         self.ready = false;
@@ -295,7 +296,7 @@ impl Controlled {
                 Ok(effect) => effect.iter().for_each(|effect| self.took_effect(effect)),
                 Err(error) => self.not_applied(&policy.flow, format!("{error:#}"), now),
             }
-            // A signal does not say why.
+            // A signal does not carry the reason of its policy.
             let stored = self
                 .assignment
                 .sends
@@ -303,7 +304,7 @@ impl Controlled {
                 .find(|send| send.flow == policy.flow);
             if let Some(send) = stored.filter(|send| send.policy.epoch <= policy.epoch) {
                 send.policy = policy.clone();
-                self.unkept = true;
+                self.is_unsaved = true;
             }
         }
         if self
@@ -318,23 +319,25 @@ impl Controlled {
             stored
                 .into_iter()
                 .for_each(|receive| receive.policy = policy.clone());
-            self.unkept = true;
+            self.is_unsaved = true;
         }
         Ok(())
     }
 
-    /// Puts an assignment into the place of the one before. A policy that is newer than the assignment's stays, unless the
-    /// controller counts anew.
-    fn carry_out(
+    /// Replaces the assignment. A policy that is newer than the one in the assignment stays, unless
+    /// the controller restarted counting.
+    fn apply_assignment(
         &mut self,
         node: &mut Node,
         mut assignment: Assignment,
         now: Instant,
     ) -> Result<()> {
-        let anew = assignment.revision < self.assignment.revision;
-        if anew {
-            warn!("the controller counts assignments anew: its policies replace those in force");
-            self.egress.forget();
+        let has_restarted = assignment.revision < self.assignment.revision;
+        if has_restarted {
+            warn!(
+                "the controller restarted counting assignments: its policies replace those in force"
+            );
+            self.egress.reset();
         } else {
             keep_newer_policies(&mut assignment, &self.assignment);
         }
@@ -349,32 +352,33 @@ impl Controlled {
         }
         let before = std::mem::replace(&mut self.plan, plan);
         self.assignment = assignment;
-        self.unkept = true;
+        self.is_unsaved = true;
         self.egress.linger(&before, &self.plan, now);
         let mut flows = self.plan.flows.clone();
         self.egress.add_lingering(&mut flows);
-        for effect in self.ingress.set_flows(node, flows, anew, now)? {
+        for effect in self.ingress.set_flows(node, flows, has_restarted, now)? {
             self.took_effect(&effect);
         }
-        self.begin(node, now)?;
-        self.in_force = self.assignment.revision;
-        // Flows may wait for word that their copies are eliminated.
+        self.configure(node, now)?;
+        self.applied_revision = self.assignment.revision;
+        // The controller may wait for the report that copies are deduplicated here before it
+        // replicates flows.
         self.next_report = now;
         Ok(())
     }
 
-    /// Watches, judges and obeys signals as the assignment says.
-    fn begin(&mut self, node: &mut Node, now: Instant) -> Result<()> {
-        self.obey_signals(node)?;
+    /// Configures watching, judging and in-band signals according to the assignment.
+    fn configure(&mut self, node: &mut Node, now: Instant) -> Result<()> {
+        self.configure_signals(node)?;
         self.egress.set_flows(&self.plan, now, &mut self.trace)
     }
 
-    fn obey_signals(&mut self, node: &mut Node) -> Result<()> {
+    fn configure_signals(&mut self, node: &mut Node) -> Result<()> {
         self.ingress
-            .obey_signals(node, &self.settings, self.assignment.signal_key.as_deref())
+            .configure_signals(node, &self.settings, self.assignment.signal_key.as_deref())
     }
 
-    /// A policy is in force now.
+    /// Records and reports that a policy took effect.
     fn took_effect(&mut self, effect: &Effect) {
         let Effect {
             flow,
@@ -416,7 +420,7 @@ impl Controlled {
             let stored = &mut send.policy;
             (stored.epoch, stored.code) = (policy.epoch, code);
             (stored.probes, stored.probe_every) = (probes, policy.probe_every);
-            self.unkept = true;
+            self.is_unsaved = true;
         }
         let applied = Observation::Applied {
             flow: name,
@@ -443,15 +447,15 @@ impl Controlled {
         self.outbox.push(at, observation);
     }
 
-    /// What is done once a second.
-    fn look_around(&mut self, node: &mut Node, now: Instant) {
-        self.health.look();
-        self.ingress.note_copies(node, &self.plan);
+    /// Runs the tasks that are due once a second.
+    fn run_slow_tasks(&mut self, node: &mut Node, now: Instant) {
+        self.health.update();
+        self.ingress.record_copies(node, &self.plan);
         for observation in self.ingress.refused_signals(node) {
             self.outbox.push(now, observation);
         }
-        self.egress.frame_sizes();
-        if self.egress.has_left(now) {
+        self.egress.update_frame_sizes();
+        if self.egress.expire_lingering(now) {
             let mut flows = self.plan.flows.clone();
             self.egress.add_lingering(&mut flows);
             self.ingress
@@ -459,13 +463,14 @@ impl Controlled {
                 .map(drop)
                 .unwrap_or_else(|error| error!("{error:#}"));
         }
-        if std::mem::take(&mut self.unkept) {
-            self.kept.write(&self.assignment);
+        if std::mem::take(&mut self.is_unsaved) {
+            self.persisted.write(&self.assignment);
         }
         self.trace.flush();
     }
 
-    /// Reports when there is something to say, or when it is time to.
+    /// Sends a report if there are observations, if the health of a path changed, or if a report is
+    /// due.
     fn report(&mut self, node: &Node, observer: Option<&Observer>, now: Instant) {
         let urgent = !self.outbox.is_empty() || self.health.has_changed(node, &self.echoes, now);
         if !self.ready || !(urgent || now >= self.next_report) {
@@ -476,7 +481,7 @@ impl Controlled {
             observer,
             plan: &self.plan,
         };
-        let mut report = report.describe(self.in_force);
+        let mut report = report.describe(self.applied_revision);
         report.paths = self.health.take(node, &self.echoes, now);
         report.observations = self.outbox.take(now);
         self.link.report(report);
@@ -485,7 +490,8 @@ impl Controlled {
     }
 }
 
-/// A signal or an event may have brought a policy that is newer than the assignment on its way.
+/// Keeps policies that are newer than those of the assignment. A signal or an event may have
+/// brought them while the assignment was in flight.
 fn keep_newer_policies(assignment: &mut Assignment, before: &Assignment) {
     let mut known: BTreeMap<(&Name, u16), &Policy> = BTreeMap::new();
     known.extend(
@@ -519,7 +525,7 @@ fn keep_newer_policies(assignment: &mut Assignment, before: &Assignment) {
 }
 
 impl Plan {
-    /// The number of a flow that is sent here.
+    /// Returns the number of a flow that this node sends.
     fn sent(&self, name: &Name) -> Option<FlowId> {
         let named = |sent: &crate::flows::Sent| sent.name.as_ref() == Some(name);
         self.flows
@@ -529,7 +535,7 @@ impl Plan {
             .map(|(flow, _)| *flow)
     }
 
-    /// The number of a flow that is received here.
+    /// Returns the number of a flow that this node receives.
     fn received(&self, name: &Name) -> Option<FlowId> {
         self.receives
             .iter()
@@ -561,7 +567,7 @@ mod tests {
         };
         assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 4, 8)), 9);
         assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 4, 10)), 10);
-        // The number stands for a flow that was made anew.
+        // The number belongs to a flow that was deleted and created again.
         assert_eq!(epoch_after(&assignment(1, 4, 9), assignment(2, 5, 1)), 1);
     }
 }

@@ -1,11 +1,14 @@
-//! The interface that the agent makes for the node's own traffic, and the way around it for when no agent runs.
+//! The interface that the agent creates for the node's own traffic, and the fallback routes for
+//! when no agent runs.
 //!
-//! The kernel removes the interface with its process, and the routes by it. The node's inner addresses and a worse route by
-//! each uplink stay, so that traffic goes on over an uplink, without copies, until there is an agent again. Where the machine
-//! has other routes to the same prefix, such as a default route to `0.0.0.0/0`, the one of the least metric is taken then.
+//! The kernel removes the interface and its routes when the process exits. The node's inner
+//! addresses and a route of a greater metric through each uplink stay, so that traffic continues
+//! over an uplink, without replication, until an agent runs again. If the machine has other routes
+//! to the same prefix, such as a default route for `0.0.0.0/0`, the kernel then uses the one with
+//! the smallest metric.
 
-mod heard;
-mod kept;
+mod installed;
+mod quiet;
 
 use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig};
 use crate::node::Node;
@@ -15,97 +18,100 @@ use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_io::tap::Tap;
 use hawser_units::{Instant, PathId};
-use heard::Heard;
-use kept::Kept;
+use installed::InstalledEntries;
+use quiet::QuietPaths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// Metric of the routes by the interface; other routes to the same prefixes need a greater one.
+/// Metric of the routes through the interface. Other routes to the same prefixes need a greater
+/// one.
 const METRIC: u32 = 50;
 
-/// Least metric of the routes by uplinks that deliver, in their order.
+/// Smallest metric of the routes through uplinks that deliver, in the order of the uplinks.
 const FALLBACK_METRIC: u32 = 1_000;
 
-/// Least metric of the routes by uplinks that seem not to deliver.
+/// Smallest metric of the routes through uplinks that seem not to deliver.
 const LAST_RESORT_METRIC: u32 = 2_000;
 
-/// How often everything is put in place again: other programs may have removed it.
+/// Interval at which all addresses and routes are installed again, because other programs may have
+/// removed them.
 const REPEAT_EVERY: Duration = Duration::from_secs(5);
 
-/// Marks routes as the agent's (`ip route show proto 72`); of the numbers that rtnetlink(7) leaves to users.
+/// Protocol number that marks routes as the agent's (`ip route show proto 72`). One of the numbers
+/// that rtnetlink(7) leaves to users.
 const PROTOCOL: u8 = 72;
 
-/// An interface that is there as long as this value, or the process.
+/// An interface that exists until this value is dropped or the process exits.
 pub(crate) struct Device {
     config: DeviceConfig,
     tap: Tap,
     /// Whether traffic is routed to the interface.
-    open: bool,
-    /// For what is not replicated.
+    is_routed: bool,
+    /// Forwards the packets that are not replicated.
     program: Fallback,
-    kept: Kept,
-    heard: Heard,
+    installed: InstalledEntries,
+    quiet_paths: QuietPaths,
     repeat_at: Instant,
 }
 
-/// A path that traffic may take past the programs.
+/// An uplink that traffic can take without replication.
 struct Uplink {
     metric: u32,
     interface: String,
     next_hop: IpAddr,
-    /// The kernel's route by it.
+    /// The route through the uplink, as arguments of `ip`.
     route: String,
 }
 
 impl Device {
-    /// Makes the interface of the configuration, if there is one. No route leads to it yet.
+    /// Creates the interface of the configuration, if there is one. No route leads to it yet.
     pub(crate) fn create(config: &Config) -> Result<Option<Self>> {
         let Some(device) = config.device.clone() else {
-            // Those of a device that the file no longer has.
+            // The addresses and routes of a device that was removed from the file.
             Self::remove(config);
             return Ok(None);
         };
-        // The interface of a killed agent had another number than the new one will have.
+        // The interface of a killed agent had another index than the new one will have.
         Segmenter::remove_orphans()?;
         Ok(Some(Device {
-            kept: Kept::read(&config.directory()),
+            installed: InstalledEntries::read(&config.directory()),
             program: Fallback::load()?,
             tap: make(&device)?,
             config: device,
-            open: false,
-            heard: Heard::default(),
+            is_routed: false,
+            quiet_paths: QuietPaths::default(),
             repeat_at: Instant::ZERO,
         }))
     }
 
-    /// Takes away what stays when an agent ends.
+    /// Removes the addresses and routes that outlive an agent.
     pub(crate) fn remove(config: &Config) {
-        Kept::read(&config.directory()).set(BTreeSet::new());
+        InstalledEntries::read(&config.directory()).set(BTreeSet::new());
     }
 
-    /// Makes the interface again after it was deleted.
+    /// Creates the interface again if it was deleted.
     pub(crate) fn restore(&mut self) -> Result<()> {
         if !self.tap.exists() {
             warn!(
                 interface = self.config.name,
-                "it was deleted; the agent makes it again"
+                "interface was deleted; creating it again"
             );
-            self.open = false;
+            self.is_routed = false;
             self.tap = make(&self.config)?;
         }
         Ok(())
     }
 
-    /// Orders the uplinks by what is known of them, and leads traffic to the interface as soon as `node` replicates there.
-    /// To be called every second or so.
+    /// Updates the order of the uplinks, and routes traffic to the interface as soon as `node`
+    /// replicates there. Call this about once a second.
     pub(crate) fn follow(&mut self, node: &Node, now: Instant) -> Result<()> {
         let repeats = now >= self.repeat_at;
         if repeats {
             self.repeat_at = now + REPEAT_EVERY;
         }
-        self.heard.look(copies(node)?);
+        self.quiet_paths.update(copies(node)?);
         let (up, running) = (interface::up()?, interface::running()?);
         let uplinks: Vec<_> = self
             .config
@@ -113,25 +119,27 @@ impl Device {
             .iter()
             .map(|route| self.uplinks(node, route, &up, &running))
             .collect();
-        let mut lasting: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
-        lasting.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
-        if repeats || !self.kept.is(&lasting) {
-            self.kept.set(lasting);
+        let mut wanted: BTreeSet<_> = self.config.addresses.iter().map(address).collect();
+        wanted.extend(uplinks.iter().flatten().map(|uplink| uplink.route.clone()));
+        if repeats || !self.installed.is(&wanted) {
+            self.installed.set(wanted);
         }
-        self.lead_past(&uplinks)?;
-        if node.replicates_local(&self.config.name, self.tap.index()) && (repeats || !self.open) {
-            self.open()?;
+        self.set_fallback(&uplinks)?;
+        if node.replicates_local(&self.config.name, self.tap.index())
+            && (repeats || !self.is_routed)
+        {
+            self.add_routes()?;
         }
         Ok(())
     }
 
-    /// Has what is not replicated take the best uplink, by route. One by which the kernel refuses a route is none: it cannot
-    /// reach its next hop.
-    fn lead_past(&self, uplinks: &[Vec<Uplink>]) -> Result<()> {
+    /// Forwards packets that are not replicated through the best uplink of their route. An uplink
+    /// whose route the kernel rejects is not used, because its next hop cannot be reached.
+    fn set_fallback(&self, uplinks: &[Vec<Uplink>]) -> Result<()> {
         for (route, uplinks) in self.config.routes.iter().zip(uplinks) {
             let usable = uplinks
                 .iter()
-                .filter(|uplink| !self.kept.is_refused(&uplink.route));
+                .filter(|uplink| !self.installed.is_refused(&uplink.route));
             let best = usable.min_by_key(|uplink| uplink.metric);
             let best = best
                 .and_then(|uplink| Some((interface::index(&uplink.interface)?, uplink.next_hop)));
@@ -140,15 +148,15 @@ impl Device {
         Ok(())
     }
 
-    /// Counts packets that left by the interface without being replicated.
+    /// Returns the counts of packets that left through the interface without being replicated.
     pub(crate) fn stats(&self) -> Result<FallbackStats> {
         Ok(self.program.stats()?)
     }
 
-    fn open(&mut self) -> Result<()> {
+    fn add_routes(&mut self) -> Result<()> {
         let name = &self.config.name;
-        if !self.open {
-            // Behind the one that replicates, which is there by now.
+        if !self.is_routed {
+            // Attached after the program that replicates, which is attached by now.
             self.program.attach(self.tap.index())?;
         }
         for DeviceRoute {
@@ -161,14 +169,17 @@ impl Device {
                 "route replace {destination} dev {name} src {source} metric {METRIC} proto {PROTOCOL}"
             ))?;
         }
-        if !self.open {
-            info!(interface = name, "traffic takes the agent's interface");
+        if !self.is_routed {
+            info!(
+                interface = name,
+                "traffic is routed to the agent's interface"
+            );
         }
-        self.open = true;
+        self.is_routed = true;
         Ok(())
     }
 
-    /// The paths of a route that are up.
+    /// Returns the uplinks of a route that are up.
     fn uplinks(
         &self,
         node: &Node,
@@ -176,13 +187,14 @@ impl Device {
         up: &BTreeSet<String>,
         running: &BTreeSet<String>,
     ) -> Vec<Uplink> {
-        let uplink = |(place, path): (u32, &PathId)| {
+        let uplink = |(rank, path): (u32, &PathId)| {
             let PathConfig {
                 interface, remote, ..
             } = &node.config().paths[path];
-            let delivers =
-                running.contains(interface) && node.is_up(*path) && !self.heard.is_quiet(*path);
-            let metric = place
+            let delivers = running.contains(interface)
+                && node.is_up(*path)
+                && !self.quiet_paths.contains(*path);
+            let metric = rank
                 + if delivers {
                     FALLBACK_METRIC
                 } else {
@@ -215,7 +227,7 @@ impl Device {
         } else {
             ""
         };
-        // As by the interface: connections do not notice which one they take.
+        // The same MTU as that of the interface, so that connections do not notice a change.
         let mtu = self.config.mtu_bytes;
         format!(
             "route {destination} via {inet6}{next_hop} dev {interface} src {source} metric {metric} mtu {mtu} \
@@ -224,7 +236,8 @@ impl Device {
     }
 }
 
-/// `lo` outlives everything, and an address on it is the node's whatever comes in by which interface.
+/// Returns the command for an address on `lo`. That interface always exists, and the node accepts
+/// packets to its addresses on any interface.
 fn address(address: &IpAddr) -> String {
     match address {
         IpAddr::V4(v4) => format!("address {v4}/32 dev lo"),
@@ -237,16 +250,16 @@ fn make(config: &DeviceConfig) -> Result<Tap> {
         name, mtu_bytes, ..
     } = config;
     let tap = Tap::create(name).with_context(|| {
-        format!("the agent makes {name} itself (`ip link delete {name}` removes another one)")
+        format!("the agent creates {name} itself (`ip link delete {name}` removes an existing one)")
     })?;
-    // Nobody would answer questions for link-layer addresses.
+    // No host answers ARP or neighbour solicitations on this interface.
     interface::change(&format!(
         "link set {name} mtu {mtu_bytes} addrgenmode none arp off up"
     ))?;
     Ok(tap)
 }
 
-/// Copies that have arrived by each path.
+/// Returns the number of copies that arrived on each path.
 fn copies(node: &Node) -> Result<BTreeMap<PathId, u64>> {
     let Some(receiver) = node.receiver() else {
         return Ok(BTreeMap::new());

@@ -1,7 +1,9 @@
-//! The round-trip time of every path: both nodes ask each other, and answer.
+//! Measures the round-trip time of every path. Both nodes send requests and reply to those of the
+//! other.
 //!
-//! A question is answered when the loop comes around; how long that took stands in the answer and is taken off, and the
-//! kernel says when datagrams came. So the measure does not depend on how often the loop comes around.
+//! A request is answered in the next iteration of the loop. The reply contains how long the request
+//! was held, which is subtracted, and the kernel timestamps the arrival of datagrams. The
+//! measurement therefore does not depend on the interval of the loop.
 
 use crate::config::{Config, Peer};
 use hawser_io::stamped::StampedSocket;
@@ -12,49 +14,50 @@ use std::net::SocketAddr;
 use std::time::{Duration, SystemTime};
 use tracing::{debug, warn};
 
-/// How often each path is asked.
-const ASK_EVERY: Duration = Duration::from_millis(200);
+/// Interval of requests on each path.
+const REQUEST_EVERY: Duration = Duration::from_millis(200);
 
-/// Questions that may still be answered: 5 s of them.
-const MAX_OPEN: usize = 25;
+/// Maximum number of outstanding requests: those of 5 s.
+const MAX_OUTSTANDING: usize = 25;
 
-/// A path is silent when no answer came for so long.
+/// A path has no round-trip time if no reply arrived for this long.
 const SILENT_AFTER: Duration = Duration::from_secs(2);
 
-/// Questions of a path that are answered between two of our own: twenty times as many as we ask.
-const MAX_ANSWERS: u32 = 20;
+/// Maximum number of requests of the peer that are answered between two of our own: twenty times as
+/// many as we send.
+const MAX_REPLIES: u32 = 20;
 
-/// How much of a new measurement goes into the smoothed one (RFC 6298, section 2.3).
+/// Weight of a new sample in the smoothed round-trip time (RFC 6298, section 2.3).
 const GAIN: f64 = 1.0 / 8.0;
 
-/// All paths whose peer is known.
+/// The measurements of all paths whose peer is known.
 #[derive(Debug)]
 pub(crate) struct Echoes {
-    paths: BTreeMap<PathId, Line>,
+    paths: BTreeMap<PathId, PathEcho>,
     next: Instant,
 }
 
-/// One path.
+/// The measurement of one path.
 #[derive(Debug)]
-struct Line {
+struct PathEcho {
     path: PathId,
     interface: String,
-    ends: (SocketAddr, SocketAddr),
+    addresses: (SocketAddr, SocketAddr),
     peer: Peer,
-    /// While its interface is there, with the number that the interface had.
+    /// The socket and the index of its interface, while that exists.
     socket: Option<(u32, StampedSocket)>,
     round_trip: RoundTrip,
-    /// How many more questions are answered before we ask again.
-    answers_left: u32,
+    /// How many more requests are answered before our next one.
+    replies_left: u32,
 }
 
-/// What the answers say.
+/// The outstanding requests and the smoothed round-trip time.
 #[derive(Debug, Default)]
 struct RoundTrip {
     next_number: u32,
-    open: VecDeque<(u32, SystemTime)>,
+    outstanding: VecDeque<(u32, SystemTime)>,
     smoothed: Option<Duration>,
-    answered: Option<Instant>,
+    last_reply: Option<Instant>,
 }
 
 impl Echoes {
@@ -66,23 +69,23 @@ impl Echoes {
                 .as_ref()
                 .and_then(|name| config.peers.get(name))
             else {
-                warn!(%path, "its round-trip time is not measured: several peers are known, and `peer` names none");
+                warn!(%path, "the round-trip time is not measured: there are several peers, and `peer` names none for this path");
                 continue;
             };
             let end = |address| SocketAddr::new(address, config.echo_port);
-            let line = Line {
+            let path_echo = PathEcho {
                 path: *path,
                 interface: description.interface.clone(),
-                ends: (end(description.local), end(description.remote)),
+                addresses: (end(description.local), end(description.remote)),
                 peer: peer.clone(),
                 socket: None,
                 round_trip: RoundTrip {
-                    next_number: random(),
+                    next_number: random_number(),
                     ..RoundTrip::default()
                 },
-                answers_left: MAX_ANSWERS,
+                replies_left: MAX_REPLIES,
             };
-            paths.insert(*path, line);
+            paths.insert(*path, path_echo);
         }
         Echoes {
             paths,
@@ -90,55 +93,56 @@ impl Echoes {
         }
     }
 
-    /// Takes over the keys of a configuration that was read again.
+    /// Applies the keys of a reloaded configuration.
     pub(crate) fn reload(&mut self, config: &Config) {
-        for line in self.paths.values_mut() {
+        for path_echo in self.paths.values_mut() {
             let name = config
                 .paths
-                .get(&line.path)
+                .get(&path_echo.path)
                 .and_then(|path| path.peer.as_ref());
             if let Some(peer) = name.and_then(|name| config.peers.get(name)) {
-                line.peer = peer.clone();
+                path_echo.peer = peer.clone();
             }
         }
     }
 
-    /// Uses the interfaces as they are now.
+    /// Uses the current interfaces.
     pub(crate) fn follow(&mut self, number_of: impl Fn(&str) -> Option<u32>) {
-        for line in self.paths.values_mut() {
-            let number = number_of(&line.interface);
-            if line.socket.as_ref().map(|(number, _)| *number) != number {
-                line.socket = number.and_then(|number| Some((number, line.open()?)));
+        for path_echo in self.paths.values_mut() {
+            let number = number_of(&path_echo.interface);
+            if path_echo.socket.as_ref().map(|(number, _)| *number) != number {
+                path_echo.socket = number.and_then(|number| Some((number, path_echo.open()?)));
             }
         }
     }
 
-    /// Answers and takes answers in; asks when it is time to.
+    /// Handles requests and replies, and sends requests that are due.
     pub(crate) fn handle(&mut self, now: Instant) {
-        let ask = now >= self.next;
-        if ask {
-            self.next = now + ASK_EVERY;
+        let is_due = now >= self.next;
+        if is_due {
+            self.next = now + REQUEST_EVERY;
         }
-        for line in self.paths.values_mut() {
-            line.receive(now);
-            if ask {
-                line.ask();
+        for path_echo in self.paths.values_mut() {
+            path_echo.receive(now);
+            if is_due {
+                path_echo.send_request();
             }
         }
     }
 
-    /// The smoothed round-trip time of a path; none while the other node does not answer.
+    /// Returns the smoothed round-trip time of a path, or `None` while the other node does not
+    /// reply.
     pub(crate) fn round_trip(&self, path: PathId, now: Instant) -> Option<Duration> {
         self.paths.get(&path)?.round_trip.at(now)
     }
 }
 
-impl Line {
+impl PathEcho {
     fn open(&self) -> Option<StampedSocket> {
-        let (local, remote) = self.ends;
+        let (local, remote) = self.addresses;
         let opened = StampedSocket::open(&self.interface, local, remote);
         opened
-            .inspect_err(|error| warn!(path = %self.path, "its round-trip time cannot be measured from {local}: {error}"))
+            .inspect_err(|error| warn!(path = %self.path, "cannot measure the round-trip time from {local}: {error}"))
             .ok()
     }
 
@@ -148,7 +152,7 @@ impl Line {
             let received = match socket.receive(&mut buffer) {
                 Ok(Some(received)) => received,
                 Ok(None) => return,
-                // What the network said to an earlier question, such as that nobody listens there.
+                // An ICMP error for an earlier request, for example port unreachable.
                 Err(error) => {
                     debug!(path = %self.path, "{error}");
                     continue;
@@ -159,37 +163,37 @@ impl Line {
                 continue;
             };
             match echo.kind {
-                EchoKind::Question => self.answer(echo, received.at),
-                EchoKind::Answer => self.round_trip.answered(&echo, received.at, now),
+                EchoKind::Request => self.send_reply(echo, received.at),
+                EchoKind::Reply => self.round_trip.handle_reply(&echo, received.at, now),
             }
         }
     }
 
-    fn ask(&mut self) {
-        self.answers_left = MAX_ANSWERS;
+    fn send_request(&mut self) {
+        self.replies_left = MAX_REPLIES;
         if self.socket.is_none() {
             return;
         }
-        let number = self.round_trip.ask(SystemTime::now());
+        let number = self.round_trip.record_request(SystemTime::now());
         self.send(&Echo {
-            kind: EchoKind::Question,
+            kind: EchoKind::Request,
             path: self.path,
             number,
             held_micros: 0,
         });
     }
 
-    fn answer(&mut self, question: Echo, since: SystemTime) {
-        let Some(left) = self.answers_left.checked_sub(1) else {
+    fn send_reply(&mut self, request: Echo, since: SystemTime) {
+        let Some(left) = self.replies_left.checked_sub(1) else {
             return;
         };
-        self.answers_left = left;
+        self.replies_left = left;
         let held = since.elapsed().unwrap_or_default();
         let held_micros = u32::try_from(held.as_micros()).unwrap_or(u32::MAX);
         self.send(&Echo {
-            kind: EchoKind::Answer,
+            kind: EchoKind::Reply,
             held_micros,
-            ..question
+            ..request
         });
     }
 
@@ -199,35 +203,38 @@ impl Line {
         };
         let bytes = echo.emit(self.peer.key.as_ref().map(|(slot, key)| (*slot, key)));
         if let Err(error) = socket.send(&bytes) {
-            // The path is not heard of, which is what there is to be known of it.
+            // A path without replies has no round-trip time. No more needs to be recorded.
             debug!(path = %self.path, "{error}");
         }
     }
 }
 
 impl RoundTrip {
-    /// Notes a question that is sent now; returns its number.
-    fn ask(&mut self, now: SystemTime) -> u32 {
+    /// Records a request that is sent now. Returns its number.
+    fn record_request(&mut self, now: SystemTime) -> u32 {
         let number = self.next_number;
         self.next_number = number.wrapping_add(1);
-        if self.open.len() == MAX_OPEN {
-            self.open.pop_front();
+        if self.outstanding.len() == MAX_OUTSTANDING {
+            self.outstanding.pop_front();
         }
-        self.open.push_back((number, now));
+        self.outstanding.push_back((number, now));
         number
     }
 
-    fn answered(&mut self, answer: &Echo, at: SystemTime, now: Instant) {
+    fn handle_reply(&mut self, reply: &Echo, at: SystemTime, now: Instant) {
         let Some(index) = self
-            .open
+            .outstanding
             .iter()
-            .position(|(number, _)| *number == answer.number)
+            .position(|(number, _)| *number == reply.number)
         else {
             return;
         };
-        let (_, asked) = self.open.remove(index).expect("the position was found");
-        let held = Duration::from_micros(answer.held_micros.into());
-        // A clock that was set meanwhile makes nonsense, and the next answer will not.
+        let (_, asked) = self
+            .outstanding
+            .remove(index)
+            .expect("the position was found");
+        let held = Duration::from_micros(reply.held_micros.into());
+        // The sample is wrong if the clock was set meanwhile. The next one will not be.
         let Some(sample) = at
             .duration_since(asked)
             .ok()
@@ -240,19 +247,20 @@ impl RoundTrip {
             before.mul_f64(1.0 - GAIN) + sample.mul_f64(GAIN)
         });
         self.smoothed = Some(smoothed);
-        self.answered = Some(now);
+        self.last_reply = Some(now);
     }
 
     fn at(&self, now: Instant) -> Option<Duration> {
-        let answered = self.answered?;
+        let last_reply = self.last_reply?;
         self.smoothed
-            .filter(|_| now.saturating_since(answered) < SILENT_AFTER)
+            .filter(|_| now.saturating_since(last_reply) < SILENT_AFTER)
     }
 }
 
-/// So that answers to an agent before this one are not taken for answers to this one.
-fn random() -> u32 {
-    // Without entropy the tags still keep strangers out.
+/// Returns a random first number, so that replies to an earlier agent are not taken for replies to
+/// this one.
+fn random_number() -> u32 {
+    // Without entropy, the tags still prevent forged replies.
     getrandom::u32().unwrap_or_default()
 }
 
@@ -268,10 +276,10 @@ mod tests {
         Instant::ZERO + Duration::from_millis(millis)
     }
 
-    fn answer(number: u32, held_millis: u32) -> Echo {
+    fn reply(number: u32, held_millis: u32) -> Echo {
         let path = PathId::try_from(0).unwrap();
         Echo {
-            kind: EchoKind::Answer,
+            kind: EchoKind::Reply,
             path,
             number,
             held_micros: held_millis * 1000,
@@ -282,39 +290,39 @@ mod tests {
     fn the_time_that_the_other_node_had_the_question_is_taken_off_and_the_rest_is_smoothed() {
         let mut round_trip = RoundTrip::default();
         assert_eq!(round_trip.at(now(0)), None);
-        let number = round_trip.ask(wall(0));
-        round_trip.answered(&answer(number, 9), wall(49), now(49));
+        let number = round_trip.record_request(wall(0));
+        round_trip.handle_reply(&reply(number, 9), wall(49), now(49));
         assert_eq!(round_trip.at(now(49)), Some(Duration::from_millis(40)));
-        let number = round_trip.ask(wall(200));
-        round_trip.answered(&answer(number, 0), wall(248), now(248));
+        let number = round_trip.record_request(wall(200));
+        round_trip.handle_reply(&reply(number, 0), wall(248), now(248));
         assert_eq!(round_trip.at(now(248)), Some(Duration::from_millis(41)));
     }
 
     #[test]
     fn a_path_that_is_not_answered_has_no_round_trip_time() {
         let mut round_trip = RoundTrip::default();
-        let number = round_trip.ask(wall(0));
-        round_trip.answered(&answer(number, 0), wall(10), now(10));
+        let number = round_trip.record_request(wall(0));
+        round_trip.handle_reply(&reply(number, 0), wall(10), now(10));
         assert_eq!(round_trip.at(now(2_009)), Some(Duration::from_millis(10)));
         assert_eq!(round_trip.at(now(2_010)), None);
-        // What was before the silence says nothing about the path as it is now.
-        let number = round_trip.ask(wall(5_000));
-        round_trip.answered(&answer(number, 0), wall(5_090), now(5_090));
+        // Samples from before the silence say nothing about the path now.
+        let number = round_trip.record_request(wall(5_000));
+        round_trip.handle_reply(&reply(number, 0), wall(5_090), now(5_090));
         assert_eq!(round_trip.at(now(5_090)), Some(Duration::from_millis(90)));
     }
 
     #[test]
     fn an_answer_counts_once_and_only_to_a_question() {
         let mut round_trip = RoundTrip::default();
-        let number = round_trip.ask(wall(0));
-        round_trip.answered(&answer(number.wrapping_add(1), 0), wall(1), now(1));
+        let number = round_trip.record_request(wall(0));
+        round_trip.handle_reply(&reply(number.wrapping_add(1), 0), wall(1), now(1));
         assert_eq!(round_trip.at(now(1)), None);
-        round_trip.answered(&answer(number, 0), wall(2), now(2));
-        round_trip.answered(&answer(number, 0), wall(80), now(80));
+        round_trip.handle_reply(&reply(number, 0), wall(2), now(2));
+        round_trip.handle_reply(&reply(number, 0), wall(80), now(80));
         assert_eq!(round_trip.at(now(80)), Some(Duration::from_millis(2)));
-        // More than the whole time cannot have been spent at the other node.
-        let number = round_trip.ask(wall(100));
-        round_trip.answered(&answer(number, 50), wall(120), now(120));
+        // The request cannot have been held for longer than the whole time.
+        let number = round_trip.record_request(wall(100));
+        round_trip.handle_reply(&reply(number, 50), wall(120), now(120));
         assert_eq!(round_trip.at(now(120)), Some(Duration::from_millis(2)));
     }
 }

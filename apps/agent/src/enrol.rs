@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{Read, stdin};
 use std::path::Path;
 
-/// Gets the node's certificate for a one-time token, in place of the one that it may have had.
+/// Obtains the node's certificate with a one-time token. It replaces an earlier one.
 pub(crate) fn enrol(config: &Config, token: &Path) -> Result<()> {
     let controller = config
         .controller

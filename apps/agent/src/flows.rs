@@ -1,4 +1,4 @@
-//! The flows of a node: what its file says, or what its controller assigned.
+//! The flows of a node, from its configuration file or assigned by its controller.
 
 use hawser_bpf::{MAX_RULES, Prefix, Rule, SendPolicy};
 use hawser_control::Name;
@@ -6,54 +6,57 @@ use hawser_units::FlowId;
 use hawser_wire::{Cover, KeySlot, SealKey, SealRing};
 use std::collections::BTreeMap;
 
-/// Which packets to a destination are of which flow.
+/// The rules that map packets to flows, by destination.
 pub type Selectors = BTreeMap<Prefix, Vec<Rule>>;
 
-/// What a node does for which traffic. May change while packets fly.
+/// The flows that a node sends and receives. They can change while packets are in flight.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Flows {
-    /// The flows that are replicated here.
+    /// The flows that this node replicates.
     pub send: BTreeMap<FlowId, Sent>,
-    /// Which packets are of which of them.
+    /// Selectors of the packets of these flows.
     pub send_selectors: Selectors,
-    /// The flows whose copies are eliminated here, with the keys of their senders.
+    /// The flows that this node deduplicates, with the keys of their senders.
     pub receive: BTreeMap<FlowId, SealRing>,
-    /// Which packets without a shim are copies.
+    /// Selectors of packets that are copies although they have no shim.
     pub receive_selectors: Selectors,
 }
 
-/// One flow that is replicated.
+/// A flow that is replicated.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sent {
-    /// What the controller calls it; a number that comes to mean another flow starts a new session.
+    /// The controller's name of the flow. A number that is assigned to a flow of another name
+    /// starts a new session.
     pub name: Option<Name>,
-    /// The receiver's number for it.
+    /// The receiver's number for the flow.
     pub label: FlowId,
-    /// The paths that copies take.
+    /// The paths on which copies are sent.
     pub policy: SendPolicy,
-    /// The paper's form: nothing is added to packets.
+    /// Whether packets are copied unchanged, as in the paper.
     pub transparent: bool,
-    /// What shims are tagged with, and what the tags cover.
+    /// The key of the shims' tags, and the part of a packet that the tags cover.
     pub key: Option<(KeySlot, SealKey, Cover)>,
 }
 
 impl Sent {
-    /// Whether a receiver may go on counting where the flow `before` has got to.
+    /// Returns whether this flow continues the session of `before`, so that a receiver can keep its
+    /// replay window.
     pub(crate) fn continues(&self, before: &Sent) -> bool {
         let session = |flow: &Sent| (flow.name.clone(), flow.label, flow.transparent);
         session(self) == session(before)
     }
 }
 
-/// More flows share a destination than the kernel looks at for a packet.
+/// The error of a destination with more flows than the kernel checks for a packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Crowded {
+pub(crate) struct TooManyFlows {
     pub(crate) prefix: Prefix,
     pub(crate) flows: Vec<FlowId>,
 }
 
-/// The kernel asks the longest prefix alone, so each prefix also gets the rules of those that contain it.
-pub(crate) fn inherit(selectors: &Selectors) -> Result<Selectors, Crowded> {
+/// Adds to each prefix the rules of the prefixes that contain it, because the kernel looks up the
+/// longest prefix only.
+pub(crate) fn inherit(selectors: &Selectors) -> Result<Selectors, TooManyFlows> {
     let mut inherited = Selectors::new();
     for (prefix, own) in selectors {
         let mut wider: Vec<_> = selectors
@@ -64,7 +67,7 @@ pub(crate) fn inherit(selectors: &Selectors) -> Result<Selectors, Crowded> {
         let wider = wider.into_iter().flat_map(|(_, rules)| rules);
         let rules: Vec<Rule> = own.iter().chain(wider).cloned().collect();
         if rules.len() > MAX_RULES {
-            return Err(Crowded {
+            return Err(TooManyFlows {
                 prefix: *prefix,
                 flows: rules.iter().map(|rule| rule.flow).collect(),
             });

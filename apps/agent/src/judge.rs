@@ -1,15 +1,15 @@
-//! What the egress makes of the packets of a flow: which paths should carry it.
+//! Judges, from the packets of a flow at its egress, which paths should carry it.
 
 use hawser_control::Name;
 use hawser_control::node::{Observation, Receive};
-use hawser_control::resource::{Elimination, Mode};
+use hawser_control::resource::{Mode, Pruning};
 use hawser_pathset::{
     Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Successive, SuccessiveConfig,
 };
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
 use std::time::Duration;
 
-/// Packets in a window of the tally.
+/// Number of packets in a window of the tally.
 const WINDOW: u32 = 100;
 
 /// Judges one received flow.
@@ -24,14 +24,14 @@ pub(crate) struct Judge {
 
 #[derive(Debug)]
 enum Algorithm {
-    /// The mode leaves no choice.
+    /// The mode does not choose paths from packets.
     None,
     Successive(Successive),
     Evidence(Box<Evidence>),
 }
 
-/// Applies one method to whichever algorithm there is.
-macro_rules! each {
+/// Calls a method of the algorithm that is in use.
+macro_rules! dispatch {
     ($algorithm:expr, $judge:ident => $call:expr, else $nothing:expr) => {
         match $algorithm {
             Algorithm::None => $nothing,
@@ -42,10 +42,10 @@ macro_rules! each {
 }
 
 impl Judge {
-    /// Judges as the controller asks, from the policy that is in force on.
+    /// Creates a judge according to an assignment, starting with its policy.
     pub(crate) fn new(receive: &Receive, now: Instant) -> Self {
         let paths = PathSet::from_bits(receive.paths);
-        let (successive, evidence) = (successive(&receive.elimination), evidence(receive));
+        let (successive, evidence) = (successive(&receive.pruning), evidence(receive));
         let mut judge = Judge {
             flow: receive.flow.clone(),
             epoch: 0,
@@ -70,14 +70,14 @@ impl Judge {
         judge
     }
 
-    /// What became of a packet. Returns the window that it completes.
+    /// Handles the fate of a packet. Returns the window that it completes.
     pub(crate) fn handle_packet(&mut self, packet: &JudgedPacket) -> Option<&Window> {
         self.packets += 1;
-        each!(&mut self.algorithm, judge => judge.handle_packet(packet), else ());
+        dispatch!(&mut self.algorithm, judge => judge.handle_packet(packet), else ());
         self.tally.add(packet)
     }
 
-    /// A policy is in force at the ingress.
+    /// Applies a policy that is in force at the ingress.
     pub(crate) fn handle_policy(
         &mut self,
         epoch: u32,
@@ -86,43 +86,46 @@ impl Judge {
         now: Instant,
     ) {
         self.epoch = epoch;
-        each!(&mut self.algorithm, judge => judge.handle_policy(epoch, code, probes, now), else ());
+        dispatch!(&mut self.algorithm, judge => judge.handle_policy(epoch, code, probes, now), else ());
     }
 
-    /// How many packets a frame has.
+    /// Sets the number of packets per frame.
     pub(crate) fn handle_frame_size(&mut self, packets_per_frame: f64) {
         if let Algorithm::Evidence(judge) = &mut self.algorithm {
             judge.handle_frame_size(packets_per_frame);
         }
     }
 
-    /// Lets time pass, and hands on what there is to say.
-    pub(crate) fn poll(&mut self, now: Instant, mut say: impl FnMut(Observation)) {
-        each!(&mut self.algorithm, judge => judge.handle_timeout(now), else ());
-        while let Some(event) = each!(&mut self.algorithm, judge => judge.poll_event(), else None) {
-            say(self.observation(event));
+    /// Handles timeouts, and passes the observations to `emit`.
+    pub(crate) fn poll(&mut self, now: Instant, mut emit: impl FnMut(Observation)) {
+        dispatch!(&mut self.algorithm, judge => judge.handle_timeout(now), else ());
+        while let Some(event) =
+            dispatch!(&mut self.algorithm, judge => judge.poll_event(), else None)
+        {
+            emit(self.observation(event));
         }
     }
 
-    /// Whether the packets from `since` on were damaged on the paths in use; none when that is not known, or not judged.
-    pub(crate) fn suffered_since(&self, since: Instant) -> Option<bool> {
+    /// Returns whether the packets since `since` were damaged on the paths in use, or `None` if
+    /// that is unknown or the algorithm does not measure it.
+    pub(crate) fn exceeded_tolerance_since(&self, since: Instant) -> Option<bool> {
         match &self.algorithm {
-            Algorithm::Evidence(judge) => judge.suffered_since(since),
+            Algorithm::Evidence(judge) => judge.exceeded_tolerance_since(since),
             Algorithm::None | Algorithm::Successive(_) => None,
         }
     }
 
-    /// Whether it can say what packets of the paths in use went through.
-    pub(crate) fn knows_damage(&self) -> bool {
+    /// Returns whether the algorithm measures damage on the paths in use.
+    pub(crate) fn measures_damage(&self) -> bool {
         matches!(self.algorithm, Algorithm::Evidence(_))
     }
 
-    /// Packets so far.
+    /// Returns the number of packets so far.
     pub(crate) fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// The last whole window.
+    /// Returns the last complete window.
     pub(crate) fn window(&self) -> Option<&Window> {
         self.tally.last.as_ref()
     }
@@ -155,55 +158,55 @@ impl Judge {
     }
 }
 
-fn successive(elimination: &Elimination) -> SuccessiveConfig {
+fn successive(pruning: &Pruning) -> SuccessiveConfig {
     let default = SuccessiveConfig::default();
     SuccessiveConfig {
-        window: elimination.window_packets.unwrap_or(default.window),
-        tolerance: tolerance(elimination).unwrap_or(default.tolerance),
+        window: pruning.window_packets.unwrap_or(default.window),
+        tolerance: tolerance(pruning).unwrap_or(default.tolerance),
     }
 }
 
 fn evidence(receive: &Receive) -> EvidenceConfig {
-    let (elimination, default) = (&receive.elimination, EvidenceConfig::default());
-    let tolerated = elimination.tolerated_damage_ratio;
-    // Requests tell frames apart. Where they are watched, the ratio speaks of frames; packets are judged by the default
-    // until it is known how many a frame has.
+    let (pruning, default) = (&receive.pruning, EvidenceConfig::default());
+    let tolerated = pruning.tolerated_damage_ratio;
+    // Requests mark the frames. If they are watched, the ratio applies to frames, and packets are
+    // judged by the default until the number of packets per frame is known.
     let of_packets = tolerated.filter(|_| receive.trigger.is_none());
     EvidenceConfig {
-        tolerance: tolerance(elimination).unwrap_or(default.tolerance),
+        tolerance: tolerance(pruning).unwrap_or(default.tolerance),
         tolerated_frames: tolerated.unwrap_or(default.tolerated_frames),
         tolerated_packets: of_packets.unwrap_or(default.tolerated_packets),
-        budget_ratio: elimination.budget_ratio.or(default.budget_ratio),
+        budget_ratio: pruning.budget_ratio.or(default.budget_ratio),
         ..default
     }
 }
 
-fn tolerance(elimination: &Elimination) -> Option<Duration> {
-    // A length of time that makes no sense is as good as none.
-    elimination
+fn tolerance(pruning: &Pruning) -> Option<Duration> {
+    // A negative or excessive duration is ignored.
+    pruning
         .tolerance_ms
         .and_then(|ms| Duration::try_from_secs_f64(ms / 1e3).ok())
 }
 
-/// What paths did for some packets in a row, for people and figures.
+/// The deliveries of the paths for a number of consecutive packets, for the status and the trace.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Window {
-    /// Packets, among them those that never came.
+    /// Packets, including those that never arrived.
     pub(crate) packets: u32,
-    /// Packets of which no copy came.
+    /// Packets of which no copy arrived.
     pub(crate) lost: u32,
-    /// By path index.
+    /// The counts of each path, by path index.
     pub(crate) paths: [PathWindow; MAX_PATHS],
 }
 
-/// What a path did for them.
+/// The deliveries of a path in a window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct PathWindow {
-    /// Packets that were sent over the path.
+    /// Packets that were sent on the path.
     pub(crate) sent: u32,
-    /// Those of them whose copy by this path came in time: the reward of Algorithm 1.
+    /// Packets whose copy on this path arrived in time: the reward of Algorithm 1.
     pub(crate) rewards: u32,
-    /// Those for which only this path's copy did: the damage without it.
+    /// Packets for which only the copy on this path arrived in time: the damage without the path.
     pub(crate) only: u32,
 }
 

@@ -1,11 +1,13 @@
-//! The agent of an edge node: replicates flows onto several paths and lets the first copy of each packet through.
+//! The agent of an edge node: replicates flows onto several paths and deduplicates the copies that
+//! it receives.
 //!
-//! The work is done by eBPF programs in the kernel. The agent loads them, follows next hops, reads the records of
-//! arrivals and keeps a status file. Flows come from its configuration file or from a controller, to which it then also
-//! reports. When it is killed, replication ends and traffic takes the default route; elimination stays in the kernel,
-//! since copies may still be on their way.
+//! eBPF programs in the kernel process the packets. The agent loads them, tracks next hops, reads
+//! the arrival records and writes a status file. Flows come from its configuration file or from a
+//! controller, to which the agent then also reports. When the agent is killed, replication stops
+//! and traffic takes the default route. Deduplication stays active in the kernel, because copies
+//! may still be in flight.
 //!
-//! One loop owns what is in the kernel. Beside it runs a thread that talks to the controller (`link`).
+//! One loop owns all kernel state. A separate thread talks to the controller (`link`).
 
 mod assignment;
 pub mod config;
@@ -13,15 +15,15 @@ mod controlled;
 mod device;
 mod echo;
 mod enrol;
+mod first_copy;
 mod flows;
 mod judge;
-mod kept;
 mod link;
 mod node;
 mod observer;
-mod onset;
 mod outbox;
-mod refused;
+mod persisted;
+mod rejected;
 pub mod status;
 mod trace;
 mod watch;
@@ -40,7 +42,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::time::{ClockId, clock_gettime};
 use node::{Node, remove_pins};
 use observer::Observer;
-use refused::Refused;
+use rejected::RejectedCopies;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use status::StatusFile;
 use std::fs::{self, File};
@@ -50,13 +52,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// How often arrival records are read: a ring holds 65,536 of them.
+/// Interval at which arrival records are read. The ring holds 65,536 of them.
 const OBSERVE_EVERY: Duration = Duration::from_millis(10);
 
-/// How often the status is written and interfaces are looked at.
+/// Interval at which the status is written and the interfaces are checked.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
-/// How often next hops are looked after.
+/// Interval at which next hops are resolved again.
 const FOLLOW_EVERY: Duration = Duration::from_secs(5);
 
 /// The command line of `hawser agent`.
@@ -65,18 +67,19 @@ pub struct Args {
     /// The node's configuration (docs/agent.md explains every key)
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Check the configuration and end
+    /// Check the configuration and exit
     #[arg(long, conflicts_with_all = ["detach", "enrol"])]
     pub check: bool,
-    /// Get a certificate from the controller for the one-time token in this file ("-": standard input), and end
+    /// Obtain a certificate from the controller with the one-time token in this file ("-" reads
+    /// standard input), and exit
     #[arg(long, value_name = "TOKENFILE", conflicts_with = "detach")]
     pub enrol: Option<PathBuf>,
-    /// Remove the elimination that an earlier agent of this node left in the kernel, and end
+    /// Remove the deduplication that an earlier agent of this node left in the kernel, and exit
     #[arg(long)]
     pub detach: bool,
 }
 
-/// Runs the agent until SIGINT or SIGTERM; SIGHUP makes it read flows, policies and keys again.
+/// Runs the agent until SIGINT or SIGTERM. SIGHUP makes it reload flows, policies and keys.
 pub fn run(args: &Args) -> Result<()> {
     let config = Config::read(&args.config)?;
     if args.check {
@@ -93,15 +96,16 @@ pub fn run(args: &Args) -> Result<()> {
     Agent::start(config)?.run(&args.config, &Signals::catch()?)
 }
 
-/// A node that runs.
+/// A running node.
 struct Agent {
-    /// Goes before the programs: traffic that leaves by it without them is lost.
+    /// Dropped before the programs: traffic that leaves through this interface without them is
+    /// lost.
     device: Option<Device>,
     node: Node,
     observer: Option<Observer>,
     controlled: Option<Controlled>,
     status_file: StatusFile,
-    refused: Refused,
+    rejected: RejectedCopies,
 }
 
 impl Agent {
@@ -122,19 +126,18 @@ impl Agent {
         let controlled = restored
             .map(|restored| restored.start(&mut node, monotonic_now()))
             .transpose()?;
-        node.eliminate()
-            .context("cannot start to eliminate copies")?;
+        node.eliminate().context("cannot start deduplication")?;
         if let Some(device) = &mut device {
             device.follow(&node, monotonic_now())?;
         }
-        info!(status = %status_file, "running");
+        info!(status = %status_file, "agent running");
         Ok(Agent {
             device,
             node,
             observer,
             controlled,
             status_file,
-            refused: Refused::default(),
+            rejected: RejectedCopies::default(),
         })
     }
 
@@ -142,10 +145,10 @@ impl Agent {
         let (mut next_status, mut next_follow) = (Instant::ZERO, Instant::ZERO);
         while !signals.stop.load(Ordering::Relaxed) {
             let now = monotonic_now();
-            self.look(now);
+            self.poll(now);
             if signals.reload.swap(false, Ordering::Relaxed) {
                 let outcome = self.reconfigure(file);
-                self.status_file.looked_at_configuration(outcome);
+                self.status_file.configuration_reloaded(outcome);
                 next_status = now;
             }
             let status_is_due = now >= next_status;
@@ -156,8 +159,8 @@ impl Agent {
                     .follow_addresses()
                     .unwrap_or_else(|error| warn!("{error:#}"));
                 self.follow_device(now);
-                self.node.keep_clock();
-                self.refused.look(&self.node);
+                self.node.persist_clock();
+                self.rejected.check(&self.node);
             }
             if now >= next_follow || (status_is_due && self.node.should_follow()) {
                 next_follow = now + FOLLOW_EVERY;
@@ -172,15 +175,15 @@ impl Agent {
         drop(self.device.take());
         if self.node.receiver().is_some() {
             info!(
-                "elimination stays in the kernel; `hawser agent --config {} --detach` removes it",
+                "deduplication stays active in the kernel; `hawser agent --config {} --detach` removes it",
                 file.display()
             );
         }
         Ok(())
     }
 
-    /// Takes in what the kernel has recorded.
-    fn look(&mut self, now: Instant) {
+    /// Processes the records of the kernel.
+    fn poll(&mut self, now: Instant) {
         let Agent {
             node,
             observer,
@@ -195,11 +198,11 @@ impl Agent {
             });
         }
         if let Some(controlled) = controlled {
-            controlled.look(node, observer.as_ref(), now);
+            controlled.poll(node, observer.as_ref(), now);
         }
     }
 
-    /// Reads the configuration again; the error says why it stays as it was.
+    /// Reloads the configuration. The error says why the previous one stays in force.
     fn reconfigure(&mut self, file: &Path) -> Result<()> {
         self.node.reload(Config::read(file)?)?;
         match &mut self.controlled {
@@ -245,13 +248,13 @@ impl Agent {
 
 fn detach(config: &Config) -> Result<()> {
     let outcome = if remove_pins(config)? {
-        "removed"
+        "removed the deduplication of an earlier agent"
     } else {
-        "nothing was left in the kernel"
+        "no deduplication of an earlier agent was found in the kernel"
     };
     info!("{outcome}");
     Device::remove(config);
-    // A killed agent leaves these too.
+    // A killed agent leaves these behind as well.
     config
         .local
         .iter()
@@ -261,7 +264,7 @@ fn detach(config: &Config) -> Result<()> {
     Ok(())
 }
 
-/// One agent a node: two would take each other's arrival records.
+/// Ensures that a node runs one agent only: two agents would take each other's arrival records.
 fn lock(config: &Config) -> Result<Flock<File>> {
     let directory = config.directory();
     fs::create_dir_all(&directory).with_context(|| {
@@ -283,7 +286,7 @@ fn lock(config: &Config) -> Result<Flock<File>> {
         })
 }
 
-/// The clock of the kernel's arrival records.
+/// Returns the time of the monotonic clock, which the kernel's arrival records use.
 fn monotonic_now() -> Instant {
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("every Linux has this clock");
     Instant::from_nanos(u64::try_from(Duration::from(now).as_nanos()).unwrap_or(u64::MAX))

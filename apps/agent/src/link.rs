@@ -1,5 +1,5 @@
-//! The thread that talks to the controller. It hands over what the controller says and takes one report after the other;
-//! it decides nothing about traffic.
+//! The thread that talks to the controller. It passes the messages of the controller to the main
+//! loop, and sends one report after the other. It makes no decisions about traffic.
 
 use crate::config::ControllerConfig;
 use anyhow::{Context, Result};
@@ -14,51 +14,53 @@ use std::time::{Duration, SystemTime};
 use tokio::sync::mpsc as reports;
 use tracing::{info, warn};
 
-/// Between attempts to reach a controller.
+/// Pauses between attempts to reach a controller.
 const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
 
-/// Between attempts after the controller has said no: somebody has to do something first.
+/// Pauses between attempts after the controller refused the node, which an operator has to resolve.
 const RETRY_REFUSED: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(60));
 
-/// Between attempts to renew the certificate, for which a third of its life is left.
+/// Pauses between attempts to renew the certificate. Renewal starts when a third of its lifetime is
+/// left.
 const RETRY_RENEWAL: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_secs(3600));
 
-/// How long the resolver may take over a controller's name.
-const RESOLVED_WITHIN: Duration = Duration::from_secs(5);
+/// Timeout of the resolution of a controller's name.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the loop is told.
+/// A message to the main loop.
 #[derive(Debug)]
 pub(crate) enum Message {
-    /// Where the controllers are, before they are talked to.
+    /// The addresses of the controllers, sent before the thread connects to them.
     Controllers(BTreeSet<SocketAddr>),
     /// The state of the connection has changed.
     Connection(Connection),
-    /// Replaces the assignment before.
+    /// A new assignment, which replaces the previous one.
     Assignment(Assignment),
-    /// Replaces the policy of its flow, if it is newer.
+    /// A policy, which replaces that of its flow if it is newer.
     Policy(Policy),
-    /// The report before, if there was one, has arrived; another may be handed over.
+    /// The previous report, if any, was delivered, and the next one can be passed to
+    /// [`Link::report`].
     Ready,
-    /// The report that was handed over may not have arrived.
-    Unsent,
-    /// The controller has refused what was handed over, and would again.
-    NotTaken,
+    /// The connection was lost before the last report was acknowledged.
+    ReportLost,
+    /// The controller rejected the last report, and would reject it again.
+    ReportRejected,
 }
 
-/// How the node stands with its controller.
+/// The state of the connection to the controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Connection {
-    /// Not yet known.
+    /// The first attempt is under way.
     Connecting,
-    /// Registered; assignments and policies come as they are made.
+    /// The node is registered, and receives assignments and policies as they are made.
     Connected,
-    /// No controller can be reached, and why.
-    Away(String),
-    /// The controller does not let this node in, and why.
+    /// No controller can be reached, with the reason.
+    Unreachable(String),
+    /// The controller refuses the node, with the reason.
     Refused(String),
 }
 
-/// The loop's end of the thread. The thread ends with the process.
+/// The main loop's handle of the thread. The thread runs until the process exits.
 #[derive(Debug)]
 pub(crate) struct Link {
     messages: mpsc::Receiver<Message>,
@@ -66,16 +68,17 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Starts to connect.
+    /// Starts the thread, which connects to the controller.
     pub(crate) fn start(config: ControllerConfig, registration: Registration) -> Result<Self> {
         let (to_loop, messages) = mpsc::channel();
-        // One: the next is made when this one has arrived, of what is known then.
+        // One report at a time: the next one is made when this one is delivered, from the state at
+        // that time.
         let (reports, from_loop) = reports::channel(1);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build();
         let runtime = runtime.context("cannot start the controller's client")?;
-        let mut talk = Talk {
+        let mut client = Client {
             config,
             registration,
             to_loop,
@@ -84,40 +87,41 @@ impl Link {
         };
         let thread = thread::Builder::new().name("controller".to_owned());
         thread
-            .spawn(move || runtime.block_on(talk.go_on()))
+            .spawn(move || runtime.block_on(client.run()))
             .context("cannot start a thread")?;
         Ok(Link { messages, reports })
     }
 
-    /// Waits for the next message, for so long at most.
-    pub(crate) fn wait(&self, patience: Duration) -> Option<Message> {
-        match self.messages.recv_timeout(patience) {
+    /// Waits for the next message, up to `timeout`.
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<Message> {
+        match self.messages.recv_timeout(timeout) {
             Ok(message) => Some(message),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => {
-                // The thread has panicked, which is in the log. Traffic goes on by the last policy.
-                thread::sleep(patience);
+                // The thread has panicked, which is in the log. The last policies stay in force.
+                thread::sleep(timeout);
                 None
             }
         }
     }
 
-    /// Hands over a report, after [`Message::Ready`].
+    /// Sends a report. Call this after [`Message::Ready`].
     pub(crate) fn report(&self, report: Report) {
-        // Whoever asked for it has room. When the connection has been lost since, it says so.
+        // The channel has room after `Ready`. If the connection was lost since, the thread sends
+        // `ReportLost`.
         let _ = self.reports.try_send(report);
     }
 }
 
-/// Why a session ended without an error.
+/// The reason that a session ended without an error.
 enum Ended {
-    /// The controller ended the stream.
+    /// The controller closed the stream.
     ByController,
-    /// There is another certificate now.
+    /// The certificate was renewed.
     Renewed,
 }
 
-struct Talk {
+struct Client {
     config: ControllerConfig,
     registration: Registration,
     to_loop: mpsc::Sender<Message>,
@@ -125,80 +129,82 @@ struct Talk {
     identity: Option<Identity>,
 }
 
-impl Talk {
-    async fn go_on(&mut self) {
-        let (mut passing, mut refused) = (RETRY, RETRY_REFUSED);
+impl Client {
+    async fn run(&mut self) {
+        let (mut backoff, mut refused_backoff) = (RETRY, RETRY_REFUSED);
         loop {
-            match self.session(&mut passing, &mut refused).await {
+            match self.session(&mut backoff, &mut refused_backoff).await {
                 Ok(Ended::Renewed) => continue,
                 Ok(Ended::ByController) => {
-                    self.tell(Message::Connection(Connection::Away(
-                        "it ended the connection".to_owned(),
+                    self.send(Message::Connection(Connection::Unreachable(
+                        "the controller closed the connection".to_owned(),
                     )));
-                    passing.pause().await;
+                    backoff.pause().await;
                 }
                 Err(error) if is_refusal(&error) => {
-                    self.tell(Message::Connection(Connection::Refused(
+                    self.send(Message::Connection(Connection::Refused(
                         self.explain(&error),
                     )));
-                    refused.pause().await;
+                    refused_backoff.pause().await;
                 }
                 Err(error) => {
-                    self.tell(Message::Connection(Connection::Away(self.explain(&error))));
-                    passing.pause().await;
+                    self.send(Message::Connection(Connection::Unreachable(
+                        self.explain(&error),
+                    )));
+                    backoff.pause().await;
                 }
             }
         }
     }
 
-    /// From registering to the loss of the connection.
+    /// Runs a session, from the registration to the loss of the connection.
     async fn session(
         &mut self,
-        passing: &mut Backoff,
-        refused: &mut Backoff,
+        backoff: &mut Backoff,
+        refused_backoff: &mut Backoff,
     ) -> Result<Ended, Error> {
-        // Read again every time: somebody may have enrolled the node anew.
+        // Loaded for each session: the node may have been enrolled again.
         let identity = self
             .identity
             .insert(Identity::load(&self.config.state)?)
             .clone();
         let addresses = addresses(&self.config.urls).await;
         if !addresses.is_empty() {
-            self.tell(Message::Controllers(addresses));
+            self.send(Message::Controllers(addresses));
         }
         let client = NodeClient::new(&self.config.urls, &identity)?;
         client.register(&self.registration).await?;
         let mut stream = client.stream().await?;
-        (*passing, *refused) = (RETRY, RETRY_REFUSED);
-        let Talk {
+        (*backoff, *refused_backoff) = (RETRY, RETRY_REFUSED);
+        let Client {
             to_loop,
             from_loop,
             config,
             ..
         } = self;
-        tell(to_loop, Message::Connection(Connection::Connected));
+        send(to_loop, Message::Connection(Connection::Connected));
 
-        let mut under_way = false;
+        let mut in_flight = false;
         let listen = async {
             loop {
                 match stream.next().await? {
                     Some(NodeMessage::Assignment(assignment)) => {
-                        tell(to_loop, Message::Assignment(assignment));
+                        send(to_loop, Message::Assignment(assignment));
                     }
-                    Some(NodeMessage::Policy(policy)) => tell(to_loop, Message::Policy(policy)),
+                    Some(NodeMessage::Policy(policy)) => send(to_loop, Message::Policy(policy)),
                     Some(NodeMessage::Ping) => {}
                     None => return Ok(Ended::ByController),
                 }
             }
         };
-        let report = report(&client, to_loop, from_loop, &mut under_way);
+        let report = report(&client, to_loop, from_loop, &mut in_flight);
         let ended = tokio::select! {
             ended = listen => ended,
             ended = report => ended,
             ended = renew(&client, &identity, config) => ended,
         };
-        if under_way {
-            tell(to_loop, Message::Unsent);
+        if in_flight {
+            send(to_loop, Message::ReportLost);
         }
         ended
     }
@@ -212,60 +218,61 @@ impl Talk {
         }
     }
 
-    fn tell(&self, message: Message) {
-        tell(&self.to_loop, message);
+    fn send(&self, message: Message) {
+        send(&self.to_loop, message);
     }
 }
 
-fn tell(to_loop: &mpsc::Sender<Message>, message: Message) {
-    // The loop ends with the process only.
+fn send(to_loop: &mpsc::Sender<Message>, message: Message) {
+    // The main loop runs until the process exits.
     let _ = to_loop.send(message);
 }
 
-/// Where the controllers are, as far as their names lead anywhere; the client complains about those that do not.
+/// Returns the addresses of the controllers whose names can be resolved. The client reports the
+/// other ones.
 async fn addresses(controllers: &[Controller]) -> BTreeSet<SocketAddr> {
     let mut found = BTreeSet::new();
     for controller in controllers {
         let controller = controller.clone();
         let resolved = tokio::task::spawn_blocking(move || controller.addresses());
-        if let Ok(Ok(Ok(addresses))) = tokio::time::timeout(RESOLVED_WITHIN, resolved).await {
+        if let Ok(Ok(Ok(addresses))) = tokio::time::timeout(RESOLVE_TIMEOUT, resolved).await {
             found.extend(addresses);
         }
     }
     found
 }
 
-/// Takes reports from the loop and sends them. `under_way` says whether one has not been answered.
+/// Sends the reports of the main loop. `in_flight` is true while one is not acknowledged.
 async fn report(
     client: &NodeClient,
     to_loop: &mpsc::Sender<Message>,
     from_loop: &mut reports::Receiver<Report>,
-    under_way: &mut bool,
+    in_flight: &mut bool,
 ) -> Result<Ended, Error> {
-    // Handed over as the last connection broke.
+    // Reports that were passed on while the last connection broke.
     while from_loop.try_recv().is_ok() {
-        tell(to_loop, Message::Unsent);
+        send(to_loop, Message::ReportLost);
     }
     loop {
-        tell(to_loop, Message::Ready);
+        send(to_loop, Message::Ready);
         let Some(report) = from_loop.recv().await else {
             return Ok(Ended::ByController);
         };
-        *under_way = true;
+        *in_flight = true;
         match client.report(&report).await {
             Ok(()) => {}
-            // The same words would be refused again.
-            Err(error) if !error.is_passing() && !is_refusal(&error) => {
-                warn!("the controller does not take a report: {error}");
-                tell(to_loop, Message::NotTaken);
+            // The same report would be rejected again.
+            Err(error) if !error.is_transient() && !is_refusal(&error) => {
+                warn!("the controller rejected a report: {error}");
+                send(to_loop, Message::ReportRejected);
             }
             Err(error) => return Err(error),
         }
-        *under_way = false;
+        *in_flight = false;
     }
 }
 
-/// Ends when there is a new certificate.
+/// Renews the certificate when it is due, and returns then.
 async fn renew(
     client: &NodeClient,
     identity: &Identity,
@@ -280,19 +287,19 @@ async fn renew(
     loop {
         match client.renew(&config.state).await {
             Ok(_) => {
-                info!("the node has a new certificate");
+                info!("certificate renewed");
                 return Ok(Ended::Renewed);
             }
-            Err(error) => warn!("the node's certificate could not be renewed: {error}"),
+            Err(error) => warn!("cannot renew the certificate, retrying later: {error}"),
         }
         backoff.pause().await;
     }
 }
 
-/// Whether the controller, or this node's own files, stand against the node.
+/// Returns whether the controller refuses the node, or the node's own files are unusable.
 fn is_refusal(error: &Error) -> bool {
     match error {
-        Error::Refused(problem) => matches!(problem.status, 401 | 403),
+        Error::Rejected(problem) => matches!(problem.status, 401 | 403),
         Error::Credentials { .. } | Error::File { .. } => true,
         _ => false,
     }

@@ -1,62 +1,64 @@
-//! A node in the kernel: the programs loaded, attached and filled from a configuration.
+//! A node in the kernel: loads and attaches the eBPF programs, and fills their tables from a
+//! configuration.
 
 mod clock;
+mod environment;
 mod own;
 mod paths;
-mod surroundings;
 
 use crate::config::Config;
 use crate::flows::{Flows, Selectors, Sent};
 use anyhow::{Context, Result, ensure};
 use clock::SendClock;
+pub(crate) use environment::remove_pins;
+use environment::{
+    Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
+};
 use hawser_bpf::{Loop, Prefix, Receiver, Rule, SendFlow, SendPolicy, Sender, SenderOptions};
 use hawser_io::interface::{self, Interface};
 use hawser_io::segmenter::Segmenter;
 use hawser_units::{FlowId, PathId};
-use own::Own;
+use own::OwnTraffic;
 use paths::Paths;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-pub(crate) use surroundings::remove_pins;
-use surroundings::{
-    Interfaces, load_receiver, pins, refuse_reverse_path_filter, warn_of_large_packets,
-};
 use tracing::{info, warn};
 
-/// The number of an interface that is not there: those of the kernel begin at 1.
+/// The index of an interface that does not exist. The kernel's indices start at 1.
 const NO_INTERFACE: u32 = 0;
 
-/// The programs of a node.
+/// The eBPF programs of a node.
 pub(crate) struct Node {
     config: Config,
-    /// What is done for which traffic.
+    /// The flows that are replicated and deduplicated.
     flows: Flows,
     sender: Option<Sender>,
     receiver: Option<Receiver>,
-    /// Where each program is to be attached.
+    /// The state of each program at each interface where it should be attached.
     attached: BTreeMap<(Hook, String), Attached>,
-    /// Every interface that the configuration names, when it was last looked at.
+    /// Every interface that the configuration names, as last read.
     interfaces: Interfaces,
     paths: Paths,
-    own: Own,
-    /// Counts the policies of the file, so that receivers can tell one from the next.
+    own: OwnTraffic,
+    /// Number of reloads of the file, used as the epoch of its policies, so that receivers can tell
+    /// them apart.
     epoch: u32,
-    /// The time that packets are sent at; read when there is a sender.
+    /// The clock of send times. Present if there is a sender.
     clock: Option<SendClock>,
-    /// By interface. Removed when the node ends.
+    /// The segmenters, by interface. Removed when the node is dropped.
     segmenters: BTreeMap<String, Segmenter>,
 }
 
-/// A program at an interface.
+/// The state of a program at an interface.
 #[derive(Debug)]
 struct Attached {
-    /// Of the interface that the program was last attached to.
+    /// The index of the interface to which the program was last attached.
     number: u32,
-    /// Why it is not attached to the interface that is there now.
+    /// The reason that the program is not attached to the current interface.
     obstacle: Option<String>,
 }
 
-/// Where a program sits.
+/// The place where a program is attached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Hook {
     Eliminate,
@@ -65,17 +67,19 @@ enum Hook {
 }
 
 impl Node {
-    /// Loads everything that `config` and `flows` ask for, and attaches what replicates. Under a controller, what it may ask
-    /// for later is loaded now: loading takes a second.
+    /// Loads the programs that `config` and `flows` require, and attaches those that replicate.
+    /// Under a controller, the programs for all flows that it may assign are loaded now, because
+    /// loading takes a second.
     ///
-    /// Paths that do not work and interfaces that are missing are taken when they come, as later ones are.
+    /// Paths that do not work yet and interfaces that do not exist yet are used as soon as they can
+    /// be.
     pub(crate) fn start(config: Config, flows: Flows) -> Result<Self> {
         let mut node = Node {
             sender: None,
             receiver: None,
-            own: Own::default(),
+            own: OwnTraffic::default(),
             attached: BTreeMap::new(),
-            interfaces: Interfaces::look(&config)?,
+            interfaces: Interfaces::read(&config)?,
             paths: Paths::default(),
             epoch: 0,
             segmenters: BTreeMap::new(),
@@ -95,26 +99,26 @@ impl Node {
         let may_receive = controlled && !paths.is_empty();
         if may_receive || !node.flows.receive.is_empty() {
             node.start_receiver()
-                .context("cannot start to eliminate copies")?;
+                .context("cannot start deduplication")?;
         }
         if may_send || !node.flows.send.is_empty() {
-            node.start_sender().context("cannot start to replicate")?;
+            node.start_sender().context("cannot start replication")?;
         }
         Ok(node)
     }
 
-    /// Attaches what eliminates, in the place of what an earlier agent left. The last step of a start: a refusal leaves in the
-    /// kernel what was there.
+    /// Attaches the programs that deduplicate, in place of those of an earlier agent. This is the
+    /// last step of a start, so that a failed start leaves the earlier programs in the kernel.
     pub(crate) fn eliminate(&mut self) -> Result<()> {
         if self.receiver.is_none() {
             if remove_pins(&self.config)? {
                 info!(
-                    "the elimination of an earlier agent has ended: nothing is received here any more"
+                    "removed the deduplication of an earlier agent: no flow is received here any more"
                 );
             }
             return Ok(());
         }
-        // A controller may be about to say what is received.
+        // A controller may assign received flows later.
         if self.flows.receive.is_empty() {
             Ok(())
         } else {
@@ -138,10 +142,10 @@ impl Node {
         self.receiver.as_ref()
     }
 
-    /// Keeps where the send clock is, so that it goes on from there after a reboot.
-    pub(crate) fn keep_clock(&mut self) {
+    /// Saves the send clock, so that it continues from there after a reboot.
+    pub(crate) fn persist_clock(&mut self) {
         if let Some(clock) = &mut self.clock {
-            clock.keep();
+            clock.persist();
         }
     }
 
@@ -149,14 +153,15 @@ impl Node {
         self.sender.as_mut()
     }
 
-    /// Takes over what a file may change while packets fly: flows, policies, keys. Sessions go on.
+    /// Applies the parts of a configuration that can change while packets are in flight: flows,
+    /// policies and keys. Sessions continue.
     pub(crate) fn reload(&mut self, new: Config) -> Result<()> {
         let old = &self.config;
         let directions = |flows: &Flows| (!flows.send.is_empty(), !flows.receive.is_empty());
         ensure!(
             old.is_same_node(&new)
                 && (new.controller.is_some() || directions(&self.flows) == directions(&new.flows)),
-            "only flows, policies and keys can change while the agent runs; restart it for the rest"
+            "only flows, policies and keys can change while the agent runs; restart it for other changes"
         );
         if new.controller.is_none() {
             let mut flows = new.flows.clone();
@@ -171,8 +176,9 @@ impl Node {
         Ok(())
     }
 
-    /// Replaces the flows while packets fly. Sessions go on, and of two policies of a session the newer one stays, unless
-    /// they are to be replaced. Returns the flows whose policy was put into force.
+    /// Replaces the flows while packets are in flight. Sessions continue. Within a session the
+    /// policy with the newer epoch stays, unless `replace_policies` is set. Returns the flows whose
+    /// policy took effect.
     pub(crate) fn set_flows(&mut self, new: Flows, replace_policies: bool) -> Result<Vec<FlowId>> {
         let old = std::mem::replace(&mut self.flows, new);
         if let Some(receiver) = &self.receiver {
@@ -236,12 +242,13 @@ impl Node {
                 }
             }
         }
-        // Only now: flows that the sender was not told of would go on at a number that receivers take for an old one.
+        // Returned only now: flows that the sender does not know would continue with sequence
+        // numbers that receivers take for old ones.
         eliminated?;
         Ok(changed)
     }
 
-    /// Puts a policy into force if it is newer than the one that is; says whether it was.
+    /// Applies a policy if it is newer than the one in force. Returns whether it was.
     pub(crate) fn set_policy(&self, flow: FlowId, policy: SendPolicy) -> Result<bool> {
         let sender = self
             .sender
@@ -250,22 +257,23 @@ impl Node {
         Ok(sender.set_policy(flow, policy)?)
     }
 
-    /// Copies of a flow that took a path since the programs were loaded.
+    /// Returns the number of copies of a flow that were sent on a path since the programs were
+    /// loaded.
     pub(crate) fn copies(&self, flow: FlowId, path: PathId) -> u64 {
-        // A table that cannot be read shows elsewhere.
+        // A table that cannot be read is reported elsewhere.
         self.sender
             .as_ref()
             .and_then(|sender| sender.path_stats(flow, path).ok())
             .map_or(0, |stats| stats.packets)
     }
 
-    /// Whether a path can be used: its interface is up and its next hop known.
+    /// Returns whether a path can be used: its interface is up and its next hop known.
     pub(crate) fn is_up(&self, path: PathId) -> bool {
         let is_used = self.sender.is_none() || self.paths.is_used(path);
         is_used && self.obstacle(path).is_none()
     }
 
-    /// What keeps a path from being used, or from being followed.
+    /// Returns the reason that a path is not used, or not tracked.
     pub(crate) fn obstacle(&self, path: PathId) -> Option<String> {
         match &self.sender {
             Some(_) => self.paths.obstacle(path).map(str::to_owned),
@@ -275,7 +283,7 @@ impl Node {
         }
     }
 
-    /// Interfaces that a program is missing from, and why.
+    /// Returns the interfaces to which a program is not attached, with the reason.
     pub(crate) fn unattached(&self) -> BTreeMap<String, String> {
         let why = |((_, name), attached): (&(Hook, String), &Attached)| {
             let missing = || "it does not exist".to_owned();
@@ -290,32 +298,33 @@ impl Node {
         self.attached.iter().filter_map(why).collect()
     }
 
-    /// Whether this node's own traffic is replicated at the interface that has this name and number.
+    /// Returns whether this node's own traffic is replicated at the interface of this name and
+    /// index.
     pub(crate) fn replicates_local(&self, name: &str, number: u32) -> bool {
         let attached = self.attached.get(&(Hook::ReplicateLocal, name.to_owned()));
         attached.is_some_and(|attached| attached.number == number)
     }
 
-    /// The interfaces of the node, with their numbers when they were last looked at.
+    /// Returns the index of an interface of the node, as last read.
     pub(crate) fn interface_number(&self, name: &str) -> Option<u32> {
         self.interfaces.number(name)
     }
 
-    /// Whether something is waited for, or an interface of the configuration has come, gone, been replaced, or has gone up or
-    /// down since [`follow`](Node::follow).
+    /// Returns whether a path is not usable yet, or an interface of the configuration was created,
+    /// deleted, replaced, or went up or down since [`follow`](Node::follow).
     pub(crate) fn should_follow(&self) -> bool {
         self.paths.has_obstacles()
-            || Interfaces::look(&self.config).is_ok_and(|now| now != self.interfaces)
+            || Interfaces::read(&self.config).is_ok_and(|now| now != self.interfaces)
     }
 
-    /// Follows the node's addresses.
+    /// Updates the node's own addresses in the sender.
     pub(crate) fn follow_addresses(&mut self) -> Result<()> {
         self.sender
             .as_mut()
             .map_or(Ok(()), |sender| self.own.follow(sender))
     }
 
-    /// Takes in where the controllers are.
+    /// Updates the addresses of the controllers in the sender.
     pub(crate) fn set_controllers(&mut self, controllers: BTreeSet<SocketAddr>) -> Result<()> {
         let Some(sender) = &mut self.sender else {
             return Ok(());
@@ -323,10 +332,10 @@ impl Node {
         self.own.set_controllers(sender, &self.config, controllers)
     }
 
-    /// Follows interfaces that have come, gone or been replaced, and next hops that have moved to another link-layer
-    /// address.
+    /// Updates the programs and paths after interfaces were created, deleted or replaced, and after
+    /// next hops changed their link-layer address.
     pub(crate) fn follow(&mut self) -> Result<()> {
-        self.interfaces = Interfaces::look(&self.config)?;
+        self.interfaces = Interfaces::read(&self.config)?;
         let moved = |(key, attached): (&(Hook, String), &Attached)| {
             let now = self.interfaces.number(&key.1)?;
             (now != attached.number).then(|| key.clone())
@@ -369,7 +378,8 @@ impl Node {
         Ok(())
     }
 
-    /// A node that only replicates keeps its path interfaces free of programs.
+    /// Attaches the receiver to the interfaces of the paths. A node that only replicates has no
+    /// program there.
     fn attach_receiver(&mut self) -> Result<()> {
         let interfaces: BTreeSet<_> = self
             .config
@@ -394,7 +404,7 @@ impl Node {
     }
 
     fn start_sender(&mut self) -> Result<()> {
-        let clock = SendClock::start(&self.config.lasting);
+        let clock = SendClock::start(&self.config.persistent_state);
         let options = SenderOptions {
             port: self.config.port,
             clock_offset_micros: clock.offset_micros(),
@@ -403,10 +413,10 @@ impl Node {
             local: !self.config.local.is_empty(),
         };
         let mut sender = Sender::load(&options)?;
-        if !self.config.transit.is_empty() && !sender.tells_foreign_frames() {
+        if !self.config.transit.is_empty() && !sender.detects_foreign_frames() {
             warn!(
                 "this kernel is older than Linux 6.2: frames to other hosts, which interfaces in promiscuous mode or in a \
-                 bridge hear too, are not told from this node's own and are replicated where they are selected"
+                 bridge receive, cannot be told from frames to this node and are replicated where they are selected"
             );
         }
         self.paths
@@ -436,15 +446,15 @@ impl Node {
         Ok(())
     }
 
-    /// Leaves a program to [`follow`](Node::follow).
+    /// Leaves attaching a program to [`follow`](Node::follow).
     fn await_interface(&mut self, hook: Hook, name: String) {
         let then = match hook {
-            Hook::Eliminate => "copies will be eliminated",
+            Hook::Eliminate => "copies will be deduplicated",
             Hook::ReplicateTransit | Hook::ReplicateLocal => "traffic will be replicated",
         };
         warn!(
             interface = name,
-            "the interface does not exist; {then} when it is there"
+            "the interface does not exist; {then} when it does"
         );
         self.attached.insert(
             (hook, name),
@@ -455,7 +465,7 @@ impl Node {
         );
     }
 
-    /// Attaches a program to the interface that has this name now.
+    /// Attaches a program to the current interface of this name.
     fn attach(&mut self, hook: Hook, name: &str) -> Result<()> {
         match hook {
             Hook::Eliminate => self.attach_elimination(&[name.to_owned()]),
@@ -470,7 +480,7 @@ impl Node {
                 }
                 self.attach_replication(hook, &interface)
                     .with_context(|| format!("interface {name}"))?;
-                self.is_attached(hook, name, interface.index);
+                self.record_attached(hook, name, interface.index);
                 Ok(())
             }
         }
@@ -488,8 +498,8 @@ impl Node {
         } else {
             let segmenter = Segmenter::create(interface)?;
             let (entry, exit) = (segmenter.entry(), segmenter.exit());
-            // The kernel closes a killed process's links from the last to the first, and nothing may go into a loop that has
-            // ended.
+            // When a process is killed, the kernel closes its links from the last to the first. No
+            // packet may enter a loop whose exit is closed.
             sender.attach_loop(Loop {
                 device: interface.index,
                 entry,
@@ -502,7 +512,7 @@ impl Node {
         Ok(())
     }
 
-    /// Attaches elimination to all of the interfaces or to none.
+    /// Attaches deduplication to all of the interfaces or to none.
     fn attach_elimination(&mut self, names: &[String]) -> Result<()> {
         let interfaces = &self.interfaces;
         let in_context = |name: &str| format!("interface {name}");
@@ -533,31 +543,31 @@ impl Node {
             let interface = interfaces.name(number);
             warn!(
                 interface,
-                "elimination is in another XDP mode now; copies were not eliminated for {gap:?}"
+                "deduplication is in another XDP mode now; copies were not deduplicated for {gap:?}"
             );
         }
         for (name, number) in names.iter().zip(numbers) {
-            info!(interface = name, "eliminating copies");
-            self.is_attached(Hook::Eliminate, name, number);
+            info!(interface = name, "deduplicating copies");
+            self.record_attached(Hook::Eliminate, name, number);
         }
         self.release_others()
     }
 
-    /// Ends the elimination that an earlier agent left on other interfaces, with its flows and keys.
+    /// Removes the deduplication of an earlier agent on other interfaces, with its flows and keys.
     fn release_others(&self) -> Result<()> {
         let Some(receiver) = &self.receiver else {
             return Ok(());
         };
         let released = receiver
             .release_others()
-            .context("cannot end what an earlier agent left")?;
+            .context("cannot remove the deduplication of an earlier agent")?;
         if !released.is_empty() {
-            info!(interfaces = ?released, "the elimination of an earlier agent has ended");
+            info!(interfaces = ?released, "removed the deduplication of an earlier agent");
         }
         Ok(())
     }
 
-    fn is_attached(&mut self, hook: Hook, name: &str, number: u32) {
+    fn record_attached(&mut self, hook: Hook, name: &str, number: u32) {
         self.attached.insert(
             (hook, name.to_owned()),
             Attached {
@@ -569,7 +579,8 @@ impl Node {
 }
 
 impl Drop for Node {
-    /// Nothing goes into a loop whose exit has no program any more.
+    /// Detaches the local programs first, so that no packet enters a loop whose exit has no
+    /// program.
     fn drop(&mut self) {
         if let Some(sender) = &mut self.sender {
             sender.detach_local();
@@ -582,7 +593,8 @@ impl Drop for Node {
     }
 }
 
-/// A flow with a new session: numbers start above those of every session before, so that no receiver takes them for old ones.
+/// Returns the parameters of a flow. A new session starts with sequence numbers above those of
+/// every earlier session, so that no receiver takes them for old ones.
 fn session(description: &Sent, clock: &SendClock) -> SendFlow {
     SendFlow {
         label: description.label,

@@ -3,12 +3,12 @@ use hawser_pathset::{JudgedPacket, PathTotals, Tracker};
 use hawser_units::{FlowId, Instant, PathId};
 use std::time::Duration;
 
-/// Follows the arrival records of a receiver.
+/// Reads the arrival records of a receiver.
 pub(crate) struct Observer {
     arrivals: Arrivals,
     tracker: Tracker,
     batch: Vec<Arrival>,
-    /// Records that were known to be lost.
+    /// Number of lost records that the tracker knows of.
     overflowed: u64,
 }
 
@@ -22,7 +22,8 @@ impl Observer {
         }
     }
 
-    /// Takes in what has arrived up to `now`, by the kernel's monotonic clock, and hands on what became of packets.
+    /// Reads the records up to `now`, by the kernel's monotonic clock, and passes the fate of
+    /// packets to `judged`.
     pub(crate) fn observe(&mut self, now: Instant, judged: impl FnMut(&JudgedPacket)) {
         self.batch.clear();
         self.arrivals.drain(&mut self.batch);
@@ -34,7 +35,8 @@ impl Observer {
                 paths: arrival.paths,
                 sequence: arrival.sequence,
                 epoch: arrival.epoch,
-                // A late copy was passed on because the window could not know, so it is not evidence of being first.
+                // A late copy was passed on because the window could not classify it. That is not
+                // evidence that it was the first.
                 first: arrival.verdict.accepts() && arrival.verdict != Verdict::Late,
                 sent_micros: arrival.sent_micros,
                 bytes: arrival.inner_bytes,
@@ -47,12 +49,12 @@ impl Observer {
         self.tracker.handle_timeout_with(now, judged);
     }
 
-    /// What the records said of a flow on a path; nothing before its first one.
+    /// Returns the totals of a flow on a path, or `None` before its first record.
     pub(crate) fn totals(&self, flow: FlowId, path: PathId) -> Option<&PathTotals> {
         Some(self.tracker.flow(flow)?.path(path))
     }
 
-    /// Records lost because nobody read them in time.
+    /// Returns the number of records that were lost because they were not read in time.
     pub(crate) fn overflowed(&self) -> u64 {
         self.arrivals.overflowed()
     }

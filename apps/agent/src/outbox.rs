@@ -4,150 +4,152 @@ use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Observations that wait for the controller at most; the oldest go first.
-const MAX_WAITING: usize = 1024;
+/// Maximum number of queued observations. When it is exceeded, the oldest ones are dropped.
+const MAX_QUEUED: usize = 1024;
 
-/// A flow that was degraded so long ago may have recovered; it will be noticed again if not.
-const DEGRADED_COUNTS_FOR: Duration = Duration::from_secs(5);
+/// Lifetime of the observation that a flow is degraded. The flow may have recovered since; if not,
+/// it is observed again.
+const DEGRADED_LIFETIME: Duration = Duration::from_secs(5);
 
-/// Observations on their way to the controller, handed over in parts that it accepts. One that a newer one makes void is
-/// taken out.
+/// Observations to be sent to the controller, in batches that it accepts. An observation that a
+/// newer one supersedes is removed.
 #[derive(Debug)]
 pub(crate) struct Outbox {
-    waiting: VecDeque<(Instant, Observation)>,
-    /// Handed over, and not known to have arrived.
-    under_way: Vec<(Instant, Observation)>,
-    /// How many are handed over at once: fewer after a refusal, until the one that is refused is alone.
-    at_once: usize,
+    queued: VecDeque<(Instant, Observation)>,
+    /// Sent, and not acknowledged yet.
+    in_flight: Vec<(Instant, Observation)>,
+    /// The maximum size of a batch. Reduced after a rejection, until the rejected observation is
+    /// alone.
+    batch_size: usize,
     dropped: u64,
 }
 
 impl Default for Outbox {
     fn default() -> Self {
-        let at_once = Report::MAX_OBSERVATIONS;
+        let batch_size = Report::MAX_OBSERVATIONS;
         Outbox {
-            waiting: VecDeque::new(),
-            under_way: Vec::new(),
-            at_once,
+            queued: VecDeque::new(),
+            in_flight: Vec::new(),
+            batch_size,
             dropped: 0,
         }
     }
 }
 
-/// Of two observations about the same, the newer one counts.
+/// The subject of an observation. A newer observation supersedes an older one of the same subject.
 #[derive(PartialEq, Eq)]
-enum About<'a> {
+enum Subject<'a> {
     Judgement(&'a Name),
     Degradation(&'a Name),
     Silence(&'a Name, u8),
 }
 
 impl Outbox {
-    /// Takes in what happened at the time `at`.
+    /// Adds an observation of the time `at`.
     pub(crate) fn push(&mut self, at: Instant, observation: Observation) {
         if let Observation::SignalRefused { reason, count } = &observation {
-            let same = self
-                .waiting
-                .iter_mut()
-                .find_map(|(_, waiting)| match waiting {
-                    Observation::SignalRefused {
-                        reason: known,
-                        count,
-                    } if known == reason => Some(count),
-                    _ => None,
-                });
+            let same = self.queued.iter_mut().find_map(|(_, queued)| match queued {
+                Observation::SignalRefused {
+                    reason: known,
+                    count,
+                } if known == reason => Some(count),
+                _ => None,
+            });
             if let Some(total) = same {
                 *total += count;
                 return;
             }
         }
-        if let Some(newer) = about(&observation) {
-            self.waiting
-                .retain(|(_, waiting)| about(waiting).is_none_or(|about| about != newer));
+        if let Some(newer) = subject(&observation) {
+            self.queued
+                .retain(|(_, queued)| subject(queued).is_none_or(|subject| subject != newer));
         }
-        self.waiting.push_back((at, observation));
-        self.shorten();
+        self.queued.push_back((at, observation));
+        self.drop_oldest();
     }
 
-    /// Whether there is anything to tell.
+    /// Returns whether no observations are queued.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.queued.is_empty()
     }
 
-    /// Observations that were never told because too many waited or the controller did not take them.
+    /// Returns the number of observations that were dropped because too many were queued or the
+    /// controller rejected them.
     pub(crate) fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// The oldest that wait, to be handed over now. The next ones follow when these have arrived.
+    /// Takes the oldest queued observations, to be sent now. Call [`Outbox::handle_delivered`],
+    /// [`Outbox::handle_rejected`] or [`Outbox::put_back`] before the next batch is taken.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<Observation> {
         let fresh = |(at, observation): &(Instant, Observation)| {
             !matches!(observation, Observation::Degraded { .. })
-                || now.saturating_since(*at) < DEGRADED_COUNTS_FOR
+                || now.saturating_since(*at) < DEGRADED_LIFETIME
         };
-        self.waiting.retain(fresh);
-        self.under_way = self
-            .waiting
-            .drain(..self.waiting.len().min(self.at_once))
+        self.queued.retain(fresh);
+        self.in_flight = self
+            .queued
+            .drain(..self.queued.len().min(self.batch_size))
             .collect();
-        self.under_way
+        self.in_flight
             .iter()
             .map(|(at, observation)| aged(observation, now.saturating_since(*at)))
             .collect()
     }
 
-    /// What was taken has arrived.
-    pub(crate) fn arrived(&mut self) {
-        if !self.under_way.is_empty() {
-            self.under_way.clear();
-            self.at_once = (self.at_once * 2).min(Report::MAX_OBSERVATIONS);
+    /// The batch was delivered.
+    pub(crate) fn handle_delivered(&mut self) {
+        if !self.in_flight.is_empty() {
+            self.in_flight.clear();
+            self.batch_size = (self.batch_size * 2).min(Report::MAX_OBSERVATIONS);
         }
     }
 
-    /// The controller does not accept what was taken. Half of it is tried again; one that is refused alone is dropped.
-    pub(crate) fn refused(&mut self) {
-        match self.under_way.len() {
+    /// The controller rejected the batch. Half of it is sent again; a single observation is
+    /// dropped.
+    pub(crate) fn handle_rejected(&mut self) {
+        match self.in_flight.len() {
             0 => {}
             1 => {
-                self.under_way.clear();
+                self.in_flight.clear();
                 self.dropped += 1;
             }
             several => {
-                self.at_once = several / 2;
+                self.batch_size = several / 2;
                 self.put_back();
             }
         }
     }
 
-    /// What was taken may not have arrived, and waits again.
+    /// The batch may not have been delivered, and is queued again.
     pub(crate) fn put_back(&mut self) {
-        let newer = std::mem::take(&mut self.waiting);
-        self.waiting = std::mem::take(&mut self.under_way).into();
+        let newer = std::mem::take(&mut self.queued);
+        self.queued = std::mem::take(&mut self.in_flight).into();
         newer
             .into_iter()
             .for_each(|(at, observation)| self.push(at, observation));
     }
 
-    fn shorten(&mut self) {
-        while self.waiting.len() > MAX_WAITING {
-            self.waiting.pop_front();
+    fn drop_oldest(&mut self) {
+        while self.queued.len() > MAX_QUEUED {
+            self.queued.pop_front();
             self.dropped += 1;
         }
     }
 }
 
-fn about(observation: &Observation) -> Option<About<'_>> {
+fn subject(observation: &Observation) -> Option<Subject<'_>> {
     match observation {
-        Observation::Judged { flow, .. } => Some(About::Judgement(flow)),
-        Observation::Degraded { flow, .. } => Some(About::Degradation(flow)),
+        Observation::Judged { flow, .. } => Some(Subject::Judgement(flow)),
+        Observation::Degraded { flow, .. } => Some(Subject::Degradation(flow)),
         Observation::PathSilent { flow, path } | Observation::PathRestored { flow, path } => {
-            Some(About::Silence(flow, *path))
+            Some(Subject::Silence(flow, *path))
         }
         _ => None,
     }
 }
 
-/// The observation as it is told so long after.
+/// Adjusts the times of an observation that is sent `age` after it was made.
 fn aged(observation: &Observation, age: Duration) -> Observation {
     let mut aged = observation.clone();
     if let Observation::Degraded { since_due_us, .. } = &mut aged {
@@ -221,7 +223,7 @@ mod tests {
         outbox.push(at(1), judged("a", 2));
         outbox.put_back();
         assert_eq!(outbox.take(at(2)), [judged("b", 1), judged("a", 2)]);
-        outbox.arrived();
+        outbox.handle_delivered();
         outbox.put_back();
         assert!(outbox.is_empty());
     }
@@ -231,9 +233,9 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(at(0), degraded("a", 5));
         outbox.push(at(4_000), degraded("b", 5));
-        let told = outbox.take(at(6_000));
+        let sent = outbox.take(at(6_000));
         assert_eq!(
-            told,
+            sent,
             [Observation::Degraded {
                 flow: name("b"),
                 since_due_us: 2_000_005,
@@ -253,8 +255,8 @@ mod tests {
         outbox.push(at(1), refused(4));
         assert_eq!(outbox.take(at(1)), [refused(7)]);
 
-        outbox.arrived();
-        (0..MAX_WAITING as u32 + 5).for_each(|epoch| outbox.push(at(2), applied(epoch)));
+        outbox.handle_delivered();
+        (0..MAX_QUEUED as u32 + 5).for_each(|epoch| outbox.push(at(2), applied(epoch)));
         assert_eq!(outbox.dropped(), 5);
         assert_eq!(outbox.take(at(3))[0], applied(5));
     }
@@ -262,37 +264,37 @@ mod tests {
     #[test]
     fn what_is_more_than_a_report_takes_goes_into_several() {
         let mut outbox = Outbox::default();
-        let all: Vec<Observation> = (0..MAX_WAITING as u32).map(applied).collect();
+        let all: Vec<Observation> = (0..MAX_QUEUED as u32).map(applied).collect();
         all.iter()
             .for_each(|observation| outbox.push(at(0), observation.clone()));
-        let mut told = vec![];
+        let mut sent = vec![];
         while !outbox.is_empty() {
             let part = outbox.take(at(1));
             assert!((1..=Report::MAX_OBSERVATIONS).contains(&part.len()));
-            told.extend(part);
-            outbox.arrived();
+            sent.extend(part);
+            outbox.handle_delivered();
         }
-        assert_eq!((told, outbox.dropped()), (all, 0));
+        assert_eq!((sent, outbox.dropped()), (all, 0));
     }
 
     #[test]
     fn one_that_is_refused_takes_no_other_with_it() {
         let mut outbox = Outbox::default();
         (0..600).for_each(|epoch| outbox.push(at(0), applied(epoch)));
-        let mut told = vec![];
+        let mut sent = vec![];
         while !outbox.is_empty() {
             let part = outbox.take(at(1));
             if part.contains(&applied(300)) {
-                outbox.refused();
+                outbox.handle_rejected();
             } else {
-                told.extend(part);
+                sent.extend(part);
             }
-            outbox.arrived();
+            outbox.handle_delivered();
         }
         let others: Vec<Observation> = (0..600)
             .filter(|epoch| *epoch != 300)
             .map(applied)
             .collect();
-        assert_eq!((told, outbox.dropped()), (others, 1));
+        assert_eq!((sent, outbox.dropped()), (others, 1));
     }
 }

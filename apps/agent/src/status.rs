@@ -1,4 +1,4 @@
-//! What a node tells about itself: counters of the programs and what the arrival records say of the paths.
+//! The status of a node: the counters of the eBPF programs and the totals of the arrival records.
 
 mod controlled;
 mod show;
@@ -25,89 +25,95 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::{error, info};
 
-/// The status file: what people and programs read. Counters never go down while the agent runs.
+/// The content of the status file, for operators and programs. Counters never decrease while the
+/// agent runs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Status {
     /// The node's name.
     pub node: String,
-    /// Of the agent.
+    /// The agent's version.
     pub version: String,
-    /// The agent's process.
+    /// The agent's process ID.
     pub pid: u32,
-    /// When this was written, milliseconds since 1970.
+    /// The time at which this was written, milliseconds since 1970.
     pub written_unix_ms: u64,
-    /// What the agent works by.
+    /// The state of the configuration.
     pub configuration: ConfigurationStatus,
-    /// By path number, counted from one.
+    /// The paths, by path number, counted from one.
     #[serde(default)]
     pub paths: BTreeMap<u8, PathState>,
-    /// Interfaces that a program is missing from, and why.
+    /// Interfaces to which a program is not attached, with the reason.
     #[serde(default)]
     pub unattached: BTreeMap<String, String>,
-    /// By flow number.
+    /// Sent flows, by flow number.
     pub send: BTreeMap<u16, SendStatus>,
-    /// By flow number, then by path number, counted from one.
+    /// Received flows, by flow number, then by path number, counted from one.
     pub receive: BTreeMap<u16, BTreeMap<u8, ReceiveStatus>>,
-    /// Copies that the devices of paths refused, being down or their queue full; by path number.
+    /// Copies that the network devices of paths rejected because they were down or their queue was
+    /// full, by path number.
     pub refused_by_device: BTreeMap<u8, u64>,
-    /// Frames that were not replicated, and why; only reasons that occurred.
+    /// Number of frames that were not replicated, by reason. Reasons that did not occur are left
+    /// out.
     pub not_replicated: BTreeMap<String, u64>,
-    /// Frames on path interfaces that were not eliminated or passed on as replicas, and why.
+    /// Number of frames on path interfaces that were not deduplicated or passed on as replicas, by
+    /// reason.
     pub not_eliminated: BTreeMap<String, u64>,
-    /// How the node stands with its controller; none without one.
+    /// The state of the connection to the controller. `None` without one.
     #[serde(default)]
     pub controller: Option<ControllerStatus>,
-    /// The agent's own interface; none without one.
+    /// The agent's own interface. `None` without one.
     #[serde(default)]
     pub device: Option<DeviceStatus>,
-    /// Arrival records lost because nobody read them in time; `only_copy`, `missing` and the skews miss them.
+    /// Arrival records that were lost because they were not read in time. `only_copy`, `missing`
+    /// and the skews do not include them.
     pub arrival_records_overflowed: u64,
 }
 
-/// The configuration that is in force.
+/// The state of the configuration file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConfigurationStatus {
-    /// When the file was last read, milliseconds since 1970.
+    /// The time at which the file was last read, milliseconds since 1970.
     pub looked_at_unix_ms: u64,
-    /// Why what was read then was refused, and the configuration before it stays in force.
+    /// The error of the file as last read. The previous configuration stays in force.
     pub refused: Option<String>,
 }
 
 /// Whether a path can be used.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathState {
-    /// Its interface is up, and its next hop known.
+    /// Whether its interface is up and its next hop known.
     pub up: bool,
-    /// Why it cannot be used. The agent looks again every second.
+    /// The reason that it cannot be used. The agent checks again every second.
     pub why: Option<String>,
 }
 
-/// What left by the agent's own interface and was not replicated there, in packets or trains of segments.
+/// Packets, or trains of segments, that left through the agent's own interface without being
+/// replicated.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceStatus {
-    /// Those that took an uplink, as if there were no agent.
+    /// Sent through an uplink, as without an agent.
     pub took_uplink: u64,
-    /// Those that were dropped as there was no uplink.
+    /// Dropped because there was no uplink.
     pub dropped_no_uplink: u64,
 }
 
-/// A flow that is replicated.
+/// A sent flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SendStatus {
     /// The policy code.
     pub policy: u8,
-    /// Packets that were replicated.
+    /// Number of packets that were replicated.
     pub packets: u64,
-    /// Their bytes.
+    /// Number of bytes of these packets.
     pub bytes: u64,
-    /// By path number, counted from one.
+    /// The copies on each path, by path number, counted from one.
     pub copies: BTreeMap<u8, Copies>,
 }
 
 /// Copies of a flow on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Copies {
-    /// How many.
+    /// Number of copies.
     pub packets: u64,
     /// Bytes of the packets in them.
     pub bytes: u64,
@@ -116,35 +122,37 @@ pub struct Copies {
 /// A received flow on a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReceiveStatus {
-    /// Copies with a valid shim and tag.
+    /// Number of copies with a valid shim and tag.
     pub packets: u64,
     /// Bytes of the packets in them.
     pub bytes: u64,
-    /// Copies passed on; the late, reset and contended ones are among them.
+    /// Copies that were passed on, including the late, reset and contended ones.
     pub first: u64,
-    /// Copies dropped because another had arrived.
+    /// Copies that were dropped because another one had arrived.
     pub duplicates: u64,
-    /// Untagged copies passed on although older than the window.
+    /// Untagged copies that were passed on although older than the replay window.
     pub late: u64,
-    /// Copies passed on because the session was unknown or jumped.
+    /// Copies that were passed on because the session was unknown or jumped.
     pub reset: u64,
-    /// Copies passed on because two CPUs raced too often.
+    /// Copies that were passed on because two CPUs raced too often.
     pub contended: u64,
-    /// Copies dropped because the tag was wrong, missing or covers too little.
+    /// Copies that were dropped because the tag was wrong, missing or covers too little.
     pub tag_failures: u64,
-    /// Tagged copies dropped because they are older than the window remembers, or of a session that was left.
+    /// Tagged copies that were dropped because they are older than the replay window, or belong to
+    /// an earlier session.
     #[serde(default)]
     pub outdated: u64,
-    /// Tagged copies dropped because they were sent too long ago.
+    /// Tagged copies that were dropped because they were sent too long ago.
     #[serde(default)]
     pub expired: u64,
     /// Packets of which no other copy arrived before the deadline.
     pub only_copy: u64,
-    /// Copies that were sent and had not arrived at the deadline.
+    /// Copies that were sent but had not arrived at the deadline.
     pub missing: u64,
-    /// Copies that arrived after it.
+    /// Copies that arrived after the deadline.
     pub after_deadline: u64,
-    /// How long after the first copy this path's came: bucket i counts 2^i to 2^(i+1) microseconds.
+    /// Histogram of the delay of this path's copies after the first copy. Bucket i counts delays of
+    /// 2^i to 2^(i+1) microseconds.
     pub skew_log2_us: Vec<u64>,
 }
 
@@ -153,7 +161,8 @@ impl Status {
     pub fn read(path: &Path) -> Result<Self> {
         let text =
             fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
-        serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not a status file", path.display()))
     }
 
     fn of(
@@ -187,7 +196,7 @@ impl Status {
                 );
             }
             for path in config.paths.keys() {
-                refused_by_device.insert(number(*path), sender.refused(*path)?);
+                refused_by_device.insert(number(*path), sender.device_drops(*path)?);
             }
             not_replicated = occurred(sender.reasons()?);
         }
@@ -231,17 +240,17 @@ impl Status {
     }
 
     fn write(&self, path: &Path) -> Result<()> {
-        let text = serde_json::to_vec_pretty(self).context("cannot describe the status")?;
+        let text = serde_json::to_vec_pretty(self).context("cannot serialize the status")?;
         file::replace(path, &text, 0o666)
             .with_context(|| format!("cannot write the status to {}", path.display()))
     }
 }
 
-/// Keeps the status file up to date.
+/// Writes the status file.
 pub(crate) struct StatusFile {
     path: PathBuf,
     configuration: ConfigurationStatus,
-    failing: bool,
+    is_failing: bool,
 }
 
 impl StatusFile {
@@ -253,18 +262,21 @@ impl StatusFile {
         StatusFile {
             path,
             configuration,
-            failing: false,
+            is_failing: false,
         }
     }
 
-    /// Takes down, and logs, what came of reading the configuration again.
-    pub(crate) fn looked_at_configuration(&mut self, outcome: Result<()>) {
+    /// Records and logs the result of reloading the configuration.
+    pub(crate) fn configuration_reloaded(&mut self, outcome: Result<()>) {
         let refused = outcome.err().map(|error| format!("{error:#}"));
         match &refused {
-            None => info!("configuration read again"),
-            Some(why) => error!("the configuration stays as it was: {why}"),
+            None => info!("configuration reloaded"),
+            Some(why) => {
+                error!("cannot reload the configuration, the previous one stays in force: {why}")
+            }
         }
-        // Later than before even if the clock was set back: whoever waits for it sees that it was read.
+        // Later than before even if the clock was set back, so that a program that waits for the
+        // reload notices it.
         let looked_at_unix_ms = unix_now_ms().max(self.configuration.looked_at_unix_ms + 1);
         self.configuration = ConfigurationStatus {
             looked_at_unix_ms,
@@ -272,7 +284,8 @@ impl StatusFile {
         };
     }
 
-    /// A full disk must not end replication: it is said once, and the agent goes on.
+    /// Writes the file. A failure, such as a full disk, must not stop replication: it is logged
+    /// once.
     pub(crate) fn write(
         &mut self,
         node: &Node,
@@ -282,11 +295,13 @@ impl StatusFile {
     ) {
         let status = Status::of(node, observer, controller, device, &self.configuration);
         match status.and_then(|status| status.write(&self.path)) {
-            Ok(()) if self.failing => info!("the status is written again"),
-            Err(error) if !self.failing => error!("{error:#}; the agent goes on without"),
+            Ok(()) if self.is_failing => info!("the status can be written again"),
+            Err(error) if !self.is_failing => {
+                error!("{error:#}; the agent continues without writing its status")
+            }
             _ => return,
         }
-        self.failing = !self.failing;
+        self.is_failing = !self.is_failing;
     }
 }
 

@@ -1,4 +1,4 @@
-//! A file of what was judged and decided when, for figures.
+//! A CSV file of judgements and policy changes, for plots.
 
 use crate::judge::Window;
 use anyhow::{Context, Result};
@@ -10,18 +10,18 @@ use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::error;
 
-/// Times are those of the kernel's monotonic clock and of the wall clock. Every row has all columns; those that an event
-/// does not have are empty. `code` and `probes` are sets of paths, bit i is path i+1.
+/// The columns. Times are those of the kernel's monotonic clock and of the wall clock. Columns that
+/// an event does not use are empty. `code` and `probes` are sets of paths: bit i is path i+1.
 const HEADER: &str = "monotonic_ns,unix_ns,flow,event,epoch,code,probes,probe_every,packets,lost,path,sent,rewards,only,detail";
 
-/// Writes rows; does nothing without a file.
+/// Writes rows. Does nothing without a file.
 #[derive(Debug)]
 pub(crate) struct Trace(Option<BufWriter<File>>);
 
-/// A change of policy, or a wish for one.
+/// A policy change, or a judgement that asks for one.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Change<'a> {
-    /// `policy`: in force from now on. `judged`: asked for.
+    /// `policy` for a policy that took effect, `judged` for a judgement.
     pub(crate) event: &'static str,
     pub(crate) epoch: u32,
     pub(crate) code: u8,
@@ -31,7 +31,7 @@ pub(crate) struct Change<'a> {
 }
 
 impl Trace {
-    /// Begins a new file.
+    /// Creates the file.
     pub(crate) fn to(path: Option<&Path>) -> Result<Self> {
         let Some(path) = path else {
             return Ok(Trace(None));
@@ -45,7 +45,7 @@ impl Trace {
         Ok(Trace(Some(file)))
     }
 
-    /// What the paths did for the last packets: a row for each that was used.
+    /// Writes a window: a row for each path that was used.
     pub(crate) fn window(&mut self, now: Instant, flow: &Name, epoch: u32, window: &Window) {
         for (path, part) in PathId::all()
             .zip(&window.paths)
@@ -60,7 +60,7 @@ impl Trace {
         }
     }
 
-    /// A policy changes or shall change.
+    /// Writes a policy change or a judgement.
     pub(crate) fn change(&mut self, now: Instant, flow: &Name, change: Change<'_>) {
         let Change {
             event,
@@ -78,7 +78,7 @@ impl Trace {
         );
     }
 
-    /// Anything else, with a length of time or a reason.
+    /// Writes another event, with a duration or a reason.
     pub(crate) fn event(
         &mut self,
         now: Instant,
@@ -95,7 +95,7 @@ impl Trace {
         );
     }
 
-    /// Writes out what has been collected.
+    /// Flushes the file.
     pub(crate) fn flush(&mut self) {
         self.attempt(|file| file.flush());
     }
@@ -109,11 +109,11 @@ impl Trace {
         });
     }
 
-    /// A full disk ends the trace, not the agent.
+    /// Writes to the file. A failure, such as a full disk, stops the trace, not the agent.
     fn attempt(&mut self, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) {
         let Some(file) = &mut self.0 else { return };
         if let Err(cause) = write(file) {
-            error!("the trace ends here: {cause}");
+            error!("cannot write the trace, stopping it: {cause}");
             self.0 = None;
         }
     }

@@ -1,4 +1,4 @@
-//! The viewers' requests at the egress: when they come late, the flow needs help.
+//! Watches the viewers' requests at the egress. Late requests show that a flow is degraded.
 
 use crate::assignment::Plan;
 use crate::flows::Selectors;
@@ -14,42 +14,42 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use tracing::{info, warn};
 
-/// A trigger that nobody has heeded for so long looks again.
-const UNHEEDED: Duration = Duration::from_secs(5);
+/// A trigger that caused no change of policy is re-armed after this time.
+const REARM_AFTER: Duration = Duration::from_secs(5);
 
-/// Requests that a frame size is worked out from at least.
-const ENOUGH_REQUESTS: u64 = 10;
+/// Minimum number of requests for a sample of the frame size.
+const MIN_REQUESTS: u64 = 10;
 
-/// How much of a new frame size goes into the smoothed one.
+/// Weight of a new sample in the smoothed frame size.
 const GAIN: f64 = 0.25;
 
-/// Watches the interfaces that face viewers.
+/// The watch on the interfaces that face viewers.
 pub(crate) struct Watch {
     watcher: Watcher,
-    /// Where the program is attached.
+    /// The indices of the interfaces to which the program is attached, by name.
     attached: BTreeMap<String, u32>,
     selectors: Selectors,
     flows: BTreeMap<FlowId, Watched>,
     requests: Vec<Request>,
 }
 
-/// A flow whose viewer is watched.
+/// A flow whose viewer's requests are watched.
 #[derive(Debug)]
 pub(crate) struct Watched {
     flow: Name,
-    /// What it was made of; another one begins anew.
-    asked: resource::Trigger,
-    /// All paths that the flow may use.
+    /// The trigger's description. A flow with another one gets a new trigger.
+    settings: resource::Trigger,
+    /// All paths that the flow can use.
     paths: PathSet,
     trigger: Trigger,
-    fired: Option<Instant>,
-    /// How often it has fired.
+    fired_at: Option<Instant>,
+    /// How often the trigger has fired.
     degraded: u64,
-    helped: bool,
+    on_all_paths: bool,
     frames: FrameSize,
 }
 
-/// How many packets answer a request.
+/// The number of packets that answer a request.
 #[derive(Debug, Default)]
 struct FrameSize {
     requests: u64,
@@ -58,10 +58,10 @@ struct FrameSize {
 }
 
 impl Watch {
-    /// Loads the program.
+    /// Loads the eBPF program.
     pub(crate) fn start() -> Result<Self> {
         Ok(Watch {
-            watcher: Watcher::load().context("cannot start to watch requests")?,
+            watcher: Watcher::load().context("cannot load the program that watches requests")?,
             attached: BTreeMap::new(),
             selectors: Selectors::new(),
             flows: BTreeMap::new(),
@@ -69,7 +69,7 @@ impl Watch {
         })
     }
 
-    /// Watches the interfaces as they are now.
+    /// Watches the current interfaces.
     pub(crate) fn follow(
         &mut self,
         interfaces: &[String],
@@ -87,25 +87,25 @@ impl Watch {
             let Some(number) = now else { continue };
             match self.watcher.attach(number) {
                 Ok(()) => info!(interface = name, "watching requests"),
-                // Said once: the next attempt is made when the interface is another one.
-                Err(error) => warn!(interface = name, "requests are not watched: {error}"),
+                // Logged once: the next attempt is made when the interface has another index.
+                Err(error) => warn!(interface = name, "cannot watch requests: {error}"),
             }
             self.attached.insert(name.clone(), number);
         }
     }
 
-    /// Watches the flows of a plan. Those that are watched already go on.
+    /// Watches the flows of a plan. Flows that are already watched keep their state.
     pub(crate) fn set_flows(&mut self, plan: &Plan, now: Instant) -> Result<()> {
         let mut before = std::mem::take(&mut self.flows);
         for (flow, trigger) in &plan.watched {
             let receive = &plan.receives[flow];
             let same =
-                |watched: &Watched| watched.flow == receive.flow && watched.asked == *trigger;
+                |watched: &Watched| watched.flow == receive.flow && watched.settings == *trigger;
             let mut watched = match before.remove(flow).filter(same) {
                 Some(watched) => watched,
                 None => {
-                    let (least, most) = trigger.request_bytes;
-                    self.watcher.set_flow(*flow, Some(least..=most))?;
+                    let (min, max) = trigger.request_bytes;
+                    self.watcher.set_flow(*flow, Some(min..=max))?;
                     Watched::new(receive.flow.clone(), trigger)
                 }
             };
@@ -130,15 +130,19 @@ impl Watch {
         Ok(())
     }
 
-    /// A policy is in force at the ingress.
+    /// Applies a policy that is in force at the ingress.
     pub(crate) fn handle_policy(&mut self, flow: FlowId, policy: &Policy, now: Instant) {
         if let Some(watched) = self.flows.get_mut(&flow) {
             watched.handle_policy(policy, now);
         }
     }
 
-    /// Takes in what was recorded up to `now`, and hands on which flows need help.
-    pub(crate) fn poll(&mut self, now: Instant, mut say: impl FnMut(FlowId, Instant, Observation)) {
+    /// Handles the records up to `now`, and passes the degraded flows to `emit`.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        mut emit: impl FnMut(FlowId, Instant, Observation),
+    ) {
         self.requests.clear();
         self.watcher.drain(&mut self.requests);
         for request in &self.requests {
@@ -153,30 +157,31 @@ impl Watch {
         }
         for (flow, watched) in &mut self.flows {
             if let Some((at, degraded)) = watched.poll(now) {
-                say(*flow, at, degraded);
+                emit(*flow, at, degraded);
             }
         }
     }
 
-    /// What was said of a flow turned out not to be the paths' doing: look again.
+    /// Re-arms the trigger of a flow whose paths did not cause the late requests.
     pub(crate) fn rearm(&mut self, flow: FlowId, now: Instant) {
         if let Some(watched) = self.flows.get_mut(&flow) {
-            watched.fired = None;
+            watched.fired_at = None;
             watched.trigger.rearm(now);
         }
     }
 
-    /// How many packets answer a request, from the packets of the flow so far.
+    /// Returns the smoothed number of packets per request, if there is a new sample. `packets` is
+    /// the number of packets of the flow so far.
     pub(crate) fn frame_size(&mut self, flow: FlowId, packets: u64) -> Option<f64> {
         let watched = self.flows.get_mut(&flow)?;
         let requests = self.watcher.stats(flow).ok()?.requests;
         watched.frames.handle(requests, packets)
     }
 
-    /// The flows with their counters.
+    /// Returns the flows with their counters.
     pub(crate) fn flows(&self) -> impl Iterator<Item = (FlowId, &Watched, WatchStats)> {
         self.flows.iter().map(|(flow, watched)| {
-            // A table that cannot be read shows elsewhere.
+            // A table that cannot be read is reported elsewhere.
             (
                 *flow,
                 watched,
@@ -187,20 +192,20 @@ impl Watch {
 }
 
 impl Watched {
-    fn new(flow: Name, asked: &resource::Trigger) -> Self {
+    fn new(flow: Name, settings: &resource::Trigger) -> Self {
         let config = TriggerConfig {
-            late_after: Duration::from_millis(asked.late_after_ms.into()),
-            in_a_row: asked.in_a_row,
+            late_after: Duration::from_millis(settings.late_after_ms.into()),
+            in_a_row: settings.in_a_row,
             ..TriggerConfig::default()
         };
         Watched {
             flow,
-            asked: asked.clone(),
+            settings: settings.clone(),
             paths: PathSet::EMPTY,
             trigger: Trigger::new(config),
-            fired: None,
+            fired_at: None,
             degraded: 0,
-            helped: false,
+            on_all_paths: false,
             frames: FrameSize::default(),
         }
     }
@@ -217,31 +222,32 @@ impl Watched {
         }
     }
 
-    /// A flow that is on all of its paths cannot be helped more; any other one can.
+    /// Applies a policy. A flow that is on all of its paths cannot be helped further; any other
+    /// can.
     fn handle_policy(&mut self, policy: &Policy, now: Instant) {
-        let helped = PolicyCode(policy.code).paths() == self.paths;
-        let was_answered = self.fired.take().is_some();
-        if !helped && (was_answered || self.helped) {
+        let on_all_paths = PolicyCode(policy.code).paths() == self.paths;
+        let had_fired = self.fired_at.take().is_some();
+        if !on_all_paths && (had_fired || self.on_all_paths) {
             self.trigger.rearm(now);
         }
-        self.helped = helped;
+        self.on_all_paths = on_all_paths;
     }
 
     fn poll(&mut self, now: Instant) -> Option<(Instant, Observation)> {
         if self
-            .fired
-            .is_some_and(|at| now.saturating_since(at) > UNHEEDED)
-            && !self.helped
+            .fired_at
+            .is_some_and(|at| now.saturating_since(at) > REARM_AFTER)
+            && !self.on_all_paths
         {
-            self.fired = None;
+            self.fired_at = None;
             self.trigger.rearm(now);
         }
         self.trigger.handle_timeout(now);
         let Degraded { at, due, silent } = self.trigger.poll_event()?;
         self.degraded += 1;
-        self.fired = Some(now);
-        if self.helped {
-            // There is nothing more to be done for it; a policy with fewer paths re-arms.
+        self.fired_at = Some(now);
+        if self.on_all_paths {
+            // No further paths can be added. A policy with fewer paths re-arms the trigger.
             return None;
         }
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -258,10 +264,10 @@ impl Watched {
 }
 
 impl FrameSize {
-    /// The smoothed size, when it is a new one.
+    /// Returns the smoothed size, if there is a new sample.
     fn handle(&mut self, requests: u64, packets: u64) -> Option<f64> {
         let new = requests.saturating_sub(self.requests);
-        if new < ENOUGH_REQUESTS {
+        if new < MIN_REQUESTS {
             return None;
         }
         let sample = packets.saturating_sub(self.packets) as f64 / new as f64;
@@ -308,25 +314,25 @@ mod tests {
             source_ports: None,
             destination_ports: None,
         };
-        let asked = resource::Trigger {
+        let settings = resource::Trigger {
             select,
             request_bytes: (1, 200),
             late_after_ms: 100,
             in_a_row: 2,
         };
-        let mut watched = Watched::new("stage".parse().unwrap(), &asked);
+        let mut watched = Watched::new("stage".parse().unwrap(), &settings);
         watched.paths = PathSet::from_bits(0b11);
         watched.handle_policy(&policy(1, 0), at(0));
         watched
     }
 
-    /// When the flow is said to be degraded, looked at every millisecond.
+    /// Polls every millisecond. Returns the times at which the flow was reported as degraded.
     fn degraded(watched: &mut Watched, millis: std::ops::Range<u64>) -> Vec<u64> {
-        let mut said = Vec::new();
+        let mut reported = Vec::new();
         for now in millis {
-            said.extend(watched.poll(at(now)).map(|_| now));
+            reported.extend(watched.poll(at(now)).map(|_| now));
         }
-        said
+        reported
     }
 
     #[test]
@@ -337,7 +343,7 @@ mod tests {
         watched.handle_policy(&policy(2, 0b11), at(2_000));
         assert!(degraded(&mut watched, 2_000..9_000).is_empty());
         watched.handle_policy(&policy(3, 0b1), at(9_000));
-        // One second of hold-off, then two requests that do not come.
+        // One second of hold-off, then two requests that do not arrive.
         assert_eq!(degraded(&mut watched, 9_000..11_000), [10_201]);
     }
 
@@ -356,7 +362,7 @@ mod tests {
         let mut size = FrameSize::default();
         assert_eq!(size.handle(9, 100), None);
         assert_eq!(size.handle(10, 100), Some(10.0));
-        // On the default route nothing is counted.
+        // On the default route no packets are counted.
         assert_eq!(size.handle(40, 100), None);
         assert_eq!(size.handle(60, 500), Some(12.5));
     }

@@ -1,4 +1,4 @@
-//! The examples are accepted and fit each other, and what is counted is explained.
+//! The examples are valid and fit each other, and every counted reason is documented.
 
 use hawser_agent::{Config, generate_key};
 use std::fs;

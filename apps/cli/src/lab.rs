@@ -9,9 +9,9 @@ use hawser_lab::topology::{Stop, clear_abandoned};
 use hawser_lab::{bench, emulator, experiments};
 use std::path::{Path, PathBuf};
 
-/// Emulated networks on this machine, and the experiments that run on them.
+/// Run experiments on emulated networks on this machine
 ///
-/// Needs root. Works in network namespaces of its own and leaves nothing behind.
+/// Needs root. Uses its own network namespaces and removes them at the end.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -20,67 +20,70 @@ pub(crate) struct Args {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Name the experiments and their cases
+    /// List the experiments and their cases
     List,
     Run(RunArgs),
     Selftest(SelftestArgs),
     Bench(BenchArgs),
-    /// Remove what killed labs left behind; every start of a lab does this too
+    /// Remove the namespaces and files that killed labs left behind; every start of a lab does this
+    /// too
     Clean,
 }
 
-/// Run an experiment; summary, raw data and report go to its folder.
+/// Run an experiment and write its summary, raw data and report
 ///
-/// When the emulator or the machine could not keep up, the summary and the report say that the figures are not valid.
+/// If the emulator or the machine could not keep up, the summary and the report say that the
+/// figures are not valid.
 #[derive(clap::Args)]
 struct RunArgs {
-    /// As `hawser lab list` names it
+    /// Name of the experiment, as listed by `hawser lab list`
     experiment: String,
-    /// Run the cases whose name matches: `*` stands for anything, alternatives are separated by commas
+    /// Run only the cases whose names match: `*` stands for any characters, commas separate
+    /// alternatives
     #[arg(long, value_name = "PATTERN")]
     case: Option<String>,
-    /// Run the cases of this policy
+    /// Run only the cases of this policy
     #[arg(long, conflicts_with = "case")]
     policy: Option<String>,
-    /// Of every random choice
+    /// Seed of the random number generator
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// How often a case is run while its figures are not valid
+    /// Maximum number of runs of a case while its figures are not valid
     #[arg(long, default_value_t = 3)]
     attempts: u32,
-    /// Fail when the figures are not valid
+    /// Fail if the figures are not valid
     #[arg(long)]
     strict: bool,
-    /// How long a case lasts; the experiment's own time when not given
+    /// Duration of a case in seconds [default: that of the experiment]
     #[arg(long)]
     seconds: Option<f64>,
-    /// Where everything goes [default: target/lab/EXPERIMENT]
+    /// Output directory [default: target/lab/EXPERIMENT]
     #[arg(long, value_name = "DIRECTORY")]
     out: Option<PathBuf>,
 }
 
-/// Measure what the emulator achieves on this machine: rates, and the error of delays.
+/// Measure the accuracy of the emulator on this machine: rates and delays
 ///
-/// Fails when it is not good enough for experiments. Let the machine be idle meanwhile.
+/// Fails if it is not accurate enough for experiments. Keep the machine idle meanwhile.
 #[derive(clap::Args)]
 struct SelftestArgs {
-    /// How long each of the three measurements takes
+    /// Duration of each of the three measurements, seconds
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Where summary.json goes
+    /// Output directory of summary.json
     #[arg(long, value_name = "DIRECTORY", default_value = "target/lab/selftest")]
     out: PathBuf,
 }
 
-/// Measure what a packet costs: the eBPF programs, coding, the tunnel and the emulator.
+/// Measure the cost of a packet: the eBPF programs, coding, the tunnel and the emulator
 ///
-/// Takes about eight minutes. Let the machine be idle meanwhile.
+/// Takes about eight minutes. Keep the machine idle meanwhile.
 #[derive(clap::Args)]
 struct BenchArgs {
-    /// What is measured; everything when not given
+    /// Parts to measure [default: all]
     #[arg(long = "part", value_name = "PART", value_parser = part())]
     parts: Vec<Part>,
-    /// Where summary.json goes
+    /// Output directory of summary.json
     #[arg(long, value_name = "DIRECTORY", default_value = "target/bench")]
     out: PathBuf,
 }
@@ -126,7 +129,7 @@ fn run_experiment(args: RunArgs) -> Result<()> {
         .seconds
         .is_some_and(|seconds| !seconds.is_finite() || seconds <= 0.0)
     {
-        bail!("--seconds is a time above zero");
+        bail!("--seconds must be greater than zero");
     }
     let run = Run {
         binary: std::env::current_exe().context("cannot find this program")?,
@@ -152,7 +155,7 @@ fn find(name: &str) -> Result<Box<dyn Experiment>> {
         .collect::<Vec<_>>()
         .join(", ");
     let found = all.into_iter().find(|experiment| experiment.name() == name);
-    found.with_context(|| format!("no experiment is called {name:?}; there are: {names}"))
+    found.with_context(|| format!("there is no experiment {name:?}; the experiments are: {names}"))
 }
 
 fn selftest(args: SelftestArgs) -> Result<()> {
@@ -165,7 +168,8 @@ fn selftest(args: SelftestArgs) -> Result<()> {
     finish(&summary, &args.out, true)
 }
 
-/// Writes the summary and shows it. An invalid one is a failure where `strict`, and never passed over.
+/// Writes and prints the summary. If it is not valid, prints the reasons, and fails if `strict` is
+/// set.
 fn finish(summary: &Summary, out: &Path, strict: bool) -> Result<()> {
     let written = summary.write(out)?;
     print!(

@@ -2,25 +2,25 @@ use clap::ValueEnum;
 use std::io::IsTerminal;
 use tracing_subscriber::EnvFilter;
 
-/// What is logged, to standard error.
+/// Options of the log on standard error.
 #[derive(clap::Args)]
 #[command(next_help_heading = "Logging")]
 pub(crate) struct Args {
-    /// Say more: once for decisions, twice for everything
+    /// Log more: once for debug, twice for trace
     ///
-    /// `RUST_LOG` chooses more finely, for example RUST_LOG=hawser_agent=trace.
+    /// RUST_LOG sets levels per module and overrides this, for example RUST_LOG=hawser_agent=trace.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     verbose: u8,
-    /// How a line of the log looks
+    /// Format of the log
     #[arg(long, global = true, value_enum, default_value_t = Format::Text)]
     log_format: Format,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Format {
-    /// For people
+    /// Human-readable text
     Text,
-    /// One object a line
+    /// One JSON object per line
     Json,
 }
 

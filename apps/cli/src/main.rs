@@ -8,10 +8,11 @@ use clap::{CommandFactory, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Live volumetric video over networks that misbehave.
+/// Live volumetric video over unreliable networks
 ///
-/// A publisher streams a recording; agents at the edges of the network replicate its packets onto several paths and let
-/// the first arrival through; a viewer measures what it sees. The lab does all of it on one machine.
+/// A publisher streams a recording. Agents at the edges of the network replicate its packets onto
+/// several paths and deduplicate the copies. A viewer measures the quality of experience. The lab
+/// runs all of them on one machine.
 #[derive(Parser)]
 #[command(version, propagate_version = true, max_term_width = 100)]
 struct Cli {
@@ -23,16 +24,18 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Replicate and eliminate packets on this node
+    /// Replicate and deduplicate packets on this node
     ///
-    /// Runs at each edge of the network and needs root. SIGHUP makes it read flows, policies and keys again.
+    /// Runs at each edge of the network and needs root. SIGHUP makes it reload flows, policies and
+    /// keys.
     Agent(hawser_agent::Args),
     Status(hawser_agent::status::Args),
-    /// Make a secret that two nodes share
+    /// Generate a secret key for two nodes
     Keygen(KeygenArgs),
-    /// Decide what becomes of flows, and tell the nodes
+    /// Decide the policies of flows, and assign flows to nodes
     ///
-    /// Knows nodes, paths and flows; answers operators (`hawser ctl`, or curl) and agents over HTTPS.
+    /// Manages nodes, paths and flows. Serves operators (`hawser ctl`, or curl) and agents over
+    /// HTTPS.
     Controller(hawser_controller::Args),
     Ctl(Box<hawser_ctl::Args>),
     /// Carry IP packets over several uplinks at once
@@ -44,11 +47,12 @@ enum Command {
 
 #[derive(clap::Args)]
 struct KeygenArgs {
-    /// Must not exist yet; readable by its owner alone. Copy it to the other node
+    /// File to write, which must not exist yet. Only its owner can read it. Copy it to the other
+    /// node
     file: PathBuf,
 }
 
-/// Ends with 0 when all went well, 1 when something failed, 2 when the command line is wrong.
+/// Exits with 0 on success, 1 on failure, and 2 if the command line is wrong.
 fn main() -> ExitCode {
     let cli = Cli::parse();
     logging::start(&cli.logging);
@@ -79,7 +83,8 @@ fn keygen(file: &Path) -> anyhow::Result<()> {
     hawser_agent::generate_key(file).with_context(|| format!("cannot write {}", file.display()))
 }
 
-/// The error and its causes in one line. Some errors end with their cause already; it is not said twice.
+/// Formats an error and its causes in one line. A cause that an error message already ends with is
+/// not repeated.
 fn chain(error: &anyhow::Error) -> String {
     let mut text = String::new();
     for cause in error.chain().map(ToString::to_string) {

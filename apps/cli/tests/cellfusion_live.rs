@@ -1,4 +1,5 @@
-//! The live run in short: `hawser lab run cellfusion-live` with seconds of a drawn drive and a test picture.
+//! A short live run: `hawser lab run cellfusion-live` with seconds of a generated drive and a test
+//! picture.
 
 use hawser_lab::emulator::EmulatorReport;
 use hawser_lab::summary::Summary;
@@ -8,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 use tempfile::TempDir;
 
-/// The camera's frames from one key frame to the next.
+/// Number of frames from one key frame to the next.
 const GROUP: usize = 30;
 
 struct Outcome {
@@ -17,7 +18,8 @@ struct Outcome {
     folder: TempDir,
 }
 
-/// Runs a case where there are no shared recordings, with the programs of `tools` before others of the same name.
+/// Runs a case without recordings. The programs in `tools` take precedence over others of the same
+/// name.
 fn run(case: &str, seconds: &str, tools: &Path) -> Outcome {
     let (folder, no_recordings) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
@@ -49,7 +51,7 @@ fn run(case: &str, seconds: &str, tools: &Path) -> Outcome {
     }
 }
 
-/// A row of `frames.csv`, as far as it is asked for.
+/// The columns of a row of `frames.csv` that the tests use.
 struct Frame {
     complete_s: Option<f64>,
     picture_s: Option<f64>,
@@ -98,7 +100,7 @@ impl Outcome {
         lines.map(frame).collect()
     }
 
-    /// Whatever the network did and however slow the machine is.
+    /// Asserts what must hold under any network conditions and on a slow machine.
     fn assert_sound(&self, case: &str) {
         let scheme = case.split('/').next().unwrap();
         let names: Vec<&str> = self
@@ -124,7 +126,7 @@ impl Outcome {
                     .zip(frame.picture_s)
                     .is_some_and(|(complete, picture)| complete <= picture)
             };
-            // What they refer to is whole too.
+            // The frames that they refer to are complete too.
             for frame in group.iter().take_while(is_whole) {
                 assert_eq!(
                     frame.ssim,
@@ -142,7 +144,7 @@ impl Outcome {
                 .all(|ssim| ssim <= 1.0)
         );
 
-        // What was wrong with the measurement is said, and fails a strict run.
+        // Errors of the measurement are reported, and fail a strict run.
         let emulation: EmulatorReport =
             serde_json::from_str(&self.raw(case, "emulator.json")).unwrap();
         for reason in emulation.health.invalid_because() {
@@ -164,7 +166,7 @@ fn a_video_passes_the_tunnel() {
     let outcome = run(case, "3", Path::new("/nonexistent"));
 
     outcome.assert_sound(case);
-    // Its four links carry four times as much together.
+    // Its four links together carry four times as much.
     assert!(
         outcome.metric(case, "lost_packets_ratio") < 0.1,
         "{:?}",

@@ -11,13 +11,13 @@ use tokio::runtime::Runtime;
 
 struct Rig {
     folder: TempDir,
-    /// Ends with the runtime.
+    /// Stops with the runtime.
     _server: Server,
     _runtime: Runtime,
 }
 
 impl Rig {
-    /// A controller, and a file that says where it is.
+    /// Starts a controller, and writes a configuration of `hawser ctl` for it.
     fn new() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let runtime = Runtime::new().unwrap();
@@ -52,7 +52,7 @@ impl Rig {
             .unwrap()
     }
 
-    /// What a command that succeeds prints.
+    /// Runs a command that must succeed, and returns its output.
     fn says(&self, line: &str) -> String {
         let output = self.ctl(line);
         assert!(
@@ -67,7 +67,7 @@ impl Rig {
         serde_json::from_str(&self.says(&format!("{line} --json"))).unwrap()
     }
 
-    /// What a command that fails with this code says.
+    /// Runs a command that must fail with this exit code, and returns its error.
     fn fails(&self, line: &str, code: i32) -> String {
         let output = self.ctl(line);
         assert_eq!(output.status.code(), Some(code), "{line}");
@@ -75,7 +75,7 @@ impl Rig {
         String::from_utf8(output.stderr).unwrap()
     }
 
-    /// Two nodes of the tenant acme.
+    /// Starts with two nodes of the tenant acme.
     fn with_nodes() -> Self {
         let rig = Rig::new();
         rig.says("tenant create acme");
@@ -133,7 +133,7 @@ fn a_flow_is_made_seen_changed_and_removed() {
     assert!(rig.says("event list --flow stage").lines().count() > 3);
 }
 
-/// Each of them reads the flow, changes one thing and writes it.
+/// Each of the commands reads the flow, changes one field and writes it.
 #[test]
 fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
     let rig = Rig::with_nodes();
@@ -154,7 +154,7 @@ fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
             ),
             (
                 format!("--window {round}"),
-                "/elimination/window_packets",
+                "/pruning/window_packets",
                 round.into(),
             ),
             (
@@ -176,13 +176,13 @@ fn no_change_that_was_acknowledged_is_overwritten_by_another_one_at_once() {
         });
         let flow = rig.json("flow show stage");
         for (output, (line, pointer, wanted)) in outputs.iter().zip(&changes) {
-            let said: &Value = flow.pointer(pointer).unwrap();
+            let value: &Value = flow.pointer(pointer).unwrap();
             if output.status.success() {
-                assert_eq!(said, wanted, "{line} was acknowledged");
+                assert_eq!(value, wanted, "{line} was acknowledged");
             } else {
                 let refused = String::from_utf8_lossy(&output.stderr);
                 assert!(
-                    refused.contains("somebody else changed flow stage"),
+                    refused.contains("flow stage was changed by another request"),
                     "{line}: {refused}"
                 );
             }

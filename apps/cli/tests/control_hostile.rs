@@ -1,4 +1,5 @@
-//! Nodes and operators whom a controller has to refuse, and strangers who must not keep it from the others.
+//! Nodes and operators that a controller must reject, and unknown clients that must not block the
+//! others.
 
 use hawser_client::{Controller, Error, Identity, NodeClient, OperatorClient, enrol};
 use hawser_control::access::{NewEnrolment, NewToken, Scope};
@@ -46,7 +47,7 @@ impl Rig {
         }
     }
 
-    /// A token that enrols a node of the tenant acme.
+    /// Returns an enrolment token for a node of the tenant acme.
     async fn invite(&self, node: &str) -> String {
         let enrolment = NewEnrolment {
             tenant: "acme".parse().unwrap(),
@@ -76,7 +77,7 @@ impl Rig {
     }
 }
 
-/// The status with which the controller refused.
+/// Returns the HTTP status with which the controller rejected a request.
 fn status<T>(answer: Result<T, Error>) -> u16 {
     answer
         .map(drop)
@@ -116,29 +117,29 @@ async fn a_token_that_was_changed_enrols_nobody() {
     }
     enrol(&rig.controller, &token)
         .await
-        .expect("the token that was made is still good");
+        .expect("the original token is still valid");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_certificate_of_another_authority_opens_nothing() {
     let (ours, other) = (Rig::new().await, Rig::new().await);
-    let stranger = other.enrolled("edge-1").await;
+    let unknown = other.enrolled("edge-1").await;
     ours.enrolled("edge-1").await;
     let folder = tempfile::tempdir().unwrap();
-    stranger.store(folder.path()).unwrap();
-    // As if the stranger had been told whom to trust.
+    unknown.store(folder.path()).unwrap();
+    // Give the unknown node the certificate of the controller's authority.
     std::fs::write(
         folder.path().join("authority.pem"),
         ours.server.authority_pem(),
     )
     .unwrap();
-    let stranger =
+    let unknown =
         NodeClient::new(&ours.controller, &Identity::load(folder.path()).unwrap()).unwrap();
-    let error = stranger.report(&Report::default()).await.unwrap_err();
+    let error = unknown.report(&Report::default()).await.unwrap_err();
     assert_eq!(
         error.status(),
         None,
-        "the handshake ends before anything is asked: {error}"
+        "the handshake fails before a request is sent: {error}"
     );
 }
 
@@ -191,34 +192,35 @@ async fn a_revoked_node_is_refused_at_once() {
     assert_eq!(status(node.stream().await), 403);
 }
 
-/// Half of them say nothing, half begin a handshake. No answer may take as long as a second.
+/// Half of them send nothing, half start a handshake. Every response must arrive within a second.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_slow_strangers_keep_nobody_from_an_answer() {
-    const STRANGERS: usize = 1_000;
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
-    setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
+    const SLOW_CLIENTS: usize = 1_000;
+    let (_, max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, max, max).unwrap();
     let rig = Rig::new().await;
     let identity = rig.enrolled("edge-1").await;
-    let mut strangers = Vec::with_capacity(STRANGERS);
-    for number in 0..STRANGERS {
-        let mut stranger = TcpStream::connect(rig.server.address()).unwrap();
+    let mut slow_clients = Vec::with_capacity(SLOW_CLIENTS);
+    for number in 0..SLOW_CLIENTS {
+        let mut unknown = TcpStream::connect(rig.server.address()).unwrap();
         if number % 2 == 0 {
-            // A TLS record's header that announces 512 bytes, of which one comes.
-            stranger
+            // A TLS record header that announces 512 bytes, followed by one byte.
+            unknown
                 .write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01])
                 .unwrap();
         }
-        strangers.push(stranger);
+        slow_clients.push(unknown);
     }
     let mut slowest = Duration::ZERO;
     for _ in 0..20 {
         let began = Instant::now();
-        // A new connection each time: strangers would first of all keep others from connecting.
+        // A new connection each time: slow clients would first of all prevent others from
+        // connecting.
         let node = NodeClient::new(&rig.controller, &identity).unwrap();
         node.report(&Report::default()).await.unwrap();
         rig.operator.me().await.unwrap();
         slowest = slowest.max(began.elapsed());
     }
     assert!(slowest < Duration::from_secs(1), "{slowest:?}");
-    drop(strangers);
+    drop(slow_clients);
 }

@@ -1,4 +1,4 @@
-//! What the documentation shows is accepted.
+//! The examples of the documentation are valid.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! What scripts rely on: exit codes, and errors on standard error only.
+//! Exit codes and standard error, on which scripts rely.
 
 use std::process::{Command, Output};
 

@@ -1,17 +1,18 @@
-//! The fault matrix in short: `hawser lab run faults` with two thousand packets of every kind.
+//! A short fault matrix: `hawser lab run faults` with two thousand packets of every kind.
 
 use hawser_lab::summary::{Case, Summary};
 use std::process::Command;
 
-/// How often scenarios are tried while the machine is too slow for them.
+/// Maximum number of runs while the machine is too slow.
 const ATTEMPTS: u32 = 3;
 
-/// Runs scenarios and returns their cases when they are as they have to be. The run need not be valid: an emulator that was
-/// late changes delays, not what arrives.
+/// Runs scenarios, and asserts that all of their cases are right. The run need not be valid: an
+/// emulator that was late changes delays, not the packets that arrive.
 ///
 /// # Panics
-/// When they are not, unless devices or sockets of the nodes dropped frames for want of room, as they do when the processor is
-/// taken away for ten milliseconds; then the scenarios run again, up to [`ATTEMPTS`] times.
+/// If a case is wrong. If devices or sockets of the nodes dropped frames for lack of buffers, which
+/// happens when the processor is busy for ten milliseconds, the scenarios run again, up to
+/// [`ATTEMPTS`] times.
 fn assert_each(scenarios: &str, is_right: impl Fn(&Case) -> bool) {
     let is_overloaded = |case: &&Case| {
         metric(case, "device_drops_packets") > 0.0
@@ -64,7 +65,8 @@ fn metric(case: &Case, name: &str) -> f64 {
     case.metrics.get(name).unwrap()
 }
 
-/// No packet missing, nothing corrupt, and at most 0.1 % of duplicates, which of so few packets is two.
+/// Asserts that no packet is missing or corrupt, and that at most 0.1 % are duplicates, which is
+/// two of so few packets.
 fn assert_complete(scenarios: &str) {
     assert_each(scenarios, |case| {
         metric(case, "missing_packets") == 0.0
@@ -101,7 +103,7 @@ fn nothing_is_missing_of_what_an_edge_itself_sends() {
 #[test]
 fn transparent_copies_of_what_has_an_id_are_complete_beside_encapsulated_ones() {
     assert_each("transparent-lossy-20,local-transparent-lossy-20", |case| {
-        // A packet in 65,536, or a train of eight, has ID 0 and takes the lossy path alone.
+        // One packet in 65,536, or one train of eight, has ID 0 and is sent on the lossy path only.
         case.name.ends_with("/udp-df-ipv4")
             || metric(case, "missing_packets") <= 8.0 && metric(case, "duplicates_ratio") <= 0.001
     });

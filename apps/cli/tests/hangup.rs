@@ -1,11 +1,11 @@
-//! SIGHUP and programs that have nothing to read again.
+//! SIGHUP to programs that have nothing to reload.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 
-/// Starts the program, and waits until it logs a line with this text.
+/// Starts the program, and waits until it logs a line that contains `text`.
 fn start(arguments: &[&str], text: &str) -> (Child, BufReader<std::process::ChildStderr>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_hawser"));
     let mut child = command
@@ -26,7 +26,7 @@ fn until(log: &mut BufReader<std::process::ChildStderr>, text: &str) {
         assert_ne!(
             log.read_line(&mut line).unwrap(),
             0,
-            "it ended without {text:?}"
+            "the program exited without logging {text:?}"
         );
     }
 }
@@ -53,14 +53,14 @@ fn a_publisher_goes_on() {
         "publishing",
     );
     signal(&publisher, Signal::SIGHUP);
-    until(&mut log, "nothing is read again");
+    until(&mut log, "nothing is reloaded");
     signal(&publisher, Signal::SIGTERM);
     assert!(publisher.wait().unwrap().success());
 }
 
 #[test]
 fn a_viewer_ends_and_says_what_it_saw() {
-    let (mut viewer, mut log) = start(&["view", "127.0.0.1:1"], "connecting again");
+    let (mut viewer, mut log) = start(&["view", "127.0.0.1:1"], "reconnecting");
     signal(&viewer, Signal::SIGHUP);
     until(&mut log, "no frame arrived");
     assert_eq!(viewer.wait().unwrap().code(), Some(1));

@@ -1,4 +1,5 @@
-//! The tunnel's faults in short: `hawser lab run tunnel-faults` with every fault of every uplink for parts of a second.
+//! A short run of the tunnel's faults: `hawser lab run tunnel-faults` with every fault of every
+//! uplink for a fraction of a second.
 
 use hawser_lab::summary::Summary;
 use std::process::Command;
@@ -49,7 +50,7 @@ fn every_uplink_may_fail_in_every_way() {
         ] {
             assert_eq!(metric(lost), 0.0, "{} {case:?}", case.name);
         }
-        // SSH repeats what is lost; pings do not.
+        // SSH retransmits lost packets; pings do not.
         assert_eq!(metric("ssh_echo_unanswered_ratio"), 0.0, "{case:?}");
         assert!(metric("ping_unanswered_ratio") < 0.5, "{case:?}");
         assert!(metric("fps_mean") > 0.0, "{case:?}");

@@ -1,15 +1,17 @@
-//! The tunnel's fairness in short: `hawser lab run tunnel-flows` beside the traffic that harms a video most.
+//! A short run of the tunnel's fairness: `hawser lab run tunnel-flows` with the traffic that harms
+//! a video most.
 
 use hawser_lab::summary::{Case, Summary};
 use std::process::Command;
 
-/// Frames a second that a viewer takes for an unharmed video of 30.
+/// Minimum frame rate of an unharmed video of 30 frames per second.
 const FPS_MIN: f64 = 29.0;
 
-/// Of what the video leaves; the machine of a test is busier than that of a measurement.
+/// Minimum share of the capacity left by the video that the other flows must get. The machine of a
+/// test is busier than that of a measurement.
 const OTHERS_MIN: f64 = 0.7;
 
-/// How often a case is tried while the machine is too slow for it.
+/// Maximum number of runs while the machine is too slow.
 const ATTEMPTS: u32 = 3;
 
 fn run(case: &str) -> (Case, Vec<String>) {
@@ -39,7 +41,7 @@ fn run(case: &str) -> (Case, Vec<String>) {
 /// Runs a case until the video is unharmed.
 ///
 /// # Panics
-/// When it is harmed in a valid run or in all [`ATTEMPTS`].
+/// If the video is harmed in a valid run or in all [`ATTEMPTS`].
 fn assert_unharmed(case: &str) {
     for attempt in 1..=ATTEMPTS {
         let (measured, invalid_because) = run(case);

@@ -1,9 +1,10 @@
-//! What the stores cost: `cargo bench -p hawser-controller --bench store`, with `-- embedded` or `-- etcd` for one alone.
+//! Benchmark of the stores: `cargo bench -p hawser-controller --bench store`, with `-- embedded` or
+//! `-- etcd` for only one of them.
 //!
-//! Needs the Debian package `etcd-server` for the second one. Writes to the directory for temporary files, so it says
-//! something about that disk only.
+//! The second one requires the Debian package `etcd-server`. The benchmark writes to the directory
+//! for temporary files, so the results apply to that disk.
 
-#[allow(dead_code, reason = "the tests also stop it and start it again")]
+#[allow(dead_code, reason = "the tests also stop and restart it")]
 #[path = "../tests/etcd/server.rs"]
 mod server;
 
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// What the controller is to manage on one machine.
+/// The number of nodes and flows that one controller should manage.
 const NODES: usize = 10_000;
 const FLOWS: usize = 100_000;
 
-/// About what a flow and its policy take as JSON.
+/// The approximate size of a flow and its policy as JSON.
 const VALUE_BYTES: usize = 500;
 
 #[tokio::main]
@@ -85,7 +86,8 @@ async fn etcd() {
     );
 }
 
-/// `count` new keys by so many writers, each of which waits for its last put before the next.
+/// Puts `count` new keys by `writers` writers, each of which waits for its last put before the
+/// next.
 async fn puts(store: Arc<dyn Store>, prefix: &str, writers: usize, count: usize) {
     let next = Arc::new(AtomicUsize::new(0));
     let start = Instant::now();
@@ -115,7 +117,7 @@ async fn puts(store: Arc<dyn Store>, prefix: &str, writers: usize, count: usize)
     );
 }
 
-/// Nodes that come, each with a lease and a key under it, and are kept alive once.
+/// Registers nodes, each with a lease and a key under it, and renews each lease once.
 async fn leases(store: Arc<dyn Store>, count: usize) {
     let start = Instant::now();
     let (ids, times) = in_parallel(&store, 0..count, async |store, n| {
@@ -153,7 +155,7 @@ async fn in_parallel<T, R>(
         .await
 }
 
-/// From the beginning of a put until a watch has delivered it.
+/// Measures the time from the start of a put until a watch has delivered it.
 async fn watching(store: Arc<dyn Store>) {
     const COUNT: usize = 200;
     let (_, revision) = store.list_all("watched/").await.expect("read");

@@ -1,4 +1,4 @@
-//! Who asks, and whether they may.
+//! Authentication and authorization of requests.
 
 use crate::api::refusal::Refusal;
 use crate::api::request::RequestId;
@@ -19,16 +19,16 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The other end of a connection, as TLS knows it.
+/// The other end of a connection, as known from TLS.
 #[derive(Debug, Clone)]
 pub struct Peer {
-    /// Where it connects from.
+    /// The source address.
     pub address: IpAddr,
-    /// Whom its certificate names, if it has one of this controller's authority.
+    /// The node that its certificate names, if it presented one of this controller's authority.
     pub presented: Option<Presented>,
 }
 
-/// A node whose certificate is in force.
+/// A node with a valid certificate.
 pub(crate) struct Certified {
     pub(crate) node: Presented,
     pub(crate) origin: Origin,
@@ -36,14 +36,14 @@ pub(crate) struct Certified {
     pub(crate) expires_unix_ms: u64,
 }
 
-/// The bearer of a token that allows what `N` needs.
+/// The bearer of a token with the scope that `N` needs.
 pub(crate) struct Operator<N> {
     pub(crate) token: Token,
     pub(crate) origin: Origin,
     needs: PhantomData<N>,
 }
 
-/// What a request needs.
+/// The scope that a request needs.
 pub(crate) trait Needs {
     const SCOPE: Scope;
 }
@@ -65,33 +65,33 @@ impl Needs for Admin {
 }
 
 impl<N> Operator<N> {
-    /// Whether the operator may know of things of that tenant.
+    /// Returns whether the operator may see resources of that tenant.
     pub(crate) fn sees(&self, tenant: &Name) -> bool {
         self.token.tenant.as_ref().is_none_or(|own| own == tenant)
     }
 
-    /// Whether the operator may know of things of that tenant, or of none.
+    /// Returns whether the operator may see resources of that tenant, or of no tenant.
     pub(crate) fn sees_optional(&self, tenant: Option<&Name>) -> bool {
         tenant.map_or(self.token.tenant.is_none(), |tenant| self.sees(tenant))
     }
 
-    /// Refuses what is not in the operator's tenant.
+    /// Rejects access to another tenant than the operator's.
     pub(crate) fn must_be_of(&self, tenant: &Name) -> Result<(), Refusal> {
         if self.sees(tenant) {
             return Ok(());
         }
         let own = self.token.tenant.as_ref().map_or("", |own| own.as_str());
         Err(Refusal::forbidden(format!(
-            "this token is for the tenant {own} alone; use one for {tenant}"
+            "this token is limited to the tenant {own}; use one for {tenant}"
         )))
     }
 
-    /// Refuses operators of one tenant.
+    /// Rejects operators that are limited to one tenant.
     pub(crate) fn must_see_all(&self) -> Result<(), Refusal> {
         match &self.token.tenant {
             None => Ok(()),
             Some(own) => Err(Refusal::forbidden(format!(
-                "this token is for the tenant {own} alone; use one for all"
+                "this token is limited to the tenant {own}; use one for all tenants"
             ))),
         }
     }
@@ -133,7 +133,7 @@ impl FromRequestParts<Arc<Controller>> for Certified {
 }
 
 impl Certified {
-    /// Refuses what is another node's.
+    /// Rejects access to another node.
     pub(crate) fn must_be(&self, node: &Name) -> Result<(), Refusal> {
         if self.node.node == *node {
             return Ok(());
@@ -145,7 +145,7 @@ impl Certified {
     }
 }
 
-/// Whom the controller takes the caller for.
+/// The identity of the caller: an operator or a node.
 pub(crate) struct Anyone(pub(crate) Caller);
 
 impl FromRequestParts<Arc<Controller>> for Anyone {
@@ -192,20 +192,21 @@ fn peer(parts: &Parts) -> &Peer {
     parts
         .extensions
         .get::<Peer>()
-        .expect("whoever calls the router says who the peer is")
+        .expect("the caller of the router sets the peer")
 }
 
 fn request(parts: &Parts) -> RequestId {
     parts
         .extensions
         .get::<RequestId>()
-        .expect("every request gets one")
+        .expect("the middleware sets the request identifier")
         .clone()
 }
 
 impl Controller {
-    /// Accompanies a node's statement about itself: the commit happens only while the certificate belongs to the node.
-    pub(crate) fn still(&self, node: &Presented) -> Result<Write, Refusal> {
+    /// Returns a check for commits of a node's statement about itself: the commit succeeds only if
+    /// the certificate still belongs to the node.
+    pub(crate) fn certificate_check(&self, node: &Presented) -> Result<Write, Refusal> {
         let view = self.view();
         let (record, _) = view.accepted(node).ok_or_else(|| revoked(node))?;
         Ok(Write::check(
@@ -214,7 +215,7 @@ impl Controller {
         ))
     }
 
-    /// The tenant of a node and the end of its certificate, if that is in force.
+    /// Returns the tenant of a node and the expiry of its certificate, if the certificate is valid.
     pub(crate) fn certified(&self, node: &Presented) -> Option<(Name, u64)> {
         let view = self.view();
         let (record, issued) = view.accepted(node)?;
@@ -222,7 +223,8 @@ impl Controller {
             .then(|| (record.value.tenant.clone(), issued.expires_unix_ms))
     }
 
-    /// One more failure from that address: 429 when there were too many, the refusal otherwise.
+    /// Counts a failed authentication from an address. Returns 429 if there were too many, and
+    /// `refusal` otherwise.
     pub(crate) fn failed(
         &self,
         address: IpAddr,
@@ -239,7 +241,7 @@ impl Controller {
     fn node(&self, parts: &Parts) -> Result<Certified, Refusal> {
         let peer = peer(parts);
         let Some(presented) = &peer.presented else {
-            let what = "this is for nodes: connect with the certificate that the node got when it was enrolled";
+            let what = "only nodes may do this: connect with the certificate that the node got when it was enrolled";
             return Err(self.failed(peer.address, "no_certificate", Refusal::unauthorized(what)));
         };
         let Some((tenant, expires_unix_ms)) = self.certified(presented) else {
@@ -275,7 +277,7 @@ impl Controller {
         });
         let address = peer(parts).address;
         let Some(secret) = secret else {
-            let what = "this is for operators: send `Authorization: Bearer TOKEN`";
+            let what = "only operators may do this: send `Authorization: Bearer TOKEN`";
             return Err(self.failed(address, "no_token", Refusal::unauthorized(what)));
         };
         let digest = sha256_hex(secret);
@@ -284,7 +286,7 @@ impl Controller {
             .token(&digest)
             .map(|record| record.token.clone())
         else {
-            let what = "no such token: it was mistyped or deleted";
+            let what = "unknown token: it was mistyped or deleted";
             return Err(self.failed(address, "wrong_token", Refusal::unauthorized(what)));
         };
         match self

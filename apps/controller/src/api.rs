@@ -1,4 +1,4 @@
-//! The REST interface: every route under `/v1`, and the document that describes them.
+//! The REST interface: every route under `/v1`, and the OpenAPI document.
 
 mod audit;
 mod enrol;
@@ -36,32 +36,33 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
-/// The largest body of a request that needs no authentication: a token and a request for a certificate.
+/// The maximum body size of a request that needs no authentication: a token and a certificate
+/// signing request.
 const ENROL_BYTES: usize = 16 * 1024;
 
-/// Where the document is.
+/// The path of the OpenAPI document.
 const DOCUMENT: &str = "/openapi.json";
 
 #[derive(OpenApi)]
 #[openapi(
     info(
         title = "Hawser controller",
-        description = "Knows nodes, paths and flows, decides what becomes of each flow, and tells the nodes. Operators \
-                       authenticate by bearer token, nodes by client certificate."
+        description = "Manages nodes, paths and flows, decides which paths each flow takes, and sends the decisions to the \
+                       nodes. Operators authenticate by bearer token, nodes by client certificate."
     ),
     tags(
-        (name = "operators", description = "For operators, by token"),
-        (name = "nodes", description = "For nodes, by certificate"),
-        (name = "service", description = "About the controller itself")
+        (name = "operators", description = "For operators, who authenticate by token"),
+        (name = "nodes", description = "For nodes, which authenticate by certificate"),
+        (name = "service", description = "Health and metrics of the controller")
     )
 )]
 struct Document;
 
-/// All routes, to be served or called. Requests need a [`Peer`](crate::Peer) in their extensions.
+/// Returns all routes. Requests need a [`Peer`](crate::Peer) in their extensions.
 pub fn router(controller: &Arc<Controller>) -> Router {
     let (routes, document) = documented().split_for_parts();
-    // Shared by all answers, since everybody may ask for it.
-    let document = Bytes::from(in_full(&document).to_string());
+    // The document is serialized once, because unauthenticated clients may request it.
+    let document = Bytes::from(completed(&document).to_string());
     let document = (
         [(CONTENT_TYPE, HeaderValue::from_static("application/json"))],
         document,
@@ -71,39 +72,40 @@ pub fn router(controller: &Arc<Controller>) -> Router {
     routes
         .route(DOCUMENT, get(move || async move { document.clone() }))
         .merge(docs)
-        .fallback(|| async { Refusal::not_found("there is no such resource; /docs lists what there is") })
+        .fallback(|| async { Refusal::not_found("there is no such resource; /docs lists all resources") })
         .method_not_allowed_fallback(|| async {
-            let what = "this resource does not know that method; the header Allow lists those that it knows";
+            let what = "this resource does not support the method; the header Allow lists the supported ones";
             Refusal::new(StatusCode::METHOD_NOT_ALLOWED, what)
         })
         .layer(DefaultBodyLimit::max(controller.config.limits.body_bytes))
-        .layer(from_fn_with_state(controller.clone(), watched))
+        .layer(from_fn_with_state(controller.clone(), tracked))
         .layer(from_fn(request::identified))
         .with_state(controller.clone())
 }
 
-/// The interface as a document, OpenAPI 3.1.
+/// Returns the OpenAPI 3.1 document of the interface.
 pub fn document() -> Value {
-    in_full(&documented().into_openapi())
+    completed(&documented().into_openapi())
 }
 
-/// With what its generator leaves out.
-fn in_full(document: &utoipa::openapi::OpenApi) -> Value {
+/// Adds the constraints that the generator omits.
+fn completed(document: &utoipa::openapi::OpenApi) -> Value {
     let mut document = serde_json::to_value(document).expect("a document is JSON");
     limit_values(&mut document);
     open_end_of_path(&mut document);
     document
 }
 
-/// A path has the fields of its end and more, and no schema that forbids others can be a part of another one.
+/// Allows additional fields in `PathEnd`: a path has its fields and more, and a schema that forbids
+/// additional fields cannot be part of another one.
 fn open_end_of_path(document: &mut Value) {
     if let Some(Value::Object(end)) = document.pointer_mut("/components/schemas/PathEnd") {
         end.shift_remove("additionalProperties");
     }
 }
 
-/// Names the formats of integers as the registry of OpenAPI does, and the largest value of each, which the name alone does not
-/// tell everybody. Says of arrays of fixed length that no item may be missing.
+/// Uses the formats of integers from the OpenAPI registry, and adds the maximum of each, which not
+/// every tool derives from the format. Marks all items of fixed-length arrays as required.
 fn limit_values(part: &mut Value) {
     match part {
         Value::Object(fields) => {
@@ -146,7 +148,7 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
             extensions: None,
         },
     );
-    // Strangers may say less than others, nodes with many flows more.
+    // Unauthenticated requests have a smaller limit, reports of nodes with many flows a larger one.
     let enrol_bytes = DefaultBodyLimit::max(ENROL_BYTES);
     let report_bytes = DefaultBodyLimit::max(Report::MAX_BYTES);
     OpenApiRouter::with_openapi(document)
@@ -191,8 +193,8 @@ fn documented() -> OpenApiRouter<Arc<Controller>> {
         .routes(routes!(health::metrics))
 }
 
-/// Counts every request, and ends those that do not arrive.
-async fn watched(
+/// Counts every request, and aborts those that do not arrive in time.
+async fn tracked(
     State(controller): State<Arc<Controller>>,
     request: Request,
     next: Next,

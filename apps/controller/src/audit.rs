@@ -1,5 +1,5 @@
-//! The audit: changes and their authors. It is apart from events, so that telemetry of nodes removes none of it. The commit
-//! that makes a change also writes its entry.
+//! The audit log: changes and their authors. It is separate from events, so that events of nodes
+//! cannot displace its entries. The commit that makes a change also writes its entry.
 
 use crate::api::request::RequestId;
 use crate::record::{AuditRecord, emit, key, random_hex};
@@ -12,11 +12,12 @@ use std::net::IpAddr;
 #[derive(Debug, Clone)]
 pub(crate) struct Origin {
     actor: Actor,
-    /// None: no request, the controller by itself.
+    /// The source address and the identifier of the request; `None` for a change by the controller
+    /// itself.
     request: Option<(IpAddr, RequestId)>,
 }
 
-/// A change on request, before it is written.
+/// A requested change, before it is written.
 #[derive(Debug, Clone)]
 pub(crate) struct Change {
     origin: Origin,
@@ -27,11 +28,11 @@ pub(crate) struct Change {
 
 impl Origin {
     pub(crate) fn operator(token: &Name, address: IpAddr, request: RequestId) -> Origin {
-        Origin::asked(Role::Operator, token, address, request)
+        Origin::requested(Role::Operator, token, address, request)
     }
 
     pub(crate) fn node(node: &Name, address: IpAddr, request: RequestId) -> Origin {
-        Origin::asked(Role::Node, node, address, request)
+        Origin::requested(Role::Node, node, address, request)
     }
 
     pub(crate) fn controller(name: &str) -> Origin {
@@ -44,7 +45,7 @@ impl Origin {
         }
     }
 
-    fn asked(role: Role, name: &Name, address: IpAddr, request: RequestId) -> Origin {
+    fn requested(role: Role, name: &Name, address: IpAddr, request: RequestId) -> Origin {
         Origin {
             actor: Actor {
                 role,
@@ -54,7 +55,7 @@ impl Origin {
         }
     }
 
-    /// Creates something.
+    /// Describes the creation of an entry.
     pub(crate) fn makes(&self, name: impl ToString) -> Change {
         Change {
             origin: self.clone(),
@@ -64,7 +65,7 @@ impl Origin {
         }
     }
 
-    /// Changes the entry that the revision `before` wrote.
+    /// Describes a change of the entry that the revision `before` wrote.
     pub(crate) fn changes(&self, name: impl ToString, before: Revision) -> Change {
         Change {
             before: Some(before),
@@ -72,7 +73,7 @@ impl Origin {
         }
     }
 
-    /// Removes the entry that the revision `before` wrote.
+    /// Describes the removal of the entry that the revision `before` wrote.
     pub(crate) fn removes(&self, name: impl ToString, before: Revision) -> Change {
         Change {
             is_removal: true,
@@ -82,7 +83,7 @@ impl Origin {
 }
 
 impl Change {
-    /// The entry of the change. `event` is the kind of its event, such as `flow_changed`.
+    /// Returns the record of the change. `event` is the kind of its event, such as `flow_changed`.
     pub(crate) fn record(self, event: &str, tenant: Option<Name>, at_unix_ms: u64) -> AuditRecord {
         let Change {
             origin: Origin { actor, request },
@@ -108,7 +109,7 @@ impl Change {
 }
 
 impl AuditRecord {
-    /// Writes it under a key that sorts by time.
+    /// Returns the write of the record, under a key that sorts by time.
     pub(crate) fn write(&self) -> Write {
         Write::put(
             format!(
@@ -121,7 +122,7 @@ impl AuditRecord {
         )
     }
 
-    /// Writes it to the log.
+    /// Logs the record.
     pub(crate) fn log(&self, number: Revision) {
         let AuditRecord {
             actor,
@@ -140,7 +141,7 @@ impl AuditRecord {
         tracing::info!(target: "audit", number, role, actor, address, request, kind, name, action, before);
     }
 
-    /// As operators see it; the commit of that revision wrote it.
+    /// Returns the entry as operators see it. `number` is the revision that wrote it.
     pub(crate) fn entry(self, number: Revision) -> AuditEntry {
         AuditEntry {
             number,

@@ -1,4 +1,5 @@
-//! The controller's own certificate authority: its files, the server's certificate, the nodes' certificates.
+//! The controller's own certificate authority: its files, the server's certificate, the nodes'
+//! certificates.
 
 use crate::record::{Issued, sha256_hex, unix_ms};
 use anyhow::{Context, Result, ensure};
@@ -24,19 +25,20 @@ use x509_parser::prelude::{FromDer, X509Certificate};
 const CERTIFICATE_FILE: &str = "authority.pem";
 const KEY_FILE: &str = "authority.key";
 
-/// Ten years: replacing it means to enrol all nodes again.
+/// The validity of the authority, ten years. Replacing it means to enrol all nodes again.
 const AUTHORITY_DAYS: i64 = 3650;
 
-/// The server makes itself a new one long before.
+/// The validity of the server's certificate. The server replaces it long before it expires.
 const SERVER_DAYS: i64 = 90;
 
-/// Certificates are valid from a little before they are made, since clocks differ.
-const CLOCKS_DIFFER: Duration = Duration::minutes(5);
+/// The tolerated clock skew: certificates are valid from this long before they are issued.
+const MAX_CLOCK_SKEW: Duration = Duration::minutes(5);
 
-/// But not from longer before than this part of their life, so that two thirds of it end well after that.
-const EARLY_PART: i32 = 10;
+/// The minimum ratio of a certificate's lifetime to that skew. It reduces the skew of short-lived
+/// certificates, so that two thirds of their validity period end well after they are issued.
+const MIN_LIFE_TO_SKEW: i32 = 10;
 
-/// Signs certificates.
+/// The certificate authority.
 pub(crate) struct Authority {
     issuer: Issuer<'static, KeyPair>,
     der: CertificateDer<'static>,
@@ -50,32 +52,33 @@ pub(crate) struct NodeCertificate {
     pub(crate) renew_unix_ms: u64,
 }
 
-/// A key that a certificate is asked for. Names and purposes in the request are ignored.
+/// A key for which a certificate is requested. Names and purposes in the request are ignored.
 pub(crate) struct SigningRequest(PublicKey);
 
 impl SigningRequest {
-    /// Reads a certificate signing request, PEM, that the key itself has signed.
+    /// Parses a certificate signing request (PEM) and verifies that it is signed by its own key.
     pub(crate) fn parse(csr_pem: &str) -> Result<SigningRequest, BadRequest> {
         let request = CertificateSigningRequestParams::from_pem(csr_pem)?;
         Ok(SigningRequest(request.public_key))
     }
 
-    /// SHA-256 of the key (SubjectPublicKeyInfo), hexadecimal.
+    /// Returns the SHA-256 digest of the key (SubjectPublicKeyInfo), hexadecimal.
     pub(crate) fn key_sha256(&self) -> String {
         sha256_hex(self.0.subject_public_key_info())
     }
 }
 
-/// Whom a connection's certificate names. The authority's signature and the time were checked by TLS.
+/// The node that a connection's certificate names. TLS has verified the authority's signature and
+/// the validity period.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Presented {
     pub(crate) node: Name,
-    /// Hexadecimal.
+    /// The serial number, hexadecimal.
     pub(crate) serial: String,
 }
 
 impl Presented {
-    /// Of a client's certificate, none when it names no node.
+    /// Reads a client's certificate. Returns `None` if it names no node.
     pub fn of(der: &CertificateDer<'_>) -> Option<Presented> {
         let (_, certificate) = X509Certificate::from_der(der).ok()?;
         let node = certificate
@@ -93,13 +96,13 @@ impl Presented {
     }
 }
 
-/// Why a request for a certificate is refused.
+/// The error for a certificate signing request that is rejected.
 #[derive(Debug, thiserror::Error)]
 #[error("the certificate signing request cannot be used: {0}")]
 pub(crate) struct BadRequest(#[from] rcgen::Error);
 
 impl Authority {
-    /// The authority whose files are in `state`; makes it at the first start.
+    /// Opens the authority whose files are in `state`. Creates it at the first start.
     pub(crate) fn open(state: &Path) -> Result<Authority> {
         fs::DirBuilder::new()
             .recursive(true)
@@ -107,7 +110,7 @@ impl Authority {
             .create(state)
             .with_context(|| {
                 format!(
-                    "cannot create {} (`state` in the configuration says where)",
+                    "cannot create {} (set by `state` in the configuration)",
                     state.display()
                 )
             })?;
@@ -117,7 +120,7 @@ impl Authority {
             let (certificate_pem, key_pem) = make()?;
             write_private(&key, &key_pem)?;
             write_private(&certificate, &certificate_pem)?;
-            tracing::info!(certificate = %certificate.display(), "made an authority; back up its key, all nodes depend on it");
+            tracing::info!(certificate = %certificate.display(), "authority created; back up its key, all nodes depend on it");
         }
         let mode = fs::metadata(&key)
             .with_context(|| format!("cannot read {}", key.display()))?
@@ -125,7 +128,7 @@ impl Authority {
             .mode();
         ensure!(
             mode & 0o077 == 0,
-            "{} can be read by others: chmod 600 it",
+            "{0} is readable by others: run chmod 600 {0}",
             key.display()
         );
         let read = |path: &Path| {
@@ -133,7 +136,7 @@ impl Authority {
         };
         Authority::of(read(&certificate)?, &read(&key)?).with_context(|| {
             format!(
-                "{} and {} do not make an authority",
+                "{} and {} are not a valid authority",
                 certificate.display(),
                 key.display()
             )
@@ -147,7 +150,7 @@ impl Authority {
         let (_, parsed) = X509Certificate::from_der(&der)?;
         ensure!(
             parsed.public_key().subject_public_key.data.as_ref() == key.public_key_raw(),
-            "the key is of another certificate"
+            "the key does not belong to the certificate"
         );
         Ok(Authority {
             issuer: Issuer::from_ca_cert_der(&der, key)?,
@@ -156,17 +159,18 @@ impl Authority {
         })
     }
 
-    /// Its certificate, PEM.
+    /// Returns the authority's certificate, PEM.
     pub(crate) fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// SHA-256 of its certificate (DER), hexadecimal.
+    /// Returns the SHA-256 digest of the authority's certificate (DER), hexadecimal.
     pub(crate) fn digest(&self) -> String {
         sha256_hex(&self.der)
     }
 
-    /// A key and certificate for this server, and when to replace them.
+    /// Issues a key and a certificate for this server. Returns them with the time after which to
+    /// replace them.
     pub(crate) fn server(
         &self,
         names: &[String],
@@ -182,12 +186,12 @@ impl Authority {
                 .collect::<Vec<_>>(),
         );
         let mut params = CertificateParams::new(all)
-            .context("`names` has something that is neither a name nor an address")?;
+            .context("`names` contains a value that is neither a host name nor an IP address")?;
         params.distinguished_name = common_name("hawser controller");
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
-        params.not_before = OffsetDateTime::now_utc() - CLOCKS_DIFFER;
+        params.not_before = OffsetDateTime::now_utc() - MAX_CLOCK_SKEW;
         params.not_after = OffsetDateTime::now_utc() + Duration::days(SERVER_DAYS);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let certificate = params.signed_by(&key, &self.issuer)?;
@@ -199,7 +203,8 @@ impl Authority {
         Ok((rustls::sign::CertifiedKey::new(chain, key), replace_after))
     }
 
-    /// Accepts clients without a certificate, and with one of this authority.
+    /// Returns a verifier that accepts clients without a certificate and with one of this
+    /// authority.
     pub(crate) fn verifier(&self) -> Result<Arc<dyn ClientCertVerifier>> {
         let mut roots = RootCertStore::empty();
         roots.add(self.der.clone())?;
@@ -211,7 +216,7 @@ impl Authority {
         )
     }
 
-    /// A certificate for the key of a request, with the node's name.
+    /// Issues a certificate for the key of a request, with the node's name.
     pub(crate) fn sign(
         &self,
         request: &SigningRequest,
@@ -221,7 +226,7 @@ impl Authority {
         let serial: [u8; 16] = {
             let mut bytes = [0; 16];
             getrandom::fill(&mut bytes).expect("every Linux has random bytes");
-            // Positive, and never shortened for a leading zero.
+            // The serial number is positive and has no leading zero byte, which would be dropped.
             bytes[0] = bytes[0] & 0x7f | 0x40;
             bytes
         };
@@ -234,7 +239,7 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.use_authority_key_identifier_extension = true;
         params.serial_number = Some(SerialNumber::from_slice(&serial));
-        params.not_before = now - CLOCKS_DIFFER.min(life / EARLY_PART);
+        params.not_before = now - MAX_CLOCK_SKEW.min(life / MIN_LIFE_TO_SKEW);
         params.not_after = now + life;
         let certificate = params.signed_by(&request.0, &self.issuer)?;
         let issued = Issued {
@@ -249,7 +254,7 @@ impl Authority {
     }
 }
 
-/// Writes a file that only its owner can read, whole or not at all.
+/// Atomically writes a file that only its owner can read.
 pub(crate) fn write_private(path: &Path, text: &str) -> Result<()> {
     let write = || {
         let new = path.with_extension("new");
@@ -274,7 +279,7 @@ fn make() -> Result<(String, String)> {
     params.distinguished_name = common_name("hawser authority");
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
-    params.not_before = OffsetDateTime::now_utc() - CLOCKS_DIFFER;
+    params.not_before = OffsetDateTime::now_utc() - MAX_CLOCK_SKEW;
     params.not_after = OffsetDateTime::now_utc() + Duration::days(AUTHORITY_DAYS);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
     Ok((params.self_signed(&key)?.pem(), key.serialize_pem()))
@@ -305,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_gets_the_name_that_its_token_has_and_not_the_one_it_asks_for() {
+    fn a_certificate_has_the_name_in_the_token_and_not_the_requested_one() {
         let node: Name = "edge-1".parse().unwrap();
         let certificate = authority()
             .sign(&SigningRequest::parse(&request()).unwrap(), &node, LIFE)
@@ -324,10 +329,10 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_its_key_did_not_sign_is_refused() {
+    fn a_request_without_a_valid_signature_is_rejected() {
         let authority = authority();
         let good = request();
-        // Among the last characters are those of the signature.
+        // The last characters belong to the signature.
         let place = good.find("-----END").unwrap() - 12;
         let other = if good.as_bytes()[place] == b'A' {
             "B"

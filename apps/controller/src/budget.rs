@@ -1,4 +1,5 @@
-//! Budgets of nodes: each event and each change takes space in the store and in the history of etcd.
+//! Budgets of nodes: each event and each change takes space in the store and in the history of
+//! etcd.
 
 use crate::api::refusal::Refusal;
 use crate::config::LimitsConfig;
@@ -13,12 +14,12 @@ use std::time::{Duration, Instant};
 pub(crate) struct Budget {
     events: Limit<Name>,
     changes: Limit<Name>,
-    /// A node that stayed within its budget for this time is announced again when it exceeds it.
+    /// The time within its budget after which a node is announced again when it exceeds it.
     quiet: Duration,
     withheld: Mutex<HashMap<Name, Withheld>>,
 }
 
-/// Events and observations of a node above its budget.
+/// Events and observations of a node beyond its budget.
 struct Withheld {
     count: u64,
     last: Instant,
@@ -26,7 +27,7 @@ struct Withheld {
 
 impl Budget {
     pub(crate) fn new(limits: &LimitsConfig) -> Budget {
-        // A float holds integers of this size exactly.
+        // An f64 represents integers of this size exactly.
         let burst = limits.node_events.min(1 << 30) as f64;
         Budget {
             events: Limit::with_burst(limits.node_events_per_s, burst),
@@ -40,7 +41,7 @@ impl Budget {
         self.withheld.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one that is not kept. Returns whether it is to be announced.
+    /// Counts an event that is not recorded. Returns whether to announce it.
     fn withhold(&self, node: &Name, now: Instant) -> bool {
         let mut all = self.withheld();
         if let Some(withheld) = all.get_mut(node)
@@ -57,12 +58,12 @@ impl Budget {
                 last: now,
             },
         ) {
-            tracing::info!(%node, count = before.count, "events and observations of the node were not kept");
+            tracing::info!(%node, count = before.count, "events and observations of the node were discarded");
         }
         true
     }
 
-    /// Forgets a removed node. A later node of the name has the whole budget.
+    /// Discards the budget of a removed node. A later node of the name has the whole budget.
     pub(crate) fn forget(&self, node: &Name) {
         self.withheld().remove(node);
         self.events.forget(node);
@@ -71,14 +72,16 @@ impl Budget {
 }
 
 impl Controller {
-    /// Whether an event of a node is kept. One that is not is counted; the first one is announced.
-    pub(crate) async fn keeps_event(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
+    /// Returns whether an event of a node may be recorded. Rejected ones are counted; the first one
+    /// is announced.
+    pub(crate) async fn admits_event(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
         self.is_within(&self.budget.events, "node_events", node, tenant)
             .await
     }
 
-    /// Whether a change by a node is made. One that is not is counted; the first one is announced.
-    pub(crate) async fn makes_change(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
+    /// Returns whether a change by a node may be made. Rejected ones are counted; the first one is
+    /// announced.
+    pub(crate) async fn admits_change(&self, node: &Name, tenant: &Name) -> Result<bool, Error> {
         self.is_within(&self.budget.changes, "node_changes", node, tenant)
             .await
     }
@@ -97,9 +100,9 @@ impl Controller {
         self.metrics.refused(reason);
         if self.budget.withhold(node, now) {
             let message = format!(
-                "{node} exceeds limits.{reason}_per_s; its events and observations above it are not kept"
+                "{node} exceeds limits.{reason}_per_s; its events and observations beyond the limit are discarded"
             );
-            tracing::warn!(%node, reason, "node exceeds its budget");
+            tracing::warn!(%node, reason, "node exceeds its budget of events or changes");
             self.commit(
                 vec![],
                 About::tenant(tenant).node(node),
@@ -111,7 +114,7 @@ impl Controller {
         Ok(false)
     }
 
-    /// Refuses a change by a node above its budget.
+    /// Rejects a change by a node beyond its budget.
     pub(crate) fn may_change(&self, node: &Name) -> Result<(), Refusal> {
         self.budget
             .changes
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_above_the_budget_is_said_once() {
+    fn an_exceeded_budget_is_announced_once() {
         let limits = LimitsConfig {
             node_events: 20,
             node_events_per_s: 2.0,

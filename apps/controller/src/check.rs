@@ -1,4 +1,4 @@
-//! What operators and nodes say and what cannot be.
+//! Validation of requests of operators and nodes.
 
 use hawser_control::at_most_one_of_each_family;
 use hawser_control::node::{Registration, Report};
@@ -9,43 +9,42 @@ use std::net::{IpAddr, SocketAddr};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// Paths that a policy can name: eight at once would be the code that stops a flow.
+/// The maximum number of paths in a policy: all eight bits are the code that stops a flow.
 const MAX_PATHS: usize = 7;
 
-/// What is wrong with a flow, and what would be right.
+/// Checks a flow. The error says what is wrong and what would be valid.
 pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
     if flow.ingress == flow.egress {
-        return Err("ingress and egress are two nodes".into());
+        return Err("`ingress` and `egress` must be two different nodes".into());
     }
     selector("select", &flow.select)?;
     if flow.paths.len() > MAX_PATHS || !are_paths(flow.paths.iter().copied()) {
-        return Err("`paths` are up to seven different numbers from 1 to 8".into());
+        return Err("`paths` must be up to seven different numbers from 1 to 8".into());
     }
     if let Some(trigger) = &flow.trigger {
         selector("trigger.select", &trigger.select)?;
         if trigger.request_bytes.0 > trigger.request_bytes.1 {
-            return Err("trigger.request_bytes: the least is above the largest".into());
+            return Err("trigger.request_bytes: the smallest size is above the largest".into());
         }
         if trigger.late_after_ms == 0 || trigger.in_a_row == 0 {
-            return Err("trigger.late_after_ms and trigger.in_a_row are at least 1".into());
+            return Err("trigger.late_after_ms and trigger.in_a_row must be at least 1".into());
         }
     }
-    let elimination = &flow.elimination;
-    let is_at_least = |value: Option<f64>, least: f64| {
-        value.is_none_or(|value| value >= least && value.is_finite())
-    };
-    if !is_at_least(elimination.tolerance_ms, 0.0) {
-        return Err("elimination.tolerance_ms is not below 0".into());
+    let pruning = &flow.pruning;
+    let is_at_least =
+        |value: Option<f64>, min: f64| value.is_none_or(|value| value >= min && value.is_finite());
+    if !is_at_least(pruning.tolerance_ms, 0.0) {
+        return Err("pruning.tolerance_ms must not be below 0".into());
     }
-    if elimination.window_packets == Some(0) {
-        return Err("elimination.window_packets is at least 1".into());
+    if pruning.window_packets == Some(0) {
+        return Err("pruning.window_packets must be at least 1".into());
     }
-    if !is_at_least(elimination.budget_ratio, 1.0) {
-        return Err("elimination.budget_ratio is at least 1, the packet itself".into());
+    if !is_at_least(pruning.budget_ratio, 1.0) {
+        return Err("pruning.budget_ratio must be at least 1, for the packet itself".into());
     }
-    match elimination.tolerated_damage_ratio {
+    match pruning.tolerated_damage_ratio {
         Some(ratio) if !(0.0..=1.0).contains(&ratio) => {
-            Err("elimination.tolerated_damage_ratio is 0 to 1".into())
+            Err("pruning.tolerated_damage_ratio must be 0 to 1".into())
         }
         _ => Ok(()),
     }
@@ -54,13 +53,13 @@ pub(crate) fn flow(flow: &Flow) -> Result<(), String> {
 fn selector(key: &str, selector: &Selector) -> Result<(), String> {
     if !is_prefix(&selector.destination) {
         return Err(format!(
-            "{key}.destination: {:?} is no prefix such as 203.0.113.0/24",
+            "{key}.destination: {:?} is not a prefix such as 203.0.113.0/24",
             selector.destination
         ));
     }
     if selector.protocol == Some(0) {
         return Err(format!(
-            "{key}.protocol: 0 is no IP protocol; leave it out for all"
+            "{key}.protocol: 0 is not an IP protocol; leave it out to select all"
         ));
     }
     let ports = [selector.source_ports, selector.destination_ports];
@@ -77,7 +76,7 @@ fn is_prefix(text: &str) -> bool {
     let parse = || {
         let (address, bits) = text.split_once('/')?;
         let address: IpAddr = address.parse().ok()?;
-        // A number as people write it: neither a sign nor leading zeros.
+        // Only plain decimal digits: neither a sign nor leading zeros.
         let bits: u8 = bits
             .parse()
             .ok()
@@ -87,30 +86,30 @@ fn is_prefix(text: &str) -> bool {
     parse().unwrap_or(false)
 }
 
-/// What is wrong with a registration.
+/// Checks a registration.
 pub(crate) fn registration(registration: &Registration) -> Result<(), String> {
     if registration.version.len() > 64 {
         return Err("`version` has more than 64 bytes".into());
     }
     if !are_paths(registration.paths.iter().map(|path| path.number)) {
-        return Err("`paths` have different numbers from 1 to 8".into());
+        return Err("`paths` must have different numbers from 1 to 8".into());
     }
     if registration
         .paths
         .iter()
         .any(|path| path.interface.is_empty() || path.interface.len() > 15)
     {
-        return Err("`interface` has 1 to 15 bytes".into());
+        return Err("`interface` must have 1 to 15 bytes".into());
     }
     Ok(())
 }
 
-/// What is wrong with a report, apart from what it is about.
+/// Checks a report, except whether the node may report about its flows.
 pub(crate) fn report(report: &Report) -> Result<(), String> {
     if !are_paths(report.paths.iter().map(|path| path.number)) {
-        return Err("`paths` have different numbers from 1 to 8".into());
+        return Err("`paths` must have different numbers from 1 to 8".into());
     }
-    for (key, count, most) in [
+    for (key, count, max) in [
         ("sends", report.sends.len(), Report::MAX_FLOWS),
         ("receives", report.receives.len(), Report::MAX_FLOWS),
         (
@@ -119,9 +118,9 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
             Report::MAX_OBSERVATIONS,
         ),
     ] {
-        if count > most {
+        if count > max {
             return Err(format!(
-                "`{key}` has more than {most} elements; send several reports"
+                "`{key}` has more than {max} elements; send several reports"
             ));
         }
     }
@@ -130,23 +129,23 @@ pub(crate) fn report(report: &Report) -> Result<(), String> {
         .iter()
         .all(|flow| are_paths(flow.paths.iter().map(|path| path.number)))
     {
-        return Err("`receives.paths` have different numbers from 1 to 8".into());
+        return Err("`receives.paths` must have different numbers from 1 to 8".into());
     }
     Ok(())
 }
 
-/// What is wrong with what a server of tunnels says of itself.
+/// Checks a tunnel server's report.
 pub(crate) fn tunnel_server(server: &ServerReport) -> Result<(), String> {
     let are_ipv4 = server.addresses.iter().map(SocketAddr::is_ipv4);
     if server.addresses.is_empty() || !at_most_one_of_each_family(are_ipv4) {
         return Err(
-            "`addresses` has one address with its port, or one of IPv4 and one of IPv6".into(),
+            "`addresses` must have one `address:port`, or one of IPv4 and one of IPv6".into(),
         );
     }
     Ok(())
 }
 
-/// Whether these are numbers of paths, each once.
+/// Returns whether all numbers are valid path numbers, without duplicates.
 fn are_paths(mut numbers: impl Iterator<Item = u8>) -> bool {
     let mut seen = 0u16;
     numbers.all(|number| {
@@ -170,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_cannot_be_is_refused_with_the_key() {
+    fn an_invalid_flow_is_rejected_with_the_key() {
         flow_with(|_| ()).unwrap();
         for (pointer, value, word) in [
             ("/egress", json!("edge-1"), "egress"),
@@ -194,11 +193,7 @@ mod tests {
             ("paths", json!([1, 1]), "paths"),
             ("paths", json!([0]), "paths"),
             ("paths", json!([1, 2, 3, 4, 5, 6, 7, 8]), "paths"),
-            (
-                "elimination",
-                json!({ "budget_ratio": 0.5 }),
-                "budget_ratio",
-            ),
+            ("pruning", json!({ "budget_ratio": 0.5 }), "budget_ratio"),
             (
                 "trigger",
                 json!({ "select": { "destination": "::/0" }, "in_a_row": 0 }),

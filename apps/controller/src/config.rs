@@ -7,59 +7,60 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What a controller is to be. docs/controller.md explains every key.
+/// The configuration of a controller. docs/controller.md explains every key.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// How other controllers and events call it; made up when not given.
+    /// The name of this controller, for other controllers and in events; random if not given.
     pub name: Option<String>,
-    /// Where it listens, HTTPS.
+    /// The HTTPS address to listen on.
     pub listen: SocketAddr,
-    /// Names and addresses by which clients reach it, for its certificate; `localhost` and the loopback addresses are
-    /// always in it.
+    /// The names and addresses by which clients reach the controller, for its certificate.
+    /// `localhost` and the loopback addresses are always included.
     pub names: Vec<String>,
-    /// Where its files are: authority, database, the first operator's token.
+    /// The directory for its files: authority, database, the first operator's token.
     pub state: PathBuf,
-    /// Where metrics and health can be had without TLS and token; none: nowhere.
+    /// The address that serves metrics and health without TLS and token; `None` for no such
+    /// address.
     pub metrics_listen: Option<SocketAddr>,
-    /// Where state is kept.
+    /// The store of the state.
     pub store: StoreConfig,
-    /// What nodes are told.
+    /// Settings for nodes.
     pub nodes: NodesConfig,
-    /// What ends of tunnels are told.
+    /// Settings for tunnel clients and servers.
     pub tunnels: TunnelsConfig,
-    /// What clients may use.
+    /// Limits on the resources that clients may use.
     pub limits: LimitsConfig,
-    /// How many events are remembered.
+    /// The number of events that are retained.
     pub events: usize,
-    /// How long the audit is kept.
+    /// The retention of the audit log.
     pub audit: AuditConfig,
 }
 
-/// Where state is kept.
+/// The store of the state.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase", deny_unknown_fields)]
 pub enum StoreConfig {
-    /// In a file of this controller, `database` in its state directory.
+    /// A file of this controller, `database` in its state directory.
     Embedded,
-    /// In an etcd cluster that several controllers share.
+    /// An etcd cluster that several controllers share.
     Etcd(EtcdConfig),
 }
 
-/// An etcd cluster.
+/// The settings of an etcd cluster.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// `https://HOST:PORT` of its members.
+    /// The endpoints of its members, `https://HOST:PORT`.
     pub endpoints: Vec<String>,
-    /// What the keys of this group of controllers begin with.
+    /// The prefix of all keys of this group of controllers.
     #[serde(default = "EtcdConfig::prefix")]
     pub prefix: String,
-    /// The authority of the cluster's certificates, PEM.
+    /// The certificate of the authority that signed the cluster's certificates, PEM.
     pub authority: Option<PathBuf>,
     /// This controller's certificate for the cluster, PEM.
     pub certificate: Option<PathBuf>,
-    /// And its key.
+    /// The key of that certificate.
     pub key: Option<PathBuf>,
     /// The user to authenticate as.
     pub user: Option<String>,
@@ -73,71 +74,74 @@ impl EtcdConfig {
     }
 }
 
-/// What nodes are told and how long they are trusted.
+/// Settings for nodes.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodesConfig {
-    /// How often nodes report, milliseconds.
+    /// The interval between the nodes' reports, milliseconds.
     pub report_every_ms: u32,
-    /// A node that has not reported for so long counts as dead, seconds. Also after how long another controller decides
-    /// when the leader dies.
+    /// The time without a report after which a node counts as lost, seconds. It also bounds the
+    /// time until another controller decides after the leader has died.
     pub lease_s: u32,
-    /// How long a node's certificate is valid, days or a part of one.
+    /// The validity of a node's certificate, days; fractions are allowed.
     pub certificate_days: f64,
     /// Whether policies are also sent to ingress nodes in-band.
     pub signals: bool,
 }
 
-/// How long the audit is kept. Entries beyond either bound are removed.
+/// The retention of the audit log. Entries beyond either bound are removed.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AuditConfig {
-    /// Age at which an entry is removed, days.
+    /// The age at which an entry is removed, days.
     pub days: u32,
-    /// Number of entries; beyond it the oldest one of the actor with the most entries is removed first.
+    /// The maximum number of entries. Beyond it, the oldest entry of the actor with the most
+    /// entries is removed first.
     pub entries: usize,
 }
 
-/// What ends of tunnels are told.
+/// Settings for tunnel clients and servers.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct TunnelsConfig {
-    /// Where clients' inner addresses are taken from: the prefixes that the servers have, one of either family or of both.
-    /// None: each server gives its own.
+    /// The prefixes of the clients' inner addresses, which are those of the servers: at most one
+    /// per address family. If empty, each server assigns its own.
     pub addresses: Vec<Prefix>,
-    /// The nodes that may be servers: all that clients send passes them.
+    /// The nodes that may be tunnel servers. All traffic of clients passes through them.
     pub servers: Vec<Name>,
 }
 
-/// What clients may use before they are refused.
+/// Limits on the resources of clients. Requests beyond them are rejected.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
-    /// Open connections.
+    /// The maximum number of open connections.
     pub connections: usize,
-    /// Open connections from one address.
+    /// The maximum number of open connections from one address.
     pub connections_per_address: usize,
-    /// How long a handshake, the head of a request or the rest of it may take, seconds.
+    /// The timeout for a TLS handshake, the head of a request and the rest of it, seconds.
     pub request_timeout_s: u32,
-    /// A connection without a request is closed after so long, seconds.
+    /// The time without a request after which a connection is closed, seconds.
     pub idle_s: u32,
-    /// A connection whose other end takes nothing of what is sent to it is cut after so long, seconds: a stream that nobody
-    /// reads must not stay.
+    /// The time after which a connection is closed when its other end accepts none of the data sent
+    /// to it, seconds. It closes streams that no client reads.
     pub unread_s: u32,
-    /// The largest body of a request, bytes.
+    /// The maximum size of a request body, bytes.
     pub body_bytes: usize,
-    /// Requests a second by one operator's token.
+    /// The maximum request rate per operator's token, requests per second.
     pub operator_requests_per_s: f64,
-    /// Requests a second by one node.
+    /// The maximum request rate per node, requests per second.
     pub node_requests_per_s: f64,
-    /// Failed authentications a minute from one address; what is more is answered with 429.
+    /// The maximum rate of failed authentications per address, per minute. Beyond it, the response
+    /// is 429.
     pub failures_per_minute: f64,
-    /// Events that are kept about each node and each flow; also the burst of events, and of changes, that a node may cause.
+    /// The number of events that are retained per node and per flow. It is also the burst of
+    /// events, and of changes, that a node may cause.
     pub node_events: usize,
-    /// Events a second by one node, averaged over time.
+    /// The maximum average rate of events per node, events per second.
     pub node_events_per_s: f64,
-    /// Changes a second by one node, averaged over time: registrations, leases, certificates, health of paths, decisions about
-    /// its flows.
+    /// The maximum average rate of changes per node, changes per second: registrations, leases,
+    /// certificates, health of paths, decisions about its flows.
     pub node_changes_per_s: f64,
 }
 
@@ -198,18 +202,18 @@ impl Default for LimitsConfig {
     }
 }
 
-/// Why a configuration cannot be used.
+/// The error for a configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The file cannot be read, or its text is not what is expected.
+    /// The file cannot be read or parsed.
     #[error(transparent)]
     File(#[from] hawser_io::config::ConfigError),
-    /// A value does not make sense.
+    /// A value is out of range.
     #[error("`{key}` {what}")]
     Value {
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// What would be right.
+        /// The valid values, such as "must be at least 1".
         what: &'static str,
     },
 }
@@ -218,14 +222,14 @@ impl Config {
     /// Reads and checks a file.
     ///
     /// # Errors
-    /// When it cannot be read or says something that cannot be.
+    /// Returns an error if the file cannot be read or parsed, or a value is out of range.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let config: Config = Source::read(path)?.parse()?;
         config.check()?;
         Ok(config)
     }
 
-    /// Says what cannot be.
+    /// Returns an error for the first value that is out of range.
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         let lease_ms = u64::from(self.nodes.lease_s) * 1000;
         let limits = &self.limits;
@@ -242,61 +246,61 @@ impl Config {
                     self.tunnels.addresses.iter().map(|prefix| prefix.is_ipv4()),
                 ),
                 "tunnels.addresses",
-                "has a prefix of IPv4, one of IPv6, or one of each",
+                "must have at most one IPv4 prefix and at most one IPv6 prefix",
             ),
             (
                 self.nodes.report_every_ms >= 100,
                 "nodes.report_every_ms",
-                "is at least 100",
+                "must be at least 100",
             ),
             (
                 lease_ms >= 2 * u64::from(self.nodes.report_every_ms) && lease_ms >= 2_000,
                 "nodes.lease_s",
-                "is at least 2, and at least twice nodes.report_every_ms, so that one late report does no harm",
+                "must be at least 2, and at least twice nodes.report_every_ms, so that a single late report does not expire the lease",
             ),
             (
                 self.nodes.certificate_days > 0.0 && self.nodes.certificate_days <= 825.0,
                 "nodes.certificate_days",
-                "is above 0 and at most 825",
+                "must be above 0 and at most 825",
             ),
             (
                 limits.connections > 0,
                 "limits.connections",
-                "is at least 1",
+                "must be at least 1",
             ),
             (
                 limits.connections_per_address > 0,
                 "limits.connections_per_address",
-                "is at least 1",
+                "must be at least 1",
             ),
             (
                 limits.request_timeout_s > 0,
                 "limits.request_timeout_s",
-                "is at least 1",
+                "must be at least 1",
             ),
-            (limits.idle_s > 0, "limits.idle_s", "is at least 1"),
-            (limits.unread_s > 0, "limits.unread_s", "is at least 1"),
+            (limits.idle_s > 0, "limits.idle_s", "must be at least 1"),
+            (limits.unread_s > 0, "limits.unread_s", "must be at least 1"),
             (
                 limits.body_bytes >= 4096,
                 "limits.body_bytes",
-                "is at least 4096",
+                "must be at least 4096",
             ),
             (
                 rates.iter().all(|rate| *rate > 0.0 && rate.is_finite()),
                 "limits",
-                "has rates above 0",
+                "must have rates above 0",
             ),
             (
                 limits.node_events >= 20,
                 "limits.node_events",
-                "is at least 20",
+                "must be at least 20",
             ),
-            (self.events >= 100, "events", "is at least 100"),
-            (self.audit.days >= 1, "audit.days", "is at least 1"),
+            (self.events >= 100, "events", "must be at least 100"),
+            (self.audit.days >= 1, "audit.days", "must be at least 1"),
             (
                 self.audit.entries >= 100,
                 "audit.entries",
-                "is at least 100",
+                "must be at least 100",
             ),
         ];
         match checks.into_iter().find(|(holds, ..)| !holds) {
@@ -334,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_and_impossible_values_are_refused_by_name() {
+    fn unknown_keys_and_invalid_values_are_rejected_by_name() {
         for (text, word) in [
             ("listem = '127.0.0.1:1'", "listem"),
             ("[store]\nkind = 'sqlite'", "sqlite"),

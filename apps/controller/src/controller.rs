@@ -1,4 +1,4 @@
-//! What all requests share: the store, the view of it, and who is to be told.
+//! The state that all requests share: the store, the view of it, and the streams to notify.
 
 use crate::audit::Change;
 use crate::authority::{Authority, Presented};
@@ -19,14 +19,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, Rw
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// How long an answer waits for the view to show what was written. Afterwards the answer is given all the same: the
-/// change is in the store.
-const SHOWN_WITHIN: Duration = Duration::from_secs(5);
+/// The maximum time that a response waits until the view contains its change. After that the
+/// response is sent anyway, because the change is in the store.
+const APPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Changes that are taken over before readers are let in again.
+/// The maximum number of changes that are applied before readers get access to the view again.
 const CHANGES_AT_ONCE: usize = 256;
 
-/// One controller.
+/// A controller.
 pub struct Controller {
     pub(crate) name: String,
     pub(crate) config: Config,
@@ -37,28 +37,29 @@ pub struct Controller {
     pub(crate) budget: Budget,
     pub(crate) liveness: Liveness,
     pub(crate) streams: Streams,
-    /// Who decides.
+    /// The role of this controller in the election of the leader.
     pub(crate) role: watch::Receiver<Role>,
-    /// True when the controller is to end.
-    pub(crate) ending: watch::Sender<bool>,
+    /// Whether the controller is shutting down.
+    pub(crate) shutdown: watch::Sender<bool>,
     view: RwLock<View>,
-    /// [`View::complete`], for those who want to know of every change.
-    shown: watch::Sender<Revision>,
-    /// Those who wait for one revision, so that each is woken once, however many there are.
+    /// [`View::complete`], for tasks that follow every change.
+    applied: watch::Sender<Revision>,
+    /// Tasks that wait for a revision. Each is woken only once, regardless of the number of changes
+    /// in between.
     waiting: Mutex<BTreeMap<Revision, Vec<oneshot::Sender<()>>>>,
-    /// Whether the view has been filled.
+    /// Whether the view has been filled from the store.
     filled: watch::Sender<bool>,
     reports: Mutex<HashMap<Name, Reported>>,
     work: mpsc::UnboundedSender<Touched>,
 }
 
-/// What an event is about.
+/// The subject of an event.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct About {
     pub(crate) tenant: Option<Name>,
     pub(crate) node: Option<Name>,
     pub(crate) flow: Option<Name>,
-    /// The author of the change, for the audit; none: not made on request.
+    /// The author of the change, for the audit log; `None` if it was not made on request.
     pub(crate) by: Option<Change>,
 }
 
@@ -93,7 +94,7 @@ impl About {
 }
 
 impl Controller {
-    /// A controller and what its leader has to look at.
+    /// Creates a controller, and the queue of changes for the task of the leader.
     pub(crate) fn new(
         name: String,
         config: Config,
@@ -109,10 +110,10 @@ impl Controller {
             metrics: Metrics::new(),
             streams: Streams::default(),
             view: RwLock::default(),
-            shown: watch::channel(0).0,
+            applied: watch::channel(0).0,
             waiting: Mutex::default(),
             filled: watch::channel(false).0,
-            ending: watch::channel(false).0,
+            shutdown: watch::channel(false).0,
             reports: Mutex::default(),
             name,
             config,
@@ -124,7 +125,7 @@ impl Controller {
         (Arc::new(controller), inbox)
     }
 
-    /// The store's content, as far as it is known here. Never held over an await.
+    /// Returns the view of the store's content. The guard must not be held over an await.
     pub(crate) fn view(&self) -> RwLockReadGuard<'_, View> {
         self.view.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -133,32 +134,33 @@ impl Controller {
         self.view.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The latest reports of nodes that report here.
+    /// Returns the latest reports of the nodes that report to this controller.
     pub(crate) fn reports(&self) -> MutexGuard<'_, HashMap<Name, Reported>> {
         lock(&self.reports)
     }
 
-    /// Keeps the latest report of a node, unless the node was deleted meanwhile.
+    /// Stores the latest report of a node, unless the node was deleted in the meantime.
     pub(crate) fn keep_report(&self, caller: &Presented, report: Report) {
         let reported = Reported {
             node: caller.node.clone(),
             at_unix_ms: unix_ms(),
             report,
         };
-        // A deletion is taken over either before, so that the certificate is not valid any more, or after, and then the report
-        // is removed.
+        // A deletion is applied to the view either before this, so that the certificate is no
+        // longer valid, or afterwards, and then the report is removed.
         let view = self.view();
         if view.accepted(caller).is_some() {
             self.reports().insert(caller.node.clone(), reported);
         }
     }
 
-    /// When a node was last heard of here, milliseconds since 1970.
+    /// Returns when a node last reported to this controller, milliseconds since 1970.
     pub(crate) fn seen_unix_ms(&self, node: &Name) -> Option<u64> {
         self.reports().get(node).map(|reported| reported.at_unix_ms)
     }
 
-    /// Writes, together with the event that tells of it and the audit's entry, and waits until it can be read back here.
+    /// Commits writes together with their event and audit entry, and waits until the view contains
+    /// them.
     pub(crate) async fn commit(
         &self,
         mut writes: Vec<Write>,
@@ -183,37 +185,38 @@ impl Controller {
             kind: kind.to_owned(),
             message,
         };
-        // Ordered by time, so that the oldest are found when there are too many.
+        // Keys are ordered by time, so that the oldest events are found when there are too many.
         let event_key = format!("{}{at_unix_ms:013}-{}", key::EVENT, random_hex::<6>());
         writes.push(Write::put(event_key, emit(&event)));
         let revision = self.store.commit(writes).await?;
         if let Some(audit) = audit {
             audit.log(revision);
         }
-        self.shown(revision).await;
+        self.wait_until_applied(revision).await;
         Ok(revision)
     }
 
-    /// Waits until the view has all that was written up to that revision.
-    pub(crate) async fn shown(&self, revision: Revision) {
+    /// Waits until the view contains everything written up to that revision.
+    pub(crate) async fn wait_until_applied(&self, revision: Revision) {
         let waiting = {
             let mut waiting = lock(&self.waiting);
-            // Looked at under the lock that `take_over` takes after it has changed this.
-            if *self.shown.borrow() >= revision {
+            // This is read under the lock that `apply_updates` takes after it has changed the
+            // value.
+            if *self.applied.borrow() >= revision {
                 return;
             }
             let (wake, woken) = oneshot::channel();
             waiting.entry(revision).or_default().push(wake);
             woken
         };
-        if tokio::time::timeout(SHOWN_WITHIN, waiting).await.is_err() {
-            tracing::warn!(revision, "the store has not shown yet what was written");
+        if tokio::time::timeout(APPLY_TIMEOUT, waiting).await.is_err() {
+            tracing::warn!(revision, "the view does not contain a committed change yet");
         }
     }
 
     /// Waits until the view has been filled from the store.
     pub(crate) async fn filled(&self) {
-        // The sender is part of self, so it cannot be gone.
+        // The sender is a field of `self`, so the channel is open.
         let _ = self.filled.subscribe().wait_for(|filled| *filled).await;
     }
 
@@ -221,18 +224,22 @@ impl Controller {
         *self.filled.borrow()
     }
 
-    /// Waits until the controller is to end.
-    pub(crate) async fn ended(&self) {
-        // The sender is part of self, so it cannot be gone.
-        let _ = self.ending.subscribe().wait_for(|ending| *ending).await;
+    /// Waits until the controller shuts down.
+    pub(crate) async fn shutdown_requested(&self) {
+        // The sender is a field of `self`, so the channel is open.
+        let _ = self
+            .shutdown
+            .subscribe()
+            .wait_for(|shutdown| *shutdown)
+            .await;
     }
 
-    /// Changes of the view, by the revision that is complete.
+    /// Returns a receiver of the revisions up to which the view is complete.
     pub(crate) fn changes(&self) -> watch::Receiver<Revision> {
-        self.shown.subscribe()
+        self.applied.subscribe()
     }
 
-    /// Takes the store's changes over, for ever.
+    /// Applies the store's changes to the view, forever.
     pub(crate) async fn follow(self: Arc<Self>) {
         let mut follow = Follow::new(self.store.clone(), "");
         loop {
@@ -242,11 +249,11 @@ impl Controller {
             {
                 updates.push(update);
             }
-            self.take_over(updates);
+            self.apply_updates(updates);
         }
     }
 
-    fn take_over(&self, updates: Vec<Update>) {
+    fn apply_updates(&self, updates: Vec<Update>) {
         let mut touched = Vec::new();
         let mut is_new = false;
         let complete = {
@@ -256,7 +263,8 @@ impl Controller {
                     Update::Change(change) => touched.push(view.apply(change)),
                     Update::All(entries) => {
                         let before = std::mem::replace(&mut *view, View::of(entries));
-                        // Told below, after what is new. A node may have been deleted and made again unseen.
+                        // Deleted nodes are announced below, after the new state. A node may have
+                        // been deleted and created again unseen.
                         touched.retain(|touched| matches!(touched, Touched::Deleted(_)));
                         touched.extend(before.nodes_gone_in(&view).map(Touched::Deleted));
                         is_new = true;
@@ -268,26 +276,26 @@ impl Controller {
         if is_new {
             self.streams.renew_all();
             self.filled.send_replace(true);
-            // Whoever leads looks at everything.
+            // The leader examines everything.
             let _ = self.work.send(Touched::Nothing);
         }
         for touched in touched {
-            self.tell(touched);
+            self.notify(touched);
         }
-        self.shown.send_replace(complete);
+        self.applied.send_replace(complete);
         let woken = {
             let mut waiting = lock(&self.waiting);
             let later = waiting.split_off(&(complete + 1));
             std::mem::replace(&mut *waiting, later)
         };
         for wake in woken.into_values().flatten() {
-            // Who does not wait any more need not be woken.
+            // A waiter that has given up need not be woken.
             let _ = wake.send(());
         }
     }
 
-    /// Tells streams and the leader's task.
-    fn tell(&self, touched: Touched) {
+    /// Notifies streams and the task of the leader.
+    fn notify(&self, touched: Touched) {
         match &touched {
             Touched::Flow { nodes, .. } => nodes.iter().for_each(|node| self.streams.renew(node)),
             Touched::Policy { flow, nodes } => nodes
@@ -318,20 +326,21 @@ impl Controller {
                 | Touched::Observation(_)
         );
         if is_work {
-            // The receiver ends with the controller.
+            // The receiver is dropped only when the controller stops.
             let _ = self.work.send(touched);
         }
     }
 
-    /// Forgets what is known of a deleted node here alone, so that a later node of the name inherits nothing. The node's lease
-    /// runs out by itself.
+    /// Discards the local state of a deleted node, so that a later node of the same name does not
+    /// inherit it. The node's lease expires by itself.
     fn forget(&self, node: &Name) {
         self.reports().remove(node);
         self.budget.forget(node);
         self.liveness.forget(node);
     }
 
-    /// The nodes to which a node's paths matter: those that eliminate what it sends, and itself.
+    /// Returns the nodes that depend on a node's paths: the egresses of its flows, and the node
+    /// itself.
     fn peers(&self, name: &Name) -> Vec<Name> {
         let view = self.view();
         let Some(node) = view.nodes.get(name) else {

@@ -1,52 +1,53 @@
-//! Decisions and their way into the store.
+//! Decisions and how they are written to the store.
 //!
-//! What is decided is in `hawser_control::decide`. Here it becomes a policy with the next epoch, written only if the flow
-//! and the policy are still those that were looked at, so that epochs rise without gaps whoever decides.
+//! The decision itself is made in `hawser_control::decide`. Here it becomes a policy with the next
+//! epoch. It is written only if flow and policy are unchanged since they were read, so that epochs
+//! rise without gaps regardless of which controller decides.
 
 use crate::api::precondition::IfMatch;
 use crate::audit::Origin;
 use crate::controller::{About, Controller};
 use crate::record::{emit, key, unix_ms};
 use crate::store::{Error, Expect, Revision, Write};
-use crate::view::At;
+use crate::view::Versioned;
 use hawser_control::Name;
-use hawser_control::decide::{Decision, Situation, Void};
+use hawser_control::decide::{Decision, Ignored, Situation};
 use hawser_control::resource::{Cause, Policy};
 
-/// How often a decision is tried when flow or policy change meanwhile.
+/// The number of attempts at a decision while flow or policy change concurrently.
 const ATTEMPTS: usize = 32;
 
-/// What came of it.
+/// The outcome of a decision.
 #[derive(Debug, Clone)]
 pub(crate) enum Outcome {
-    /// This is in force now.
-    Decided(At<Policy>),
-    /// This stays in force.
-    Stays(At<Policy>),
-    /// The one in force is of this revision, for which the request is not meant.
-    Changed(Revision),
-    /// What asked for a decision may not.
-    Void(Void),
-    /// There is no such flow.
-    Gone,
+    /// This policy is in force now.
+    Decided(Versioned<Policy>),
+    /// This policy stays in force.
+    Unchanged(Versioned<Policy>),
+    /// The policy in force has this revision, which does not match the request's `If-Match`.
+    PreconditionFailed(Revision),
+    /// The observation is ignored.
+    Ignored(Ignored),
+    /// The flow does not exist.
+    NoSuchFlow,
 }
 
 /// An operator's request for a decision.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked<'a> {
+pub(crate) struct OperatorRequest<'a> {
     pub(crate) origin: &'a Origin,
-    /// The policy that is to be replaced.
+    /// The precondition on the policy to be replaced.
     pub(crate) matching: &'a IfMatch,
 }
 
-/// Chooses the paths of a flow; nothing when its policy is to stay.
+/// Chooses the paths of a flow. Returns `None` if its policy stays.
 pub(crate) type Choose<'a> =
-    dyn Fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Void> + Sync + 'a;
+    dyn Fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Ignored> + Sync + 'a;
 
-/// The kind and the message of the event that tells of a policy.
+/// Returns the kind and the message of the event for a policy.
 pub(crate) type Describe<'a> = dyn Fn(&Policy) -> (&'static str, String) + Sync + 'a;
 
-/// A policy in words.
+/// Describes a policy for people.
 pub(crate) fn described(policy: &Policy) -> String {
     let numbers = |bits: u8| {
         (1..=8)
@@ -81,16 +82,16 @@ fn cause_name(cause: Cause) -> &'static str {
 }
 
 impl Controller {
-    /// Decides about a flow and puts the new policy into force, together with the other writes. `by`: the request of an
-    /// operator; none: the controller's own decision.
+    /// Decides about a flow and commits the new policy together with other writes. `by` is the
+    /// request of an operator; `None` for the controller's own decision.
     ///
     /// # Errors
-    /// When the store does not answer, or one of the other writes collides.
+    /// Returns an error if the store does not respond, or one of the other writes conflicts.
     pub(crate) async fn decide(
         &self,
         flow: &Name,
         with: Vec<Write>,
-        by: Option<Asked<'_>>,
+        by: Option<OperatorRequest<'_>>,
         choose: &Choose<'_>,
         describe: &Describe<'_>,
     ) -> Result<Outcome, Error> {
@@ -100,28 +101,28 @@ impl Controller {
                 let view = self.view();
                 let (
                     Some(record),
-                    Some(At {
+                    Some(Versioned {
                         value: before,
                         revision,
                     }),
                 ) = (view.flow(flow), view.policy(flow))
                 else {
-                    return Ok(Outcome::Gone);
+                    return Ok(Outcome::NoSuchFlow);
                 };
-                if let Some(Asked { matching, .. }) = by
+                if let Some(OperatorRequest { matching, .. }) = by
                     && !matching.matches(*revision)
                 {
-                    return Ok(Outcome::Changed(*revision));
+                    return Ok(Outcome::PreconditionFailed(*revision));
                 }
                 let chosen = match choose(view.situation(&record.value.flow), before) {
-                    Err(void) => Err(Outcome::Void(void)),
-                    Ok(None) => Err(Outcome::Stays(At {
+                    Err(ignored) => Err(Outcome::Ignored(ignored)),
+                    Ok(None) => Err(Outcome::Unchanged(Versioned {
                         value: before.clone(),
                         revision: *revision,
                     })),
-                    Ok(Some(decision)) => Ok(decision.following(Some(before), flow, unix_ms())),
+                    Ok(Some(decision)) => Ok(decision.into_policy(Some(before), flow, unix_ms())),
                 };
-                let by = by.map(|asked| asked.origin.changes(flow, *revision));
+                let by = by.map(|request| request.origin.changes(flow, *revision));
                 let about = About {
                     by,
                     ..About::tenant(&record.value.flow.tenant).flow(flow)
@@ -131,7 +132,7 @@ impl Controller {
             let policy = match policy {
                 Ok(policy) => policy,
                 Err(outcome) => {
-                    // Another controller may have changed what this one still takes for granted.
+                    // The view may be behind the store, so check that nothing has changed.
                     let checks = keys
                         .iter()
                         .zip(read)
@@ -139,7 +140,7 @@ impl Controller {
                     match self.store.commit(checks.collect()).await {
                         Ok(_) => return Ok(outcome),
                         Err(Error::Conflict { found, .. }) if attempt < ATTEMPTS => {
-                            self.caught_up(found).await;
+                            self.catch_up(found).await;
                             continue;
                         }
                         Err(error) => return Err(error),
@@ -155,7 +156,7 @@ impl Controller {
                     self.signal(&policy);
                     self.metrics.decided(cause_name(policy.because));
                     tracing::debug!(%flow, policy.epoch, policy.code, policy.probes, "decided");
-                    return Ok(Outcome::Decided(At {
+                    return Ok(Outcome::Decided(Versioned {
                         value: policy,
                         revision,
                     }));
@@ -163,7 +164,7 @@ impl Controller {
                 Err(Error::Conflict { key, found })
                     if keys.contains(&key) && attempt < ATTEMPTS =>
                 {
-                    self.caught_up(found).await;
+                    self.catch_up(found).await;
                 }
                 Err(error) => return Err(error),
             }

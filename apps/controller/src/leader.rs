@@ -1,13 +1,14 @@
-//! What the leader alone does: it decides on what nodes report, notices the dead, and clears away.
+//! The tasks of the leader: deciding on the reports of nodes, detecting lost nodes, and removing
+//! old entries.
 
 use crate::controller::{About, Controller};
 use crate::decide::described;
 use crate::record::{NodeRecord, SeenRecord, emit, key, unix_ms};
 use crate::retention::surplus;
 use crate::store::{Error, Expect, Leadership, MAX_WRITES, Write};
-use crate::view::{At, Touched};
+use crate::view::{Touched, Versioned};
 use hawser_control::Name;
-use hawser_control::decide::{Decision, Situation, Void, fitted, health_changed};
+use hawser_control::decide::{Decision, Ignored, Situation, fitted, health_changed};
 use hawser_control::resource::{Mode, Policy};
 use std::collections::HashSet;
 use std::future::Future;
@@ -16,26 +17,26 @@ use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, MissedTickBehavior};
 
-/// Decisions that are written at once.
+/// The maximum number of decisions that are written concurrently.
 const AT_ONCE: usize = 256;
 
-/// Nodes that are rewritten in one commit, which has a size too.
+/// The maximum number of nodes that are rewritten in one commit, whose size is limited as well.
 const NODES_AT_ONCE: usize = 20;
 
-/// How often old events, audit entries and expired tokens are cleared away.
-const CLEAR_EVERY: Duration = Duration::from_secs(30);
+/// The interval at which old events, audit entries and expired tokens are removed.
+const CLEANUP_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Acts upon what changes for as long as this controller leads, for ever.
+/// Reacts to changes while this controller is the leader, forever.
 pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedReceiver<Touched>) {
     let mut role = controller.role.clone();
-    let mut clear = tokio::time::interval(CLEAR_EVERY);
+    let mut cleanup = tokio::time::interval(CLEANUP_INTERVAL);
     let at_once = Arc::new(Semaphore::new(AT_ONCE));
     loop {
         let leadership = role.borrow_and_update().leadership().cloned();
         let Some(leadership) = leadership else {
             tokio::select! {
                 changed = role.changed() => if changed.is_err() { return },
-                // What a leader does first is to look at everything.
+                // Changes can be ignored: a new leader examines everything first.
                 touched = inbox.recv() => if touched.is_none() { return },
             }
             continue;
@@ -46,21 +47,22 @@ pub(crate) async fn run(controller: Arc<Controller>, mut inbox: mpsc::UnboundedR
             leadership,
             at_once: at_once.clone(),
         };
-        leader.look_at_everything().await;
-        // Nodes have one to two lease times to find a controller after the previous one has ended.
+        leader.examine_all().await;
+        // After the end of the previous leader, nodes have one to two lease times to find a
+        // controller.
         let lease = controller.config.lease();
-        let mut look_for_lost = tokio::time::interval_at(Instant::now() + lease, lease);
-        look_for_lost.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut report_lost = tokio::time::interval_at(Instant::now() + lease, lease);
+        report_lost.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut missing = HashSet::new();
         while leader.leadership.holds() {
             tokio::select! {
                 changed = role.changed() => if changed.is_err() { return } else { break },
                 touched = inbox.recv() => match touched {
-                    Some(touched) => leader.look_at(touched).await,
+                    Some(touched) => leader.examine(touched).await,
                     None => return,
                 },
-                _ = clear.tick() => leader.clear_away().await,
-                _ = look_for_lost.tick() => missing = leader.look_for_lost(&missing).await,
+                _ = cleanup.tick() => leader.remove_old().await,
+                _ = report_lost.tick() => missing = leader.report_lost(&missing).await,
             }
         }
     }
@@ -73,7 +75,7 @@ struct Leader {
 }
 
 impl Leader {
-    async fn look_at_everything(&self) {
+    async fn examine_all(&self) {
         let (observations, flows) = {
             let view = self.controller.view();
             (
@@ -84,20 +86,20 @@ impl Leader {
         tracing::debug!(
             observations = observations.len(),
             flows = flows.len(),
-            "looks at everything"
+            "examining all observations and flows"
         );
         for key in observations {
-            self.act_upon_waiting(key).await;
+            self.decide_on_waiting(key).await;
         }
         for flow in flows {
             self.fit(flow, "policy_fitted").await;
         }
     }
 
-    async fn look_at(&self, touched: Touched) {
+    async fn examine(&self, touched: Touched) {
         match touched {
-            Touched::Nothing => self.look_at_everything().await,
-            Touched::Observation(key) => self.act_upon_waiting(key).await,
+            Touched::Nothing => self.examine_all().await,
+            Touched::Observation(key) => self.decide_on_waiting(key).await,
             Touched::Registration(node) => {
                 for flow in self.flows_of(&node) {
                     self.fit(flow, "policy_fitted").await;
@@ -137,13 +139,14 @@ impl Leader {
         node.sends.iter().filter(is_redirected).cloned().collect()
     }
 
-    async fn act_upon_waiting(&self, key: Arc<str>) {
+    async fn decide_on_waiting(&self, key: Arc<str>) {
         let (controller, leadership) = (self.controller.clone(), self.leadership.clone());
-        self.spawn(async move { controller.act_upon_waiting(&key, &leadership).await })
+        self.spawn(async move { controller.decide_on_waiting(&key, &leadership).await })
             .await;
     }
 
-    /// Decides anew if the flow's policy does not fit what its nodes have and do.
+    /// Decides again if the flow's policy does not fit its nodes' paths and the state of its
+    /// egress.
     async fn fit(&self, flow: Name, kind: &'static str) {
         self.decide(flow, kind, |situation, policy| {
             Ok(fitted(situation, policy))
@@ -162,7 +165,7 @@ impl Leader {
         &self,
         flow: Name,
         kind: &'static str,
-        choose: fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Void>,
+        choose: fn(Situation<'_>, &Policy) -> Result<Option<Decision>, Ignored>,
     ) {
         let is_needed = {
             let view = self.controller.view();
@@ -187,7 +190,8 @@ impl Leader {
         .await;
     }
 
-    /// A node's lease ran out. What is in force stays: its flows may live although it does not report.
+    /// Reports the loss of a node whose lease has expired. Its policies stay in force: its flows
+    /// may still work although the node does not report.
     async fn lost(&self, node: Name) {
         let found = {
             let view = self.controller.view();
@@ -207,7 +211,7 @@ impl Leader {
         let writes = vec![
             self.leadership.fence(),
             Write::check(key::of(key::ALIVE, &node), Expect::Absent),
-            // Only one leader can report the loss.
+            // The condition lets only one leader report the loss.
             Write::put(key::of(key::SEEN, &node), lost).when(Expect::Revision(seen.revision)),
         ];
         let controller = self.controller.clone();
@@ -222,9 +226,10 @@ impl Leader {
         .await;
     }
 
-    /// Reports the loss of the nodes that are missing now and are in `before`; returns the missing ones. It finds leases that
-    /// ran out while no controller led, or ended with the store.
-    async fn look_for_lost(&self, before: &HashSet<Name>) -> HashSet<Name> {
+    /// Reports the loss of the nodes that are missing now and were in `before`, and returns the
+    /// missing ones. This covers leases that expired while there was no leader, or ended with the
+    /// store.
+    async fn report_lost(&self, before: &HashSet<Name>) -> HashSet<Name> {
         let missing: HashSet<Name> = {
             let view = self.controller.view();
             let missing = view.nodes.iter().filter(|(_, node)| node.is_missing());
@@ -236,13 +241,13 @@ impl Leader {
         missing
     }
 
-    async fn clear_away(&self) {
-        if let Err(error) = self.try_clear_away().await {
-            tracing::warn!("old entries are cleared away later: {error}");
+    async fn remove_old(&self) {
+        if let Err(error) = self.try_remove_old().await {
+            tracing::warn!("cannot remove old entries, retrying later: {error}");
         }
     }
 
-    async fn try_clear_away(&self) -> Result<(), Error> {
+    async fn try_remove_old(&self) -> Result<(), Error> {
         let keys: Vec<String> = {
             let (view, config) = (self.controller.view(), &self.controller.config);
             surplus(&view, config, unix_ms())
@@ -255,22 +260,22 @@ impl Leader {
             writes.push(self.leadership.fence());
             self.controller.store.commit(writes).await?;
         }
-        self.forget_expired_tokens().await
+        self.remove_expired_tokens().await
     }
 
-    /// Nobody is harmed by an expired token, but it takes space.
-    async fn forget_expired_tokens(&self) -> Result<(), Error> {
+    /// Removes expired enrolment tokens, which are harmless but take space.
+    async fn remove_expired_tokens(&self) -> Result<(), Error> {
         let writes: Vec<Write> = {
             let view = self.controller.view();
             let records = view
                 .nodes
                 .iter()
                 .filter_map(|(name, node)| Some((name, node.record.as_ref()?)));
-            let without = |(name, record): (&Name, &At<NodeRecord>)| {
+            let without = |(name, record): (&Name, &Versioned<NodeRecord>)| {
                 let mut node = record.value.clone();
                 node.forget_expired_tokens();
                 let is_less = node != record.value;
-                // Nobody has asked for it, so the node's tag stays.
+                // The removal was not requested, so the node's ETag stays.
                 node.changed_in = Some(node.changed_in(record.revision));
                 let write = Write::put(key::of(key::NODE, name), emit(&node));
                 is_less.then(|| write.when(Expect::Revision(record.revision)))
@@ -284,7 +289,7 @@ impl Leader {
                 .chain([self.leadership.fence()])
                 .collect();
             match self.controller.store.commit(writes).await {
-                // Somebody changes one of them: the next time will do.
+                // One of them was changed concurrently. The next run removes the tokens.
                 Ok(_) | Err(Error::Conflict { .. }) => {}
                 Err(error) => return Err(error),
             }
@@ -292,7 +297,7 @@ impl Leader {
         Ok(())
     }
 
-    /// Waits only while too many others run.
+    /// Runs a task in the background. Waits while too many tasks are running.
     async fn spawn(&self, task: impl Future<Output = Result<(), Error>> + Send + 'static) {
         let permit = self
             .at_once
@@ -302,9 +307,9 @@ impl Leader {
             .expect("it is never closed");
         tokio::spawn(async move {
             match task.await {
-                // Another one leads and will see to it, or somebody was quicker.
+                // Another leader handles it, or the state was changed concurrently.
                 Ok(()) | Err(Error::Conflict { .. }) => {}
-                Err(error) => tracing::error!("a decision could not be written: {error}"),
+                Err(error) => tracing::error!("cannot write a decision: {error}"),
             }
             drop(permit);
         });

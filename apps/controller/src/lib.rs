@@ -1,7 +1,9 @@
-//! The controller: knows nodes, paths and flows, decides what becomes of each flow, and tells the nodes.
+//! The controller: it knows nodes, paths and flows, decides which paths each flow takes, and sends
+//! the decisions to the nodes.
 //!
-//! [`store`] keeps the state, `view` is its content in memory as this controller works with it, `api` answers operators
-//! and nodes, `decide`, `observe` and `leader` make policies, `push` tells the nodes.
+//! [`store`] holds the persistent state. `view` is its content in memory, indexed for this
+//! controller. `api` serves operators and nodes. `decide`, `observe` and `leader` make policies,
+//! and `push` sends them to the nodes.
 
 mod access;
 pub mod api;
@@ -44,18 +46,18 @@ use tokio::signal::unix::{SignalKind, signal};
 /// The command line of `hawser controller`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// The controller's configuration (docs/controller.md explains every key)
+    /// Configuration file (docs/controller.md explains every key)
     #[arg(long, value_name = "FILE", required_unless_present = "openapi")]
     pub config: Option<PathBuf>,
-    /// Check the configuration and end
+    /// Check the configuration and exit
     #[arg(long)]
     pub check: bool,
-    /// Print the OpenAPI document of the REST interface and end
+    /// Print the OpenAPI document of the REST interface and exit
     #[arg(long, conflicts_with = "check")]
     pub openapi: bool,
 }
 
-/// Runs a controller until SIGINT or SIGTERM; SIGHUP makes it read its configuration again.
+/// Runs a controller until SIGINT or SIGTERM. SIGHUP reloads the configuration.
 pub fn run(args: &Args) -> Result<()> {
     if args.openapi {
         println!("{:#}", api::document());
@@ -64,11 +66,11 @@ pub fn run(args: &Args) -> Result<()> {
     let file = args
         .config
         .as_deref()
-        .context("the configuration's file is not named (--config)")?;
+        .context("no configuration file: give --config FILE")?;
     let config = Config::read(file)?;
     if args.check {
         println!(
-            "listens on {}, state in {}",
+            "configuration is valid: listen on {}, state in {}",
             config.listen,
             config.state.display()
         );
@@ -89,25 +91,25 @@ pub fn run(args: &Args) -> Result<()> {
                 _ = interrupt.recv() => break,
                 _ = hangup.recv() => match Config::read(file) {
                     Ok(config) => server.reload(&config),
-                    Err(error) => tracing::error!("the configuration stays as it was: {error}"),
+                    Err(error) => tracing::error!("configuration not reloaded: {error}"),
                 },
             }
         }
-        tracing::info!("ends");
+        tracing::info!("controller stopping");
         server.stop().await;
         Ok(())
     })
 }
 
-/// Connections need descriptors; the usual limit is 1024.
+/// Raises the limit of open files to what `connections` needs; the usual limit is 1024.
 fn raise_descriptors(connections: usize) -> Result<()> {
-    /// For the store, listeners and the runtime.
+    /// Descriptors for the store, listeners and the runtime.
     const OTHERS: u64 = 128;
     let needed = connections as u64 + OTHERS;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     if soft < needed {
         setrlimit(Resource::RLIMIT_NOFILE, needed.min(hard), hard)
-            .context("cannot raise the limit of open files")?;
+            .context("cannot raise the limit of open files (RLIMIT_NOFILE)")?;
         if hard < needed {
             tracing::warn!(
                 "the system allows {hard} open files, limits.connections needs {needed}"

@@ -1,4 +1,4 @@
-//! How many requests and failures are accepted from whom.
+//! Rate limits of requests and of failed authentications.
 
 use crate::config::LimitsConfig;
 use hawser_control::Name;
@@ -8,17 +8,17 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Buckets are swept when there are so many; a full one says nothing that a new one would not.
+/// The number of buckets at which full ones are removed; a full bucket is equivalent to a new one.
 const BUCKETS: usize = 16_384;
 
-/// A second's worth of requests may come at once, but so many in any case.
-const LEAST_BURST: f64 = 20.0;
+/// The minimum burst size.
+const MIN_BURST: f64 = 20.0;
 
 pub(crate) struct Limits {
     pub(crate) operators: Limit<Name>,
     pub(crate) nodes: Limit<Name>,
-    /// Failed authentications. What is right is accepted from everywhere: secrets have 256 random bits, so guessing is
-    /// hopeless, and nobody can lock another one out.
+    /// Failed authentications. Valid credentials are accepted from any address: secrets have 256
+    /// random bits, so guessing is infeasible, and no client can lock out another.
     pub(crate) failures: Limit<IpAddr>,
 }
 
@@ -32,7 +32,8 @@ impl Limits {
     }
 }
 
-/// Whom an address is counted with: an IPv6 customer has at least a /64 of them.
+/// Returns the address under which a source is counted: the /64 prefix for IPv6, because a customer
+/// has at least that many addresses.
 pub(crate) fn source(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() & !u128::from(u64::MAX)).into(),
@@ -40,7 +41,7 @@ pub(crate) fn source(address: IpAddr) -> IpAddr {
     }
 }
 
-/// A token bucket for each of many.
+/// Token buckets, one per key.
 pub(crate) struct Limit<K> {
     per_s: f64,
     burst: f64,
@@ -54,10 +55,10 @@ struct Bucket {
 
 impl<K: Hash + Eq> Limit<K> {
     fn new(per_s: f64) -> Self {
-        Limit::with_burst(per_s, (2.0 * per_s).max(LEAST_BURST))
+        Limit::with_burst(per_s, (2.0 * per_s).max(MIN_BURST))
     }
 
-    /// `burst` at once, then the rate.
+    /// Creates buckets with a burst size and a rate.
     pub(crate) fn with_burst(per_s: f64, burst: f64) -> Self {
         Limit {
             per_s,
@@ -66,14 +67,14 @@ impl<K: Hash + Eq> Limit<K> {
         }
     }
 
-    /// Takes one, or says after how long there will be one again.
-    pub(crate) fn take(&self, who: K, now: Instant) -> Result<(), Duration> {
+    /// Takes a token, or returns the time until one is available.
+    pub(crate) fn take(&self, key: K, now: Instant) -> Result<(), Duration> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() >= BUCKETS {
             let to_full = Duration::from_secs_f64(self.burst / self.per_s);
             buckets.retain(|_, bucket| now.duration_since(bucket.at) < to_full);
         }
-        let bucket = buckets.entry(who).or_insert(Bucket {
+        let bucket = buckets.entry(key).or_insert(Bucket {
             left: self.burst,
             at: now,
         });
@@ -87,12 +88,12 @@ impl<K: Hash + Eq> Limit<K> {
         Err(Duration::from_secs_f64((1.0 - bucket.left) / self.per_s))
     }
 
-    /// Begins with a full bucket again.
-    pub(crate) fn forget(&self, who: &K) {
+    /// Refills the bucket of a key.
+    pub(crate) fn forget(&self, key: &K) {
         self.buckets
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .remove(who);
+            .remove(key);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Connections: TLS, HTTP/1.1 and HTTP/2, and how many of them and for how long.
+//! Connections: TLS, HTTP/1.1 and HTTP/2, with limits on their number and duration.
 
 mod answer;
 
@@ -6,7 +6,7 @@ use crate::access::Peer;
 use crate::authority::Presented;
 use crate::controller::Controller;
 use crate::limit::source;
-use answer::{Answers, Followed};
+use answer::{Responses, TrackedBody};
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::body::Body;
@@ -31,30 +31,30 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tower::ServiceExt;
 
-/// When the machine is out of descriptors or memory, accepting waits so long.
+/// The pause after a failure to accept, as when the system is out of descriptors or memory.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long requests may take to finish when the controller ends.
-const FINISH_WITHIN: Duration = Duration::from_secs(5);
+/// The time that requests have to finish when the controller stops.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long connections that are cut may take to be closed.
-const CLOSED_WITHIN: Duration = Duration::from_secs(1);
+/// The additional time for aborted connections to close.
+const ABORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 const MAX_HEAD_BYTES: usize = 16 * 1024;
 
-/// What a connection may hold that its other end has not taken.
+/// The maximum amount of data that HTTP/2 buffers for sending.
 const MAX_UNSENT_BYTES: usize = 64 * 1024;
 
-/// Bytes that the other end of an HTTP/2 connection may send before they are read.
+/// The flow-control window of HTTP/2: bytes that the client may send before they are read.
 const WINDOW_BYTES: u32 = 64 * 1024;
 
-/// Requests at once on one HTTP/2 connection of a node.
+/// The maximum number of concurrent requests on one HTTP/2 connection of a node.
 const NODE_STREAMS: u32 = 64;
 
-/// The same when no certificate says who it is.
-const STRANGER_STREAMS: u32 = 16;
+/// The same for a client without a certificate.
+const ANONYMOUS_STREAMS: u32 = 16;
 
-/// The server's certificate, replaced while it runs.
+/// The server's certificate, which can be replaced at run time.
 #[derive(Debug)]
 struct Certificate(RwLock<Arc<CertifiedKey>>);
 
@@ -69,8 +69,8 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// TLS with the authority's certificates, and a task that replaces the server's before it ends and when it is to have other
-/// names.
+/// Returns a TLS acceptor with a server certificate of the authority, and starts a task that
+/// replaces the certificate before it expires and when its names change.
 pub(crate) fn tls(
     controller: &Arc<Controller>,
     names: watch::Receiver<Vec<String>>,
@@ -83,7 +83,7 @@ pub(crate) fn tls(
         .with_client_cert_verifier(controller.authority.verifier()?)
         .with_cert_resolver(certificate.clone());
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    // What a resumed session says of the client's certificate would be from before.
+    // A resumed session would carry the outdated identity of the client, so resumption is disabled.
     config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
     tokio::spawn(replace(
@@ -107,7 +107,7 @@ fn server_certificate(
     controller
         .authority
         .server(&names)
-        .context("cannot make the server's certificate")
+        .context("cannot issue the server's certificate")
 }
 
 async fn replace(
@@ -120,7 +120,7 @@ async fn replace(
         tokio::select! {
             () = tokio::time::sleep(after) => {}
             changed = names.changed() => if changed.is_err() { return },
-            () = controller.ended() => return,
+            () = controller.shutdown_requested() => return,
         }
         match server_certificate(&controller, &names) {
             Ok((new, replace_after)) => {
@@ -129,37 +129,39 @@ async fn replace(
                     .write()
                     .unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
                 after = replace_after;
-                tracing::info!(names = ?*names.borrow(), "the server has a new certificate");
+                tracing::info!(names = ?*names.borrow(), "server certificate replaced");
             }
             Err(error) => {
-                tracing::error!("the server's certificate stays as it was: {error:#}");
+                tracing::error!(
+                    "cannot replace the server's certificate, retrying in an hour: {error:#}"
+                );
                 after = Duration::from_secs(3600);
             }
         }
     }
 }
 
-/// How many connections there are, in all and by address.
+/// The number of open connections, in total and per address.
 #[derive(Default)]
-struct Open {
+struct Connections {
     by_address: Mutex<HashMap<IpAddr, usize>>,
     all: AtomicUsize,
     closed: Notify,
 }
 
-/// One connection's place among those.
-struct Place {
-    open: Arc<Open>,
+/// The slot of one connection, released when dropped.
+struct Slot {
+    connections: Arc<Connections>,
     controller: Arc<Controller>,
     address: IpAddr,
 }
 
-impl Open {
+impl Connections {
     fn enter(
         self: &Arc<Self>,
         controller: &Arc<Controller>,
         address: IpAddr,
-    ) -> Result<Place, &'static str> {
+    ) -> Result<Slot, &'static str> {
         let limits = &controller.config.limits;
         if self.all.load(Ordering::Relaxed) >= limits.connections {
             return Err("connections");
@@ -176,18 +178,18 @@ impl Open {
         drop(by_address);
         self.all.fetch_add(1, Ordering::Relaxed);
         controller.metrics.connection_opened();
-        Ok(Place {
-            open: self.clone(),
+        Ok(Slot {
+            connections: self.clone(),
             controller: controller.clone(),
             address,
         })
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
         let mut by_address = self
-            .open
+            .connections
             .by_address
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -199,24 +201,24 @@ impl Drop for Place {
         }
         drop(by_address);
         self.controller.metrics.connection_closed();
-        if self.open.all.fetch_sub(1, Ordering::Relaxed) == 1 {
-            self.open.closed.notify_waiters();
+        if self.connections.all.fetch_sub(1, Ordering::Relaxed) == 1 {
+            self.connections.closed.notify_waiters();
         }
     }
 }
 
-/// Serves until the controller ends, then waits for what is on its way.
+/// Serves until the controller shuts down, then waits for pending requests.
 pub(crate) async fn serve(
     controller: Arc<Controller>,
     listener: TcpListener,
     tls: TlsAcceptor,
     router: Router,
 ) {
-    let open = Arc::new(Open::default());
+    let connections = Arc::new(Connections::default());
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            () = controller.ended() => break,
+            () = controller.shutdown_requested() => break,
         };
         let (socket, address) = match accepted {
             Ok(accepted) => accepted,
@@ -226,9 +228,9 @@ pub(crate) async fn serve(
                 continue;
             }
         };
-        match open.enter(&controller, address.ip().to_canonical()) {
-            Ok(place) => drop(tokio::spawn(connection(
-                place,
+        match connections.enter(&controller, address.ip().to_canonical()) {
+            Ok(slot) => drop(tokio::spawn(connection(
+                slot,
                 socket,
                 tls.clone(),
                 router.clone(),
@@ -238,23 +240,23 @@ pub(crate) async fn serve(
     }
     drop(listener);
     let closed = async {
-        let mut closed = pin!(open.closed.notified());
+        let mut closed = pin!(connections.closed.notified());
         closed.as_mut().enable();
-        if open.all.load(Ordering::Relaxed) > 0 {
+        if connections.all.load(Ordering::Relaxed) > 0 {
             closed.await;
         }
     };
-    // Each connection is cut after that time, and then it is closed.
-    if tokio::time::timeout(FINISH_WITHIN + CLOSED_WITHIN, closed)
+    // Each connection is aborted after that time, and then it closes.
+    if tokio::time::timeout(DRAIN_TIMEOUT + ABORT_TIMEOUT, closed)
         .await
         .is_err()
     {
-        tracing::warn!("some requests did not finish");
+        tracing::warn!("some requests did not finish before the shutdown");
     }
 }
 
-async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: Router) {
-    let controller = place.controller.clone();
+async fn connection(slot: Slot, socket: TcpStream, tls: TlsAcceptor, router: Router) {
+    let controller = slot.controller.clone();
     let options = socket2::SockRef::from(&socket);
     let unread = controller.config.unread();
     if let Err(error) = socket
@@ -266,13 +268,13 @@ async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: R
     }
     let handshake = tokio::select! {
         handshake = tokio::time::timeout(controller.config.request_timeout(), tls.accept(socket)) => handshake,
-        () = controller.ended() => return,
+        () = controller.shutdown_requested() => return,
     };
     let stream = match handshake {
         Ok(Ok(stream)) => stream,
         Ok(Err(error)) => {
             controller.metrics.refused("handshake");
-            tracing::debug!(address = %place.address, "handshake: {error}");
+            tracing::debug!(address = %slot.address, "TLS handshake failed: {error}");
             return;
         }
         Err(_) => {
@@ -283,7 +285,7 @@ async fn connection(place: Place, socket: TcpStream, tls: TlsAcceptor, router: R
     let session = stream.get_ref().1;
     let certificate = session.peer_certificates().and_then(|chain| chain.first());
     let peer = Peer {
-        address: place.address,
+        address: slot.address,
         presented: certificate.and_then(|der| Presented::of(der)),
     };
     serve_http(&controller, stream, peer, router).await;
@@ -295,13 +297,13 @@ async fn serve_http(
     peer: Peer,
     router: Router,
 ) {
-    let answers = Arc::new(Answers::default());
+    let responses = Arc::new(Responses::default());
     let streams = if peer.presented.is_some() {
         NODE_STREAMS
     } else {
-        STRANGER_STREAMS
+        ANONYMOUS_STREAMS
     };
-    let in_service = answers.clone();
+    let in_service = responses.clone();
     let service = service_fn(move |request: Request<Incoming>| {
         let in_flight = in_service.begin();
         let mut request = request.map(Body::new);
@@ -309,7 +311,7 @@ async fn serve_http(
         let answer = router.clone().oneshot(request);
         async move {
             let response = answer.await?;
-            Ok::<_, Infallible>(response.map(|body| Followed::new(body, in_flight)))
+            Ok::<_, Infallible>(response.map(|body| TrackedBody::new(body, in_flight)))
         }
     });
     let timeout = controller.config.request_timeout();
@@ -330,7 +332,7 @@ async fn serve_http(
         .max_send_buf_size(MAX_UNSENT_BYTES)
         .keep_alive_interval(unread)
         .keep_alive_timeout(unread);
-    // Told by TLS; to guess from the first bytes would mean to wait for them.
+    // ALPN is authoritative; detection from the first bytes would have to wait for them.
     let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
     let builder = if is_http2 {
         builder.http2_only()
@@ -341,20 +343,20 @@ async fn serve_http(
     tokio::select! {
         ended = connection.as_mut() => {
             if let Err(error) = ended {
-                tracing::debug!("a connection: {error}");
+                tracing::debug!("connection failed: {error}");
             }
             return;
         }
-        () = answers.are_unread(unread) => {
+        () = responses.are_unread(unread) => {
             controller.metrics.refused("unread_answer");
             return;
         }
-        () = answers.are_idle(Duration::from_secs(controller.config.limits.idle_s.into())) => {
+        () = responses.are_idle(Duration::from_secs(controller.config.limits.idle_s.into())) => {
             controller.metrics.refused("idle_connection");
         }
-        () = controller.ended() => {}
+        () = controller.shutdown_requested() => {}
     }
     connection.as_mut().graceful_shutdown();
-    // What does not end then is cut.
-    let _ = tokio::time::timeout(FINISH_WITHIN, connection).await;
+    // A connection that does not finish in time is aborted.
+    let _ = tokio::time::timeout(DRAIN_TIMEOUT, connection).await;
 }

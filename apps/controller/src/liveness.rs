@@ -1,11 +1,12 @@
-//! Which nodes live: each holds a lease for as long as it reports.
+//! Liveness of nodes: each node holds a lease for as long as it reports.
 //!
-//! Nothing remains of a lease that ends, and leases of the embedded store end with the controller. A record without lease
-//! therefore says whether a node is alive: it is written when the node gets a lease and when its loss is reported, and
-//! rarely in between to note the time of the last report, so that a report costs no write.
+//! The keys of an expired lease are deleted, and leases of the embedded store end with the
+//! controller. A record without a lease therefore stores whether a node is alive. It is written
+//! when the node gets a lease, when its loss is reported, and rarely in between to store the time
+//! of the last report, so that reports cause no writes.
 
 use crate::access::Certified;
-use crate::api::refusal::Failed;
+use crate::api::refusal::HandlerError;
 use crate::controller::{About, Controller};
 use crate::record::{AliveRecord, HealthRecord, SeenRecord, emit, key, unix_ms};
 use crate::store::{Error, Expect, Lease, MAX_WRITES, Write};
@@ -16,103 +17,104 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A smoothed round-trip time that differs by less than this part is no news.
-const RTT_NEWS: f64 = 0.1;
+/// The relative change of a smoothed round-trip time below which it is not written again.
+const MIN_RTT_CHANGE: f64 = 0.1;
 
-/// How often the times of the last reports are written.
+/// The interval at which the times of the last reports are written.
 const SEEN_EVERY: Duration = Duration::from_secs(300);
 
-/// The leases of nodes that report here.
+/// The leases of the nodes that report to this controller.
 #[derive(Default)]
-pub(crate) struct Liveness(Mutex<HashMap<Name, Held>>);
+pub(crate) struct Liveness(Mutex<HashMap<Name, LeaseState>>);
 
 #[derive(Clone, Copy)]
-enum Held {
-    /// A request is about to get one. Another request of the node leaves that to it.
-    Asked,
+enum LeaseState {
+    /// A request of the node is obtaining a lease. Other requests of the node do not.
+    Requested,
     Lease {
         lease: Lease,
-        kept: Instant,
+        renewed_at: Instant,
     },
 }
 
-/// Takes back that a lease was asked for, unless it was got.
-struct Asking<'a> {
+/// Clears [`LeaseState::Requested`] when dropped, unless the lease was granted.
+struct LeaseRequest<'a> {
     liveness: &'a Liveness,
     node: &'a Name,
 }
 
-impl Drop for Asking<'_> {
+impl Drop for LeaseRequest<'_> {
     fn drop(&mut self) {
         let mut leases = self.liveness.leases();
-        if matches!(leases.get(self.node), Some(Held::Asked)) {
+        if matches!(leases.get(self.node), Some(LeaseState::Requested)) {
             leases.remove(self.node);
         }
     }
 }
 
 impl Liveness {
-    fn leases(&self) -> MutexGuard<'_, HashMap<Name, Held>> {
+    fn leases(&self) -> MutexGuard<'_, HashMap<Name, LeaseState>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn held(&self, node: &Name) -> Option<(Lease, Instant)> {
         match self.leases().get(node)? {
-            Held::Lease { lease, kept } => Some((*lease, *kept)),
-            Held::Asked => None,
+            LeaseState::Lease { lease, renewed_at } => Some((*lease, *renewed_at)),
+            LeaseState::Requested => None,
         }
     }
 
-    /// The lease of a node that reports here.
+    /// Returns the lease of a node that reports to this controller.
     pub(crate) fn lease(&self, node: &Name) -> Option<Lease> {
         self.held(node).map(|(lease, _)| lease)
     }
 
-    fn hold(&self, node: &Name, lease: Lease, kept: Instant) {
+    fn insert(&self, node: &Name, lease: Lease, renewed_at: Instant) {
         self.leases()
-            .insert(node.clone(), Held::Lease { lease, kept });
+            .insert(node.clone(), LeaseState::Lease { lease, renewed_at });
     }
 
-    /// None when another request is asking.
-    fn ask<'a>(&'a self, node: &'a Name) -> Option<Asking<'a>> {
-        let before = self.leases().insert(node.clone(), Held::Asked);
-        (!matches!(before, Some(Held::Asked))).then_some(Asking {
+    /// Marks the lease as requested. Returns `None` if another request is already obtaining it.
+    fn begin_request<'a>(&'a self, node: &'a Name) -> Option<LeaseRequest<'a>> {
+        let before = self.leases().insert(node.clone(), LeaseState::Requested);
+        (!matches!(before, Some(LeaseState::Requested))).then_some(LeaseRequest {
             liveness: self,
             node,
         })
     }
 
-    /// The node is not to be kept alive any more.
+    /// Stops renewing the node's lease.
     pub(crate) fn forget(&self, node: &Name) {
         self.leases().remove(node);
     }
 }
 
 impl Controller {
-    /// A node was heard of.
-    pub(crate) async fn heard_of(&self, caller: &Certified) -> Result<(), Failed> {
+    /// Renews the lease of a node that has sent a request, or obtains one.
+    pub(crate) async fn renew_lease(&self, caller: &Certified) -> Result<(), HandlerError> {
         let (node, now) = (&caller.node.node, Instant::now());
-        let is_kept_here = {
+        let is_held_here = {
             let view = self.view();
             let alive = view.nodes.get(node).and_then(|node| node.alive.as_ref());
-            // Otherwise its lease ran out, or it has reported to another controller meanwhile, under a lease of that.
+            // Otherwise the lease has expired, or the node has in the meantime reported to another
+            // controller and holds a lease of that.
             alive.is_some_and(|alive| alive.controller == self.name)
         };
-        if let Some((lease, kept)) = self.liveness.held(node).filter(|_| is_kept_here) {
-            // Several times within the lease, not with every report.
-            if now.duration_since(kept) < lease.ttl / 4 {
+        if let Some((lease, renewed_at)) = self.liveness.held(node).filter(|_| is_held_here) {
+            // The lease is renewed a few times per period, not with every report.
+            if now.duration_since(renewed_at) < lease.ttl / 4 {
                 return Ok(());
             }
             match self.store.keep_alive(lease.id).await {
                 Ok(()) => {
-                    self.liveness.hold(node, lease, now);
+                    self.liveness.insert(node, lease, now);
                     return Ok(());
                 }
                 Err(Error::LeaseGone(_)) => {}
                 Err(error) => return Err(error.into()),
             }
         }
-        let Some(asking) = self.liveness.ask(node) else {
+        let Some(request) = self.liveness.begin_request(node) else {
             return Ok(());
         };
         self.may_change(node)?;
@@ -128,49 +130,57 @@ impl Controller {
         let alive = &Write::put(key::of(key::ALIVE, node), emit(&alive)).under(lease.id);
         let seen = &Write::put(key::of(key::SEEN, node), emit(&seen));
         self.retrying(|| async move {
-            let writes = vec![self.still(&caller.node)?, alive.clone(), seen.clone()];
+            let writes = vec![
+                self.certificate_check(&caller.node)?,
+                alive.clone(),
+                seen.clone(),
+            ];
             let message = format!("node {node} reports to {}", self.name);
             let about = About::tenant(&caller.tenant).node(node);
             self.commit(writes, about, "node_alive", message).await?;
             Ok(())
         })
         .await?;
-        self.liveness.hold(node, lease, now);
-        drop(asking);
+        self.liveness.insert(node, lease, now);
+        drop(request);
         Ok(())
     }
 
-    /// Writes the times of the last reports again and again.
-    pub(crate) async fn remember_seen_often(self: Arc<Self>) {
+    /// Periodically writes the times of the last reports.
+    pub(crate) async fn write_seen_periodically(self: Arc<Self>) {
         let mut often = tokio::time::interval(SEEN_EVERY);
         often.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             often.tick().await;
-            if let Err(error) = self.remember_seen().await {
-                tracing::warn!("the times of the last reports are written later: {error}");
+            if let Err(error) = self.write_seen().await {
+                tracing::warn!(
+                    "cannot store the times of the last reports, retrying later: {error}"
+                );
             }
         }
     }
 
-    /// Writes the times of the last reports of the nodes that report here, many in one commit.
-    pub(crate) async fn remember_seen(&self) -> Result<(), Error> {
+    /// Writes the times of the last reports of the nodes that report to this controller, many in
+    /// one commit.
+    pub(crate) async fn write_seen(&self) -> Result<(), Error> {
         let writes: Vec<Write> = {
             let (view, reports) = (self.view(), self.reports());
             let write = |(name, reported): (&Name, &Reported)| {
                 let seen = view.nodes.get(name)?.seen.as_ref()?;
-                let is_news = seen.value.is_alive && seen.value.at_unix_ms < reported.at_unix_ms;
+                let must_write = seen.value.is_alive && seen.value.at_unix_ms < reported.at_unix_ms;
                 let now = SeenRecord {
                     at_unix_ms: reported.at_unix_ms,
                     is_alive: true,
                 };
                 let write = Write::put(key::of(key::SEEN, name), emit(&now));
-                is_news.then(|| write.when(Expect::Revision(seen.revision)))
+                must_write.then(|| write.when(Expect::Revision(seen.revision)))
             };
             reports.iter().filter_map(write).collect()
         };
         for part in writes.chunks(MAX_WRITES) {
             match self.store.commit(part.to_vec()).await {
-                // One of the nodes was lost, deleted or heard of elsewhere; the others are written one by one.
+                // One of the nodes was lost, deleted or has reported to another controller; the
+                // others are written one by one.
                 Err(Error::Conflict { .. }) => {
                     for write in part {
                         match self.store.commit(vec![write.clone()]).await {
@@ -185,23 +195,25 @@ impl Controller {
         Ok(())
     }
 
-    /// A node said how its paths are. What is news goes to all controllers.
-    pub(crate) async fn heard_health(
+    /// Handles the health of paths in a node's report. Significant changes are written to the store
+    /// for all controllers.
+    pub(crate) async fn on_path_health(
         &self,
         caller: &Certified,
         paths: Vec<PathHealth>,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
-        let is_news = {
+        let must_write = {
             let view = self.view();
             let known = view.nodes.get(node).and_then(|node| node.health.as_ref());
-            !paths.is_empty() && known.is_none_or(|known| is_news(&known.value.paths, &paths))
+            !paths.is_empty()
+                && known.is_none_or(|known| has_changed_significantly(&known.value.paths, &paths))
         };
-        let Some(lease) = self.liveness.lease(node).filter(|_| is_news) else {
+        let Some(lease) = self.liveness.lease(node).filter(|_| must_write) else {
             return Ok(());
         };
-        if !self.makes_change(node, &caller.tenant).await? {
-            // The next report says it again.
+        if !self.admits_change(node, &caller.tenant).await? {
+            // The next report repeats it.
             return Ok(());
         }
         let write =
@@ -209,35 +221,35 @@ impl Controller {
         self.write_under_lease(caller, write).await
     }
 
-    /// Writes what a node said of itself, and waits until it can be read back here.
+    /// Writes a statement of a node about itself, and waits until the view contains it.
     pub(crate) async fn write_under_lease(
         &self,
         caller: &Certified,
         write: Write,
-    ) -> Result<(), Failed> {
-        // The last one tells the view that all of it was seen.
+    ) -> Result<(), HandlerError> {
+        // The key of this write marks the revision as complete in the view, see `View::apply`.
         match self
             .store
-            .commit(vec![self.still(&caller.node)?, write])
+            .commit(vec![self.certificate_check(&caller.node)?, write])
             .await
         {
             Ok(revision) => {
-                self.shown(revision).await;
+                self.wait_until_applied(revision).await;
                 Ok(())
             }
-            // The node's next report gets it a new lease, or says it again.
+            // The node's next report obtains a new lease, or repeats the statement.
             Err(Error::LeaseGone(_) | Error::Conflict { .. }) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-fn is_news(known: &[PathHealth], now: &[PathHealth]) -> bool {
+fn has_changed_significantly(known: &[PathHealth], now: &[PathHealth]) -> bool {
     known.len() != now.len()
         || known.iter().zip(now).any(|(known, now)| {
             let rtts = (known.rtt_us.map(f64::from), now.rtt_us.map(f64::from));
             let moved = match rtts {
-                (Some(known), Some(now)) => (now - known).abs() > known * RTT_NEWS,
+                (Some(known), Some(now)) => (now - known).abs() > known * MIN_RTT_CHANGE,
                 (known, now) => known.is_some() != now.is_some(),
             };
             moved || (known.number, known.up) != (now.number, now.up)

@@ -1,4 +1,4 @@
-//! What the controller counts, for Prometheus.
+//! Metrics of the controller, for Prometheus.
 
 use crate::record::unix_ms;
 use axum::http::Method;
@@ -50,7 +50,7 @@ pub(crate) struct Metrics {
     request_seconds: Family<RouteLabels, Histogram, fn() -> Histogram>,
     refused: Family<ReasonLabels, Counter>,
     decisions: Family<CauseLabels, Counter>,
-    voided: Family<ReasonLabels, Counter>,
+    ignored: Family<ReasonLabels, Counter>,
     pushed: Family<KindLabels, Counter>,
     push_seconds: Histogram,
     connections: Gauge,
@@ -61,17 +61,18 @@ pub(crate) struct Metrics {
     flows: Family<FlowLabels, Gauge>,
 }
 
-/// What is true at the moment.
-pub(crate) struct Now {
+/// Gauges that are read when metrics are requested.
+pub(crate) struct Gauges {
     pub(crate) streams: usize,
     pub(crate) nodes: usize,
     pub(crate) nodes_alive: usize,
     pub(crate) leads: bool,
-    /// Mode, state and how many.
+    /// Mode, state and number of flows.
     pub(crate) flows: Vec<(&'static str, &'static str, i64)>,
 }
 
-/// A method by name if the interface has it. Others are the client's to invent, and each label is kept for ever.
+/// Returns the label of a method: its name if it is a standard one. Clients can make up other
+/// methods, and each label is kept forever.
 fn method_label(method: &Method) -> &'static str {
     const KNOWN: [Method; 7] = [
         Method::GET,
@@ -90,7 +91,7 @@ fn method_label(method: &Method) -> &'static str {
 }
 
 fn seconds() -> Histogram {
-    // From 0.5 ms to 16 s.
+    // Buckets from 0.5 ms to 16 s.
     Histogram::new(exponential_buckets(0.0005, 2.0, 16))
 }
 
@@ -102,7 +103,7 @@ impl Metrics {
             request_seconds: Family::new_with_constructor(seconds),
             refused: Family::default(),
             decisions: Family::default(),
-            voided: Family::default(),
+            ignored: Family::default(),
             pushed: Family::default(),
             push_seconds: seconds(),
             connections: Gauge::default(),
@@ -120,33 +121,33 @@ impl Metrics {
         );
         registry.register_with_unit(
             "request",
-            "How long answers took, by route",
+            "Time to process requests, by route",
             Unit::Seconds,
             metrics.request_seconds.clone(),
         );
         registry.register(
             "refused",
-            "What was refused, by reason",
+            "Rejected requests, connections and signals, by reason",
             metrics.refused.clone(),
         );
         registry.register(
             "decisions",
-            "Policies decided, by cause",
+            "Policies decided, by reason",
             metrics.decisions.clone(),
         );
         registry.register(
             "voided",
-            "Observations not acted upon, by reason",
-            metrics.voided.clone(),
+            "Ignored observations, by reason",
+            metrics.ignored.clone(),
         );
         registry.register(
             "pushed",
-            "Messages to nodes, by kind",
+            "Messages sent to nodes, by kind",
             metrics.pushed.clone(),
         );
         registry.register_with_unit(
             "push",
-            "From a decision to the moment when the node takes it",
+            "Time from a decision until its policy is sent to a node",
             Unit::Seconds,
             metrics.push_seconds.clone(),
         );
@@ -155,16 +156,20 @@ impl Metrics {
             "Open connections",
             metrics.connections.clone(),
         );
-        registry.register("streams", "Open streams of nodes", metrics.streams.clone());
+        registry.register(
+            "streams",
+            "Open event streams of nodes",
+            metrics.streams.clone(),
+        );
         registry.register("nodes", "Nodes that exist", metrics.nodes.clone());
         registry.register(
             "nodes_alive",
-            "Nodes that live",
+            "Nodes that are alive",
             metrics.nodes_alive.clone(),
         );
         registry.register(
             "leads",
-            "1 when this controller decides",
+            "1 if this controller is the leader",
             metrics.leads.clone(),
         );
         registry.register("flows", "Flows by mode and state", metrics.flows.clone());
@@ -197,8 +202,8 @@ impl Metrics {
         self.decisions.get_or_create(&CauseLabels { because }).inc();
     }
 
-    pub(crate) fn voided(&self, reason: &'static str) {
-        self.voided.get_or_create(&ReasonLabels { reason }).inc();
+    pub(crate) fn ignored(&self, reason: &'static str) {
+        self.ignored.get_or_create(&ReasonLabels { reason }).inc();
     }
 
     pub(crate) fn pushed(&self, kind: &'static str) {
@@ -219,15 +224,15 @@ impl Metrics {
         self.connections.dec();
     }
 
-    /// All of it, in the text format of OpenMetrics.
-    pub(crate) fn text(&self, now: &Now) -> String {
+    /// Returns all metrics in the OpenMetrics text format.
+    pub(crate) fn text(&self, gauges: &Gauges) -> String {
         let gauge = |value: usize| i64::try_from(value).unwrap_or(i64::MAX);
-        self.streams.set(gauge(now.streams));
-        self.nodes.set(gauge(now.nodes));
-        self.nodes_alive.set(gauge(now.nodes_alive));
-        self.leads.set(now.leads.into());
+        self.streams.set(gauge(gauges.streams));
+        self.nodes.set(gauge(gauges.nodes));
+        self.nodes_alive.set(gauge(gauges.nodes_alive));
+        self.leads.set(gauges.leads.into());
         self.flows.clear();
-        for (mode, state, count) in &now.flows {
+        for (mode, state, count) in &gauges.flows {
             self.flows
                 .get_or_create(&FlowLabels { mode, state })
                 .set(*count);

@@ -1,21 +1,22 @@
-//! What nodes observe, on its way to a decision.
+//! Observations of nodes, from their arrival to a decision.
 //!
-//! The leader decides at once. Another controller puts what has to be decided into the store, where the leader finds it.
+//! The leader decides immediately. Another controller writes observations that need a decision to
+//! the store, where the leader finds them.
 
 use crate::controller::{About, Controller};
 use crate::decide::{Outcome, described};
 use crate::record::{FlowRecord, emit, key, parse, random_hex, unix_ms};
 use crate::store::{Error, Expect, Leadership, Write};
-use crate::view::At;
+use crate::view::Versioned;
 use futures_util::future::try_join_all;
 use hawser_control::Name;
-use hawser_control::decide::{Void, observed};
+use hawser_control::decide::{Ignored, observed};
 use hawser_control::node::{Observation, Report};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// Observations that wait for a leader. Afterwards nodes are told to try again.
-const WAITING: usize = 10_000;
+/// The maximum number of observations that wait for a leader. Beyond it, nodes have to retry.
+const MAX_WAITING: usize = 10_000;
 
 /// An observation that waits for the leader.
 #[derive(Debug, Serialize, Deserialize)]
@@ -24,7 +25,8 @@ struct ObservationRecord {
     observation: Observation,
 }
 
-/// The flow that an observation is about, and whether its ingress (true), its egress (false) or both tell of it.
+/// Returns the flow that an observation is about, and whether its ingress (`true`), its egress
+/// (`false`) or either may report it.
 pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> {
     match observation {
         Observation::Degraded { flow, .. }
@@ -40,23 +42,23 @@ pub(crate) fn about(observation: &Observation) -> Option<(&Name, Option<bool>)> 
     }
 }
 
-/// The event that tells of an observation which needs no decision.
-fn told(node: &Name, observation: &Observation) -> (&'static str, String) {
+/// Returns the kind and the message of the event for an observation that needs no decision.
+fn event_for(node: &Name, observation: &Observation) -> (&'static str, String) {
     match observation {
         Observation::Degraded { .. } | Observation::Judged { .. } => {
-            unreachable!("these are decided upon")
+            unreachable!("these need a decision")
         }
         Observation::PathSilent { flow, path } => (
             "path_silent",
-            format!("path {path} of {flow} carries nothing"),
+            format!("path {path} of {flow} delivers no copies"),
         ),
         Observation::PathRestored { flow, path } => (
             "path_restored",
-            format!("path {path} of {flow} carries copies again"),
+            format!("path {path} of {flow} delivers copies again"),
         ),
         Observation::LatentError { flow, path } => (
             "latent_error",
-            format!("path {path} of {flow} stopped to contribute; every packet still arrives"),
+            format!("path {path} of {flow} stopped contributing; every packet still arrives"),
         ),
         Observation::Applied {
             flow,
@@ -71,7 +73,9 @@ fn told(node: &Name, observation: &Observation) -> (&'static str, String) {
             };
             (
                 "policy_applied",
-                format!("{flow} has epoch {epoch}, code {code:#04x} at {node}, brought by {by}"),
+                format!(
+                    "{node} applied epoch {epoch} of {flow}, code {code:#04x}, received by {by}"
+                ),
             )
         }
         Observation::FirstReplica {
@@ -86,16 +90,16 @@ fn told(node: &Name, observation: &Observation) -> (&'static str, String) {
         ),
         Observation::SignalRefused { reason, count } => (
             "signal_refused",
-            format!("{node} refused {count} in-band signals: {}", short(reason)),
+            format!("{node} rejected {count} in-band signals: {}", short(reason)),
         ),
         Observation::NotApplied { flow, reason } => (
             "not_applied",
-            format!("{node} cannot do its part for {flow}: {}", short(reason)),
+            format!("{node} cannot apply its part of {flow}: {}", short(reason)),
         ),
     }
 }
 
-/// A node's words, as far as they are worth keeping.
+/// Limits a text from a node to 300 characters without control characters.
 fn short(text: &str) -> String {
     text.chars()
         .filter(|character| !character.is_control())
@@ -104,8 +108,8 @@ fn short(text: &str) -> String {
 }
 
 impl Controller {
-    /// A node has observed something.
-    pub(crate) async fn heard(
+    /// Handles an observation of a node.
+    pub(crate) async fn on_observation(
         &self,
         node: &Name,
         tenant: &Name,
@@ -116,37 +120,40 @@ impl Controller {
             .as_ref()
             .is_some_and(|flow| self.view().flow(flow).is_none())
         {
-            self.metrics.voided("no_such_flow");
+            self.metrics.ignored("no_such_flow");
             return Ok(());
         }
         if !matches!(
             observation,
             Observation::Degraded { .. } | Observation::Judged { .. }
         ) {
-            if !self.keeps_event(node, tenant).await? {
+            if !self.admits_event(node, tenant).await? {
                 return Ok(());
             }
-            let (kind, message) = told(node, &observation);
+            let (kind, message) = event_for(node, &observation);
             let about = About {
                 flow,
                 ..About::tenant(tenant).node(node)
             };
             return self.commit(vec![], about, kind, message).await.map(drop);
         }
-        if !self.makes_change(node, tenant).await? {
+        if !self.admits_change(node, tenant).await? {
             return Ok(());
         }
         let leadership = self.role.borrow().leadership().cloned();
         if let Some(leadership) = leadership {
-            match self.act_upon(node, &observation, &leadership, vec![]).await {
-                // Another one leads since: it finds the observation in the store.
+            match self
+                .decide_on(node, &observation, &leadership, vec![])
+                .await
+            {
+                // Another controller has become the leader. It finds the observation in the store.
                 Err(Error::Conflict { .. }) => {}
                 outcome => return outcome,
             }
         }
-        if self.view().observations.len() >= WAITING {
+        if self.view().observations.len() >= MAX_WAITING {
             return Err(Error::Unavailable(
-                "no controller leads, and too many observations wait for one".into(),
+                "there is no leader, and too many observations wait for one".into(),
             ));
         }
         let key = format!(
@@ -165,15 +172,16 @@ impl Controller {
             .map(drop)
     }
 
-    /// A node has said which copies it eliminates. Flows that waited for that are the leader's to begin.
-    pub(crate) async fn heard_received(&self, report: &Report) -> Result<(), Error> {
+    /// Handles the part of a report that lists the flows whose copies the node deduplicates. Flows
+    /// that waited for that become ready for the leader.
+    pub(crate) async fn on_received_report(&self, report: &Report) -> Result<(), Error> {
         let writes: Vec<Write> = {
             let view = self.view();
             let awaited = report
                 .receives
                 .iter()
                 .filter_map(|part| view.awaited(&part.flow, report.revision));
-            let write = |record: &At<FlowRecord>| {
+            let write = |record: &Versioned<FlowRecord>| {
                 let changed_in = Some(record.value.changed_in(record.revision));
                 let received = FlowRecord {
                     received: true,
@@ -189,15 +197,15 @@ impl Controller {
             writes
                 .into_iter()
                 .map(async |write| match self.store.commit(vec![write]).await {
-                    // Somebody changes it. The next report says it again.
+                    // The flow was changed concurrently. The next report repeats this.
                     Ok(_) | Err(Error::Conflict { .. }) => Ok(()),
                     Err(error) => Err(error),
                 });
         try_join_all(commits).await.map(drop)
     }
 
-    /// Decides what waits in the store, and takes it out.
-    pub(crate) async fn act_upon_waiting(
+    /// Decides on an observation that waits in the store, and removes it.
+    pub(crate) async fn decide_on_waiting(
         &self,
         key: &Arc<str>,
         leadership: &Leadership,
@@ -208,7 +216,7 @@ impl Controller {
         let taken_out = Write::delete(&**key).when(Expect::Revision(waiting.revision));
         match parse::<ObservationRecord>(key, &waiting.value) {
             Some(record) => {
-                self.act_upon(
+                self.decide_on(
                     &record.node,
                     &record.observation,
                     leadership,
@@ -220,8 +228,8 @@ impl Controller {
         }
     }
 
-    /// Decides what follows from an observation; `with` is written together with the decision.
-    async fn act_upon(
+    /// Decides on an observation. `with` is written together with the decision.
+    async fn decide_on(
         &self,
         node: &Name,
         observation: &Observation,
@@ -248,21 +256,22 @@ impl Controller {
         let outcome = self
             .decide(flow, with.clone(), None, &choose, &describe)
             .await?;
-        if let Outcome::Void(void) = outcome {
-            self.metrics.voided(reason(void));
-            tracing::debug!(%flow, ?observation, "not acted upon: {void}");
+        if let Outcome::Ignored(ignored) = outcome {
+            self.metrics.ignored(reason(ignored));
+            tracing::debug!(%flow, ?observation, "observation ignored: {ignored}");
         }
         if matches!(outcome, Outcome::Decided(_)) {
             return Ok(());
         }
-        // Nothing was decided, so nothing was written yet. That a flow is degraded is worth an event all the same.
+        // No policy was written, and neither was `with`. A degraded flow is still recorded as an
+        // event.
         let tenant = self
             .view()
             .flow(flow)
             .map(|record| record.value.flow.tenant.clone());
         match (observation, tenant) {
             (Observation::Degraded { .. }, Some(tenant))
-                if self.keeps_event(node, &tenant).await? =>
+                if self.admits_event(node, &tenant).await? =>
             {
                 let message = format!("requests of {flow} are late; its policy stays");
                 self.commit(
@@ -274,19 +283,19 @@ impl Controller {
                 .await
                 .map(drop)
             }
-            // The fence alone would be no write.
+            // The fence alone changes nothing.
             _ if with.len() > 1 => self.store.commit(with).await.map(drop),
             _ => Ok(()),
         }
     }
 }
 
-fn reason(void: Void) -> &'static str {
-    match void {
-        Void::Outdated => "outdated",
-        Void::NotJudged => "not_judged",
-        Void::Paths => "paths",
-        Void::ProbeEvery => "probe_every",
-        Void::Fixed => "fixed",
+fn reason(ignored: Ignored) -> &'static str {
+    match ignored {
+        Ignored::Outdated => "outdated",
+        Ignored::NotJudged => "not_judged",
+        Ignored::Paths => "paths",
+        Ignored::ProbeEvery => "probe_every",
+        Ignored::Fixed => "fixed",
     }
 }

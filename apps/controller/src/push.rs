@@ -1,8 +1,8 @@
-//! What nodes are told by server-sent events.
+//! Delivery of assignments and policies to nodes by server-sent events.
 //!
-//! A stream holds no queue. What has changed is marked, and what is sent is read from the view when the node takes it: a
-//! slow node skips what was overtaken, and memory does not grow. One that takes nothing at all loses its connection
-//! (`listener`: TCP's user timeout).
+//! A stream has no queue. Changes are only marked, and the content of an event is read from the
+//! view when the node takes it: a slow node skips outdated states, and memory does not grow. A node
+//! that takes nothing at all loses its connection (`listener`: TCP's user timeout).
 
 use crate::authority::Presented;
 use crate::controller::Controller;
@@ -14,14 +14,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
 
-/// When nothing else is sent. Clients give up after three of these.
+/// The interval of keep-alive events when nothing else is sent. Clients give up after three
+/// intervals.
 const PING_EVERY: Duration = Duration::from_secs(15);
 
-/// The open streams of this controller, one a node.
+/// The open streams of this controller, one per node.
 #[derive(Default)]
 pub(crate) struct Streams(Mutex<HashMap<Name, Arc<Mailbox>>>);
 
-/// What a node has to be told.
+/// The pending changes of a node.
 #[derive(Default)]
 struct Mailbox {
     marks: Mutex<Marks>,
@@ -32,7 +33,7 @@ struct Mailbox {
 struct Marks {
     assignment: bool,
     policies: BTreeSet<Name>,
-    /// A later stream of the same node has taken its place.
+    /// A newer stream of the same node has replaced this one.
     replaced: bool,
 }
 
@@ -48,26 +49,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Streams {
-    /// The node's assignment has changed.
+    /// Marks the node's assignment as changed.
     pub(crate) fn renew(&self, node: &Name) {
         self.mark(node, |marks| marks.assignment = true);
     }
 
-    /// Everything may have changed.
+    /// Marks the assignments of all nodes as changed.
     pub(crate) fn renew_all(&self) {
         lock(&self.0)
             .values()
             .for_each(|mailbox| mailbox.mark(|marks| marks.assignment = true));
     }
 
-    /// The policy of one of the node's flows has changed.
+    /// Marks the policy of one of the node's flows as changed.
     pub(crate) fn policy(&self, node: &Name, flow: &Name) {
         self.mark(node, |marks| {
             marks.policies.insert(flow.clone());
         });
     }
 
-    /// Open streams.
+    /// Returns the number of open streams.
     pub(crate) fn len(&self) -> usize {
         lock(&self.0).len()
     }
@@ -99,17 +100,17 @@ impl Streams {
     }
 }
 
-/// A node's stream: the assignment, then every change, until the node's certificate is revoked, another stream of the
-/// node takes over or the controller ends.
+/// Returns a node's stream: the assignment, then every change, until the node's certificate is
+/// revoked, another stream of the node replaces it or the controller stops.
 pub(crate) fn stream(
     controller: Arc<Controller>,
     node: Presented,
 ) -> impl futures_util::Stream<Item = Result<sse::Event, Infallible>> {
     let mailbox = controller.streams.open(&node.node);
-    let ending = controller.ending.subscribe();
+    let shutdown = controller.shutdown.subscribe();
     let stream = NodeStream {
         mailbox,
-        ending,
+        shutdown,
         controller,
         node,
         ended: false,
@@ -124,7 +125,7 @@ struct NodeStream {
     controller: Arc<Controller>,
     node: Presented,
     mailbox: Arc<Mailbox>,
-    ending: tokio::sync::watch::Receiver<bool>,
+    shutdown: tokio::sync::watch::Receiver<bool>,
     ended: bool,
 }
 
@@ -134,7 +135,7 @@ impl NodeStream {
             return None;
         }
         loop {
-            if let Some(reason) = self.why_ended() {
+            if let Some(reason) = self.end_reason() {
                 self.ended = true;
                 return Some(sse::Event::default().event("end").data(reason));
             }
@@ -143,31 +144,31 @@ impl NodeStream {
             }
             tokio::select! {
                 () = self.mailbox.wake.notified() => {}
-                _ = self.ending.wait_for(|ending| *ending) => {}
+                _ = self.shutdown.wait_for(|shutdown| *shutdown) => {}
                 () = tokio::time::sleep(PING_EVERY) => return Some(sse::Event::default().event("ping").data("{}")),
             }
         }
     }
 
-    fn why_ended(&self) -> Option<&'static str> {
-        if *self.ending.borrow() {
-            Some("the controller ends; connect again")
+    fn end_reason(&self) -> Option<&'static str> {
+        if *self.shutdown.borrow() {
+            Some("the controller is shutting down; reconnect")
         } else if lock(&self.mailbox.marks).replaced {
             Some("the node has opened another stream")
         } else if self.controller.certified(&self.node).is_none() {
-            Some("the node's certificate is not valid any more")
+            Some("the node's certificate is no longer valid")
         } else {
             None
         }
     }
 
-    /// The event for the most important mark.
+    /// Returns the event for the most important mark.
     fn pending(&self) -> Option<sse::Event> {
         loop {
             let flow = {
                 let mut marks = lock(&self.mailbox.marks);
                 if std::mem::take(&mut marks.assignment) {
-                    // It has all policies.
+                    // The assignment contains all policies.
                     marks.policies.clear();
                     None
                 } else {
@@ -182,7 +183,7 @@ impl NodeStream {
                 self.controller.metrics.pushed("assignment");
                 return Some(event("assignment", assignment.revision, &assignment));
             };
-            // A flow that is gone meanwhile has marked the assignment too.
+            // A flow that was removed in the meantime has also marked the assignment.
             let Some(policy) = view.policy(&flow).cloned() else {
                 continue;
             };

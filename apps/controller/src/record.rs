@@ -1,4 +1,4 @@
-//! What is kept in the store: JSON under keys of the form `kind/name`.
+//! The records in the store: JSON under keys of the form `kind/name`.
 
 use crate::store::Revision;
 use hawser_control::Name;
@@ -10,27 +10,30 @@ use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 use std::time::SystemTime;
 
-/// Certificates of one node that are accepted at once: the one in use and those that the node got and could not keep.
+/// The maximum number of certificates of a node that are accepted at the same time: the one in use,
+/// and others that were issued but may not have reached the node.
 const MAX_CERTIFICATES: usize = 3;
 
-/// A node, apart from what it says of itself.
+/// A node, except what it reports about itself.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct NodeRecord {
     pub(crate) tenant: Name,
-    /// Of in-band signals to the node, 32 hexadecimal digits. Made when its certificate is, so none before that.
+    /// The key of in-band signals to the node, 32 hexadecimal digits. It is created with the first
+    /// certificate, and `None` before.
     pub(crate) signal_key: Option<String>,
-    /// Certificates that are accepted. Renewing adds one, revoking removes all.
+    /// The accepted certificates. Renewing adds one, revoking removes all.
     pub(crate) certificates: Vec<Issued>,
-    /// One-time tokens. They are a part of the node, so that none outlives it and none is good for a later node of the name.
+    /// The one-time enrolment tokens. They are part of the node, so that none outlives it and none
+    /// is valid for a later node of the same name.
     #[serde(default)]
     pub(crate) enrolments: Vec<EnrolmentRecord>,
-    /// The revision in which it was changed on request last, where a later one has only removed expired tokens.
+    /// The revision of the last requested change, if a later one has only removed expired tokens.
     #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
 }
 
 impl NodeRecord {
-    /// A node that nobody has enrolled yet.
+    /// Creates a node that is not enrolled yet.
     pub(crate) fn of(tenant: Name) -> NodeRecord {
         NodeRecord {
             tenant,
@@ -41,13 +44,13 @@ impl NodeRecord {
         }
     }
 
-    /// The same without certificates and without tokens to get one.
+    /// Returns the node without certificates and enrolment tokens.
     pub(crate) fn revoked(self) -> NodeRecord {
         NodeRecord::of(self.tenant)
     }
 
-    /// Whether both say the same of the node, apart from its tokens.
-    pub(crate) fn differs_in_tokens_only(&self, other: &NodeRecord) -> bool {
+    /// Returns whether the nodes are equal except for their enrolment tokens.
+    pub(crate) fn is_same_except_tokens(&self, other: &NodeRecord) -> bool {
         let NodeRecord {
             tenant,
             signal_key,
@@ -59,26 +62,27 @@ impl NodeRecord {
             == (&other.tenant, &other.signal_key, &other.certificates)
     }
 
-    /// The accepted certificate with that serial number.
+    /// Returns the accepted certificate with that serial number.
     pub(crate) fn certificate(&self, serial: &str) -> Option<&Issued> {
         self.certificates
             .iter()
             .find(|issued| issued.serial == serial)
     }
 
-    /// The revision in which it was changed on request last; `written`: the one that wrote the record.
+    /// Returns the revision of the last requested change. `written` is the revision that wrote the
+    /// record.
     pub(crate) fn changed_in(&self, written: Revision) -> Revision {
         self.changed_in.unwrap_or(written)
     }
 
-    /// Removes tokens that are too old to be used.
+    /// Removes expired enrolment tokens.
     pub(crate) fn forget_expired_tokens(&mut self) {
         self.enrolments
             .retain(|enrolment| unix_ms() < enrolment.expires_unix_ms);
     }
 
-    /// Accepts one more certificate. The one with the serial number `in_use` stays, whatever became of those in between:
-    /// the node may not have been able to keep them.
+    /// Accepts one more certificate. The one with the serial number `in_use` stays even if later
+    /// ones are dropped: the node may not have received those.
     pub(crate) fn renew(&mut self, issued: Issued, in_use: &str) {
         self.certificates
             .retain(|known| unix_ms() < known.expires_unix_ms || known.serial == in_use);
@@ -92,18 +96,18 @@ impl NodeRecord {
     }
 }
 
-/// A certificate that was issued.
+/// An issued certificate.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Issued {
-    /// Hexadecimal.
+    /// The serial number, hexadecimal.
     pub(crate) serial: String,
     pub(crate) expires_unix_ms: u64,
 }
 
-/// A one-time token of the node in whose record it is.
+/// A one-time enrolment token, stored in the record of its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct EnrolmentRecord {
-    /// Hexadecimal.
+    /// The identifier, hexadecimal.
     pub(crate) id: String,
     pub(crate) secret_sha256: String,
     pub(crate) created_unix_ms: u64,
@@ -111,14 +115,15 @@ pub(crate) struct EnrolmentRecord {
     pub(crate) used: Option<UsedRecord>,
 }
 
-/// The answer to the one who used a token, which the same key may ask for again: the first answer may have been lost.
+/// The response to the use of a token. The same key may request it again, because the first
+/// response may have been lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct UsedRecord {
     pub(crate) at_unix_ms: u64,
-    /// The public key's (SubjectPublicKeyInfo), hexadecimal.
+    /// The SHA-256 digest of the public key (SubjectPublicKeyInfo), hexadecimal.
     pub(crate) key_sha256: String,
     pub(crate) serial: String,
-    /// PEM.
+    /// The certificate, PEM.
     pub(crate) certificate: String,
     pub(crate) renew_unix_ms: u64,
 }
@@ -128,27 +133,30 @@ pub(crate) struct UsedRecord {
 pub(crate) struct FlowRecord {
     pub(crate) flow: Flow,
     pub(crate) number: u16,
-    /// Whether its egress has said that it eliminates the flow's copies. Kept only for flows that wait for it.
+    /// Whether the egress has reported that it deduplicates the flow's copies. It is only
+    /// maintained for flows that wait for it.
     #[serde(default)]
     pub(crate) received: bool,
-    /// The revision in which operators changed it last, where a later one has only written `received`.
+    /// The revision of the last change by an operator, if a later one has only written `received`.
     #[serde(default)]
     pub(crate) changed_in: Option<Revision>,
 }
 
 impl FlowRecord {
-    /// The revision in which operators changed it last; `written`: the one that wrote the record.
+    /// Returns the revision of the last change by an operator. `written` is the revision that wrote
+    /// the record.
     pub(crate) fn changed_in(&self, written: Revision) -> Revision {
         self.changed_in.unwrap_or(written)
     }
 }
 
-/// A number of a node and whose it is. It stays when the flow goes, so that no epoch comes twice under one number: an
-/// in-band signal of the flow before is then too old for the flow after.
+/// A flow number at a node and the flow that it belongs to. The record stays when the flow is
+/// deleted, so that no epoch is used twice under one number: a delayed in-band signal of the
+/// deleted flow is then too old for the next flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct NumberRecord {
     pub(crate) flow: Option<Name>,
-    /// The last one under this number, when there is no flow.
+    /// The last epoch under this number, if there is no flow.
     pub(crate) epoch: u32,
 }
 
@@ -159,29 +167,29 @@ pub(crate) struct TokenRecord {
     pub(crate) secret_sha256: String,
 }
 
-/// A node lives; under its lease.
+/// Marks a node as alive. Written under the node's lease.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AliveRecord {
-    /// The controller that it talks to.
+    /// The controller that the node reports to.
     pub(crate) controller: String,
     pub(crate) since_unix_ms: u64,
 }
 
-/// When a node was last heard of, written rarely. It is not under the node's lease.
+/// The time of a node's last report, updated rarely. It is not under the node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SeenRecord {
     pub(crate) at_unix_ms: u64,
-    /// Whether it had a lease then and its loss has not been reported.
+    /// Whether the node had a lease then and its loss has not been reported.
     pub(crate) is_alive: bool,
 }
 
-/// How the paths of a node are; under its lease.
+/// The health of a node's paths. Written under the node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HealthRecord {
     pub(crate) paths: Vec<PathHealth>,
 }
 
-/// A node is a server of tunnels; under its lease.
+/// A tunnel server's report. Written under the node's lease.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct TunnelRecord {
     pub(crate) addresses: Vec<SocketAddr>,
@@ -201,7 +209,7 @@ pub(crate) struct EventRecord {
     pub(crate) message: String,
 }
 
-/// A change and its author. The revision of this record is the one after the change.
+/// A change and its author. The revision that wrote this record is the revision after the change.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct AuditRecord {
     pub(crate) at_unix_ms: u64,
@@ -216,7 +224,7 @@ pub(crate) struct AuditRecord {
     pub(crate) is_removal: bool,
 }
 
-/// Keys. Names have no slash.
+/// The keys of the store. Names contain no slash.
 pub(crate) mod key {
     use hawser_control::Name;
 
@@ -243,12 +251,13 @@ pub(crate) mod key {
         format!("{kind}{name}")
     }
 
-    /// Written with each reference to the entry of that kind and name, see [`crate::reference`].
+    /// Returns the key that is written with each reference to the entry of that kind and name, see
+    /// [`crate::reference`].
     pub(crate) fn used(kind: &str, name: &Name) -> String {
         format!("{USED}{kind}{name}")
     }
 
-    /// Of the number of a client's inner addresses, within each prefix.
+    /// Returns the key of the offset of a client's inner addresses within each prefix.
     pub(crate) fn inner(number: u64) -> String {
         format!("{INNER}{number:020}")
     }
@@ -258,24 +267,25 @@ pub(crate) mod key {
     }
 }
 
-/// As it is stored.
+/// Encodes a record for the store.
 pub(crate) fn emit(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("records have text for keys")
 }
 
-/// As it was stored. What another version wrote and this one cannot read is left out, loudly.
+/// Decodes a record of the store. Returns `None` and logs an error for a record that this version
+/// cannot read.
 pub(crate) fn parse<T: DeserializeOwned>(key: &str, value: &[u8]) -> Option<T> {
     serde_json::from_slice(value)
         .inspect_err(|error| {
             tracing::error!(
                 key,
-                "the store holds something that this version cannot read: {error}"
+                "the store contains a record that this version cannot read: {error}"
             )
         })
         .ok()
 }
 
-/// Milliseconds since 1970.
+/// Returns the current time, milliseconds since 1970.
 pub(crate) fn unix_ms() -> u64 {
     let since = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -283,14 +293,14 @@ pub(crate) fn unix_ms() -> u64 {
     u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// So many random bytes, hexadecimal.
+/// Returns random bytes, hexadecimal.
 pub(crate) fn random_hex<const BYTES: usize>() -> String {
     let mut bytes = [0u8; BYTES];
-    getrandom::fill(&mut bytes).expect("every Linux has random bytes");
+    getrandom::fill(&mut bytes).expect("Linux provides random bytes");
     hex::encode(bytes)
 }
 
-/// SHA-256, hexadecimal.
+/// Returns the SHA-256 digest, hexadecimal.
 pub(crate) fn sha256_hex(bytes: impl AsRef<[u8]>) -> String {
     use sha2::Digest;
     hex::encode(sha2::Sha256::digest(bytes))
@@ -324,6 +334,10 @@ mod tests {
             .iter()
             .map(|issued| issued.serial.as_str())
             .collect();
-        assert_eq!(serials, ["7", "8", "10"], "what has ended goes first");
+        assert_eq!(
+            serials,
+            ["7", "8", "10"],
+            "expired certificates are dropped first"
+        );
     }
 }

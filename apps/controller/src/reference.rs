@@ -1,16 +1,19 @@
-//! No flow exists without its nodes, and no node or token without its tenant.
+//! Referential integrity: no flow exists without its nodes, and no node or token without its
+//! tenant.
 //!
-//! A commit that creates something with a reference to a tenant or a node also writes the `used` key of that one. The commit
-//! that removes the tenant or the node expects the key to be unchanged since nothing was found to refer to it. Of two such
-//! commits in parallel the store refuses the later one, and its author searches again.
+//! A commit that creates a reference to a tenant or a node also writes that entry's `used` key. A
+//! commit that removes the tenant or node expects the key to be unchanged since the search for
+//! references found none. Of two such commits in parallel, the store rejects the later one, and its
+//! author searches again.
 
 use crate::record::key;
 use crate::store::{Expect, Revision, Write};
 use crate::view::View;
 use hawser_control::Name;
 
-/// Refers to the entry of that kind and name, which `revision` wrote. These writes follow the write of the referring entry,
-/// so that a view with the `used` key also has that entry.
+/// Returns the writes that refer to the entry of that kind and name, written by `revision`. They
+/// have to follow the write of the referring entry, so that a view that contains the `used` key
+/// also contains that entry.
 pub(crate) fn refer(kind: &str, name: &Name, revision: Revision, by: &Name) -> [Write; 2] {
     [
         Write::check(key::of(kind, name), Expect::Revision(revision)),
@@ -18,7 +21,8 @@ pub(crate) fn refer(kind: &str, name: &Name, revision: Revision, by: &Name) -> [
     ]
 }
 
-/// Removes the entry that `revision` wrote, unless a reference was created that this view does not have.
+/// Returns the writes that remove the entry written by `revision`, unless a reference was created
+/// that this view does not contain.
 pub(crate) fn remove(view: &View, kind: &str, name: &Name, revision: Revision) -> [Write; 2] {
     let used = key::used(kind, name);
     let known = view.used(&used).map_or(Expect::Absent, Expect::Revision);

@@ -1,4 +1,4 @@
-//! How long events and entries of the audit are kept.
+//! Retention of events and audit entries.
 
 use crate::config::Config;
 use crate::view::{Journal, View};
@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
-/// Keys of the events and audit entries that are to be removed.
+/// Returns the keys of the events and audit entries to be removed.
 pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc<str>> {
     let mut keys = surplus_events(&view.events, config.events, config.limits.node_events);
     let oldest = now_unix_ms.saturating_sub(u64::from(config.audit.days) * 24 * 3600 * 1000);
@@ -17,8 +17,9 @@ pub(crate) fn surplus(view: &View, config: &Config, now_unix_ms: u64) -> Vec<Arc
     keys
 }
 
-/// The oldest events about each node or flow beyond `most_each`, then the oldest of all beyond `most`.
-fn surplus_events(events: &Journal<Event>, most: usize, most_each: usize) -> Vec<Arc<str>> {
+/// Returns the oldest events about each node or flow beyond `max_each`, then the oldest of all
+/// beyond `max`.
+fn surplus_events(events: &Journal<Event>, max: usize, max_each: usize) -> Vec<Arc<str>> {
     let mut counts: HashMap<Option<&Name>, usize> = HashMap::new();
     let mut kept = VecDeque::with_capacity(events.len());
     let mut surplus = Vec::new();
@@ -26,21 +27,22 @@ fn surplus_events(events: &Journal<Event>, most: usize, most_each: usize) -> Vec
         let about = event.node.as_ref().or(event.flow.as_ref());
         let count = counts.entry(about).or_default();
         *count += 1;
-        if about.is_some() && *count > most_each {
+        if about.is_some() && *count > max_each {
             surplus.push(key.clone())
         } else {
             kept.push_front(key)
         }
     }
-    let beyond = kept.len().saturating_sub(most);
+    let beyond = kept.len().saturating_sub(max);
     surplus.extend(kept.into_iter().take(beyond).cloned());
     surplus
 }
 
-/// Entries before `oldest_unix_ms`; then, beyond `most`, entries of the actor with the most: of the thing that it changed most
-/// often, the oldest. So no actor removes the entries of another one, nor those of a change by repeating a different one.
-/// All nodes count as one actor, and all tokens of a node (`NODE/ID`) as one thing.
-fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
+/// Returns the entries before `oldest_unix_ms`, and then, beyond `max`, entries of the actor with
+/// the max: the oldest of the resource that it changed most often. So no actor can displace the
+/// entries of another one, nor an entry about one change by repeating a different one. All nodes
+/// count as one actor, and all tokens of a node (`NODE/ID`) as one resource.
+fn surplus_entries(audit: &Journal<AuditEntry>, max: usize, oldest_unix_ms: u64) -> Vec<Arc<str>> {
     let (mut surplus, mut by_actor) = (Vec::new(), HashMap::<_, BTreeMap<_, VecDeque<_>>>::new());
     let mut left = 0;
     for (key, entry) in audit.iter() {
@@ -62,7 +64,7 @@ fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64
         .iter()
         .map(|(actor, things)| (count(things), *actor))
         .collect();
-    while left > most
+    while left > max
         && let Some((count, actor)) = by_count.pop_last()
     {
         let things = by_actor

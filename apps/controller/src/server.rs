@@ -1,4 +1,4 @@
-//! A controller from its start to its end.
+//! The lifetime of a controller, from start to exit.
 
 use crate::api;
 use crate::audit::Origin;
@@ -19,46 +19,48 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// The name and the file of the first token.
+/// The name and the file of the first operator's token.
 const FIRST_TOKEN: &str = "admin";
 const FIRST_TOKEN_FILE: &str = "admin.token";
 
-/// How long the store may take to answer at the start.
-const STORE_WITHIN: Duration = Duration::from_secs(30);
+/// The timeout for the first read of the store at the start.
+const STORE_START_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long one of its answers may take.
-const STORE_ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+/// The timeout for a single request to the store.
+const STORE_REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A controller that runs.
+/// A running controller.
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
     state: PathBuf,
     controller: Arc<Controller>,
     election: Election,
-    /// Names and addresses for its certificate, which is made again for each new list.
+    /// The names and addresses for its certificate, which is reissued for each new list.
     names: watch::Sender<Vec<String>>,
     serving: JoinHandle<()>,
     background: Vec<JoinHandle<()>>,
 }
 
 impl Server {
-    /// Starts a controller on the current tokio runtime. When this returns, it answers.
+    /// Starts a controller on the current tokio runtime. It serves requests when this returns.
     ///
     /// # Errors
-    /// When its address, its files or its store cannot be used; the text says what to do.
+    /// Returns an error if its address, its files or its store cannot be used. The text says what
+    /// to do.
     pub async fn start(config: Config) -> Result<Server> {
         config.check()?;
-        // Makes the folder that the store is in.
+        // This creates the directory that contains the store.
         let authority = Authority::open(&config.state)?;
         let store = open_store(&config).await?;
         Server::serve(store, authority, config).await
     }
 
-    /// As [`Server::start`], on a store that is open already; several controllers may share it.
+    /// Starts a controller on a store that is already open. Several controllers may share the
+    /// store.
     ///
     /// # Errors
-    /// As [`Server::start`].
+    /// Returns the same errors as [`Server::start`].
     pub async fn start_on(store: Arc<dyn Store>, config: Config) -> Result<Server> {
         config.check()?;
         let authority = Authority::open(&config.state)?;
@@ -73,16 +75,17 @@ impl Server {
             .name
             .clone()
             .unwrap_or_else(|| format!("controller-{}", random_hex::<4>()));
-        // The store takes a moment to notice that a leader's lease ran out, and the next one to look at everything: within
-        // the lease of nodes somebody decides again.
+        // The election's lease is shorter than the nodes' leases: the store needs time to notice
+        // that the leader's lease has expired, and the next leader to examine all flows. A new
+        // leader decides within the lease time of nodes.
         let election = Election::start(store.clone(), key::LEADER, &name, config.lease() * 2 / 3);
         let (controller, work) = Controller::new(name, config, store, authority, election.role());
         let mut background = vec![tokio::spawn(controller.clone().follow())];
-        tokio::time::timeout(STORE_WITHIN, controller.filled())
+        tokio::time::timeout(STORE_START_TIMEOUT, controller.filled())
             .await
-            .context("the store did not answer; see the log")?;
+            .context("the store did not respond in time; see the log")?;
         background.push(tokio::spawn(leader::run(controller.clone(), work)));
-        background.push(tokio::spawn(controller.clone().remember_seen_often()));
+        background.push(tokio::spawn(controller.clone().write_seen_periodically()));
         make_first_token(&controller).await?;
 
         let (listener, address) = bind(controller.config.listen).await?;
@@ -97,13 +100,13 @@ impl Server {
                 let router = api::health::plain_router(&controller);
                 background.push(tokio::spawn(async move {
                     if let Err(error) = axum::serve(listener, router).await {
-                        tracing::error!("metrics are not served any more: {error}");
+                        tracing::error!("metrics server failed: {error}");
                     }
                 }));
                 Some(address)
             }
         };
-        tracing::info!(name = controller.name, %address, "answers");
+        tracing::info!(name = controller.name, %address, "controller ready");
         Ok(Server {
             address,
             metrics_address,
@@ -116,38 +119,40 @@ impl Server {
         })
     }
 
-    /// Where it listens; the port is the one that the system chose when 0 was asked for.
+    /// Returns the address that it listens on, with the port that the system chose if the
+    /// configured port is 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Where metrics and health are without TLS.
+    /// Returns the address that serves metrics and health without TLS.
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address
     }
 
-    /// The certificate of its authority, PEM: what clients have to trust.
+    /// Returns the certificate of its authority, PEM, which clients have to trust.
     pub fn authority_pem(&self) -> &str {
         self.controller.authority.pem()
     }
 
-    /// The file with the first operator's token, if this controller made it.
+    /// Returns the path of the file with the first operator's token. It exists if this controller
+    /// created the token.
     pub fn first_token_file(&self) -> PathBuf {
         self.state.join(FIRST_TOKEN_FILE)
     }
 
-    /// What its [`router`](crate::api::router) works with.
+    /// Returns the state that its [`router`](crate::api::router) works with.
     pub fn controller(&self) -> &Arc<Controller> {
         &self.controller
     }
 
-    /// Whether this controller decides at the moment.
+    /// Returns whether this controller is the leader.
     pub fn leads(&self) -> bool {
         self.controller.role.borrow().leadership().is_some()
     }
 
-    /// Makes the server's certificate again with the names of a configuration, and says so when that has more that differs:
-    /// the rest takes effect after a restart.
+    /// Applies a reloaded configuration: reissues the server's certificate with its names. Logs a
+    /// warning if anything else differs, which takes effect only after a restart.
     pub fn reload(&self, config: &Config) {
         let running = &self.controller.config;
         if (Config {
@@ -156,32 +161,32 @@ impl Server {
         }) != *running
         {
             tracing::warn!(
-                "of the configuration, only `names` is taken over; the rest needs a restart"
+                "only `names` was reloaded; other changes of the configuration need a restart"
             );
         }
         self.names.send_replace(config.names.clone());
     }
 
-    /// Ends it: streams are told, requests finish, the leadership is given up.
+    /// Stops the controller: ends streams, lets requests finish, and resigns the leadership.
     pub async fn stop(self) {
-        self.controller.ending.send_replace(true);
+        self.controller.shutdown.send_replace(true);
         if let Err(error) = self.serving.await {
-            tracing::error!("the server ended badly: {error}");
+            tracing::error!("the server task failed: {error}");
         }
-        match tokio::time::timeout(STORE_ANSWERS_WITHIN, self.controller.remember_seen()).await {
+        match tokio::time::timeout(STORE_REQUEST_TIMEOUT, self.controller.write_seen()).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => {
-                tracing::warn!("the times of the last reports are not written: {error}")
+                tracing::warn!("cannot store the times of the last reports: {error}")
             }
             Err(_) => {
                 tracing::warn!(
-                    "the times of the last reports are not written: the store does not answer"
+                    "cannot store the times of the last reports: the store does not respond"
                 )
             }
         }
         for task in self.background {
             task.abort();
-            // It was aborted; there is nothing to know.
+            // The task was aborted, so its result is not meaningful.
             let _ = task.await;
         }
         self.election.resign().await;
@@ -232,7 +237,7 @@ fn settings(etcd: &EtcdConfig) -> Result<EtcdSettings> {
     let user = match (&etcd.user, &etcd.password_file) {
         (Some(user), Some(file)) => Some((user.clone(), read(file)?.trim_end().to_owned())),
         (None, None) => None,
-        _ => bail!("store: `user` and `password_file` go together"),
+        _ => bail!("store: `user` and `password_file` must be given together"),
     };
     let (endpoints, prefix) = (etcd.endpoints.clone(), etcd.prefix.clone());
     Ok(EtcdSettings {
@@ -240,11 +245,12 @@ fn settings(etcd: &EtcdConfig) -> Result<EtcdSettings> {
         prefix,
         user,
         tls,
-        timeout: STORE_ANSWERS_WITHIN,
+        timeout: STORE_REQUEST_TIMEOUT,
     })
 }
 
-/// All controllers of a store have one authority: the first one's.
+/// Checks that this controller has the same authority as the others of the store. The first
+/// controller stores the digest of its authority.
 async fn share_authority(store: &dyn Store, authority: &Authority, state: &Path) -> Result<()> {
     let digest = authority.digest();
     let write = Write::put(key::AUTHORITY, digest.as_bytes()).when(Expect::Absent);
@@ -254,7 +260,7 @@ async fn share_authority(store: &dyn Store, authority: &Authority, state: &Path)
             let known = store.get(key::AUTHORITY).await?;
             ensure!(
                 known.is_some_and(|known| *known.value == *digest.as_bytes()),
-                "the store belongs to controllers of another authority: copy authority.pem and authority.key from one of \
+                "the controllers of this store have another authority: copy authority.pem and authority.key from one of \
                  them to {}",
                 state.display()
             );
@@ -264,7 +270,8 @@ async fn share_authority(store: &dyn Store, authority: &Authority, state: &Path)
     }
 }
 
-/// While there is no token, nobody could make one.
+/// Creates the first operator's token if there is none; without one, no operator could create
+/// others.
 async fn make_first_token(controller: &Controller) -> Result<()> {
     if !controller.view().tokens.is_empty() {
         return Ok(());
@@ -278,9 +285,9 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
     };
     let issued = api::tokens::issue(token);
     let file = controller.config.state.join(FIRST_TOKEN_FILE);
-    // First the file: a token that nobody knows would lock everybody out.
+    // The file is written first: a stored token whose secret is lost would lock out all operators.
     write_private(&file, &format!("{}\n", issued.secret))?;
-    let message = format!("{} made the first token", controller.name);
+    let message = format!("{} created the first token", controller.name);
     let about = About::default().by(Origin::controller(&controller.name).makes(&issued.token.name));
     match controller
         .commit(
@@ -292,10 +299,10 @@ async fn make_first_token(controller: &Controller) -> Result<()> {
         .await
     {
         Ok(_) => {
-            tracing::info!(file = %file.display(), "made the first operator's token");
+            tracing::info!(file = %file.display(), "first operator's token created");
             Ok(())
         }
-        // Another controller made it at the same time, and its file has it.
+        // Another controller created the token at the same time, and its own file holds the secret.
         Err(Error::Conflict { .. }) => {
             fs::remove_file(&file).with_context(|| format!("cannot remove {}", file.display()))
         }

@@ -1,7 +1,8 @@
-//! Telling an ingress of its policy in-band (Qian, step 3): a tagged datagram whose ToS is the policy's code.
+//! In-band delivery of policies to an ingress (Qian, step 3): an authenticated datagram whose ToS
+//! is the policy's code.
 //!
-//! The stream brings the same policy. Whichever comes first is applied, and the other one, like a replay, is no news, because
-//! its epoch is not greater.
+//! The stream delivers the same policy. The one that arrives first is applied. The other one, like
+//! a replay, has no greater epoch and is ignored.
 
 use crate::controller::Controller;
 use hawser_control::resource::Policy;
@@ -12,14 +13,15 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::time::{Duration, SystemTime};
 
-/// How often a signal is sent again, since a datagram may be lost on the paths that are to be helped, and how long after.
+/// The number of repetitions of a signal, and the interval between them. A datagram may be lost on
+/// the impaired paths.
 const REPEATS: u32 = 2;
 const REPEAT_AFTER: Duration = Duration::from_millis(5);
 
-/// Why a signal was not sent.
+/// The error for a signal that was not sent.
 #[derive(Debug, thiserror::Error)]
 enum Unsent {
-    #[error("its key is not what the controller made: {0}")]
+    #[error("its key is malformed: {0}")]
     Key(#[from] hex::FromHexError),
     #[error(transparent)]
     Number(#[from] hawser_units::OutOfRange),
@@ -29,7 +31,7 @@ enum Unsent {
     Socket(#[from] io::Error),
 }
 
-/// Where the ingress of a flow takes signals.
+/// The address and key of the ingress of a flow.
 struct Target {
     address: SocketAddr,
     key: String,
@@ -37,7 +39,8 @@ struct Target {
 }
 
 impl Controller {
-    /// Sends a policy to the flow's ingress, if that takes signals. The stream brings what does not arrive.
+    /// Sends a policy to the flow's ingress, if that accepts signals. The stream delivers it if the
+    /// signal is lost.
     pub(crate) fn signal(&self, policy: &Policy) {
         let Some(target) = self.target(policy).filter(|_| self.config.nodes.signals) else {
             return;
@@ -46,7 +49,7 @@ impl Controller {
             Ok(()) => self.metrics.pushed("signal"),
             Err(error) => {
                 self.metrics.refused("signal_unsent");
-                tracing::warn!(flow = %policy.flow, address = %target.address, "no signal was sent: {error}");
+                tracing::warn!(flow = %policy.flow, address = %target.address, "in-band signal not sent: {error}");
             }
         }
     }
@@ -85,14 +88,14 @@ fn send(target: &Target, policy: &Policy) -> Result<(), Unsent> {
     tokio::spawn(async move {
         for _ in 0..REPEATS {
             tokio::time::sleep(REPEAT_AFTER).await;
-            // The first one was sent; what became of these is of no interest.
+            // The first datagram was sent; errors of the repetitions do not matter.
             let _ = socket.send_to(&payload, address);
         }
     });
     Ok(())
 }
 
-/// One for each signal, because the ToS is the socket's.
+/// Opens a socket for one signal, because the ToS is a property of the socket.
 fn socket(to: SocketAddr, traffic_class: u8) -> io::Result<UdpSocket> {
     let any = match to {
         SocketAddr::V4(_) => SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)),

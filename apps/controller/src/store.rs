@@ -1,10 +1,12 @@
-//! What the controller knows, behind one trait: values under string keys, each with the revision that wrote it.
+//! The state of the controller behind one trait: values under string keys, each with the revision
+//! that wrote it.
 //!
-//! [`Embedded`] keeps it in a file of one process, [`Etcd`] in an etcd cluster that several controllers share. What is
-//! built on the trait alone, [`Election`] and [`Follow`], works with both.
+//! [`Embedded`] stores it in a file of one process, [`Etcd`] in an etcd cluster that several
+//! controllers share. [`Election`] and [`Follow`] build on the trait only and work with both.
 //!
-//! A revision is a number that rises with every commit to the store, whatever its keys, and never falls, not even over a
-//! restart. So a change that is seen twice, or late, is told from a new one by comparing revisions.
+//! A revision is a number that increases with every commit to the store, regardless of its keys,
+//! and never decreases, not even across a restart. So comparing revisions distinguishes a repeated
+//! or late change from a new one.
 
 mod election;
 mod embedded;
@@ -21,90 +23,94 @@ use futures_util::stream::BoxStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When something was written; 0 is before everything.
+/// The revision of a commit. 0 is before all commits.
 pub type Revision = u64;
 
 /// A lease of one store, see [`Store::grant`].
 pub type LeaseId = i64;
 
-/// The most writes that one [`Store::commit`] takes (etcd takes 128 operations unless told otherwise).
+/// The maximum number of writes in one [`Store::commit`] (etcd accepts 128 operations by default).
 pub const MAX_WRITES: usize = 100;
 
-/// The most that keys and values of one [`Store::commit`] may come to, bytes (etcd takes requests of 1.5 MiB unless told
-/// otherwise).
+/// The maximum total size of keys and values in one [`Store::commit`], bytes (etcd accepts requests
+/// of 1.5 MiB by default).
 pub const MAX_COMMIT_BYTES: usize = 1 << 20;
 
-/// Keys, values, changes, leases.
+/// A key-value store with revisions, watches and leases.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// The value under a key.
+    /// Returns the entry under a key.
     async fn get(&self, key: &str) -> Result<Option<Entry>, Error>;
 
-    /// Up to `limit` entries whose keys begin with `prefix`, in the order of their keys; those after `after` only.
+    /// Returns up to `limit` entries whose keys begin with `prefix`, in the order of their keys;
+    /// only those after `after`, if given.
     async fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Result<Page, Error>;
 
-    /// All entries whose keys begin with `prefix` as they were at one revision, which is returned as well: a watch after
-    /// it misses nothing.
+    /// Returns all entries whose keys begin with `prefix` at one revision, and that revision: a
+    /// watch after it misses no change.
     async fn list_all(&self, prefix: &str) -> Result<(Vec<Entry>, Revision), Error>;
 
-    /// Does all of the writes, or none of them if one's expectation does not hold. Returns when they would survive the
-    /// loss of power. At most [`MAX_WRITES`], on different keys, and [`MAX_COMMIT_BYTES`].
+    /// Performs all of the writes, or none of them if an expectation does not hold. Returns when
+    /// they are durable. There may be at most [`MAX_WRITES`], on different keys, with at most
+    /// [`MAX_COMMIT_BYTES`].
     async fn commit(&self, writes: Vec<Write>) -> Result<Revision, Error>;
 
-    /// Every change to keys that begin with `prefix`, of the revisions above `after`, in order. The stream lives through
-    /// an outage of the store. It ends with [`Error::Compacted`] when changes were forgotten before they could be
-    /// delivered: list again, and watch from there. [`Follow`] does that.
+    /// Returns every change to keys that begin with `prefix`, of the revisions above `after`, in
+    /// order. The stream survives outages of the store. It ends with [`Error::Compacted`] if
+    /// changes were discarded before they could be delivered: list again, and watch from there.
+    /// [`Follow`] does that.
     fn watch(&self, prefix: &str, after: Revision) -> Watch;
 
-    /// A lease: keys written under it are deleted when it was not kept alive for `ttl`. The store may choose a longer one.
+    /// Grants a lease. Keys written under it are deleted if it is not kept alive for `ttl`. The
+    /// store may choose a longer time.
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error>;
 
-    /// Starts the lease's time again; [`Error::LeaseGone`] when it ran out before.
+    /// Renews the lease. Returns [`Error::LeaseGone`] if it has expired.
     async fn keep_alive(&self, lease: LeaseId) -> Result<(), Error>;
 
-    /// Ends the lease and deletes its keys. One that ran out before is no error.
+    /// Revokes the lease and deletes its keys. An expired lease is not an error.
     async fn revoke(&self, lease: LeaseId) -> Result<(), Error>;
 }
 
 /// The changes that [`Store::watch`] delivers.
 pub type Watch = BoxStream<'static, Result<Change, Error>>;
 
-/// A key and what it holds.
+/// A key with its value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Unique.
+    /// The key, unique.
     pub key: Arc<str>,
-    /// Any bytes.
+    /// The value, arbitrary bytes.
     pub value: Arc<[u8]>,
-    /// Of the commit that wrote it last.
+    /// The revision of the commit that last wrote it.
     pub revision: Revision,
 }
 
 /// A part of a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
-    /// In the order of their keys.
+    /// The entries, in the order of their keys.
     pub entries: Vec<Entry>,
     /// Whether there are more entries after these.
     pub more: bool,
 }
 
-/// Something was written.
+/// A change of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// The key holds this now.
+    /// The key was written.
     Put(Entry),
-    /// The key holds nothing any more.
+    /// The key was deleted.
     Delete {
-        /// Which.
+        /// The key.
         key: Arc<str>,
-        /// When.
+        /// The revision of the deletion.
         revision: Revision,
     },
 }
 
 impl Change {
-    /// Which key.
+    /// Returns the key.
     pub fn key(&self) -> &Arc<str> {
         match self {
             Change::Put(entry) => &entry.key,
@@ -112,7 +118,7 @@ impl Change {
         }
     }
 
-    /// When it was written.
+    /// Returns the revision of the change.
     pub fn revision(&self) -> Revision {
         match self {
             Change::Put(entry) => entry.revision,
@@ -121,16 +127,16 @@ impl Change {
     }
 }
 
-/// A time for which keys exist, if nobody prolongs it.
+/// A lease: keys written under it exist until it expires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lease {
-    /// Of this store.
+    /// The identifier of the lease in this store.
     pub id: LeaseId,
-    /// How long it lasts after it was granted or kept alive.
+    /// The time after which it expires, since it was granted or renewed.
     pub ttl: Duration,
 }
 
-/// One key's part in a [`Store::commit`].
+/// The operation on one key in a [`Store::commit`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Write {
     pub(crate) key: String,
@@ -138,14 +144,14 @@ pub struct Write {
     pub(crate) action: Action,
 }
 
-/// What a key has to hold for a commit to happen.
+/// The expected state of a key, as a condition for a commit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Anything or nothing.
+    /// Any state.
     Any,
-    /// Nothing.
+    /// The key does not exist.
     Absent,
-    /// What this revision wrote.
+    /// The key was last written by this revision.
     Revision(Revision),
 }
 
@@ -169,7 +175,7 @@ impl Action {
 }
 
 impl Write {
-    /// The key is to hold `value`.
+    /// Returns a write of `value`.
     pub fn put(key: impl Into<String>, value: impl Into<Arc<[u8]>>) -> Write {
         Write {
             key: key.into(),
@@ -181,7 +187,7 @@ impl Write {
         }
     }
 
-    /// The key is to hold nothing.
+    /// Returns a deletion of the key.
     pub fn delete(key: impl Into<String>) -> Write {
         Write {
             key: key.into(),
@@ -190,7 +196,7 @@ impl Write {
         }
     }
 
-    /// The key stays as it is; the other writes happen only if it is as expected.
+    /// Returns a condition on a key without a change of it.
     pub fn check(key: impl Into<String>, expect: Expect) -> Write {
         Write {
             key: key.into(),
@@ -199,13 +205,13 @@ impl Write {
         }
     }
 
-    /// The commit happens only if the key is as expected.
+    /// Adds the condition that the key is in the expected state.
     pub fn when(self, expect: Expect) -> Write {
         Write { expect, ..self }
     }
 
-    /// The value goes when the lease does; with the embedded store, a restart ends all leases. Without effect on
-    /// deletions and checks.
+    /// Binds the value to a lease: it is deleted when the lease ends. With the embedded store, a
+    /// restart ends all leases. No effect on deletions and checks.
     pub fn under(mut self, id: LeaseId) -> Write {
         if let Action::Put { lease, .. } = &mut self.action {
             *lease = Some(id);
@@ -214,36 +220,36 @@ impl Write {
     }
 }
 
-/// Why the store did not do it.
+/// The error of a request to the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// An expectation did not hold; nothing was written.
-    #[error("`{key}` is not as expected: {}", match found { Some(revision) => format!("it was written in revision {revision}"), None => "there is no such key".into() })]
+    /// An expectation did not hold. Nothing was written.
+    #[error("`{key}` is not in the expected state: {}", match found { Some(revision) => format!("it was last written by revision {revision}"), None => "it does not exist".into() })]
     Conflict {
-        /// The first key that was not as expected.
+        /// The first key that was not in the expected state.
         key: String,
-        /// What it holds, none when it holds nothing.
+        /// The revision that last wrote the key; `None` if it does not exist.
         found: Option<Revision>,
     },
-    /// The lease ran out or was revoked; nothing was written.
-    #[error("the lease {0} has run out")]
+    /// The lease expired or was revoked. Nothing was written.
+    #[error("the lease {0} has expired")]
     LeaseGone(LeaseId),
-    /// Changes after the revision that a watch asked for, or had reached, are no longer known: list again.
-    #[error("the changes after revision {0} are no longer known; list again")]
+    /// The changes after the revision of a watch are no longer available: list again.
+    #[error("the changes after revision {0} are no longer available; list again")]
     Compacted(Revision),
-    /// No store takes this request; nothing was written.
-    #[error("the store takes no such request: {0}")]
+    /// The request is invalid for every store. Nothing was written.
+    #[error("invalid request to the store: {0}")]
     Invalid(String),
-    /// The store was not reached, did not answer in time or could not write. Whether the commit happened is not known:
-    /// it either happened entirely or not at all.
+    /// The store was unreachable, did not respond in time or could not write. It is unknown whether
+    /// the commit happened: it happened either entirely or not at all.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Why a store could not be opened.
+/// The error of opening a store.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process has opened it.
     #[error(
         "{0} is in use by another process; stop that controller first, or give this one a state directory of its own"
     )]
@@ -253,22 +259,22 @@ pub enum OpenError {
     File {
         /// The database.
         file: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// The settings cannot be right.
+    /// The settings are invalid.
     #[error("{0}")]
     Settings(String),
-    /// The store was not reached or refused the connection.
+    /// The store was unreachable or rejected the connection.
     #[error("{0}")]
     Unavailable(String),
 }
 
-/// Refuses what one of the stores would not take, so that both behave alike.
+/// Rejects requests that one of the stores would not accept, so that both behave alike.
 fn check_request(writes: &[Write]) -> Result<(), Error> {
     if writes.is_empty() || writes.len() > MAX_WRITES {
         return Err(Error::Invalid(format!(
-            "a commit has 1 to {MAX_WRITES} writes, not {}",
+            "a commit must have 1 to {MAX_WRITES} writes, not {}",
             writes.len()
         )));
     }
@@ -278,7 +284,7 @@ fn check_request(writes: &[Write]) -> Result<(), Error> {
         return Err(Error::Invalid("a key is empty".into()));
     }
     if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(Error::Invalid(format!("`{}` is there twice", pair[0])));
+        return Err(Error::Invalid(format!("`{}` occurs twice", pair[0])));
     }
     let bytes: usize = writes
         .iter()
@@ -286,7 +292,7 @@ fn check_request(writes: &[Write]) -> Result<(), Error> {
         .sum();
     if bytes > MAX_COMMIT_BYTES {
         return Err(Error::Invalid(format!(
-            "a commit has at most {MAX_COMMIT_BYTES} bytes, not {bytes}"
+            "a commit must have at most {MAX_COMMIT_BYTES} bytes, not {bytes}"
         )));
     }
     Ok(())

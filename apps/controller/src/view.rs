@@ -1,7 +1,7 @@
-//! The store's content as this controller works with it: parsed, in memory, indexed by node.
+//! The store's content in memory: parsed, and indexed by node.
 //!
-//! It follows the store, so it may be a little behind; whoever writes says what it has read, and the store refuses what
-//! was read too early.
+//! The view follows the store, so it may lag behind. A writer therefore passes the revisions that
+//! it has read, and the store rejects writes that are based on outdated ones.
 
 mod apply;
 mod journal;
@@ -24,60 +24,61 @@ use hawser_units::PathSet;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-/// Something and when it was written.
+/// A value and the revision in which it was written.
 #[derive(Debug, Clone)]
-pub(crate) struct At<T> {
+pub(crate) struct Versioned<T> {
     pub(crate) value: T,
     pub(crate) revision: Revision,
 }
 
 #[derive(Default)]
 pub(crate) struct View {
-    pub(crate) tenants: BTreeMap<Name, At<Tenant>>,
+    pub(crate) tenants: BTreeMap<Name, Versioned<Tenant>>,
     pub(crate) nodes: BTreeMap<Name, NodeView>,
     pub(crate) flows: BTreeMap<Name, FlowView>,
-    pub(crate) tokens: BTreeMap<Name, At<TokenRecord>>,
+    pub(crate) tokens: BTreeMap<Name, Versioned<TokenRecord>>,
     pub(crate) events: Journal<Event>,
     pub(crate) audit: Journal<AuditEntry>,
-    /// What nodes said to controllers that do not lead, by key.
-    pub(crate) observations: BTreeMap<Arc<str>, At<Arc<[u8]>>>,
-    /// Whose the inner addresses of tunnels are, by their number within each prefix, and the other way round.
+    /// Observations of nodes to controllers that do not lead, by key.
+    pub(crate) observations: BTreeMap<Arc<str>, Versioned<Arc<[u8]>>>,
+    /// The owners of the inner addresses of tunnels, by the offset of the address within each
+    /// prefix, and the reverse.
     inner: BTreeMap<u64, Name>,
     inner_of: HashMap<Name, u64>,
     token_by_secret: HashMap<String, Name>,
     /// The revision of the last reference to each tenant and node, by `used` key.
     used: HashMap<Arc<str>, Revision>,
-    /// Everything written up to here is in the view, and perhaps some of what was written after.
+    /// Everything written up to this revision is in the view, and possibly some later writes.
     pub(crate) complete: Revision,
-    /// Of the last change.
+    /// The revision of the last change.
     latest: Revision,
 }
 
-/// A node and what belongs to it. Kept also while only parts of it are known.
+/// A node and its data. An entry also exists while only parts of the node are known.
 #[derive(Default)]
 pub(crate) struct NodeView {
-    pub(crate) record: Option<At<NodeRecord>>,
-    pub(crate) registration: Option<At<Registration>>,
+    pub(crate) record: Option<Versioned<NodeRecord>>,
+    pub(crate) registration: Option<Versioned<Registration>>,
     pub(crate) alive: Option<AliveRecord>,
-    pub(crate) seen: Option<At<SeenRecord>>,
-    pub(crate) health: Option<At<HealthRecord>>,
-    /// What it says of itself as a server of tunnels.
+    pub(crate) seen: Option<Versioned<SeenRecord>>,
+    pub(crate) health: Option<Versioned<HealthRecord>>,
+    /// The node's last report as a tunnel server.
     pub(crate) tunnel: Option<TunnelRecord>,
-    pub(crate) numbers: BTreeMap<u16, At<NumberRecord>>,
-    /// Flows that it replicates.
+    pub(crate) numbers: BTreeMap<u16, Versioned<NumberRecord>>,
+    /// The flows that the node replicates.
     pub(crate) sends: BTreeSet<Name>,
-    /// Flows that it eliminates.
+    /// The flows that the node deduplicates.
     pub(crate) receives: BTreeSet<Name>,
 }
 
 #[derive(Default)]
 pub(crate) struct FlowView {
-    pub(crate) record: Option<At<FlowRecord>>,
-    pub(crate) policy: Option<At<Policy>>,
+    pub(crate) record: Option<Versioned<FlowRecord>>,
+    pub(crate) policy: Option<Versioned<Policy>>,
 }
 
 impl View {
-    /// All of the store's entries.
+    /// Creates a view of all of the store's entries.
     pub(crate) fn of(entries: Vec<Entry>) -> View {
         let mut view = View::default();
         let revision = entries
@@ -92,33 +93,37 @@ impl View {
         view
     }
 
-    /// The token with that secret.
+    /// Returns the token with that secret.
     pub(crate) fn token(&self, secret_sha256: &str) -> Option<&TokenRecord> {
         let name = self.token_by_secret.get(secret_sha256)?;
         Some(&self.tokens.get(name)?.value)
     }
 
-    /// The revision of the last reference to a tenant or a node, by its `used` key.
+    /// Returns the revision of the last reference to a tenant or a node, by its `used` key.
     pub(crate) fn used(&self, key: &str) -> Option<Revision> {
         self.used.get(key).copied()
     }
 
-    /// A node that exists, not only parts of one.
-    pub(crate) fn node(&self, name: &Name) -> Option<(&NodeView, &At<NodeRecord>)> {
+    /// Returns a node, unless only parts of it are known.
+    pub(crate) fn node(&self, name: &Name) -> Option<(&NodeView, &Versioned<NodeRecord>)> {
         let node = self.nodes.get(name)?;
         Some((node, node.record.as_ref()?))
     }
 
-    /// The node whose certificate was presented, and the certificate, unless it was revoked or replaced.
-    pub(crate) fn accepted(&self, presented: &Presented) -> Option<(&At<NodeRecord>, &Issued)> {
+    /// Returns the node whose certificate was presented, and the certificate, unless it was revoked
+    /// or replaced.
+    pub(crate) fn accepted(
+        &self,
+        presented: &Presented,
+    ) -> Option<(&Versioned<NodeRecord>, &Issued)> {
         let (_, record) = self.node(&presented.node)?;
         Some((record, record.value.certificate(&presented.serial)?))
     }
 
-    /// The nodes of this view that a later one does not have any more, or that it has as others of the same name: changed, and
-    /// without a certificate in common.
+    /// Returns the nodes of this view that a later one does not contain, or contains as a different
+    /// node of the same name: changed, and without a certificate in common.
     pub(crate) fn nodes_gone_in(&self, later: &View) -> impl Iterator<Item = Name> {
-        let stays = move |name: &Name, before: &At<NodeRecord>| {
+        let stays = move |name: &Name, before: &Versioned<NodeRecord>| {
             later.node(name).is_some_and(|(_, now)| {
                 let mut certificates = before.value.certificates.iter();
                 now.revision == before.revision
@@ -134,18 +139,18 @@ impl View {
             .map(|(name, _)| name.clone())
     }
 
-    /// A flow that exists.
-    pub(crate) fn flow(&self, name: &Name) -> Option<&At<FlowRecord>> {
+    /// Returns a flow.
+    pub(crate) fn flow(&self, name: &Name) -> Option<&Versioned<FlowRecord>> {
         self.flows.get(name)?.record.as_ref()
     }
 
-    /// The policy in force for a flow that exists.
-    pub(crate) fn policy(&self, flow: &Name) -> Option<&At<Policy>> {
+    /// Returns the policy in force for a flow.
+    pub(crate) fn policy(&self, flow: &Name) -> Option<&Versioned<Policy>> {
         let flow = self.flows.get(flow)?;
         flow.policy.as_ref().filter(|_| flow.record.is_some())
     }
 
-    /// What is known for a decision about a flow.
+    /// Returns what is known for a decision about a flow.
     pub(crate) fn situation<'a>(&'a self, flow: &'a Flow) -> Situation<'a> {
         let health = self
             .nodes
@@ -155,21 +160,22 @@ impl View {
             flow,
             paths: self.paths_of(flow),
             health: health.map_or(&[], |health| &health.value.paths),
-            received: self
+            egress_ready: self
                 .flow(&flow.name)
                 .is_some_and(|record| record.value.received),
         }
     }
 
-    /// The flow, if it waits for its egress and a report by an assignment of this revision is what it waits for.
-    pub(crate) fn awaited(&self, flow: &Name, revision: u64) -> Option<&At<FlowRecord>> {
+    /// Returns the flow if it waits for its egress and a report for an assignment of this revision
+    /// ends the wait.
+    pub(crate) fn awaited(&self, flow: &Name, revision: u64) -> Option<&Versioned<FlowRecord>> {
         let record = self.flow(flow)?;
         let FlowRecord { flow, received, .. } = &record.value;
-        // An assignment before may have had another flow of this name.
+        // An earlier assignment may have had a different flow of this name.
         (flow.needs_help_always() && !received && record.revision <= revision).then_some(record)
     }
 
-    /// The paths that both nodes have and that the flow may use.
+    /// Returns the paths that both nodes have and that the flow may use.
     fn paths_of(&self, flow: &Flow) -> PathSet {
         let of = |node: &Name| self.nodes.get(node).map_or(0, NodeView::path_bits);
         let allowed = if flow.paths.is_empty() {
@@ -178,18 +184,18 @@ impl View {
             path_bits(flow.paths.iter().copied())
         };
         match of(&flow.ingress) & of(&flow.egress) & allowed {
-            // All eight would be the code that stops a flow.
+            // All eight bits are the code that stops a flow.
             0xff => PathSet::from_bits(0x7f),
             bits => PathSet::from_bits(bits),
         }
     }
 
-    /// The number of a node's inner addresses within each prefix.
+    /// Returns the offset of a node's inner addresses within each prefix.
     pub(crate) fn inner_of(&self, node: &Name) -> Option<u64> {
         self.inner_of.get(node).copied()
     }
 
-    /// The first number from `first` on that is nobody's.
+    /// Returns the first offset from `first` on that is free.
     pub(crate) fn free_inner(&self, first: u64) -> u64 {
         let taken = self.inner.range(first..).map(|(number, _)| *number);
         first
@@ -199,7 +205,7 @@ impl View {
                 .count() as u64
     }
 
-    /// What a node has to do. It reports every `report_every_ms`.
+    /// Returns the assignment of a node, which reports every `report_every_ms`.
     pub(crate) fn assignment(&self, name: &Name, report_every_ms: u32) -> Assignment {
         let mut assignment = Assignment {
             revision: self.latest,
@@ -228,7 +234,7 @@ impl View {
                 number: *number,
                 peer: flow.ingress.clone(),
                 mode: flow.mode,
-                elimination: flow.elimination.clone(),
+                pruning: flow.pruning.clone(),
                 paths: self.paths_of(flow).bits(),
                 trigger: flow.trigger.clone(),
                 policy,
@@ -259,12 +265,12 @@ impl NodeView {
         path_bits(ends.map(|end| end.number))
     }
 
-    /// Whether the node has lost its lease and its loss has not been reported.
+    /// Returns whether the node has lost its lease and its loss has not been reported.
     pub(crate) fn is_missing(&self) -> bool {
         self.alive.is_none() && self.seen.as_ref().is_some_and(|seen| seen.value.is_alive)
     }
 
-    /// As operators see it.
+    /// Returns the node as operators see it.
     pub(crate) fn resource(
         &self,
         name: &Name,
@@ -288,7 +294,7 @@ impl NodeView {
         }
     }
 
-    /// Its paths, as operators see them.
+    /// Returns the node's paths as operators see them.
     pub(crate) fn paths(&self, name: &Name) -> Vec<Path> {
         let ends = self
             .registration
@@ -331,7 +337,7 @@ mod tests {
 
     const NODES: [&str; 3] = ["a", "b", "c"];
 
-    /// A key and what it is to hold.
+    /// A key and its value; `None` deletes the key.
     fn entry() -> impl Strategy<Value = (String, Option<Vec<u8>>)> {
         let name = prop::sample::select(&NODES[..]);
         let flow = prop::sample::select(&["x", "y"][..]);
@@ -360,8 +366,8 @@ mod tests {
         .prop_flat_map(|(key, value)| (Just(key), prop::option::weighted(0.7, Just(value))))
     }
 
-    /// What nodes are told, whatever the revision.
-    fn told(view: &View) -> Vec<Value> {
+    /// The assignments of all nodes, without their revision.
+    fn assignments(view: &View) -> Vec<Value> {
         let assignment = |node: &&str| Assignment {
             revision: 0,
             ..view.assignment(&node.parse().unwrap(), 5000)
@@ -374,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_view_that_followed_tells_nodes_what_a_new_one_does(changes in prop::collection::vec(entry(), 0..60)) {
+        fn a_followed_view_yields_the_same_assignments_as_a_new_one(changes in prop::collection::vec(entry(), 0..60)) {
             let (mut view, mut store) = (View::default(), BTreeMap::new());
             for ((key, value), revision) in changes.into_iter().zip(1..) {
                 let key: Arc<str> = key.into();
@@ -392,13 +398,13 @@ mod tests {
                 view.apply(change);
             }
             let new = View::of(store.into_values().collect());
-            prop_assert_eq!(told(&view), told(&new));
+            prop_assert_eq!(assignments(&view), assignments(&new));
             prop_assert_eq!(view.nodes.len(), new.nodes.len());
             prop_assert_eq!(view.flows.len(), new.flows.len());
         }
     }
     #[test]
-    fn nodes_that_went_or_were_made_anew_unseen_are_gone() {
+    fn nodes_deleted_or_recreated_unseen_are_gone() {
         let node = |name: &str, serial: Option<&str>, revision| {
             let issued = |serial: &str| Issued {
                 serial: serial.to_owned(),
@@ -419,18 +425,18 @@ mod tests {
             node("idle", None, 1),
             node("changed", Some("01"), 2),
             node("deleted", Some("02"), 3),
-            node("made-anew", Some("03"), 4),
+            node("recreated", Some("03"), 4),
         ]);
         let later = View::of(vec![
             node("idle", None, 1),
             node("changed", Some("01"), 5),
-            node("made-anew", Some("04"), 6),
+            node("recreated", Some("04"), 6),
             node("new", Some("05"), 7),
         ]);
         let gone: Vec<Name> = before.nodes_gone_in(&later).collect();
         assert_eq!(
             gone.iter().map(Name::as_str).collect::<Vec<_>>(),
-            ["deleted", "made-anew"]
+            ["deleted", "recreated"]
         );
     }
 }

@@ -1,4 +1,5 @@
-//! A full disk: writes are refused with a reason, reads and leases go on, and so do writes once there is room.
+//! A full disk: writes are rejected with a reason, reads and leases continue, and writes continue
+//! once there is space.
 
 use futures_util::StreamExt;
 use hawser_controller::store::{Change, Embedded, Error, Expect, Store, Write};
@@ -9,7 +10,8 @@ use std::path::Path;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A file system of `bytes` that only this thread and those that it starts see. It ends with them.
+/// A file system of `bytes` that is visible only to this thread and the threads that it starts. It
+/// is unmounted with them.
 fn small_disk(directory: &Path, bytes: usize) {
     unshare(CloneFlags::CLONE_NEWNS).expect("root");
     mount(

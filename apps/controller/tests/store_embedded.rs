@@ -1,4 +1,4 @@
-//! The embedded store does what every store has to do, and keeps it over a restart.
+//! The embedded store passes the tests of every store, and keeps its content across a restart.
 
 mod store_suite;
 
@@ -29,7 +29,7 @@ impl Opened {
 
     fn again(self) -> Opened {
         let Opened { store, directory } = self;
-        drop(Arc::into_inner(store).expect("used by nobody else"));
+        drop(Arc::into_inner(store).expect("the only reference"));
         Opened {
             store: Arc::new(Embedded::open(directory.path().join("state")).expect("opened")),
             directory,
@@ -44,7 +44,7 @@ impl Subject for Opened {
     }
 
     async fn forget_history(&self) {
-        // Under a lease, so that none of it waits for the disk.
+        // The keys are under a lease, so that no write waits for the disk.
         let lease = self
             .store
             .grant(store_suite::PATIENCE)
@@ -122,7 +122,7 @@ fn a_file_of_something_else_is_refused_and_left_alone() {
 }
 
 #[test]
-fn nobody_else_may_read_the_file() {
+fn the_file_is_readable_only_by_its_owner() {
     use std::os::unix::fs::PermissionsExt;
     let opened = Opened::new();
     let mode = std::fs::metadata(opened.path())

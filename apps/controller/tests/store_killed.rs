@@ -1,5 +1,5 @@
-//! The embedded store after kill -9 in the middle of a storm of writes: what was acknowledged is there, what is there is
-//! whole.
+//! The embedded store after kill -9 during many concurrent writes: acknowledged commits are stored,
+//! and stored commits are complete.
 
 use hawser_controller::store::{Embedded, Store, Write};
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,13 +9,14 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use tempfile::TempDir;
 
-/// Where this test, run again by itself in another process, makes its storm.
+/// The environment variable with the directory, for the process in which this test runs itself
+/// again.
 const DIRECTORY: &str = "HAWSER_TEST_STORM_IN";
 const TASKS: usize = 32;
 const KILLS: u64 = 8;
 
-/// In a process of its own, which the test below starts and kills: every task writes pairs of keys, and says so only
-/// when they are acknowledged.
+/// Runs in its own process, which the test below starts and kills: every task writes pairs of keys,
+/// and prints them only after they are acknowledged.
 fn storm(directory: &str) {
     let store = Arc::new(Embedded::open(Path::new(directory).join("state")).expect("opened"));
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -44,7 +45,7 @@ async fn write_pairs(store: Arc<Embedded>, name: String) {
             ]);
         }
         let revision = store.commit(writes).await.expect("written");
-        // One call for one line, so that lines of several tasks do not mix.
+        // One call per line, so that the lines of several tasks do not mix.
         std::io::stdout()
             .lock()
             .write_all(format!("written {revision} {key}\n").as_bytes())
@@ -74,7 +75,7 @@ fn killed_in_a_storm_nothing_is_lost_or_torn() {
             .lines()
             .map_while(Result::ok);
         let before = acknowledged.len();
-        // At another place in the life of the file each time.
+        // Each round kills the process at a different time.
         let enough = usize::try_from(kill * kill * 20).expect("small");
         let note = |line: String, acknowledged: &mut BTreeMap<String, u64>| {
             if let Some((revision, key)) = line
@@ -88,7 +89,7 @@ fn killed_in_a_storm_nothing_is_lost_or_torn() {
             note(lines.next().expect("it goes on"), &mut acknowledged);
         }
         child.kill().expect("it runs");
-        // What it said before it died counts as well.
+        // Lines that it printed before it was killed count as well.
         lines.for_each(|line| note(line, &mut acknowledged));
         child.wait().expect("it ends");
         check(&directory.path().join("state"), &acknowledged);
@@ -134,7 +135,7 @@ fn check(path: &Path, acknowledged: &BTreeMap<String, u64>) {
     }
 }
 
-/// What the commit that wrote this key deleted.
+/// Returns the key that the commit of this key deleted.
 fn deleted_with(key: &str) -> Option<String> {
     let (name, n) = key.rsplit_once('/')?;
     let n: u64 = n.parse().ok()?;

@@ -9,16 +9,16 @@ use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Make tenants and flows as a file says
+/// Create and change tenants and flows as described in a file
 ///
-/// What is there already and differs is changed; what the file does not name stays as it is. The file has `tenants` and
-/// `flows`, each as `show --json` prints them.
+/// Existing flows that differ are changed; tenants and flows that the file does not name are left
+/// alone. The file has `tenants` and `flows`, each as printed by `show --json`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// TOML, or JSON when its name ends with .json
+    /// File with tenants and flows: TOML, or JSON if its name ends with .json
     #[arg(short, long, value_name = "FILE")]
     file: PathBuf,
-    /// Say what would change and change nothing
+    /// Print what would change, without changing anything
     #[arg(long)]
     dry_run: bool,
 }
@@ -32,13 +32,13 @@ struct Wanted {
     flows: Vec<Flow>,
 }
 
-/// What became of one entry of the file.
+/// The outcome for one entry of the file.
 #[derive(Debug, Serialize)]
 struct Outcome {
     kind: &'static str,
     name: String,
     change: Change,
-    /// The fields that differed.
+    /// The names of the fields that differ.
     fields: Vec<String>,
 }
 
@@ -48,18 +48,21 @@ enum Change {
     None,
     Created,
     Changed,
-    /// It differs in what cannot be changed.
+    /// It differs in fields that cannot be changed.
     Left,
 }
 
 pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) -> Result<()> {
     let wanted = read(&args.file)?;
     let mut outcomes = Vec::new();
-    let there = client.tenants().all().await?;
-    let there: HashMap<_, _> = there.iter().map(|tenant| (&tenant.name, tenant)).collect();
+    let current = client.tenants().all().await?;
+    let current: HashMap<_, _> = current
+        .iter()
+        .map(|tenant| (&tenant.name, tenant))
+        .collect();
     for tenant in &wanted.tenants {
-        let (change, fields) = compare(there.get(&tenant.name).copied(), tenant)?;
-        // The interface has no way to change a tenant's description.
+        let (change, fields) = compare(current.get(&tenant.name).copied(), tenant)?;
+        // The API cannot change a tenant's description.
         let change = if change == Change::Changed {
             Change::Left
         } else {
@@ -78,20 +81,21 @@ pub(crate) async fn run(args: &Args, client: &OperatorClient, output: Output) ->
             fields,
         });
     }
-    let there = client.flows().all().await?;
-    let there: HashMap<_, _> = there.iter().map(|flow| (&flow.name, flow)).collect();
+    let current = client.flows().all().await?;
+    let current: HashMap<_, _> = current.iter().map(|flow| (&flow.name, flow)).collect();
     for flow in &wanted.flows {
-        let (change, mut fields) = compare(there.get(&flow.name).copied(), flow)?;
-        let named = || format!("flow {}", flow.name);
+        let (change, mut fields) = compare(current.get(&flow.name).copied(), flow)?;
+        let context = || format!("flow {}", flow.name);
         match change {
             Change::Created if !args.dry_run => {
-                drop(client.create_flow(flow).await.with_context(named)?)
+                drop(client.create_flow(flow).await.with_context(context)?)
             }
             Change::Changed if !args.dry_run => {
-                // A list has no tags. What is replaced, and told of, is what was read with one.
-                let there = client.tagged_flow(&flow.name).await.with_context(named)?;
-                (_, fields) = compare(Some(&there.value), flow)?;
-                replace(client, flow, &there.tag).await?;
+                // Lists have no ETags, so the flow is read again with its tag: that state is
+                // replaced and compared.
+                let current = client.tagged_flow(&flow.name).await.with_context(context)?;
+                (_, fields) = compare(Some(&current.value), flow)?;
+                replace(client, flow, &current.tag).await?;
             }
             _ => {}
         }
@@ -125,12 +129,12 @@ fn read(path: &Path) -> Result<Wanted> {
     Ok(wanted)
 }
 
-fn compare<T: Serialize>(there: Option<&T>, wanted: &T) -> Result<(Change, Vec<String>)> {
-    let Some(there) = there else {
+fn compare<T: Serialize>(current: Option<&T>, wanted: &T) -> Result<(Change, Vec<String>)> {
+    let Some(current) = current else {
         return Ok((Change::Created, Vec::new()));
     };
     let fields = differing(
-        &serde_json::to_value(there)?,
+        &serde_json::to_value(current)?,
         &serde_json::to_value(wanted)?,
     );
     Ok((
@@ -143,13 +147,13 @@ fn compare<T: Serialize>(there: Option<&T>, wanted: &T) -> Result<(Change, Vec<S
     ))
 }
 
-fn differing(there: &Value, wanted: &Value) -> Vec<String> {
+fn differing(current: &Value, wanted: &Value) -> Vec<String> {
     let Some(wanted) = wanted.as_object() else {
         return Vec::new();
     };
     wanted
         .iter()
-        .filter(|(key, value)| there.get(key) != Some(value))
+        .filter(|(key, value)| current.get(key) != Some(value))
         .map(|(key, _)| key.clone())
         .collect()
 }
@@ -157,12 +161,12 @@ fn differing(there: &Value, wanted: &Value) -> Vec<String> {
 fn describe(outcome: &Outcome, dry_run: bool) -> String {
     let fields = outcome.fields.join(", ");
     match (outcome.change, dry_run) {
-        (Change::None, _) => "as it is".to_owned(),
+        (Change::None, _) => "unchanged".to_owned(),
         (Change::Created, false) => "created".to_owned(),
         (Change::Created, true) => "would be created".to_owned(),
         (Change::Changed, false) => format!("changed: {fields}"),
         (Change::Changed, true) => format!("would be changed: {fields}"),
-        (Change::Left, _) => format!("LEFT AS IT IS: {fields} cannot be changed"),
+        (Change::Left, _) => format!("NOT CHANGED: {fields} cannot be changed"),
     }
 }
 
@@ -191,12 +195,12 @@ mod tests {
         let flow = &wanted.flows[0];
         assert_eq!(compare(None, flow).unwrap().0, Change::Created);
         assert_eq!(compare(Some(flow), flow).unwrap().0, Change::None);
-        let there = Flow {
+        let current = Flow {
             paths: vec![1],
             trigger: None,
             ..flow.clone()
         };
-        let (change, fields) = compare(Some(&there), flow).unwrap();
+        let (change, fields) = compare(Some(&current), flow).unwrap();
         assert_eq!(
             (change, fields),
             (

@@ -1,4 +1,4 @@
-use crate::event::Part;
+use crate::event::ListArgs;
 use crate::output::{Output, is_wanted};
 use crate::text;
 use anyhow::Result;
@@ -7,10 +7,10 @@ use hawser_control::audit::{Actor, AuditEntry, Role};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// Changes and their authors, the oldest first
+    /// List changes and their authors, oldest first
     List {
         #[command(flatten)]
-        part: Part,
+        list: ListArgs,
         #[command(flatten)]
         filter: Filter,
     },
@@ -18,19 +18,19 @@ pub(crate) enum Command {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Filter {
-    /// Changes by this token or node only
+    /// Only changes by this token or node
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
-    /// Changes of this kind of thing only, such as flow
+    /// Only changes of this kind of resource, such as flow
     #[arg(long)]
     kind: Option<String>,
-    /// Changes of the thing of this name only; of a node also those of its enrolment tokens
+    /// Only changes of the resource with this name; for a node also those of its enrolment tokens
     #[arg(long)]
     name: Option<String>,
 }
 
 impl Filter {
-    fn takes(&self, entry: &AuditEntry) -> bool {
+    fn matches(&self, entry: &AuditEntry) -> bool {
         is_wanted(self.actor.as_deref(), &entry.actor.name)
             && is_wanted(self.kind.as_deref(), &entry.kind)
             && [&*entry.name, entry.owner()]
@@ -40,9 +40,9 @@ impl Filter {
 }
 
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
-    let Command::List { part, filter } = command;
-    let mut entries = client.audit(part.after).all().await?;
-    entries.retain(|entry| filter.takes(entry));
+    let Command::List { list, filter } = command;
+    let mut entries = client.audit(list.after).all().await?;
+    entries.retain(|entry| filter.matches(entry));
     let header = [
         "number", "at", "by", "from", "request", "change", "before", "after",
     ];
@@ -90,7 +90,7 @@ mod tests {
                 kind: None,
                 name: None
             }
-            .takes(&entry)
+            .matches(&entry)
         );
         assert!(
             Filter {
@@ -98,7 +98,7 @@ mod tests {
                 kind: some("flow"),
                 name: some("stage")
             }
-            .takes(&entry)
+            .matches(&entry)
         );
         assert!(
             !Filter {
@@ -106,7 +106,7 @@ mod tests {
                 kind: None,
                 name: None
             }
-            .takes(&entry)
+            .matches(&entry)
         );
         assert!(
             !Filter {
@@ -114,7 +114,7 @@ mod tests {
                 kind: None,
                 name: some("other")
             }
-            .takes(&entry)
+            .matches(&entry)
         );
         let named = |name: &str| Filter {
             actor: None,
@@ -127,9 +127,9 @@ mod tests {
             ..entry.clone()
         };
         assert!(
-            named("edge-1").takes(&token)
-                && named("edge-1/0f").takes(&token)
-                && !named("edge").takes(&token)
+            named("edge-1").matches(&token)
+                && named("edge-1/0f").matches(&token)
+                && !named("edge").matches(&token)
         );
         assert_eq!(
             row(&entry)[2..6],

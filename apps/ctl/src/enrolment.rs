@@ -7,17 +7,17 @@ use hawser_control::access::ListedEnrolment;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All tokens that can enrol a node or have, without their secrets
+    /// List enrolment tokens, used and unused, without their secrets
     List {
-        /// Only those for this node
+        /// Only tokens for this node
         #[arg(long)]
         node: Option<Name>,
     },
-    /// Make a token void; a node that was enrolled by it keeps its certificate
+    /// Withdraw an enrolment token; a node that was enrolled with it keeps its certificate
     Withdraw {
-        /// The node that it enrols
+        /// Name of the node that the token enrols
         node: Name,
-        /// As `list` shows it
+        /// Identifier of the token, as shown by `list`
         id: String,
     },
 }
@@ -35,7 +35,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         }
         Command::Withdraw { node, id } => {
             client.withdraw_enrolment(node, id).await?;
-            output.done(&format!("the token {id} of node {node} is void"))
+            output.done(&format!("token {id} of node {node} withdrawn"))
         }
     }
 }

@@ -8,43 +8,43 @@ use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// What happened, the oldest first
+    /// List events, oldest first
     List {
         #[command(flatten)]
-        part: Part,
+        list: ListArgs,
         #[command(flatten)]
         filter: Filter,
     },
-    /// What happens, as it happens; Ctrl-C ends it
+    /// Print events as they happen, until Ctrl-C
     Follow {
         #[command(flatten)]
         filter: Filter,
     },
 }
 
-/// Which part of a list in order of time.
+/// The list of a chronological list to show.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Part {
-    /// Only what came after the entry of this number
+pub(crate) struct ListArgs {
+    /// Only entries after the one with this number
     #[arg(long, value_name = "NUMBER", default_value_t = 0)]
     pub(crate) after: u64,
 }
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Filter {
-    /// About this node only
+    /// Only events about this node
     #[arg(long)]
     node: Option<Name>,
-    /// About this flow only
+    /// Only events about this flow
     #[arg(long)]
     flow: Option<Name>,
-    /// Of this kind only
+    /// Only events of this kind, such as node_lost
     #[arg(long)]
     kind: Option<String>,
 }
 
 impl Filter {
-    fn takes(&self, event: &Event) -> bool {
+    fn matches(&self, event: &Event) -> bool {
         let is_about =
             |wanted: &Option<Name>, found: &Option<Name>| wanted.is_none() || wanted == found;
         is_about(&self.node, &event.node)
@@ -55,9 +55,9 @@ impl Filter {
 
 pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Output) -> Result<()> {
     match command {
-        Command::List { part, filter } => {
-            let mut events = client.events(part.after).all().await?;
-            events.retain(|event| filter.takes(event));
+        Command::List { list, filter } => {
+            let mut events = client.events(list.after).all().await?;
+            events.retain(|event| filter.matches(event));
             output.list(
                 &events,
                 &["number", "at", "kind", "about", "message"],
@@ -76,10 +76,11 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     }
 }
 
-/// Goes on when the connection is lost, with what happened since the last event.
+/// Prints events as they happen. When the connection is lost, reconnects and continues after the
+/// last event.
 async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Result<()> {
     let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
-    // Waiting for a controller that was never there would hide that something is wrong.
+    // The first connection is not retried: retrying would hide a wrong address or credentials.
     let mut stream = client.follow_events(None).await?;
     let mut last = None;
     loop {
@@ -88,27 +89,27 @@ async fn follow(client: &OperatorClient, filter: &Filter, output: Output) -> Res
                 Ok(Some(event)) => {
                     backoff.reset();
                     last = Some(event.number);
-                    if filter.takes(&event) {
+                    if filter.matches(&event) {
                         output.next(&event, &line(&event))?;
                     }
                 }
-                Ok(None) => break Error::Ended("connect again".to_owned()),
+                Ok(None) => break Error::Ended("reconnect".to_owned()),
                 Err(error) => break error,
             }
         };
-        stream = again(client, last, error, &mut backoff).await?;
+        stream = reconnect(client, last, error, &mut backoff).await?;
     }
 }
 
-/// Another connection after this error, if it is one that passes.
-async fn again(
+/// Reconnects after an error that is temporary, and returns other errors.
+async fn reconnect(
     client: &OperatorClient,
     last: Option<u64>,
     mut error: Error,
     backoff: &mut Backoff,
 ) -> Result<EventStream> {
-    while error.is_passing() {
-        eprintln!("hawser: {error}; trying again");
+    while error.is_transient() {
+        eprintln!("hawser: {error}; reconnecting");
         backoff.pause().await;
         match client.follow_events(last).await {
             Ok(stream) => return Ok(stream),
@@ -152,9 +153,9 @@ mod tests {
             flow: None,
             kind: kind.map(str::to_owned),
         };
-        assert!(filter(None, None).takes(&event));
-        assert!(filter(Some("edge-1"), Some("node_alive")).takes(&event));
-        assert!(!filter(Some("edge-2"), None).takes(&event));
-        assert!(!filter(None, Some("node_lost")).takes(&event));
+        assert!(filter(None, None).matches(&event));
+        assert!(filter(Some("edge-1"), Some("node_alive")).matches(&event));
+        assert!(!filter(Some("edge-2"), None).matches(&event));
+        assert!(!filter(None, Some("node_lost")).matches(&event));
     }
 }

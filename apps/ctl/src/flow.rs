@@ -10,47 +10,47 @@ use options::{Options, name_of};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All flows
+    /// List all flows
     List {
-        /// Of this tenant only
+        /// Only flows of this tenant
         #[arg(long)]
         tenant: Option<Name>,
-        /// Into or out of this node only
+        /// Only flows into or out of this node
         #[arg(long)]
         node: Option<Name>,
     },
-    /// One flow
+    /// Show one flow
     Show {
-        /// Which
+        /// Name of the flow
         flow: Name,
     },
     Create(Create),
-    /// Change a flow; what is not given stays
+    /// Change a flow; options that are not given keep their values
     Set {
-        /// Which
+        /// Name of the flow
         flow: Name,
         #[command(flatten)]
         options: Options,
     },
-    /// Remove a flow; its packets take the default route
+    /// Delete a flow; its packets take the default route
     Delete {
-        /// Which
+        /// Name of the flow
         flow: Name,
     },
 }
 
-/// Make a flow
+/// Create a flow
 #[derive(Debug, clap::Args)]
 pub(crate) struct Create {
-    /// Its name
+    /// Name of the flow
     flow: Name,
-    /// Whose it is
+    /// Tenant that the flow belongs to
     #[arg(long)]
     tenant: Name,
-    /// The node that replicates
+    /// Node that replicates
     #[arg(long)]
     ingress: Name,
-    /// The node that eliminates
+    /// Node that deduplicates
     #[arg(long)]
     egress: Name,
     #[command(flatten)]
@@ -98,11 +98,11 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
     }
 }
 
-/// Replaces a flow that nobody else has changed since it was read.
+/// Replaces a flow unless it was changed since it was read.
 pub(crate) async fn replace(client: &OperatorClient, flow: &Flow, tag: &Tag) -> Result<Flow> {
     client.replace_flow(flow, tag).await.map_err(|error| match error.status() {
         Some(412) => anyhow!(
-            "somebody else changed flow {} at the same time, and nothing was written: look at it and try again",
+            "flow {} was changed by another request in the meantime and is not overwritten: check it and run the command again",
             flow.name
         ),
         _ => error.into(),
@@ -111,7 +111,7 @@ pub(crate) async fn replace(client: &OperatorClient, flow: &Flow, tag: &Tag) -> 
 
 impl Create {
     fn flow(&self) -> Result<Flow> {
-        let (destination, mode) = self.options.of_a_new_flow()?;
+        let (destination, mode) = self.options.required()?;
         let mut flow = Flow {
             name: self.flow.clone(),
             tenant: self.tenant.clone(),
@@ -126,7 +126,7 @@ impl Create {
             paths: Vec::new(),
             mode,
             trigger: None,
-            elimination: Default::default(),
+            pruning: Default::default(),
         };
         self.options.change(&mut flow)?;
         Ok(flow)
@@ -164,7 +164,7 @@ fn fields(flow: &Flow) -> Vec<(&'static str, String)> {
             format!("{} bytes", text::range(trigger.request_bytes)),
         ));
     }
-    let judged = &flow.elimination;
+    let judged = &flow.pruning;
     let ratio = |value: Option<f64>| value.map(|value| value.to_string());
     let given = [
         (

@@ -1,4 +1,4 @@
-//! `hawser ctl`: what an operator asks of a controller and tells it.
+//! `hawser ctl`: the command line for operators of a controller.
 
 mod apply;
 mod audit;
@@ -23,14 +23,14 @@ use hawser_client::OperatorClient;
 use hawser_control::access::Caller;
 use output::Output;
 
-/// Ask a controller, and tell it what to do
+/// Query and operate a controller
 ///
-/// Where the controller is can be said once, in a file: see docs/ctl.md.
+/// The address and the credentials can be set in a configuration file: see docs/ctl.md.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    place: settings::Place,
-    /// The answer as JSON, for programs
+    connection: settings::ConnectionArgs,
+    /// Print JSON instead of text
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -39,51 +39,52 @@ pub struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Topic {
-    /// Edge nodes: who they are, and whether they may take part
+    /// Edge nodes: list, enrol, revoke and delete them
     #[command(subcommand)]
     Node(node::Command),
-    /// Tokens by which nodes get their certificates
+    /// Enrolment tokens, with which nodes get their certificates
     #[command(subcommand)]
     Enrolment(enrolment::Command),
-    /// Traffic from node to node, and what is done for it
+    /// Flows: traffic from one node to another, and how it is protected
     #[command(subcommand)]
     Flow(flow::Command),
-    /// The paths that flows take now
+    /// Policies: the paths that flows take now
     #[command(subcommand)]
     Policy(policy::Command),
-    /// Ends of paths, and how they are
+    /// Paths, and their health
     #[command(subcommand)]
     Path(path::Command),
-    /// Servers of tunnels
+    /// Tunnel servers
     #[command(subcommand)]
     Tunnel(tunnel::Command),
-    /// What nodes said last
+    /// The latest reports of nodes
     #[command(subcommand)]
     Report(report::Command),
-    /// What happened
+    /// Events
     #[command(subcommand)]
     Event(event::Command),
-    /// Changes and their authors
+    /// The audit log: changes and their authors
     #[command(subcommand)]
     Audit(audit::Command),
-    /// Whose nodes and flows are
+    /// Tenants, to which nodes and flows belong
     #[command(subcommand)]
     Tenant(tenant::Command),
     /// Operators' tokens
     #[command(subcommand)]
     Token(token::Command),
-    /// Make tenants and flows as a file says
+    /// Create and change tenants and flows as described in a file
     Apply(apply::Args),
-    /// Whom the controller takes you for
+    /// Show the identity that the controller sees
     Whoami,
-    /// A script that lets a shell complete commands; docs/ctl.md says where it goes
+    /// Print a completion script for a shell; docs/ctl.md says where to install it
     Completion {
-        /// Which shell
+        /// The shell
         shell: Shell,
     },
 }
 
-/// Does what is asked for. `program` is the whole command line that these arguments are part of, for completion.
+/// Runs the command. `program` is the complete command line that these arguments are part of, for
+/// completion.
 pub fn run(args: &Args, program: Command) -> Result<()> {
     let output = Output { json: args.json };
     if let Topic::Completion { shell } = args.topic {
@@ -92,13 +93,13 @@ pub fn run(args: &Args, program: Command) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let client = args.place.client()?;
+    let client = args.connection.client()?;
     runtime
-        .context("cannot start")?
-        .block_on(answer(&args.topic, &client, output))
+        .context("cannot start the async runtime")?
+        .block_on(dispatch(&args.topic, &client, output))
 }
 
-async fn answer(topic: &Topic, client: &OperatorClient, output: Output) -> Result<()> {
+async fn dispatch(topic: &Topic, client: &OperatorClient, output: Output) -> Result<()> {
     match topic {
         Topic::Node(command) => node::run(command, client, output).await,
         Topic::Enrolment(command) => enrolment::run(command, client, output).await,

@@ -11,39 +11,40 @@ use std::time::Duration;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All nodes
+    /// List all nodes
     List {
-        /// Of this tenant only
+        /// Only nodes of this tenant
         #[arg(long)]
         tenant: Option<Name>,
     },
-    /// One node
+    /// Show one node
     Show {
-        /// Which
+        /// Name of the node
         node: Name,
     },
-    /// Make a token by which the node gets its certificate, once
+    /// Create a one-time token with which the node gets its certificate
     Enrol {
-        /// Its name
+        /// Name of the node
         node: Name,
-        /// Whose it is
+        /// Tenant that the node belongs to
         #[arg(long)]
         tenant: Name,
-        /// How long the token can be used
+        /// Validity of the token, such as 15m, 24h or 7d; at most 30 days
         #[arg(long, value_name = "TIME", value_parser = text::parse_duration, default_value = "24h")]
         valid: Duration,
-        /// Where the token goes, for its owner alone; must not exist yet [default: standard output]
+        /// File for the token, readable only by its owner; must not exist yet [default: standard
+        /// output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Make the node's certificate and its tokens void; it has to be enrolled again
+    /// Revoke the node's certificate and its tokens; it has to be enrolled again
     Revoke {
-        /// Which
+        /// Name of the node
         node: Name,
     },
-    /// Make the node's certificate and its tokens void and forget the node
+    /// Revoke the node's certificate and its tokens, and delete the node
     Delete {
-        /// Which
+        /// Name of the node
         node: Name,
     },
 }
@@ -55,7 +56,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             nodes.retain(|node| is_wanted(tenant.as_ref(), &node.tenant));
             output.list(
                 &nodes,
-                &["name", "tenant", "state", "heard of", "version", "paths"],
+                &["name", "tenant", "state", "last seen", "version", "paths"],
                 row,
             )
         }
@@ -88,7 +89,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         Command::Revoke { node } => {
             client.revoke_node(node).await?;
             output.done(&format!(
-                "the certificate of node {node} is void; hawser ctl node enrol lets it in again"
+                "certificate of node {node} revoked; `hawser ctl node enrol` enrols it again"
             ))
         }
         Command::Delete { node } => {
@@ -123,7 +124,10 @@ fn fields(node: &Node) -> Vec<(&'static str, String)> {
         ("name", node.name.to_string()),
         ("tenant", node.tenant.to_string()),
         ("state", state(node).to_owned()),
-        ("heard of", text::or_none(node.seen_unix_ms.map(text::date))),
+        (
+            "last seen",
+            text::or_none(node.seen_unix_ms.map(text::date)),
+        ),
         ("version", text::or_none(node.version.as_ref())),
     ];
     let end = |end: &hawser_control::resource::PathEnd| {

@@ -4,14 +4,14 @@ use comfy_table::presets::NOTHING;
 use serde::Serialize;
 use std::io::{self, ErrorKind, Write};
 
-/// How answers are shown: as text for people, or as JSON for programs.
+/// The output format: text for people, or JSON for programs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Output {
     pub(crate) json: bool,
 }
 
 impl Output {
-    /// A list: one line each below a header; as JSON an array.
+    /// Prints a list: one line per item below a header, or a JSON array.
     pub(crate) fn list<T: Serialize>(
         self,
         items: &[T],
@@ -29,7 +29,7 @@ impl Output {
         self.text(&aligned(&table))
     }
 
-    /// One thing: its fields below each other; as JSON an object.
+    /// Prints one item: one line per field, or a JSON object.
     pub(crate) fn one<T: Serialize>(self, item: &T, fields: &[(&str, String)]) -> Result<()> {
         if self.json {
             return self.object(item);
@@ -44,7 +44,7 @@ impl Output {
         self.text(&aligned(&table))
     }
 
-    /// What was done, for people; programs learn it from the exit code.
+    /// Prints a sentence about what was done. Prints nothing as JSON; programs use the exit code.
     pub(crate) fn done(self, text: &str) -> Result<()> {
         if self.json {
             Ok(())
@@ -53,7 +53,7 @@ impl Output {
         }
     }
 
-    /// What was changed: a sentence; as JSON what it is now.
+    /// Prints a sentence about a change, or the item after the change as JSON.
     pub(crate) fn changed<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
         if self.json {
             self.object(item)
@@ -62,7 +62,7 @@ impl Output {
         }
     }
 
-    /// One of a sequence without end; as JSON one object a line.
+    /// Prints one item of an endless sequence, as a line of text or a JSON object on one line.
     pub(crate) fn next<T: Serialize>(self, item: &T, text: &str) -> Result<()> {
         if self.json {
             self.text(&format!("{}\n", serde_json::to_string(item)?))
@@ -71,7 +71,7 @@ impl Output {
         }
     }
 
-    /// A reader that has seen enough is no failure.
+    /// Prints text. Exits successfully if the reader has closed the pipe.
     pub(crate) fn text(self, text: &str) -> Result<()> {
         let mut out = io::stdout().lock();
         match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -85,12 +85,12 @@ impl Output {
     }
 }
 
-/// Whether a filter takes what it found; without one, everything.
+/// Returns whether an item passes a filter. Without a filter, everything passes.
 pub(crate) fn is_wanted<T: PartialEq + ?Sized>(wanted: Option<&T>, found: &T) -> bool {
     wanted.is_none_or(|wanted| wanted == found)
 }
 
-/// Columns aligned by spaces, on a terminal and elsewhere.
+/// Renders columns aligned with spaces, on a terminal and elsewhere.
 fn aligned(table: &Table) -> String {
     table
         .lines()

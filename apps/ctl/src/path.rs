@@ -7,9 +7,9 @@ use hawser_control::resource::Path;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All ends of paths
+    /// List the paths of all nodes
     List {
-        /// Of this node only
+        /// Only paths of this node
         #[arg(long)]
         node: Option<Name>,
     },
@@ -27,7 +27,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         "remote",
         "state",
         "round trip",
-        "refused by device",
+        "rejected by device",
     ];
     output.list(&paths, &header, row)
 }

@@ -7,24 +7,24 @@ use hawser_control::resource::{Cause, Override, Policy};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// What is in force for each flow
+    /// List the policy in force for each flow
     List,
-    /// What is in force for a flow
+    /// Show the policy in force for a flow
     Show {
-        /// Which
+        /// Name of the flow
         flow: Name,
     },
-    /// Choose the paths of a flow, until `auto`
+    /// Fix the paths of a flow, until `auto`
     Set {
-        /// Which
+        /// Name of the flow
         flow: Name,
-        /// Numbers such as 1,3; `none` is the default route
+        /// Path numbers such as 1,3; `none` for the default route
         #[arg(value_parser = parse_code)]
         paths: u8,
     },
-    /// Leave the paths of a flow to the controller again
+    /// Return the choice of a flow's paths to the controller
     Auto {
-        /// Which
+        /// Name of the flow
         flow: Name,
     },
 }
@@ -35,7 +35,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let policies = client.policies().all().await?;
             output.list(
                 &policies,
-                &["flow", "paths", "probed", "because", "epoch", "decided"],
+                &["flow", "paths", "probed", "reason", "epoch", "decided"],
                 |policy| fields(policy).into_iter().map(|(_, value)| value).collect(),
             )
         }
@@ -51,7 +51,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             output.changed(
                 &policy,
                 &format!(
-                    "flow {flow} takes {taken} until you say auto (epoch {})",
+                    "flow {flow} takes {taken} until `policy auto` (epoch {})",
                     policy.epoch
                 ),
             )
@@ -61,7 +61,9 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             let taken = text::paths(policy.code);
             output.changed(
                 &policy,
-                &format!("the controller decides about flow {flow} again; it takes {taken} now"),
+                &format!(
+                    "the controller chooses the paths of flow {flow} again; it now takes {taken}"
+                ),
             )
         }
     }
@@ -76,13 +78,13 @@ fn fields(policy: &Policy) -> Vec<(&'static str, String)> {
         ("flow", policy.flow.to_string()),
         ("paths", text::paths(policy.code)),
         ("probed", probed),
-        ("because", because(policy.because).to_owned()),
+        ("reason", reason_name(policy.because).to_owned()),
         ("epoch", policy.epoch.to_string()),
         ("decided", text::ago(policy.decided_unix_ms)),
     ]
 }
 
-fn because(cause: Cause) -> &'static str {
+fn reason_name(cause: Cause) -> &'static str {
     match cause {
         Cause::Configured => "configured",
         Cause::Degraded => "degraded",
@@ -100,7 +102,7 @@ fn parse_code(text: &str) -> Result<u8, String> {
         .try_fold(0, |code, number| match number.trim().parse::<u32>() {
             Ok(number @ 1..=8) => Ok(code | 1 << (number - 1)),
             _ => Err(format!(
-                "{number:?} is no path: write numbers 1 to 8 with commas between them, or none"
+                "{number:?} is not a path: write numbers 1 to 8 with commas between them, or `none`"
             )),
         })
 }

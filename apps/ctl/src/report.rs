@@ -8,11 +8,11 @@ use std::fmt::Write;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// The latest report of each node, in short
+    /// List the latest report of each node, abridged
     List,
-    /// What a node said last
+    /// Show the latest report of a node
     Show {
-        /// Which
+        /// Name of the node
         node: Name,
     },
 }
@@ -55,13 +55,13 @@ fn describe(reported: &Reported) -> String {
         report.revision
     );
     for send in &report.sends {
-        let per_packet = match send.bytes {
+        let ratio = match send.bytes {
             0 => text::none(),
             bytes => format!("{:.2}", send.copies_bytes as f64 / bytes as f64),
         };
         let _ = writeln!(
             text,
-            "\nsends {}: paths {}, epoch {}\n  {} packets, {} bytes, {per_packet} bytes of copies for each",
+            "\nsends {}: paths {}, epoch {}\n  {} packets, {} bytes, {ratio} bytes sent per byte",
             send.flow,
             text::paths(send.code),
             send.epoch,
@@ -72,7 +72,7 @@ fn describe(reported: &Reported) -> String {
     for receive in &report.receives {
         let _ = writeln!(
             text,
-            "\nreceives {}: {} packets let through",
+            "\nreceives {}: {} packets passed on",
             receive.flow, receive.packets
         );
         for path in &receive.paths {

@@ -6,14 +6,15 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Bits of a file's mode by which others than its owner can use it.
-const OTHERS: u32 = 0o077;
+/// The permission bits that let others than its owner use a file.
+const ACCESS_BY_OTHERS: u32 = 0o077;
 
-/// Where the controller is, and by what it knows the operator. What is given here comes before the file.
+/// The address of the controller and the operator's credentials. Arguments override the file.
 #[derive(Debug, clap::Args)]
-#[command(next_help_heading = "Where the controller is")]
-pub(crate) struct Place {
-    /// https://HOST:PORT; several with commas between them, of which the first that answers is asked
+#[command(next_help_heading = "Connection to the controller")]
+pub(crate) struct ConnectionArgs {
+    /// URL of the controller, https://HOST:PORT; several separated by commas, of which the first
+    /// that responds is used
     #[arg(
         long,
         global = true,
@@ -22,18 +23,18 @@ pub(crate) struct Place {
         value_delimiter = ','
     )]
     controller: Vec<Controller>,
-    /// The certificate of the authority that signed the controller's, PEM
+    /// Certificate of the authority that signed the controller's certificate, PEM
     #[arg(long, global = true, env = "HAWSER_AUTHORITY", value_name = "FILE")]
     authority: Option<PathBuf>,
-    /// Holds the operator's token; for its owner alone (mode 600)
+    /// File with the operator's token; must be readable only by its owner (mode 600)
     #[arg(long, global = true, env = "HAWSER_TOKEN_FILE", value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Holds all of this [default: ~/.config/hawser/ctl.toml]
+    /// Configuration file with these settings [default: ~/.config/hawser/ctl.toml]
     #[arg(long, global = true, env = "HAWSER_CTL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
 }
 
-/// The same in a file. Paths in it are relative to it.
+/// The same settings in a file. Relative paths in it are relative to its folder.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -43,8 +44,8 @@ struct File {
     token_file: Option<PathBuf>,
 }
 
-impl Place {
-    /// A client for the controller there.
+impl ConnectionArgs {
+    /// Returns a client for the controller.
     pub(crate) fn client(&self) -> Result<OperatorClient> {
         let file = self.file()?;
         let controllers = if self.controller.is_empty() {
@@ -95,7 +96,7 @@ impl Place {
     }
 
     fn file(&self) -> Result<File> {
-        let (path, is_chosen) = match &self.config {
+        let (path, is_explicit) = match &self.config {
             Some(path) => (path.clone(), true),
             None => match default_file() {
                 Some(path) => (path, false),
@@ -103,13 +104,17 @@ impl Place {
             },
         };
         let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == ErrorKind::NotFound && !is_chosen => {
+            Err(error) if error.kind() == ErrorKind::NotFound && !is_explicit => {
                 return Ok(File::default());
             }
             read => read.with_context(|| format!("cannot read {}", path.display()))?,
         };
-        let mut file: File = toml::from_str(&text)
-            .with_context(|| format!("{} is not as docs/ctl.md says", path.display()))?;
+        let mut file: File = toml::from_str(&text).with_context(|| {
+            format!(
+                "{} is not valid; docs/ctl.md describes its keys",
+                path.display()
+            )
+        })?;
         let folder = path.parent().unwrap_or(Path::new("."));
         for relative in [&mut file.authority, &mut file.token_file]
             .into_iter()
@@ -134,21 +139,21 @@ fn default_file() -> Option<PathBuf> {
 
 fn missing(what: &str, flag: &str, variable: &str, key: &str) -> anyhow::Error {
     anyhow::anyhow!(
-        "no {what} is named: give {flag}, set {variable}, or write {key} into ~/.config/hawser/ctl.toml"
+        "no {what} is configured: give {flag}, set {variable}, or write {key} into ~/.config/hawser/ctl.toml"
     )
 }
 
 fn read_token(path: &Path) -> Result<String> {
-    let named = || format!("cannot read the token {}", path.display());
-    if fs::metadata(path).with_context(named)?.mode() & OTHERS != 0 {
+    let error = || format!("cannot read the token file {}", path.display());
+    if fs::metadata(path).with_context(error)?.mode() & ACCESS_BY_OTHERS != 0 {
         bail!(
-            "others can read the token {0}: run chmod 600 {0}",
+            "the token file {0} is readable by others: run chmod 600 {0}",
             path.display()
         );
     }
-    let token = fs::read_to_string(path).with_context(named)?;
+    let token = fs::read_to_string(path).with_context(error)?;
     if token.trim().is_empty() {
-        bail!("the token {} is empty", path.display());
+        bail!("the token file {} is empty", path.display());
     }
     Ok(token)
 }
@@ -167,18 +172,18 @@ mod tests {
             "controllers = [\"https://a:1\"]\nauthority = \"ca.pem\"\n",
         )
         .unwrap();
-        let place = Place {
+        let connection = ConnectionArgs {
             controller: Vec::new(),
             authority: None,
             token_file: None,
             config: Some(path.clone()),
         };
-        let file = place.file().unwrap();
+        let file = connection.file().unwrap();
         assert_eq!(file.authority, Some(folder.path().join("ca.pem")));
-        let error = place.client().unwrap_err().to_string();
+        let error = connection.client().unwrap_err().to_string();
         assert!(error.contains("--token-file"), "{error}");
         fs::write(&path, "controler = []").unwrap();
-        assert!(format!("{:#}", place.file().unwrap_err()).contains("controllers"));
+        assert!(format!("{:#}", connection.file().unwrap_err()).contains("controllers"));
     }
 
     #[test]

@@ -6,24 +6,24 @@ use hawser_control::resource::Tenant;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All tenants
+    /// List all tenants
     List,
-    /// One tenant
+    /// Show one tenant
     Show {
-        /// Which
+        /// Name of the tenant
         tenant: Name,
     },
-    /// Make a tenant
+    /// Create a tenant
     Create {
-        /// Its name
+        /// Name of the tenant
         tenant: Name,
-        /// For people
+        /// Description for people
         #[arg(long, default_value_t)]
         description: String,
     },
-    /// Remove a tenant that has neither nodes nor flows
+    /// Delete a tenant that has neither nodes nor flows nor tokens
     Delete {
-        /// Which
+        /// Name of the tenant
         tenant: Name,
     },
 }

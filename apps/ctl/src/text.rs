@@ -1,14 +1,14 @@
-//! Figures as people read and write them.
+//! Conversions between values and text for people.
 
 use hawser_units::PolicyCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use time::OffsetDateTime;
 use time::macros::format_description;
 
-/// Older than this, a date says more than an age.
+/// The age from which a date is shown instead of an age.
 const DAY_S: u64 = 24 * 60 * 60;
 
-/// A date: `2026-11-20 08:24:10 UTC`.
+/// Formats a date: `2026-11-20 08:24:10 UTC`.
 pub(crate) fn date(unix_ms: u64) -> String {
     let format = format_description!("[year]-[month]-[day] [hour]:[minute]:[second] UTC");
     let seconds = i64::try_from(unix_ms / 1000).ok();
@@ -17,7 +17,7 @@ pub(crate) fn date(unix_ms: u64) -> String {
         .unwrap_or_else(|| format!("{unix_ms} ms"))
 }
 
-/// How long ago, or a date when it is more than a day.
+/// Formats the time since then, or the date if that is more than a day.
 pub(crate) fn ago(unix_ms: u64) -> String {
     let now_ms = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -36,7 +36,7 @@ fn ago_at(unix_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// The paths of a policy: `1 2 4`.
+/// Formats the paths of a policy: `1 2 4`.
 pub(crate) fn paths(code: u8) -> String {
     let paths = PolicyCode(code).paths();
     if paths.is_empty() {
@@ -46,7 +46,7 @@ pub(crate) fn paths(code: u8) -> String {
     }
 }
 
-/// The numbers of the paths whose bits are set; a dash for none.
+/// Formats the numbers of the paths whose bits are set; a dash for none.
 pub(crate) fn numbers(bits: u8) -> String {
     let numbers: Vec<_> = (0..8)
         .filter(|bit| bits >> bit & 1 == 1)
@@ -59,32 +59,34 @@ pub(crate) fn numbers(bits: u8) -> String {
     }
 }
 
-/// What is not there.
+/// Returns the text for a missing value.
 pub(crate) fn none() -> String {
     "-".to_owned()
 }
 
-/// What is there, or a dash.
+/// Formats a value; a dash if it is missing.
 pub(crate) fn or_none(value: Option<impl ToString>) -> String {
     value.map_or_else(none, |value| value.to_string())
 }
 
-/// A number, or two with a dash between them.
+/// Parses a number, or two with a dash between them.
 pub(crate) fn parse_range(text: &str) -> Result<(u16, u16), String> {
     let number = |text: &str| {
         text.parse::<u16>()
-            .map_err(|_| format!("{text:?} is no number up to 65535"))
+            .map_err(|_| format!("{text:?} is not a number from 0 to 65535"))
     };
     let (first, last) = text.split_once('-').unwrap_or((text, text));
     let range = (number(first)?, number(last)?);
     if range.0 > range.1 {
-        Err(format!("the first of {text} is larger than the last"))
+        Err(format!(
+            "the first number of {text} is greater than the last"
+        ))
     } else {
         Ok(range)
     }
 }
 
-/// As [`parse_range`] reads it.
+/// Formats a range so that [`parse_range`] can parse it.
 pub(crate) fn range((first, last): (u16, u16)) -> String {
     if first == last {
         first.to_string()
@@ -93,9 +95,9 @@ pub(crate) fn range((first, last): (u16, u16)) -> String {
     }
 }
 
-/// Seconds, or a number with its unit: `90`, `90s`, `15m`, `24h`, `7d`.
+/// Parses a duration: seconds, or a number with a unit: `90`, `90s`, `15m`, `24h`, `7d`.
 pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time: write 90s, 15m, 24h or 7d");
+    let wrong = || format!("{text:?} is not a duration: write 90s, 15m, 24h or 7d");
     let (number, unit) = text.split_at(
         text.find(|c: char| !c.is_ascii_digit())
             .unwrap_or(text.len()),
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_are_told_by_their_paths() {
+    fn policies_are_shown_by_their_paths() {
         assert_eq!(paths(0b1011), "1 2 4");
         assert_eq!(paths(0), "default route");
         assert_eq!(paths(0xff), "default route");

@@ -12,36 +12,37 @@ use std::path::{Path, PathBuf};
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All tokens, without their secrets
+    /// List all tokens, without their secrets
     List,
-    /// Make a token; its secret is shown this once
+    /// Create a token; its secret is shown only once
     Create {
-        /// By which events name its bearer
+        /// Name of the token, by which events and the audit log name its bearer
         token: Name,
-        /// What its bearer may do
+        /// Rights of the token's bearer
         #[arg(long, value_enum, default_value_t = ScopeArg::Read)]
         scope: ScopeArg,
-        /// The one tenant that its bearer sees [default: all]
+        /// The only tenant that the token's bearer can see [default: all]
         #[arg(long)]
         tenant: Option<Name>,
-        /// Where the secret goes, for its owner alone; must not exist yet [default: standard output]
+        /// File for the secret, readable only by its owner; must not exist yet [default: standard
+        /// output]
         #[arg(long, value_name = "FILE")]
         out: Option<PathBuf>,
     },
-    /// Make a token void
+    /// Delete a token; it can no longer be used
     Delete {
-        /// Which
+        /// Name of the token
         token: Name,
     },
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ScopeArg {
-    /// See
+    /// Read
     Read,
     /// Change flows and policies, enrol and revoke nodes
     Operate,
-    /// Tenants and tokens too
+    /// Also manage tenants and tokens
     Admin,
 }
 
@@ -89,12 +90,12 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
         }
         Command::Delete { token } => {
             client.delete_token(token).await?;
-            output.done(&format!("token {token} is void"))
+            output.done(&format!("token {token} deleted"))
         }
     }
 }
 
-/// What is to be known of a token.
+/// Returns the fields of a token as names and values.
 pub(crate) fn fields(token: &Token) -> Vec<(&'static str, String)> {
     let scope = match token.scope {
         Scope::Read => "read",
@@ -128,7 +129,7 @@ pub(crate) fn write_secret(path: &Path, secret: &str) -> Result<()> {
     };
     write().with_context(|| {
         format!(
-            "cannot write {}, and the secret is lost: make another",
+            "cannot write {}; the secret is lost: create another token",
             path.display()
         )
     })

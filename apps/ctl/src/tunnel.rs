@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Command {
-    /// All servers of tunnels that live
+    /// List the tunnel servers that are alive
     List,
 }
 
@@ -20,7 +20,7 @@ pub(crate) async fn run(command: &Command, client: &OperatorClient, output: Outp
             "tenant",
             "state",
             "clients",
-            "of at most",
+            "max clients",
             "load",
             "addresses",
         ],
@@ -33,7 +33,12 @@ fn row(server: &Server) -> Vec<String> {
     vec![
         server.name.to_string(),
         server.tenant.to_string(),
-        if server.draining { "ending" } else { "serves" }.to_owned(),
+        if server.draining {
+            "draining"
+        } else {
+            "active"
+        }
+        .to_owned(),
         server.clients.to_string(),
         server.most_clients.to_string(),
         format!("{:.0} %", server.load() * 100.0),

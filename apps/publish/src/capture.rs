@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often a waiting capture looks whether it shall end.
+/// Interval at which a waiting capture checks whether it should stop.
 const STOP_POLL: Duration = Duration::from_millis(50);
 
 /// The camera: plays the loaded frames at the configured rate.
@@ -28,33 +28,36 @@ pub(crate) struct Capture {
 /// A frame of the recording.
 enum Frame {
     Raw(Cloud),
-    /// Encoded before the stream began.
+    /// A frame that was encoded before the stream started.
     Encoded(Encoded),
 }
 
-/// What a frame becomes on the network, but for its header.
+/// The content of a frame's message, without its header.
 struct Encoded {
     points: usize,
     digest: Digest,
     bytes: Vec<u8>,
 }
 
-/// What a publisher did.
+/// The counts of a publisher's run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
-    /// Frames captured and encoded.
+    /// Number of frames that were captured and encoded.
     pub frames_captured: u64,
-    /// Frames that were not captured because the one before took longer than their interval.
+    /// Number of frames that were not captured because an earlier one took longer than its
+    /// interval.
     pub frames_missed: u64,
-    /// Viewers that connected.
+    /// Number of viewers that connected.
     pub viewers: u64,
-    /// Viewers that were turned away: one too many, or not speaking the protocol.
+    /// Number of viewers that were rejected, because too many were connected or because they
+    /// violated the protocol.
     pub viewers_refused: u64,
-    /// Frames sent, over all viewers.
+    /// Number of frames that were sent, over all viewers.
     pub frames_sent: u64,
-    /// Bytes sent, over all viewers.
+    /// Number of bytes that were sent, over all viewers.
     pub bytes_sent: u64,
-    /// Frames that a viewer was not sent because a newer one was there before it could be.
+    /// Number of frames that a viewer skipped because a newer one replaced them before they could
+    /// be sent.
     pub frames_skipped: u64,
 }
 
@@ -123,7 +126,7 @@ impl Capture {
         Ok(())
     }
 
-    /// The frame of the current moment, as it goes onto the network.
+    /// Returns the message with the frame of the current tick.
     fn capture(&mut self, tick: u64) -> anyhow::Result<Vec<u8>> {
         let captured_ns = unix_time_ns()?;
         let fresh;
@@ -179,7 +182,7 @@ impl fmt::Display for Report {
         )?;
         write!(
             f,
-            "sent {} frames ({:.1} MB) to {} viewers, who skipped {}; refused {}",
+            "sent {} frames ({:.1} MB) to {} viewers, which skipped {}; rejected {} viewers",
             self.frames_sent,
             self.bytes_sent as f64 / 1e6,
             self.viewers,
@@ -189,7 +192,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Waits until `deadline`; false when `stop` was set before.
+/// Waits until `deadline`. Returns `false` if `stop` was set before.
 fn sleep_until(deadline: Instant, stop: &AtomicBool) -> bool {
     while !stop.load(Relaxed) {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -201,7 +204,8 @@ fn sleep_until(deadline: Instant, stop: &AtomicBool) -> bool {
     false
 }
 
-/// The index of the frame shown at a tick: forwards and backwards in turn, so that the end meets the beginning.
+/// Returns the index of the frame at a tick. Frames are played forwards and backwards in turn, so
+/// that there is no jump from the last to the first.
 fn ping_pong(frames: usize, tick: u64) -> usize {
     let turn = frames - 1;
     if turn == 0 {
@@ -214,8 +218,8 @@ fn ping_pong(frames: usize, tick: u64) -> usize {
 fn unix_time_ns() -> anyhow::Result<u64> {
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .context("the clock stands before 1970")?;
-    u64::try_from(since_1970.as_nanos()).context("the clock stands after 2554")
+        .context("the clock is set to a time before 1970")?;
+    u64::try_from(since_1970.as_nanos()).context("the clock is set to a time after 2554")
 }
 
 /// The CSV file of captured frames.

@@ -1,7 +1,9 @@
-//! The publisher: plays a recording as if it were live and answers every request of a viewer with its newest frame.
+//! The publisher: plays a recording as if it were live and answers every request of a viewer with
+//! the newest frame.
 //!
-//! The protocol is described in `docs/design/pull.md`. Every frame is captured, sampled and encoded once, whoever
-//! watches; each viewer has two threads and one mailbox, so a slow one skips frames and holds up nobody.
+//! The protocol is described in `docs/design/pull.md`. Every frame is captured, sampled and encoded
+//! once for all viewers. Each viewer has two threads and one mailbox, so a slow viewer skips frames
+//! and does not delay the others.
 //!
 //! ```no_run
 //! use hawser_cloud::Level;
@@ -41,41 +43,42 @@ use std::time::Duration;
 
 /// The port of the pull protocol.
 pub const DEFAULT_PORT: u16 = 14748;
-/// Frames per second that are not exceeded unless asked for, as in the paper.
+/// Maximum of the default frame rate, frames per second, as in the paper.
 const DEFAULT_MAX_FPS: f64 = 30.0;
 
-/// Stream a recording to viewers.
+/// Stream a recording to viewers
 ///
-/// The recording is played forwards and backwards without end, as if it were captured now. Viewers ask for frames and
-/// get the newest one; see `hawser view`.
+/// The recording is played forwards and backwards in a loop, as if it were captured live. Viewers
+/// request frames and get the newest one; see `hawser view`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// A recording's description (TOML), or "synthetic" for a made-up performer
+    /// Description of the recording (TOML), or "synthetic" for a generated performer
     #[arg(long, value_name = "FILE|synthetic")]
     recording: RecordingName,
-    /// How many points a frame has at most: nfov (35,000), hd (94,000) or fhd (184,000)
+    /// Maximum number of points per frame: nfov (35,000), hd (94,000) or fhd (184,000)
     #[arg(long, default_value_t = Level::Fhd)]
     level: Level,
-    /// Frames per second [default: the recording's, but not more than 30]
+    /// Frames per second [default: those of the recording, up to 30]
     #[arg(long)]
     fps: Option<f64>,
-    /// Load at most this many frames of the recording (a frame takes 1.7 MB of memory at fhd)
+    /// Maximum number of frames of the recording to load (a frame takes 1.7 MB of memory at fhd)
     #[arg(long, value_name = "N", default_value_t = 300)]
     frames: usize,
-    /// Where viewers connect; beyond this machine only when asked for
+    /// Address and port to listen on; other machines can connect only if this is not a loopback
+    /// address
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = SocketAddr::from((Ipv4Addr::LOCALHOST, DEFAULT_PORT)))]
     listen: SocketAddr,
-    /// TCP congestion control
+    /// Name of the TCP congestion control
     #[arg(long, value_name = "NAME", default_value = "bbr")]
     congestion: String,
-    /// Speak MPTCP with viewers that do; whoever does not is served over TCP
+    /// Use MPTCP with viewers that support it, and TCP with the others
     #[arg(long)]
     mptcp: bool,
-    /// Encode the recording before the stream begins, so that a frame costs no time: what the network carries, not the
-    /// codec
+    /// Encode the recording before the stream starts, so that frames take no time to encode:
+    /// measures the network, not the codec
     #[arg(long)]
     encode_ahead: bool,
-    /// End after so many seconds [default: go on until interrupted]
+    /// Exit after this many seconds [default: run until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
     /// Write every captured frame's number, time, points, bytes and digest to this CSV file
@@ -101,33 +104,34 @@ impl FromStr for RecordingName {
     }
 }
 
-/// What is published and where.
+/// The recording that is published, and the parameters of the stream.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What is played.
+    /// The recording that is played.
     pub recording: Recording,
-    /// How many points a frame has at most.
+    /// Maximum number of points per frame.
     pub level: Level,
     /// Frames per second.
     pub fps: f64,
-    /// How many frames of the recording are loaded at most.
+    /// Maximum number of frames of the recording to load.
     pub max_frames: usize,
-    /// Where viewers connect.
+    /// The address on which to listen.
     pub listen: SocketAddr,
-    /// The name of a TCP congestion control.
+    /// The name of the TCP congestion control.
     pub congestion: String,
-    /// Whether MPTCP is spoken with viewers that do.
+    /// Whether MPTCP is used with viewers that support it.
     pub mptcp: bool,
-    /// Whether every frame is encoded before the stream begins instead of when it is captured.
+    /// Whether all frames are encoded before the stream starts, instead of when they are captured.
     pub encode_ahead: bool,
-    /// When to end by itself.
+    /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
     /// A CSV file of captured frames.
     pub log: Option<PathBuf>,
 }
 
 impl Config {
-    /// Publishes a recording on the loopback interface with every default.
+    /// Returns a configuration that publishes a recording on the loopback interface with default
+    /// parameters.
     pub fn new(recording: Recording, level: Level) -> Self {
         Config {
             fps: recording.fps.min(DEFAULT_MAX_FPS),
@@ -173,7 +177,8 @@ impl Config {
     }
 }
 
-/// Publishes as the command line says, until its time is over or SIGINT or SIGTERM arrives; SIGHUP does not end it.
+/// Publishes as the command line says, until its duration is over or SIGINT or SIGTERM arrives.
+/// SIGHUP is ignored.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM] {
@@ -182,7 +187,9 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     let mut hangups = Signals::new([SIGHUP]).context("cannot handle signals")?;
     thread::spawn(move || {
         for _ in hangups.forever() {
-            tracing::info!("nothing is read again: another recording or address needs a restart");
+            tracing::info!(
+                "SIGHUP ignored: nothing is reloaded, another recording or address needs a restart"
+            );
         }
     });
     let publisher = Publisher::open(&Config::from_args(args)?)?;
@@ -190,7 +197,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A publisher that is ready: its recording is in memory and its address is bound.
+/// A publisher whose recording is loaded and whose address is bound.
 pub struct Publisher {
     capture: Capture,
     listener: TcpListener,
@@ -198,7 +205,8 @@ pub struct Publisher {
 }
 
 impl Publisher {
-    /// Loads the recording and begins to listen; viewers that connect are served once it runs.
+    /// Loads the recording and listens. Viewers that connect are served once [`Publisher::run`] is
+    /// called.
     pub fn open(config: &Config) -> anyhow::Result<Self> {
         let listener = transport::listen(config.listen, &config.congestion, config.mptcp)
             .with_context(|| format!("cannot listen on {}", config.listen))?;
@@ -213,7 +221,7 @@ impl Publisher {
         })
     }
 
-    /// Where viewers connect.
+    /// Returns the address on which the publisher listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }

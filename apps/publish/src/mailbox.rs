@@ -1,8 +1,8 @@
 use hawser_codec::pull::MAX_IN_FLIGHT;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-/// What one viewer has asked for and what there is for it: its outstanding requests and the newest frame that it was not
-/// sent. A newer frame takes the place of one that waits, so a viewer never gets a frame twice and never an old one.
+/// The outstanding requests of a viewer, and the newest frame that was not sent to it. A newer
+/// frame replaces one that is waiting, so a viewer never gets a frame twice and never an old one.
 #[derive(Default)]
 pub(crate) struct Mailbox {
     state: Mutex<State>,
@@ -17,13 +17,13 @@ struct State {
     is_closed: bool,
 }
 
-/// A viewer that asks for more frames at once than the protocol allows.
+/// The error of a viewer that sends more requests than the protocol allows.
 #[derive(Debug, thiserror::Error)]
 #[error("more than {MAX_IN_FLIGHT} requests are outstanding")]
 pub(crate) struct TooManyRequests;
 
 impl Mailbox {
-    /// The viewer asks for one more frame.
+    /// Adds a request of the viewer.
     pub(crate) fn request(&self) -> Result<(), TooManyRequests> {
         let mut state = self.state();
         if state.requests == MAX_IN_FLIGHT {
@@ -34,7 +34,7 @@ impl Mailbox {
         Ok(())
     }
 
-    /// A frame was captured. False when the viewer is gone.
+    /// Offers a captured frame. Returns `false` if the mailbox is closed.
     pub(crate) fn offer(&self, frame: &Arc<Vec<u8>>) -> bool {
         let mut state = self.state();
         if state.newest.replace(Arc::clone(frame)).is_some() {
@@ -44,7 +44,7 @@ impl Mailbox {
         !state.is_closed
     }
 
-    /// Waits until a frame is both asked for and there. None when the mailbox was closed.
+    /// Waits until there are both a request and a frame. Returns `None` if the mailbox is closed.
     pub(crate) fn take(&self) -> Option<Arc<Vec<u8>>> {
         let waiting =
             |state: &mut State| !state.is_closed && (state.requests == 0 || state.newest.is_none());
@@ -59,13 +59,13 @@ impl Mailbox {
         state.newest.take()
     }
 
-    /// The viewer is gone or no more frames come.
+    /// Closes the mailbox: the viewer has disconnected, or the publisher stops.
     pub(crate) fn close(&self) {
         self.state().is_closed = true;
         self.changed.notify_one();
     }
 
-    /// Frames that were replaced by a newer one before the viewer could be sent them.
+    /// Returns the number of frames that were replaced by newer ones before they could be sent.
     pub(crate) fn skipped(&self) -> u64 {
         self.state().skipped
     }

@@ -9,14 +9,15 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Viewers served at once; each costs two threads and at most one frame of memory.
+/// Maximum number of concurrent viewers. Each has two threads and at most one frame of memory.
 const MAX_VIEWERS: usize = 64;
-/// A connection that asks for nothing within this time makes room for another.
-const FIRST_REQUEST_WITHIN: Duration = Duration::from_secs(10);
-/// How long to wait when no more file descriptors or threads are to be had: viewers that leave give theirs back.
+/// A connection that sends no request within this time is closed.
+const FIRST_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// The pause after the process ran out of file descriptors or threads. Viewers that disconnect free
+/// theirs.
 const EXHAUSTED_PAUSE: Duration = Duration::from_millis(100);
 
-/// What happened to the viewers of a publisher.
+/// The counters of a publisher's viewers.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     pub(crate) viewers: AtomicU64,
@@ -24,7 +25,7 @@ pub(crate) struct Counters {
     pub(crate) frames_sent: AtomicU64,
     pub(crate) bytes_sent: AtomicU64,
     pub(crate) frames_skipped: AtomicU64,
-    present: AtomicUsize,
+    connected: AtomicUsize,
 }
 
 /// Serves frames to every viewer that connects.
@@ -32,7 +33,7 @@ pub(crate) struct Server {
     counters: Arc<Counters>,
     is_stopping: Arc<AtomicBool>,
     accepting: JoinHandle<()>,
-    newcomers: Receiver<Viewer>,
+    new_viewers: Receiver<Viewer>,
     viewers: Vec<Viewer>,
 }
 
@@ -45,35 +46,35 @@ impl Server {
     pub(crate) fn start(listener: TcpListener) -> io::Result<Self> {
         let counters = Arc::new(Counters::default());
         let is_stopping = Arc::new(AtomicBool::new(false));
-        let (arrivals, newcomers) = mpsc::channel();
+        let (new_viewers_tx, new_viewers) = mpsc::channel();
         let accepting = thread::Builder::new().name("accept".to_owned()).spawn({
             let (counters, is_stopping) = (Arc::clone(&counters), Arc::clone(&is_stopping));
-            move || accept_viewers(&listener, &counters, &is_stopping, &arrivals)
+            move || accept_viewers(&listener, &counters, &is_stopping, &new_viewers_tx)
         })?;
         Ok(Server {
             counters,
             is_stopping,
             accepting,
-            newcomers,
+            new_viewers,
             viewers: Vec::new(),
         })
     }
 
-    /// Gives every viewer the frame, in the place of an older one that still waits.
+    /// Offers the frame to every viewer. It replaces an older one that is waiting.
     pub(crate) fn publish(&mut self, frame: Vec<u8>) {
         let frame = Arc::new(frame);
-        self.viewers.extend(self.newcomers.try_iter());
+        self.viewers.extend(self.new_viewers.try_iter());
         self.viewers
             .retain(|viewer| viewer.session.mailbox.offer(&frame));
     }
 
-    /// Ends every connection.
+    /// Closes every connection.
     pub(crate) fn finish(self) -> Arc<Counters> {
         self.is_stopping.store(true, Relaxed);
         self.accepting
             .join()
             .expect("the accepting thread does not panic");
-        for viewer in self.viewers.into_iter().chain(self.newcomers.try_iter()) {
+        for viewer in self.viewers.into_iter().chain(self.new_viewers.try_iter()) {
             viewer.session.close();
             viewer.thread.join().expect("a session does not panic");
         }
@@ -85,13 +86,13 @@ fn accept_viewers(
     listener: &TcpListener,
     counters: &Arc<Counters>,
     is_stopping: &AtomicBool,
-    arrivals: &Sender<Viewer>,
+    new_viewers_tx: &Sender<Viewer>,
 ) {
     while !is_stopping.load(Relaxed) {
         let admitted = match transport::accept(listener) {
-            Ok((_, address)) if counters.present.load(Relaxed) >= MAX_VIEWERS => {
+            Ok((_, address)) if counters.connected.load(Relaxed) >= MAX_VIEWERS => {
                 counters.viewers_refused.fetch_add(1, Relaxed);
-                tracing::warn!(%address, "refused: {MAX_VIEWERS} viewers are here already");
+                tracing::warn!(%address, "viewer rejected: {MAX_VIEWERS} viewers are already connected");
                 continue;
             }
             Ok((stream, address)) => Session::start(stream, address, counters),
@@ -99,8 +100,8 @@ fn accept_viewers(
             Err(error) => Err(error.into()),
         };
         match admitted {
-            // Nobody receives it only when the publisher ends.
-            Ok(viewer) => drop(arrivals.send(viewer)),
+            // Sending fails only when the publisher is stopping.
+            Ok(viewer) => drop(new_viewers_tx.send(viewer)),
             Err(error) => {
                 tracing::warn!("cannot serve a viewer: {error:#}");
                 thread::sleep(EXHAUSTED_PAUSE);
@@ -109,7 +110,7 @@ fn accept_viewers(
     }
 }
 
-/// One viewer's connection.
+/// The connection of a viewer.
 struct Session {
     stream: TcpStream,
     address: SocketAddr,
@@ -117,14 +118,14 @@ struct Session {
     counters: Arc<Counters>,
 }
 
-/// Why a viewer's requests are answered no more, other than that it left.
+/// The reason that a viewer's connection is closed by the publisher.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
     Protocol(#[from] PullError),
     #[error(transparent)]
     TooManyRequests(#[from] TooManyRequests),
-    #[error("nothing was asked for within {FIRST_REQUEST_WITHIN:?}")]
+    #[error("no request arrived within {FIRST_REQUEST_TIMEOUT:?}")]
     Silent,
 }
 
@@ -154,7 +155,7 @@ impl Session {
     fn serve(&self) {
         let address = self.address;
         self.counters.viewers.fetch_add(1, Relaxed);
-        self.counters.present.fetch_add(1, Relaxed);
+        self.counters.connected.fetch_add(1, Relaxed);
         tracing::info!(%address, "viewer connected");
         thread::scope(|scope| {
             let requests = thread::Builder::new().name(format!("requests {address}"));
@@ -167,14 +168,14 @@ impl Session {
         self.counters
             .frames_skipped
             .fetch_add(self.mailbox.skipped(), Relaxed);
-        self.counters.present.fetch_sub(1, Relaxed);
-        tracing::info!(%address, skipped = self.mailbox.skipped(), "viewer left");
+        self.counters.connected.fetch_sub(1, Relaxed);
+        tracing::info!(%address, skipped = self.mailbox.skipped(), "viewer disconnected");
     }
 
     fn read_requests(&self) {
         if let Err(refusal) = self.queue_requests() {
             self.counters.viewers_refused.fetch_add(1, Relaxed);
-            tracing::warn!(address = %self.address, "refused: {refusal}");
+            tracing::warn!(address = %self.address, "viewer rejected: {refusal}");
         }
         self.close();
     }
@@ -182,7 +183,7 @@ impl Session {
     fn queue_requests(&self) -> Result<(), Refusal> {
         let mut requests = BufReader::new(&self.stream);
         let mut request = [0; REQUEST_BYTES];
-        self.limit_silence(Some(FIRST_REQUEST_WITHIN));
+        self.limit_silence(Some(FIRST_REQUEST_TIMEOUT));
         loop {
             match requests.read_exact(&mut request) {
                 Ok(()) => pull::parse_request(&request)?,
@@ -215,10 +216,10 @@ impl Session {
         }
     }
 
-    /// Ends both directions, and with them the threads that wait for them.
+    /// Closes both directions, which also ends the threads that wait for them.
     fn close(&self) {
         self.mailbox.close();
-        // It fails when the viewer has ended the connection already.
+        // Fails if the viewer has closed the connection already.
         let _ = self.stream.shutdown(Shutdown::Both);
     }
 }

@@ -7,18 +7,19 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::time::Duration;
 
-/// Bytes that may wait in a viewer's socket before TCP has sent them: what a frame may be late because of the one before
-/// it, 7 ms at 150 Mb/s. The send buffer itself is left to the kernel, which grows it with the bandwidth-delay product;
-/// a fixed size would be too small for a long path, and this limit keeps it from filling with stale frames.
+/// Maximum number of unsent bytes in a viewer's socket. A frame can be delayed by that much of the
+/// previous one, 7 ms at 150 Mb/s. The size of the send buffer is left to the kernel, which grows
+/// it with the bandwidth-delay product. A fixed size would be too small for a long round-trip time,
+/// and this limit keeps the buffer from filling with stale frames.
 const UNSENT_BYTES: u32 = 128 * 1024;
-/// A viewer from whom no acknowledgement comes for so long is gone.
+/// A viewer that sends no acknowledgement for this long is considered dead.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
-/// How often the accepting thread looks whether it shall end.
+/// Interval at which the accepting thread checks whether it should stop.
 const ACCEPT_TIMEOUT_MS: u8 = 100;
 const BACKLOG: i32 = 64;
 const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
 
-/// The kernel refuses a congestion control.
+/// The error of a congestion control that the kernel rejects.
 #[derive(Debug, thiserror::Error)]
 #[error("TCP congestion control \"{name}\" cannot be used: {error}; available here: {available}")]
 struct NoCongestionControl {
@@ -27,8 +28,8 @@ struct NoCongestionControl {
     error: io::Error,
 }
 
-/// A listening socket; the viewers' sockets, and all their subflows, inherit its congestion control. One for MPTCP serves
-/// viewers that speak plain TCP as well.
+/// Opens a listening socket. The viewers' sockets, and all their subflows, inherit its congestion
+/// control. An MPTCP socket also serves viewers that use plain TCP.
 pub(crate) fn listen(
     address: SocketAddr,
     congestion: &str,
@@ -54,7 +55,7 @@ pub(crate) fn listen(
                 .map_or_else(|error| error.to_string(), |text| text.trim().to_owned()),
             error,
         })?;
-    // A publisher that was killed can be started again at once.
+    // A publisher that was killed can be restarted at once.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     socket.listen(BACKLOG)?;
@@ -62,8 +63,8 @@ pub(crate) fn listen(
     Ok(socket.into())
 }
 
-/// The next viewer; fails with `WouldBlock` when none comes for a while. A listening MPTCP socket has no timeout of its
-/// own, so this is not left to the socket.
+/// Accepts the next viewer. Fails with `WouldBlock` if none connects within [`ACCEPT_TIMEOUT_MS`].
+/// The timeout is not set on the socket, because a listening MPTCP socket has none.
 pub(crate) fn accept(listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
     poll(
         &mut [PollFd::new(listener.as_fd(), PollFlags::POLLIN)],
@@ -79,7 +80,7 @@ pub(crate) fn configure(stream: &TcpStream) -> anyhow::Result<()> {
     socket
         .set_tcp_notsent_lowat(UNSENT_BYTES)
         .context("TCP_NOTSENT_LOWAT")?;
-    // MPTCP has no such option: the subflows of a viewer that is gone time out one by one.
+    // MPTCP has no such option: the subflows of a dead viewer time out one by one.
     if socket.protocol()? != Some(Protocol::MPTCP) {
         socket
             .set_tcp_user_timeout(Some(DEAD_AFTER))

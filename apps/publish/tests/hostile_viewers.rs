@@ -1,4 +1,4 @@
-//! What viewers do to a publisher must not disturb it or the other viewers.
+//! Hostile viewers must not disturb a publisher or its other viewers.
 
 use hawser_cloud::Level;
 use hawser_codec::pull::{FrameHeader, HEADER_BYTES, MAX_IN_FLIGHT, REQUEST};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-/// Runs `viewers` against a publisher of a small performance at 100 frames a second.
+/// Runs `viewers` against a publisher of a small recording at 100 frames per second.
 fn with_publisher(points: usize, viewers: impl FnOnce(SocketAddr)) -> Report {
     let source = Source::Synthetic(Synthetic {
         seed: 1,
@@ -35,7 +35,7 @@ fn with_publisher(points: usize, viewers: impl FnOnce(SocketAddr)) -> Report {
     })
 }
 
-/// Stops the publisher also when an assertion fails, so that the test ends.
+/// Stops the publisher even if an assertion fails, so that the test ends.
 struct StopOnDrop<'a>(&'a AtomicBool);
 
 impl Drop for StopOnDrop<'_> {

@@ -1,36 +1,40 @@
-//! What all sessions of a server keep of packets together, and how much that may be.
+//! The memory that all sessions of a server use for packets, and its limit.
 
 use crate::quic::STREAM_BYTES;
 use hawser_units::ByteSize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// The cost of an idle session, bytes: its tasks. Measured with one idle connection, it is less than this.
-const IDLE: u64 = 128 << 10;
+/// The memory of an idle session without its connections, in bytes: mainly its tasks. An upper
+/// bound: an idle session measured with one connection takes less.
+const IDLE_SESSION_BYTES: u64 = 128 << 10;
 
-/// A session begins with one connection.
-const FIRST: u64 = IDLE + STREAM_BYTES;
+/// The memory of a new session, which has one connection.
+const NEW_SESSION_BYTES: u64 = IDLE_SESSION_BYTES + STREAM_BYTES;
 
-/// The memory of all sessions. Beyond two thirds of it nobody else is let in, and only sessions that keep less than their
-/// share of the last third may keep more: a greedy one leaves the others room. What connections may have received and nobody has
-/// read fills the two thirds too, but takes nobody's share: it is no figure but the most that it can be.
+/// The memory of all sessions.
+///
+/// Above two thirds of the limit no new client is admitted, and only sessions that use less than
+/// their share of the last third may use more, so that one session cannot take the memory of the
+/// others. Data that connections may have received and that has not been read counts towards the
+/// two thirds but not towards a session's share, because it is only an upper bound.
 #[derive(Debug)]
 pub(crate) struct Budget {
     limit: u64,
     used: AtomicU64,
-    /// The part of `used` that may be unread.
+    /// The part of `used` that is an upper bound of unread data.
     unread: AtomicU64,
     sessions: AtomicU64,
 }
 
-/// What one session keeps.
+/// The memory of one session.
 #[derive(Debug)]
 pub(crate) struct Claim {
     of: Arc<Budget>,
-    /// For being there, and for packets.
+    /// The memory independent of packets, and that of packets.
     fixed: u64,
     kept: u64,
-    /// Bytes that its connections may hold for it to read: an upper bound.
+    /// An upper bound of the bytes received by its connections and not read.
     unread: u64,
 }
 
@@ -44,35 +48,35 @@ impl Budget {
         })
     }
 
-    /// Whether another session may begin.
+    /// Returns whether another session may be opened.
     pub(crate) fn has_room(&self) -> bool {
-        self.used.load(Relaxed) + FIRST <= self.limit / 3 * 2
+        self.used.load(Relaxed) + NEW_SESSION_BYTES <= self.limit / 3 * 2
     }
 
-    /// A session begins.
+    /// Adds a session, which is removed when the claim is dropped.
     pub(crate) fn claim(self: &Arc<Self>) -> Claim {
         self.sessions.fetch_add(1, Relaxed);
-        self.used.fetch_add(FIRST, Relaxed);
+        self.used.fetch_add(NEW_SESSION_BYTES, Relaxed);
         Claim {
             of: Arc::clone(self),
-            fixed: FIRST,
+            fixed: NEW_SESSION_BYTES,
             kept: 0,
             unread: 0,
         }
     }
 
-    /// What all of them keep.
+    /// Returns the memory of all sessions.
     pub(crate) fn used(&self) -> ByteSize {
         ByteSize(self.used.load(Relaxed))
     }
 }
 
 impl Claim {
-    /// The session keeps `kept` bytes of packets now, and has so many connections, each of which may keep what its stream may, and
-    /// all of which may have received `unread` bytes that it has not read.
+    /// Sets the memory of the session: `kept` bytes of packets, the stream buffers of
+    /// `connections`, and up to `unread` received bytes that it has not read.
     pub(crate) fn set(&mut self, kept: u64, connections: usize, unread: u64) {
-        let fixed = IDLE + connections as u64 * STREAM_BYTES;
-        // Both wrap around to less where it is less.
+        let fixed = IDLE_SESSION_BYTES + connections as u64 * STREAM_BYTES;
+        // A decrease wraps around.
         self.of
             .used
             .fetch_add((fixed + kept + unread).wrapping_sub(self.all()), Relaxed);
@@ -82,7 +86,7 @@ impl Claim {
         (self.fixed, self.kept, self.unread) = (fixed, kept, unread);
     }
 
-    /// Whether the session may keep more than it does.
+    /// Returns whether the session may use more memory.
     pub(crate) fn may_grow(&self) -> bool {
         let Budget {
             limit,
@@ -94,7 +98,7 @@ impl Claim {
             used.load(Relaxed),
             limit / 3 / sessions.load(Relaxed).max(1),
         );
-        // Other sessions change the two sums meanwhile, one after the other.
+        // Other sessions may update the two sums in between, one after the other.
         let known = used.saturating_sub(unread.load(Relaxed));
         used < limit / 3 * 2 || known < *limit && self.kept < share
     }
@@ -120,7 +124,7 @@ mod tests {
     const LIMIT: u64 = 30 << 20;
     const STEP: u64 = 100_000;
 
-    /// Keeps one step more, if that is allowed; returns whether it is.
+    /// Grows the session by one step if allowed; returns whether it was.
     fn grow(session: &mut (Claim, u64)) -> bool {
         let may = session.0.may_grow();
         if may {
@@ -134,7 +138,7 @@ mod tests {
     fn all_sessions_together_keep_no_more_than_is_allowed() {
         let budget = Budget::new(ByteSize(LIMIT));
         let mut sessions: Vec<_> = (0..20).map(|_| (budget.claim(), 0)).collect();
-        // Fewer and fewer, which have larger shares.
+        // With fewer sessions each has a larger share.
         while !sessions.is_empty() {
             sessions
                 .iter_mut()
@@ -167,10 +171,10 @@ mod tests {
         while budget.has_room() {
             sessions.push(budget.claim());
         }
-        assert_eq!(sessions.len() as u64, LIMIT / 3 * 2 / FIRST);
+        assert_eq!(sessions.len() as u64, LIMIT / 3 * 2 / NEW_SESSION_BYTES);
         sessions.pop();
         assert!(budget.has_room());
-        sessions[0].set(10 * FIRST, 1, 0);
+        sessions[0].set(10 * NEW_SESSION_BYTES, 1, 0);
         assert!(!budget.has_room());
         sessions[0].set(0, 1, 0);
         assert!(budget.has_room());
@@ -183,7 +187,7 @@ mod tests {
         while budget.has_room() {
             sessions.push((budget.claim(), 0));
         }
-        // Further connections nobody has to ask for.
+        // Further connections need no permission.
         sessions
             .iter_mut()
             .take(10)

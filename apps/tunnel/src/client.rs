@@ -1,9 +1,9 @@
-//! The client: one session at a time, at the nearest server that answers, over every uplink.
+//! The client: one session at a time, with the nearest server that answers, over all uplinks.
 
 mod attach;
-mod complaints;
 mod cost;
 mod dial;
+mod dial_errors;
 mod hold;
 mod indices;
 pub(crate) mod kill_switch;
@@ -25,7 +25,7 @@ use crate::status::{Status, StatusFile};
 use crate::tables::{self, Table};
 use crate::time;
 use anyhow::{Context, Result};
-use attach::{Membership, Trouble};
+use attach::{Membership, SessionLoss};
 use cost::CostLevel;
 use dial::{Attached, Dialed, Dialer, Refused};
 use hawser_client::Backoff;
@@ -47,19 +47,19 @@ use tracing::{error, info, warn};
 use uplinks::Uplink;
 use usage::Usage;
 
-/// How often the session is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The interval at which the session is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How often the status is written when nothing has changed, in looks.
-const STATUS_EVERY: u32 = 4;
+/// The interval at which the status is written without a change, in polls.
+const POLLS_PER_STATUS: u32 = 4;
 
-/// The pauses before all servers are tried again.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
+/// The initial and the largest pause before all servers are tried again.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(5));
 
-/// What is heard of a session's trouble and not acted upon yet; a server that says more of it is not listened to.
-const TROUBLES: usize = 16;
+/// The capacity of the queue of session losses; further ones are discarded.
+const SESSION_LOSS_QUEUE: usize = 16;
 
-/// Keeps a tunnel up until SIGINT or SIGTERM; SIGHUP does not end it.
+/// Keeps a tunnel up until SIGINT or SIGTERM. SIGHUP has no effect.
 pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -> Result<()> {
     let hangup = signal(SignalKind::hangup())?;
     let mut client = Client::start(config, kill_switch).await?;
@@ -69,18 +69,18 @@ pub(crate) async fn run(config: ClientConfig, kill_switch: Option<KillSwitch>) -
     );
     tokio::select! {
         never = client.stay_connected() => match never {},
-        never = say_what_is_read_again(hangup) => match never {},
+        never = log_hangups(hangup) => match never {},
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
-    client.leave().await;
+    client.shut_down().await;
     Ok(())
 }
 
-async fn say_what_is_read_again(mut hangup: Signal) -> Infallible {
+async fn log_hangups(mut hangup: Signal) -> Infallible {
     while hangup.recv().await.is_some() {
         info!(
-            "nothing is read again: certificates are read for each connection, the rest needs a restart"
+            "SIGHUP has no effect: certificates are read for each connection, other settings need a restart"
         );
     }
     std::future::pending().await
@@ -91,51 +91,53 @@ struct Client {
     dialer: Arc<Dialer>,
     device: Arc<Device>,
     uplinks: watch::Receiver<Vec<Uplink>>,
-    /// Those that this node is in.
+    /// The networks that this node is in.
     networks: watch::Receiver<Networks>,
     servers: Servers,
-    /// Where the device's packets go.
+    /// The packet queue of the current session.
     to_session: watch::Sender<Option<mpsc::Sender<Vec<u8>>>>,
-    /// What the device's MTU is to be.
+    /// The MTU to be set at the device, in bytes.
     mtu: std::sync::mpsc::Sender<u16>,
-    /// The inner addresses that the device has.
+    /// The inner addresses of the device.
     addresses: Vec<(IpAddr, u8)>,
     current: Option<Current>,
-    /// The server that refused a session last, which the others are preferred to.
+    /// The server that refused the last session; the next search prefers others.
     refused_by: Option<String>,
-    /// The uplink over which it came to nothing last, which the others are preferred to.
-    failed_over: Option<String>,
+    /// The uplink over which opening a session failed last; the next search prefers others.
+    failed_uplink: Option<String>,
     usage: Usage,
     status_file: StatusFile,
-    /// What was written last, for metrics.
-    shown: Arc<Mutex<Status>>,
-    /// Tables of nftables that are restored when another program changes or removes them.
+    /// The last status, for metrics.
+    last_status: Arc<Mutex<Status>>,
+    /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
     _nat: Option<Nat>,
 }
 
-/// The session, and what belongs to it.
+/// The current session and its uplinks.
 struct Current {
     membership: Arc<Membership>,
     addresses: Vec<IpAddr>,
     since: SystemTime,
-    trouble: mpsc::Receiver<Trouble>,
-    /// What each interface is told of itself; who is not told any more leaves.
+    session_loss: mpsc::Receiver<SessionLoss>,
+    /// The uplinks of the session by interface, updated through their senders. Dropping a sender
+    /// removes the uplink.
     members: BTreeMap<String, watch::Sender<Uplink>>,
     tasks: JoinSet<()>,
     cost: CostLevel,
     silent_since: Option<std::time::Instant>,
-    /// The slow part of the status: each path with whether it is on standby, and the MTU. A change has it written at once.
+    /// The part of the status that changes rarely: each path with its standby state, and the MTU.
+    /// After a change the status is written at once.
     shape: (Vec<(String, bool)>, u16),
 }
 
 impl Current {
-    /// Lets the session have an uplink, which may have a connection already.
+    /// Adds an uplink to the session, with its connection if there is one already.
     fn add(&mut self, dialer: &Arc<Dialer>, uplink: Uplink, attached: Option<Attached>) {
         let (sender, receiver) = watch::channel(uplink.clone());
         self.members.insert(uplink.interface, sender);
         let membership = Arc::clone(&self.membership);
-        self.tasks.spawn(attach::keep(
+        self.tasks.spawn(attach::run_uplink(
             Arc::clone(dialer),
             membership,
             receiver,
@@ -152,8 +154,8 @@ impl Client {
             .iter()
             .map(|kill_switch| kill_switch.table())
             .collect();
-        // Before anything that takes time, in which it would not be noticed that they are removed.
-        tables::keep(tables.clone())?;
+        // First, because removals before this are not noticed.
+        tables::watch(tables.clone())?;
         let dialer = Arc::new(Dialer::new(&config, kill_switch)?);
         let usage = Usage::read(config.usage_file.clone())?;
         let uplinks = uplinks::watch(config.uplinks.clone())?;
@@ -161,29 +163,32 @@ impl Client {
         let device = Arc::new(Device::create(&common.interface, common.mtu, &[])?);
         let nat = config
             .masquerade
-            .then(|| Nat::of_client(&common.interface))
+            .then(|| Nat::for_client(&common.interface))
             .transpose()?;
-        tables::keep(nat.iter().map(Nat::table).collect())?;
+        tables::watch(nat.iter().map(Nat::table).collect())?;
         tables.extend(nat.iter().map(Nat::table));
         let to_session = watch::Sender::new(None);
-        tokio::spawn(feed(Arc::clone(&device), to_session.subscribe()));
+        tokio::spawn(forward_packets(Arc::clone(&device), to_session.subscribe()));
         let (mtu, mtus) = std::sync::mpsc::channel();
         std::thread::spawn({
             let device = Arc::clone(&device);
             move || {
                 for mtu in mtus {
-                    info!(mtu, "largest packet that fits all uplinks");
+                    info!(mtu, "inner MTU changed");
                     device
                         .set_mtu(mtu)
                         .unwrap_or_else(|error| warn!("{error:#}"));
                 }
             }
         });
-        let shown = Arc::new(Mutex::new(Status::new(common, "client")));
+        let last_status = Arc::new(Mutex::new(Status::new(common, "client")));
         if let Some(address) = common.metrics {
-            let shown = Arc::clone(&shown);
+            let last_status = Arc::clone(&last_status);
             metrics::serve(address, move || {
-                let status = shown.lock().expect("nobody panics with it").clone();
+                let status = last_status
+                    .lock()
+                    .expect("the lock is not poisoned")
+                    .clone();
                 async move { status }
             })
             .await?;
@@ -200,10 +205,10 @@ impl Client {
             addresses: Vec::new(),
             current: None,
             refused_by: None,
-            failed_over: None,
+            failed_uplink: None,
             usage,
             status_file,
-            shown,
+            last_status,
             tables,
             _nat: nat,
             config,
@@ -212,7 +217,7 @@ impl Client {
 
     async fn stay_connected(&mut self) -> std::convert::Infallible {
         let mut next: Found = None;
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         loop {
             let (dialed, server) = match next.take() {
                 Some(found) => found,
@@ -222,13 +227,13 @@ impl Client {
             match self.open(dialed, server).await {
                 Ok(()) => {
                     backoff.reset();
-                    next = self.hold().await;
+                    next = self.run_session().await;
                 }
                 Err(error) => {
-                    self.dialer.complaints.note(&interface, &name, &error);
+                    self.dialer.dial_errors.record(&interface, &name, &error);
                     match error.is::<Refused>() {
                         true => self.refused_by = Some(name),
-                        false => self.failed_over = Some(interface),
+                        false => self.failed_uplink = Some(interface),
                     }
                     self.show_while(backoff.pause()).await;
                 }
@@ -236,22 +241,23 @@ impl Client {
         }
     }
 
-    /// Ends the session, so that the server need not wait for it.
-    async fn leave(&mut self) {
-        self.end();
+    /// Closes the session, so that the server does not have to wait for a timeout.
+    async fn shut_down(&mut self) {
+        self.close_session();
         self.usage.write();
         self.show().await;
-        // Lets the connections say so; whoever does not hear it notices later.
+        // Leaves time for the packets that close the connections. A server that misses them closes
+        // the session later.
         sleep(Duration::from_millis(50)).await;
     }
 
-    fn end(&mut self) {
+    fn close_session(&mut self) {
         if let Some(current) = self.current.take() {
             current.membership.handle.stop(CloseCode::Done);
         }
     }
 
-    /// Uplinks whose cap is not used up.
+    /// Returns the uplinks whose monthly cap is not used up.
     fn usable(&self) -> Vec<Uplink> {
         let uplinks = self.uplinks.borrow();
         let left = |uplink: &&Uplink| {
@@ -262,9 +268,9 @@ impl Client {
         uplinks.iter().filter(left).cloned().collect()
     }
 
-    /// The nearest server that answers, over any uplink.
+    /// Searches until a server answers over any uplink; returns the nearest one.
     async fn find(&mut self) -> (Dialed, ServerEntry) {
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         loop {
             self.uplinks.mark_unchanged();
             let mut servers = self.servers.get().await;
@@ -272,7 +278,7 @@ impl Client {
                 servers.retain(|server| server.name != name);
             }
             let mut uplinks = self.usable();
-            if let Some(interface) = self.failed_over.take().filter(|_| uplinks.len() > 1) {
+            if let Some(interface) = self.failed_uplink.take().filter(|_| uplinks.len() > 1) {
                 uplinks.retain(|uplink| uplink.interface != interface);
             }
             let search = search(Arc::clone(&self.dialer), uplinks, servers);
@@ -287,7 +293,7 @@ impl Client {
             let attempt = async {
                 tokio::select! {
                     found = try_all => found,
-                    // With other uplinks the search begins anew.
+                    // A change of the uplinks restarts the search.
                     Ok(()) = uplinks.changed() => None,
                 }
             };
@@ -297,9 +303,9 @@ impl Client {
         }
     }
 
-    /// Keeps the status up to date until `work` is done, while there is no session.
+    /// Awaits `work`, and keeps the status up to date while there is no session.
     async fn show_while<T>(&mut self, work: impl Future<Output = T>) -> T {
-        let mut tick = interval(LOOK_EVERY * STATUS_EVERY);
+        let mut tick = interval(POLL_INTERVAL * POLLS_PER_STATUS);
         let mut work = std::pin::pin!(work);
         loop {
             tokio::select! {
@@ -309,7 +315,7 @@ impl Client {
         }
     }
 
-    /// Opens a session over `dialed`, in place of the one that there may be.
+    /// Opens a session over `dialed`, which replaces the current one.
     async fn open(&mut self, dialed: Dialed, server: ServerEntry) -> Result<()> {
         let wanted = match self.servers.addresses() {
             given if !given.is_empty() => given,
@@ -327,9 +333,9 @@ impl Client {
             .collect();
         info!(server = server.name, ?addresses, "session opened");
         let handle = self.start_session(&opened)?;
-        let (trouble, troubles) = mpsc::channel(TROUBLES);
+        let (session_loss, session_losses) = mpsc::channel(SESSION_LOSS_QUEUE);
         self.configure(&opened)?;
-        self.end();
+        self.close_session();
         self.to_session.send_replace(Some(handle.packets.clone()));
         let mut current = Current {
             membership: Arc::new(Membership::new(
@@ -337,12 +343,12 @@ impl Client {
                 opened.session,
                 secret,
                 handle,
-                trouble,
+                session_loss,
                 first.index,
             )),
             addresses,
             since: SystemTime::now(),
-            trouble: troubles,
+            session_loss: session_losses,
             members: BTreeMap::new(),
             tasks: JoinSet::new(),
             cost: CostLevel::new(time::now()),
@@ -361,8 +367,8 @@ impl Client {
             coding: opened
                 .coding
                 .config()
-                .context("what the server says of coding makes no sense")?,
-            borders: opened.coding.borders,
+                .context("the server sent invalid coding parameters")?,
+            frame_boundary: opened.coding.frame_boundary,
             device: Arc::clone(&self.device),
             admission: Admission::FromServer {
                 own: opened
@@ -373,23 +379,24 @@ impl Client {
                 lan: self.config.lan.clone(),
                 networks: self.networks.clone(),
             },
-            // A client has one session, which its own limits bound.
+            // A client has a single session, which is bounded by its own limits.
             claim: Budget::new(ByteSize(u64::MAX)).claim(),
             keep: self.config.keep,
-            // The one who sets it lives as long as the client.
+            // The receiving thread runs as long as the client.
             mtu_changed: Box::new(move |fits| _ = mtu.send(fits)),
             mtu: opened.mtu.min(self.config.common.mtu),
         });
         Ok(handle)
     }
 
-    /// Gives the device the addresses of the session; connections survive when these are the ones that it has.
+    /// Sets the addresses of the session at the device. Connections inside the tunnel survive if
+    /// they are unchanged.
     fn configure(&mut self, opened: &Opened) -> Result<()> {
         if self.addresses == opened.addresses {
             return Ok(());
         }
         if !self.addresses.is_empty() {
-            warn!("the inner addresses have changed: connections inside will break");
+            warn!("inner addresses changed: connections inside the tunnel will break");
         }
         self.device.set_addresses(&opened.addresses)?;
         self.device.set_routes(&self.config.routes)?;
@@ -397,7 +404,7 @@ impl Client {
         Ok(())
     }
 
-    /// Lets the session have the uplinks that there are now.
+    /// Adds, updates and removes uplinks of the session to match the usable ones.
     fn follow_uplinks(&mut self) {
         let usable = self.usable();
         let Some(current) = &mut self.current else {
@@ -419,8 +426,11 @@ impl Client {
     }
 }
 
-/// Brings the device's packets to the session, and waits when that has enough of them.
-async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<Vec<u8>>>>) {
+/// Forwards packets from the device to the session, waiting while its queue is full.
+async fn forward_packets(
+    device: Arc<Device>,
+    session: watch::Receiver<Option<mpsc::Sender<Vec<u8>>>>,
+) {
     let mut buffer = Buffer::default();
     loop {
         match device.read(&mut buffer).await {
@@ -431,9 +441,9 @@ async fn feed(device: Arc<Device>, session: watch::Receiver<Option<mpsc::Sender<
                         Ok(places) => places
                             .zip(packets)
                             .for_each(|(place, packet)| place.send(packet)),
-                        Err(_) => device.lose(packets.len()),
+                        Err(_) => device.count_without_session(packets.len()),
                     },
-                    None => device.lose(packets.len()),
+                    None => device.count_without_session(packets.len()),
                 }
             }
             Err(error) => {

@@ -1,12 +1,12 @@
-//! The configuration of a tunnel's client and server: valid descriptions, parsed once from their files.
+//! The configuration of tunnel clients and servers, parsed from their files and validated.
 
 mod client;
 mod coding;
 mod server;
 
 pub use client::{ClientConfig, ServerEntry, UplinkRule};
-pub use coding::{Borders, Coding, InvalidCoding};
-pub use server::{Client, Listed, ServerConfig};
+pub use coding::{Coding, FrameBoundary, InvalidCoding};
+pub use server::{Client, Registration, ServerConfig};
 
 pub use hawser_control::Prefix;
 pub use hawser_io::config::ConfigError;
@@ -23,47 +23,49 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// The UDP port of a server unless it is configured otherwise.
+/// The default UDP port of a server.
 pub const DEFAULT_PORT: u16 = 14752;
 
-/// Where state is kept that ends with the machine.
+/// The directory of state that does not survive a reboot.
 const STATE: &str = "/run/hawser/tunnel";
 
-/// Where state is kept that outlives it.
-const LASTING_STATE: &str = "/var/lib/hawser/tunnel";
+/// The directory of state that survives a reboot.
+const PERSISTENT_STATE: &str = "/var/lib/hawser/tunnel";
 
-/// The name of the device unless it is configured otherwise.
-const INTERFACE: &str = "hawser-tun";
+/// The default name of the TUN device.
+const DEFAULT_INTERFACE: &str = "hawser-tun";
 
-/// Largest inner packet by default (Ni, appendix E), bytes.
-const INNER_MTU: u16 = 1440;
+/// The default MTU inside the tunnel (Ni, appendix E), in bytes.
+const DEFAULT_MTU: u16 = 1440;
 
-/// What a packet outside may have, bytes: QUIC over IPv6 needs the least.
-const MTU: RangeInclusive<u16> = 1280..=9000;
+/// The valid sizes of outer packets, in bytes; QUIC over IPv6 needs the smallest.
+const OUTER_MTU: RangeInclusive<u16> = 1280..=9000;
 
-/// What a packet inside may have, bytes: IPv6 needs the least, and longer ones are not coded.
-const INNER: RangeInclusive<u16> = 1280..=1500;
+/// The valid MTUs inside the tunnel, in bytes: IPv6 needs the smallest, and larger packets cannot
+/// be coded.
+const INNER_MTU: RangeInclusive<u16> = 1280..=1500;
 
-/// How long a session without any path may be kept, seconds.
+/// The valid times for which a session without a path is kept, in seconds.
 const KEEP_S: RangeInclusive<u64> = 1..=86_400;
 
-/// Who a node is and whom it trusts.
+/// The identity of a node and the authorities that it trusts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Credentials {
     /// PEM files.
     Files {
-        /// Certificates of the authorities that are trusted.
+        /// The certificates of the trusted authorities.
         authority: PathBuf,
-        /// The node's certificate, with those between it and the authority.
+        /// The node's certificate, followed by the intermediate ones.
         certificate: PathBuf,
-        /// Its key.
+        /// The private key of the certificate.
         key: PathBuf,
     },
-    /// The folder of a node that a controller enrolled: its certificate proves its name to servers and to clients.
+    /// The folder of a node that a controller enrolled. Its certificate proves its name to servers
+    /// and clients.
     Node(PathBuf),
 }
 
-/// Names the files.
+/// Formats the file names.
 impl fmt::Display for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -85,33 +87,33 @@ impl fmt::Display for Credentials {
     }
 }
 
-/// What client and server have in common.
+/// The settings that client and server share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Common {
-    /// Of this end of the tunnel; the status is kept under it.
+    /// The name of this end of the tunnel, also of its status folder.
     pub name: String,
-    /// The TUN device.
+    /// The name of the TUN device.
     pub interface: String,
-    /// Largest inner packet where the uplinks have room for it, bytes.
+    /// The largest inner packet where the uplinks have room for it, in bytes.
     pub mtu: u16,
-    /// Where the status is written.
+    /// The parent of the status folder.
     pub state: PathBuf,
-    /// Where metrics are served; a loopback address.
+    /// The loopback address at which metrics are served.
     pub metrics: Option<SocketAddr>,
-    /// Who this is.
+    /// The credentials of this end.
     pub credentials: Credentials,
 }
 
 impl Common {
-    /// Where the status of this end is.
+    /// Returns the path of this end's status file.
     pub fn status_file(&self) -> PathBuf {
         self.state.join(&self.name).join("status.json")
     }
 }
 
-/// Reads what client and server have in common, from either's file.
+/// Reads the shared settings from the file of a client or a server.
 pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
-    /// Other keys are the business of client and server.
+    /// Keys that only one of the two knows are ignored.
     #[derive(Deserialize)]
     struct File {
         tunnel: Spanned<Lenient>,
@@ -144,7 +146,7 @@ pub fn read_common(path: &Path) -> Result<Common, ConfigError> {
     common(&source, &shared, &tunnel, &tls)
 }
 
-/// The keys of `[tunnel]` that client and server have in common.
+/// The keys of `[tunnel]` that client and server share.
 struct Shared {
     name: String,
     interface: String,
@@ -153,7 +155,7 @@ struct Shared {
     metrics: Option<SocketAddr>,
 }
 
-/// Either the three files or `node`.
+/// `[tls]`: either the three files or `node`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Tls {
@@ -163,15 +165,15 @@ struct Tls {
     node: Option<PathBuf>,
 }
 
-/// Where what outlives the machine is kept.
-fn lasting(source: &Source<'_>, state: Option<&Path>, name: &str) -> PathBuf {
+/// Returns the directory of state that survives a reboot.
+fn persistent_state(source: &Source<'_>, state: Option<&Path>, name: &str) -> PathBuf {
     source
         .directory()
-        .join(state.unwrap_or(Path::new(LASTING_STATE)))
+        .join(state.unwrap_or(Path::new(PERSISTENT_STATE)))
         .join(name)
 }
 
-/// How long a session without any path is kept.
+/// Checks `keep_s`, the time for which a session without a path is kept.
 fn keep<T>(source: &Source<'_>, at: &Spanned<T>, seconds: u64) -> Result<Duration, ConfigError> {
     match KEEP_S.contains(&seconds) {
         true => Ok(Duration::from_secs(seconds)),
@@ -195,7 +197,7 @@ fn check_addresses<T>(
     }
 }
 
-/// The URLs of controllers, which know a node by its certificate.
+/// Checks the URLs of controllers, which authenticate a node by its certificate.
 fn controllers<T>(
     source: &Source<'_>,
     at: &Spanned<T>,
@@ -208,7 +210,7 @@ fn controllers<T>(
     if tls.get_ref().node.is_none() {
         return Err(source.wrong(
             at,
-            "a controller knows enrolled nodes only: [tls] has to name one's folder, `node`",
+            "a controller accepts enrolled nodes only: [tls] has to name one's folder as `node`",
         ));
     }
     let urls = urls
@@ -218,13 +220,13 @@ fn controllers<T>(
     urls.map_err(|error| source.wrong(at, error.to_string()))
 }
 
-/// Reads addresses with their ports.
+/// Parses socket addresses.
 fn addresses<'de, D: Deserializer<'de>>(file: D) -> Result<Vec<SocketAddr>, D::Error> {
     let parse = |text: &String| {
         text.parse().map_err(|_| {
             let right = "203.0.113.1:14752 or [2001:db8::1]:14752";
             D::Error::custom(format!(
-                "{text:?} is no address with its port, such as {right}"
+                "{text:?} is not an address with a port, such as {right}"
             ))
         })
     };
@@ -235,11 +237,11 @@ fn addresses<'de, D: Deserializer<'de>>(file: D) -> Result<Vec<SocketAddr>, D::E
 }
 
 fn default_interface() -> String {
-    INTERFACE.to_owned()
+    DEFAULT_INTERFACE.to_owned()
 }
 
 fn default_mtu() -> u16 {
-    INNER_MTU
+    DEFAULT_MTU
 }
 
 fn default_state() -> PathBuf {
@@ -257,7 +259,7 @@ fn common<T>(
     {
         return Err(source.wrong(at, "interface has 1 to 15 bytes and no slash"));
     }
-    if !INNER.contains(&shared.mtu_bytes) {
+    if !INNER_MTU.contains(&shared.mtu_bytes) {
         return Err(source.wrong(at, "mtu_bytes is 1280, which IPv6 needs, to 1500"));
     }
     if shared
@@ -266,7 +268,7 @@ fn common<T>(
     {
         return Err(source.wrong(
             at,
-            "metrics is a loopback address such as 127.0.0.1:9478: they are not protected",
+            "metrics is a loopback address such as 127.0.0.1:9478, because metrics are not protected",
         ));
     }
     Ok(Common {
@@ -279,7 +281,7 @@ fn common<T>(
     })
 }
 
-/// Paths are relative to the file.
+/// Resolves the paths of `[tls]` relative to the file.
 fn credentials(source: &Source<'_>, tls: &Spanned<Tls>) -> Result<Credentials, ConfigError> {
     let folder = source.directory();
     match tls.get_ref() {
@@ -309,7 +311,7 @@ mod tests {
         ("server", include_str!("../examples/server.toml")),
     ];
 
-    /// What is said of `text` in place of that example.
+    /// Parses `text` as a file of `role`; returns the error message if it is rejected.
     fn read(role: &str, text: &str) -> Result<Common, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("tunnel.toml");
@@ -379,7 +381,7 @@ mod tests {
                 client,
                 "\"car-1\"",
                 "\"car 1\"",
-                "line 3: name is made of",
+                "line 3: name must consist of",
             ),
             (
                 "client",
@@ -414,7 +416,7 @@ mod tests {
                 client,
                 "198.51.100.1:14752",
                 "198.51.100.1",
-                "no address with its port, such as",
+                "not an address with a port, such as",
             ),
             (
                 "client",
@@ -498,7 +500,7 @@ mod tests {
                 server,
                 "10.77.0.50",
                 "10.77.0.1",
-                "line 12: 10.77.0.1 is none that a client can have",
+                "line 12: 10.77.0.1 is not an address that a client can have",
             ),
             (
                 "server",
@@ -526,7 +528,7 @@ mod tests {
                 server,
                 "\"xnc\"",
                 "\"best\"",
-                "there is no scheme `best`",
+                "unknown scheme `best`",
             ),
         ] {
             let error = read(role, &text.replace(from, to)).unwrap_err();

@@ -1,4 +1,4 @@
-//! The TUN device: its address, its MTU, its routes, and the packets that go in and out.
+//! The TUN device: its addresses, MTU and routes, and the packets read from and written to it.
 
 use crate::config::Prefix;
 use anyhow::{Context, Result, ensure};
@@ -12,28 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::io::unix::AsyncFd;
 
-/// Packets that are taken from the device before somebody else gets a turn.
+/// The largest number of packets read before the caller gets a turn.
 const BATCH: usize = 128;
 
-/// Packets that wait in a server's device: 30 ms at 800 Mbit/s.
+/// The transmit queue of a server's device, in packets: 30 ms at 800 Mbit/s.
 const SERVER_QUEUE: u32 = 2000;
 
 /// A TUN device that is up.
 pub(crate) struct Device {
     tun: AsyncFd<Tun>,
-    /// Packets that the kernel handed over and that did not agree with their headers.
+    /// Packets from the kernel whose length did not match their headers.
     malformed: AtomicU64,
-    /// Packets that the kernel did not take.
+    /// Packets that the kernel did not accept.
     refused: AtomicU64,
     without_session: AtomicU64,
-    /// What waited in sessions when they ended.
+    /// Packets that waited in sessions when these ended.
     with_session: AtomicU64,
-    /// Whether the host has IPv6 at all.
+    /// Whether IPv6 is enabled on the host.
     has_ipv6: bool,
     configured: Mutex<Configured>,
 }
 
-/// What the kernel forgets of IPv6 while the device is too narrow for it, as batches.
+/// Batches of `ip` commands that restore the IPv6 configuration, which the kernel removes while the
+/// MTU is too small for IPv6.
 #[derive(Debug)]
 struct Configured {
     ipv6_addresses: String,
@@ -41,24 +42,25 @@ struct Configured {
     takes_ipv6: bool,
 }
 
-/// What IPv6 needs (RFC 8200, section 5), bytes.
-const LEAST_IPV6_MTU: u16 = 1280;
+/// The smallest MTU for IPv6 (RFC 8200, section 5), in bytes.
+const MIN_IPV6_MTU: u16 = 1280;
 
 impl Device {
-    /// Makes the device, with `addresses` and the lengths of their prefixes. Needs a runtime.
+    /// Creates the device with `addresses` and their prefix lengths. Must be called within a Tokio
+    /// runtime.
     pub(crate) fn create(name: &str, mtu: u16, addresses: &[(IpAddr, u8)]) -> Result<Device> {
         let tun = Tun::create(name)?;
-        if !tun.has_udp_trains() {
+        if !tun.has_udp_gso() {
             tracing::info!(
-                "the kernel has no segmentation offload for UDP on TUN devices: it has since Linux 6.2"
+                "the kernel does not support UDP segmentation offload on TUN devices, which needs Linux 6.2"
             );
         }
         #[expect(
             deprecated,
-            reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
+            reason = "the replacement is unsafe; this descriptor stays open as long as the registration"
         )]
-        let tun = AsyncFd::new(tun).context("cannot watch the device")?;
-        // /proc/sys/net is that of the thread's namespace.
+        let tun = AsyncFd::new(tun).context("cannot register the TUN device with the runtime")?;
+        // /proc/sys/net shows the thread's network namespace.
         let disabled = fs::read_to_string(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"));
         let has_ipv6 = disabled.is_ok_and(|disabled| disabled.trim() == "0");
         let device = Device {
@@ -88,7 +90,7 @@ impl Device {
     }
 
     fn address(&self, (address, length): (IpAddr, u8)) -> String {
-        // Duplicates of an address on a device without neighbours need not be looked for.
+        // The device has no neighbours, so duplicate address detection is not needed.
         let no_detection = if address.is_ipv6() { " nodad" } else { "" };
         format!(
             "address replace {address}/{length} dev {}{no_detection}\n",
@@ -96,7 +98,7 @@ impl Device {
         )
     }
 
-    /// Gives the device these addresses in place of those that it has.
+    /// Replaces the addresses of the device.
     pub(crate) fn set_addresses(&self, addresses: &[(IpAddr, u8)]) -> Result<()> {
         let of_family = |is_ipv4: bool| -> String {
             let addresses = addresses
@@ -111,25 +113,26 @@ impl Device {
         if configured.takes_ipv6 {
             batch += &configured.ipv6_addresses;
         } else if !self.has_ipv6 && !configured.ipv6_addresses.is_empty() {
-            tracing::warn!("no IPv6 inside: it is switched off on this host");
+            tracing::warn!("no IPv6 inside the tunnel: it is disabled on this host");
         }
         ip(&batch)
     }
 
-    /// Makes the device a server's: in a group, which rules of a firewall may name, and with a queue that is long enough
-    /// for what one client gets not to crowd out what others get before it is read.
-    pub(crate) fn serve(&self, group: u32) -> Result<()> {
+    /// Configures the device for a server: sets its interface group, which firewall rules can
+    /// match, and a queue long enough that packets of one client do not displace those of others
+    /// before they are read.
+    pub(crate) fn configure_for_server(&self, group: u32) -> Result<()> {
         ip(&format!(
             "link set {} group {group} txqueuelen {SERVER_QUEUE}\n",
             self.name()
         ))
     }
 
-    /// Limits the packets that the kernel hands over, which it tells senders of larger ones.
+    /// Sets the MTU of the device. The kernel reports it to senders of larger packets.
     pub(crate) fn set_mtu(&self, mtu: u16) -> Result<()> {
         let mut batch = format!("link set {} mtu {mtu}\n", self.name());
         let mut configured = self.configured();
-        let takes_ipv6 = self.has_ipv6 && mtu >= LEAST_IPV6_MTU;
+        let takes_ipv6 = self.has_ipv6 && mtu >= MIN_IPV6_MTU;
         let took_ipv6 = std::mem::replace(&mut configured.takes_ipv6, takes_ipv6);
         if takes_ipv6 && !took_ipv6 {
             batch += &configured.ipv6_addresses;
@@ -137,7 +140,7 @@ impl Device {
         } else if took_ipv6 && !takes_ipv6 {
             tracing::warn!(
                 mtu,
-                "no IPv6 inside: it needs packets of {LEAST_IPV6_MTU} bytes"
+                "no IPv6 inside the tunnel: it needs an MTU of {MIN_IPV6_MTU} bytes"
             );
         }
         ip(&batch)
@@ -149,8 +152,8 @@ impl Device {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Routes clients' addresses into the device, for packets of at most so many bytes, and takes away the routes to those
-    /// of which nothing is said.
+    /// Adds routes to clients' addresses with the given MTU, in bytes, and deletes the routes of
+    /// addresses without an MTU.
     pub(crate) fn route_clients(&self, changes: &[(IpAddr, Option<u16>)]) -> Result<()> {
         let line = |(address, mtu): &(IpAddr, Option<u16>)| {
             let destination = format!(
@@ -166,13 +169,14 @@ impl Device {
         let batch = |changes: Vec<&(IpAddr, Option<u16>)>| {
             changes.into_iter().map(line).collect::<String>()
         };
-        // A route that is not there any more went with the device's addresses.
+        // A missing route was removed together with the device's addresses.
         let _ = ip_each(&batch(gone));
         ip_each(&batch(set))
     }
 
-    /// Routes `destinations` into the device, before the routes to them that there are, which stay: uplinks need theirs,
-    /// and when the device goes, so does everybody else.
+    /// Routes `destinations` into the device. Existing routes to the same destinations stay, with a
+    /// lower preference: uplinks need theirs, and all other traffic uses them again when the device
+    /// is removed.
     pub(crate) fn set_routes(&self, destinations: &[Prefix]) -> Result<()> {
         let mut configured = self.configured();
         let (ipv4, ipv6): (Vec<&Prefix>, Vec<&Prefix>) =
@@ -182,9 +186,10 @@ impl Device {
             .iter()
             .map(|prefix| format!("route replace {prefix} dev {ours} metric 1\n"))
             .collect();
-        // No metric of IPv4 is less than the one that a route has by default, so it has to be put before that.
+        // No IPv4 metric is lower than the default metric of a route, so ours has to come before
+        // it.
         ipv4.iter()
-            .for_each(|prefix| self.unroute(&prefix.to_string()));
+            .for_each(|prefix| self.delete_route(&prefix.to_string()));
         let mut batch: String = ipv4
             .iter()
             .map(|prefix| format!("route prepend {prefix} dev {ours}\n"))
@@ -195,13 +200,13 @@ impl Device {
         ip(&batch)
     }
 
-    /// Takes a route away, if it is there.
-    pub(crate) fn unroute(&self, destination: &str) {
-        // It may have gone with the device's addresses.
+    /// Deletes a route if it exists.
+    pub(crate) fn delete_route(&self, destination: &str) {
+        // The route may have been removed together with the device's addresses.
         let _ = ip(&format!("route delete {destination} dev {}\n", self.name()));
     }
 
-    /// Waits for packets that the kernel hands over.
+    /// Reads packets from the kernel, waiting until there is at least one.
     pub(crate) async fn read(&self, buffer: &mut Buffer) -> Result<Vec<Vec<u8>>> {
         let mut packets = Vec::new();
         loop {
@@ -216,7 +221,7 @@ impl Device {
                         ready.clear_ready();
                         break;
                     }
-                    Err(error) => return Err(error).context("cannot read from the device"),
+                    Err(error) => return Err(error).context("cannot read from the TUN device"),
                 }
             }
             if !packets.is_empty() {
@@ -225,27 +230,27 @@ impl Device {
         }
     }
 
-    /// Hands packets to the kernel.
+    /// Writes packets to the kernel.
     pub(crate) fn write<P: AsRef<[u8]>>(&self, packets: &[P]) {
         let refused = match self.tun.get_ref().write(packets) {
-            Ok(written) => written.refused,
+            Ok(written) => written.rejected,
             Err(_) => packets.len() as u64,
         };
         self.refused.fetch_add(refused, Relaxed);
     }
 
     /// Counts packets that were read while there was no session.
-    pub(crate) fn lose(&self, packets: usize) {
+    pub(crate) fn count_without_session(&self, packets: usize) {
         self.without_session.fetch_add(packets as u64, Relaxed);
     }
 
-    /// Counts what waited in a session when it ended.
+    /// Counts packets that waited in a session when it ended.
     pub(crate) fn count_ended(&self, packets: usize) {
         self.with_session.fetch_add(packets as u64, Relaxed);
     }
 
-    /// Packets that got lost here, by reason; only reasons that occurred.
-    pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
+    /// Returns the packets dropped here by reason, without reasons that did not occur.
+    pub(crate) fn drop_counts(&self) -> BTreeMap<String, u64> {
         let counts = [
             ("device_malformed", &self.malformed),
             ("device_refused", &self.refused),
@@ -257,12 +262,13 @@ impl Device {
     }
 }
 
-/// Hands a batch, one command a line without the leading `ip`, to iproute2.
+/// Runs a batch of iproute2 commands, one a line without the leading `ip`.
 fn ip(batch: &str) -> Result<()> {
     run_with_input("ip", &["-batch", "-"], "iproute2", batch)
 }
 
-/// The same for commands none of which stops those after it; nothing is done where there are none.
+/// Runs a batch in which a failing command does not stop those after it. An empty batch has no
+/// effect.
 fn ip_each(batch: &str) -> Result<()> {
     if batch.is_empty() {
         return Ok(());
@@ -270,7 +276,7 @@ fn ip_each(batch: &str) -> Result<()> {
     run_with_input("ip", &["-force", "-batch", "-"], "iproute2", batch)
 }
 
-/// Runs a tool of the distribution to its end; what it complains about becomes the error.
+/// Runs a program until it exits. Its error output becomes the error.
 pub(crate) fn run_with_input(
     program: &str,
     arguments: &[&str],
@@ -286,7 +292,7 @@ pub(crate) fn run_with_input(
     let child = command.spawn();
     let mut child =
         child.with_context(|| format!("cannot run `{program}`: is {package} installed?"))?;
-    // When the tool ends before it has read everything, it says itself why.
+    // If the program exits before it has read everything, its own error message explains why.
     let _ = child
         .stdin
         .take()
@@ -296,7 +302,7 @@ pub(crate) fn run_with_input(
     let message = String::from_utf8_lossy(&output.stderr);
     ensure!(
         output.status.success(),
-        "`{program}`: {}; it was told:\n{input}",
+        "`{program}`: {}; its input was:\n{input}",
         message.trim()
     );
     Ok(())

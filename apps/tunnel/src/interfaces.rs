@@ -1,4 +1,4 @@
-//! What the kernel says of this machine's interfaces, and when that changes.
+//! The interfaces of this machine, as the kernel reports them.
 
 use crate::netlink::Changes;
 use anyhow::{Context, Result};
@@ -11,29 +11,30 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::warn;
 
-/// Changes come in groups: a device goes up, gets an address, then another one.
+/// The time to wait for further changes: a device goes up, gets an address, then another one.
 const SETTLE: Duration = Duration::from_millis(20);
 
-/// How often the interfaces are looked at although nothing was heard.
-const LOOK_ANYWAY: Duration = Duration::from_secs(2);
+/// The interval of checks without a notification.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// `linux/rtnetlink.h`: links and addresses.
+/// `linux/rtnetlink.h`: groups for links and addresses.
 const RTMGRP_LINK: u32 = 0x1;
 const RTMGRP_IPV4_IFADDR: u32 = 0x10;
 const RTMGRP_IPV6_IFADDR: u32 = 0x100;
 
-/// Keeps up to date what `look` finds.
+/// Returns a channel with the result of `look`, which is called again after each change of an
+/// interface.
 pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
     look: impl Fn() -> Result<T> + Send + Sync + 'static,
 ) -> Result<watch::Receiver<T>> {
     let groups = RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
     let changes = Changes::subscribe(SockProtocol::NetlinkRoute, groups)
-        .context("cannot hear of changes to interfaces")?;
+        .context("cannot subscribe to changes of interfaces")?;
     let (sender, receiver) = watch::channel(look()?);
     tokio::spawn(async move {
         while !sender.is_closed() {
-            // That nothing was heard is as good a reason to look as that something was.
-            let _ = timeout(LOOK_ANYWAY, changes.next(SETTLE)).await;
+            // A timeout is as good a reason to check as a notification.
+            let _ = timeout(POLL_INTERVAL, changes.next(SETTLE)).await;
             match look() {
                 Ok(found) => {
                     sender
@@ -46,11 +47,11 @@ pub(crate) fn watch<T: Clone + PartialEq + Send + Sync + 'static>(
     Ok(receiver)
 }
 
-/// The networks that this machine is in, apart from the tunnel's.
+/// The networks that this machine is in, apart from the tunnel's own.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Networks(BTreeSet<Network>);
 
-/// An address of an interface, and which of its bits are the network's.
+/// An address of an interface and its network mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Network {
     address: IpAddr,
@@ -58,7 +59,7 @@ struct Network {
 }
 
 impl Networks {
-    /// Those of all interfaces but `tun`.
+    /// Watches the networks of all interfaces except `tun`.
     pub(crate) fn watch(tun: &str) -> Result<watch::Receiver<Networks>> {
         let tun = tun.to_owned();
         watch(move || {
@@ -89,27 +90,29 @@ impl Networks {
         )
     }
 
-    /// Whether this machine takes in what is sent to it: its own addresses, and those of everybody on a network of its.
-    pub(crate) fn have(&self, address: IpAddr) -> bool {
+    /// Returns whether this machine receives packets to `address`: its own addresses, and the
+    /// broadcast and anycast addresses of its networks.
+    pub(crate) fn receives(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.delivers(address))
     }
 
-    /// Whether it is an address of a network that this machine is in.
-    pub(crate) fn contain(&self, address: IpAddr) -> bool {
+    /// Returns whether `address` is in one of the networks.
+    pub(crate) fn contains(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(address))
     }
 }
 
 impl Network {
-    /// The broadcast address of IPv4, and the first address: subnet-router anycast (RFC 4291, section 2.6.1), and what IPv4
-    /// once took for broadcast.
+    /// Returns whether `to` is the machine's own address, the IPv4 broadcast address, or the first
+    /// address of the network: subnet-router anycast (RFC 4291, section 2.6.1) and the former IPv4
+    /// broadcast address.
     fn delivers(&self, to: IpAddr) -> bool {
-        let everybody = match (self.address, self.mask) {
+        let broadcast = match (self.address, self.mask) {
             (IpAddr::V4(own), IpAddr::V4(mask)) => [(own | !mask).into(), (own & mask).into()],
             (IpAddr::V6(own), IpAddr::V6(mask)) => [(own & mask).into(); 2],
             _ => [self.address; 2],
         };
-        to == self.address || everybody.contains(&to)
+        to == self.address || broadcast.contains(&to)
     }
 
     fn contains(&self, address: IpAddr) -> bool {
@@ -121,7 +124,7 @@ impl Network {
     }
 }
 
-/// The address in what the kernel says.
+/// Converts a socket address of the kernel to an IP address.
 pub(crate) fn ip(address: &SockaddrStorage) -> Option<IpAddr> {
     let ipv4 = address
         .as_sockaddr_in()

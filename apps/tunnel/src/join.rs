@@ -1,8 +1,10 @@
-//! What the ends say on the stream that each connection begins with: a session is opened, or joined by another uplink.
+//! The messages on the first stream of each connection, which open a session or join another uplink
+//! to it.
 //!
-//! The secret of a session comes from the TLS exporter of the connection that opened it, and the proof of one that joins
-//! is made of that secret and of its own exporter. So nothing that is worth stealing is ever sent, a proof is good for
-//! one connection only, and the two ends of a joined connection are those of the session.
+//! The secret of a session comes from the TLS exporter of the connection that opened it. The proof
+//! of a joining connection is derived from that secret and from the exporter of the joining
+//! connection. So the secret itself is never sent, a proof is valid for one connection only, and
+//! the ends of a joined connection are the same as those of the session.
 
 use crate::config::Coding;
 use anyhow::{Context, Result, ensure};
@@ -12,24 +14,24 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::net::IpAddr;
 
-/// The protocol's name in TLS, with its version.
+/// The protocol's name in TLS (ALPN), with its version.
 pub(crate) const PROTOCOL: &[u8] = b"hawser-tunnel/1";
 
-/// Why a connection is closed, as QUIC's application error code.
+/// The reason for closing a connection, as a QUIC application error code.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum CloseCode {
-    /// The end of the session.
+    /// The session has ended.
     Done = 0,
-    /// The session is refused; why was said on the stream.
+    /// The session is refused; the reason was sent on the stream.
     Refused = 1,
-    /// Another connection of the same uplink took its place.
+    /// Another connection of the same uplink has replaced it.
     Replaced = 2,
-    /// The server ends.
+    /// The server is shutting down.
     Draining = 3,
-    /// The uplink is not used any more.
+    /// The uplink is no longer used.
     Left = 4,
-    /// Another client of the same name has opened a session.
+    /// Another client with the same name has opened a session.
     Superseded = 5,
 }
 
@@ -38,16 +40,16 @@ impl CloseCode {
         connection.close((self as u32).into(), format!("{self:?}").as_bytes());
     }
 
-    /// Whether the other end closed the connection with this code.
-    pub(crate) fn is_of(self, reason: &ConnectionError) -> bool {
+    /// Returns whether the peer closed the connection with this code.
+    pub(crate) fn is_reason_of(self, reason: &ConnectionError) -> bool {
         matches!(reason, ConnectionError::ApplicationClosed(close) if close.error_code == (self as u32).into())
     }
 }
 
-/// Bytes of a message at most.
-const MOST_BYTES: u16 = 4096;
+/// The largest message, in bytes.
+const MAX_MESSAGE_BYTES: u16 = 4096;
 
-/// A session's public name.
+/// The public identifier of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct SessionId([u8; 16]);
@@ -55,7 +57,7 @@ pub(crate) struct SessionId([u8; 16]);
 impl SessionId {
     pub(crate) fn random() -> SessionId {
         let mut bytes = [0; 16];
-        getrandom::fill(&mut bytes).expect("every Linux has random bytes");
+        getrandom::fill(&mut bytes).expect("the kernel provides random bytes");
         SessionId(bytes)
     }
 }
@@ -76,17 +78,17 @@ impl From<SessionId> for String {
     }
 }
 
-/// What a client says first on each connection.
+/// The first message of a client on each connection.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Hello {
-    /// A new session; the connection is its first path.
+    /// Opens a session; the connection is its first path.
     Open {
-        /// The inner addresses that it had at another server or before.
+        /// The inner addresses that the client had at another server or before.
         addresses: Vec<IpAddr>,
         path: PathNumber,
     },
-    /// One more path of a session.
+    /// Adds the connection to a session as another path.
     Join {
         session: SessionId,
         path: PathNumber,
@@ -94,16 +96,16 @@ pub(crate) enum Hello {
     },
 }
 
-/// A path's index, with what it is used for.
+/// The index of a path, and its initial role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct PathNumber {
     pub(crate) index: hawser_units::PathId,
-    /// It waits until the others do not suffice.
+    /// The path is on standby: it is used only while the others do not suffice.
     pub(crate) standby: bool,
 }
 
-/// What the server answers.
+/// The answer of the server to a [`Hello`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
@@ -115,68 +117,70 @@ pub(crate) enum Answer {
     },
 }
 
-/// A session that was opened.
+/// The parameters of an opened session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Opened {
     pub(crate) session: SessionId,
-    /// The client's inner addresses, with the lengths of the prefixes that they are of.
+    /// The client's inner addresses, with their prefix lengths.
     pub(crate) addresses: Vec<(IpAddr, u8)>,
-    /// The server's.
+    /// The server's inner addresses.
     pub(crate) server_addresses: Vec<IpAddr>,
-    /// The largest packet, if the uplinks have room for it.
+    /// The largest inner packet if the uplinks have room for it, in bytes.
     pub(crate) mtu: u16,
     pub(crate) coding: Coding,
 }
 
-/// Why there is no session.
+/// The reason for refusing a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Refusal {
-    /// The server ends, or is full: another one may do.
+    /// The server is shutting down or full; another server may accept the client.
     Busy,
-    /// The sessions of other clients have all the memory: another server may do.
+    /// The sessions of other clients use all the memory; another server may accept the client.
     Memory,
-    /// This client opens sessions faster than the server allows.
+    /// The client opens sessions faster than the server allows.
     TooOften,
-    /// The session is over, or never was.
+    /// The session has ended or never existed.
     UnknownSession,
-    /// The proof is not one of this connection and that session.
+    /// The proof is not valid for this connection and session.
     Proof,
-    /// This client is not let in.
+    /// The client is not admitted.
     NotAdmitted,
-    /// What was said makes no sense.
+    /// The message cannot be parsed.
     Malformed,
 }
 
-/// What the ends say later on the same stream.
+/// The later messages on the same stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Notice {
-    /// By the client: whether this path waits.
+    /// From the client: whether this path is on standby.
     Standby(bool),
-    /// By the server: it ends soon.
+    /// From the server: it shuts down soon.
     Draining,
-    /// By the server, on paths that have waited: whether packets to the client wait for a path.
+    /// From the server, on paths that have been on standby: whether packets to the client wait for
+    /// a path.
     Wanted(bool),
 }
 
-/// The secret of a session, the same at both ends of the connection that opened it.
+/// The secret of a session, which both ends derive from the connection that opened it.
 #[derive(Clone)]
 pub(crate) struct Secret([u8; 32]);
 
 impl Secret {
     pub(crate) fn of(connection: &Connection, session: SessionId) -> Result<Secret> {
-        exported(connection, b"EXPORTER-hawser-tunnel-session", &session.0).map(Secret)
+        export_key(connection, b"EXPORTER-hawser-tunnel-session", &session.0).map(Secret)
     }
 
-    /// What shows that the other end of `connection` is the one that opened the session.
+    /// Returns the proof that the client end of `connection` is the one that opened the session.
     pub(crate) fn proof(&self, connection: &Connection, path: PathNumber) -> Result<String> {
-        let own = exported(
+        let own = export_key(
             connection,
             b"EXPORTER-hawser-tunnel-join",
             &[u8::from(path.index)],
         )?;
-        // Two parts of fixed length, the secret first: a plain digest is as good as an HMAC here.
+        // Both parts have a fixed length and the secret comes first, so a plain digest is as good
+        // as an HMAC here.
         Ok(hex::encode(
             Sha256::new()
                 .chain_update(self.0)
@@ -185,7 +189,8 @@ impl Secret {
         ))
     }
 
-    /// Whether `proof` is the right one. It takes as long for a wrong one, wherever that differs.
+    /// Returns whether `proof` is valid, in a time that does not depend on where a wrong proof
+    /// differs.
     pub(crate) fn accepts(&self, connection: &Connection, path: PathNumber, proof: &str) -> bool {
         let Ok(expected) = self.proof(connection, path) else {
             return false;
@@ -198,45 +203,48 @@ impl Secret {
     }
 }
 
-fn exported(connection: &Connection, label: &[u8], context: &[u8]) -> Result<[u8; 32]> {
+fn export_key(connection: &Connection, label: &[u8], context: &[u8]) -> Result<[u8; 32]> {
     let mut output = [0; 32];
     let exported = connection.export_keying_material(&mut output, label, context);
-    ensure!(exported.is_ok(), "TLS exports no keys");
+    ensure!(exported.is_ok(), "cannot export keying material from TLS");
     Ok(output)
 }
 
-/// Sends a message: its length in 16 bits, then JSON.
+/// Sends a message: its length in 16 bits, big-endian, then JSON.
 pub(crate) async fn send<T: Serialize>(stream: &mut SendStream, message: &T) -> Result<()> {
-    send_filling(stream, message, 0).await
+    send_padded(stream, message, 0).await
 }
 
-/// Sends a message with so much space at its end that it fills a packet of `udp_payload` bytes: it arrives where such
-/// packets do.
-pub(crate) async fn send_filling<T: Serialize>(
+/// Sends a message padded with spaces to `udp_payload` bytes, so that it arrives only where packets
+/// of that size do.
+pub(crate) async fn send_padded<T: Serialize>(
     stream: &mut SendStream,
     message: &T,
     udp_payload: u16,
 ) -> Result<()> {
     let mut text = serde_json::to_vec(message)?;
-    text.resize(text.len().max(udp_payload.min(MOST_BYTES).into()), b' ');
+    text.resize(
+        text.len().max(udp_payload.min(MAX_MESSAGE_BYTES).into()),
+        b' ',
+    );
     let length = u16::try_from(text.len())
         .ok()
-        .filter(|length| *length <= MOST_BYTES);
-    let length = length.context("a message that is too long")?;
+        .filter(|length| *length <= MAX_MESSAGE_BYTES);
+    let length = length.context("the message is too long")?;
     stream
         .write_all(&[&length.to_be_bytes()[..], &text].concat())
         .await?;
     Ok(())
 }
 
-/// Waits for a message.
+/// Receives a message.
 pub(crate) async fn receive<T: DeserializeOwned>(stream: &mut RecvStream) -> Result<T> {
     let mut length = [0; 2];
     stream.read_exact(&mut length).await?;
     let length = u16::from_be_bytes(length);
     ensure!(
-        length <= MOST_BYTES,
-        "a message of {length} bytes: more than {MOST_BYTES} are not taken"
+        length <= MAX_MESSAGE_BYTES,
+        "the peer announced a message of {length} bytes; the limit is {MAX_MESSAGE_BYTES}"
     );
     let mut text = vec![0; length.into()];
     stream.read_exact(&mut text).await?;

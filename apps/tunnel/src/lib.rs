@@ -1,8 +1,9 @@
-//! The coded tunnel: IP packets over several uplinks at once, with the losses of one recovered through the others.
+//! The coded tunnel: sends IP packets over several uplinks at once and recovers the losses of one
+//! uplink over the others.
 //!
-//! A client has a TUN device and one QUIC connection for each uplink; a server has many clients behind one device. The
-//! connections of a client make a session, over which `hawser_xnc` sends, recovers and receives packets.
-//! `docs/design/tunnel.md` says how the parts work together.
+//! A client has a TUN device and one QUIC connection for each uplink. A server has one device for
+//! many clients. The connections of a client form a session, over which `hawser_xnc` sends,
+//! receives and recovers packets. `docs/design/tunnel.md` explains how the parts work together.
 
 mod budget;
 mod client;
@@ -36,19 +37,19 @@ pub struct Args {
 
 #[derive(Debug, Clone, clap::Subcommand)]
 enum Command {
-    /// Carry this node's packets over all of its uplinks to a server
+    /// Run a tunnel client: send this node's packets to a server over all of its uplinks
     Client(ClientArgs),
-    /// Carry clients' packets on
+    /// Run a tunnel server: forward the packets of clients
     Server(RunArgs),
     Status(status::Args),
 }
 
 #[derive(Debug, Clone, clap::Args)]
 struct RunArgs {
-    /// The configuration (docs/tunnel.md explains every key)
+    /// The configuration file (docs/tunnel.md explains every key)
     #[arg(long, value_name = "FILE")]
     config: PathBuf,
-    /// Check the configuration and end
+    /// Check the configuration and exit
     #[arg(long)]
     check: bool,
 }
@@ -57,16 +58,17 @@ struct RunArgs {
 struct ClientArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Close what the kill switch closes and end: for the time before the network and the client are started. Does nothing
-    /// while the client runs
+    /// Install the rules of the kill switch and exit, to block traffic before the network and the
+    /// client are started. Has no effect while the client runs
     #[arg(long, conflicts_with = "check")]
     close: bool,
-    /// Open what the kill switch closed, which it stays when the client ends, and end
+    /// Remove the rules of the kill switch, which otherwise stay after the client has exited, and
+    /// exit
     #[arg(long, conflicts_with_all = ["check", "close"])]
     release: bool,
 }
 
-/// Runs a client or a server until SIGINT or SIGTERM, or shows the status of one.
+/// Runs a client or a server until SIGINT or SIGTERM, or prints the status of one.
 pub fn run(args: &Args) -> Result<()> {
     match &args.command {
         Command::Client(args) => {
@@ -79,7 +81,8 @@ pub fn run(args: &Args) -> Result<()> {
                     ..
                 } => Ok(()),
                 _ => {
-                    // Before anything else, because what comes next may fail.
+                    // Before anything else: a later step may fail, and the traffic has to be
+                    // blocked by then.
                     let kill_switch = client::kill_switch::apply(&config)?;
                     run_to_end(client::run(config, kill_switch))
                 }
@@ -98,7 +101,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn run_to_end(work: impl Future<Output = Result<()>>) -> Result<()> {
-    // The kernel has as much to do with each packet as the tunnel, and a packet that changes threads waits for them.
+    // Half of the processors: the kernel spends as much time on each packet as the tunnel does, and
+    // a packet that moves to another thread waits for that thread.
     let threads =
         thread::available_parallelism().map_or(1, |processors| processors.get().div_ceil(2));
     let mut runtime = tokio::runtime::Builder::new_multi_thread();

@@ -1,4 +1,4 @@
-//! The status as metrics, for Prometheus: a page of text at a loopback address.
+//! The status as Prometheus metrics, served over HTTP at a loopback address.
 
 use crate::status::Status;
 use anyhow::{Context, Result};
@@ -11,13 +11,13 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
-/// Pages at once.
-const READERS: usize = 8;
+/// The largest number of concurrent requests.
+const MAX_REQUESTS: usize = 8;
 
-/// How long a page may take.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// The time limit of a request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Serves what `status` answers at `address`, whatever path is asked for.
+/// Serves the result of `status` as metrics at `address`, for any request path.
 pub(crate) async fn serve<F, S>(address: SocketAddr, status: F) -> Result<()>
 where
     F: Fn() -> S + Send + Sync + 'static,
@@ -26,21 +26,22 @@ where
     let listener = TcpListener::bind(address)
         .await
         .with_context(|| format!("cannot serve metrics at {address}"))?;
-    let (status, readers) = (Arc::new(status), Arc::new(Semaphore::new(READERS)));
+    let (status, requests) = (Arc::new(status), Arc::new(Semaphore::new(MAX_REQUESTS)));
     tokio::spawn(async move {
         loop {
-            let Ok(permit) = Arc::clone(&readers).acquire_owned().await else {
+            let Ok(permit) = Arc::clone(&requests).acquire_owned().await else {
                 return;
             };
-            // A connection that is gone before it is accepted, or no descriptor left: neither ends the metrics.
+            // `accept` fails if the connection was closed before, or if no file descriptor is left;
+            // neither stops the server.
             let Ok((stream, _)) = listener.accept().await else {
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             };
             let status = Arc::clone(&status);
             tokio::spawn(async move {
-                // A reader that is slow or goes away gets nothing.
-                let _ = timeout(PATIENCE, answer(stream, &*status)).await;
+                // A client that is slow or disconnects gets no answer.
+                let _ = timeout(REQUEST_TIMEOUT, answer(stream, &*status)).await;
                 drop(permit);
             });
         }
@@ -48,7 +49,7 @@ where
     Ok(())
 }
 
-/// Enough of HTTP/1.0 for a scraper.
+/// Answers a request with enough of HTTP/1.0 for a scraper.
 async fn answer<F, S>(mut stream: TcpStream, status: &F) -> Result<()>
 where
     F: Fn() -> S,
@@ -101,7 +102,7 @@ impl Page {
     }
 }
 
-/// The text format of Prometheus.
+/// Formats the status in the text format of Prometheus.
 fn text(status: &Status) -> String {
     let mut page = Page(String::new());
     page.family("sessions", "gauge", "Sessions");
@@ -109,7 +110,7 @@ fn text(status: &Status) -> String {
     page.family(
         "tables_restored_total",
         "counter",
-        "Tables of nftables restored after another program changed or removed them",
+        "nftables tables restored after another program changed or removed them",
     );
     page.value("tables_restored_total", &[], status.tables_restored);
     session_metrics(&mut page, status);
@@ -117,7 +118,7 @@ fn text(status: &Status) -> String {
     page.family(
         "not_passed_on_total",
         "counter",
-        "Packets not passed on and connections not let in, by reason",
+        "Packets not forwarded and connections not admitted, by reason",
     );
     for (reason, count) in &status.not_passed_on {
         page.value(
@@ -144,49 +145,49 @@ fn session_metrics(page: &mut Page, status: &Status) {
         (
             "sent_bytes_total",
             "counter",
-            "Bytes of packets taken for the other end",
+            "Bytes of packets accepted for sending to the peer",
             |s| s.sent_bytes as f64,
         ),
         (
             "received_bytes_total",
             "counter",
-            "Bytes of packets passed on",
+            "Bytes of received packets that were forwarded",
             |s| s.received_bytes as f64,
         ),
         (
             "sent_packets_total",
             "counter",
-            "Packets taken for the other end",
+            "Packets accepted for sending to the peer",
             |s| s.sent_packets as f64,
         ),
         (
             "received_packets_total",
             "counter",
-            "Packets from the other end",
+            "Packets received from the peer",
             |s| s.received_packets as f64,
         ),
         (
             "recovered_packets_total",
             "counter",
-            "Lost packets recovered from combinations",
+            "Lost packets recovered from coded packets",
             |s| s.recovered_packets as f64,
         ),
         (
             "marked_packets_total",
             "counter",
-            "Packets sent that were marked for their senders to send less",
+            "Sent packets that were marked to slow down their senders (ECN)",
             |s| s.marked_packets as f64,
         ),
         (
             "redundancy_ratio",
             "gauge",
-            "Sent besides first transmissions, as a share of these",
+            "Bytes sent besides first transmissions, as a share of these",
             |s| s.redundancy_ratio,
         ),
         (
             "mtu_bytes",
             "gauge",
-            "The largest packet that all paths carry",
+            "The largest packet that fits all paths",
             |s| s.mtu_bytes.into(),
         ),
     ];
@@ -216,13 +217,13 @@ fn path_metrics(page: &mut Page, status: &Status) {
         (
             "path_lost_total",
             "counter",
-            "Transmissions over a path that counted as lost",
+            "Transmissions over a path that were considered lost",
             |p| p.lost as f64,
         ),
         (
             "path_congestion_marks_total",
             "counter",
-            "Acknowledgements of packets that the network marked",
+            "Acknowledgements that reported packets marked by the network (ECN)",
             |p| p.congestion_marks as f64,
         ),
         (
@@ -237,7 +238,7 @@ fn path_metrics(page: &mut Page, status: &Status) {
         (
             "path_unanswered_seconds",
             "gauge",
-            "For how long nothing has been acknowledged",
+            "Time for which sent packets have not been acknowledged",
             |p| p.unanswered_ms as f64 / 1e3,
         ),
     ];

@@ -4,36 +4,39 @@ use anyhow::{Context, Result, ensure};
 use std::fs;
 use std::sync::Arc;
 
-/// The group of devices in which the TUN devices of servers are: none of them passes packets on to another one.
-pub(crate) const SERVERS: u32 = 14752;
+/// The interface group of the servers' TUN devices. No packets are forwarded between devices of
+/// this group.
+pub(crate) const SERVER_GROUP: u32 = 14752;
 
-/// A table of nftables that gives what goes on from here the address of the device by which it leaves, and keeps the
-/// clients of a machine's servers apart. It is removed with this value; one that a killed process left is replaced.
+/// An nftables table that masquerades forwarded packets and keeps the clients of a machine's
+/// servers apart. Dropping the value removes the table; a table left by a killed process is
+/// replaced.
 #[derive(Debug)]
 pub(crate) struct Nat {
     table: Arc<Table>,
 }
 
 impl Nat {
-    /// For all packets that leave by a client's device.
-    pub(crate) fn of_client(tun: &str) -> Result<Nat> {
-        Nat::set_up(
+    /// Creates the table of a client, which masquerades all packets that leave through its device.
+    pub(crate) fn for_client(tun: &str) -> Result<Nat> {
+        Nat::install(
             tun,
             &postrouting(&format!("    oifname \"{tun}\" masquerade\n")),
         )
     }
 
-    /// For packets from `sources` that leave by any other device than a server's, and against those between that device
-    /// and one of another server. A client has `most_connections` at once, if that is given.
-    pub(crate) fn of_server(
+    /// Creates the table of a server. It masquerades packets from `sources` that leave through any
+    /// device but the server's, and drops packets between that device and those of other servers.
+    /// `max_connections`, if given, limits the concurrent connections of a client.
+    pub(crate) fn for_server(
         tun: &str,
         sources: &[Prefix],
-        most_connections: Option<u32>,
+        max_connections: Option<u32>,
     ) -> Result<Nat> {
         let forward = format!(
             "  chain forward {{\n    type filter hook forward priority filter;\n    \
-             iifname \"{tun}\" oifgroup {SERVERS} counter drop\n    \
-             iifgroup {SERVERS} oifname \"{tun}\" counter drop\n  }}\n"
+             iifname \"{tun}\" oifgroup {SERVER_GROUP} counter drop\n    \
+             iifgroup {SERVER_GROUP} oifname \"{tun}\" counter drop\n  }}\n"
         );
         let rules: String = sources.iter().map(|prefix| rule(tun, *prefix)).collect();
         let nat = if sources.is_empty() {
@@ -41,27 +44,27 @@ impl Nat {
         } else {
             postrouting(&rules)
         };
-        let bound = most_connections
-            .map(|most| bound(tun, most))
+        let limit = max_connections
+            .map(|max| connection_limit(tun, max))
             .unwrap_or_default();
-        Nat::set_up(tun, &(bound + &forward + &nat))
+        Nat::install(tun, &(limit + &forward + &nat))
     }
 
-    fn set_up(tun: &str, chains: &str) -> Result<Nat> {
+    fn install(tun: &str, chains: &str) -> Result<Nat> {
         let table = Table::named(table_of(tun));
-        table.make(chains.to_owned())?;
+        table.create(chains.to_owned())?;
         Ok(Nat {
             table: Arc::new(table),
         })
     }
 
-    /// The table of nftables that holds the rules.
+    /// Returns the nftables table that holds the rules.
     pub(crate) fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table)
     }
 }
 
-/// The name of the table for a device.
+/// Returns the name of the table for a device.
 pub(crate) fn table_of(tun: &str) -> String {
     format!(
         "hawser_{}",
@@ -69,15 +72,16 @@ pub(crate) fn table_of(tun: &str) -> String {
     )
 }
 
-/// Refuses a client's new connections while it has `most` of them. Before NAT, so that what is refused takes no place.
-fn bound(tun: &str, most: u32) -> String {
+/// Returns a chain that drops new connections of a client that has `max` of them. It comes before
+/// NAT, so that dropped connections take no entry of the connection table.
+fn connection_limit(tun: &str, max: u32) -> String {
     let of = |family: &str, kind: &str| {
         let set = format!(
             "  set {family}_clients {{\n    type {kind};\n    size 65535;\n    flags dynamic;\n  }}\n"
         );
         let rule = format!(
             "    iifname \"{tun}\" ct state new \
-             add @{family}_clients {{ {family} saddr ct count over {most} }} counter drop\n"
+             add @{family}_clients {{ {family} saddr ct count over {max} }} counter drop\n"
         );
         (set, rule)
     };
@@ -104,7 +108,8 @@ fn rule(tun: &str, prefix: Prefix) -> String {
     format!("    {family} saddr {prefix} oifname != \"{tun}\" masquerade\n")
 }
 
-/// Whether the kernel passes packets on; it is for the operator to decide that it does.
+/// Fails if the kernel does not forward packets of the prefixes' families. Enabling forwarding is
+/// up to the operator.
 pub(crate) fn check_forwarding(prefixes: &[Prefix]) -> Result<()> {
     for prefix in prefixes {
         let key = if prefix.is_ipv4() {
@@ -112,13 +117,13 @@ pub(crate) fn check_forwarding(prefixes: &[Prefix]) -> Result<()> {
         } else {
             "net.ipv6.conf.all.forwarding"
         };
-        // /proc/net and /proc/sys/net are those of the thread's namespace.
+        // /proc/sys/net shows the thread's network namespace.
         let value = fs::read_to_string(format!("/proc/sys/{}", key.replace('.', "/")))
             .with_context(|| format!("cannot read {key}"))?;
         ensure!(
             value.trim() != "0",
-            "this machine passes no packets on, so that clients would reach nothing but it: `sysctl -w {key}=1`, or \
-             `nat = false` if that is what you want"
+            "this machine does not forward packets, so clients could reach nothing but the server: run \
+             `sysctl -w {key}=1`, or set `nat = false` if this is intended"
         );
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Where the kernel says that something has changed.
+//! Notifications of the kernel about changes.
 
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
@@ -9,29 +9,30 @@ use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::time::sleep;
 
-/// A subscription to groups of messages. Only that one came is told: what changed the kernel is asked afterwards.
+/// A subscription to netlink groups. It reports only that something changed; the caller then asks
+/// the kernel for the current state.
 #[derive(Debug)]
 pub(crate) struct Changes(AsyncFd<OwnedFd>);
 
 impl Changes {
-    /// Subscribes to the groups in the mask `groups`. Needs a runtime.
+    /// Subscribes to the groups in the mask `groups`. Must be called within a Tokio runtime.
     pub(crate) fn subscribe(protocol: SockProtocol, groups: u32) -> io::Result<Changes> {
         let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
         let socket = socket(AddressFamily::Netlink, SockType::Raw, flags, protocol)?;
         bind(socket.as_raw_fd(), &NetlinkAddr::new(0, groups))?;
         #[expect(
             deprecated,
-            reason = "what replaces it is unsafe; this descriptor is open for as long as the registration"
+            reason = "the replacement is unsafe; this descriptor stays open as long as the registration"
         )]
         Ok(Changes(AsyncFd::new(socket)?))
     }
 
-    /// Waits for a change and for those that follow within `settle`.
+    /// Waits for a change, then discards further changes that arrive within `settle`.
     pub(crate) async fn next(&self, settle: Duration) -> io::Result<()> {
         let mut ready = self.0.readable().await?;
         sleep(settle).await;
         let mut message = [0; 8192];
-        // An overflow is a change, too.
+        // An overflow of the socket's buffer counts as a change, too.
         while !matches!(
             recv(
                 self.0.get_ref().as_raw_fd(),

@@ -1,8 +1,8 @@
-//! The little of an inner packet that a tunnel looks at.
+//! Parses the parts of inner packets that the tunnel needs.
 
 mod rtp;
 
-use crate::config::Borders;
+use crate::config::FrameBoundary;
 use hawser_units::Instant;
 use hawser_wire::ip::{self, UDP};
 use hawser_xnc::Hint;
@@ -10,37 +10,37 @@ use rtp::Streams;
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Protocols whose header begins with the ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
-const HAVE_PORTS: [u8; 5] = [6, UDP, 33, 132, 136];
+/// Protocols whose header starts with the ports: TCP, UDP, DCCP, SCTP and UDP-Lite.
+const PROTOCOLS_WITH_PORTS: [u8; 5] = [6, UDP, 33, 132, 136];
 
-/// Who sent an IP packet; none for what is no IP packet.
+/// Returns the source address of an IP packet; none if it is not an IP packet.
 pub(crate) fn source(packet: &[u8]) -> Option<IpAddr> {
     address(packet, 12, 8)
 }
 
-/// Whom an IP packet is for; none for what is no IP packet.
+/// Returns the destination address of an IP packet; none if it is not an IP packet.
 pub(crate) fn destination(packet: &[u8]) -> Option<IpAddr> {
     address(packet, 16, 24)
 }
 
-/// What tells the packets of a session apart.
+/// Classifies the packets of a session by flow.
 #[derive(Debug)]
 pub(crate) struct Flows {
-    /// With a key of its own, so that nobody can make flows share a queue.
+    /// Keyed randomly, so that an attacker cannot construct flows that share a queue.
     hasher: RandomState,
-    /// Streams that are or may be videos, where their frames are looked for.
+    /// Streams that are or may be videos, to detect the ends of frames.
     streams: Option<Streams>,
 }
 
 impl Flows {
-    pub(crate) fn new(borders: Borders) -> Flows {
+    pub(crate) fn new(frame_boundary: FrameBoundary) -> Flows {
         Flows {
             hasher: RandomState::new(),
-            streams: (borders == Borders::Rtp).then(Streams::default),
+            streams: (frame_boundary == FrameBoundary::Rtp).then(Streams::default),
         }
     }
 
-    /// What is known of a packet that is to be sent.
+    /// Returns the scheduling hints for a packet to be sent.
     pub(crate) fn hint(&mut self, now: Instant, packet: &[u8]) -> Hint {
         let Some(Transport { protocol, start }) = transport(packet) else {
             return Hint::default();
@@ -51,28 +51,29 @@ impl Flows {
             &packet[8..40]
         };
         let transport = start
-            .filter(|_| HAVE_PORTS.contains(&protocol))
+            .filter(|_| PROTOCOLS_WITH_PORTS.contains(&protocol))
             .and_then(|start| packet.get(start..));
         let ports = transport.and_then(|transport| transport.first_chunk::<4>());
         let flow_hash = self.hasher.hash_one((addresses, protocol, ports));
         let payload = transport
             .filter(|_| protocol == UDP)
             .and_then(|transport| transport.get(8..));
-        let border = self.streams.as_mut().zip(payload);
-        let border =
-            border.is_some_and(|(streams, payload)| streams.ends_frame(now, flow_hash, payload));
+        let end_of_frame = self.streams.as_mut().zip(payload);
+        let end_of_frame = end_of_frame
+            .is_some_and(|(streams, payload)| streams.ends_frame(now, flow_hash, payload));
         let class = ip::traffic_class(packet).unwrap_or_default();
         Hint {
-            border,
+            end_of_frame,
             flow_hash,
-            urgent: class >> 2 >= FIRST_URGENT,
+            urgent: class >> 2 >= MIN_URGENT_DSCP,
             ecn: class & ip::ECN_MASK != 0,
         }
     }
 }
 
-/// CS5, above which are voice (VOICE-ADMIT, EF; RFC 5865, RFC 3246) and what keeps networks running (CS6, CS7; RFC 4594).
-const FIRST_URGENT: u8 = 40;
+/// CS5. At and above it are voice (VOICE-ADMIT, EF; RFC 5865, RFC 3246) and network control (CS6,
+/// CS7; RFC 4594).
+const MIN_URGENT_DSCP: u8 = 40;
 
 fn address(packet: &[u8], in_ipv4: usize, in_ipv6: usize) -> Option<IpAddr> {
     match packet.first()? >> 4 {
@@ -88,17 +89,18 @@ fn address(packet: &[u8], in_ipv4: usize, in_ipv6: usize) -> Option<IpAddr> {
     }
 }
 
-/// What an IP packet carries.
+/// The transport protocol of an IP packet.
 struct Transport {
     protocol: u8,
-    /// Where its header is; none in a fragment, so that all fragments are of one flow.
+    /// The offset of the transport header; none in a fragment, so that all fragments belong to one
+    /// flow.
     start: Option<usize>,
 }
 
-/// Headers that may stand between that of IPv6 and what it carries (RFC 8200, section 4), and how many are looked past.
-const OPTIONS: [u8; 3] = [0, 43, 60];
+/// IPv6 extension headers (RFC 8200, section 4), and how many of them are skipped at most.
+const EXTENSION_HEADERS: [u8; 3] = [0, 43, 60];
 const FRAGMENT: u8 = 44;
-const MOST_HEADERS: usize = 8;
+const MAX_EXTENSION_HEADERS: usize = 8;
 
 fn transport(packet: &[u8]) -> Option<Transport> {
     match packet.first()? >> 4 {
@@ -112,16 +114,16 @@ fn transport(packet: &[u8]) -> Option<Transport> {
         }
         6 if packet.len() >= 40 => {
             let (mut protocol, mut start) = (packet[6], 40);
-            for _ in 0..MOST_HEADERS {
-                let is_option = OPTIONS.contains(&protocol);
+            for _ in 0..MAX_EXTENSION_HEADERS {
+                let is_extension = EXTENSION_HEADERS.contains(&protocol);
                 let Some(header) = packet
                     .get(start..start + 8)
-                    .filter(|_| is_option || protocol == FRAGMENT)
+                    .filter(|_| is_extension || protocol == FRAGMENT)
                 else {
                     break;
                 };
                 protocol = header[0];
-                if !is_option {
+                if !is_extension {
                     return Some(Transport {
                         protocol,
                         start: None,
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn what_is_cut_short_has_neither_address_nor_flow() {
-        let mut flows = Flows::new(Borders::Rtp);
+        let mut flows = Flows::new(FrameBoundary::Rtp);
         let options = ipv6(0, &[43, 0, 0, 0, 0, 0, 0, 0, UDP, 255, 0, 0, 0, 0, 0, 0]);
         for packet in [udp(1, &[]), options, ipv6(UDP, &[0x80; 30])] {
             for length in 0..packet.len() {
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn flows_are_told_apart() {
-        let mut flows = Flows::new(Borders::None);
+        let mut flows = Flows::new(FrameBoundary::None);
         let mut hash = |packet: &[u8]| flows.hint(Instant::ZERO, packet).flow_hash;
         assert_eq!(hash(&udp(1, &[1])), hash(&udp(1, &[2])));
         assert_ne!(hash(&udp(1, &[1])), hash(&udp(3, &[1])));
@@ -205,19 +207,19 @@ mod tests {
             hash(&ipv6(UDP, &ports(1))),
             "whatever the flow label says"
         );
-        let other = Flows::new(Borders::None)
+        let other = Flows::new(FrameBoundary::None)
             .hint(Instant::ZERO, &udp(1, &[]))
             .flow_hash;
         assert_ne!(
             hash(&udp(1, &[])),
             other,
-            "nobody outside can tell which flows share a queue"
+            "outsiders cannot predict which flows share a queue"
         );
     }
 
     #[test]
     fn all_fragments_are_of_one_flow() {
-        let mut flows = Flows::new(Borders::Rtp);
+        let mut flows = Flows::new(FrameBoundary::Rtp);
         let mut hash = |packet: &[u8]| flows.hint(Instant::ZERO, packet).flow_hash;
         let fragment = |flags: u8, offset: u8, payload: &[u8]| {
             let mut packet = udp(1, payload);
@@ -234,7 +236,7 @@ mod tests {
 
     #[test]
     fn what_its_sender_marked_is_urgent_and_what_it_listens_to_is_known() {
-        let mut flows = Flows::new(Borders::Rtp);
+        let mut flows = Flows::new(FrameBoundary::Rtp);
         let mut of = |packet: &[u8]| {
             let hint = flows.hint(Instant::ZERO, packet);
             (hint.urgent, hint.ecn)
@@ -268,8 +270,8 @@ mod tests {
 
     #[test]
     fn the_marker_of_rtp_ends_a_frame() {
-        let ends = |borders| {
-            let mut flows = Flows::new(borders);
+        let ends = |frame_boundary| {
+            let mut flows = Flows::new(frame_boundary);
             let rtp = |number: u8| {
                 udp(
                     1,
@@ -277,10 +279,10 @@ mod tests {
                 )
             };
             (0..20)
-                .filter(|number| flows.hint(Instant::ZERO, &rtp(*number)).border)
+                .filter(|number| flows.hint(Instant::ZERO, &rtp(*number)).end_of_frame)
                 .count()
         };
-        assert_eq!(ends(Borders::Rtp), 13);
-        assert_eq!(ends(Borders::None), 0);
+        assert_eq!(ends(FrameBoundary::Rtp), 13);
+        assert_eq!(ends(FrameBoundary::None), 0);
     }
 }

@@ -1,4 +1,4 @@
-//! QUIC as this tunnel uses it: sizes of packets, connection IDs, sockets.
+//! QUIC parameters of the tunnel: packet sizes, connection IDs, sockets.
 
 use anyhow::{Context, Result};
 use hawser_quic::{Congestion, Live, Transport};
@@ -12,55 +12,61 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Bytes of the connection IDs by which a server knows its clients: they tell apart more connections than a server can
-/// have, and leave the others to inner packets.
+/// The length of a server's connection IDs, in bytes: enough to tell apart more connections than a
+/// server can have, while the remaining bytes are left to inner packets.
 pub(crate) const SERVER_ID_BYTES: usize = 4;
 
-/// A client has a socket for each connection and needs none.
+/// The length of a client's connection IDs: a client has a socket for each connection and needs
+/// none.
 pub(crate) const CLIENT_ID_BYTES: usize = 0;
 
-/// What the largest inner packet needs around it in a UDP payload: first byte, connection ID, packet number, the
-/// datagram's frame header as the library reckons it, the tag, and the header of a coded packet.
-const AROUND_PACKET: u16 = 1 + SERVER_ID_BYTES as u16 + 4 + 9 + 16 + 8;
+/// The overhead of the largest inner packet in a UDP payload, in bytes: first byte, connection ID,
+/// packet number, the datagram frame's header as the library computes it, the AEAD tag, and the
+/// header of a coded packet.
+const PACKET_OVERHEAD: u16 = 1 + SERVER_ID_BYTES as u16 + 4 + 9 + 16 + 8;
 
-/// QUIC needs so much room in a packet of UDP.
-const LEAST_UDP_PAYLOAD: u16 = 1200;
+/// The smallest UDP payload that QUIC allows (RFC 9000, section 14), in bytes.
+const MIN_UDP_PAYLOAD: u16 = 1200;
 
-/// Kernel buffers of a socket: 10 ms at 3 Gbit/s.
+/// The kernel buffers of a socket, in bytes: 10 ms at 3 Gbit/s.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// After how long without a packet a connection is given up.
+/// The time without a packet after which a connection is closed.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How often a connection without traffic says that it is there, for the sake of NATs.
+/// The keep-alive interval of an idle connection, which keeps NAT entries alive.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Datagrams that were received and that wait in a connection until its session takes them: 10 ms at 1.6 Gbit/s.
+/// The receive buffer of a connection for datagrams that its session has not read, in bytes: 10 ms
+/// at 1.6 Gbit/s.
 const RECEIVE_BUFFER: usize = 2 << 20;
 
-/// What was received of the stream and waits at most: more than a message can say that it has, so that one that is too long
-/// gets there and is answered.
+/// The receive window of the stream, in bytes: more than the length field of a message can
+/// announce, so that a message that is too long arrives and is answered.
 const STREAM_RECEIVE_WINDOW: u32 = 72 << 10;
 
-/// What was sent of it and is not acknowledged: a few messages.
+/// The send window of the stream, in bytes: a few messages.
 const STREAM_SEND_WINDOW: u32 = 16 << 10;
 
-/// What a connection may keep besides datagrams to be sent: of its stream, and of datagrams that its session does not come to take.
+/// The largest memory of a connection besides datagrams to be sent, in bytes: for its stream, and
+/// for received datagrams that its session has not read.
 pub(crate) const STREAM_BYTES: u64 = STREAM_RECEIVE_WINDOW as u64 + STREAM_SEND_WINDOW as u64;
 pub(crate) const RECEIVED_BYTES: u64 = RECEIVE_BUFFER as u64;
 
-/// Datagrams that wait in a connection to be sent at most. Memory is used as needed.
+/// The largest amount of datagrams that wait in a connection to be sent. Memory is allocated as
+/// needed.
 pub(crate) const DATAGRAM_BUFFER: ByteSize = ByteSize(4 << 20);
 
-/// Bytes of UDP payload that fit an outer packet, and not more than the largest inner packet needs.
+/// Returns the size of UDP payloads that fit an outer packet, limited to the size that the largest
+/// inner packet needs, in bytes.
 pub(crate) fn udp_payload(outer_mtu: u16, remote: IpAddr, inner_mtu: u16) -> u16 {
     outer_mtu
         .saturating_sub(headers(remote))
-        .min(inner_mtu + AROUND_PACKET)
-        .max(LEAST_UDP_PAYLOAD)
+        .min(inner_mtu + PACKET_OVERHEAD)
+        .max(MIN_UDP_PAYLOAD)
 }
 
-/// Bytes of IP and UDP around a payload.
+/// Returns the size of the IP and UDP headers, in bytes.
 pub(crate) fn headers(remote: IpAddr) -> u16 {
     if remote.to_canonical().is_ipv4() {
         28
@@ -69,7 +75,7 @@ pub(crate) fn headers(remote: IpAddr) -> u16 {
     }
 }
 
-/// The parameters of one connection, with its live figures.
+/// Returns the transport parameters of one connection, whose figures are reported to `live`.
 pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<TransportConfig>> {
     let transport = Transport {
         udp_payload,
@@ -80,7 +86,7 @@ pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<Transp
     };
     let seed = getrandom::u64().expect("every Linux has random bytes");
     let mut config = transport.config(Congestion::bbr(Arc::clone(live), seed))?;
-    // One stream, on which the session is joined.
+    // One stream, for the messages of [`crate::join`].
     config.max_concurrent_bidi_streams(1u8.into());
     config
         .stream_receive_window(STREAM_RECEIVE_WINDOW.into())
@@ -91,7 +97,8 @@ pub(crate) fn transport(udp_payload: u16, live: &Arc<Live>) -> Result<Arc<Transp
     Ok(Arc::new(config))
 }
 
-/// The parameters of a socket's connections. Peers may send payloads of up to `udp_payload` bytes.
+/// Returns the endpoint parameters of a socket. Peers may send payloads of up to `udp_payload`
+/// bytes.
 pub(crate) fn endpoint(id_bytes: usize, udp_payload: u16) -> Result<EndpointConfig> {
     let mut config = EndpointConfig::default();
     config.cid_generator(Arc::new(move || {
@@ -99,11 +106,11 @@ pub(crate) fn endpoint(id_bytes: usize, udp_payload: u16) -> Result<EndpointConf
     }));
     config
         .max_udp_payload_size(udp_payload)
-        .context("a UDP payload that QUIC does not allow")?;
+        .context("QUIC does not allow this size of UDP payloads")?;
     Ok(config)
 }
 
-/// A socket of a client's uplink. `mark` is that of its packets, by which the kernel's rules know them.
+/// Opens a socket of a client's uplink. `mark` is the firewall mark of its packets.
 pub(crate) fn uplink_socket(
     address: SocketAddr,
     interface: &str,
@@ -111,12 +118,13 @@ pub(crate) fn uplink_socket(
 ) -> Result<UdpSocket> {
     let socket = socket(address, Some(interface))?;
     if let Some(mark) = mark {
-        setsockopt(&socket, Mark, &mark).context("cannot mark packets: CAP_NET_ADMIN is needed")?;
+        setsockopt(&socket, Mark, &mark)
+            .context("cannot set the mark of packets: CAP_NET_ADMIN is needed")?;
     }
     Ok(socket)
 }
 
-/// A socket at `address`, which uses `interface` alone if one is given.
+/// Opens a socket bound to `address`, and to `interface` if given.
 pub(crate) fn socket(address: SocketAddr, interface: Option<&str>) -> Result<UdpSocket> {
     let open = || {
         let socket = Socket::new(
@@ -134,8 +142,9 @@ pub(crate) fn socket(address: SocketAddr, interface: Option<&str>) -> Result<Udp
         Ok::<_, std::io::Error>(socket)
     };
     let device = interface.map_or(String::new(), |interface| format!(" on {interface}"));
-    let socket = open().with_context(|| format!("cannot open UDP socket {address}{device}"))?;
-    // Without CAP_NET_ADMIN the system's limit stays, which costs throughput and nothing else.
+    let socket =
+        open().with_context(|| format!("cannot open a UDP socket at {address}{device}"))?;
+    // Without CAP_NET_ADMIN the system's limit applies, which reduces throughput only.
     let _ = setsockopt(&socket, RcvBufForce, &SOCKET_BUFFER);
     let _ = setsockopt(&socket, SndBufForce, &SOCKET_BUFFER);
     Ok(socket.into())

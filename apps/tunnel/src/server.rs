@@ -1,84 +1,86 @@
-//! The server: many clients' sessions behind one device.
+//! The server: the sessions of many clients behind one device.
 
 mod addresses;
+pub(crate) mod allowlist;
 mod connection;
-pub(crate) mod guests;
-mod opens;
-mod places;
+mod handshakes;
+mod rate_limit;
 mod registry;
 mod routes;
-mod strays;
+mod unmatched;
 
 use crate::budget::Budget;
 use crate::config::ServerConfig;
 use crate::device::Device;
 use crate::interfaces::Networks;
 use crate::metrics;
-use crate::nat::{Nat, SERVERS, check_forwarding};
+use crate::nat::{Nat, SERVER_GROUP, check_forwarding};
 use crate::quic::{SERVER_ID_BYTES, endpoint, socket, udp_payload};
 use crate::status::{SessionStatus, Status, StatusFile};
 use crate::tables::{self, Table};
 use crate::tls;
+use allowlist::Allowlist;
 use anyhow::{Context, Result};
-use guests::Guests;
+use handshakes::HandshakeSlots;
 use hawser_io::tun::Buffer;
-use places::Places;
-use registry::{Open, Registry};
+use registry::{OpenSession, Registry};
 use routes::Routes;
 use std::future::pending;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
-use strays::Strays;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
 use tracing::{error, info, warn};
+use unmatched::UnmatchedDatagrams;
 
-/// How often the status is written.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
+/// The interval at which the status is written.
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How soon it is written when sessions or their paths have changed: a little later, because changes come in groups, and so that no
-/// more than one part in twenty of the time is spent on it.
+/// The delay after which the status is written when sessions or their paths have changed. Changes
+/// come in groups, and writing should take no more than one twentieth of the time.
 const SETTLE: Duration = Duration::from_millis(50);
 const STATUS_SHARE: u32 = 20;
 
-/// How long sessions may take to say how they are.
-const REPORTING: Duration = Duration::from_secs(1);
+/// The time limit for the reports of sessions.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long connections may take to say that they are closed.
-const CLOSING: Duration = Duration::from_secs(1);
+/// The time limit for telling clients that their connections are closed.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What all connections share.
+/// The state shared by all connections.
 pub(crate) struct Server {
     pub(crate) config: ServerConfig,
     pub(crate) device: Arc<Device>,
-    /// Those that this machine is in.
+    /// The networks that this machine is in.
     networks: watch::Receiver<Networks>,
     pub(crate) registry: Arc<Registry>,
     /// The memory of all sessions.
     budget: Arc<Budget>,
-    strays: Arc<Strays>,
-    /// Whom a controller lets in; without one, whoever has a certificate.
-    pub(crate) guests: Option<Arc<Guests>>,
-    /// Whether the server is about to end.
+    unmatched: Arc<UnmatchedDatagrams>,
+    /// The clients that a controller admits. Without a controller, any client with a certificate of
+    /// the authority is admitted.
+    pub(crate) allowlist: Option<Arc<Allowlist>>,
+    /// Whether the server is shutting down.
     pub(crate) draining: watch::Sender<bool>,
     pub(crate) routes: Arc<Routes>,
-    /// Tables of nftables that are restored when another program changes or removes them.
+    /// The nftables tables that are restored when another program changes or removes them.
     tables: Vec<Arc<Table>>,
-    /// Sessions or paths have changed.
+    /// Notified when sessions or paths have changed.
     pub(crate) changed: Notify,
 }
 
-/// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
+/// Serves clients until SIGINT or SIGTERM, then drains: exits when all clients have left or the
+/// drain time is over.
 pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }
     let tls = tls::server(&config.common.credentials)?;
     let quic = watch::Sender::new(noq::ServerConfig::with_crypto(tls.clone()));
-    let strays = Arc::new(Strays::default());
+    let unmatched = Arc::new(UnmatchedDatagrams::default());
     let registry = Arc::new(Registry::new(&config));
     let networks = Networks::watch(&config.common.interface)?;
     let device = Device::create(
@@ -86,10 +88,10 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         config.common.mtu,
         &registry.own_addresses(),
     )?;
-    device.serve(SERVERS)?;
+    device.configure_for_server(SERVER_GROUP)?;
     let nat = set_up_rules(&config)?;
     let tables: Vec<_> = nat.iter().map(Nat::table).collect();
-    tables::keep(tables.clone())?;
+    tables::watch(tables.clone())?;
     let mut endpoints = Vec::new();
     for address in &config.listen {
         let payload = udp_payload(
@@ -98,7 +100,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
             config.common.mtu,
         );
         let config = endpoint(SERVER_ID_BYTES, payload)?;
-        endpoints.push(strays.endpoint(config, tls.clone(), socket(*address, None)?)?);
+        endpoints.push(unmatched.endpoint(config, tls.clone(), socket(*address, None)?)?);
     }
     let status_file = StatusFile::at(config.common.status_file());
     let metrics_address = config.common.metrics;
@@ -112,8 +114,12 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         );
         move || routes.apply(&device, &registry)
     });
-    let listed = config.listed.clone();
-    let guests = listed.as_ref().map(Guests::read).transpose()?.map(Arc::new);
+    let registration = config.registration.clone();
+    let allowlist = registration
+        .as_ref()
+        .map(Allowlist::read)
+        .transpose()?
+        .map(Arc::new);
     let draining = watch::Sender::new(false);
     let budget = Budget::new(config.memory);
     let server = Arc::new(Server {
@@ -122,27 +128,31 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         networks,
         registry,
         budget,
-        strays,
-        guests: guests.clone(),
+        unmatched,
+        allowlist: allowlist.clone(),
         draining,
         routes,
         tables,
         changed: Notify::new(),
     });
-    let places = Arc::new(Places::default());
+    let slots = Arc::new(HandshakeSlots::default());
     for endpoint in &endpoints {
-        info!(address = %endpoint.local_addr()?, "waiting for clients");
-        let (server, places) = (Arc::clone(&server), Arc::clone(&places));
+        info!(address = %endpoint.local_addr()?, "listening for clients");
+        let (server, slots) = (Arc::clone(&server), Arc::clone(&slots));
         tokio::spawn(connection::accept(
             server,
             endpoint.clone(),
-            places,
+            slots,
             quic.subscribe(),
         ));
     }
     tokio::spawn(dispatch(Arc::clone(&server)));
-    if let (Some(guests), Some(listed)) = (guests, listed) {
-        tokio::spawn(guests::keep_listed(Arc::clone(&server), guests, listed));
+    if let (Some(allowlist), Some(registration)) = (allowlist, registration) {
+        tokio::spawn(allowlist::report_regularly(
+            Arc::clone(&server),
+            allowlist,
+            registration,
+        ));
     }
     if let Some(address) = metrics_address {
         let server = Arc::clone(&server);
@@ -154,38 +164,38 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
     }
     serve(&server, status_file, &quic).await?;
     for endpoint in &endpoints {
-        endpoint.close(0u8.into(), b"the server has ended");
-        // Whoever does not hear it notices soon.
-        let _ = timeout(CLOSING, endpoint.wait_all_draining()).await;
+        endpoint.close(0u8.into(), b"the server has shut down");
+        // A client that misses it notices soon.
+        let _ = timeout(CLOSE_TIMEOUT, endpoint.wait_all_draining()).await;
     }
     Ok(())
 }
 
-/// The rules of the firewall. Without NAT a server does without them where there is no nftables.
+/// Installs the firewall rules. Without NAT, a missing nftables is not an error.
 fn set_up_rules(config: &ServerConfig) -> Result<Option<Nat>> {
     let tun = &config.common.interface;
     if config.nat {
-        let with = |most| Nat::of_server(tun, &config.prefixes, most);
+        let with = |max_connections| Nat::for_server(tun, &config.prefixes, max_connections);
         return with(Some(config.most_connections))
             .map(Some)
             .or_else(|error| {
                 let nat = with(None).context("source NAT")?;
-                warn!("one client's connections may fill the table of all: {error:#}");
+                warn!("cannot limit the connections of each client, so one client can fill the connection table: {error:#}");
                 Ok(Some(nat))
             });
     }
-    match Nat::of_server(tun, &[], None) {
+    match Nat::for_server(tun, &[], None) {
         Ok(nat) => Ok(Some(nat)),
         Err(error) => {
             warn!(
-                "clients of other servers on this machine are not kept away from this one's: {error:#}"
+                "cannot keep clients of other servers on this machine apart from this server's: {error:#}"
             );
             Ok(None)
         }
     }
 }
 
-/// Writes the status until a signal comes, then drains. SIGHUP makes it read the certificates again.
+/// Writes the status until a signal arrives, then drains. SIGHUP reloads the certificates.
 async fn serve(
     server: &Server,
     mut status_file: StatusFile,
@@ -196,7 +206,7 @@ async fn serve(
         signal(SignalKind::terminate())?,
     );
     let mut hangup = signal(SignalKind::hangup())?;
-    let mut tick = interval(STATUS_EVERY);
+    let mut tick = interval(STATUS_INTERVAL);
     let (mut due, mut took) = (None, Duration::ZERO);
     loop {
         tokio::select! {
@@ -211,9 +221,9 @@ async fn serve(
             _ = hangup.recv() => match tls::server(&server.config.common.credentials) {
                 Ok(tls) => {
                     quic.send_replace(noq::ServerConfig::with_crypto(tls));
-                    info!("certificates read again");
+                    info!("certificates reloaded");
                 }
-                Err(error) => error!("the certificates stay as they were: {error:#}"),
+                Err(error) => error!("cannot reload the certificates, the previous ones stay in use: {error:#}"),
             },
             _ = interrupt.recv() => break,
             _ = terminate.recv() => break,
@@ -224,7 +234,7 @@ async fn serve(
     info!(
         sessions,
         seconds = server.config.drain.as_secs(),
-        "ending: clients may go to other servers; again to end at once"
+        "shutting down: clients may move to other servers; repeat the signal to exit at once"
     );
     let until = Instant::now() + server.config.drain;
     while server.registry.count() > 0 && Instant::now() < until {
@@ -253,7 +263,7 @@ async fn at(due: Option<Instant>) {
     }
 }
 
-/// Brings what the kernel hands over to the session whose client it is for.
+/// Distributes packets from the device to the clients' sessions.
 async fn dispatch(server: Arc<Server>) {
     let mut buffer = Buffer::default();
     loop {
@@ -267,7 +277,7 @@ async fn dispatch(server: Arc<Server>) {
     }
 }
 
-async fn status_of(open: Arc<Open>) -> Option<SessionStatus> {
+async fn status_of(open: Arc<OpenSession>) -> Option<SessionStatus> {
     open.handle.report().await.map(|report| open.status(report))
 }
 
@@ -283,22 +293,22 @@ impl Server {
             .collect();
         status.kept_bytes = self.budget.used().0;
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
-        status.not_passed_on = self.registry.counted();
-        status.not_passed_on.extend(self.device.counted());
-        status.not_passed_on.extend(self.strays.counted());
+        status.not_passed_on = self.registry.drop_counts();
+        status.not_passed_on.extend(self.device.drop_counts());
+        status.not_passed_on.extend(self.unmatched.drop_counts());
         let mut reports: JoinSet<_> = self
             .registry
             .sessions()
             .into_iter()
             .map(status_of)
             .collect();
-        // Whoever does not answer in time is left out this time.
+        // Sessions that do not answer in time are left out.
         let all = async {
             while let Some(answer) = reports.join_next().await {
                 status.sessions.extend(answer.ok().flatten());
             }
         };
-        let _ = timeout(REPORTING, all).await;
+        let _ = timeout(REPORT_TIMEOUT, all).await;
         status
             .sessions
             .sort_by(|one, other| one.peer.cmp(&other.peer));

@@ -1,18 +1,20 @@
-//! One session: packets of the device on one side, QUIC connections on the other, the coded transport between.
+//! One session: packets of the device on one side, QUIC connections on the other, the coded
+//! transport in between.
 //!
-//! One task owns all of it. What wakes it comes in batches: packets from the device, datagrams from the connections,
-//! acknowledgements that open a window, timers. Both ends run the same task.
+//! A single task owns the whole session. It wakes up for batches of packets from the device,
+//! batches of datagrams from the connections, acknowledgements that open a congestion window, and
+//! timers. Client and server run the same task.
 
 mod admission;
 mod path;
 mod report;
 
-pub(crate) use admission::{Admission, Closed};
+pub(crate) use admission::{Admission, DenyReason};
 pub(crate) use path::{Link, WakeCell, canonical};
 pub(crate) use report::{PathReport, Report};
 
 use crate::budget::Claim;
-use crate::config::Borders;
+use crate::config::FrameBoundary;
 use crate::device::Device;
 use crate::join::{CloseCode, PathNumber};
 use crate::packet::Flows;
@@ -20,43 +22,44 @@ use crate::time;
 use bytes::Bytes;
 use hawser_units::{Instant, MAX_PATHS, PathId};
 use hawser_xnc::{Config, Ecn, Endpoint, is_control};
-use path::{Datagrams, Path, READ as BATCH, Wake};
+use path::{Datagrams, Path, READ_BATCH, Wake};
 use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::sleep_until;
 
-/// Packets that the kernel handed over at once.
+/// Packets read from the device at once.
 pub(crate) type Batch = Vec<Vec<u8>>;
 
-/// Packets that wait until a session comes round to them: a few trains. They are counted one by one, because those of a
-/// modest client come one by one.
-const PACKETS: usize = 2048;
+/// The capacity of a session's packet queue: a few trains of segmentation offload. Packets are
+/// counted one by one, because those of a client that sends little arrive one by one.
+const PACKET_QUEUE: usize = 2048;
 
-/// Batches of datagrams that wait for a session.
-const DATAGRAM_BATCHES: usize = 16;
+/// The capacity of a session's datagram queue, in batches.
+const DATAGRAM_QUEUE: usize = 16;
 
-/// Datagrams handed to the connections before received ones get a turn.
-const MOST_TRANSMITS: usize = 512;
+/// The largest number of datagrams handed to the connections before received ones are processed.
+const MAX_TRANSMITS: usize = 512;
 
-/// When packets wait, how soon a connection that paces what it has is looked at again. Nobody tells when it has sent.
-const PACED: Duration = Duration::from_millis(1);
+/// The poll interval while packets wait for a connection that paces its own queue: there is no
+/// notification when it has sent.
+const PACING_POLL: Duration = Duration::from_millis(1);
 
-/// What a session may have been told and not have done: who says more has to wait.
-const COMMANDS: usize = 16;
+/// The capacity of a session's command queue; a sender waits while it is full.
+const COMMAND_QUEUE: usize = 16;
 
-/// What a session is told.
+/// A command to a session.
 pub(crate) enum Command {
-    /// A path; it replaces the one that has its index.
+    /// Adds a path. It replaces the one with the same index.
     Add(PathNumber, Link),
-    /// The path's connection has ended.
+    /// Removes a path if it still has the connection with this stable ID.
     Remove(PathId, usize),
-    /// The path waits, or does so no longer.
+    /// Puts a path on standby, or into use.
     Standby(PathId, bool),
 }
 
-/// What reaches a session.
+/// The channels to a session.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) packets: mpsc::Sender<Vec<u8>>,
@@ -66,52 +69,52 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// How things are; none when the session has ended.
+    /// Returns a report on the session; none if the session has ended.
     pub(crate) async fn report(&self) -> Option<Report> {
         let (answer, report) = oneshot::channel();
         self.reports.send(answer).await.ok()?;
         report.await.ok()
     }
 
-    /// Tells the session, as soon as it has done most of what it was told before; one that has ended need not be told.
-    pub(crate) async fn tell(&self, command: Command) {
+    /// Sends a command, waiting while the queue is full. A session that has ended ignores it.
+    pub(crate) async fn send_command(&self, command: Command) {
         let _ = self.commands.send(command).await;
     }
 
-    /// Ends the session, and says why to the other end.
+    /// Ends the session and closes its connections with `code`.
     pub(crate) fn stop(&self, code: CloseCode) {
         self.stop.send_replace(Some(code));
     }
 
-    /// Whether the session has ended.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Returns whether the session has ended.
+    pub(crate) fn has_ended(&self) -> bool {
         self.commands.is_closed()
     }
 }
 
-/// What a session needs to know.
+/// The parameters of a session.
 pub(crate) struct Settings {
     pub(crate) coding: Config,
-    pub(crate) borders: Borders,
+    pub(crate) frame_boundary: FrameBoundary,
     pub(crate) device: Arc<Device>,
     pub(crate) admission: Admission,
-    /// What it keeps counts against the memory of all sessions.
+    /// The session's share of the memory of all sessions.
     pub(crate) claim: Claim,
-    /// How long it waits for a path when it has none.
+    /// The time without any path after which the session ends.
     pub(crate) keep: Duration,
-    /// Called with the largest packet when that has changed.
+    /// Called with the largest inner packet, in bytes, whenever it changes.
     pub(crate) mtu_changed: Box<dyn Fn(u16) + Send>,
     pub(crate) mtu: u16,
 }
 
-/// Packets of the other end that were not passed on.
+/// Packets from the peer that were not forwarded.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Dropped {
-    /// As in [`Closed::ALL`].
-    pub(crate) closed: [u64; Closed::ALL.len()],
-    /// Datagrams of a connection that was no path any more.
+    /// By reason, in the order of [`DenyReason::ALL`].
+    pub(crate) denied: [u64; DenyReason::ALL.len()],
+    /// Datagrams of a connection that is no longer a path.
     pub(crate) path_ended: u64,
-    /// Packets of either direction for which all sessions together had no memory left.
+    /// Packets of either direction dropped because the memory of all sessions was used up.
     pub(crate) memory: u64,
 }
 
@@ -123,23 +126,24 @@ struct Session {
     wake: Arc<Wake>,
     datagrams: mpsc::Sender<Datagrams>,
     dropped: Dropped,
-    /// Bytes passed on, and taken from the device.
+    /// Bytes written to the device, and read from it.
     received_bytes: u64,
     sent_bytes: u64,
-    /// What waited in the connections when that was last looked at.
+    /// Bytes queued in the connections when this was last checked.
     queued_bytes: u64,
     mtu: u16,
     without_path_since: Option<Instant>,
     outgoing: Vec<Vec<u8>>,
 }
 
-/// Starts a session without paths. The task ends when it is told to or has had no path for too long.
+/// Starts a session without paths. The task exits when it is stopped or has had no path for
+/// `Settings::keep`.
 pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>) {
-    let (packets, packet_batches) = mpsc::channel(PACKETS);
-    let (commands, orders) = mpsc::channel(COMMANDS);
-    let (reports, questions) = mpsc::channel(COMMANDS);
+    let (packets, packet_batches) = mpsc::channel(PACKET_QUEUE);
+    let (commands, command_requests) = mpsc::channel(COMMAND_QUEUE);
+    let (reports, report_requests) = mpsc::channel(COMMAND_QUEUE);
     let stop = watch::Sender::new(None);
-    let (datagrams, datagram_batches) = mpsc::channel(DATAGRAM_BATCHES);
+    let (datagrams, datagram_batches) = mpsc::channel(DATAGRAM_QUEUE);
     let session = Session {
         endpoint: Endpoint::new(settings.coding.clone()),
         paths: Default::default(),
@@ -152,15 +156,15 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
         mtu: 0,
         without_path_since: Some(time::now()),
         outgoing: Vec::new(),
-        flows: Flows::new(settings.borders),
+        flows: Flows::new(settings.frame_boundary),
         settings,
     };
-    let told = Told {
-        commands: orders,
-        questions,
+    let control = ControlRx {
+        commands: command_requests,
+        report_requests,
         stop: stop.subscribe(),
     };
-    let task = tokio::spawn(session.run(packet_batches, datagram_batches, told));
+    let task = tokio::spawn(session.run(packet_batches, datagram_batches, control));
     (
         Handle {
             packets,
@@ -172,10 +176,10 @@ pub(crate) fn start(settings: Settings) -> (Handle, tokio::task::JoinHandle<()>)
     )
 }
 
-/// Where a session hears what it is told.
-struct Told {
+/// The receiving ends of a session's control channels.
+struct ControlRx {
     commands: mpsc::Receiver<Command>,
-    questions: mpsc::Receiver<oneshot::Sender<Report>>,
+    report_requests: mpsc::Receiver<oneshot::Sender<Report>>,
     stop: watch::Receiver<Option<CloseCode>>,
 }
 
@@ -184,7 +188,7 @@ impl Session {
         mut self,
         mut packets: mpsc::Receiver<Vec<u8>>,
         mut datagrams: mpsc::Receiver<Datagrams>,
-        mut told: Told,
+        mut control: ControlRx,
     ) {
         let (mut received, mut taken) = (Vec::new(), Vec::new());
         loop {
@@ -192,27 +196,26 @@ impl Session {
             let wake = Arc::clone(&self.wake);
             tokio::select! {
                 biased;
-                code = told.stop.wait_for(Option::is_some) => {
+                code = control.stop.wait_for(Option::is_some) => {
                     let code = code.ok().and_then(|code| *code).unwrap_or(CloseCode::Done);
                     return self.stop(code, packets, datagrams);
                 }
-                // Whoever asked may have gone.
-                Some(answer) = told.questions.recv() => drop(answer.send(self.report())),
-                Some(command) = told.commands.recv() => self.obey(command),
-                _ = datagrams.recv_many(&mut received, DATAGRAM_BATCHES) => {}
+                // The requester may have gone.
+                Some(answer) = control.report_requests.recv() => drop(answer.send(self.report())),
+                Some(command) = control.commands.recv() => self.handle_command(command),
+                _ = datagrams.recv_many(&mut received, DATAGRAM_QUEUE) => {}
                 Some(packet) = packets.recv() => taken.push(packet),
-                () = wake.wanted() => {}
+                () = wake.notified() => {}
                 () = at(deadline) => {}
             }
             let now = time::now();
-            // Neither direction waits for the other one to have nothing to do.
-            received
-                .extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_BATCHES));
+            // Takes from both queues, so that neither direction starves the other.
+            received.extend(std::iter::from_fn(|| datagrams.try_recv().ok()).take(DATAGRAM_QUEUE));
             received
                 .drain(..)
                 .for_each(|batch| self.take_datagrams(now, batch));
-            // Packets wait where flows are told apart, and not in line before that.
-            taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKETS));
+            // Packets wait in the queues of their flows, not in line before these.
+            taken.extend(std::iter::from_fn(|| packets.try_recv().ok()).take(PACKET_QUEUE));
             taken
                 .drain(..)
                 .for_each(|packet| self.take_packet(now, packet));
@@ -224,7 +227,7 @@ impl Session {
         }
     }
 
-    fn obey(&mut self, command: Command) {
+    fn handle_command(&mut self, command: Command) {
         let now = time::now();
         match command {
             Command::Add(number, link) => self.add(now, number, link),
@@ -242,7 +245,7 @@ impl Session {
 
     fn add(&mut self, now: Instant, number: PathNumber, link: Link) {
         self.remove(now, number.index, Some(CloseCode::Replaced));
-        link.wake_up(Arc::clone(&self.wake));
+        link.set_wake(Arc::clone(&self.wake));
         let path = Path::start(number, link, self.datagrams.clone());
         if !number.standby {
             self.endpoint.add_path(now, number.index);
@@ -269,8 +272,8 @@ impl Session {
             return;
         };
         if std::mem::replace(&mut path.standby, standby) != standby {
-            if let Some(tell) = &path.link.standby {
-                tell.send_replace(standby);
+            if let Some(changes) = &path.link.standby {
+                changes.send_replace(standby);
             }
             match standby {
                 true => self.endpoint.remove_path(now, id),
@@ -279,7 +282,7 @@ impl Session {
         }
     }
 
-    /// Tells whoever sets the device's or the route's MTU what fits all paths.
+    /// Reports the largest packet that fits all paths if it has changed.
     fn update_mtu(&mut self) {
         let Some(fits) = self.paths.iter().flatten().map(Path::largest_packet).min() else {
             return;
@@ -290,7 +293,7 @@ impl Session {
         }
     }
 
-    /// Says the end to the other end, and counts what waits still.
+    /// Closes the connections, and counts the packets that still wait.
     fn stop(
         self,
         code: CloseCode,
@@ -319,16 +322,17 @@ impl Session {
             .without_path_since
             .map(|since| since + self.settings.keep);
         let has_path = abandoned.is_none();
-        let paced = (has_path && self.endpoint.waiting() > 0).then(|| time::now() + PACED);
+        let paced = (has_path && self.endpoint.waiting() > 0).then(|| time::now() + PACING_POLL);
         [self.endpoint.poll_timeout(), abandoned, paced]
             .into_iter()
             .flatten()
             .min()
     }
 
-    /// Says what is kept here, and what waits before this and behind it.
+    /// Updates the memory claim: the packets kept here, in the queues before the session and in the
+    /// connections behind it.
     fn claim(&mut self, packets: usize, batches: usize) {
-        let channels = (packets + batches * BATCH) as u64 * u64::from(self.settings.mtu);
+        let channels = (packets + batches * READ_BATCH) as u64 * u64::from(self.settings.mtu);
         let unread: u64 = self.paths.iter().flatten().map(Path::unread_bytes).sum();
         let kept = self.endpoint.memory().0 + channels + self.queued_bytes;
         self.settings
@@ -343,7 +347,7 @@ impl Session {
         }
         let hint = self.flows.hint(now, &packet);
         let bytes = packet.len() as u64;
-        // What is refused is counted by the endpoint.
+        // The endpoint counts rejected ones.
         if self.endpoint.handle_packet(now, packet, hint).is_ok() {
             self.sent_bytes += bytes;
         }
@@ -359,12 +363,12 @@ impl Session {
         };
         path.received(&batch.datagrams);
         for datagram in &batch.datagrams {
-            // Acknowledgements and pings are not kept, and what is acknowledged is not kept any longer.
+            // Acknowledgements and pings take no memory, and acknowledgements free some.
             if !is_control(datagram) && !self.settings.claim.may_grow() {
                 self.dropped.memory += 1;
                 continue;
             }
-            // What is refused is counted by the endpoint.
+            // The endpoint counts rejected ones.
             let _ = self
                 .endpoint
                 .handle_datagram(now, batch.path, datagram, Ecn::Unknown);
@@ -389,15 +393,16 @@ impl Session {
     fn admits(&mut self, packet: &[u8]) -> bool {
         let outcome = self.settings.admission.check(packet);
         outcome
-            .inspect_err(|why| self.dropped.closed[*why as usize] += 1)
+            .inspect_err(|reason| self.dropped.denied[*reason as usize] += 1)
             .is_ok()
     }
 
-    /// Does what is due, and hands the connections what their windows take.
+    /// Handles timers, forwards received packets, and hands the connections as many datagrams as
+    /// their windows allow.
     fn drive(&mut self, now: Instant) {
         self.endpoint.handle_timeout(now);
         self.pass_on();
-        self.wake.rest();
+        self.wake.rearm();
         let clock = std::time::Instant::now();
         self.queued_bytes = 0;
         for path in self.paths.iter().flatten().filter(|path| !path.standby) {
@@ -405,7 +410,7 @@ impl Session {
             self.queued_bytes += state.queued.0;
             self.endpoint.update_path(now, path.id, state);
         }
-        for _ in 0..MOST_TRANSMITS {
+        for _ in 0..MAX_TRANSMITS {
             let Some(transmit) = self.endpoint.poll_transmit(now) else {
                 break;
             };

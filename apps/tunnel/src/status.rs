@@ -1,14 +1,14 @@
-//! What an end of a tunnel tells about itself: a file that people and programs read.
+//! The status of a tunnel client or server: a file for people and programs.
 
 mod show;
 
 pub use show::{Args, run};
 
 use crate::config::Common;
-use crate::session::{Closed, PathReport, Report};
+use crate::session::{DenyReason, PathReport, Report};
 use anyhow::{Context, Result};
 use hawser_io::file;
-use hawser_xnc::Refused;
+use hawser_xnc::RejectReason;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,71 +17,74 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tracing::{error, info};
 
-/// A path that has been unanswered for so long is silent.
+/// The time without an acknowledgement after which a path is shown as silent.
 const SILENT_MS: u64 = 500;
 
-/// The status file. Counters never go down while the process runs.
+/// The status file. Counters never decrease while the process runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Status {
     /// The name in the configuration.
     pub name: String,
     /// `client` or `server`.
     pub role: String,
-    /// Of the program.
+    /// The version of the program.
     pub version: String,
-    /// The process.
+    /// The process ID.
     pub pid: u32,
-    /// When this was written, milliseconds since 1970.
+    /// When the status was written, in milliseconds since 1970.
     pub written_unix_ms: u64,
-    /// The server is about to end.
+    /// Whether the server is shutting down.
     pub draining: bool,
-    /// Inner addresses of this end.
+    /// The inner addresses of this end.
     pub addresses: Vec<IpAddr>,
-    /// A client has one, or none while it looks for a server.
+    /// The sessions; a client has one, or none while it looks for a server.
     pub sessions: Vec<SessionStatus>,
-    /// A client's uplinks.
+    /// The uplinks of a client.
     pub uplinks: Vec<UplinkStatus>,
-    /// Bytes that a server's sessions keep of packets, of those that `memory_mb` allows.
+    /// The memory that a server's sessions use for packets, in bytes; `memory_mb` is the limit.
     #[serde(default)]
     pub kept_bytes: u64,
-    /// How often a table of nftables was made again because somebody else had changed or removed it.
+    /// The number of times that an nftables table was restored after another program had changed or
+    /// removed it.
     #[serde(default)]
     pub tables_restored: u64,
-    /// Packets that were not passed on and connections that were not let in, by reason; only reasons that occurred.
+    /// Packets not forwarded and connections not admitted, by reason, without reasons that did not
+    /// occur.
     pub not_passed_on: BTreeMap<String, u64>,
 }
 
 /// A session.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SessionStatus {
-    /// The name of the other end.
+    /// The name of the peer.
     pub peer: String,
-    /// Inner addresses of the client.
+    /// The inner addresses of the client.
     pub addresses: Vec<IpAddr>,
-    /// When it was opened, milliseconds since 1970.
+    /// When it was opened, in milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// The largest packet that all paths carry, bytes.
+    /// The largest packet that fits all paths, in bytes.
     pub mtu_bytes: u16,
-    /// Packets taken for the other end.
+    /// Packets accepted for sending to the peer.
     pub sent_packets: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Packets that came from the other end.
+    /// Packets received from the peer.
     pub received_packets: u64,
-    /// Bytes of those that were passed on.
+    /// Bytes of the packets that were forwarded.
     pub received_bytes: u64,
-    /// Packets of these that were lost and recovered from combinations.
+    /// Received packets that were recovered from coded packets.
     pub recovered_packets: u64,
-    /// Packets sent that counted as lost at least once.
+    /// Sent packets that were considered lost at least once.
     pub lost_packets: u64,
-    /// Packets sent that were marked for their senders to send less (ECN).
+    /// Sent packets that were marked to slow down their senders (ECN).
     #[serde(default)]
     pub marked_packets: u64,
-    /// What was sent besides the first transmission of each packet, as a share of these.
+    /// Bytes sent besides the first transmission of each packet, as a share of the first
+    /// transmissions.
     pub redundancy_ratio: f64,
-    /// The rate of packets taken since the last status, Mb/s.
+    /// The rate of accepted packets since the last status, in Mb/s.
     pub sent_mbps: f64,
-    /// The rate of packets passed on since the last status, Mb/s.
+    /// The rate of forwarded packets since the last status, in Mb/s.
     pub received_mbps: f64,
     /// Its paths.
     pub paths: Vec<PathStatus>,
@@ -92,21 +95,21 @@ pub struct SessionStatus {
 /// A path.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PathStatus {
-    /// A client's uplink; at a server the address from which it was opened.
+    /// At a client the uplink's interface, at a server the address from which the path was opened.
     pub name: String,
-    /// Where the other end is.
+    /// The peer's address.
     pub remote: Option<SocketAddr>,
-    /// The class of cost.
+    /// The cost class.
     pub cost: u8,
-    /// It waits until others do not suffice.
+    /// Whether the path is on standby: it is used only while the others do not suffice.
     pub standby: bool,
-    /// The round-trip time of the last packet, smoothed, milliseconds; none before the first acknowledgement.
+    /// The smoothed round-trip time, in milliseconds; none before the first acknowledgement.
     pub rtt_ms: Option<f64>,
-    /// The least round-trip time, milliseconds.
+    /// The minimum round-trip time, in milliseconds.
     pub rtt_min_ms: Option<f64>,
-    /// For how long nothing that was sent has been acknowledged, milliseconds.
+    /// The time for which sent packets have not been acknowledged, in milliseconds.
     pub unanswered_ms: u64,
-    /// Bytes that may be in flight.
+    /// The congestion window, in bytes.
     pub window_bytes: u64,
     /// Bytes in flight.
     pub in_flight_bytes: u64,
@@ -114,30 +117,30 @@ pub struct PathStatus {
     pub sent_bytes: u64,
     /// Bytes of datagrams received.
     pub received_bytes: u64,
-    /// Transmissions that are known to have arrived.
+    /// Transmissions that were acknowledged.
     pub arrived: u64,
-    /// Transmissions that counted as lost.
+    /// Transmissions that were considered lost.
     pub lost: u64,
-    /// Transmissions of copies and combinations.
+    /// Transmissions of copies and coded packets.
     pub recovery: u64,
-    /// Acknowledgements that said of further packets marked by the network (ECN).
+    /// Acknowledgements that reported further packets marked by the network (ECN).
     pub congestion_marks: u64,
-    /// The rate sent since the last status, Mb/s.
+    /// The rate sent since the last status, in Mb/s.
     pub sent_mbps: f64,
-    /// The rate received since the last status, Mb/s.
+    /// The rate received since the last status, in Mb/s.
     pub received_mbps: f64,
-    /// Transmissions lost since the last status, as a share of those whose fate became known.
+    /// Transmissions lost since the last status, as a share of those whose outcome became known.
     pub loss_ratio: f64,
 }
 
 /// An uplink of a client.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UplinkStatus {
-    /// The interface, or, if there is none, what the configuration calls it.
+    /// The interface, or the pattern of the configuration if no interface matches.
     pub name: String,
     /// `connected`, `connecting`, or why it is not connected.
     pub state: String,
-    /// Bytes in both directions this month, where there is a cap.
+    /// Bytes of this month in both directions, if there is a cap.
     pub month_bytes: Option<u64>,
 }
 
@@ -155,9 +158,10 @@ impl UplinkStatus {
 impl Status {
     /// Reads a status file.
     pub fn read(path: &Path) -> Result<Self> {
-        let text =
-            fs::read(path).with_context(|| format!("cannot read the status {}", path.display()))?;
-        serde_json::from_slice(&text).with_context(|| format!("{} is not a status", path.display()))
+        let text = fs::read(path)
+            .with_context(|| format!("cannot read the status file {}", path.display()))?;
+        serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not a valid status file", path.display()))
     }
 
     pub(crate) fn new(common: &Common, role: &str) -> Status {
@@ -177,7 +181,7 @@ impl Status {
         }
     }
 
-    /// Sets the rates since `earlier`.
+    /// Computes the rates since `earlier`.
     fn compare(&mut self, earlier: &Status) {
         let ms = self.written_unix_ms.saturating_sub(earlier.written_unix_ms);
         let elapsed = Duration::from_millis(ms.max(1)).as_secs_f64();
@@ -222,9 +226,9 @@ impl SessionStatus {
             mtu,
             waiting: _,
         } = report;
-        let refused = Refused::ALL
+        let refused = RejectReason::ALL
             .iter()
-            .zip(stats.refused)
+            .zip(stats.rejected)
             .map(|(reason, count)| (reason.name(), count));
         let others = [
             ("path_ended", dropped.path_ended),
@@ -236,12 +240,12 @@ impl SessionStatus {
             ("unsolved", stats.receiver.unsolved),
             ("garbled", stats.receiver.garbled),
         ];
-        let closed = Closed::ALL
+        let denied = DenyReason::ALL
             .iter()
-            .zip(dropped.closed)
+            .zip(dropped.denied)
             .map(|(reason, count)| (reason.name(), count));
         let counted = refused
-            .chain(closed)
+            .chain(denied)
             .chain(others)
             .filter(|(_, count)| *count > 0);
         SessionStatus {
@@ -271,7 +275,7 @@ impl SessionStatus {
 }
 
 impl PathStatus {
-    /// Whether nothing has been heard for so long that something is wrong.
+    /// Returns whether nothing was acknowledged for so long that the path may have failed.
     pub(crate) fn is_silent(&self) -> bool {
         self.unanswered_ms >= SILENT_MS
     }
@@ -313,11 +317,11 @@ impl PathStatus {
     }
 }
 
-/// Where the status is written.
+/// The status file, with what was last written to it.
 pub(crate) struct StatusFile {
     path: PathBuf,
     last: Option<Status>,
-    fails: bool,
+    failing: bool,
 }
 
 impl StatusFile {
@@ -325,24 +329,27 @@ impl StatusFile {
         StatusFile {
             path,
             last: None,
-            fails: false,
+            failing: false,
         }
     }
 
-    /// Writes the status with the rates since the last one, and returns it. That it cannot be written is said once.
+    /// Writes the status with the rates since the last one, and returns it. A failure is logged
+    /// once.
     pub(crate) fn write(&mut self, mut status: Status) -> Status {
         if let Some(last) = &self.last {
             status.compare(last);
         }
         let outcome = self.replace(&status);
         match &outcome {
-            Ok(()) if self.fails => {
-                info!("the status {} can be written again", self.path.display())
+            Ok(()) if self.failing => {
+                info!("the status file {} is written again", self.path.display())
             }
-            Err(error) if !self.fails => error!("no status from now on: {error:#}"),
+            Err(error) if !self.failing => {
+                error!("cannot write the status file, which is out of date from now on: {error:#}")
+            }
             _ => {}
         }
-        self.fails = outcome.is_err();
+        self.failing = outcome.is_err();
         self.last = Some(status.clone());
         status
     }

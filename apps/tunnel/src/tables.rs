@@ -1,4 +1,5 @@
-//! Tables of nftables that this program makes, and makes again when somebody else changes or removes them.
+//! nftables tables that this program creates, and restores when another program changes or removes
+//! them.
 
 use crate::device::run_with_input;
 use crate::netlink::Changes;
@@ -15,44 +16,44 @@ use tracing::{error, warn};
 /// `linux/netfilter/nfnetlink.h`: `NFNLGRP_NFTABLES`, as a mask.
 const NFTABLES_GROUP: u32 = 1 << 6;
 
-/// How often tables are looked at although nothing was heard, and after they could not be made again.
-const LOOK_ANYWAY: Duration = Duration::from_secs(30);
+/// The interval of checks without a notification, and the pause after a failed restoration.
+const CHECK_INTERVAL: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_secs(2);
 
-/// The time between two looks, however often something changes.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The minimum time between two checks, however often something changes.
+const MIN_CHECK_PAUSE: Duration = Duration::from_millis(100);
 
-/// The least time after a table was made again until that is done once more: another program that keeps a table of the same
-/// name does not make this one replace it all the time.
+/// The minimum time between two restorations of a table, so that this program and another one that
+/// keeps a table of the same name do not replace it all the time.
 const RESTORE_PAUSE: Duration = Duration::from_secs(1);
 
-/// A table of the family `inet`. It stays in the kernel when this value goes.
+/// A table of the family `inet`. It stays in the kernel when this value is dropped.
 #[derive(Debug)]
 pub(crate) struct Table {
     name: String,
-    /// None: it is not to be there.
-    made: Mutex<Option<Made>>,
+    /// None if the table should not exist.
+    desired: Mutex<Option<Desired>>,
     restored: AtomicU64,
-    /// Whether the log says that nftables does not show it.
+    /// Whether it was already logged that nftables cannot list the table.
     unlisted: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Made {
+struct Desired {
     contents: String,
-    /// As nftables shows it; none when it did not.
-    listed: Option<String>,
+    /// The table as nftables lists it; none if listing it failed.
+    listing: Option<String>,
     restored_at: Option<Instant>,
-    /// Why it could not be looked at or made again the last time, if so.
+    /// The error of the last check or restoration, if it failed.
     failure: Option<String>,
 }
 
 impl Table {
-    /// One that has not been made.
+    /// Returns a table that has not been created yet.
     pub(crate) fn named(name: String) -> Table {
         Table {
             name,
-            made: Mutex::new(None),
+            desired: Mutex::new(None),
             restored: AtomicU64::new(0),
             unlisted: AtomicBool::new(false),
         }
@@ -62,12 +63,12 @@ impl Table {
         &self.name
     }
 
-    /// Puts a table with `contents` in place of the one that may be there, in one step.
-    pub(crate) fn make(&self, contents: String) -> Result<()> {
-        let mut made = self.made();
+    /// Creates the table with `contents`, replacing any table of this name atomically.
+    pub(crate) fn create(&self, contents: String) -> Result<()> {
+        let mut desired = self.desired();
         replace(&self.name, &contents)?;
-        *made = Some(Made {
-            listed: self.listed(),
+        *desired = Some(Desired {
+            listing: self.listing(),
             contents,
             restored_at: None,
             failure: None,
@@ -75,142 +76,146 @@ impl Table {
         Ok(())
     }
 
-    /// Removes it, if it is there.
+    /// Removes the table if it exists.
     pub(crate) fn remove(&self) -> Result<()> {
-        let mut made = self.made();
-        *made = None;
+        let mut desired = self.desired();
+        *desired = None;
         nft(&removal(&self.name))
     }
 
-    /// How often it was made again because somebody else had changed or removed it.
+    /// Returns how often the table was restored after another program had changed or removed it.
     pub(crate) fn restored(&self) -> u64 {
         self.restored.load(Relaxed)
     }
 
-    /// Makes it again unless it is as it was made. Returns when to look again at the latest.
-    fn look(&self) -> Duration {
-        let mut made = self.made();
-        let Some(made) = &mut *made else {
-            return LOOK_ANYWAY;
+    /// Restores the table unless it is unchanged. Returns the time after which to check again at
+    /// the latest.
+    fn check(&self) -> Duration {
+        let mut desired = self.desired();
+        let Some(desired) = &mut *desired else {
+            return CHECK_INTERVAL;
         };
-        match self.restore(made) {
-            Ok(look_again) => {
-                made.failure = None;
-                look_again
+        match self.restore(desired) {
+            Ok(check_again) => {
+                desired.failure = None;
+                check_again
             }
             Err(error) => {
                 let failure = format!("{error:#}");
-                if made.failure.as_ref() != Some(&failure) {
+                if desired.failure.as_ref() != Some(&failure) {
                     error!(
                         table = self.name,
-                        "this table of nftables may be gone and cannot be made again: {failure}"
+                        "cannot check or restore an nftables table, which may be missing: {failure}"
                     );
                 }
-                made.failure = Some(failure);
+                desired.failure = Some(failure);
                 RETRY
             }
         }
     }
 
-    fn restore(&self, made: &mut Made) -> Result<Duration> {
-        if self.is_as_made(made.listed.as_deref())? {
-            return Ok(LOOK_ANYWAY);
+    fn restore(&self, desired: &mut Desired) -> Result<Duration> {
+        if self.is_unchanged(desired.listing.as_deref())? {
+            return Ok(CHECK_INTERVAL);
         }
-        if let Some(wait) = made
+        if let Some(wait) = desired
             .restored_at
             .and_then(|at| RESTORE_PAUSE.checked_sub(at.elapsed()))
         {
             return Ok(wait);
         }
-        replace(&self.name, &made.contents)?;
-        made.restored_at = Some(Instant::now());
-        made.listed = self.listed();
+        replace(&self.name, &desired.contents)?;
+        desired.restored_at = Some(Instant::now());
+        desired.listing = self.listing();
         self.restored.fetch_add(1, Relaxed);
         warn!(
             table = self.name,
-            "somebody changed or removed this table of nftables: it has been made again"
+            "nftables table restored: another program had changed or removed it"
         );
-        Ok(LOOK_ANYWAY)
+        Ok(CHECK_INTERVAL)
     }
 
-    /// Whether it is as it was made, or at least there where nftables did not show it.
-    fn is_as_made(&self, listed: Option<&str>) -> Result<bool> {
-        let Some(listed) = listed else {
-            return is_there(&self.name);
+    /// Returns whether the table is unchanged, or, if it could not be listed before, whether it
+    /// exists.
+    fn is_unchanged(&self, listing: Option<&str>) -> Result<bool> {
+        let Some(listing) = listing else {
+            return exists(&self.name);
         };
         match list(&self.name) {
-            Ok(now) => Ok(now == listed),
-            Err(error) => match is_there(&self.name)? {
+            Ok(now) => Ok(now == listing),
+            Err(error) => match exists(&self.name)? {
                 true => Err(error),
                 false => Ok(false),
             },
         }
     }
 
-    /// As nftables shows it, now that it has been made.
-    fn listed(&self) -> Option<String> {
-        let listed = list(&self.name);
-        if let Err(error) = &listed
+    /// Lists the table after its creation. A failure is logged once.
+    fn listing(&self) -> Option<String> {
+        let listing = list(&self.name);
+        if let Err(error) = &listing
             && !self.unlisted.swap(true, Relaxed)
         {
             warn!(
                 table = self.name,
-                "nftables does not show this table: only its removal is noticed, other changes are not: {error:#}"
+                "cannot list an nftables table: only its removal is noticed, not other changes: {error:#}"
             );
         }
-        listed.ok()
+        listing.ok()
     }
 
-    fn made(&self) -> MutexGuard<'_, Option<Made>> {
-        self.made.lock().unwrap_or_else(PoisonError::into_inner)
+    fn desired(&self) -> MutexGuard<'_, Option<Desired>> {
+        self.desired.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Makes tables again whenever they are not as they were made. Needs a runtime.
-pub(crate) fn keep(tables: Vec<Arc<Table>>) -> Result<()> {
+/// Restores tables whenever they have been changed or removed. Must be called within a Tokio
+/// runtime.
+pub(crate) fn watch(tables: Vec<Arc<Table>>) -> Result<()> {
     if tables.is_empty() {
         return Ok(());
     }
     let changes = Changes::subscribe(SockProtocol::NetlinkNetFilter, NFTABLES_GROUP)
-        .context("cannot hear of changes to nftables")?;
+        .context("cannot subscribe to changes of nftables")?;
     tokio::spawn(async move {
         loop {
-            // First of all: changes from before the subscription are not heard of.
-            let kept = tables.clone();
-            let look = move || {
-                kept.iter()
-                    .map(|table| table.look())
+            // Check first: changes made before the subscription are not reported.
+            let checked = tables.clone();
+            let check = move || {
+                checked
+                    .iter()
+                    .map(|table| table.check())
                     .min()
-                    .unwrap_or(LOOK_ANYWAY)
+                    .unwrap_or(CHECK_INTERVAL)
             };
-            // It fails when the program ends.
-            let Ok(look_again) = spawn_blocking(look).await else {
+            // Fails only while the runtime shuts down.
+            let Ok(check_again) = spawn_blocking(check).await else {
                 return;
             };
-            sleep(PAUSE).await;
-            // That nothing was heard is as good a reason to look as that something was.
-            let _ = timeout(look_again, changes.next(Duration::ZERO)).await;
+            sleep(MIN_CHECK_PAUSE).await;
+            // A timeout is as good a reason to check as a notification.
+            let _ = timeout(check_again, changes.next(Duration::ZERO)).await;
         }
     });
     Ok(())
 }
 
-/// The names of the tables of the family `inet`; none without nftables.
+/// Returns the names of the tables of the family `inet`; none without nftables.
 pub(crate) fn names() -> Vec<String> {
-    known().unwrap_or_default()
+    existing().unwrap_or_default()
 }
 
-fn is_there(name: &str) -> Result<bool> {
-    Ok(known()?.iter().any(|known| known == name))
+fn exists(name: &str) -> Result<bool> {
+    Ok(existing()?.iter().any(|known| known == name))
 }
 
-fn known() -> Result<Vec<String>> {
+fn existing() -> Result<Vec<String>> {
     let tables = ask(&["list", "tables", "inet"])?;
     let name = |line: &str| line.trim().strip_prefix("table inet ").map(str::to_owned);
     Ok(tables.lines().filter_map(name).collect())
 }
 
-/// A table without its counters and without what is in its named sets.
+/// Lists a table without its counters and the contents of its named sets.
 fn list(name: &str) -> Result<String> {
     ask(&["--stateless", "--terse", "list", "table", "inet", name])
 }
@@ -235,7 +240,7 @@ fn replace(name: &str, contents: &str) -> Result<()> {
     ))
 }
 
-/// Adding a table that is there does nothing, so that the deletion never fails.
+/// Adding a table that exists has no effect, so the deletion never fails.
 fn removal(name: &str) -> String {
     format!("add table inet {name}\ndelete table inet {name}\n")
 }

@@ -1,4 +1,4 @@
-//! The clock of this process, as the sans-IO parts count time.
+//! The clock of this process, in the time type of the sans-IO crates.
 
 use hawser_units::Instant;
 use std::sync::LazyLock;
@@ -6,12 +6,12 @@ use std::time::Instant as Std;
 
 static START: LazyLock<Std> = LazyLock::new(Std::now);
 
-/// Now, since the process began to ask.
+/// Returns the time since the first call in this process.
 pub(crate) fn now() -> Instant {
     Instant::ZERO + START.elapsed()
 }
 
-/// The same point in time for a timer.
+/// Converts a point in time for Tokio's timers.
 pub(crate) fn timer(at: Instant) -> tokio::time::Instant {
     (*START + at.saturating_since(Instant::ZERO)).into()
 }

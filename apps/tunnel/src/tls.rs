@@ -1,4 +1,5 @@
-//! Who the ends are: certificates from files, or those that a controller gave to its nodes.
+//! The identities of the ends: certificates from files, or those that a controller issued to its
+//! nodes.
 
 use crate::config::Credentials;
 use crate::join::PROTOCOL;
@@ -17,18 +18,20 @@ use std::path::Path;
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// In the folder of an enrolled node: its key and certificate, and the authority that it trusts.
+/// Files in the folder of an enrolled node: its key and certificate, and the authority that it
+/// trusts.
 const NODE: &str = "node.pem";
 const AUTHORITY: &str = "authority.pem";
 
-/// The PEM texts of one end.
+/// The PEM files of one end.
 struct Texts {
     authority: String,
     certificate: String,
     key: String,
 }
 
-/// TLS of a client that shows its certificate and trusts servers of its authority.
+/// Returns the TLS configuration of a client that presents its certificate and trusts servers of
+/// its authority.
 pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>> {
     let texts = Texts::read(credentials)?;
     let config = || -> Result<_> {
@@ -45,7 +48,8 @@ pub(crate) fn client(credentials: &Credentials) -> Result<Arc<QuicClientConfig>>
     config().with_context(|| credentials.to_string())
 }
 
-/// TLS of a server that shows its certificate and lets in clients of its authority.
+/// Returns the TLS configuration of a server that presents its certificate and accepts clients of
+/// its authority.
 pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>> {
     let texts = Texts::read(credentials)?;
     let config = || -> Result<_> {
@@ -59,24 +63,28 @@ pub(crate) fn server(credentials: &Credentials) -> Result<Arc<QuicServerConfig>>
     config().with_context(|| credentials.to_string())
 }
 
-/// The other end, as its certificate has it.
+/// The identity in the peer's certificate.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Peer {
     /// The common name.
     pub(crate) name: String,
-    /// The certificate's serial number, hexadecimal.
+    /// The serial number of the certificate, in hexadecimal.
     pub(crate) serial: String,
 }
 
-/// Who the other end is.
+/// Returns the identity of the peer.
+///
+/// # Errors
+///
+/// If the peer sent no X.509 certificate, or one without a common name.
 pub(crate) fn peer(connection: &Connection) -> Result<Peer> {
     let chain = connection
         .peer_identity()
-        .context("the other end showed no certificate")?;
+        .context("the peer sent no certificate")?;
     let chain = chain.downcast::<Vec<CertificateDer<'static>>>();
-    let chain = chain.map_err(|_| anyhow!("the other end showed no certificate of X.509"))?;
+    let chain = chain.map_err(|_| anyhow!("the peer's certificate is not X.509"))?;
     let peer = chain.first().and_then(Peer::of);
-    peer.context("the other end's certificate names nobody: it has no common name")
+    peer.context("the peer's certificate has no common name")
 }
 
 impl Peer {
@@ -123,8 +131,11 @@ impl Texts {
     }
 }
 
-/// Trusts servers by their names as nodes. A controller's certificates for nodes name no host and are for clients, which
-/// is what nodes are to it; that they prove who a server is, is for us to say.
+/// Returns the TLS configuration of a client that identifies servers by their node names.
+///
+/// The certificates that a controller issues to nodes contain no host name and are meant for TLS
+/// clients, because nodes are clients of the controller. [`ByNodeName`] therefore checks a server's
+/// certificate as a client certificate and compares its common name.
 fn client_of_nodes(texts: &Texts, identity: &Identity) -> Result<Arc<QuicClientConfig>> {
     let provider = Arc::new(ring::default_provider());
     let authorities: Arc<RootCertStore> = tls::authorities(&texts.authority)?;
@@ -136,7 +147,7 @@ fn client_of_nodes(texts: &Texts, identity: &Identity) -> Result<Arc<QuicClientC
     )?)
 }
 
-/// Accepts a server that is the node of the name that it is called by.
+/// Accepts a server whose certificate has the node name that the client connects to.
 #[derive(Debug)]
 struct ByNodeName(Arc<dyn ClientCertVerifier>);
 

@@ -11,31 +11,32 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-/// How often a viewer that receives nothing looks whether its time is over.
+/// Interval at which a viewer that receives no data checks whether it should stop.
 const READ_TIMEOUT: Duration = Duration::from_millis(100);
-/// A publisher from whom no acknowledgement comes for so long is gone.
+/// A publisher that sends no acknowledgement for this long is considered dead.
 const DEAD_AFTER: Duration = Duration::from_secs(15);
 
 /// A connection to a publisher.
 pub(crate) struct Connection {
     stream: TcpStream,
     in_flight: usize,
-    /// When each outstanding request was sent, oldest first: answers come in the order of the requests.
+    /// The send times of the outstanding requests, oldest first. Frames arrive in the order of the
+    /// requests.
     requested_ns: VecDeque<u64>,
     decoder: Decoder,
     last_frame: Option<u64>,
 }
 
-/// Why a connection came to its end.
+/// The reason that a connection ended.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// The viewer's time is over.
-    Over,
-    /// The publisher is gone or was never there.
+    /// The viewer should stop.
+    Stopped,
+    /// The publisher cannot be reached, or the connection was lost.
     Lost(io::Error),
-    /// The publisher does not keep to the protocol.
+    /// The publisher violated the protocol.
     Protocol(ProtocolError),
-    /// What was received cannot be written down.
+    /// The received data could not be written to a file.
     Unrecorded(anyhow::Error),
 }
 
@@ -45,11 +46,11 @@ pub(crate) enum ProtocolError {
     Message(#[from] PullError),
     #[error("frame {number}: {error}")]
     Cloud { number: u64, error: DecodeError },
-    #[error("frame {number} came after frame {last}")]
+    #[error("frame {number} arrived after frame {last}")]
     Order { number: u64, last: u64 },
 }
 
-/// A frame with all that was measured about it.
+/// A frame with its timestamps.
 pub(crate) struct Delivery<'a> {
     pub(crate) header: FrameHeader,
     pub(crate) cloud: &'a Cloud,
@@ -86,7 +87,7 @@ impl Connection {
                 .with_interval(DEAD_AFTER / 3),
         )?;
         if !config.mptcp {
-            // MPTCP has no such option: the subflows to a publisher that is gone time out one by one.
+            // MPTCP has no such option: the subflows to a dead publisher time out one by one.
             socket.set_tcp_user_timeout(Some(DEAD_AFTER))?;
         }
         let requested_ns = VecDeque::with_capacity(config.in_flight);
@@ -99,7 +100,7 @@ impl Connection {
         })
     }
 
-    /// Receives frames until something ends it.
+    /// Receives frames until the connection ends. Returns the reason.
     pub(crate) fn watch(&mut self, recorder: &mut Recorder, until: &Until<'_>) -> Ended {
         let Err(ended) = self.receive_frames(recorder, until);
         ended
@@ -114,17 +115,18 @@ impl Connection {
         self.request(self.in_flight)?;
         loop {
             let mut header = [0; HEADER_BYTES];
-            self.receive(&mut header, recorder, until)?;
+            self.fill(&mut header, recorder, until)?;
             let header =
                 self.check_order(FrameHeader::parse(&header).map_err(ProtocolError::from)?)?;
             encoded.resize(header.length as usize, 0);
-            self.receive(&mut encoded, recorder, until)?;
+            self.fill(&mut encoded, recorder, until)?;
             let received_ns = unix_time_ns();
             let requested_ns = self
                 .requested_ns
                 .pop_front()
                 .expect("at least one request is outstanding");
-            // The next request does not wait until this frame is decoded; and when it fails, this frame has arrived still.
+            // The next request is sent before this frame is decoded. If that fails, this frame has
+            // been received nevertheless.
             let next_request = self.request(1);
 
             let number = header.number;
@@ -140,9 +142,11 @@ impl Connection {
                 received_ns,
                 decoded_ns,
             };
-            recorder.deliver(&delivery).map_err(Ended::Unrecorded)?;
+            recorder
+                .record_frame(&delivery)
+                .map_err(Ended::Unrecorded)?;
             if recorder.is_full() {
-                return Err(Ended::Over);
+                return Err(Ended::Stopped);
             }
             next_request?;
         }
@@ -163,7 +167,7 @@ impl Connection {
     }
 
     /// Fills the buffer.
-    fn receive(
+    fn fill(
         &mut self,
         buffer: &mut [u8],
         recorder: &mut Recorder,
@@ -171,8 +175,8 @@ impl Connection {
     ) -> Result<(), Ended> {
         let mut filled = 0;
         while filled < buffer.len() {
-            if until.is_over() {
-                return Err(Ended::Over);
+            if until.should_stop() {
+                return Err(Ended::Stopped);
             }
             match self.stream.read(&mut buffer[filled..]) {
                 Ok(0) => {
@@ -181,7 +185,7 @@ impl Connection {
                     )));
                 }
                 Ok(bytes) => {
-                    recorder.arrive(bytes).map_err(Ended::Unrecorded)?;
+                    recorder.record_read(bytes).map_err(Ended::Unrecorded)?;
                     filled += bytes;
                 }
                 Err(error)
@@ -197,7 +201,7 @@ impl Connection {
 }
 
 fn connect(address: &str, protocol: Protocol) -> io::Result<Socket> {
-    let mut failure = io::Error::other("the name has no address");
+    let mut failure = io::Error::other("the host name has no address");
     for address in address.to_socket_addrs()? {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(protocol))?;
         match socket.connect_timeout(&address.into(), CONNECT_TIMEOUT) {

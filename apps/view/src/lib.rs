@@ -1,4 +1,5 @@
-//! The viewer: asks a publisher for frames, decodes and verifies each one, and measures what it experienced.
+//! The viewer: requests frames from a publisher, decodes and verifies each one, and measures
+//! quality of experience.
 //!
 //! ```no_run
 //! use hawser_view::{Config, watch};
@@ -30,45 +31,51 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Frames asked for ahead. A request waits at the publisher until a frame is captured, so `in_flight` frames per round
-/// trip are the most that a viewer gets: five are enough for 30 frames a second and 120 ms with 40 ms to send one.
+/// Default number of outstanding requests. A request waits at the publisher until a frame is
+/// captured, so a viewer gets at most `in_flight` frames per round trip. Five are enough for 30
+/// frames per second with a round-trip time of 120 ms and 40 ms to send a frame.
 pub const DEFAULT_IN_FLIGHT: usize = 5;
 
-/// Watch a stream and measure it.
+/// Watch a stream and measure it
 ///
-/// Asks the publisher for one frame after the other, decodes each, compares it with the digest of what was captured, and
-/// ends with a summary. Fails when any frame differs or none arrives. Frame delays compare the publisher's clock with
-/// this machine's: keep both on time (NTP or PTP).
+/// Requests one frame after the other from the publisher, decodes each one, compares it with the
+/// digest of the captured frame, and prints a summary at the end. Fails if any frame differs or
+/// none arrives. Frame delays compare the publisher's clock with this machine's clock: synchronize
+/// both (NTP or PTP).
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// The publisher, for example 192.0.2.7:14748
     #[arg(value_name = "HOST:PORT")]
     address: String,
-    /// Write when each frame was captured, asked for, received and decoded to this CSV file
+    /// Write the times at which each frame was captured, requested, received and decoded to this
+    /// CSV file
     #[arg(long, value_name = "FILE")]
     timeline: Option<PathBuf>,
-    /// Write when how many bytes arrived to this CSV file, one line for every read of the socket
+    /// Write the time and size of every read of the socket to this CSV file
     #[arg(long, value_name = "FILE")]
     arrivals: Option<PathBuf>,
-    /// Write each frame to this directory as frame-<capture time in ns>.ply, which makes it a PLY sequence
+    /// Write each frame to this directory as frame-<capture time in ns>.ply, which makes it a PLY
+    /// sequence
     #[arg(long, value_name = "DIRECTORY")]
     save: Option<PathBuf>,
-    /// End after so many seconds [default: go on until interrupted]
+    /// Exit after this many seconds [default: run until interrupted]
     #[arg(long)]
     seconds: Option<f64>,
-    /// End after so many frames
+    /// Exit after this many frames
     #[arg(long, value_name = "N")]
     frames: Option<u64>,
-    /// How many frames are asked for ahead; more carry a higher frame rate over a longer path
+    /// Number of outstanding requests; more sustain a higher frame rate over a longer round-trip
+    /// time
     #[arg(long, value_name = "N", default_value_t = DEFAULT_IN_FLIGHT as u64,
         value_parser = clap::value_parser!(u64).range(1..=MAX_IN_FLIGHT as u64))]
     in_flight: u64,
-    /// Speak MPTCP if the publisher does: one subflow for each of the addresses that `ip mptcp endpoint` names
+    /// Use MPTCP if the publisher supports it: one subflow for each address that `ip mptcp
+    /// endpoint` lists
     #[arg(long)]
     mptcp: bool,
 }
 
-/// What is watched and what is written down.
+/// The publisher that is watched, and the files that are written.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// Host and port of the publisher.
@@ -79,18 +86,18 @@ pub struct Config {
     pub arrivals: Option<PathBuf>,
     /// A directory for PLY files.
     pub save: Option<PathBuf>,
-    /// When to end by itself.
+    /// The time after which to stop. Unlimited if `None`.
     pub duration: Option<Duration>,
-    /// After how many frames to end by itself.
+    /// The number of frames after which to stop. Unlimited if `None`.
     pub frames: Option<u64>,
-    /// Frames asked for ahead, 1 to [`MAX_IN_FLIGHT`].
+    /// Number of outstanding requests, 1 to [`MAX_IN_FLIGHT`].
     pub in_flight: usize,
-    /// Whether MPTCP is spoken if the publisher does.
+    /// Whether MPTCP is used if the publisher supports it.
     pub mptcp: bool,
 }
 
 impl Config {
-    /// Watches until stopped and writes nothing down.
+    /// Returns a configuration that watches until stopped and writes no files.
     pub fn new(address: impl Into<String>) -> Self {
         Config {
             address: address.into(),
@@ -122,8 +129,8 @@ impl Config {
     }
 }
 
-/// Watches as the command line says, until its time is over or SIGINT or SIGTERM arrives, or SIGHUP because its terminal was
-/// closed.
+/// Watches as the command line says, until its duration is over or a signal arrives: SIGINT,
+/// SIGTERM, or SIGHUP, which is sent when the terminal is closed.
 pub fn run(args: Args) -> anyhow::Result<()> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGINT, SIGTERM, SIGHUP] {
@@ -134,13 +141,13 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     println!("{summary}");
     if summary.frames_damaged > 0 {
         bail!(
-            "{} frames differ from what was captured",
+            "{} frames differ from the captured ones",
             summary.frames_damaged
         );
     }
     if summary.protocol_errors > 0 {
         bail!(
-            "{} sent what the protocol does not allow, {} times",
+            "{} violated the protocol {} times",
             config.address,
             summary.protocol_errors
         );
@@ -151,9 +158,10 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Watches until the configured duration or number of frames is reached or `stop` is set. Connects again whenever the publisher goes away.
+/// Watches until the configured duration or number of frames is reached or `stop` is set.
+/// Reconnects whenever the connection is lost.
 ///
-/// Fails only when what is to be written down cannot be; what the publisher does wrong is in the summary.
+/// Fails only if a file cannot be written. Errors of the publisher are counted in the summary.
 pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
     let until = Until {
         stop,
@@ -161,7 +169,7 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
     };
     let mut recorder = Recorder::create(config)?;
     let mut pause = Pause::default();
-    while !until.is_over() {
+    while !until.should_stop() {
         let ended = match Connection::open(config) {
             Ok(mut connection) => {
                 recorder.connected();
@@ -178,20 +186,20 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
             Err(error) => Ended::Lost(error),
         };
         match ended {
-            Ended::Over => break,
+            Ended::Stopped => break,
             Ended::Unrecorded(error) => return Err(error),
             Ended::Protocol(error) => {
                 recorder.protocol_error();
                 tracing::error!(
                     address = config.address,
-                    "{error}; connecting again in {:?}",
+                    "{error}; reconnecting in {:?}",
                     pause.0
                 );
             }
             Ended::Lost(error) => {
                 tracing::warn!(
                     address = config.address,
-                    "{error}; connecting again in {:?}",
+                    "{error}; reconnecting in {:?}",
                     pause.0
                 );
             }
@@ -201,19 +209,19 @@ pub fn watch(config: &Config, stop: &AtomicBool) -> anyhow::Result<Summary> {
     recorder.finish()
 }
 
-/// How long to go on.
+/// The conditions under which watching stops.
 struct Until<'a> {
     stop: &'a AtomicBool,
     end: Option<Instant>,
 }
 
 impl Until<'_> {
-    fn is_over(&self) -> bool {
+    fn should_stop(&self) -> bool {
         self.stop.load(Relaxed) || self.end.is_some_and(|end| Instant::now() >= end)
     }
 }
 
-/// How long to wait before connecting again: twice as long every time that brings no frame.
+/// The pause before reconnecting. It doubles after every connection that delivered no frame.
 struct Pause(Duration);
 
 impl Default for Pause {
@@ -223,21 +231,21 @@ impl Default for Pause {
 }
 
 impl Pause {
-    const LONGEST: Duration = Duration::from_secs(2);
+    const MAX: Duration = Duration::from_secs(2);
 
     fn wait(&mut self, until: &Until<'_>) {
         let end = Instant::now() + self.0;
-        while Instant::now() < end && !until.is_over() {
+        while Instant::now() < end && !until.should_stop() {
             thread::sleep(Duration::from_millis(20));
         }
-        self.0 = (self.0 * 2).min(Self::LONGEST);
+        self.0 = (self.0 * 2).min(Self::MAX);
     }
 }
 
-/// Nanoseconds since 1970, the clock that capture times are of.
+/// Returns the time in nanoseconds since 1970, the unit of capture times.
 fn unix_time_ns() -> u64 {
     let since_1970 = SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .expect("the clock stands after 1970");
-    u64::try_from(since_1970.as_nanos()).expect("the clock stands before 2554")
+        .expect("the clock is set to a time after 1970");
+    u64::try_from(since_1970.as_nanos()).expect("the clock is set to a time before 2554")
 }

@@ -9,12 +9,12 @@ use serde::Serialize;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// Writes down what arrives.
+/// Records received frames and bytes.
 pub(crate) struct Recorder {
     timeline: Option<Table>,
     arrivals: Option<Table>,
     save: Option<PathBuf>,
-    wanted: Option<u64>,
+    max_frames: Option<u64>,
     frames: Vec<Frame>,
     damaged: u64,
     connections: u64,
@@ -31,7 +31,7 @@ impl Recorder {
             timeline: config.timeline.as_deref().map(Table::create).transpose()?,
             arrivals: config.arrivals.as_deref().map(Table::create).transpose()?,
             save: config.save.clone(),
-            wanted: config.frames,
+            max_frames: config.frames,
             frames: Vec::new(),
             damaged: 0,
             connections: 0,
@@ -47,18 +47,19 @@ impl Recorder {
         self.protocol_errors += 1;
     }
 
-    /// Frames that were decoded, damaged ones among them.
+    /// Returns the number of decoded frames, including damaged ones.
     pub(crate) fn frames(&self) -> u64 {
         self.frames.len() as u64 + self.damaged
     }
 
-    /// Whether there are as many frames as were wanted.
+    /// Returns whether the requested number of frames has been reached.
     pub(crate) fn is_full(&self) -> bool {
-        self.wanted.is_some_and(|wanted| self.frames() >= wanted)
+        self.max_frames
+            .is_some_and(|max_frames| self.frames() >= max_frames)
     }
 
-    /// Bytes came out of the socket.
-    pub(crate) fn arrive(&mut self, bytes: usize) -> anyhow::Result<()> {
+    /// Records a read of the socket.
+    pub(crate) fn record_read(&mut self, bytes: usize) -> anyhow::Result<()> {
         match &mut self.arrivals {
             Some(arrivals) => arrivals.write(Arrival {
                 received_ns: unix_time_ns(),
@@ -68,8 +69,8 @@ impl Recorder {
         }
     }
 
-    /// A frame was decoded.
-    pub(crate) fn deliver(&mut self, delivery: &Delivery<'_>) -> anyhow::Result<()> {
+    /// Records a decoded frame.
+    pub(crate) fn record_frame(&mut self, delivery: &Delivery<'_>) -> anyhow::Result<()> {
         let digest = delivery.cloud.digest();
         let row = Row {
             frame: delivery.header.number,
@@ -85,7 +86,7 @@ impl Recorder {
             self.frames.push(row.into());
         } else {
             self.damaged += 1;
-            tracing::error!(frame = row.frame, captured = %delivery.header.digest, decoded = %digest, "the frame differs");
+            tracing::error!(frame = row.frame, captured = %delivery.header.digest, decoded = %digest, "frame differs from the captured one");
         }
         if let Some(timeline) = &mut self.timeline {
             timeline.write(row)?;
@@ -98,7 +99,8 @@ impl Recorder {
             let path = directory.join(format!("frame-{:019}.ply", row.captured_ns));
             fs::write(&path, ply::write(delivery.cloud))
                 .inspect_err(|_| {
-                    // A part of a frame would spoil the sequence; when it cannot be removed, the error says where it is.
+                    // A partial frame would corrupt the sequence. If it cannot be removed, the
+                    // error names it.
                     let _ = fs::remove_file(&path);
                 })
                 .with_context(|| format!("cannot save {}", path.display()))?;

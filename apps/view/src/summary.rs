@@ -3,18 +3,19 @@ use hawser_units::Instant;
 use std::fmt;
 use std::time::Duration;
 
-/// What a viewer saw.
+/// The measurements of a viewer.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Summary {
-    /// Frames that arrived and could be decoded.
+    /// Number of frames that were received and decoded.
     pub frames: u64,
-    /// Those whose points are not the ones that were captured.
+    /// Number of frames whose points differ from the captured ones.
     pub frames_damaged: u64,
-    /// Times that the publisher sent something that the protocol does not allow.
+    /// Number of times that the publisher violated the protocol.
     pub protocol_errors: u64,
-    /// Connections made: one, and one more for every time that the publisher was away.
+    /// Number of connections that were made, including reconnections.
     pub connections: u64,
-    /// The experience from the first frame to the end, with how long that was; none without frames.
+    /// The duration from the first frame to the end, and the quality of experience in it. `None`
+    /// without frames.
     pub qoe: Option<(Duration, Qoe)>,
 }
 
@@ -52,7 +53,7 @@ impl fmt::Display for Summary {
         }
         write!(
             f,
-            "\n{frames_damaged} frames differ from what was captured; {connections} connections, {protocol_errors} protocol errors"
+            "\n{frames_damaged} frames differ from the captured ones; {connections} connections, {protocol_errors} protocol errors"
         )
     }
 }

@@ -1,37 +1,38 @@
-//! The raw data that a viewer leaves behind, as CSV files.
+//! The CSV files of raw data that a viewer writes.
 
 use hawser_qoe::Frame;
 use hawser_units::{ByteSize, Instant};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// A frame: all times are nanoseconds since 1970, `captured_ns` of the publisher's clock, the others of the viewer's.
+/// A frame. All times are nanoseconds since 1970: `captured_ns` by the publisher's clock, the
+/// others by the viewer's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Row {
     /// The publisher's number of the frame.
     pub frame: u64,
-    /// When it was captured.
+    /// The time at which it was captured.
     pub captured_ns: u64,
-    /// When the request that it answers was sent.
+    /// The time at which its request was sent.
     pub requested_ns: u64,
-    /// When its last byte was received.
+    /// The time at which its last byte was received.
     pub received_ns: u64,
-    /// When all its points were decoded.
+    /// The time at which all its points were decoded.
     pub decoded_ns: u64,
-    /// Encoded size.
+    /// Encoded size, bytes.
     pub bytes: u64,
-    /// Points.
+    /// Number of points.
     pub points: u64,
-    /// Whether the decoded points are those that were captured.
+    /// Whether the decoded points are the captured ones.
     pub is_identical: bool,
 }
 
-/// Bytes that one read of the socket returned.
+/// One read of the socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arrival {
-    /// Nanoseconds since 1970.
+    /// The time of the read, nanoseconds since 1970.
     pub received_ns: u64,
-    /// How many.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

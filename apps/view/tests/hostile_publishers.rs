@@ -1,4 +1,4 @@
-//! What a publisher may do to a viewer: one script of bytes per connection.
+//! Hostile publishers: each connection is one script of bytes.
 
 use hawser_cloud::{Digest, Level, Performer};
 use hawser_codec::pull::{FrameHeader, REQUEST};
@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::thread;
 use std::time::Duration;
 
-/// A viewer that wants one frame meets a publisher that sends one script after the other, a connection each.
+/// Runs a viewer for one frame against a publisher that sends one script on each connection.
 fn watch_scripts(scripts: &[Vec<u8>]) -> Summary {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -26,7 +26,8 @@ fn watch_scripts(scripts: &[Vec<u8>]) -> Summary {
                 stream.read_exact(&mut [0; REQUEST.len()]).unwrap();
                 stream.write_all(script).unwrap();
                 stream.shutdown(Shutdown::Write).unwrap();
-                // Until the viewer has closed it: a close from here could destroy what it has not read.
+                // Wait until the viewer has closed the connection: closing it here first could
+                // discard data that the viewer has not read.
                 let _ = stream.read_to_end(&mut Vec::new());
             }
         });

@@ -38,7 +38,7 @@ fn any_port() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// A publisher at work in a thread.
+/// A publisher that runs in a thread.
 struct Publishing {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Report>,
@@ -60,7 +60,7 @@ impl Publishing {
     }
 }
 
-/// Watches a publisher as long as the configuration says.
+/// Watches a publisher for as long as the configuration says.
 fn watch_publisher(publisher: Publisher, config: Config) -> anyhow::Result<Summary> {
     let config = Config {
         address: publisher.address().to_string(),
@@ -167,7 +167,10 @@ fn a_publisher_that_comes_back_is_watched_again() {
 fn wait_until(condition: impl Fn() -> bool) {
     let give_up = Instant::now() + Duration::from_secs(60);
     while !condition() {
-        assert!(Instant::now() < give_up, "the condition does not come true");
+        assert!(
+            Instant::now() < give_up,
+            "timed out waiting for the condition"
+        );
         thread::sleep(Duration::from_millis(5));
     }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Everything that the programs share with user space. Rust sees these types through the generated skeletons. */
+/* Types that the programs share with user space. Rust sees them through the generated skeletons. */
 #ifndef HAWSER_ABI_H
 #define HAWSER_ABI_H
 
@@ -9,7 +9,9 @@
 #define MAX_FLOWS 1024
 #define MAX_RULES 16 /* flows that share one destination prefix */
 
-/* The shim of docs/design/wire.md. Fields are in network byte order, the tag is the eight bytes that SipHash emits. */
+/* The shim of docs/design/wire.md. Fields are in network byte order; the tag is SipHash's eight
+ * output bytes.
+ */
 #define SHIM_VERSION 2
 #define SHIM_TAGGED 0x1
 #define SHIM_KEY_SLOT 0x2
@@ -21,7 +23,7 @@ struct shim {
 	__u8 paths;
 	__u8 epoch;
 	__be16 flow_be;
-	__be16 sent_high_be; /* of the send time, bits 32 to 47 */
+	__be16 sent_high_be; /* bits 32 to 47 of the send time */
 	__be64 sequence_be;
 	__be32 sent_low_be;
 	__u8 tag[8];
@@ -35,27 +37,28 @@ struct siphash_key {
 	__u64 k1;
 };
 
-/* Of one direction between two nodes, derived from the key that they share. */
+/* The keys of one direction between two nodes, derived from their shared key. */
 struct shim_keys {
-	struct siphash_key seal;   /* of tags */
-	struct siphash_key digest; /* of whole packets */
+	struct siphash_key seal;   /* for tags */
+	struct siphash_key digest; /* for digests of whole packets */
 };
 
-/* SipHash while it runs. */
+/* The running state of SipHash. */
 struct siphash_state {
 	__u64 v0, v1, v2, v3;
 };
 
-/* In front of what the sender's first program hands to those of the paths, which write the outer headers over it. A
- * transparent copy has the first four bytes in place of its Ethernet header, an encapsulated one all of it and then the
- * shim.
+/* The metadata that the sender's first program puts in front of a packet for the paths' programs,
+ * which overwrite it with the outer headers. In a transparent copy, the first four bytes replace
+ * the start of the Ethernet header; in an encapsulated copy, all of it comes first and the shim
+ * follows.
  */
 struct handover {
 	__u8 kind;
 	__u8 sealed_bytes;
 	__u16 flow;                /* the sender's table index */
-	__u32 inner_sum;           /* of the inner packet for the UDP checksum, zero when it is not known */
-	struct siphash_state seal; /* of the tag, over everything but the shim's first word */
+	__u32 inner_sum;           /* of the inner packet, for the UDP checksum; zero if unknown */
+	struct siphash_state seal; /* hash of the tag, without the shim's first word */
 };
 _Static_assert(sizeof(struct handover) == 40, "smaller than the outer headers over IPv4");
 
@@ -70,9 +73,9 @@ struct selector_key {
 	__u8 address[16];
 };
 
-#define RULE_PORTS 0x1		   /* it is for some ports only, or for packets with ports */
-#define RULE_SOURCE_PORTS 0x2	   /* it is for some source ports only */
-#define RULE_SERVICES 0x4	   /* it is for some destination ports only or for a narrow prefix: name servers are meant too */
+#define RULE_PORTS 0x1		   /* has a range of ports, or requires ports */
+#define RULE_SOURCE_PORTS 0x2	   /* has a range of source ports */
+#define RULE_SERVICES 0x4	   /* includes name servers and DHCP */
 
 /* Protocol 0 matches everything; ports are in host byte order, ranges inclusive. */
 struct rule {
@@ -87,22 +90,22 @@ _Static_assert(sizeof(struct rule) == 12, "no padding in a rule");
 /* The first matching rule wins. A selector is replaced as a whole. */
 struct selector {
 	__u8 count;
-	__u8 left_alone; /* why packets to the prefix are of no flow, an enum reason; 0 = the rules say which they are of */
-	__u8 is_ipv6;    /* the prefix is none of IPv4, whose addresses are in ::/0 too as they stand in the trie */
+	__u8 left_alone; /* enum reason, if packets to the prefix are excluded; 0 = apply the rules */
+	__u8 is_ipv6;    /* the prefix matches IPv6 only; ::/0 would contain mapped IPv4 too */
 	__u8 reserved;
 	struct rule rules[MAX_RULES];
 };
 _Static_assert(sizeof(struct selector) == 4 + MAX_RULES * sizeof(struct rule), "no padding in a selector");
 
-/* What is decided per packet from one aligned word, which user space and the signal program replace while packets fly.
+/* A flow's policy, one aligned word, which user space and the signal program replace concurrently.
  * Both do so by compare-and-exchange, so that the newest policy stays.
  */
 struct policy {
 	__u8 code;        /* bit i = path index i; 0x00 off, 0xff stop */
-	__u8 probes;      /* paths that one packet in 2^probe_shift takes as well */
+	__u8 probes;      /* paths that one packet in 2^probe_shift takes in addition */
 	__u8 probe_shift; /* 0 = nothing is probed */
 	__u8 reserved;
-	__u32 epoch; /* the newer policy has the greater one; its low byte is in the shim */
+	__u32 epoch; /* a newer policy has a greater epoch; its low byte is in the shim */
 };
 _Static_assert(sizeof(struct policy) == 8, "a policy is one word");
 
@@ -110,11 +113,11 @@ _Static_assert(sizeof(struct policy) == 8, "a policy is one word");
 
 #define ROUTE_OUTER_IPV6 0x1 /* one of the paths has an IPv6 outer header */
 
-/* What follows from the paths of a code as they are now. */
+/* The route of a policy code, derived from the currently configured paths. */
 struct route {
-	__u16 inner_mtu_bytes; /* largest packet that fits every path encapsulated; 0 = there is no path */
-	__u16 path_mtu_bytes;  /* the same for one to which nothing is added */
-	__u8 paths;            /* those of the code that are there */
+	__u16 inner_mtu_bytes; /* largest packet that fits every path encapsulated; 0 = no path */
+	__u16 path_mtu_bytes;  /* largest packet that fits every path unencapsulated */
+	__u8 paths;            /* the configured paths of the code */
 	__u8 flags;
 	__u8 reserved[2];
 };
@@ -125,7 +128,7 @@ _Static_assert(sizeof(struct route) == 8, "a route is written with one store");
 #define FLOW_KEY_SLOT 0x4
 #define FLOW_WHOLE 0x8
 
-/* User space may replace a row while packets fly: the sequence number is kept elsewhere. */
+/* User space may replace a row while traffic flows: the sequence number is in another map. */
 struct tx_flow {
 	struct shim_keys keys[2];
 	__u16 flow; /* the receiver's number for this flow */
@@ -144,12 +147,12 @@ struct tx_path {
 	struct {
 		__u8 next_hop[6];
 		__u8 source[6];
-	} macs; /* as an Ethernet header begins */
+	} macs; /* in the order of an Ethernet header */
 	__u32 reserved;
 };
 _Static_assert(sizeof(struct tx_path) == 56, "tx_path");
 
-/* Whom the node itself talks to: what it is managed by and measures its paths with. */
+/* A remote endpoint of the node's own traffic: management services and path measurements. */
 struct endpoint {
 	__u8 address[16]; /* IPv4 mapped */
 	__u16 port;	  /* host byte order */
@@ -160,21 +163,21 @@ _Static_assert(sizeof(struct endpoint) == 20, "no padding in an endpoint");
 
 #define MANAGEMENT_PORTS 8
 
-/* TCP ports of this node that it is managed by; 0 = none. */
+/* TCP ports of this node's management services; 0 = none. */
 struct management {
 	__u16 ports[MANAGEMENT_PORTS];
 };
 _Static_assert(sizeof(struct management) == 16, "management");
 
 struct tx_stats {
-	__u64 packets; /* of the flow, or copies on a path */
-	__u64 bytes;   /* of inner packets */
+	__u64 packets; /* packets of the flow, or copies on a path */
+	__u64 bytes;   /* bytes of inner packets */
 };
 
-/* The uplink of packets that a device which leads nowhere does not replicate. */
+/* The uplink of packets that are routed to a device without a link and not replicated there. */
 struct fallback {
 	__u32 ifindex;
-	__u32 family; /* of the next hop */
+	__u32 family; /* address family of the next hop */
 	__u8 next_hop[16];
 };
 
@@ -185,7 +188,9 @@ struct fallback_stats {
 
 /* ---- signals ---- */
 
-/* The payload of an in-band signal, see docs/design/wire.md. It is tagged as a shim is, and no tagged shim begins so. */
+/* The payload of an in-band signal, see docs/design/wire.md. It is tagged like a shim; no tagged
+ * shim begins with this version.
+ */
 #define SIGNAL_VERSION 0x10
 #define SIGNAL_POLICY 1
 
@@ -197,7 +202,7 @@ struct signal {
 	__u8 probe_shift;
 	__u8 reserved;
 	__be16 flow_be;
-	__be64 sent_us_be; /* since 1970 */
+	__be64 sent_us_be; /* microseconds since 1970 */
 	__be32 epoch_be;
 	__u8 tag[8];
 } __attribute__((packed, aligned(4)));
@@ -205,7 +210,7 @@ _Static_assert(sizeof(struct signal) == 28, "as long as the shim");
 _Static_assert(__builtin_offsetof(struct signal, tag) == SHIM_TAGGED_BYTES, "the same bytes are tagged");
 
 #define SIGNAL_WITHIN_US 2000000ULL
-#define REFUSALS_EVERY_NS 100000000ULL /* records of refusals are this far apart */
+#define REJECTIONS_EVERY_NS 100000000ULL /* minimum time between records of rejected signals */
 
 struct signal_settings {
 	struct siphash_key key;
@@ -236,7 +241,7 @@ _Static_assert(sizeof(struct signal_event) == 16, "signal_event");
 
 /* ---- watching ---- */
 
-/* Which packets of a flow are requests, by the bytes behind their TCP or UDP header. */
+/* The size range of requests, in bytes after the TCP or UDP header. */
 struct watch_flow {
 	__u16 bytes_min, bytes_max;
 	__u8 configured;
@@ -244,18 +249,18 @@ struct watch_flow {
 };
 _Static_assert(sizeof(struct watch_flow) == 8, "watch_flow");
 
-/* Of the latest request over TCP, as one word. */
+/* The latest request over TCP, as one word. */
 struct watch_latest {
-	__u32 connection; /* a hash of addresses and ports; 0 = there was none */
-	__u32 end;        /* the sequence number behind the request */
+	__u32 connection; /* a hash of addresses and ports; 0 = no request yet */
+	__u32 end;        /* the sequence number after the request */
 };
 _Static_assert(sizeof(struct watch_latest) == 8, "watch_latest");
 
 struct watch_stats {
 	__u64 requests;
 	__u64 ends;            /* packets with FIN or RST */
-	__u64 retransmissions; /* requests that were left out: they had been seen */
-	__u64 others;          /* packets of the flow that are neither */
+	__u64 retransmissions; /* requests that were not recorded because they had been seen */
+	__u64 others;          /* all other packets of the flow */
 	__u64 lost;            /* records that found the ring full */
 };
 _Static_assert(sizeof(struct watch_stats) == 40, "watch_stats");
@@ -265,7 +270,7 @@ struct request {
 	__u32 sequence;
 	__u16 flow;
 	__u16 bytes;
-	__u8 flags; /* of TCP */
+	__u8 flags; /* TCP flags */
 	__u8 reserved[7];
 };
 _Static_assert(sizeof(struct request) == 24, "request");
@@ -276,15 +281,17 @@ _Static_assert(sizeof(struct request) == 24, "request");
 #define WINDOW_SLOT_BITS 32 /* sequence numbers a slot covers */
 #define LATE_EPOCHS 16
 
-/* One slot: {epoch in the high half, bitmap in the low half}. core/dedup is the executable specification. */
+/* One slot: {epoch in the high half, bitmap in the low half}. core/dedup is the executable
+ * specification.
+ */
 struct window {
 	__u64 slots[WINDOW_SLOTS];
 	__u64 newest_sent_us;  /* the newest send time of a tagged packet */
 	__u64 newest_sequence; /* of that packet */
-	__u64 expected_us;     /* when it came, or would have come without the delay that its age is; 0 = there was none */
+	__u64 expected_us;     /* its arrival time less its excess delay; 0 = no packet yet */
 };
 
-/* Copies of transparent flows that were seen, by fingerprint of the packet. */
+/* Copies of transparent flows seen so far, by fingerprint of the packet. */
 #define SEEN_SLOTS 65536
 
 struct seen {
@@ -295,7 +302,7 @@ struct rx_flow {
 	struct shim_keys keys[2];
 	__u8 keys_valid; /* bit i = keys[i]; 0 = untagged packets are accepted */
 	__u8 configured;
-	__u8 demands_whole; /* tags that do not cover the whole packet are refused */
+	__u8 demands_whole; /* tags that do not cover the whole packet are rejected */
 	__u8 reserved[5];
 };
 _Static_assert(sizeof(struct rx_flow) == 72, "rx_flow");
@@ -307,18 +314,18 @@ struct rx_path {
 };
 _Static_assert(sizeof(struct rx_path) == 20, "rx_path");
 
-/* Per flow and path, on every CPU. */
+/* Counters per flow and path, on every CPU. */
 struct rx_stats {
 	__u64 packets; /* copies that arrived with a valid shim and tag */
-	__u64 bytes;   /* of inner packets */
-	__u64 first;   /* accepted because no other copy had arrived; late, reset and contended ones among them */
-	__u64 duplicates;
-	__u64 late;      /* untagged and accepted although older than the window */
-	__u64 reset;     /* accepted because the session was unknown or jumped */
+	__u64 bytes;   /* bytes of inner packets */
+	__u64 first;   /* accepted as the first copy; includes late, reset and contended ones */
+	__u64 duplicates; /* dropped because another copy had arrived */
+	__u64 late;      /* untagged, accepted although older than the window */
+	__u64 reset;     /* accepted because the session was unknown or the number jumped */
 	__u64 contended; /* accepted because two CPUs raced too often */
 	__u64 tag_failures;
-	__u64 outdated; /* tagged and dropped: older than the window remembers, or of a session that was left */
-	__u64 expired;  /* tagged and dropped: sent too long ago */
+	__u64 outdated; /* tagged, dropped: older than the window, or of an ended session */
+	__u64 expired;  /* tagged, dropped: sent too long ago */
 };
 _Static_assert(sizeof(struct rx_stats) == 80, "rx_stats");
 
@@ -332,11 +339,11 @@ enum verdict {
 	VERDICT_EXPIRED = 6,
 };
 
-/* One copy that arrived. */
+/* The arrival of one copy. */
 struct arrival {
 	__u64 at_ns; /* CLOCK_MONOTONIC */
 	__u64 sequence;
-	__u32 sent_us; /* the low bits */
+	__u32 sent_us; /* low 32 bits of the send time */
 	__u16 flow;
 	__u16 inner_bytes;
 	__u8 path;
@@ -349,22 +356,24 @@ _Static_assert(sizeof(struct arrival) == 32, "two arrivals in a cache line");
 
 #define ARRIVALS 65536
 
-/* One ring per CPU: the program on that CPU is its only writer, user space its only reader. Counts never wrap. */
+/* One ring per CPU: the program on that CPU is the only writer, user space the only reader. Counts
+ * never wrap.
+ */
 struct arrivals {
 	__u64 written;
 	__u64 overflowed; /* arrivals that found the ring full */
 	__u8 reserved0[48];
-	__u64 read; /* user space writes this one */
+	__u64 read; /* written by user space */
 	__u8 reserved1[56];
 	struct arrival records[ARRIVALS];
 };
 _Static_assert(sizeof(struct arrivals) == 128 + 32 * ARRIVALS, "arrivals");
 
-/* ---- both ---- */
+/* ---- sending and receiving ---- */
 
-/* Why a frame was not replicated, not deduplicated or not passed on. */
+/* The reason that a frame was not replicated, not deduplicated or not passed on. */
 enum reason {
-	/* handed to the kernel's own forwarding */
+	/* passed to the kernel */
 	PASSED_OVERSIZE = 0,
 	PASSED_FRAGMENT,
 	PASSED_TTL,
@@ -385,7 +394,7 @@ enum reason {
 	DROPPED_PATH_NOT_CONFIGURED,
 	DROPPED_NO_ROOM,
 	DROPPED_CLONE_FAILED,
-	/* of a flow by its selector, but the node's own or its link's: handed to the kernel */
+	/* selected, but excluded by addresses or purpose: passed to the kernel */
 	PASSED_LOCAL,
 	PASSED_NOT_UNICAST,
 	PASSED_LINK_LOCAL,

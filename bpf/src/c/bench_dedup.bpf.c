@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Times elimination. A test run repeats a program on the packet that the run before has left, so a program that accepts
- * packets must make itself a new one each time; what that costs is timed by itself.
+/* Times deduplication. A test run repeats a program on the packet that the previous run left, so a
+ * program that accepts packets must build a new one each time; the cost of that is measured
+ * separately.
  */
 #include "dedup.bpf.c"
 
@@ -8,7 +9,7 @@
 #define OUTER_V6 (sizeof(struct ethhdr) + sizeof(struct ipv6hdr) + sizeof(struct udphdr) + sizeof(struct shim))
 #define PREPARED 65536
 
-/* What differs between one packet and the next, in the order in which they are sent. */
+/* The fields that differ between packets, in sending order. */
 struct prepared {
 	__be64 sequence_be;
 	__u8 tag[8];
@@ -26,7 +27,7 @@ struct {
 __u32 next_prepared;
 __u8 outer[OUTER_V6]; /* the outer headers of every packet */
 
-/* Writes the outer headers of the next packet over those of the one before. */
+/* Overwrites the outer headers with those of the next packet. */
 static __always_inline bool prepare(struct xdp_md *ctx, __u32 outer_bytes)
 {
 	void *data = (void *)(long)ctx->data;
@@ -42,7 +43,7 @@ static __always_inline bool prepare(struct xdp_md *ctx, __u32 outer_bytes)
 	return true;
 }
 
-/* Makes room again for the headers that decapsulation took. */
+/* Adds the headroom again that decapsulation removed. */
 static __always_inline int undo(struct xdp_md *ctx, __u32 outer_bytes)
 {
 	return bpf_xdp_adjust_head(ctx, (int)sizeof(struct ethhdr) - (int)outer_bytes) ? XDP_ABORTED : XDP_PASS;
@@ -67,7 +68,7 @@ int accept_v6(struct xdp_md *ctx)
 	return accept(ctx, OUTER_V6);
 }
 
-/* What accept_v4 does besides accepting. */
+/* The overhead of accept_v4, without accepting. */
 SEC("xdp")
 int restore(struct xdp_md *ctx)
 {
@@ -76,7 +77,7 @@ int restore(struct xdp_md *ctx)
 	return undo(ctx, OUTER_V4);
 }
 
-/* A tagged packet and its times, for the window alone. */
+/* A tagged packet and its times, as input for the window alone. */
 struct observation {
 	__u32 flow;
 	__u32 max_age_us;
@@ -85,7 +86,9 @@ struct observation {
 	__u64 now_us;
 };
 
-/* Returns the verdict: the test runs it in lockstep with the specification, which is given the same times. */
+/* Returns the verdict. The test runs it in lockstep with the specification, which gets the same
+ * times.
+ */
 SEC("xdp")
 int judge(struct xdp_md *ctx)
 {
@@ -100,7 +103,7 @@ int judge(struct xdp_md *ctx)
 	return observe_tagged(window, seen->sequence, seen->sent_us, seen->now_us, seen->max_age_us);
 }
 
-/* What a test run costs at the least. */
+/* The minimum cost of a test run. */
 SEC("xdp")
 int bare_drop(__attribute__((unused)) struct xdp_md *ctx)
 {

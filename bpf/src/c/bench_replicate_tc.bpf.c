@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Times replication at TC against bare clones of the same packet to the same devices. A test run does not carry out a
- * redirection, and an encapsulated packet cannot be made as it was: so the test run sends a clone of the packet by a
- * device whose egress has the program that is timed.
+/* Times replication at TC against bare clones of the same packet to the same devices. A test run
+ * does not carry out a redirection, and encapsulation of a packet cannot be undone: so the test run
+ * sends a clone of the packet by a device whose egress has the measured program.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -10,8 +10,8 @@
 
 #include "abi.h"
 
-volatile const __u32 device; /* that the packet is sent by */
-volatile const __u32 devices[MAX_PATHS]; /* of the clones */
+volatile const __u32 device; /* the device that the packet is sent by */
+volatile const __u32 devices[MAX_PATHS]; /* the devices of the clones */
 volatile const __u32 copies;
 
 /* The program that is test-run. */
@@ -30,7 +30,7 @@ static __always_inline int clone_to(struct __sk_buff *skb, __u32 count, int acti
 	return action;
 }
 
-/* These stand at the egress, where Sender::attach_local puts what they are compared with. */
+/* Baselines, attached at the same egress as the program of Sender::attach_local. */
 
 SEC("tcx/egress")
 int bare_clones(struct __sk_buff *skb)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Times replication in XDP against a bare broadcast of the same packet to the same devices. Live frames are recycled
- * with the bytes that the run before has left, so both put back what replication changes.
+/* Times replication in XDP against a bare broadcast of the same packet to the same devices. Live
+ * frames are recycled with the bytes that the previous run left, so both programs restore the bytes
+ * that replication changes.
  */
 #include "replicate_xdp.bpf.c"
 
@@ -8,7 +9,7 @@
 
 struct path_set bare_set SEC(".maps");
 
-/* Set before a run: the packet's headers. */
+/* The packet's headers; set before a run. */
 __u8 headers[RESTORED];
 
 struct {
@@ -40,7 +41,9 @@ int bare_broadcast(struct xdp_md *ctx)
 	return restore(ctx) ? bpf_redirect_map(&bare_set, 0, BPF_F_BROADCAST) : XDP_ABORTED;
 }
 
-/* The other end of every path: counts what arrives, so that no copy is timed that was not delivered. */
+/* At the other end of every path: counts arriving frames, to verify that the timed copies were
+ * delivered.
+ */
 SEC("xdp")
 int sink(__attribute__((unused)) struct xdp_md *ctx)
 {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* The UDP checksum over IPv6, which must not be zero (RFC 8200, section 8.1), and incremental updates (RFC 1624). */
+/* The UDP checksum over IPv6, which must not be zero (RFC 8200, section 8.1), and incremental
+ * updates (RFC 1624).
+ */
 #ifndef HAWSER_CHECKSUM_H
 #define HAWSER_CHECKSUM_H
 
 #include "parse.h"
 
-#define LARGE_BLOCK 512 /* the most that bpf_csum_diff takes */
+#define LARGE_BLOCK 512 /* the maximum of bpf_csum_diff */
 #define LARGE_BLOCKS 18 /* 9,216 bytes: a jumbo frame */
 #define SMALL_BLOCK 64
 
-/* The sum of [at, end) added to `sum`, not folded. */
+/* Returns the sum of [at, end) added to `sum`, not folded. */
 static __always_inline __u64 sum_bytes(__u64 sum, void *at, void *end)
 {
 	__u32 i;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Elimination of replicas at the egress edge: XDP on every path-facing device. The first copy goes on, as the packet
- * that it carries, to the kernel's own forwarding; the others are dropped.
+/* Deduplication of replicas at the egress edge: XDP on every path-facing device. The inner packet
+ * of the first copy is passed to the kernel's own forwarding; the other copies are dropped.
  */
 #include "parse.h"
 
@@ -22,7 +22,9 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } rx_flows SEC(".maps");
 
-/* The rows of rx_flows by which the windows were filled. User space alone uses it, also over restarts. */
+/* The rows of rx_flows whose packets filled the windows. Used only by user space, also across
+ * restarts.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MAX_FLOWS);
@@ -80,7 +82,9 @@ static __always_inline void record(const struct arrival *arrival)
 		return;
 	}
 	ring->records[ring->written & (ARRIVALS - 1)] = *arrival;
-	/* The record must be visible before its count: an exchange is a full barrier, an addition need not be. */
+	/* The record must be visible before its count: an exchange is a full barrier, an addition
+	 * need not be.
+	 */
 	__sync_lock_test_and_set(&ring->written, ring->written + 1);
 }
 
@@ -102,7 +106,8 @@ static __always_inline void account(struct rx_stats *stats, const struct arrival
 		stats->contended++;
 }
 
-/* A UDP datagram to our port that starts with a shim; whether it is for this node is not known yet. */
+/* A UDP datagram to our port that starts with a shim; not yet checked to be addressed to this node.
+ */
 struct replica {
 	struct shim *shim;
 	__u8 *local; /* destination address of the outer header */
@@ -189,7 +194,9 @@ static __always_inline __u32 inner_bytes(const struct replica *replica)
 	return replica->udp_bytes - sizeof(struct udphdr) - sizeof(struct shim);
 }
 
-/* All lengths must agree, down to that which the inner packet has of itself: nothing else is let into the kernel. */
+/* All lengths must agree, including the inner packet's own: malformed packets must not reach the
+ * kernel.
+ */
 static __always_inline bool lengths_agree(const struct replica *replica, void *end)
 {
 	struct ipv6hdr *ip6 = (void *)(replica->shim + 1);
@@ -209,7 +216,9 @@ static __always_inline bool lengths_agree(const struct replica *replica, void *e
 	return bpf_ntohs(ip6->payload_len) + sizeof(*ip6) == bytes;
 }
 
-/* RFC 6040, section 4.2: a mark of the outer header reaches an ECN-capable inner one; false where it must be dropped. */
+/* RFC 6040, section 4.2: an outer congestion mark is copied to an ECN-capable inner packet; false
+ * if the packet must be dropped.
+ */
 static __always_inline bool combine_ecn(const struct replica *replica, void *end)
 {
 	struct iphdr *ip = (void *)(replica->shim + 1);
@@ -232,7 +241,7 @@ static __always_inline bool combine_ecn(const struct replica *replica, void *end
 	return true;
 }
 
-/* The lengths of the replica agree. */
+/* Returns whether the tag is valid. The caller has checked the lengths. */
 static __always_inline bool tag_valid(struct xdp_md *ctx, const struct replica *replica, const struct rx_flow *flow,
 				      void *end)
 {
@@ -260,7 +269,7 @@ static __always_inline int drop(enum reason reason)
 	return XDP_DROP;
 }
 
-/* Leaves [Ethernet | inner packet], with the Ethernet header that the replica came in. */
+/* Leaves [Ethernet | inner packet], with the Ethernet header of the replica. */
 static __always_inline int decapsulate(struct xdp_md *ctx, const struct replica *replica)
 {
 	void *data = (void *)(long)ctx->data;
@@ -280,7 +289,9 @@ static __always_inline int decapsulate(struct xdp_md *ctx, const struct replica 
 	return XDP_PASS;
 }
 
-/* A packet that is no encapsulated replica: one of a transparent flow, or none of ours. */
+/* Handles a packet that is not an encapsulated replica: a copy of a transparent flow, or unrelated
+ * traffic.
+ */
 static __always_inline int dedup_transparent(void *header, void *end, __be16 protocol)
 {
 	struct cursor cursor = { header, end };
@@ -378,7 +389,9 @@ static __always_inline int eliminate(struct xdp_md *ctx)
 	} else {
 		arrival.verdict = observe(window, arrival.sequence);
 	}
-	/* Anyone who has seen these packets may send them: they say nothing of the paths. */
+	/* Anyone who has captured these packets may send them again: they are no evidence about the
+	 * paths.
+	 */
 	if (arrival.verdict == VERDICT_OUTDATED) {
 		stats->outdated++;
 		return drop(DROPPED_OUTDATED);

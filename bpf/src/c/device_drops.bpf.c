@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Copies that a path's device refused: its queue was full, or it was down. The programs cannot see this, since a
- * redirected frame is sent after they have ended.
+/* Counts copies that a path's device dropped because its queue was full or it was down. The sending
+ * programs cannot see this, since a redirected frame is sent after they have returned.
  */
 #include <linux/bpf.h>
 #include <linux/types.h>
 
 #include <bpf/bpf_helpers.h>
 
-/* The parts of the kernel's structures that are read here; their offsets are found when the program is loaded. */
+/* The fields of kernel structures that are read here. Their offsets are resolved when the program
+ * is loaded.
+ */
 struct ns_common {
 	unsigned int inum;
 } __attribute__((preserve_access_index));
@@ -25,10 +27,10 @@ struct net_device {
 	possible_net_t nd_net;
 } __attribute__((preserve_access_index));
 
-/* Interfaces are numbered by namespace. */
+/* Interface numbers are per network namespace. */
 volatile const __u32 own_namespace = 0;
 
-/* Key: ifindex. The loader puts in the devices that are watched. */
+/* Key: ifindex. The loader inserts the watched devices. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, __u32);

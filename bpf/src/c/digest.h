@@ -7,13 +7,13 @@
 
 #include "siphash.h"
 
-#define DIGEST_BYTES_MAX 4096 /* more than a frame that is redirected can have: a page less what the kernel keeps */
+#define DIGEST_BYTES_MAX 4096 /* above the size of a redirected frame, which fits a page */
 #define DIGEST_OFFSET_MAX 128
 #define DIGEST_BLOCK 32
 #define DIGEST_BLOCKS_MASK (2 * DIGEST_BYTES_MAX - DIGEST_BLOCK)
 
-/* SipHash-1-3 of the packet in [offset, offset + bytes), which lies between them; zero when it does not. The verifier
- * looks at a global function once and by itself.
+/* Returns SipHash-1-3 of the packet at [offset, offset + bytes); zero if that range is not within
+ * the frame. The verifier checks a global function once, separately from its callers.
  */
 __noinline __u64 digest_of_packet(struct xdp_md *ctx, __u32 offset, __u32 bytes, __u64 k0, __u64 k1)
 {
@@ -35,7 +35,9 @@ __noinline __u64 digest_of_packet(struct xdp_md *ctx, __u32 offset, __u32 bytes,
 		for (int word = 0; word < DIGEST_BLOCK / 8; word++)
 			SIPHASH_SHORT_BLOCK(state.v0, state.v1, state.v2, state.v3, words[word]);
 	}
-	/* Found again by what the loop has not compared: then the verifier need not follow each of its ends. */
+	/* Recomputed from a value that the loop has not compared, so that the verifier need not
+	 * follow each of its exits.
+	 */
 	barrier_var(bytes);
 	blocks = bytes & DIGEST_BLOCKS_MASK;
 	at = (void *)(long)ctx->data + offset;

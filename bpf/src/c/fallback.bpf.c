@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* The way out of a device that leads nowhere, for what was not replicated there: TCX at its egress, behind the program
- * that replicates. The longest prefix says by which uplink a packet leaves and to which next hop, whatever the routing table
- * says: that has brought the packet here, and may have other routes to the same prefix.
+/* Forwards packets that a device without a link does not replicate: TCX at its egress, after the
+ * program that replicates. The longest prefix determines the uplink and the next hop of a packet.
+ * The routing table is not consulted: it has routed the packet here, and may have other routes to
+ * the same prefix.
  */
 #include <linux/bpf.h>
 
@@ -18,7 +19,7 @@
 
 #include "abi.h"
 
-/* The longest prefix of a packet's destination decides. */
+/* Looked up by a packet's destination. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LPM_TRIE);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
@@ -34,7 +35,7 @@ struct {
 	__uint(max_entries, 1);
 } fallback_stats SEC(".maps");
 
-/* False for what is no IP packet. */
+/* Returns false for a packet that is not IP. */
 static __always_inline bool read_destination(struct __sk_buff *skb, __u8 *address)
 {
 	__u32 at = sizeof(struct ethhdr);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Counters that every program has. Maps of one direction stand in its program. */
+/* Counters that all programs have. Maps of one direction are in its program. */
 #ifndef HAWSER_MAPS_H
 #define HAWSER_MAPS_H
 
@@ -14,7 +14,7 @@ struct {
 	__uint(max_entries, REASONS);
 } reasons SEC(".maps");
 
-/* Debug information names only types that something has: this makes the numbers known to user space. */
+/* BTF includes only types that a variable has: this makes the values visible to user space. */
 volatile const enum reason reason_type = 0;
 
 static __always_inline void count(enum reason reason)

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Packets that no router forwards, wherever they go. What goes to addresses that are not forwarded to is no matter of
- * this file: the selectors leave them out.
+/* Packets that no router forwards because of their source or type. Destinations that are not
+ * forwarded to are excluded by the selectors, not here.
  */
 #ifndef HAWSER_MARTIAN_H
 #define HAWSER_MARTIAN_H
 
 #include "parse.h"
 
-#define ND_HOP_LIMIT 255 /* RFC 4861, section 7.1: it has passed no router */
+#define ND_HOP_LIMIT 255 /* RFC 4861, section 7.1: no router has forwarded it */
 #define ND_FIRST 133	 /* ICMPv6 types: router solicitation */
 #define ND_LAST 137	 /* redirect */
 
-/* Addresses that no packet comes from, or none that is forwarded (RFC 1812, section 5.3.7). */
+/* Source addresses that are invalid or not forwarded (RFC 1812, section 5.3.7). */
 static __always_inline __u8 martian_ipv4(const struct iphdr *ip)
 {
 	__u32 source = bpf_ntohl(ip->saddr);
@@ -23,7 +23,7 @@ static __always_inline __u8 martian_ipv4(const struct iphdr *ip)
 	return 0;
 }
 
-/* The same for IPv6 (RFC 4291, section 2.5), and neighbour discovery. */
+/* As martian_ipv4, for IPv6 (RFC 4291, section 2.5) and neighbour discovery. */
 static __always_inline __u8 martian_ipv6(const struct ipv6hdr *ip, const void *end)
 {
 	const __be32 *source = ip->saddr.in6_u.u6_addr32;
@@ -42,7 +42,7 @@ static __always_inline __u8 martian_ipv6(const struct ipv6hdr *ip, const void *e
 	return 0;
 }
 
-/* Why a packet is one of them, an enum reason; 0 when it is none. */
+/* Returns why a packet is not forwarded, an enum reason; 0 if it is. */
 static __always_inline __u8 martian(const struct packet *packet, const void *end)
 {
 	return packet->is_ipv6 ? martian_ipv6(packet->header, end) : martian_ipv4(packet->header);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* One cursor over a frame: each step checks the bounds, advances and returns the header, or NULL. */
+/* A cursor over a frame: each step checks the bounds, advances, and returns the header or NULL. */
 #ifndef HAWSER_PARSE_H
 #define HAWSER_PARSE_H
 
@@ -27,7 +27,9 @@
 #define ECN_MASK 0x3
 #define ECN_CE 0x3
 
-/* Transparent replicas name their path in the DSCP, from the pool for local use (RFC 2474, section 6); ECN stays. */
+/* Transparent replicas carry their path in the DSCP, from the pool for local use (RFC 2474, section
+ * 6). ECN is unchanged.
+ */
 #define PATH_DSCP_MASK 0x23
 #define PATH_DSCP 0x23 /* 0b1ppp11 */
 
@@ -46,7 +48,9 @@ static __always_inline __u32 path_of_tos(__u8 tos)
 	return tos >> 4 & (MAX_PATHS - 1);
 }
 
-/* A pointer into a packet, which may be at any byte. The compiler may still read whole words: these machines can. */
+/* A pointer into a packet, possibly unaligned. The compiler may still read whole words, since these
+ * machines support it.
+ */
 #define WORDS(pointer) __builtin_assume_aligned(pointer, 8)
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "a big-endian machine must swap the words");
 
@@ -74,17 +78,19 @@ static __always_inline __u32 remaining(const struct cursor *cursor)
 {
 	__u64 bytes = cursor->end - cursor->at;
 
-	barrier_var(bytes); /* a difference of pointers first, and only then a number */
+	barrier_var(bytes); /* keeps the pointer subtraction before the conversion to a number */
 	return bytes;
 }
 
-/* What a flow is selected by, and what the shim and the outer header take over from the inner one. */
+/* The fields that select a flow, and those that the shim and the outer header copy from the inner
+ * packet.
+ */
 struct packet {
 	const void *header;
 	__u8 destination[16]; /* IPv4 mapped */
-	__u32 bytes;          /* from the IP header to the packet's end by its own length field */
-	__u32 padding_bytes;  /* behind that end: Ethernet fills short frames up */
-	__u16 source_port, destination_port; /* host byte order; 0 without ports */
+	__u32 bytes;          /* from the IP header to the packet's end, by its own length field */
+	__u32 padding_bytes;  /* after that end: Ethernet pads short frames */
+	__u16 source_port, destination_port; /* host byte order; 0 if there are none */
 	__u8 protocol;
 	__u8 traffic_class;
 	__u8 ttl;
@@ -111,7 +117,9 @@ static __always_inline void parse_ports(struct cursor *cursor, struct packet *pa
 	packet->destination_port = bpf_ntohs(ports[1]);
 }
 
-/* Parses the IP packet behind `protocol`, of which `available_bytes` are there. The cursor stands at the IP header. */
+/* Parses the IP packet of the given `protocol`, of which `available_bytes` are present. The cursor
+ * is at the IP header.
+ */
 static __always_inline enum parsed parse_ip(struct cursor *cursor, __be16 protocol, __u32 available_bytes,
 					    struct packet *packet)
 {
@@ -141,7 +149,7 @@ static __always_inline enum parsed parse_ip(struct cursor *cursor, __be16 protoc
 
 		if (!ip || ip->version != 6)
 			return MALFORMED;
-		if (!ip->payload_len) /* a jumbogram (RFC 2675), or nothing behind the header */
+		if (!ip->payload_len) /* a jumbogram (RFC 2675), or no payload */
 			return MALFORMED;
 		packet->header = ip;
 		packet->bytes = sizeof(*ip) + bpf_ntohs(ip->payload_len);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Replication of locally generated traffic: TCX at the egress of the devices that the default routes use. The headers
- * of a path are written, the packet is cloned to the path's device, and the next path's headers are written over them.
+/* Replication of locally generated traffic: TCX at the egress of the devices that the default
+ * routes use. The program writes the headers of a path, clones the packet to the path's device, and
+ * overwrites the headers with those of the next path.
  */
 #include "sending.h"
 
@@ -9,10 +10,11 @@
 
 #include <linux/pkt_cls.h>
 
-/* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs `replicate_looped`.
- * It takes what TC cannot replicate: a train of segments must be cut and its checksums completed first, a transparent
- * copy must not meet TC again at the path's device, and a UDP checksum over IPv6 and a tag that covers the whole packet
- * need all of it, with its checksum completed.
+/* Key: ifindex of the device that a packet leaves by. Value: ifindex of a veth whose peer runs
+ * `replicate_looped`. The loop takes the packets that TC cannot replicate: a GSO packet must be
+ * segmented and its checksums completed first, a transparent copy must not pass through TC again at
+ * the path's device, and a UDP checksum over IPv6 and a tag that covers the whole packet need all
+ * of it, with its checksum completed.
  */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
@@ -21,7 +23,8 @@ struct {
 	__uint(max_entries, 64);
 } loops SEC(".maps");
 
-/* Key: ifindex of a loop's XDP end. Value: ifindex of the device that its packets were to leave by. */
+/* Key: ifindex of a loop's XDP end. Value: ifindex of the device that its packets were routed to.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__type(key, __u32);
@@ -43,7 +46,9 @@ struct {
 	__uint(max_entries, 1);
 } management SEC(".maps");
 
-/* In tc_index, which no one else uses here: the packet has been through a loop and was not replicated. */
+/* Value of tc_index, which nothing else uses here: the packet has been through a loop and was not
+ * replicated.
+ */
 #define LOOPED 0x4857
 
 static __always_inline int pass(enum reason reason)
@@ -68,7 +73,9 @@ static __always_inline int drop(enum reason reason)
 	return TC_ACT_SHOT;
 }
 
-/* Writes a path over [Ethernet | outer IPv4 | UDP | shim], which the packet starts with; false when it does not. */
+/* Overwrites [Ethernet | outer IPv4 | UDP | shim] at the start of the packet for a path; false if
+ * the packet is too short.
+ */
 static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx_path *path, __u32 index,
 					  const struct shim *shim, const struct sealing *sealing, __u8 tos,
 					  __u32 inner_bytes)
@@ -89,7 +96,9 @@ static __always_inline bool write_headers(struct __sk_buff *skb, const struct tx
 	return true;
 }
 
-/* Whether probes go by a path over IPv6 and a loop can send them: then it takes all packets, for it numbers them. */
+/* Returns whether probes use a path over IPv6 and there is a loop to send them. The loop then takes
+ * all packets, because it assigns the sequence numbers.
+ */
 static __always_inline bool probes_by_loop(struct __sk_buff *skb, const struct policy *policy)
 {
 	__u32 ifindex = skb->ifindex;
@@ -111,7 +120,9 @@ static __always_inline bool is_management_port(__u16 source_port)
 	return false;
 }
 
-/* Whether by this port a node asks for names (53, 853) or an address (67, 68 over IPv4; 546, 547 over IPv6). */
+/* Returns whether nodes use the port for name resolution (53, 853) or address configuration (67, 68
+ * over IPv4; 546, 547 over IPv6).
+ */
 static __always_inline bool is_service_port(__u8 protocol, __u16 port)
 {
 	switch (port) {
@@ -128,11 +139,11 @@ static __always_inline bool is_service_port(__u8 protocol, __u16 port)
 	}
 }
 
-/* Whether a packet of this node to that endpoint is what the node is managed by, finds its controllers and keeps its
- * addresses by, or measures its paths with: it must not depend on the paths and on the node at their other end. A rule that
- * names source ports means management ports among them; one that names destination ports or has a narrow prefix means name
- * servers and DHCP.
- * Not inlined: so the verifier looks at it once, and not at what follows for each of its outcomes.
+/* Returns whether a packet of this node is management traffic, part of name resolution or address
+ * configuration, or a path measurement: it must not depend on the paths and on the node at their
+ * other end. A rule with source ports includes management ports; one with destination ports or a
+ * narrow prefix includes name servers and DHCP. Not inlined, so that the verifier checks it once
+ * instead of following each of its outcomes.
  */
 __noinline int is_management(const struct endpoint *to, __u16 source_port, __u8 rule_flags)
 {
@@ -197,7 +208,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	to.port = packet.destination_port;
 	to.protocol = packet.protocol;
 	__builtin_memcpy(to.address, packet.destination, sizeof(to.address));
-	/* What the node forwards came in by an interface. */
+	/* Packets that the node forwards have an ingress interface. */
 	if (!skb->ingress_ifindex && is_management(&to, packet.source_port, selected.flags))
 		return pass(PASSED_MANAGEMENT);
 	if (flow->flags & (FLOW_TRANSPARENT | FLOW_WHOLE) || skb->gso_size || route.flags & ROUTE_OUTER_IPV6 ||
@@ -224,7 +235,7 @@ static __always_inline int replicate_skb(struct __sk_buff *skb)
 	account(&tx_set_stats, route.paths, inner_bytes);
 	for (__u32 path = 0; path < MAX_PATHS; path++) {
 		struct tx_path *description;
-		__u32 key = path; /* the counter itself must stay in a register for the verifier to see it count */
+		__u32 key = path; /* keeps the loop counter in a register, where the verifier tracks it */
 
 		if (!(route.paths & (1 << path)))
 			continue;
@@ -251,8 +262,8 @@ int replicate_local(struct __sk_buff *skb)
 	return replicate_skb(skb);
 }
 
-/* At the XDP end of a loop: what was not replicated there leaves by the device that it was to leave by, whose Ethernet
- * header it still has.
+/* At the XDP end of a loop: a packet that was not replicated there leaves by the device that it was
+ * routed to, whose Ethernet header it still has.
  */
 SEC("tcx/ingress")
 int pass_looped(struct __sk_buff *skb)

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Replication of transit traffic: XDP on the devices that flows come in by. The ingress program puts the shim in front
- * of the packet and broadcasts it to the set of paths; a program per path, run by the devmap, adds the outer headers.
+/* Replication of transit traffic: XDP on the devices that flows arrive on. The ingress program puts
+ * the shim in front of the packet and broadcasts it to the set of paths; a program per path, run by
+ * the devmap, adds the outer headers.
  *
- * The kernel queues what is redirected to a device until the end of a poll and runs on all of it the program that came
- * with the first frame. So a path has one program for every form of copy, no frame goes to a path's device by any other
- * redirection, and no two paths have the same device.
+ * The kernel queues redirected frames per device until the end of a poll and runs on all of them
+ * the program that came with the first frame. So a path has one program for every form of copy, no
+ * frame goes to a path's device by any other redirection, and no two paths have the same device.
  */
 #include "sending.h"
 
@@ -20,7 +21,9 @@ struct path_set {
 	__uint(max_entries, MAX_PATHS);
 };
 
-/* Index: the paths in it. Holds every set, but paths that are not configured are missing from it. */
+/* Index: the path set. Holds a map for every set, but paths that are not configured are missing
+ * from it.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
 	__type(key, __u32);
@@ -28,7 +31,9 @@ struct {
 	__array(values, struct path_set);
 } path_sets SEC(".maps");
 
-/* The parts of the kernel's structures that are read here; their offsets are found when the program is loaded. */
+/* The fields of kernel structures that are read here. Their offsets are resolved when the program
+ * is loaded.
+ */
 struct net_device {
 	const unsigned char *dev_addr;
 } __attribute__((preserve_access_index));
@@ -41,7 +46,7 @@ struct xdp_buff {
 	struct xdp_rxq_info *rxq;
 } __attribute__((preserve_access_index));
 
-/* Since Linux 6.2. */
+/* Available since Linux 6.2. */
 void *bpf_cast_to_kern_ctx(void *ctx) __ksym __weak;
 void *bpf_rdonly_cast(const void *address, __u32 type) __ksym __weak;
 
@@ -57,13 +62,17 @@ static __always_inline int drop(enum reason reason)
 	return XDP_DROP;
 }
 
-/* The receiver knows a transparent replica by its IPv4 ID, which atomic datagrams may leave zero (RFC 6864). */
+/* The receiver identifies a transparent replica by its IPv4 ID, which may be zero in atomic
+ * datagrams (RFC 6864).
+ */
 static __always_inline bool identifiable(const struct packet *packet, const struct iphdr *ip)
 {
 	return !packet->is_ipv6 && !packet->is_fragment && ip->id != 0;
 }
 
-/* False when the header is not all there, which parse_ip has ruled out but the verifier has forgotten. */
+/* Returns false if the header is incomplete, which parse_ip has ruled out but the verifier does not
+ * track.
+ */
 static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 {
 	if (is_ipv6) {
@@ -82,8 +91,9 @@ static __always_inline bool forward_once(void *header, void *end, bool is_ipv6)
 	return true;
 }
 
-/* Whether a frame is for the device that it came in by: one in promiscuous mode hears other hosts' frames too. Where the
- * device's address cannot be seen, all frames are but those to groups.
+/* Returns whether a frame is addressed to the device that it arrived on: in promiscuous mode a
+ * device also receives other hosts' frames. Where the device's address cannot be read, accepts all
+ * frames except multicast and broadcast.
  */
 static __always_inline bool is_for_device(struct xdp_md *ctx, const struct ethhdr *ethernet)
 {
@@ -99,10 +109,10 @@ static __always_inline bool is_for_device(struct xdp_md *ctx, const struct ethhd
 	return words[0] == destination[0] && *(__u16 *)&words[1] == *(__u16 *)&destination[1];
 }
 
-/* Why a packet of a flow is not this node's to replicate on its way through; 0 when it is. Replicas are replicated
- * where a rule names their ports, which one does on purpose.
+/* Returns why a packet in transit must not be replicated by this node; 0 if it may be. Replicas are
+ * replicated only if a rule names their ports, which is then intended.
  */
-static __always_inline __u8 stray(struct xdp_md *ctx, const struct ethhdr *ethernet, const struct packet *packet,
+static __always_inline __u8 transit_exclusion(struct xdp_md *ctx, const struct ethhdr *ethernet, const struct packet *packet,
 				  __u8 rule_flags)
 {
 	if (!is_for_device(ctx, ethernet))
@@ -134,7 +144,9 @@ static __always_inline int broadcast_transparent(struct xdp_md *ctx, const struc
 	return bpf_redirect_map(set, 0, BPF_F_BROADCAST);
 }
 
-/* Seals what is the same in all copies of the packet in [Ethernet | packet of `bytes`], except for the shim. */
+/* Hashes what is the same in all copies of the packet in [Ethernet | packet of `bytes`], except for
+ * the shim.
+ */
 static __always_inline bool seal_packet(struct xdp_md *ctx, const struct tx_flow *flow, __u32 offset, __u32 bytes,
 					struct sealing *sealing)
 {
@@ -148,8 +160,8 @@ static __always_inline bool seal_packet(struct xdp_md *ctx, const struct tx_flow
 	return true;
 }
 
-/* Puts the shim and what the paths' programs need in place of the Ethernet header, and takes off the padding behind the
- * packet.
+/* Replaces the Ethernet header with the handover metadata and the shim, and removes the padding
+ * after the packet.
  */
 static __always_inline int broadcast_encapsulated(struct xdp_md *ctx, const struct packet *packet,
 						  const struct tx_flow *flow, __u32 index,
@@ -231,7 +243,7 @@ static __always_inline int replicate_packet(struct xdp_md *ctx, bool transit)
 	flow = bpf_map_lookup_elem(&tx_flows, &index);
 	if (!flow || !read_policy(index, &policy) || !replicates(&policy) || !read_route(policy.code, &route))
 		return XDP_PASS;
-	why = transit ? stray(ctx, ethernet, &packet, selected.flags) : 0;
+	why = transit ? transit_exclusion(ctx, ethernet, &packet, selected.flags) : 0;
 	if (why)
 		return pass(why);
 	transparent = flow->flags & FLOW_TRANSPARENT;
@@ -251,15 +263,17 @@ int replicate(struct xdp_md *ctx)
 	return replicate_packet(ctx, true);
 }
 
-/* On the peer of a loop's veth, see replicate_tc.bpf.c, where what is not replicated goes on. */
+/* Runs on the peer of a loop's veth, see replicate_tc.bpf.c, which also forwards what is not
+ * replicated.
+ */
 SEC("xdp")
 int replicate_looped(struct xdp_md *ctx)
 {
 	return replicate_packet(ctx, false);
 }
 
-/* Of the datagram that begins with `shim`. `inner_sum` is zero for a packet that went by before its policy knew of a
- * path over IPv6.
+/* Returns the UDP checksum of the datagram that begins with `shim`. `inner_sum` is zero for a
+ * packet that was processed before its policy had a path over IPv6.
  */
 static __always_inline __u16 udp_checksum(const struct tx_path *path, __u32 udp_bytes, struct shim *shim,
 					  __u32 inner_sum, void *end)
@@ -331,7 +345,7 @@ static __always_inline int encapsulate(struct xdp_md *ctx, __u32 index)
 	return XDP_PASS;
 }
 
-/* The paper's form: next hop and path index are rewritten, nothing is added. */
+/* The transparent form of the paper: next hop and path index are rewritten, nothing is added. */
 static __always_inline int readdress(struct xdp_md *ctx, __u32 index)
 {
 	struct tx_path *path = bpf_map_lookup_elem(&tx_paths, &index);
@@ -372,6 +386,6 @@ PATH_PROGRAM(4)
 PATH_PROGRAM(5)
 PATH_PROGRAM(6)
 PATH_PROGRAM(7)
-_Static_assert(MAX_PATHS == 8, "one program a path");
+_Static_assert(MAX_PATHS == 8, "one program per path");
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";

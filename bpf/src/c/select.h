@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Which flow a packet belongs to: longest destination prefix, then the first rule that matches. */
+/* Assigns a packet to a flow: by the longest destination prefix, then by the first rule that
+ * matches.
+ */
 #ifndef HAWSER_SELECT_H
 #define HAWSER_SELECT_H
 
@@ -21,13 +23,15 @@ static __always_inline bool ports_match(const struct rule *rule, const struct pa
 	       packet->destination_port >= rule->destination_min && packet->destination_port <= rule->destination_max;
 }
 
-/* What is left of the rule that a packet matches. */
+/* The flow and the flags of the rule that a packet matches. */
 struct selected {
 	__u16 flow;
 	__u8 flags;
 };
 
-/* Whether a packet is of a flow, and of which. A fragment carries no ports, so only rules without ports see it. */
+/* Finds the flow of a packet; returns whether there is one. A fragment carries no ports, so it
+ * matches only rules without ports.
+ */
 static __always_inline bool select_packet(const struct packet *packet, struct selected *selected)
 {
 	struct selector_key key = { .prefix_bits = 128 };
@@ -60,7 +64,7 @@ static __always_inline bool select_packet(const struct packet *packet, struct se
 	return false;
 }
 
-/* The flow that a packet belongs to, or -1. */
+/* Returns the flow that a packet belongs to, or -1. */
 static __always_inline int select_flow(const struct packet *packet)
 {
 	struct selected selected;

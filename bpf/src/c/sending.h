@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* What the XDP and the TC form of replication share: flows, policies, paths, and the headers of a replica.
- * The TC object uses the maps of the XDP object, so both see one table.
+/* Parts that the XDP and the TC program for replication share: flows, policies, paths, and the
+ * headers of a replica. The TC object uses the maps of the XDP object, so both see the same tables.
  */
 #ifndef HAWSER_SENDING_H
 #define HAWSER_SENDING_H
@@ -11,10 +11,10 @@
 #include "seal.h"
 #include "select.h"
 
-/* What is added to the time since the machine started, so that send times never go back, whatever happens to clocks. */
+/* Added to the time since boot, so that send times never go back when clocks are set. */
 volatile const __u64 clock_offset_us = 0;
 
-/* UDP port that replicas come from and go to. */
+/* Source and destination UDP port of replicas. */
 volatile const __u16 port = 14747;
 
 struct {
@@ -24,7 +24,8 @@ struct {
 	__uint(max_entries, MAX_FLOWS);
 } tx_flows SEC(".maps");
 
-/* The number of a flow's next packet; a session starts above those before. */
+/* The sequence number of a flow's next packet. A session starts above the numbers of earlier ones.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -72,7 +73,9 @@ struct {
 	__uint(max_entries, MAX_FLOWS * MAX_PATHS);
 } tx_path_stats SEC(".maps");
 
-/* Index: the paths. What was to be sent: a broadcast leaves out devices that are down, and no program sees that. */
+/* Index: the path set. Counts packets before the broadcast, which skips devices that are down
+ * without any program noticing.
+ */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__type(key, __u32);
@@ -120,7 +123,7 @@ static __always_inline bool is_replica(const struct packet *packet)
 	return packet->protocol == IPPROTO_UDP && packet->destination_port == port && packet->source_port == port;
 }
 
-/* Why a packet cannot be replicated although its flow is; REASONS when it can. */
+/* Returns why a packet of a replicated flow cannot be replicated; REASONS if it can. */
 static __always_inline enum reason obstacle(const struct packet *packet, const struct route *route, bool transparent)
 {
 	if (!route->inner_mtu_bytes)
@@ -130,11 +133,12 @@ static __always_inline enum reason obstacle(const struct packet *packet, const s
 	return REASONS;
 }
 
-/* One packet in 2^probe_shift takes the probed paths as well, unless it is too large for one of them or their route has
- * one of the flags that are `unfit`. Puts that route in place of the policy's.
+/* Sends one packet in 2^probe_shift on the probed paths too, by replacing the policy's route. Does
+ * nothing if the packet is too large for one of these paths or their route has a flag in
+ * `excluded_flags`.
  */
-static __always_inline void probe(const struct packet *packet, const struct policy *policy, __u64 sequence, __u8 unfit,
-				  struct route *route)
+static __always_inline void probe(const struct packet *packet, const struct policy *policy, __u64 sequence,
+				  __u8 excluded_flags, struct route *route)
 {
 	struct route probed;
 
@@ -142,11 +146,11 @@ static __always_inline void probe(const struct packet *packet, const struct poli
 		return;
 	if (!read_route(policy->code | policy->probes, &probed))
 		return;
-	if (packet->bytes <= probed.inner_mtu_bytes && !(probed.flags & unfit))
+	if (packet->bytes <= probed.inner_mtu_bytes && !(probed.flags & excluded_flags))
 		*route = probed;
 }
 
-/* The part of the shim that is the same in all copies. */
+/* Fills the part of the shim that is the same in all copies. */
 static __always_inline void fill_shim(struct shim *shim, const struct tx_flow *flow, __u8 paths, __u32 epoch,
 				      __u64 sequence)
 {
@@ -173,7 +177,9 @@ static __always_inline void write_ethernet(struct ethhdr *ethernet, const struct
 	ethernet->h_proto = protocol;
 }
 
-/* Headers are put together in registers: a word that is read soon after its bytes were written stalls the processor. */
+/* Headers are assembled in registers: reading a word soon after writing its bytes separately stalls
+ * the processor.
+ */
 
 static __always_inline void write_ipv4(struct iphdr *ip, const struct tx_path *path, __u8 tos, __u32 udp_bytes)
 {
@@ -210,16 +216,16 @@ static __always_inline void write_udp(struct udphdr *udp, const struct tx_path *
 	words[1] = bpf_htons(udp_bytes) | (__u32)check << 16;
 }
 
-#define SHIM_PATH (0xffU << 8) /* of its first four bytes */
+#define SHIM_PATH (0xffU << 8) /* in the shim's first four bytes */
 _Static_assert(__builtin_offsetof(struct shim, path) == 1, "the mask of the path");
 
-/* The key that a flow's shims are sealed with; the flow is tagged. */
+/* Returns the key that a tagged flow's shims are sealed with. */
 static __always_inline const struct shim_keys *sending_keys(const struct tx_flow *flow)
 {
 	return &flow->keys[flow->flags & FLOW_KEY_SLOT ? 1 : 0];
 }
 
-/* Names the path in the shim and tags it. */
+/* Writes the path into the shim and tags it. */
 static __always_inline void finish_shim(struct shim *shim, const struct sealing *sealing, __u32 path)
 {
 	__u32 *words = WORDS(shim);

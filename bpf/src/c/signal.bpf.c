@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* In-band signals: TCX at the ingress of the devices that they come in by. A signal sets a flow's policy without user
- * space, which is told by a record. Whatever is addressed to the signals' port here ends here.
+/* In-band signals: TCX at the ingress of the devices that they arrive on. A signal sets a flow's
+ * policy without user space, which gets a record of it. All packets to the signals' port at the
+ * configured addresses are consumed here.
  */
 #include "sending.h"
 #include "skb.h"
@@ -14,7 +15,7 @@ struct {
 	__uint(max_entries, 1);
 } signal_settings SEC(".maps");
 
-/* CLOCK_TAI - CLOCK_REALTIME: the kernel has programs read the former only. */
+/* CLOCK_TAI - CLOCK_REALTIME: programs can read only the former. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__type(key, __u32);
@@ -43,10 +44,10 @@ struct {
 	__uint(max_entries, 65536);
 } signal_events SEC(".maps");
 
-/* When the latest refusal was recorded. */
-__u64 refusal_recorded_ns;
+/* Time of the latest record of a rejected signal. */
+__u64 rejection_recorded_ns;
 
-/* Debug information names only types that something has: this makes them known to user space. */
+/* BTF includes only types that a variable has: this makes them visible to user space. */
 volatile const struct signal_event signal_event_type;
 volatile const enum signal_outcome signal_outcome_type = 0;
 
@@ -58,28 +59,30 @@ static __always_inline void count_outcome(__u32 outcome)
 		(*counter)++;
 }
 
-/* Nothing else is written before the tag is verified. */
-static __always_inline int refuse(enum signal_outcome outcome)
+/* Before the tag is verified, the only thing written is a counter. */
+static __always_inline int reject(enum signal_outcome outcome)
 {
 	count_outcome(outcome);
 	return TC_ACT_SHOT;
 }
 
-/* Whoever replays a signal can have so many refusals counted as he likes, but not so many recorded. */
-static __always_inline bool may_record_refusal(__u64 now_ns)
+/* Limits the rate of records: an attacker who replays signals can have any number of them counted,
+ * but not recorded.
+ */
+static __always_inline bool may_record_rejection(__u64 now_ns)
 {
-	__u64 before_ns = *(volatile __u64 *)&refusal_recorded_ns;
+	__u64 before_ns = *(volatile __u64 *)&rejection_recorded_ns;
 
-	return now_ns - before_ns >= REFUSALS_EVERY_NS &&
-	       __sync_val_compare_and_swap(&refusal_recorded_ns, before_ns, now_ns) == before_ns;
+	return now_ns - before_ns >= REJECTIONS_EVERY_NS &&
+	       __sync_val_compare_and_swap(&rejection_recorded_ns, before_ns, now_ns) == before_ns;
 }
 
-/* Counted first: who reads the record finds the count. */
+/* Called after counting, so that a reader of the record finds the count. */
 static __always_inline void record(const struct signal *signal, enum signal_outcome outcome)
 {
 	struct signal_event event = { .at_ns = bpf_ktime_get_ns(), .outcome = outcome };
 
-	if (outcome != SIGNAL_ACCEPTED && !may_record_refusal(event.at_ns))
+	if (outcome != SIGNAL_ACCEPTED && !may_record_rejection(event.at_ns))
 		return;
 	event.epoch = bpf_ntohl(signal->epoch_be);
 	event.flow = bpf_ntohs(signal->flow_be);
@@ -109,12 +112,12 @@ static __always_inline bool is_recent(const struct signal *signal)
 	if (!offset_ns)
 		return false;
 	now_us = (bpf_ktime_get_tai_ns() - *offset_ns) / 1000;
-	age_us = now_us - bpf_be64_to_cpu(signal->sent_us_be); /* negative, and so huge, when it comes from the future */
+	age_us = now_us - bpf_be64_to_cpu(signal->sent_us_be); /* huge if sent in the future */
 	return age_us + SIGNAL_WITHIN_US <= 2 * SIGNAL_WITHIN_US;
 }
 
-/* A code that would have packets replicated needs a path that is there. The ToS names it too, but the lower two bits
- * are the network's to mark.
+/* A code that enables replication needs a configured path. The ToS repeats the code, except for the
+ * lower two bits, which the network may mark (ECN).
  */
 static __always_inline bool is_possible(const struct signal *signal, __u8 tos)
 {
@@ -127,8 +130,8 @@ static __always_inline bool is_possible(const struct signal *signal, __u8 tos)
 	return read_route(signal->code, &route) && route.inner_mtu_bytes;
 }
 
-/* The policy that the signal asks for takes the place of an older one. */
-static __always_inline bool take_effect(const struct signal *signal, __u32 flow)
+/* Replaces an older policy with the signal's; returns whether it did. */
+static __always_inline bool replace_policy(const struct signal *signal, __u32 flow)
 {
 	struct policy policy = {
 		.code = signal->code,
@@ -149,11 +152,11 @@ static __always_inline bool take_effect(const struct signal *signal, __u32 flow)
 		if (__sync_val_compare_and_swap((__u64 *)row, found, next) == found)
 			return true;
 	}
-	return false; /* user space writes newer ones as fast as this tries */
+	return false; /* other writers won every attempt */
 }
 
-/* What becomes of a signal that is sealed. */
-static __always_inline enum signal_outcome obey(const struct signal *signal, __u8 tos)
+/* Applies a signal whose tag is valid; returns its outcome. */
+static __always_inline enum signal_outcome apply_signal(const struct signal *signal, __u8 tos)
 {
 	__u32 index = bpf_ntohs(signal->flow_be);
 	struct tx_flow *flow = bpf_map_lookup_elem(&tx_flows, &index);
@@ -164,7 +167,7 @@ static __always_inline enum signal_outcome obey(const struct signal *signal, __u
 		return SIGNAL_AGE;
 	if (!is_possible(signal, tos))
 		return SIGNAL_CODE;
-	return take_effect(signal, index) ? SIGNAL_ACCEPTED : SIGNAL_EPOCH;
+	return replace_policy(signal, index) ? SIGNAL_ACCEPTED : SIGNAL_EPOCH;
 }
 
 SEC("tcx/ingress")
@@ -189,13 +192,13 @@ int receive_signal(struct __sk_buff *skb)
 	if (!bpf_map_lookup_elem(&signal_addresses, packet.destination))
 		return TC_ACT_UNSPEC;
 
-	length_be = take(&cursor, 4); /* and the checksum: the tag is the better one */
+	length_be = take(&cursor, 4); /* includes the checksum, which the tag makes redundant */
 	signal = take(&cursor, sizeof(*signal));
 	if (!length_be || !signal || !is_well_formed(signal, bpf_ntohs(*length_be)))
-		return refuse(SIGNAL_MALFORMED);
+		return reject(SIGNAL_MALFORMED);
 	if (!is_sealed(signal, &settings->key))
-		return refuse(SIGNAL_TAG);
-	outcome = obey(signal, packet.traffic_class);
+		return reject(SIGNAL_TAG);
+	outcome = apply_signal(signal, packet.traffic_class);
 	count_outcome(outcome);
 	record(signal, outcome);
 	return TC_ACT_SHOT;

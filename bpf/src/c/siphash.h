@@ -29,7 +29,7 @@
 		v0 ^= (word);                                                                                          \
 	} while (0)
 
-/* SipHash-1-3: fewer rounds, for what is long. */
+/* SipHash-1-3: fewer rounds, for long inputs. */
 #define SIPHASH_SHORT_BLOCK(v0, v1, v2, v3, word)                                                                      \
 	do {                                                                                                           \
 		const __u64 block = (word);                                                                            \
@@ -54,7 +54,7 @@
 		v3 = (k1) ^ 0x7465646279746573ULL;                                                                     \
 	} while (0)
 
-/* Leaves the state; the hash is v0 ^ v1 ^ v2 ^ v3. */
+/* Finishes the state; the hash is v0 ^ v1 ^ v2 ^ v3. */
 #define SIPHASH_FINISH(v0, v1, v2, v3)                                                                                 \
 	do {                                                                                                           \
 		v2 ^= 0xff;                                                                                            \
@@ -77,7 +77,7 @@ static __always_inline void siphash_add(struct siphash_state *state, __u64 word)
 	SIPHASH_BLOCK(state->v0, state->v1, state->v2, state->v3, word);
 }
 
-/* `last` has the bytes that are left and, in the highest of its bytes, the length of the message. */
+/* `last` has the remaining bytes and, in its highest byte, the length of the message. */
 static __always_inline __u64 siphash_end(struct siphash_state state, __u64 last)
 {
 	siphash_add(&state, last);
@@ -85,7 +85,7 @@ static __always_inline __u64 siphash_end(struct siphash_state state, __u64 last)
 	return state.v0 ^ state.v1 ^ state.v2 ^ state.v3;
 }
 
-/* The tag of a signal, as it lies in memory; the arguments are the bytes before it, as they lie there. */
+/* Returns the tag of a signal; tag and arguments, the bytes before it, are in memory order. */
 static __always_inline __u64 signal_tag(__u64 first, __u64 second, __u32 rest, const struct siphash_key *key)
 {
 	struct siphash_state state = siphash_start(key);

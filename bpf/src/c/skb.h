@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* A cursor over a socket buffer, of which a driver may have put no more than the first bytes where programs can read. */
+/* A cursor over a socket buffer, of which a driver may have made only the first bytes directly
+ * accessible.
+ */
 #ifndef HAWSER_SKB_H
 #define HAWSER_SKB_H
 
 #include "parse.h"
 
-/* Has the IP header, when it is without options, and `transport_bytes` behind it within the cursor, if they are there. */
+/* Makes the IP header (without options) and the `transport_bytes` after it directly accessible, if
+ * the packet has them.
+ */
 static __always_inline struct cursor read_skb(struct __sk_buff *skb, __u32 transport_bytes)
 {
 	bool is_ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* Elimination of transparent replicas, which carry no sequence number: they are known by a fingerprint of the packet. */
+/* Deduplication of transparent replicas, which carry no sequence number: they are identified by a
+ * fingerprint of the packet.
+ */
 #ifndef HAWSER_TRANSPARENT_H
 #define HAWSER_TRANSPARENT_H
 
@@ -7,13 +9,16 @@
 
 #include "siphash.h"
 
-/* Bytes behind the IPv4 header that the fingerprint covers: ports, checksum and the first of the payload. */
+/* Bytes after the IPv4 header that the fingerprint covers: ports, checksum and the first bytes of
+ * the payload.
+ */
 #define FINGERPRINT_BYTES 40
 
 volatile const struct siphash_key fingerprint_key;
 
-/* SipHash-2-4 in its construction, over the fields that no hop changes. Copies of one packet agree in all of them, but
- * not in the padding behind it: `bytes` are the packet's own behind the header.
+/* Hashes the fields that no hop changes, with the construction of SipHash-2-4. Copies of one packet
+ * agree in all of them, but not in the padding after it: `bytes` is the length of the packet after
+ * the header.
  */
 static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u32 bytes)
 {
@@ -43,12 +48,15 @@ static __always_inline __u64 fingerprint(const struct iphdr *ip, void *end, __u3
 #define SEEN_MS(seen) ((__u32)(seen) >> 8)
 #define SEEN_MS_MASK 0xffffffu
 
-/* Places of a fingerprint: so many packets whose fingerprints fall together are remembered at once. */
+/* Slots per fingerprint: this many packets whose fingerprints map to the same set are remembered at
+ * once.
+ */
 #define SEEN_WAYS 4
 #define SEEN_ATTEMPTS 4
 
-/* Drops only what the same packet came before on another path, within `within_ms`: a second copy on the same path is
- * a new packet that looks the same. Where two processors meet too often, a duplicate passes; no packet is dropped.
+/* Drops a packet only if the same packet arrived before on another path, within `within_ms`: a
+ * second copy on the same path is a new packet with the same content. If two processors race too
+ * often, a duplicate passes; no new packet is dropped.
  */
 static __always_inline enum verdict observe_fingerprint(struct seen *table, __u64 hash, __u32 path, __u64 now_ns,
 							__u32 within_ms)

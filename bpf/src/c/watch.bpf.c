@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* The viewer's requests: TCX at the ingress of the device that faces the viewer. Times and sizes are recorded; every
- * packet goes on as it came.
+/* Records the viewer's requests: TCX at the ingress of the device that faces the viewer. Times and
+ * sizes are recorded; every packet is passed on unchanged.
  */
 #include "select.h"
 #include "skb.h"
@@ -11,7 +11,7 @@
 #define TCP_SYN 0x02
 #define TCP_RST 0x04
 
-/* A TCP header behind its ports. */
+/* The fields of a TCP header after its ports. */
 struct tcp_rest {
 	__be32 sequence_be;
 	__be32 acknowledged_be;
@@ -45,11 +45,11 @@ struct {
 	__uint(max_entries, 262144);
 } requests SEC(".maps");
 
-/* Debug information names only types that something has: this makes it known to user space. */
+/* BTF includes only types that a variable has: this makes it visible to user space. */
 volatile const struct request request_type;
 
-/* What follows the transport header, by the length of the IP packet: frames are filled up and may be trains. False when
- * the headers are not all there.
+/* Computes the payload size from the length of the IP packet: frames may be padded, and GSO packets
+ * have several segments. False if the headers are incomplete.
  */
 static __always_inline bool parse_transport(struct cursor *cursor, const struct packet *packet, __u32 ip_bytes,
 					    struct request *request, __u32 *payload_bytes)
@@ -71,7 +71,9 @@ static __always_inline bool parse_transport(struct cursor *cursor, const struct 
 	return true;
 }
 
-/* Whether the same connection has sent these bytes before; if not, they are the latest. */
+/* Returns whether the same connection has sent these bytes before; if not, records them as the
+ * latest.
+ */
 static __always_inline bool is_retransmission(struct __sk_buff *skb, struct watch_latest *latest, __u32 end)
 {
 	struct watch_latest next = { .connection = bpf_get_hash_recalc(skb) | 1, .end = end }, before;
@@ -120,7 +122,7 @@ static __always_inline void watch_packet(struct __sk_buff *skb)
 		return;
 	request.flow = index;
 	request.at_ns = bpf_ktime_get_ns();
-	/* A train of segments is a burst of packets: its first speaks for all. */
+	/* A GSO packet is a burst of packets: record the size of the first segment. */
 	request.bytes = skb->gso_size && skb->gso_size < payload_bytes ? skb->gso_size : payload_bytes;
 	if (request.flags & (TCP_FIN | TCP_SYN | TCP_RST))
 		*(volatile __u64 *)latest = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: (BSD-2-Clause OR GPL-2.0-only) */
-/* The elimination window. core/dedup is its executable specification: change both or neither. */
+/* The replay window. core/dedup is its executable specification: change both or neither. */
 #ifndef HAWSER_WINDOW_H
 #define HAWSER_WINDOW_H
 
@@ -10,11 +10,11 @@
 #define WINDOW_ATTEMPTS 8
 
 #define SENT_SHIFT 16 /* send times have 48 bits */
-#define NEWER_BY_US 1000 /* a send time is noted when it is newer than the one before by so much */
-#define DRIFT_SHIFT 10 /* clocks may run apart by one part in 1,024 */
-#define SESSION_APART ((__s64)LATE_EPOCHS * WINDOW_SLOTS * WINDOW_SLOT_BITS) /* a session starts further on than this */
+#define NEWER_BY_US 1000 /* minimum advance of the recorded send time */
+#define DRIFT_SHIFT 10 /* clocks may drift by one part in 1,024 */
+#define SESSION_APART ((__s64)LATE_EPOCHS * WINDOW_SLOTS * WINDOW_SLOT_BITS) /* jump to a new session */
 
-/* Of an untagged flow: what is in doubt is accepted. */
+/* Judges a packet of an untagged flow. When in doubt, it is accepted. */
 static __always_inline enum verdict observe(struct window *window, __u64 sequence)
 {
 	__u64 *slot = &window->slots[(sequence / WINDOW_SLOT_BITS) & (WINDOW_SLOTS - 1)];
@@ -47,16 +47,18 @@ static __always_inline enum verdict observe(struct window *window, __u64 sequenc
 	return VERDICT_CONTENDED;
 }
 
-/* What a tagged packet's send time says. */
+/* The age of a tagged packet, derived from its send time. */
 struct age {
-	__u64 newest_sent_us; /* of a packet before */
-	__s64 ahead_us;       /* how much later than that this one was sent */
-	__s64 late_us;        /* how much longer it took than the fastest */
-	bool known;           /* there was a packet before */
-	bool expired;          /* it took too long, and does not begin a session */
+	__u64 newest_sent_us; /* of an earlier packet */
+	__s64 ahead_us;       /* send time after that of newest_sent_us */
+	__s64 late_us;        /* delay in excess of the fastest packet */
+	bool known;           /* there was an earlier packet */
+	bool expired;          /* the delay is too long, and it does not begin a session */
 };
 
-/* `newest_sent_us` is read first and written last, so that an update in between makes a packet younger, not older. */
+/* `newest_sent_us` is read first and written last, so that a concurrent update makes a packet
+ * younger, not older.
+ */
 static __always_inline struct age age_of(const struct window *window, __u64 sequence, __u64 sent_us, __u64 now_us,
 					 __u64 max_age_us)
 {
@@ -68,8 +70,9 @@ static __always_inline struct age age_of(const struct window *window, __u64 sequ
 	age.known = expected_us;
 	age.ahead_us = (__s64)((sent_us - age.newest_sent_us) << SENT_SHIFT) >> SENT_SHIFT;
 	age.late_us = (__s64)(now_us - expected_us) - age.ahead_us;
-	/* After a pause of the sender's clock packets seem to take as much longer. They pass again when the clock has gone on
-	 * for that long, and what was held back is refused for that long.
+	/* After the sender's clock has paused, packets seem to take longer by the length of the
+	 * pause. They are accepted again once the clock has advanced by that much; packets that
+	 * were delayed in the meantime are rejected for as long.
 	 */
 	if (age.ahead_us > limit_us)
 		limit_us = age.ahead_us;
@@ -77,8 +80,8 @@ static __always_inline struct age age_of(const struct window *window, __u64 sequ
 	return age;
 }
 
-/* Remembers when the fastest packets arrive. One that took longer changes that by no more than clocks run apart, unless it
- * was accepted in spite of its age.
+/* Records when the fastest packets arrive. A slower packet moves that time by no more than the
+ * clock drift, unless it was accepted in spite of its age.
  */
 static __always_inline void note_newest(struct window *window, const struct age *age, __u64 sequence, __u64 sent_us,
 					__u64 now_us, __u64 max_age_us)
@@ -94,8 +97,9 @@ static __always_inline void note_newest(struct window *window, const struct age 
 	__sync_val_compare_and_swap(&window->newest_sent_us, age->newest_sent_us, sent_us);
 }
 
-/* Of a tagged flow: sessions of its sender start ever higher, so what is older than its slot was, or could have been,
- * accepted before. What was sent too long ago is accepted only as the beginning of a session.
+/* Judges a packet of a tagged flow. Its sender's sessions start at ever higher numbers, so a packet
+ * older than its slot was, or could have been, accepted before. A packet that was sent too long ago
+ * is accepted only as the beginning of a session.
  */
 static __always_inline enum verdict observe_tagged(struct window *window, __u64 sequence, __u64 sent_us, __u64 now_us,
 						   __u64 max_age_us)

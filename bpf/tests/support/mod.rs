@@ -2,7 +2,7 @@
 #![allow(
     dead_code,
     unreachable_pub,
-    reason = "a module of every test, none of which needs all of it"
+    reason = "shared by all tests, each of which uses only a part"
 )]
 
 use hawser_bpf::{
@@ -21,7 +21,8 @@ pub const XDP_DROP: u32 = 1;
 pub const XDP_PASS: u32 = 2;
 pub const XDP_REDIRECT: u32 = 4;
 
-/// MAC addresses, IPv4 and IPv6 addresses of the node under test and of the one at the other end of every path.
+/// MAC, IPv4 and IPv6 addresses of the node under test and of the node at the other end of every
+/// path.
 pub const HERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const THERE_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
 pub const HERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
@@ -29,10 +30,10 @@ pub const THERE_V4: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 2);
 pub const HERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 1);
 pub const THERE_V6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 2);
 
-/// Bytes that the sender's first program puts in front of the shim for those of the paths.
+/// Length of the handover metadata in front of the shim.
 pub const HANDOVER: usize = 40;
 
-/// How many paths senders may have.
+/// Number of paths of the senders.
 pub const SENDER_PATHS: usize = 5;
 
 pub fn path(index: u8) -> PathId {
@@ -75,12 +76,12 @@ pub fn sender_options() -> SenderOptions {
     }
 }
 
-/// The key of a direction.
+/// The key of one direction.
 pub fn seal_key(byte: u8) -> SealKey {
-    Key::from_bytes([byte; 16]).of_direction("here", "there")
+    Key::from_bytes([byte; 16]).for_direction("here", "there")
 }
 
-/// A receiver's keys by slot.
+/// A receiver's keys, by slot.
 pub fn ring(zero: Option<&SealKey>, one: Option<&SealKey>) -> SealRing {
     SealRing {
         slots: [zero.cloned(), one.cloned()],
@@ -88,7 +89,7 @@ pub fn ring(zero: Option<&SealKey>, one: Option<&SealKey>) -> SealRing {
     }
 }
 
-/// A sender with path 0 over IPv4 and path 1 over IPv6, both by the loopback device.
+/// A sender with path 0 over IPv4 and path 1 over IPv6, both on the loopback device.
 pub fn sender() -> Sender {
     let mut sender = Sender::load(&sender_options()).unwrap();
     sender
@@ -121,7 +122,7 @@ pub fn send_flow(label: u16) -> SendFlow {
     }
 }
 
-/// Puts a policy without probes into force, whatever was.
+/// Puts a policy without probes into force, regardless of the previous epoch.
 pub fn set_policy(sender: &Sender, index: u16, code: u8, epoch: u32) {
     let policy = SendPolicy {
         code: PolicyCode(code),
@@ -143,7 +144,8 @@ pub fn everything_of(index: u16) -> Rule {
     }
 }
 
-/// Where replicas of `path` come from when this node receives them: path 0 over IPv4, all others over IPv6.
+/// The outer headers of replicas on `path` that this node receives: path 0 over IPv4, all others
+/// over IPv6.
 pub fn towards_here(path: PathId) -> Encapsulation {
     let addresses = match path.index() {
         0 => Addresses::V4 {
@@ -176,14 +178,14 @@ pub fn shim(path: PathId, sequence: u64) -> Shim {
     }
 }
 
-/// A copy on `path` of packet `sequence` of flow 7, as this node receives it.
+/// The frame of packet `sequence` of flow 7 on `path`, as this node receives it.
 pub fn replica(path: PathId, sequence: u64, inner: &[u8]) -> Vec<u8> {
     towards_here(path)
         .frame(&shim(path, sequence), inner)
         .unwrap()
 }
 
-/// What is left of a replica: the packet in the Ethernet header that it came in.
+/// The frame after decapsulation: the inner packet with the Ethernet header of the replica.
 pub fn decapsulated(inner: &[u8]) -> Vec<u8> {
     ethernet(HERE_MAC, THERE_MAC, inner)
 }
@@ -198,7 +200,7 @@ pub fn ethernet(destination: [u8; 6], source: [u8; 6], packet: &[u8]) -> Vec<u8>
     [&destination[..], &source, &ethertype, packet].concat()
 }
 
-/// A frame that another host sends through this node, as a test run takes it: it comes in by the loopback device.
+/// A frame in transit from another host, as received by a test run, which uses the loopback device.
 pub fn transit(packet: &[u8]) -> Vec<u8> {
     ethernet([0; 6], [2, 0, 0, 0, 0, 9], packet)
 }
@@ -218,7 +220,7 @@ pub fn udp6(to: &str, payload: &[u8]) -> Vec<u8> {
     ip::udp_packet("[2001:db8:a::1]:1000".parse().unwrap(), to, 0, payload)
 }
 
-/// Changes bytes of an IPv4 header and mends its checksum.
+/// Changes bytes of an IPv4 header and updates its checksum.
 pub fn with_ipv4(mut packet: Vec<u8>, change: impl FnOnce(&mut [u8])) -> Vec<u8> {
     change(&mut packet);
     let header_bytes = usize::from(packet[0] & 0xf) * 4;
@@ -238,7 +240,7 @@ pub fn with_tos(packet: Vec<u8>, tos: u8) -> Vec<u8> {
     with_ipv4(packet, |packet| packet[1] = tos)
 }
 
-/// The packet after one more hop.
+/// Returns the packet after one more hop.
 pub fn one_hop_on(packet: &[u8]) -> Vec<u8> {
     if packet[0] >> 4 == 4 {
         return with_ipv4(packet.to_vec(), |packet| packet[8] -= 1);
@@ -248,7 +250,7 @@ pub fn one_hop_on(packet: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// Where eBPF objects can be pinned; mounted when it is not.
+/// Returns the bpf file system, mounting it if necessary.
 pub fn bpf_file_system() -> &'static Path {
     static MOUNTED: Once = Once::new();
     let folder = Path::new("/sys/fs/bpf");
@@ -269,7 +271,7 @@ pub fn bpf_file_system() -> &'static Path {
     folder
 }
 
-/// The reasons that have been counted since `before`.
+/// Returns the reasons counted since `before`.
 pub fn counted_since(
     before: &[(Reason, u64)],
     mut after: Vec<(Reason, u64)>,
@@ -280,7 +282,7 @@ pub fn counted_since(
     counted(after)
 }
 
-/// The reasons that have been counted.
+/// Returns the reasons that have been counted.
 pub fn counted(reasons: Vec<(Reason, u64)>) -> Vec<(&'static str, u64)> {
     reasons
         .into_iter()

@@ -1,4 +1,4 @@
-//! A server on loopback that speaks TLS as a controller does, and answers what a test wants.
+//! A server on loopback that speaks TLS like a controller, with a router that the test provides.
 
 use axum::Router;
 use hawser_client::Controller;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
 
-/// An authority of its own.
+/// A certificate authority for a test.
 pub(crate) struct Authority {
     pub(crate) pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -34,7 +34,7 @@ impl Authority {
         }
     }
 
-    /// A token that names this authority.
+    /// Returns a token that names this authority.
     pub(crate) fn token(&self) -> String {
         let digest = hex::encode(Sha256::digest(&self.der));
         format!(
@@ -44,7 +44,7 @@ impl Authority {
         )
     }
 
-    /// A certificate for the key of a request.
+    /// Signs a certificate for the key of a request.
     pub(crate) fn sign(&self, csr: &str, node: &str) -> String {
         let request = rcgen::CertificateSigningRequestParams::from_pem(csr).unwrap();
         named(node)
@@ -53,7 +53,7 @@ impl Authority {
             .pem()
     }
 
-    /// Serves `router` with a certificate of this authority, until the runtime ends.
+    /// Serves `router` with a certificate of this authority, until the runtime is shut down.
     pub(crate) async fn serve(&self, router: Router) -> Controller {
         let key = KeyPair::generate().unwrap();
         let certificate = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
@@ -84,13 +84,13 @@ impl Authority {
     }
 }
 
-/// The key that a request is to certify.
+/// Returns the public key of a certificate signing request.
 pub(crate) fn key_of(csr: &str) -> Vec<u8> {
     let request = rcgen::CertificateSigningRequestParams::from_pem(csr).unwrap();
     rcgen::PublicKeyData::der_bytes(&request.public_key).to_vec()
 }
 
-/// Whether the client of a request showed a certificate of the authority.
+/// Whether the client of a request presented a certificate of the authority.
 #[derive(Clone, Copy)]
 pub(crate) struct Certified(pub(crate) bool);
 
@@ -98,7 +98,7 @@ async fn accept(listener: TcpListener, acceptor: TlsAcceptor, router: Router) {
     while let Ok((socket, _)) = listener.accept().await {
         let (acceptor, router) = (acceptor.clone(), router.clone());
         tokio::spawn(async move {
-            // A client that does not trust this server ends the handshake, which is what its test looks at.
+            // A client that does not trust this server aborts the handshake, which its test checks.
             let Ok(socket) = acceptor.accept(socket).await else {
                 return;
             };
@@ -118,8 +118,8 @@ fn named(name: &str) -> CertificateParams {
     params
 }
 
-/// A controller's address at which nobody listens.
-pub(crate) async fn nobody() -> Controller {
+/// Returns an address of a controller at which no server listens.
+pub(crate) async fn unreachable_controller() -> Controller {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     format!("https://{}", listener.local_addr().unwrap())
         .parse()

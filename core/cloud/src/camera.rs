@@ -1,7 +1,8 @@
 use crate::{Cloud, Point};
 use serde::{Deserialize, Serialize};
 
-/// The pinhole of a camera, in pixels. A calibration belongs to one image size, so the size is part of it.
+/// The pinhole model of a camera, in pixels. A calibration is valid for one image size, so the size
+/// is part of it.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Intrinsics {
@@ -19,26 +20,28 @@ pub struct Intrinsics {
     pub cy: f32,
 }
 
-/// Where a camera stands: `x_camera = rotation * x_world + translation`, camera axes x right, y down, z forward.
+/// The pose of a camera: `x_camera = rotation * x_world + translation`, camera axes x right, y
+/// down, z forward.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Extrinsics {
-    /// Rows of the rotation matrix.
+    /// The rows of the rotation matrix.
     pub rotation: [[f32; 3]; 3],
-    /// Millimetres, in the camera's axes.
+    /// The translation in millimetres, in the camera's axes.
     pub translation_mm: [f32; 3],
 }
 
 /// A calibrated camera.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Camera {
-    /// How it projects.
+    /// The projection.
     pub intrinsics: Intrinsics,
-    /// Where it stands.
+    /// The pose.
     pub extrinsics: Extrinsics,
 }
 
-/// Depth written as hue: hue 0 is `near_mm`, hue 1 is `far_mm`, linear between them (the Depthkit format).
+/// Depth encoded as hue: hue 0 is `near_mm`, hue 1 is `far_mm`, linear in between (the Depthkit
+/// format).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HueRange {
@@ -48,21 +51,21 @@ pub struct HueRange {
     pub far_mm: f32,
 }
 
-/// An image of another size than the calibration's.
+/// The error for an image whose size is not that of the calibration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the {image} image has {found} bytes instead of {expected}")]
 pub struct ImageError {
-    /// Which image.
+    /// The kind of image.
     pub image: &'static str,
-    /// Bytes given.
+    /// The number of bytes given.
     pub found: usize,
-    /// Bytes of an image of the calibration's size.
+    /// The number of bytes of an image of the calibration's size.
     pub expected: usize,
 }
 
 impl Extrinsics {
-    /// How far `rotation` is from a proper rotation: the largest error of an element of `R * transpose(R)`, or infinity
-    /// for a mirror image.
+    /// Returns how far `rotation` is from a proper rotation: the largest error of an element of
+    /// `R * transpose(R)`, or infinity for a reflection.
     pub fn rotation_error(&self) -> f32 {
         let [a, b, c] = self.rotation;
         let determinant = dot(a, cross(b, c));
@@ -76,7 +79,7 @@ impl Extrinsics {
 }
 
 impl Camera {
-    /// The world position of a pixel at `depth_mm` along the optical axis.
+    /// Returns the world position of a pixel at `depth_mm` along the optical axis.
     pub fn unproject(&self, column: usize, row: usize, depth_mm: f32) -> [f32; 3] {
         let Intrinsics { fx, fy, cx, cy, .. } = self.intrinsics;
         let Extrinsics {
@@ -94,8 +97,8 @@ impl Camera {
 
     /// Adds the points of an RGB-D image to `cloud`, row by row.
     ///
-    /// `color` is RGB, 3 bytes a pixel; `depth` 16-bit little-endian in units of `unit_mm`, 0 where nothing was measured.
-    /// Points beyond the reach of 16-bit millimetres are left out.
+    /// `color` is RGB, 3 bytes per pixel. `depth` is 16-bit little-endian in units of `unit_mm`, 0
+    /// where nothing was measured. Points out of range of 16-bit millimetres are left out.
     pub fn add_rgbd(
         &self,
         color: &[u8],
@@ -117,7 +120,8 @@ impl Camera {
         Ok(())
     }
 
-    /// Adds the points of a hue-depth image to `cloud`: RGB, colour in the upper half, depth as hue in the lower one.
+    /// Adds the points of a hue-depth image to `cloud`: RGB, colour in the upper half, depth as hue
+    /// in the lower one.
     ///
     /// A depth is valid where saturation and value are above one half.
     pub fn add_hue_depth(
@@ -176,7 +180,7 @@ impl Camera {
 }
 
 impl HueRange {
-    /// The depth that an RGB pixel stands for, or `None` where nothing was measured.
+    /// Returns the depth that an RGB pixel encodes, or `None` if nothing was measured.
     pub fn depth_mm(self, rgb: [u8; 3]) -> Option<f32> {
         let [r, g, b] = rgb.map(f32::from);
         let value = r.max(g).max(b);
@@ -238,7 +242,8 @@ mod tests {
 
         let [x, y, z] = camera.unproject(426, 425, 1000.0);
 
-        // In the camera: (1000, 1000, 1000). Less the translation: (975, -400, -10). Turned back: x and y change sign.
+        // In camera coordinates: (1000, 1000, 1000). Minus the translation: (975, -400, -10).
+        // Rotated back: x and y change sign.
         assert_eq!([x, y, z], [-975.0, 400.0, -10.0]);
     }
 
@@ -270,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_image_is_no_rotation() {
+    fn a_reflection_is_no_rotation() {
         let mirror = Extrinsics {
             rotation: [[1.0, 0.0, 0.0], [0.0, -1.0, 0.0], [0.0, 0.0, 1.0]],
             ..FACING
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn pixels_without_depth_and_beyond_reach_are_left_out() {
+    fn pixels_without_depth_and_out_of_range_are_left_out() {
         let depth: Vec<u8> = [0u16, 1000, 40_000]
             .into_iter()
             .flat_map(u16::to_le_bytes)
@@ -303,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_of_another_size_is_refused() {
+    fn an_image_of_another_size_is_rejected() {
         let error = camera(3, 1, FACING)
             .add_rgbd(&[0; 9], &[0; 4], 1.0, &mut Cloud::new())
             .unwrap_err();

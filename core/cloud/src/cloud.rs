@@ -1,10 +1,11 @@
 use std::fmt;
 use twox_hash::XxHash3_64;
 
-/// Bytes of one packed [`Point`].
+/// The size of a packed [`Point`] in bytes.
 pub const POINT_BYTES: usize = 9;
 
-/// Points that a cloud on a network may have. Bounds what a receiver allocates for one frame (9 MiB).
+/// The maximum number of points of a transmitted cloud. Bounds the memory that a receiver allocates
+/// per frame (9 MiB).
 pub const MAX_POINTS: usize = 1 << 20;
 
 /// A coloured point: whole millimetres in the world frame shared by all cameras, y up.
@@ -23,7 +24,8 @@ pub struct Point {
 }
 
 impl Point {
-    /// A point at `position` millimetres, rounded, or `None` outside the 32.767 m that 16 bits reach (or not a number).
+    /// Creates a point at `position` in millimetres, rounded. Returns `None` if a coordinate
+    /// exceeds the 32.767 m that 16 bits hold, or is not a number.
     pub fn at(position: [f32; 3], [r, g, b]: [u8; 3]) -> Option<Point> {
         let [x, y, z] = position.map(whole_millimetres);
         Some(Point {
@@ -36,7 +38,7 @@ impl Point {
         })
     }
 
-    /// The packed form: x, y, z little-endian, then red, green, blue.
+    /// Returns the packed form: x, y, z in little-endian, then red, green, blue.
     pub fn to_bytes(self) -> [u8; POINT_BYTES] {
         let ([x0, x1], [y0, y1], [z0, z1]) = (
             self.x.to_le_bytes(),
@@ -66,31 +68,33 @@ fn whole_millimetres(value: f32) -> Option<i16> {
         .then_some(rounded as i16)
 }
 
-/// The points of one moment, in capture order, held packed: what is compressed, hashed and compared is this memory itself.
+/// The points of one capture, in capture order. They are held in packed form, which is what is
+/// compressed, hashed and compared.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Cloud {
     packed: Vec<u8>,
 }
 
-/// Bytes that are not a whole number of packed points.
+/// The error for bytes that are not a whole number of packed points.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{0} bytes are not a whole number of points of {POINT_BYTES} bytes")]
 pub struct PartialPoint(pub usize);
 
 impl Cloud {
-    /// A cloud without points.
+    /// Creates an empty cloud.
     pub const fn new() -> Self {
         Cloud { packed: Vec::new() }
     }
 
-    /// An empty cloud with room for `points`.
+    /// Creates an empty cloud with capacity for `points`.
     pub fn with_capacity(points: usize) -> Self {
         Cloud {
             packed: Vec::with_capacity(points * POINT_BYTES),
         }
     }
 
-    /// Adopts packed points (see [`Point::to_bytes`]); any bytes are points as long as the last one is whole.
+    /// Takes packed points (see [`Point::to_bytes`]). Any bytes are valid as long as the last point
+    /// is complete.
     pub fn from_packed(packed: Vec<u8>) -> Result<Self, PartialPoint> {
         if packed.len().is_multiple_of(POINT_BYTES) {
             Ok(Cloud { packed })
@@ -99,27 +103,27 @@ impl Cloud {
         }
     }
 
-    /// The packed points, [`POINT_BYTES`] each.
+    /// Returns the packed points, [`POINT_BYTES`] each.
     pub fn packed(&self) -> &[u8] {
         &self.packed
     }
 
-    /// How many points there are.
+    /// Returns the number of points.
     pub fn len(&self) -> usize {
         self.packed.len() / POINT_BYTES
     }
 
-    /// Whether there is no point.
+    /// Returns whether the cloud is empty.
     pub fn is_empty(&self) -> bool {
         self.packed.is_empty()
     }
 
-    /// Adds a point after the others.
+    /// Appends a point.
     pub fn push(&mut self, point: Point) {
         self.packed.extend_from_slice(&point.to_bytes());
     }
 
-    /// The points in capture order.
+    /// Returns the points in capture order.
     pub fn points(&self) -> impl ExactSizeIterator<Item = Point> {
         self.packed
             .as_chunks()
@@ -128,8 +132,8 @@ impl Cloud {
             .map(|bytes| Point::from_bytes(*bytes))
     }
 
-    /// At most `budget` points, spread evenly over the capture order and kept in it. The same points for the same cloud
-    /// size and budget, every time.
+    /// Returns at most `budget` points, spread evenly over the capture order and kept in it. The
+    /// result depends only on the points and the budget.
     #[must_use]
     pub fn sample(&self, budget: usize) -> Cloud {
         let count = self.len();
@@ -146,7 +150,8 @@ impl Cloud {
         sample
     }
 
-    /// XXH3-64 of the packed points: tells a damaged or mistaken cloud from the right one, not a forged one.
+    /// Returns the XXH3-64 of the packed points. It detects a damaged or wrong cloud, but not a
+    /// forged one.
     pub fn digest(&self) -> Digest {
         Digest(XxHash3_64::oneshot(&self.packed))
     }
@@ -166,7 +171,7 @@ impl FromIterator<Point> for Cloud {
     }
 }
 
-/// What a cloud's packed points hash to; see [`Cloud::digest`].
+/// The hash of a cloud's packed points; see [`Cloud::digest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Digest(pub u64);
 
@@ -222,7 +227,7 @@ mod tests {
         }
 
         #[test]
-        fn adopting_packed_points_changes_nothing(packed in prop::collection::vec(any::<[u8; POINT_BYTES]>(), 0..50)) {
+        fn packed_points_are_taken_unchanged(packed in prop::collection::vec(any::<[u8; POINT_BYTES]>(), 0..50)) {
             let cloud = Cloud::from_packed(packed.concat()).unwrap();
             prop_assert_eq!(cloud.points().collect::<Cloud>(), cloud);
         }

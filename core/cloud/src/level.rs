@@ -1,7 +1,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How much of a capture is sent (Qian, section IV-B): a budget of points per frame.
+/// The level of detail of a stream (Qian, section IV-B): a maximum number of points per frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Level {
     /// Narrow field of view.
@@ -12,16 +12,17 @@ pub enum Level {
     Fhd,
 }
 
-/// A name that is no level.
+/// The error for a name that is not a level.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("no level is called \"{0}\": there are nfov, hd and fhd")]
+#[error("unknown level \"{0}\": must be nfov, hd or fhd")]
 pub struct UnknownLevel(pub String);
 
 impl Level {
-    /// Every level, smallest first.
+    /// All levels, smallest first.
     pub const ALL: [Level; 3] = [Level::Nfov, Level::Hd, Level::Fhd];
 
-    /// The most points that a frame has. What they cost on a network is in `docs/design/pull.md`.
+    /// Returns the maximum number of points per frame. `docs/design/pull.md` has the bandwidth that
+    /// they need.
     pub const fn points(self) -> usize {
         match self {
             Level::Nfov => 35_000,
@@ -30,7 +31,7 @@ impl Level {
         }
     }
 
-    /// The name on the command line and in results.
+    /// Returns the name used on the command line and in results.
     pub const fn name(self) -> &'static str {
         match self {
             Level::Nfov => "nfov",

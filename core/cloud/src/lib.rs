@@ -1,7 +1,8 @@
 //! RGB-D and point clouds: geometry, sampling, merging.
 //!
-//! Every camera puts its points into one world frame, whole millimetres, y up, so merging views is appending.
-//! Images, files and clouds come in and go out as bytes; nothing here opens a file or reads a clock.
+//! All cameras use one world frame, in whole millimetres with y up, so merging views means
+//! appending their points. Images, files and clouds are passed as bytes; this crate opens no file
+//! and reads no clock.
 //!
 //! ```
 //! use hawser_cloud::{Cloud, Point, ply};

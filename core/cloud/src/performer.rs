@@ -4,24 +4,25 @@ use rand_chacha::ChaCha8Rng;
 use std::f32::consts::{PI, TAU};
 use std::time::Duration;
 
-/// A synthetic person who sways and waves, for when no recording is at hand: always the same number of points, with a
-/// depth camera's noise, the same for the same seed and time.
+/// A synthetic person who sways and waves, for use without a recording. It always has the same
+/// number of points and the noise of a depth camera. The same seed and time give the same points.
 #[derive(Debug, Clone)]
 pub struct Performer {
     seed: u64,
     points: usize,
 }
 
-/// A body part: an ellipsoid whose second axis is the limb's own direction.
+/// A body part: an ellipsoid whose second axis points along the limb.
 struct Part {
     centre: [f32; 3],
     radii: [f32; 3],
-    /// Turn about the line of sight, radians.
+    /// Rotation about the line of sight, in radians.
     roll: f32,
     color: [u8; 3],
 }
 
-/// Standard deviation of the noise along the surface normal: that of an RGB-D sensor at a metre's distance.
+/// Standard deviation of the noise along the surface normal: that of an RGB-D sensor at a distance
+/// of 1 m.
 const NOISE_MM: f32 = 1.5;
 /// Amplitude of the noise of a colour channel.
 const COLOR_NOISE: i16 = 6;
@@ -31,12 +32,12 @@ const SHIRT: [u8; 3] = [40, 96, 148];
 const TROUSERS: [u8; 3] = [58, 54, 62];
 
 impl Performer {
-    /// A performer of exactly `points` points.
+    /// Creates a performer of exactly `points` points.
     pub fn new(seed: u64, points: usize) -> Self {
         Performer { seed, points }
     }
 
-    /// The performer at a time since the beginning.
+    /// Returns the performer's points at a time since the start.
     pub fn cloud(&self, at: Duration) -> Cloud {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         rng.set_stream(at.as_nanos() as u64);
@@ -68,14 +69,15 @@ impl Part {
         }
     }
 
-    /// Proportional to the surface's area, near enough to spread points evenly (Thomsen's formula without its power).
+    /// Returns a value approximately proportional to the surface area, to spread points evenly
+    /// (Thomsen's formula without its power).
     fn relative_area(&self) -> f32 {
         let [a, b, c] = self.radii;
         a * b + b * c + c * a
     }
 
-    /// Points along a spiral from pole to pole, neighbours close to each other as in an image's rows (Rakhmanov, Saff
-    /// and Zhou 1994).
+    /// Adds points along a spiral from pole to pole, where neighbours are close to each other as in
+    /// the rows of an image (Rakhmanov, Saff and Zhou 1994).
     fn scan(&self, count: usize, rng: &mut ChaCha8Rng, cloud: &mut Cloud) {
         let (sin_roll, cos_roll) = self.roll.sin_cos();
         let mut longitude = 0.0_f32;
@@ -103,7 +105,8 @@ impl Part {
     }
 }
 
-/// Sways once in four seconds and waves the right arm once a second.
+/// Returns the body parts at a time: one sway every four seconds, one wave of the right arm every
+/// second.
 fn pose(seconds: f32) -> [Part; 8] {
     let sway = (seconds / 4.0 * TAU).sin();
     let wave = (seconds * TAU).sin();

@@ -1,57 +1,57 @@
 //! Reading and writing PLY, the exchange format of point clouds.
 //!
-//! Read are `ascii` and `binary_little_endian` files whose first element is `vertex` with scalar properties, among them
-//! `x`, `y`, `z` and `red`, `green`, `blue` (`uchar`). Other properties and later elements are skipped. Header lines may end
-//! in CR LF.
+//! [`read`] accepts `ascii` and `binary_little_endian` files whose first element is `vertex` with
+//! scalar properties, which must include `x`, `y`, `z` and `red`, `green`, `blue` (`uchar`). Other
+//! properties and later elements are skipped. Header lines may end in CR LF.
 
 use crate::{Cloud, Point};
 
-/// The `unit_mm` of files in metres, such as those that [`write`] makes.
+/// The `unit_mm` of files in metres, such as those written by [`write`].
 pub const MILLIMETRES_PER_METRE: f32 = 1000.0;
 
-/// Why bytes are no PLY file that can be read.
+/// An error in a PLY file.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PlyError {
     /// The first line is not `ply`, or no line `end_header` follows.
     #[error("not a PLY file: it must begin with a line \"ply\" and have a line \"end_header\"")]
     NotPly,
-    /// A header line that makes no sense or is not supported.
+    /// A header line is invalid or not supported.
     #[error("header line {line}: {reason}: \"{text}\"")]
     Header {
-        /// Counted from one.
+        /// The line number, starting at 1.
         line: usize,
-        /// The line itself.
+        /// The text of the line.
         text: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
-    /// A header line that is needed is missing.
+    /// A required header line is missing.
     #[error("the header has no line \"{0} ...\"")]
     Missing(&'static str),
-    /// A property that is needed is missing.
+    /// A required property is missing.
     #[error("the vertices have no property \"{0}\"")]
     NoProperty(&'static str),
     /// The file ends before its last vertex.
     #[error("the file ends in vertex {vertex} of {vertices}")]
     Truncated {
-        /// The vertex, counted from zero, that is not whole.
+        /// The incomplete vertex, counted from zero.
         vertex: usize,
-        /// How many the header promises.
+        /// The number of vertices in the header.
         vertices: usize,
     },
-    /// A vertex of an ascii file holds something that is no number of its property's type.
+    /// A vertex of an ascii file contains a word that is not a number of its property's type.
     #[error("vertex {vertex}: \"{text}\" is not a valid number for its property")]
     Number {
-        /// Counted from zero.
+        /// The vertex, counted from zero.
         vertex: usize,
-        /// The word.
+        /// The text of the word.
         text: String,
     },
 }
 
-/// The points of a PLY file whose coordinates are in units of `unit_mm` millimetres.
+/// Reads the points of a PLY file whose coordinates are in units of `unit_mm` millimetres.
 ///
-/// Vertices that are not finite or beyond the reach of 16-bit millimetres are left out.
+/// Vertices that are not finite or out of range of 16-bit millimetres are left out.
 pub fn read(file: &[u8], unit_mm: f32) -> Result<Cloud, PlyError> {
     let (header, body) = Header::parse(file)?;
     let columns = header.columns()?;
@@ -66,7 +66,7 @@ pub fn read(file: &[u8], unit_mm: f32) -> Result<Cloud, PlyError> {
     Ok(values.into_iter().filter_map(point).collect())
 }
 
-/// A binary little-endian PLY file in metres; reading it gives back the same cloud.
+/// Writes a binary little-endian PLY file in metres. [`read`] returns the same cloud.
 pub fn write(cloud: &Cloud) -> Vec<u8> {
     let mut file = format!(
         "ply\nformat binary_little_endian 1.0\ncomment Hawser: metres, y up\nelement vertex {}\n\
@@ -109,7 +109,8 @@ struct Header {
     properties: Vec<(String, Scalar)>,
 }
 
-/// Where the six values that matter stand in a vertex: index of the property and offset of its first byte.
+/// The six properties of a point in a vertex: index of the property, offset of its first byte, and
+/// type.
 type Columns = [(usize, usize, Scalar); 6];
 
 impl Header {
@@ -207,7 +208,7 @@ impl Header {
         ])
     }
 
-    /// Bytes of a vertex.
+    /// Returns the number of bytes of a vertex.
     fn stride(&self) -> usize {
         self.properties
             .iter()
@@ -295,7 +296,7 @@ impl Scalar {
         }
     }
 
-    /// The value at the beginning of `bytes`, which hold at least [`Scalar::bytes`].
+    /// Returns the value at the start of `bytes`, which must hold at least [`Scalar::bytes`].
     fn read(self, bytes: &[u8]) -> f64 {
         match self {
             Scalar::I8 => f64::from(i8::from_le_bytes(first(bytes))),
@@ -326,7 +327,7 @@ mod tests {
         0.001 -0.002 1.5 0 1 2 3\r\n4 5 nan 0 6 7 8\r\n";
 
     #[test]
-    fn ascii_with_carriage_returns_and_more_than_is_needed() {
+    fn ascii_with_carriage_returns_and_extra_properties() {
         let cloud = read(ASCII.as_bytes(), MILLIMETRES_PER_METRE).unwrap();
         let point = Point {
             x: 1,
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_cannot_promise_more_than_the_file_holds() {
+    fn more_vertices_in_the_header_than_in_the_file_are_rejected() {
         let file = ASCII
             .replace("ascii", "binary_little_endian")
             .replace("vertex 2", "vertex 18446744073709551615");
@@ -382,7 +383,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_written_is_read(packed in prop::collection::vec(any::<[u8; crate::POINT_BYTES]>(), 0..200)) {
+        fn written_files_are_read_back(packed in prop::collection::vec(any::<[u8; crate::POINT_BYTES]>(), 0..200)) {
             let cloud = Cloud::from_packed(packed.concat()).unwrap();
             prop_assert_eq!(read(&write(&cloud), MILLIMETRES_PER_METRE).unwrap(), cloud);
         }

@@ -1,18 +1,19 @@
 use crate::{Config, LENGTH_BYTES};
 
-/// Cells that are kept although nothing is in them.
+/// The number of unused cells that are kept for reuse.
 pub(crate) const MAX_SPARE: usize = 32;
 
-/// What a symbol costs besides its bytes: its place in a table, and the allocator's own.
+/// Bytes that a symbol costs besides its own: the table entry and the allocator's overhead.
 pub(crate) const OVERHEAD: usize = 48;
 
-/// Room for one symbol each. Those of long symbols are all as large as the longest one, and used again and again; a short
-/// one has no more than it needs, so that tiny packets do not take the memory of large ones.
+/// Buffers that hold one symbol each. A buffer for a long symbol has the size of the longest symbol
+/// and is reused. A buffer for a short symbol has just the size it needs, so tiny packets do not
+/// take the memory of large ones.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// Of the largest.
+    /// The size of the largest cell.
     bytes: usize,
-    /// What all of them have together, with what each costs besides.
+    /// Bytes of all cells in use, including the overhead of each.
     used: usize,
     spare: Vec<Vec<u8>>,
 }
@@ -26,7 +27,7 @@ impl Cells {
         }
     }
 
-    /// Bytes of the cells that are in use.
+    /// Returns the bytes of the cells in use, including the overhead of each.
     pub(crate) fn used(&self) -> usize {
         self.used
     }
@@ -35,7 +36,7 @@ impl Cells {
         &self.spare
     }
 
-    /// An empty one for a symbol of `bytes` that does not grow.
+    /// Returns an empty cell for a symbol of `bytes` that does not grow.
     pub(crate) fn take(&mut self, bytes: usize) -> Vec<u8> {
         let cell = match bytes > self.bytes / 2 {
             true => self
@@ -48,12 +49,12 @@ impl Cells {
         cell
     }
 
-    /// An empty one for a symbol that may become as long as the longest.
+    /// Returns an empty cell for a symbol that may grow to the maximum length.
     pub(crate) fn take_largest(&mut self) -> Vec<u8> {
         self.take(self.bytes)
     }
 
-    pub(crate) fn give(&mut self, mut cell: Vec<u8>) {
+    pub(crate) fn recycle(&mut self, mut cell: Vec<u8>) {
         self.used -= cell.capacity() + OVERHEAD;
         if cell.capacity() >= self.bytes && self.spare.len() < MAX_SPARE {
             cell.clear();
@@ -61,7 +62,7 @@ impl Cells {
         }
     }
 
-    /// Keeps nothing that is not in use.
+    /// Frees the unused cells.
     pub(crate) fn shrink(&mut self) {
         self.spare = Vec::new();
     }

@@ -1,19 +1,20 @@
-//! How a coded packet follows from a range of packets and a seed.
+//! Derivation of a coded packet from a range of packets and a seed.
 
 use crate::field::multiply;
 use crate::kernel::Kernel;
 use std::iter;
 
-/// The most packets of a range.
+/// The maximum number of packets in a range.
 pub const MAX_RANGE: usize = 63;
 
-/// The bytes of a symbol before the payload, which say how long that is.
+/// The length of the length field that precedes the payload in a symbol, in bytes.
 pub const LENGTH_BYTES: usize = 2;
 
-/// The longest packet that has a symbol.
+/// The maximum length of a packet, in bytes.
 pub const MAX_PACKET_BYTES: usize = u16::MAX as usize;
 
-/// The coefficients of a coded packet over `count` packets: the first is 1, the others are any numbers but 0.
+/// Returns the coefficients of a coded packet over `count` packets. The first is 1, the others are
+/// any values except 0.
 pub fn coefficients(seed: u64, count: usize) -> impl Iterator<Item = u8> {
     let random = SplitMix(seed)
         .flat_map(u64::to_le_bytes)
@@ -21,23 +22,25 @@ pub fn coefficients(seed: u64, count: usize) -> impl Iterator<Item = u8> {
     iter::once(1).chain(random).take(count)
 }
 
-/// Appends the coded packet of `range` and `seed` to `out`: the sum of the packets' symbols, each times its coefficient.
-/// The symbol of a packet is its length (16 bits, big-endian), the packet, and zeros up to the length of the longest.
+/// Appends the coded packet of `range` and `seed` to `out`: the sum of the packets' symbols, each
+/// multiplied by its coefficient. The symbol of a packet is its length (16 bits, big-endian), the
+/// packet, and zeros up to the length of the longest packet.
 ///
 /// # Panics
-/// When the range has no packets or more than [`MAX_RANGE`], or one of more than [`MAX_PACKET_BYTES`].
+/// If the range is empty or has more than [`MAX_RANGE`] packets, or a packet is longer than
+/// [`MAX_PACKET_BYTES`].
 pub fn encode(range: &[&[u8]], seed: u64, out: &mut Vec<u8>) {
     encode_with(Kernel::best(), range, seed, out);
 }
 
-/// [`encode`] by a certain kernel.
+/// Same as [`encode`], with a given kernel.
 ///
 /// # Panics
 /// As [`encode`].
 pub fn encode_with(kernel: Kernel, range: &[&[u8]], seed: u64, out: &mut Vec<u8>) {
     assert!(
         (1..=MAX_RANGE).contains(&range.len()),
-        "a range of {} packets",
+        "invalid range of {} packets",
         range.len()
     );
     let mut space = [0; MAX_RANGE];
@@ -57,30 +60,30 @@ pub fn encode_with(kernel: Kernel, range: &[&[u8]], seed: u64, out: &mut Vec<u8>
     }
     out.extend_from_slice(&length);
     let payload = out.len();
-    // The first coefficient is 1: one product less (appendix A).
+    // The first coefficient is 1, which saves one product (appendix A).
     out.extend_from_slice(range[0]);
     out.resize(payload + longest, 0);
     kernel.dot_add(&mut out[payload..], &factors[1..], &range[1..]);
 }
 
-/// The length of a packet as its symbol has it.
+/// Returns the length field of the symbol of a packet.
 ///
 /// # Panics
-/// When the packet has more than [`MAX_PACKET_BYTES`].
+/// If the packet is longer than [`MAX_PACKET_BYTES`].
 pub(crate) fn length_of(packet: &[u8]) -> [u8; LENGTH_BYTES] {
     u16::try_from(packet.len())
         .expect("a packet of at most 65,535 bytes")
         .to_be_bytes()
 }
 
-/// The packet of a symbol, unless the symbol is none of a packet.
+/// Returns the packet of a symbol, or `None` if the symbol is not that of a packet.
 pub(crate) fn packet_of(symbol: &[u8]) -> Option<&[u8]> {
     let (length, padded) = symbol.split_first_chunk()?;
     let (packet, padding) = padded.split_at_checked(u16::from_be_bytes(*length).into())?;
     padding.iter().all(|byte| *byte == 0).then_some(packet)
 }
 
-/// The generator of Steele, Lea and Flood (2014): a counter, mixed.
+/// The SplitMix64 generator of Steele, Lea and Flood (2014): a counter whose bits are mixed.
 struct SplitMix(u64);
 
 impl Iterator for SplitMix {
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn coefficients_are_as_the_wire_document_has_them() {
+    fn coefficients_match_the_wire_document() {
         let first: Vec<u8> = coefficients(0, 10).collect();
         assert_eq!(
             first,
@@ -126,11 +129,15 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_symbol_of_a_packet_is_refused() {
+    fn invalid_symbols_are_rejected() {
         assert_eq!(packet_of(&[]), None);
         assert_eq!(packet_of(&[0]), None);
-        assert_eq!(packet_of(&[0, 2, 7]), None, "shorter than it says");
-        assert_eq!(packet_of(&[0, 1, 7, 1]), None, "padded with something else");
+        assert_eq!(packet_of(&[0, 2, 7]), None, "shorter than its length field");
+        assert_eq!(
+            packet_of(&[0, 1, 7, 1]),
+            None,
+            "padded with bytes other than zero"
+        );
         assert_eq!(packet_of(&[0, 1, 7, 0]), Some(&[7][..]));
     }
 }

@@ -1,68 +1,73 @@
-/// Why something was not taken.
+/// The reason for which a packet was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// A range of no packets, of more than [`crate::MAX_RANGE`], or with numbers of 2^62 and more.
-    #[error("no such range of packets")]
+pub enum RejectReason {
+    /// The range is empty, has more than [`crate::MAX_RANGE`] packets, or includes numbers of 2^62
+    /// or more.
+    #[error("invalid range of packets")]
     Range,
-    /// A packet or a symbol longer than the configuration allows, or a symbol too short for its length field.
-    #[error("a length that no packet has")]
+    /// The packet or symbol is longer than the configuration allows, or the symbol is shorter than
+    /// its length field.
+    #[error("invalid length of a packet or symbol")]
     Length,
-    /// A packet that the decoder has given up, or a range that begins with one.
-    #[error("a packet from before the window")]
+    /// The packet, or the first packet of the range, precedes the window.
+    #[error("packet precedes the window")]
     Forgotten,
-    /// An original that is known already, from itself or from coded packets.
-    #[error("a packet that is known")]
+    /// The original packet is already known: it was received before or recovered from coded
+    /// packets.
+    #[error("packet is already known")]
     Known,
-    /// It cannot be true together with what came before.
-    #[error("a contradiction to what is known")]
+    /// The coded packet contradicts packets received before.
+    #[error("coded packet contradicts known packets")]
     Contradiction,
-    /// Too many ranges overlap.
-    #[error("an equation over too many packets")]
+    /// The overlap of too many ranges would make the equation longer than the decoder allows.
+    #[error("equation covers too many packets")]
     TooLong,
 }
 
-/// What has become of what came in.
+/// Counters of a decoder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
-    /// Originals that were new.
+    /// New original packets.
     pub originals: u64,
-    /// Coded packets that were taken.
+    /// Accepted coded packets.
     pub coded: u64,
-    /// Those of them that said nothing new.
+    /// Accepted coded packets that added no information.
     pub redundant: u64,
-    /// Packets that became determined.
+    /// Packets recovered from coded packets.
     pub determined: u64,
-    /// Equations that were given up: a packet of them left the window, or there were too many or too long ones.
+    /// Equations that were discarded, because one of their packets left the window, they became too
+    /// long, or there were too many.
     pub abandoned: u64,
-    /// Solutions that are no packet, which coded packets of an honest sender do not have.
+    /// Solutions that are not the symbol of a packet. The coded packets of an honest sender never
+    /// produce one.
     pub malformed: u64,
-    /// Determined packets that were given up because nobody polled.
+    /// Recovered packets that were dropped because they were not polled in time.
     pub unclaimed: u64,
-    /// Refused as [`Refused::Range`].
-    pub refused_range: u64,
-    /// Refused as [`Refused::Length`].
-    pub refused_length: u64,
-    /// Refused as [`Refused::Forgotten`].
-    pub refused_forgotten: u64,
-    /// Refused as [`Refused::Known`].
-    pub refused_known: u64,
-    /// Refused as [`Refused::Contradiction`].
-    pub refused_contradiction: u64,
-    /// Refused as [`Refused::TooLong`].
-    pub refused_too_long: u64,
+    /// Rejected with [`RejectReason::Range`].
+    pub rejected_range: u64,
+    /// Rejected with [`RejectReason::Length`].
+    pub rejected_length: u64,
+    /// Rejected with [`RejectReason::Forgotten`].
+    pub rejected_forgotten: u64,
+    /// Rejected with [`RejectReason::Known`].
+    pub rejected_known: u64,
+    /// Rejected with [`RejectReason::Contradiction`].
+    pub rejected_contradiction: u64,
+    /// Rejected with [`RejectReason::TooLong`].
+    pub rejected_too_long: u64,
 }
 
 impl Counts {
-    /// Counts a refusal.
-    pub(crate) fn count(&mut self, taken: Result<(), Refused>) -> Result<(), Refused> {
+    /// Counts a rejection and returns `taken`.
+    pub(crate) fn count(&mut self, taken: Result<(), RejectReason>) -> Result<(), RejectReason> {
         let count = match taken {
             Ok(()) => return taken,
-            Err(Refused::Range) => &mut self.refused_range,
-            Err(Refused::Length) => &mut self.refused_length,
-            Err(Refused::Forgotten) => &mut self.refused_forgotten,
-            Err(Refused::Known) => &mut self.refused_known,
-            Err(Refused::Contradiction) => &mut self.refused_contradiction,
-            Err(Refused::TooLong) => &mut self.refused_too_long,
+            Err(RejectReason::Range) => &mut self.rejected_range,
+            Err(RejectReason::Length) => &mut self.rejected_length,
+            Err(RejectReason::Forgotten) => &mut self.rejected_forgotten,
+            Err(RejectReason::Known) => &mut self.rejected_known,
+            Err(RejectReason::Contradiction) => &mut self.rejected_contradiction,
+            Err(RejectReason::TooLong) => &mut self.rejected_too_long,
         };
         *count += 1;
         taken

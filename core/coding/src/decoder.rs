@@ -1,28 +1,32 @@
 use crate::cells::{Cells, MAX_SPARE, OVERHEAD};
 use crate::equation::{Equation, MAX_SPAN};
 use crate::window::Window;
-use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, Refused, code};
+use crate::{Counts, LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, RejectReason, code};
 use hawser_units::ByteSize;
 use std::collections::VecDeque;
 
-/// Equations at most, so that one frame cannot cost more than as many eliminations.
+/// The maximum number of equations. It bounds the cost of one coded packet to this number of row
+/// operations.
 const MAX_EQUATIONS: usize = 256;
 
-/// Packets at most that were determined and nobody polled.
+/// The maximum number of recovered packets that wait to be polled.
 const MAX_DETERMINED: usize = 4 * MAX_EQUATIONS;
 
-/// Numbers of packets are less, as those of QUIC.
-const IDS: u64 = 1 << 62;
+/// Packet numbers are below this limit, as in QUIC.
+const ID_LIMIT: u64 = 1 << 62;
 
-/// What a decoder may remember.
+/// The limits of a decoder.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
-    /// Packets from the oldest to the newest that are remembered.
+    /// The length of the window in packets, from the oldest to the newest that the decoder
+    /// remembers.
     pub window_packets: usize,
-    /// The longest packet, bytes, at most [`MAX_PACKET_BYTES`].
+    /// The maximum length of a packet in bytes, at most [`MAX_PACKET_BYTES`].
     pub packet_bytes: usize,
-    /// For packets and equations. A packet takes its own room or, if it is longer than half of the longest, that one's, and 48
-    /// bytes; an equation always takes the latter. When it is used up, the oldest packets are forgotten.
+    /// The memory for packets and equations. A packet counts with its own length, or with the
+    /// maximum length if it is longer than half of that, plus 48 bytes. An equation always counts
+    /// with the maximum length plus 48 bytes. When the memory is used up, the decoder forgets the
+    /// oldest packets.
     pub memory: ByteSize,
 }
 
@@ -37,9 +41,10 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What [`Decoder::memory`] does not exceed, whatever comes in: the memory for packets and equations, room for a few more
-    /// that is kept to be used again, and tables that may have grown to twice what they hold. 9.1 MB at the default.
-    pub fn most_memory(&self) -> ByteSize {
+    /// Returns the upper bound of [`Decoder::memory`] for any input: the memory for packets and
+    /// equations, a few spare buffers, and tables that may have grown to twice their contents. 9.1
+    /// MB by default.
+    pub fn max_memory(&self) -> ByteSize {
         let room = self.room() + MAX_SPARE * (LENGTH_BYTES + self.packet_bytes);
         let window = 2 * self.window_packets * size_of::<Option<Vec<u8>>>();
         let equations = 2 * MAX_EQUATIONS * (size_of::<Equation>() + MAX_SPAN);
@@ -48,41 +53,41 @@ impl Config {
         ByteSize((room + window + equations + determined + spare) as u64)
     }
 
-    /// Bytes for packets and equations.
+    /// Returns the bytes available for packets and equations.
     fn room(&self) -> usize {
         self.memory.0.try_into().unwrap_or(usize::MAX)
     }
 }
 
-/// Finds lost packets from coded ones, each as soon as it is determined.
+/// Recovers lost packets from coded packets, each as soon as it is determined.
 ///
-/// It keeps the equations in reduced row echelon form: the first packet of an equation is in no other one. Then a packet is
-/// determined exactly when an equation has it alone.
+/// The equations are kept in reduced row echelon form: the first packet of an equation occurs in no
+/// other equation. A packet is therefore determined exactly when an equation contains nothing else.
 #[derive(Debug)]
 pub struct Decoder {
     config: Config,
-    /// The symbols of the packets that it remembers, as far as they are known.
+    /// The known symbols of the packets in the window.
     window: Window,
-    /// In the order of their first packets, which are unknown packets of the window.
+    /// The equations, ordered by their first packets, which are unknown packets of the window.
     equations: Vec<Equation>,
     determined: VecDeque<(u64, Vec<u8>)>,
-    /// Their bytes, with what each costs besides.
+    /// Bytes of the determined packets, including the overhead of each.
     determined_bytes: usize,
     cells: Cells,
     counts: Counts,
 }
 
 impl Decoder {
-    /// A decoder that knows nothing yet.
+    /// Creates a decoder that knows no packets.
     ///
     /// # Panics
-    /// When the configuration allows no packet at all, or longer ones than [`MAX_PACKET_BYTES`].
+    /// If the configuration allows no packet at all, or packets longer than [`MAX_PACKET_BYTES`].
     pub fn new(config: Config) -> Self {
         assert!(
             config.packet_bytes <= MAX_PACKET_BYTES,
-            "packets of at most {MAX_PACKET_BYTES} bytes"
+            "packet_bytes exceeds {MAX_PACKET_BYTES}"
         );
-        assert!(config.window_packets > 0, "a window of at least one packet");
+        assert!(config.window_packets > 0, "window_packets is 0");
         let cells = Cells::new(&config);
         Decoder {
             config,
@@ -95,50 +100,55 @@ impl Decoder {
         }
     }
 
-    /// Takes a packet that came as itself. It is copied, because later coded packets may be about it. [`Decoder::poll_packet`]
-    /// does not return it.
+    /// Handles a packet that was received uncoded. The decoder copies it, because later coded
+    /// packets may include it. [`Decoder::poll_packet`] does not return it.
     ///
     /// # Errors
-    /// When it is not new: it is [`Refused::Known`], or so old that nobody can say ([`Refused::Forgotten`]); or when it is
-    /// not a packet.
-    pub fn handle_original(&mut self, id: u64, packet: &[u8]) -> Result<(), Refused> {
-        let taken = self.take_original(id, packet);
+    /// [`RejectReason::Known`] if the packet is not new, [`RejectReason::Forgotten`] if it is too
+    /// old to tell, and [`RejectReason::Length`] or [`RejectReason::Range`] if its length or number
+    /// is invalid.
+    pub fn handle_original(&mut self, id: u64, packet: &[u8]) -> Result<(), RejectReason> {
+        let taken = self.insert_original(id, packet);
         self.counts.count(taken)
     }
 
-    /// Takes a coded packet: the sum of `count` packets from `start` on, with the coefficients of `seed`.
+    /// Handles a coded packet: the sum of `count` packets starting at `start`, with the
+    /// coefficients of `seed`.
     ///
     /// # Errors
-    /// When it is not what a sender can have sent, or too late to be of use. A coded packet that says nothing new is no error.
+    /// If no honest sender can have sent it, or it is too late to be useful. A coded packet that
+    /// adds no information is not an error.
     pub fn handle_coded(
         &mut self,
         start: u64,
         count: usize,
         seed: u64,
         symbol: &[u8],
-    ) -> Result<(), Refused> {
-        let taken = self.take_coded(start, count, seed, symbol);
+    ) -> Result<(), RejectReason> {
+        let taken = self.insert_coded(start, count, seed, symbol);
         self.counts.count(taken)
     }
 
-    /// The next packet that coded packets have determined, with its number. In the order in which they became determined.
+    /// Returns the next packet that was recovered from coded packets, with its number, in the order
+    /// of recovery.
     pub fn poll_packet(&mut self) -> Option<(u64, Vec<u8>)> {
         let (id, packet) = self.determined.pop_front()?;
         self.determined_bytes -= packet.len() + OVERHEAD;
         Some((id, packet))
     }
 
-    /// Gives up all packets before `id`.
+    /// Forgets all packets before `id`.
     pub fn forget_before(&mut self, id: u64) {
         let cells = &mut self.cells;
-        self.window.forget_before(id, |symbol| cells.give(symbol));
+        self.window
+            .forget_before(id, |symbol| cells.recycle(symbol));
         let first = self.window.first();
         let abandoned = self
             .equations
             .partition_point(|equation| equation.first < first);
         for equation in self.equations.drain(..abandoned) {
             self.counts.abandoned += 1;
-            self.cells.give(equation.symbol);
+            self.cells.recycle(equation.symbol);
         }
         if self.window.is_empty() {
             self.equations.shrink_to(0);
@@ -148,17 +158,18 @@ impl Decoder {
         self.window.shrink();
     }
 
-    /// What has become of what came in.
+    /// Returns the counters.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// What packets and equations take of the memory that they may have. It is always known.
-    pub fn kept(&self) -> ByteSize {
+    /// Returns how much of the configured memory packets and equations use. The value is kept up to
+    /// date, so this call is cheap.
+    pub fn memory_used(&self) -> ByteSize {
         ByteSize((self.cells.used() + self.determined_bytes) as u64)
     }
 
-    /// What the decoder holds in memory, counted one by one.
+    /// Returns the memory that the decoder occupies, computed by walking all its tables.
     pub fn memory(&self) -> ByteSize {
         let symbols = self.window.symbols().chain(self.cells.spare());
         let packets = self.determined.iter().map(|(_, packet)| packet);
@@ -178,37 +189,37 @@ impl Decoder {
         ByteSize((contents + tables) as u64)
     }
 
-    fn take_original(&mut self, id: u64, packet: &[u8]) -> Result<(), Refused> {
+    fn insert_original(&mut self, id: u64, packet: &[u8]) -> Result<(), RejectReason> {
         if packet.len() > self.config.packet_bytes {
-            return Err(Refused::Length);
+            return Err(RejectReason::Length);
         }
-        self.reach(id, 1)?;
+        self.advance_window(id, 1)?;
         if self.known(id).is_some() {
-            return Err(Refused::Known);
+            return Err(RejectReason::Known);
         }
         let mut symbol = self.cells.take(LENGTH_BYTES + packet.len());
         symbol.extend_from_slice(&code::length_of(packet));
         symbol.extend_from_slice(packet);
         self.counts.originals += 1;
-        self.learn(id, symbol);
-        self.keep_to_memory();
+        self.set_known(id, symbol);
+        self.enforce_memory_limit();
         Ok(())
     }
 
-    fn take_coded(
+    fn insert_coded(
         &mut self,
         start: u64,
         count: usize,
         seed: u64,
         symbol: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RejectReason> {
         if !(LENGTH_BYTES..=LENGTH_BYTES + self.config.packet_bytes).contains(&symbol.len()) {
-            return Err(Refused::Length);
+            return Err(RejectReason::Length);
         }
         if !(1..=MAX_RANGE).contains(&count) {
-            return Err(Refused::Range);
+            return Err(RejectReason::Range);
         }
-        self.reach(start, count as u64)?;
+        self.advance_window(start, count as u64)?;
         let range = start..start + count as u64;
         if range.clone().all(|id| self.known(id).is_some()) {
             self.counts.coded += 1;
@@ -218,41 +229,41 @@ impl Decoder {
         let mut own = self.cells.take_largest();
         own.extend_from_slice(symbol);
         let mut equation = Equation::coded(start, count, seed, own);
-        if let Err(refused) = self.reduce(&mut equation) {
-            self.cells.give(equation.symbol);
-            return Err(refused);
+        if let Err(reason) = self.reduce(&mut equation) {
+            self.cells.recycle(equation.symbol);
+            return Err(reason);
         }
         self.counts.coded += 1;
-        self.enter(equation);
-        self.keep_to_memory();
+        self.insert_equation(equation);
+        self.enforce_memory_limit();
         Ok(())
     }
 
-    /// Moves the window on so that it has `count` packets from `start`.
-    fn reach(&mut self, start: u64, count: u64) -> Result<(), Refused> {
+    /// Advances the window so that it includes `count` packets starting at `start`.
+    fn advance_window(&mut self, start: u64, count: u64) -> Result<(), RejectReason> {
         let end = start
             .checked_add(count)
-            .filter(|end| *end <= IDS)
-            .ok_or(Refused::Range)?;
+            .filter(|end| *end <= ID_LIMIT)
+            .ok_or(RejectReason::Range)?;
         let first = self
             .window
             .first()
             .max(end.saturating_sub(self.config.window_packets as u64));
         if start < first {
-            return Err(Refused::Forgotten);
+            return Err(RejectReason::Forgotten);
         }
         self.forget_before(first);
         self.window.extend_to(end);
         Ok(())
     }
 
-    /// The symbol of packet `id` of the window.
+    /// Returns the symbol of packet `id`, if the packet is in the window and known.
     fn known(&self, id: u64) -> Option<&[u8]> {
         self.window.get(id)
     }
 
-    /// Takes out of `equation` what is known, and the first packets of the other equations.
-    fn reduce(&self, equation: &mut Equation) -> Result<(), Refused> {
+    /// Eliminates from `equation` the known packets and the first packets of the other equations.
+    fn reduce(&self, equation: &mut Equation) -> Result<(), RejectReason> {
         let mut factors = [0; MAX_RANGE];
         let mut symbols = [&[][..]; MAX_RANGE];
         let range = equation.first..equation.first + equation.coefficients.len() as u64;
@@ -266,7 +277,9 @@ impl Decoder {
             {
                 let other = &self.equations[at];
                 (
-                    equation.eliminate(other).map_err(|_| Refused::TooLong)?,
+                    equation
+                        .eliminate(other)
+                        .map_err(|_| RejectReason::TooLong)?,
                     &other.symbol[..],
                 )
             } else {
@@ -277,21 +290,21 @@ impl Decoder {
         }
         equation.add(&factors[..terms], &symbols[..terms]);
         if equation.coefficients.is_empty() && equation.symbol.iter().any(|byte| *byte != 0) {
-            return Err(Refused::Contradiction);
+            return Err(RejectReason::Contradiction);
         }
         Ok(())
     }
 
-    /// Takes an equation without packets that are known or the first of another equation.
-    fn enter(&mut self, equation: Equation) {
+    /// Inserts an equation that contains no known packets and no first packet of another equation.
+    fn insert_equation(&mut self, equation: Equation) {
         if equation.coefficients.is_empty() {
             self.counts.redundant += 1;
-            self.cells.give(equation.symbol);
+            self.cells.recycle(equation.symbol);
             return;
         }
         if self.equations.len() == MAX_EQUATIONS {
             self.counts.abandoned += 1;
-            self.cells.give(self.equations.remove(0).symbol);
+            self.cells.recycle(self.equations.remove(0).symbol);
         }
         let at = self
             .equations
@@ -308,27 +321,27 @@ impl Decoder {
             });
         for abandoned in too_long {
             self.counts.abandoned += 1;
-            self.cells.give(abandoned.symbol);
+            self.cells.recycle(abandoned.symbol);
         }
         let at = self
             .equations
             .partition_point(|other| other.first < equation.first);
         self.equations.insert(at, equation);
-        self.settle();
+        self.extract_solved();
     }
 
-    /// Makes packets of the equations that are solved.
-    fn settle(&mut self) {
+    /// Turns solved equations into packets.
+    fn extract_solved(&mut self) {
         for equation in self
             .equations
             .extract_if(.., |equation| equation.is_solved())
         {
             let mut symbol = self.cells.take(equation.symbol.len());
             equation.solve(&mut symbol);
-            self.cells.give(equation.symbol);
+            self.cells.recycle(equation.symbol);
             let Some(packet) = code::packet_of(&symbol) else {
                 self.counts.malformed += 1;
-                self.cells.give(symbol);
+                self.cells.recycle(symbol);
                 continue;
             };
             self.counts.determined += 1;
@@ -338,8 +351,8 @@ impl Decoder {
         }
     }
 
-    /// Notes what packet `id` of the window is, and what follows from that.
-    fn learn(&mut self, id: u64, symbol: Vec<u8>) {
+    /// Records the symbol of packet `id` of the window and substitutes it in the equations.
+    fn set_known(&mut self, id: u64, symbol: Vec<u8>) {
         let at = self
             .equations
             .partition_point(|equation| equation.first < id);
@@ -357,28 +370,28 @@ impl Decoder {
             let mut equation = self.equations.remove(at);
             let factor = equation.substitute(id);
             equation.add(&[factor], &[&symbol]);
-            self.enter(equation);
+            self.insert_equation(equation);
         } else {
-            self.settle();
+            self.extract_solved();
         }
         self.window.set(id, symbol);
     }
 
-    /// Forgets the oldest until what is left fits.
-    fn keep_to_memory(&mut self) {
+    /// Forgets the oldest packets until the others fit into the memory.
+    fn enforce_memory_limit(&mut self) {
         while self.cells.used() + self.determined_bytes > self.config.room() {
             let equation = self.equations.first().map(|equation| equation.first);
             match self.window.first_known().into_iter().chain(equation).min() {
                 Some(oldest) => self.forget_before(oldest + 1),
-                None => self.give_up_determined(),
+                None => self.drop_oldest_determined(),
             }
         }
         while self.determined.len() > MAX_DETERMINED {
-            self.give_up_determined();
+            self.drop_oldest_determined();
         }
     }
 
-    fn give_up_determined(&mut self) {
+    fn drop_oldest_determined(&mut self) {
         self.counts.unclaimed += u64::from(self.poll_packet().is_some());
     }
 }

@@ -1,32 +1,34 @@
-//! GF(2^8) with the polynomial x^8 + x^4 + x^3 + x + 1: the one that `GF2P8MULB` of x86 multiplies by.
+//! Arithmetic in GF(2^8) with the polynomial x^8 + x^4 + x^3 + x + 1, the one of the x86
+//! instruction `GF2P8MULB`.
 
-/// The polynomial, bit i being the coefficient of x^i.
+/// The polynomial. Bit i is the coefficient of x^i.
 pub const POLYNOMIAL: u16 = 0x11b;
 
-/// The products of a coefficient with every value of a half byte: a product with any byte is the sum of two of them.
+/// The products of a coefficient with all values of a half byte. The product with any byte is the
+/// sum of two of them.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(crate) struct Products {
-    /// With 0x00, 0x01 to 0x0f.
+    /// The products with 0x00 to 0x0f.
     pub(crate) low: [u8; 16],
-    /// With 0x00, 0x10 to 0xf0.
+    /// The products with 0x00, 0x10, 0x20 to 0xf0.
     pub(crate) high: [u8; 16],
 }
 
-/// By coefficient.
+/// The tables of products, indexed by coefficient.
 pub(crate) static PRODUCTS: [Products; 256] = products();
 
 static INVERSES: [u8; 256] = inverses();
 
-/// The product of `a` and `b`.
+/// Returns the product of `a` and `b`.
 pub fn multiply(a: u8, b: u8) -> u8 {
     PRODUCTS[usize::from(a)].with(b)
 }
 
-/// The number whose product with `a` is 1.
+/// Returns the multiplicative inverse of `a`.
 ///
 /// # Panics
-/// For 0, which has none.
+/// If `a` is 0, which has no inverse.
 pub fn inverse(a: u8) -> u8 {
     assert_ne!(a, 0, "0 has no inverse");
     INVERSES[usize::from(a)]
@@ -38,8 +40,8 @@ impl Products {
     }
 }
 
-/// The product by the definition: polynomials multiplied, and the remainder taken.
-const fn define(a: u8, b: u8) -> u8 {
+/// Returns the product by definition: multiplies the polynomials and takes the remainder.
+const fn multiply_by_definition(a: u8, b: u8) -> u8 {
     let mut product = 0;
     let mut bit = 8;
     while bit > 0 {
@@ -64,8 +66,8 @@ const fn products() -> [Products; 256] {
     while a < 256 {
         let mut b = 0;
         while b < 16 {
-            table[a].low[b] = define(a as u8, b as u8);
-            table[a].high[b] = define(a as u8, (b as u8) << 4);
+            table[a].low[b] = multiply_by_definition(a as u8, b as u8);
+            table[a].high[b] = multiply_by_definition(a as u8, (b as u8) << 4);
             b += 1;
         }
         a += 1;
@@ -73,7 +75,7 @@ const fn products() -> [Products; 256] {
     table
 }
 
-/// a^254, since a^255 is 1 for all but 0.
+/// Computes inverses as a^254, because a^255 is 1 for all a except 0.
 const fn inverses() -> [u8; 256] {
     let mut table = [0; 256];
     let mut a = 0;
@@ -81,7 +83,7 @@ const fn inverses() -> [u8; 256] {
         let mut power = 1;
         let mut n = 0;
         while n < 254 {
-            power = define(power, a as u8);
+            power = multiply_by_definition(power, a as u8);
             n += 1;
         }
         table[a] = power;
@@ -105,7 +107,11 @@ mod tests {
     fn the_tables_are_the_definition() {
         for a in 0..=255 {
             for b in 0..=255 {
-                assert_eq!(multiply(a, b), define(a, b), "{a} times {b}");
+                assert_eq!(
+                    multiply(a, b),
+                    multiply_by_definition(a, b),
+                    "{a} times {b}"
+                );
             }
         }
     }

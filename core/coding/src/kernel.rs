@@ -1,7 +1,7 @@
-//! Sums of products over GF(2^8), by the widest instructions that the processor has.
+//! Sums of products over GF(2^8), computed with the widest instructions of the processor.
 //!
-//! All kernels compute the same; [`Kernel::scalar`] is the reference. What the rest of the crate uses is chosen once, when
-//! it is first needed.
+//! All kernels compute the same results; [`Kernel::scalar`] is the reference. The rest of the crate
+//! uses the fastest kernel, which is selected on first use.
 
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -15,29 +15,33 @@ use std::fmt;
 use std::iter;
 use std::sync::LazyLock;
 
-/// One way to compute sums of products. There is none that the processor at hand cannot run.
+/// An implementation of sums of products. A value exists only for implementations that the
+/// processor supports.
 #[derive(Clone, Copy)]
 pub struct Kernel {
     name: &'static str,
     combine: Combine,
 }
 
-/// Adds to what the sum starts from each coefficient times its source, and writes the sum to the first slice. The processor
-/// has to have the instructions.
+/// Multiplies each source by its coefficient, sums the products and the start value, and writes the
+/// sum to the first slice. The processor has to support the instructions.
 type Combine = unsafe fn(&mut [u8], &[u8], &[&[u8]], Start);
 
-/// What a sum starts from.
+/// The start value of a sum.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Start {
     Zero,
     Destination,
 }
 
-static BEST: LazyLock<Kernel> =
-    LazyLock::new(|| Kernel::available().pop().expect("the scalar one"));
+static BEST: LazyLock<Kernel> = LazyLock::new(|| {
+    Kernel::available()
+        .pop()
+        .expect("the scalar kernel is always available")
+});
 
 impl Kernel {
-    /// Those that this processor can run, the fastest last.
+    /// Returns the kernels that this processor supports, the fastest last.
     pub fn available() -> Vec<Kernel> {
         let kernels = iter::once(Kernel::scalar());
         #[cfg(target_arch = "aarch64")]
@@ -47,12 +51,12 @@ impl Kernel {
         kernels.collect()
     }
 
-    /// The fastest.
+    /// Returns the fastest kernel.
     pub fn best() -> Kernel {
         *BEST
     }
 
-    /// The one without special instructions.
+    /// Returns the kernel without special instructions.
     pub const fn scalar() -> Kernel {
         Kernel {
             name: "scalar",
@@ -60,7 +64,7 @@ impl Kernel {
         }
     }
 
-    /// The name of its instructions, such as `avx2`.
+    /// Returns the name of the kernel's instruction set, such as `avx2`.
     pub const fn name(self) -> &'static str {
         self.name
     }
@@ -82,15 +86,16 @@ impl Kernel {
 
     #[allow(
         unsafe_code,
-        reason = "the call of a function for which the processor has to have the instructions"
+        reason = "calls a function whose instructions the processor has to support"
     )]
     fn combine(self, destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]], start: Start) {
         assert_eq!(
             coefficients.len(),
             sources.len(),
-            "a coefficient for each source"
+            "numbers of coefficients and sources differ"
         );
-        // SAFETY: kernels other than the scalar one come from `available` alone, which asks the processor first.
+        // SAFETY: kernels other than the scalar one are created only by `available`, which checks
+        // that the processor supports them.
         unsafe { (self.combine)(destination, coefficients, sources, start) }
     }
 }
@@ -101,24 +106,25 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// Sets `destination` to the sum of each of `coefficients` times the source at the same place. A source counts as if it
-/// went on with zeros; what of it is beyond the destination is ignored.
+/// Sets `destination` to the sum of the sources, each multiplied by the coefficient at the same
+/// index. Sources shorter than the destination are padded with zeros; bytes beyond the
+/// destination's length are ignored.
 ///
 /// # Panics
-/// When there are not as many coefficients as sources.
+/// If the numbers of coefficients and sources differ.
 pub fn dot(destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
     Kernel::best().dot(destination, coefficients, sources);
 }
 
-/// Adds to `destination` what [`dot`] would set it to.
+/// Adds to `destination` the sum that [`dot`] computes.
 ///
 /// # Panics
-/// When there are not as many coefficients as sources.
+/// If the numbers of coefficients and sources differ.
 pub fn dot_add(destination: &mut [u8], coefficients: &[u8], sources: &[&[u8]]) {
     Kernel::best().dot_add(destination, coefficients, sources);
 }
 
-/// Adds `coefficient` times `source` to `destination`, as far as both go.
+/// Adds `coefficient` times `source` to `destination`, up to the length of the shorter slice.
 pub fn mul_add(destination: &mut [u8], coefficient: u8, source: &[u8]) {
     Kernel::best().mul_add(destination, coefficient, source);
 }

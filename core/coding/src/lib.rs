@@ -1,6 +1,7 @@
-//! Random linear network coding over contiguous ranges of packets, after section 4.3 of CellFusion (Ni et al., SIGCOMM
-//! 2023): a coded packet is a sum of the packets of a range, each times a coefficient of GF(2^8) that follows from a
-//! seed. Any n of them that are linearly independent give back n lost packets, whichever those are.
+//! Random linear network coding over contiguous ranges of packets, after section 4.3 of CellFusion
+//! (Ni et al., SIGCOMM 2023). A coded packet is the sum of the packets of a range, each multiplied
+//! by a coefficient in GF(2^8) that is derived from a seed. Any n linearly independent coded
+//! packets recover any n lost packets of the range.
 //!
 //! ```
 //! use hawser_coding::{Config, Decoder, encode};
@@ -15,7 +16,7 @@
 //! }
 //! assert_eq!(decoder.poll_packet(), Some((8, packets[1].to_vec())));
 //! assert_eq!(decoder.poll_packet(), Some((9, packets[2].to_vec())));
-//! # Ok::<(), hawser_coding::Refused>(())
+//! # Ok::<(), hawser_coding::RejectReason>(())
 //! ```
 
 mod cells;
@@ -28,6 +29,6 @@ pub mod kernel;
 mod window;
 
 pub use code::{LENGTH_BYTES, MAX_PACKET_BYTES, MAX_RANGE, coefficients, encode, encode_with};
-pub use counts::{Counts, Refused};
+pub use counts::{Counts, RejectReason};
 pub use decoder::{Config, Decoder};
 pub use kernel::{dot, dot_add, mul_add};

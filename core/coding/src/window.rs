@@ -1,25 +1,26 @@
-//! The symbols of a range of packets, most of which may be unknown.
+//! The symbols of a window of packets, most of which may be unknown.
 
 use std::collections::VecDeque;
 use std::mem::size_of;
 
-/// Places that are made at once, when the first of them is taken: what nobody fills costs a pointer for all of them, so
-/// that a number far ahead of the others costs no more than any other one.
+/// The number of slots that are allocated together, when the first of them is used. An unused chunk
+/// costs one pointer, so a number far ahead of the others costs little more than any other.
 const CHUNK: usize = 64;
 
 type Chunk = Box<[Option<Vec<u8>>; CHUNK]>;
 
-/// Symbols by the numbers of their packets, from `first` to before `end`.
+/// Symbols by packet number, in the range from `first` up to, but not including, `end`.
 #[derive(Debug, Default)]
 pub(crate) struct Window {
     first: u64,
     end: u64,
-    /// From the one that has the place of `first`; a place's number is that of the packet, modulo their size.
+    /// The chunks, starting with the one that contains `first`. A packet's slot within its chunk is
+    /// its number modulo the chunk size.
     chunks: VecDeque<Option<Chunk>>,
 }
 
 impl Window {
-    /// The oldest packet.
+    /// Returns the number of the oldest packet of the window.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
@@ -28,7 +29,7 @@ impl Window {
         self.first == self.end
     }
 
-    /// Has it reach up to before `end`.
+    /// Extends the window up to, but not including, `end`.
     pub(crate) fn extend_to(&mut self, end: u64) {
         if end > self.end {
             self.end = end;
@@ -39,48 +40,48 @@ impl Window {
         }
     }
 
-    /// The symbol of a packet, if it is known and in the window.
+    /// Returns the symbol of a packet, if the packet is in the window and known.
     pub(crate) fn get(&self, id: u64) -> Option<&[u8]> {
         if !(self.first..self.end).contains(&id) {
             return None;
         }
         let chunk = self.chunks.get(self.chunk_of(id))?.as_ref()?;
-        chunk[place(id)].as_deref()
+        chunk[slot(id)].as_deref()
     }
 
-    /// Keeps the symbol of a packet of the window.
+    /// Stores the symbol of a packet of the window.
     pub(crate) fn set(&mut self, id: u64, symbol: Vec<u8>) {
         let chunk = self.chunk_of(id);
         let chunk = self.chunks[chunk].get_or_insert_with(|| Box::new([const { None }; CHUNK]));
-        chunk[place(id)] = Some(symbol);
+        chunk[slot(id)] = Some(symbol);
     }
 
-    /// The oldest packet whose symbol is known.
+    /// Returns the oldest packet with a known symbol.
     pub(crate) fn first_known(&self) -> Option<u64> {
-        let start = self.first - place(self.first) as u64;
+        let start = self.first - slot(self.first) as u64;
         let chunks = (start..).step_by(CHUNK).zip(&self.chunks);
         let known = |(start, chunk): (u64, &Option<Chunk>)| {
-            let place = chunk.as_ref()?.iter().position(Option::is_some)?;
-            Some(start + place as u64)
+            let slot = chunk.as_ref()?.iter().position(Option::is_some)?;
+            Some(start + slot as u64)
         };
         chunks.filter_map(known).next()
     }
 
-    /// Forgets all packets before `id`, and hands out their symbols.
-    pub(crate) fn forget_before(&mut self, id: u64, mut give: impl FnMut(Vec<u8>)) {
+    /// Forgets all packets before `id` and passes their symbols to `recycle`.
+    pub(crate) fn forget_before(&mut self, id: u64, mut recycle: impl FnMut(Vec<u8>)) {
         if id <= self.first {
             return;
         }
         let whole = self.chunk_of(id).min(self.chunks.len());
         let gone = self.chunks.drain(..whole).flatten();
         gone.flat_map(|chunk| (*chunk).into_iter().flatten())
-            .for_each(&mut give);
+            .for_each(&mut recycle);
         if let Some(Some(chunk)) = self.chunks.front_mut() {
-            let from = if whole == 0 { place(self.first) } else { 0 };
-            chunk[from..place(id)]
+            let from = if whole == 0 { slot(self.first) } else { 0 };
+            chunk[from..slot(id)]
                 .iter_mut()
                 .filter_map(Option::take)
-                .for_each(give);
+                .for_each(recycle);
         }
         self.first = id;
         if self.end <= id {
@@ -95,14 +96,14 @@ impl Window {
         }
     }
 
-    /// Gives back the memory of places that are not needed.
+    /// Shrinks the table of chunks if it is mostly unused.
     pub(crate) fn shrink(&mut self) {
         if self.chunks.capacity() > 4 * self.chunks.len() + 4 {
             self.chunks.shrink_to(2 * self.chunks.len());
         }
     }
 
-    /// The symbols that are known.
+    /// Returns the known symbols.
     pub(crate) fn symbols(&self) -> impl Iterator<Item = &Vec<u8>> {
         self.chunks
             .iter()
@@ -110,7 +111,7 @@ impl Window {
             .flat_map(|chunk| chunk.iter().flatten())
     }
 
-    /// Bytes of the places, used or not.
+    /// Returns the bytes of all slots, used or not.
     pub(crate) fn table_bytes(&self) -> usize {
         let chunks = self.chunks.iter().flatten().count();
         chunks * size_of::<[Option<Vec<u8>>; CHUNK]>()
@@ -123,7 +124,7 @@ impl Window {
     }
 }
 
-fn place(id: u64) -> usize {
+fn slot(id: u64) -> usize {
     (id % CHUNK as u64) as usize
 }
 

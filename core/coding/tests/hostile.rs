@@ -1,6 +1,6 @@
-//! Whatever comes in, a decoder does not panic, stays within its memory, and counts what it refuses.
+//! For any input, a decoder does not panic, stays within its memory, and counts what it rejects.
 
-use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, Refused, encode};
+use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, RejectReason, encode};
 use hawser_units::ByteSize;
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -25,7 +25,7 @@ enum Operation {
 
 const PACKET_BYTES: usize = 40;
 
-/// Numbers near each other, far ahead, and at the ends of what there is.
+/// Numbers close to each other, far ahead, and at the end of the range.
 fn id() -> impl Strategy<Value = u64> {
     prop_oneof![
         20 => 1000..1200u64,
@@ -50,13 +50,13 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-fn total_refused(counts: &Counts) -> u64 {
-    counts.refused_range
-        + counts.refused_length
-        + counts.refused_forgotten
-        + counts.refused_known
-        + counts.refused_contradiction
-        + counts.refused_too_long
+fn total_rejected(counts: &Counts) -> u64 {
+    counts.rejected_range
+        + counts.rejected_length
+        + counts.rejected_forgotten
+        + counts.rejected_known
+        + counts.rejected_contradiction
+        + counts.rejected_too_long
 }
 
 proptest! {
@@ -69,9 +69,9 @@ proptest! {
         operations in vec(operation(), 0..500),
     ) {
         let config = Config { window_packets, packet_bytes: PACKET_BYTES, memory: ByteSize(memory) };
-        let most = config.most_memory();
+        let limit = config.max_memory();
         let mut decoder = Decoder::new(config);
-        let mut refused = 0;
+        let mut rejected = 0;
         for operation in operations {
             let taken = match operation {
                 Operation::Original { id, packet } => decoder.handle_original(id, &packet),
@@ -87,10 +87,10 @@ proptest! {
                     Ok(())
                 }
             };
-            refused += u64::from(taken.is_err());
-            prop_assert!(decoder.memory() <= most, "{:?} of {most:?}", decoder.memory());
+            rejected += u64::from(taken.is_err());
+            prop_assert!(decoder.memory() <= limit, "{:?} of {limit:?}", decoder.memory());
         }
-        prop_assert_eq!(total_refused(&decoder.counts()), refused);
+        prop_assert_eq!(total_rejected(&decoder.counts()), rejected);
     }
 }
 
@@ -109,78 +109,84 @@ fn coded(range: &[&[u8]], seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn frames_that_nobody_can_have_sent_are_refused() {
+fn impossible_frames_are_rejected() {
     let mut decoder = decoder();
-    assert_eq!(decoder.handle_coded(0, 0, 0, &[0; 10]), Err(Refused::Range));
+    assert_eq!(
+        decoder.handle_coded(0, 0, 0, &[0; 10]),
+        Err(RejectReason::Range)
+    );
     assert_eq!(
         decoder.handle_coded(0, MAX_RANGE + 1, 0, &[0; 10]),
-        Err(Refused::Range)
+        Err(RejectReason::Range)
     );
     assert_eq!(
         decoder.handle_coded(u64::MAX, 2, 0, &[0; 10]),
-        Err(Refused::Range)
+        Err(RejectReason::Range)
     );
     assert_eq!(
         decoder.handle_coded(1 << 62, 1, 0, &[0; 10]),
-        Err(Refused::Range)
+        Err(RejectReason::Range)
     );
     assert_eq!(
         decoder.handle_original(1 << 62, &[0; 10]),
-        Err(Refused::Range)
+        Err(RejectReason::Range)
     );
-    assert_eq!(decoder.handle_coded(0, 2, 0, &[0; 1]), Err(Refused::Length));
+    assert_eq!(
+        decoder.handle_coded(0, 2, 0, &[0; 1]),
+        Err(RejectReason::Length)
+    );
     assert_eq!(
         decoder.handle_coded(0, 2, 0, &[0; PACKET_BYTES + 3]),
-        Err(Refused::Length)
+        Err(RejectReason::Length)
     );
     assert_eq!(
         decoder.handle_original(0, &[0; PACKET_BYTES + 1]),
-        Err(Refused::Length)
+        Err(RejectReason::Length)
     );
     let expected = Counts {
-        refused_range: 5,
-        refused_length: 3,
+        rejected_range: 5,
+        rejected_length: 3,
         ..Counts::default()
     };
     assert_eq!(decoder.counts(), expected);
 }
 
 #[test]
-fn what_is_before_the_window_is_refused() {
+fn packets_before_the_window_are_rejected() {
     let mut decoder = decoder();
     decoder.handle_original(5000, b"new").unwrap();
     assert_eq!(
         decoder.handle_original(4000, b"old"),
-        Err(Refused::Forgotten)
+        Err(RejectReason::Forgotten)
     );
     decoder
         .handle_original(4001, b"oldest that is remembered")
         .unwrap();
     assert_eq!(
         decoder.handle_coded(4000, 2, 0, &[0; 10]),
-        Err(Refused::Forgotten)
+        Err(RejectReason::Forgotten)
     );
     decoder.forget_before(4500);
     assert_eq!(
         decoder.handle_original(4499, b"given up"),
-        Err(Refused::Forgotten)
+        Err(RejectReason::Forgotten)
     );
-    assert_eq!(decoder.counts().refused_forgotten, 3);
+    assert_eq!(decoder.counts().rejected_forgotten, 3);
 }
 
 #[test]
-fn a_symbol_that_contradicts_another_is_refused() {
+fn a_symbol_that_contradicts_another_is_rejected() {
     let mut decoder = decoder();
     decoder.handle_coded(0, 3, 1, &[0, 1, 7]).unwrap();
     assert_eq!(
         decoder.handle_coded(0, 3, 1, &[0, 1, 8]),
-        Err(Refused::Contradiction)
+        Err(RejectReason::Contradiction)
     );
-    assert_eq!(decoder.counts().refused_contradiction, 1);
+    assert_eq!(decoder.counts().rejected_contradiction, 1);
     assert_eq!(
         decoder.handle_coded(0, 3, 1, &[0, 1, 7]),
         Ok(()),
-        "a duplicate says nothing new"
+        "a duplicate adds no information"
     );
     assert_eq!(decoder.counts().redundant, 1);
 }
@@ -229,7 +235,7 @@ fn a_chain_of_ranges_does_not_grow_for_ever() {
     assert_eq!(
         found.len() as u64,
         20 - abandoned,
-        "what is left of the chain is of use"
+        "the rest of the chain is useful"
     );
     assert!(found.iter().all(|(id, bytes)| *bytes == packet(*id)));
 }
@@ -246,19 +252,19 @@ fn the_oldest_of_too_many_equations_is_given_up() {
 }
 
 #[test]
-fn packets_that_nobody_polls_are_given_up() {
+fn packets_that_are_not_polled_are_dropped() {
     let config = Config {
         window_packets: 1000,
         packet_bytes: PACKET_BYTES,
         memory: ByteSize(1000),
     };
-    let most = config.most_memory();
+    let limit = config.max_memory();
     let mut decoder = Decoder::new(config);
     for id in 0..500 {
         decoder
             .handle_coded(id, 1, 0, &coded(&[b"packet"], 0))
             .unwrap();
-        assert!(decoder.memory() <= most);
+        assert!(decoder.memory() <= limit);
     }
     assert!(decoder.counts().unclaimed > 400);
 }
@@ -291,7 +297,7 @@ fn tiny_packets_take_little_memory() {
 }
 
 #[test]
-fn a_window_that_was_large_once_is_not_for_ever() {
+fn a_large_window_shrinks() {
     let mut decoder = Decoder::new(Config {
         window_packets: 1 << 16,
         ..Config::default()
@@ -315,18 +321,18 @@ fn a_number_far_ahead_costs_no_more_than_any_other() {
         ..Config::default()
     };
     let mut decoder = Decoder::new(config);
-    let mut most = 0;
+    let mut peak = 0;
     for jump in 0..1000u64 {
-        // Within the window, beyond it, and back into what was skipped.
+        // Within the window, beyond it, and back in the skipped part.
         for id in [
             jump << 20,
             (jump << 20) + (1 << 16),
             (jump << 20) + (1 << 15),
         ] {
             decoder.handle_original(id, b"far ahead").unwrap();
-            most = most.max(decoder.memory().0);
+            peak = peak.max(decoder.memory().0);
         }
     }
-    // What is made at a jump is made at every one: a place for each packet of the window would be 3 MB.
-    assert!(most < 100_000, "{most} bytes");
+    // Each jump allocates the same. A slot for every packet of the window would take 3 MB.
+    assert!(peak < 100_000, "{peak} bytes");
 }

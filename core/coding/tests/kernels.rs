@@ -1,14 +1,15 @@
-//! Every kernel that the processor can run computes what the scalar one does, and the scalar one what the field says.
+//! Every kernel that the processor supports computes the same as the scalar one, and the scalar one
+//! the same as the field.
 
 use hawser_coding::field::multiply;
 use hawser_coding::kernel::Kernel;
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// More than any kernel sums in one go, and a bit.
+/// A little more than any kernel sums in one iteration.
 const LONG: usize = 600;
 
-/// Bytes around a destination, which nobody may touch.
+/// Bytes around a destination that must not change.
 const MARGIN: usize = 64;
 
 fn bytes(count: usize) -> Vec<u8> {
@@ -50,7 +51,8 @@ fn every_length_at_every_alignment_is_the_same() {
     let before = bytes(LONG + 2 * MARGIN + 64);
     for kernel in Kernel::available() {
         for length in 0..=LONG {
-            // All pairs of alignments would take a minute; these are all of each.
+            // Testing all pairs of alignments would take a minute; this covers every alignment of
+            // each.
             for alignment in 0..64 {
                 let source = &source[alignment..][..length];
                 let at = MARGIN + (alignment * 7) % 64;
@@ -89,7 +91,7 @@ fn the_best_kernel_is_available() {
 }
 
 #[test]
-#[should_panic(expected = "a coefficient for each source")]
+#[should_panic(expected = "numbers of coefficients and sources differ")]
 fn a_source_without_a_coefficient_is_a_mistake() {
     hawser_coding::dot(&mut [0], &[1], &[&[1], &[2]]);
 }

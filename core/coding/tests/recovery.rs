@@ -1,13 +1,14 @@
-//! What was lost comes back from coded packets: the right packets, as soon as they are determined, and once.
+//! Lost packets are recovered from coded packets: correctly, as soon as they are determined, and
+//! once.
 
 use hawser_coding::field::{inverse, multiply};
-use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, Refused, coefficients, encode};
+use hawser_coding::{Config, Counts, Decoder, MAX_RANGE, RejectReason, coefficients, encode};
 use hawser_units::ByteSize;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Something that reaches the decoder.
+/// A packet that reaches the decoder.
 #[derive(Debug, Clone)]
 enum Frame {
     Original {
@@ -42,7 +43,7 @@ fn symbol(packets: &[Vec<u8>], seed: u64) -> Vec<u8> {
     symbol
 }
 
-/// Which packets are determined, by plain elimination of whole rows.
+/// A reference model that finds the determined packets by Gaussian elimination of whole rows.
 #[derive(Default)]
 struct Model {
     rows: Vec<Vec<u8>>,
@@ -75,7 +76,7 @@ impl Model {
     }
 }
 
-/// Takes as much of `other` as makes `row` zero at `pivot`, where `other` has a 1.
+/// Subtracts the multiple of `other` that makes `row` zero at `pivot`, where `other` is 1.
 fn subtract(row: &mut [u8], other: &[u8], pivot: usize) {
     let factor = row[pivot];
     row.iter_mut()
@@ -99,7 +100,7 @@ proptest! {
             match frame {
                 Frame::Original { place } => {
                     let taken = decoder.handle_original(first + place as u64, &packets[place]);
-                    let expected = if here.insert(place) { Ok(()) } else { Err(Refused::Known) };
+                    let expected = if here.insert(place) { Ok(()) } else { Err(RejectReason::Known) };
                     prop_assert_eq!(taken, expected);
                     let mut row = vec![0; 40];
                     row[place] = 1;
@@ -124,7 +125,8 @@ proptest! {
         prop_assert_eq!((counts.abandoned, counts.malformed, counts.unclaimed), (0, 0, 0));
     }
 
-    /// With little memory and ranges that overlap in long chains much is given up, but nothing is made up.
+    /// With little memory and long chains of overlapping ranges, the decoder gives up many packets,
+    /// but never returns a wrong one.
     #[test]
     fn nothing_wrong_comes_out_of_a_small_decoder(
         packets in vec(vec(any::<u8>(), 0..50), 300),
@@ -146,7 +148,7 @@ proptest! {
                 Frame::Coded { place, count, seed } => {
                     let symbol = symbol(&packets[place..place + count], seed);
                     let taken = decoder.handle_coded(place as u64, count, seed, &symbol);
-                    let honest = [Ok(()), Err(Refused::Forgotten), Err(Refused::TooLong)];
+                    let honest = [Ok(()), Err(RejectReason::Forgotten), Err(RejectReason::TooLong)];
                     prop_assert!(honest.contains(&taken), "{taken:?}");
                 }
             }
@@ -158,9 +160,9 @@ proptest! {
         prop_assert_eq!(decoder.counts().malformed, 0);
     }
 
-    /// Section 4.5: any n + 3 of the coded packets do, whichever n of the range were lost.
+    /// Section 4.5: any n + 3 coded packets suffice, whichever n packets of the range were lost.
     #[test]
-    fn any_loss_is_made_good_by_three_more_coded_packets_than_were_lost(
+    fn three_more_coded_packets_than_losses_suffice(
         packets in vec(vec(any::<u8>(), 1..200), 1..=MAX_RANGE),
         lost in vec(any::<bool>(), MAX_RANGE),
         seeds in any::<u32>(),

@@ -1,12 +1,14 @@
-//! Theorem 4.1 of the paper: n + k coded packets suffice with a probability of at least 1 - 1/(255^k · 254).
+//! Theorem 4.1 of the paper: n + k coded packets suffice with a probability of at least 1 -
+//! 1/(255^k · 254).
 
 use hawser_coding::field::{inverse, multiply};
 use hawser_coding::{Config, Decoder, coefficients, encode};
 
-/// Packets of a range: the paper's r (section 4.4.2).
+/// The number of packets in a range, r in the paper (section 4.4.2).
 const PACKETS: usize = 10;
 
-/// Coded packets of a decoder that may be one too few: for each pivot the coefficients of an equation that begins there.
+/// The equations of a decoder that may lack one: for each pivot the coefficients of the equation
+/// that starts there.
 #[derive(Clone, Default)]
 struct Received {
     equations: [Option<[u8; PACKETS]>; PACKETS],
@@ -44,8 +46,9 @@ impl Received {
     }
 }
 
-/// For k > 1 a failure is too rare to be seen. But one more coded packet cannot do harm, so that n + k fail as often as
-/// n + k - 1 fail and the next does not help: each factor is estimated from the failures before.
+/// For k > 1, failures are too rare to be observed directly. An additional coded packet does no
+/// harm, so the probability that n + k fail is that of n + k - 1 failing times that of one more not
+/// helping. Each factor is therefore estimated from the failures of the previous step.
 #[test]
 fn as_many_coded_packets_suffice_as_the_theorem_says() {
     const TRIALS: usize = 100_000;
@@ -80,7 +83,7 @@ fn as_many_coded_packets_suffice_as_the_theorem_says() {
             failures < bound * (1.0 + doubt),
             "k = {more}: {failures:e} failed, at most {bound:e} should"
         );
-        // The bound is a tight one. Far fewer failures would mean that the test does not test.
+        // The bound is tight. Far fewer failures would mean that the test is broken.
         assert!(
             failures > bound * (1.0 - doubt),
             "k = {more}: only {failures:e} of {bound:e} failed"
@@ -111,5 +114,5 @@ fn the_decoder_succeeds_exactly_when_the_equations_suffice() {
         );
         failures += usize::from(!suffices);
     }
-    assert!(failures > 0, "a trial that fails belongs to it");
+    assert!(failures > 0, "no trial failed");
 }

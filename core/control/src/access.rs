@@ -1,27 +1,27 @@
-//! Who may ask what: how a node comes by its certificate and an operator by a token.
+//! Access: how a node gets its certificate and an operator gets a token.
 //!
-//! A controller presents the certificate of its authority along with its own, so that a node that has nothing but a token
-//! finds there the one whose digest the token names.
+//! A controller presents the certificate of its authority along with its own, so that a node that
+//! has only a token can find the authority whose digest the token contains.
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
 use std::str::FromStr;
 
-/// What the token that enrols a node is to be: `POST /v1/nodes/{node}/enrolment`.
+/// A request for a token that enrols a node: `POST /v1/nodes/{node}/enrolment`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewEnrolment {
-    /// Whose the node will be.
+    /// The tenant that the node will belong to.
     pub tenant: Name,
-    /// How long the token can be used, seconds; up to 30 days.
+    /// The validity of the token, seconds. At most 30 days.
     #[serde(default = "NewEnrolment::valid_s")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 2_592_000))]
     pub valid_s: u32,
 }
 
 impl NewEnrolment {
-    /// One day.
+    /// The default: one day.
     pub const fn valid_s() -> u32 {
         24 * 60 * 60
     }
@@ -31,53 +31,53 @@ impl NewEnrolment {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Enrolment {
-    /// The node that it enrols.
+    /// The node that the token enrols.
     pub node: Name,
-    /// By which the token is listed and withdrawn; no secret.
+    /// The identifier under which the token is listed and withdrawn. It is not secret.
     pub id: String,
-    /// An [`EnrolmentToken`] as text. Shown once.
+    /// The [`EnrolmentToken`] as text. It is shown only once.
     pub token: String,
-    /// When it stops to be of use, milliseconds since 1970.
+    /// When the token expires, milliseconds since 1970.
     pub expires_unix_ms: u64,
 }
 
-/// An enrolment token without its secret: `GET /v1/enrolments`. It goes with its node, when the node's certificates are
-/// revoked, and when it expires.
+/// An enrolment token without its secret: `GET /v1/enrolments`. It is removed with its node, when
+/// the node's certificates are revoked, and when it expires.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct ListedEnrolment {
-    /// The node that it enrols.
+    /// The node that the token enrols.
     pub node: Name,
-    /// Whose the node is.
+    /// The tenant that the node belongs to.
     pub tenant: Name,
-    /// The second part of the token after the node's name.
+    /// The identifier of the token, the part of its text after the node's name.
     pub id: String,
-    /// When it was made, milliseconds since 1970.
+    /// When the token was created, milliseconds since 1970.
     pub created_unix_ms: u64,
-    /// When it stops to be of use, milliseconds since 1970.
+    /// When the token expires, milliseconds since 1970.
     pub expires_unix_ms: u64,
-    /// When a node was enrolled by it, milliseconds since 1970; none: it was not used yet. A used token is good for
-    /// nothing but the same answer to the same key.
+    /// When a node was enrolled with the token, milliseconds since 1970; `null` if it is unused. A
+    /// used token only repeats the same response to the same key.
     pub used_unix_ms: Option<u64>,
 }
 
 /// The parts of the text `hawser1.NODE.ID.SECRET.DIGEST`.
 #[derive(Clone, PartialEq, Eq)]
 pub struct EnrolmentToken {
-    /// The node that it enrols.
+    /// The node that the token enrols.
     pub node: Name,
-    /// Names the token, 16 hexadecimal digits.
+    /// The identifier of the token, 16 hexadecimal digits.
     pub id: String,
-    /// Known to the bearer alone, 64 hexadecimal digits.
+    /// The secret, known only to the bearer, 64 hexadecimal digits.
     pub secret: String,
-    /// SHA-256 of the authority's certificate (DER), 64 hexadecimal digits.
+    /// The SHA-256 digest of the authority's certificate (DER), 64 hexadecimal digits.
     pub authority_sha256: String,
 }
 
-/// A text that is no [`EnrolmentToken`].
+/// The error for a text that is not an [`EnrolmentToken`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "this is no enrolment token, which is hawser1.NODE.ID.SECRET.DIGEST; perhaps it was cut off"
+    "not an enrolment token of the form hawser1.NODE.ID.SECRET.DIGEST; check that it was copied in full"
 )]
 pub struct InvalidToken;
 
@@ -105,7 +105,7 @@ impl FromStr for EnrolmentToken {
 }
 
 impl EnrolmentToken {
-    /// As it is given to a node.
+    /// Returns the token as the text that a node gets.
     pub fn text(&self) -> String {
         let EnrolmentToken {
             node,
@@ -117,22 +117,24 @@ impl EnrolmentToken {
     }
 }
 
-/// A node asks for its first certificate: `POST /v1/enrol`, without a client certificate.
+/// A node's request for its first certificate: `POST /v1/enrol`, without a client certificate.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Enrol {
-    /// The whole text of the token.
+    /// The full text of the token.
     pub token: String,
-    /// A certificate signing request, PEM. The name comes from the token; what the request says of names is ignored.
-    /// The same key may come again with the same token, and gets the same certificate.
+    /// A certificate signing request, PEM. The name in the certificate comes from the token; names
+    /// in the request are ignored. The same key may be sent again with the same token and gets the
+    /// same certificate.
     pub csr: String,
-    /// How the node calls itself; another node's token is refused and stays as it is. None: as the token says.
+    /// The name of the node by its own configuration. A token for another node is rejected and
+    /// remains valid. If absent, the name in the token is used.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<Name>,
 }
 
-/// A node asks for its next certificate: `POST /v1/nodes/{node}/certificate`.
+/// A node's request for its next certificate: `POST /v1/nodes/{node}/certificate`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
@@ -141,75 +143,75 @@ pub struct Renew {
     pub csr: String,
 }
 
-/// A node's certificate, the answer to [`Enrol`] and [`Renew`].
+/// A node's certificate, the response to [`Enrol`] and [`Renew`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Certificate {
-    /// The node that it is for: its common name.
+    /// The node that the certificate is for, its common name.
     pub node: Name,
     /// The certificate, PEM.
     pub certificate: String,
     /// The certificate of the authority that signed it, PEM.
     pub authority: String,
-    /// From when on the node asks for the next one, milliseconds since 1970.
+    /// When the node should request its next certificate, milliseconds since 1970.
     pub renew_unix_ms: u64,
-    /// When it ends, milliseconds since 1970.
+    /// When the certificate expires, milliseconds since 1970.
     pub expires_unix_ms: u64,
 }
 
-/// What an operator may do. Each scope includes those before.
+/// The rights of an operator. Each scope includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Scope {
-    /// See.
+    /// Read resources.
     Read,
     /// Change flows and policies, enrol and revoke nodes.
     Operate,
-    /// Tenants and tokens too.
+    /// Also manage tenants and tokens.
     Admin,
 }
 
-/// The token that is to be made: `POST /v1/tokens`.
+/// A request for an operator's token: `POST /v1/tokens`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct NewToken {
-    /// Unique; events name what an operator did by it.
+    /// The name of the token, unique. Events name the operator by it.
     pub name: Name,
-    /// What its bearer may do.
+    /// The rights of the token's bearer.
     pub scope: Scope,
-    /// The one tenant that its bearer sees; none: all.
+    /// The only tenant that the token's bearer can see; `null` for all.
     #[serde(default)]
     pub tenant: Option<Name>,
 }
 
-/// An operator's token, without the secret.
+/// An operator's token, without its secret.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Token {
-    /// Unique.
+    /// The name of the token, unique.
     pub name: Name,
-    /// What its bearer may do.
+    /// The rights of the token's bearer.
     pub scope: Scope,
-    /// The one tenant that its bearer sees; none: all.
+    /// The only tenant that the token's bearer can see; `null` for all.
     pub tenant: Option<Name>,
-    /// When it was made, milliseconds since 1970.
+    /// When the token was created, milliseconds since 1970.
     pub created_unix_ms: u64,
 }
 
-/// A new token with its secret: the answer to [`NewToken`].
+/// A new token with its secret: the response to [`NewToken`].
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct IssuedToken {
-    /// What it is.
+    /// The token.
     #[serde(flatten)]
     pub token: Token,
-    /// What goes behind `Authorization: Bearer`. Shown once.
+    /// The secret, sent as `Authorization: Bearer SECRET`. It is shown only once.
     pub secret: String,
 }
 
-/// Whom the controller takes the caller for: `GET /v1/me`.
+/// The identity of the caller as the controller sees it: `GET /v1/me`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -218,11 +220,11 @@ pub enum Caller {
     Operator(Token),
     /// The holder of a certificate.
     Node {
-        /// Its name.
+        /// The name of the node.
         name: Name,
-        /// Whose it is.
+        /// The tenant that the node belongs to.
         tenant: Name,
-        /// When its certificate ends, milliseconds since 1970.
+        /// When the node's certificate expires, milliseconds since 1970.
         expires_unix_ms: u64,
     },
 }
@@ -232,7 +234,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_read_as_it_was_written_and_not_when_a_part_is_missing() {
+    fn a_token_survives_a_round_trip_and_is_rejected_when_a_part_is_missing() {
         let token = EnrolmentToken {
             node: "edge-1".parse().unwrap(),
             id: "0123456789abcdef".to_owned(),

@@ -1,4 +1,4 @@
-//! The shape of answers: lists in pages, and problems.
+//! The shape of responses: pages of lists, and problems.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,32 +6,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Page<T> {
-    /// In the list's order.
+    /// The items, in the order of the list.
     pub items: Vec<T>,
-    /// What to give as `after` for the next page; none: this is the last one.
+    /// The value of `after` for the next page. `null` on the last page.
     pub next: Option<String>,
 }
 
-/// Why a request was not granted (RFC 9457), `application/problem+json`.
+/// Why a request failed (RFC 9457), `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Problem {
-    /// The kind of problem; `about:blank`: the one that `title` names.
+    /// The kind of problem. `about:blank` means that `status` describes it fully.
     #[serde(rename = "type", default = "Problem::blank")]
     pub kind: String,
-    /// The kind of problem, for people.
+    /// A summary of the kind of problem, for people.
     #[serde(default)]
     pub title: String,
-    /// The HTTP status.
+    /// The HTTP status code.
     #[serde(default)]
     pub status: u16,
-    /// What is wrong this time and what to do about it.
+    /// The cause of this failure, and how to fix it, for people.
     #[serde(default)]
     pub detail: String,
 }
 
 impl Problem {
-    /// Nothing but the status is to be known.
+    /// Returns the `type` of problems that have no more specific kind than their HTTP status.
     pub fn blank() -> String {
         "about:blank".to_owned()
     }

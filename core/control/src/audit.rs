@@ -1,4 +1,4 @@
-//! The audit of changes: `GET /v1/audit`.
+//! The audit log: `GET /v1/audit`.
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
@@ -8,33 +8,35 @@ use std::net::IpAddr;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct AuditEntry {
-    /// Rises; where a list of entries goes on.
+    /// The number of the entry. Later entries have greater numbers; a list continues after one.
     pub number: u64,
-    /// Milliseconds since 1970, by the controller's clock.
+    /// The time of the change by the controller's clock, milliseconds since 1970.
     pub at_unix_ms: u64,
     /// The author.
     pub actor: Actor,
-    /// The source address of the request; none: the controller's own change.
+    /// The source address of the request; `null` for a change that the controller made itself.
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub address: Option<IpAddr>,
-    /// The request: the header `x-request-id` of its answer, and a field of the controller's log.
+    /// The identifier of the request, as in the `x-request-id` header of its response and in the
+    /// controller's log.
     pub request: Option<String>,
-    /// The tenant to which the changed thing belongs; none: no tenant.
+    /// The tenant that the changed resource belongs to; `null` if it belongs to none.
     pub tenant: Option<Name>,
-    /// The kind of thing, such as `flow`.
+    /// The kind of the changed resource, such as `flow`.
     pub kind: String,
-    /// Its name; `NODE/ID` for an enrolment token.
+    /// The name of the changed resource; `NODE/ID` for an enrolment token.
     pub name: String,
     /// The action, such as `changed`.
     pub action: String,
-    /// The revision before the change, as in its ETag; none: the thing did not exist.
+    /// The revision before the change, as in its ETag; `null` if the resource did not exist.
     pub before: Option<u64>,
-    /// The revision after the change; none: the thing was removed.
+    /// The revision after the change; `null` if the resource was removed.
     pub after: Option<u64>,
 }
 
 impl AuditEntry {
-    /// The name of the changed thing, without that of a part: of an enrolment token (`NODE/ID`) the node.
+    /// Returns the name of the changed resource without that of a part: the node for an enrolment
+    /// token (`NODE/ID`).
     pub fn owner(&self) -> &str {
         self.name
             .split_once('/')
@@ -46,7 +48,7 @@ impl AuditEntry {
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Actor {
-    /// Its role.
+    /// The role of the author.
     pub role: Role,
     /// The name of the operator's token, of the node or of the controller.
     pub name: String,

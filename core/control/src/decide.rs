@@ -1,7 +1,7 @@
-//! What becomes of a flow's policy when something is observed.
+//! Decisions about a flow's policy when something is observed.
 //!
-//! Pure: the controller hands in what it knows of a flow and gets the paths of the next policy, if there is to be one. It
-//! numbers, stores and sends policies itself.
+//! The functions are pure: the controller passes its knowledge of a flow and gets the paths of the
+//! next policy, if there is one. It numbers, stores and sends policies itself.
 //!
 //! ```
 //! use hawser_control::decide::{Situation, observed};
@@ -10,16 +10,19 @@
 //! use hawser_units::PathSet;
 //!
 //! let flow: Flow = serde_json::from_str(
-//!     r#"{ "name": "stage", "tenant": "acme", "ingress": "edge-1", "egress": "edge-2", "mode": "evidence",
-//!          "select": { "destination": "203.0.113.0/24" },
+//!     r#"{ "name": "stage", "tenant": "acme", "ingress": "edge-1", "egress": "edge-2",
+//!          "mode": "evidence", "select": { "destination": "203.0.113.0/24" },
 //!          "trigger": { "select": { "destination": "198.51.100.0/24" } } }"#,
 //! )?;
-//! let situation = Situation { flow: &flow, paths: PathSet::from_bits(0b11), health: &[], received: true };
-//! let policy = situation.initial().following(None, &flow.name, 0);
+//! let paths = PathSet::from_bits(0b11);
+//! let situation = Situation { flow: &flow, paths, health: &[], egress_ready: true };
+//! let policy = situation.initial().into_policy(None, &flow.name, 0);
 //! assert_eq!(policy.code, 0);
 //!
-//! let degraded = Observation::Degraded { flow: flow.name.clone(), since_due_us: 900, silent_us: 450_900 };
-//! let next = observed(situation, &policy, &degraded).unwrap().unwrap().following(Some(&policy), &flow.name, 1);
+//! let (since_due_us, silent_us) = (900, 450_900);
+//! let degraded = Observation::Degraded { flow: flow.name.clone(), since_due_us, silent_us };
+//! let decision = observed(situation, &policy, &degraded).unwrap().unwrap();
+//! let next = decision.into_policy(Some(&policy), &flow.name, 1);
 //! assert_eq!((next.code, next.epoch, next.because), (0b11, 2, Cause::Degraded));
 //! # Ok::<(), serde_json::Error>(())
 //! ```
@@ -29,50 +32,52 @@ use crate::node::Observation;
 use crate::resource::{Cause, Flow, Mode, PathHealth, Policy};
 use hawser_units::PathSet;
 
-/// Another path is taken when its round-trip time is smaller than this part of the one in use: less than the noise of
-/// two measurements is no reason to move.
+/// A redirected flow moves only if the other path's round-trip time is below this fraction of the
+/// current path's. Smaller differences are measurement noise.
 const REDIRECT_BELOW: f64 = 0.8;
 
-/// What the controller knows of a flow.
+/// The controller's knowledge of a flow.
 #[derive(Debug, Clone, Copy)]
 pub struct Situation<'a> {
-    /// What is to be done for it.
+    /// The flow as configured.
     pub flow: &'a Flow,
-    /// The paths that both its nodes have and that it may use.
+    /// The paths that both nodes have and that the flow may use.
     pub paths: PathSet,
-    /// How they are, as the ingress last said.
+    /// The health of the paths as last reported by the ingress.
     pub health: &'a [PathHealth],
-    /// Whether the egress has said that it eliminates the flow's copies. A copy that it does not know is lost.
-    pub received: bool,
+    /// Whether the egress has reported that it deduplicates the flow's copies. A copy of a flow
+    /// that the egress does not know is lost.
+    pub egress_ready: bool,
 }
 
-/// The paths that a flow is to take from now on.
+/// A choice of paths for a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// The paths of every packet: bit i is path i+1.
+    /// The paths of every packet, as a bit mask: bit i is path i+1.
     pub code: u8,
-    /// The paths that one packet in `probe_every` takes as well.
+    /// The paths that additionally carry one packet in `probe_every`, as a bit mask.
     pub probes: u8,
-    /// A power of two; 0 when nothing is probed.
+    /// The probing interval in packets, a power of two; 0 if no path is probed.
     pub probe_every: u16,
-    /// Why.
-    pub because: Cause,
+    /// The reason for the decision.
+    pub reason: Cause,
 }
 
-/// Why an observation is not acted upon. It is counted by this reason.
+/// The reason why an observation is ignored. Ignored observations are counted by this reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Void {
-    /// It is about another policy than the one in force.
+pub enum Ignored {
+    /// The observation is about another policy than the one in force.
     #[error("it judges a policy that is no longer in force")]
     Outdated,
-    /// Paths of this flow are not judged.
+    /// The paths of this flow are not judged.
     #[error("the flow's mode leaves no choice of paths to its egress")]
     NotJudged,
-    /// It names no path, a path that the flow may not use, or one both to use and to probe.
+    /// The observation names no path, a path that the flow may not use, or a path both to use and
+    /// to probe.
     #[error("it names paths that the flow does not have")]
     Paths,
-    /// One packet in so many cannot be probed.
-    #[error("it probes one packet in a number that is no power of two")]
+    /// The probing interval is invalid.
+    #[error("its probing interval is not a power of two")]
     ProbeEvery,
     /// An operator has fixed the policy.
     #[error("an operator has fixed the policy")]
@@ -80,10 +85,10 @@ pub enum Void {
 }
 
 impl Situation<'_> {
-    /// The decision when a flow is created or changed, or when an operator no longer fixes its policy. One that needs help
-    /// always has it when its egress is ready.
+    /// Returns the decision for a flow that is created or changed, or whose policy is released by
+    /// an operator. A flow that always needs help gets it once its egress is ready.
     pub fn initial(self) -> Decision {
-        let code = if self.flow.needs_help_always() && self.received {
+        let code = if self.flow.needs_help_always() && self.egress_ready {
             self.help(0)
         } else {
             0
@@ -91,17 +96,18 @@ impl Situation<'_> {
         Decision::without_probes(code, Cause::Configured)
     }
 
-    /// The paths for a flow that needs help and now takes `current`.
+    /// Returns the paths for a flow that needs help and now takes `current`.
     fn help(self, current: u8) -> u8 {
         match self.flow.mode {
             Mode::Single => 0,
-            Mode::Redirect => self.nearest(current),
+            Mode::Redirect => self.fastest(current),
             Mode::Replicate | Mode::Successive | Mode::Evidence => self.paths.bits(),
         }
     }
 
-    /// The path with the smallest round-trip time, unless `current` is about as good; `current` when none is known.
-    fn nearest(self, current: u8) -> u8 {
+    /// Returns the path with the smallest round-trip time, or `current` if it is about as fast or
+    /// no round-trip time is known.
+    fn fastest(self, current: u8) -> u8 {
         let rtt = |health: &PathHealth| health.rtt_us.filter(|_| health.up);
         let candidates = self
             .health
@@ -125,55 +131,55 @@ impl Situation<'_> {
 }
 
 impl Decision {
-    /// An operator's own choice.
+    /// Returns the decision for an operator's choice of paths.
     pub fn fixed(code: u8) -> Self {
         Decision::without_probes(code, Cause::Operator)
     }
 
-    fn without_probes(code: u8, because: Cause) -> Self {
+    fn without_probes(code: u8, reason: Cause) -> Self {
         Decision {
             code,
             probes: 0,
             probe_every: 0,
-            because,
+            reason,
         }
     }
 
-    /// The policy that puts this into force after the one `before`.
-    pub fn following(self, before: Option<&Policy>, flow: &Name, now_unix_ms: u64) -> Policy {
+    /// Returns the policy that applies this decision, with the epoch after that of `before`.
+    pub fn into_policy(self, before: Option<&Policy>, flow: &Name, now_unix_ms: u64) -> Policy {
         Policy {
             flow: flow.clone(),
             epoch: before.map_or(1, |policy| policy.epoch + 1),
             code: self.code,
             probes: self.probes,
             probe_every: self.probe_every,
-            because: self.because,
+            because: self.reason,
             decided_unix_ms: now_unix_ms,
         }
     }
 
-    /// Nothing, when this is in force already.
+    /// Returns `None` if the policy already has these paths.
     fn unless_in_force(self, policy: &Policy) -> Option<Self> {
         let in_force = (policy.code, policy.probes, policy.probe_every);
         ((self.code, self.probes, self.probe_every) != in_force).then_some(self)
     }
 }
 
-/// What follows from an observation about the flow; nothing when the policy stays.
+/// Decides about a flow after an observation. Returns `None` if the policy stays.
 ///
 /// # Errors
-/// When the observation asks for something that it may not.
+/// Returns why the observation is ignored.
 pub fn observed(
     situation: Situation<'_>,
     policy: &Policy,
     observation: &Observation,
-) -> Result<Option<Decision>, Void> {
+) -> Result<Option<Decision>, Ignored> {
     let asks = matches!(
         observation,
         Observation::Degraded { .. } | Observation::Judged { .. }
     );
     if asks && policy.because == Cause::Operator {
-        return Err(Void::Fixed);
+        return Err(Ignored::Fixed);
     }
     let decision = match observation {
         Observation::Degraded { .. } => {
@@ -193,7 +199,7 @@ pub fn observed(
                 code: *code,
                 probes: *probes,
                 probe_every: *probe_every,
-                because: Cause::Judged,
+                reason: Cause::Judged,
             },
         )?,
         _ => return Ok(None),
@@ -206,7 +212,7 @@ fn judged(
     policy: &Policy,
     epoch: u32,
     judgement: Decision,
-) -> Result<Decision, Void> {
+) -> Result<Decision, Ignored> {
     let Decision {
         code,
         probes,
@@ -214,13 +220,13 @@ fn judged(
         ..
     } = judgement;
     if !matches!(situation.flow.mode, Mode::Successive | Mode::Evidence) {
-        return Err(Void::NotJudged);
+        return Err(Ignored::NotJudged);
     }
     if epoch != policy.epoch {
-        return Err(Void::Outdated);
+        return Err(Ignored::Outdated);
     }
     if code == 0 || (code | probes) & !situation.paths.bits() != 0 || code & probes != 0 {
-        return Err(Void::Paths);
+        return Err(Ignored::Paths);
     }
     let is_probed_rightly = if probes == 0 {
         probe_every == 0
@@ -228,12 +234,13 @@ fn judged(
         probe_every.is_power_of_two()
     };
     if !is_probed_rightly {
-        return Err(Void::ProbeEvery);
+        return Err(Ignored::ProbeEvery);
     }
     Ok(judgement)
 }
 
-/// What follows from a change in the health of paths: a redirected flow moves when its path is down or no longer the nearest.
+/// Decides about a flow after a change in the health of its paths: a redirected flow moves if its
+/// path is down or no longer the fastest.
 pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let is_helped = policy.code != 0 || situation.initial().code != 0;
     if situation.flow.mode != Mode::Redirect || !is_helped || policy.because == Cause::Operator {
@@ -242,7 +249,8 @@ pub fn health_changed(situation: Situation<'_>, policy: &Policy) -> Option<Decis
     Decision::without_probes(situation.help(policy.code), Cause::Redirected).unless_in_force(policy)
 }
 
-/// What follows when the nodes' paths are others than before or the egress has become ready; nothing when the policy can stay.
+/// Decides about a flow after the nodes' paths have changed or its egress has become ready. Returns
+/// `None` if the policy can stay.
 pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     let has_missing = (policy.code | policy.probes) & !situation.paths.bits() != 0;
     let decision = match policy.because {
@@ -256,7 +264,7 @@ pub fn fitted(situation: Situation<'_>, policy: &Policy) -> Option<Decision> {
     decision.unless_in_force(policy)
 }
 
-/// The bit of a path in a policy code; 0 for a number that no path has.
+/// Returns the bit of a path in a policy code; 0 for an invalid path number.
 fn bit(number: u8) -> u8 {
     number
         .checked_sub(1)
@@ -267,7 +275,7 @@ fn bit(number: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::resource::{Elimination, Selector, Trigger};
+    use crate::resource::{Pruning, Selector, Trigger};
 
     const PATHS: PathSet = PathSet::from_bits(0b1_1111);
 
@@ -294,7 +302,7 @@ mod tests {
             paths: Vec::new(),
             mode,
             trigger,
-            elimination: Elimination::default(),
+            pruning: Pruning::default(),
         }
     }
 
@@ -356,7 +364,7 @@ mod tests {
                 flow: &flow,
                 paths: PATHS,
                 health: &health,
-                received: true,
+                egress_ready: true,
             };
             assert_eq!(waiting.initial().code, 0, "{mode:?}");
             let decision =
@@ -390,7 +398,7 @@ mod tests {
                 flow: &flow,
                 paths: PATHS,
                 health: &health,
-                received,
+                egress_ready: received,
             };
             let fit =
                 |code, because| fitted(situation, &policy(code, 1, because)).map(|next| next.code);
@@ -416,7 +424,7 @@ mod tests {
             flow: &flow,
             paths: PATHS,
             health: &[],
-            received: true,
+            egress_ready: true,
         };
         let reduced = Policy {
             probes: 0b1_1110,
@@ -437,7 +445,7 @@ mod tests {
             flow,
             paths: PathSet::from_bits(0b111),
             health: &[],
-            received: true,
+            egress_ready: true,
         };
         let in_force = policy(0b111, 7, Cause::Degraded);
         let judge = |observation| observed(situation(&evidence), &in_force, &observation);
@@ -446,20 +454,20 @@ mod tests {
             code: 0b11,
             probes: 0b100,
             probe_every: 64,
-            because: Cause::Judged,
+            reason: Cause::Judged,
         };
         assert_eq!(judge(judged(7, 0b11, 0b100, 64)), Ok(Some(reduced)));
         assert_eq!(judge(judged(7, 0b111, 0, 0)), Ok(None));
-        assert_eq!(judge(judged(6, 0b11, 0, 0)), Err(Void::Outdated));
-        assert_eq!(judge(judged(8, 0b11, 0, 0)), Err(Void::Outdated));
-        assert_eq!(judge(judged(7, 0, 0b11, 64)), Err(Void::Paths));
-        assert_eq!(judge(judged(7, 0b1000, 0, 0)), Err(Void::Paths));
-        assert_eq!(judge(judged(7, 0b11, 0b10, 64)), Err(Void::Paths));
-        assert_eq!(judge(judged(7, 0b11, 0b100, 63)), Err(Void::ProbeEvery));
-        assert_eq!(judge(judged(7, 0b11, 0b100, 0)), Err(Void::ProbeEvery));
-        assert_eq!(judge(judged(7, 0b11, 0, 64)), Err(Void::ProbeEvery));
+        assert_eq!(judge(judged(6, 0b11, 0, 0)), Err(Ignored::Outdated));
+        assert_eq!(judge(judged(8, 0b11, 0, 0)), Err(Ignored::Outdated));
+        assert_eq!(judge(judged(7, 0, 0b11, 64)), Err(Ignored::Paths));
+        assert_eq!(judge(judged(7, 0b1000, 0, 0)), Err(Ignored::Paths));
+        assert_eq!(judge(judged(7, 0b11, 0b10, 64)), Err(Ignored::Paths));
+        assert_eq!(judge(judged(7, 0b11, 0b100, 63)), Err(Ignored::ProbeEvery));
+        assert_eq!(judge(judged(7, 0b11, 0b100, 0)), Err(Ignored::ProbeEvery));
+        assert_eq!(judge(judged(7, 0b11, 0, 64)), Err(Ignored::ProbeEvery));
         let of_another_mode = observed(situation(&replicate), &in_force, &judged(7, 0b11, 0, 0));
-        assert_eq!(of_another_mode, Err(Void::NotJudged));
+        assert_eq!(of_another_mode, Err(Ignored::NotJudged));
     }
 
     #[test]
@@ -472,12 +480,15 @@ mod tests {
             flow: &evidence,
             paths: PATHS,
             health: &health,
-            received: true,
+            egress_ready: true,
         };
-        assert_eq!(observed(situation, &fixed, &degraded()), Err(Void::Fixed));
+        assert_eq!(
+            observed(situation, &fixed, &degraded()),
+            Err(Ignored::Fixed)
+        );
         assert_eq!(
             observed(situation, &fixed, &judged(3, 0b10, 0, 0)),
-            Err(Void::Fixed)
+            Err(Ignored::Fixed)
         );
         assert_eq!(
             health_changed(
@@ -500,7 +511,7 @@ mod tests {
                 flow: &flow,
                 paths: PATHS,
                 health: &health,
-                received: true,
+                egress_ready: true,
             };
             health_changed(situation, policy).map(|decision| decision.code)
         };
@@ -519,7 +530,7 @@ mod tests {
             flow: &always,
             paths: PATHS,
             health: &health,
-            received: true,
+            egress_ready: true,
         };
         assert_eq!(
             health_changed(situation, &on_none).map(|decision| decision.code),
@@ -536,7 +547,7 @@ mod tests {
                 flow: &flow,
                 paths,
                 health: &[],
-                received: true,
+                egress_ready: true,
             };
             fitted(situation, policy).map(|decision| decision.code)
         };
@@ -555,13 +566,13 @@ mod tests {
             flow: &flow,
             paths: PATHS,
             health: &[],
-            received: true,
+            egress_ready: true,
         };
-        let first = situation.initial().following(None, &flow.name, 5);
+        let first = situation.initial().into_policy(None, &flow.name, 5);
         assert_eq!((first.epoch, first.decided_unix_ms), (1, 5));
         assert_eq!(
             Decision::fixed(0)
-                .following(Some(&first), &flow.name, 6)
+                .into_policy(Some(&first), &flow.name, 6)
                 .epoch,
             2
         );

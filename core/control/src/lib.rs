@@ -1,10 +1,10 @@
-//! The control plane without its network: what controller, nodes and operators say to each other, and how the controller
-//! decides what becomes of a flow.
+//! The control plane without its network: the messages that controller, nodes and operators
+//! exchange, and the controller's decisions about flows.
 //!
-//! [`resource`] is what operators see under `/v1`, [`node`] what a node and its controller exchange, [`access`] how both
-//! come by the right to, [`tunnel`] what ends of coded tunnels ask, [`answer`] the shape of lists and problems,
-//! [`audit`] who changed what. [`decide`] is the decision itself: a flow, the policy in force and an observation in, the next
-//! policy out.
+//! [`resource`] holds the resources that operators see under `/v1`, [`node`] the messages between a
+//! node and its controller, [`access`] certificates and tokens, [`tunnel`] the requests of tunnel
+//! clients and servers, [`answer`] the shape of lists and problems, [`audit`] the log of changes.
+//! [`decide`] computes the next policy from a flow, the policy in force and an observation.
 
 pub mod access;
 pub mod answer;

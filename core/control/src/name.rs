@@ -3,25 +3,26 @@ use std::borrow::Borrow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The longest name, bytes.
+/// The maximum length of a name, bytes.
 const MAX_BYTES: usize = 63;
 
-/// What a tenant, a node or a flow is called: 1 to 63 letters, digits and dashes, not a dash at either end.
+/// The name of a tenant, a node or a flow: 1 to 63 letters, digits and dashes, with no dash at
+/// either end.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[cfg_attr(feature = "openapi", schema(value_type = String, pattern = "^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$", example = "edge-1"))]
 #[serde(try_from = "String", into = "String")]
 pub struct Name(String);
 
-/// A word that is no [`Name`].
+/// The error for a text that is not a [`Name`].
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no name: use 1 to {MAX_BYTES} letters, digits and dashes, with no dash at either end"
+    "{0:?} is not a valid name: use 1 to {MAX_BYTES} letters, digits and dashes, with no dash at either end"
 )]
 pub struct InvalidName(String);
 
 impl Name {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -43,7 +44,7 @@ impl TryFrom<String> for Name {
     }
 }
 
-// Names are compared as their texts are, so a map by name can be searched by text.
+// Names compare like their texts, so a map keyed by name can be searched by text.
 impl Borrow<str> for Name {
     fn borrow(&self) -> &str {
         &self.0

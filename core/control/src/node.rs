@@ -1,39 +1,42 @@
-//! What a node and its controller say to each other. A node is known by its certificate; no message names its sender.
+//! The messages between a node and its controller. A node is identified by its certificate; no
+//! message names its sender.
 
 use crate::name::Name;
-use crate::resource::{Elimination, Mode, PathEnd, PathHealth, Policy, Selector, Trigger};
+use crate::resource::{Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Trigger};
 use serde::{Deserialize, Serialize};
 use std::net::SocketAddr;
 
-/// A node's first words on every connection: `PUT /v1/nodes/{node}/registration`.
+/// A node's registration, its first request on every connection: `PUT
+/// /v1/nodes/{node}/registration`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Registration {
-    /// Of the agent.
+    /// The version of the agent.
     pub version: String,
     /// The node's ends of paths.
     pub paths: Vec<PathEnd>,
-    /// Where in-band signals reach the node, `address:port`; none: it takes none.
+    /// The address where the node receives in-band signals, `address:port`; `null` if it does not.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(value_type = Option<String>))]
     pub signals: Option<SocketAddr>,
 }
 
-/// What a node has to do: the event `assignment` of `GET /v1/nodes/{node}/stream`, first on every connection and again
-/// whenever flows come, change or go. It replaces the assignment before.
+/// The flows of a node: the event `assignment` of `GET /v1/nodes/{node}/stream`, sent first on
+/// every connection and whenever a flow is added, changed or removed. It replaces the previous
+/// assignment.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Assignment {
-    /// Rises with every assignment to this node.
+    /// The revision, greater than those of all previous assignments to this node.
     pub revision: u64,
-    /// How often the node reports when nothing urgent happens, milliseconds.
+    /// The interval between the node's reports when nothing urgent happens, milliseconds.
     pub report_every_ms: u32,
-    /// The key of in-band signals, 32 hexadecimal digits; none: signals are refused.
+    /// The key of in-band signals, 32 hexadecimal digits; `null` if signals are rejected.
     pub signal_key: Option<String>,
-    /// Flows that it replicates.
+    /// The flows that the node replicates.
     pub sends: Vec<Send>,
-    /// Flows whose copies it eliminates.
+    /// The flows whose copies the node deduplicates.
     pub receives: Vec<Receive>,
 }
 
@@ -43,82 +46,84 @@ pub struct Assignment {
 pub struct Send {
     /// The flow.
     pub flow: Name,
-    /// Its number at this node, 0 to 1023; the same as at the egress.
+    /// The flow's number at this node, 0 to 1023. It is the same at the egress.
     pub number: u16,
-    /// The node that eliminates; this node's configuration has its keys under `[[peer]]`.
+    /// The node that deduplicates. This node's configuration has its keys under `[[peer]]`.
     pub peer: Name,
-    /// Which packets.
+    /// The packets of the flow.
     pub select: Selector,
-    /// In force. Later ones come as the event `policy`.
+    /// The policy in force. Later policies come as the event `policy`.
     pub policy: Policy,
 }
 
-/// A flow whose copies the node eliminates.
+/// A flow whose copies the node deduplicates.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Receive {
     /// The flow.
     pub flow: Name,
-    /// Its number at this node, 0 to 1023.
+    /// The flow's number at this node, 0 to 1023.
     pub number: u16,
     /// The node that replicates.
     pub peer: Name,
-    /// How the paths are judged here.
+    /// The mode, which determines how the egress judges the paths.
     pub mode: Mode,
-    /// With which parameters.
-    pub elimination: Elimination,
-    /// The paths that may be used, bit i is path i+1.
+    /// The parameters of that judgement.
+    pub pruning: Pruning,
+    /// The paths that the flow may use, as a bit mask: bit i is path i+1.
     pub paths: u8,
-    /// What is watched; none: nothing.
+    /// The condition that the egress watches for; `null` for none.
     pub trigger: Option<Trigger>,
-    /// In force at the ingress. Later ones come as the event `policy`.
+    /// The policy in force at the ingress. Later policies come as the event `policy`.
     pub policy: Policy,
 }
 
-/// What a node tells: `POST /v1/nodes/{node}/reports`, every `report_every_ms` and at once when there is an observation.
+/// A node's report: `POST /v1/nodes/{node}/reports`, sent every `report_every_ms`, and immediately
+/// when there is an observation.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// The assignment in force, to which the rest belongs; 0 before the first. One that could not be carried out is not in
-    /// force.
+    /// The revision of the assignment in force, which the report refers to; 0 before the first. An
+    /// assignment that could not be applied is not in force.
     pub revision: u64,
-    /// All paths, or none when nothing changed since the last report.
+    /// The health of all paths; empty if nothing changed since the last report.
     #[serde(default)]
     pub paths: Vec<PathHealth>,
-    /// Flows that the node replicates; counters since the agent started.
+    /// The flows that the node replicates, with counters since the agent started.
     #[serde(default)]
     pub sends: Vec<SendReport>,
-    /// Flows whose copies it eliminates; counters since the agent started. From the first report that names it, a flow may
-    /// be replicated.
+    /// The flows whose copies the node deduplicates, with counters since the agent started. A flow
+    /// may be replicated from the first report that contains it.
     #[serde(default)]
     pub receives: Vec<ReceiveReport>,
-    /// What happened since the last report, in order.
+    /// The observations since the last report, in order.
     #[serde(default)]
     pub observations: Vec<Observation>,
 }
 
 impl Report {
-    /// Flows in each direction.
+    /// The maximum number of flows per direction.
     pub const MAX_FLOWS: usize = 1024;
 
-    /// Observations; what else happened goes into the next report.
+    /// The maximum number of observations. Further ones go into the next report.
     pub const MAX_OBSERVATIONS: usize = 256;
 
-    /// More than a report takes as JSON with all flows received by all eight paths, the longest names and the largest
-    /// counters: 1,300 bytes a flow, and 1,000 an observation.
+    /// The maximum size of a report as JSON. It exceeds that of a report with all flows received on
+    /// all eight paths, the longest names and the largest counters: 1,300 bytes per flow and 1,000
+    /// per observation.
     pub const MAX_BYTES: usize = 2 << 20;
 }
 
-/// A node's latest report, as `GET /v1/reports` has it.
+/// A node's latest report, as returned by `GET /v1/reports`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Reported {
     /// The node.
     pub node: Name,
-    /// When it came, milliseconds since 1970.
+    /// When the report arrived, milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// What it said.
+    /// The report.
     pub report: Report,
 }
 
@@ -129,132 +134,134 @@ pub struct Reported {
 pub struct SendReport {
     /// The flow.
     pub flow: Name,
-    /// Of the policy in force at the node.
+    /// The epoch of the policy in force at the node.
     pub epoch: u32,
-    /// The paths that packets take.
+    /// The paths that packets take, as a bit mask.
     pub code: u8,
-    /// Packets that were replicated.
+    /// The number of packets replicated.
     pub packets: u64,
-    /// Their bytes.
+    /// The bytes of these packets.
     pub bytes: u64,
-    /// Bytes of all copies.
+    /// The bytes of all their copies.
     pub copies_bytes: u64,
 }
 
-/// Counters of a flow whose copies the node eliminates.
+/// Counters of a flow whose copies the node deduplicates.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReceiveReport {
     /// The flow.
     pub flow: Name,
-    /// Packets let through.
+    /// The number of packets passed on after deduplication.
     pub packets: u64,
-    /// Each path that a copy came by.
+    /// The paths on which copies arrived.
     pub paths: Vec<ReceivedPath>,
 }
 
-/// What a path did for a flow, at the egress.
+/// Counters of one path of a flow, at the egress.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ReceivedPath {
-    /// The path.
+    /// The path number.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
     pub number: u8,
-    /// Copies that arrived.
+    /// The number of copies that arrived.
     pub arrivals: u64,
-    /// Copies that came before the others.
+    /// The number of copies that arrived before the others.
     pub first: u64,
-    /// Copies that were the only one.
+    /// The number of copies that were the only one to arrive.
     pub only: u64,
-    /// Copies that did not come in time.
+    /// The number of copies that did not arrive in time.
     pub missing: u64,
 }
 
-/// Something that happened at a node and that the controller may have to act upon.
+/// An event at a node that the controller may have to act on.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Observation {
-    /// The viewer's requests came late as often as the trigger allows. By the egress.
+    /// The number of consecutive late requests reached the trigger's limit. Reported by the egress.
     Degraded {
         /// The flow.
         flow: Name,
-        /// How long ago the last of the late requests was due, microseconds.
+        /// The time since the last late request was due, microseconds.
         since_due_us: u64,
-        /// How long there has been no request, microseconds.
+        /// The time since the last request, microseconds.
         silent_us: u64,
     },
-    /// What the evidence says the policy should be. By the egress.
+    /// The policy that the egress proposes from its measurements. Reported by the egress.
     Judged {
         /// The flow.
         flow: Name,
-        /// Of the policy that was judged. A judgement on another one than is in force is void.
+        /// The epoch of the judged policy. The judgement is ignored if another policy is in force.
         epoch: u32,
-        /// The paths to keep.
+        /// The paths to keep, as a bit mask.
         code: u8,
-        /// The paths to probe.
+        /// The paths to probe, as a bit mask.
         probes: u8,
-        /// One packet in so many; a power of two.
+        /// The probing interval in packets, a power of two.
         probe_every: u16,
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
-    /// A path carried nothing of what it should have for so long that it counts as silent. By the egress.
+    /// A path has not delivered any of its copies for so long that it counts as silent. Reported by
+    /// the egress.
     PathSilent {
         /// The flow.
         flow: Name,
         /// The path.
         path: u8,
     },
-    /// A path that was silent carries copies again. By the egress.
+    /// A silent path delivers copies again. Reported by the egress.
     PathRestored {
         /// The flow.
         flow: Name,
         /// The path.
         path: u8,
     },
-    /// Redundancy is lower than the policy means it to be although every packet still arrives (latent error detection,
-    /// IEEE 802.1CB-2017, section 7.4.4). By the egress.
+    /// Redundancy is lower than the policy intends although every packet still arrives (latent
+    /// error detection, IEEE 802.1CB-2017, section 7.4.4). Reported by the egress.
     LatentError {
         /// The flow.
         flow: Name,
-        /// The path that stopped to contribute.
+        /// The path that stopped contributing.
         path: u8,
     },
-    /// A policy took effect in the kernel. By the ingress.
+    /// A policy took effect in the kernel. Reported by the ingress.
     Applied {
         /// The flow.
         flow: Name,
-        /// The policy.
+        /// The epoch of the policy.
         epoch: u32,
-        /// Its paths.
+        /// The paths of the policy, as a bit mask.
         code: u8,
-        /// Whether an in-band signal brought it, before the event `policy` did.
+        /// Whether the policy arrived by an in-band signal, before the event `policy`.
         by_signal: bool,
     },
-    /// The first replica under a policy that replicates left the node. By the ingress.
+    /// The first replica under a policy that replicates left the node. Reported by the ingress.
     FirstReplica {
         /// The flow.
         flow: Name,
-        /// The policy.
+        /// The epoch of the policy.
         epoch: u32,
-        /// How long after the policy took effect, microseconds.
+        /// The time since the policy took effect, microseconds.
         after_us: u64,
     },
-    /// An in-band signal was refused. By the ingress.
+    /// In-band signals were rejected. Reported by the ingress.
     SignalRefused {
-        /// `tag`, `epoch`, `age`, `flow`, `malformed` or `code`.
+        /// The reason: `tag`, `epoch`, `age`, `flow`, `malformed` or `code`.
         reason: String,
-        /// How many times since the last report.
+        /// The number of rejected signals since the last report.
         count: u64,
     },
-    /// A part of the assignment does not fit the node's own configuration; the rest is applied. By either.
+    /// A part of the assignment does not fit the node's configuration; the rest is applied.
+    /// Reported by ingress or egress.
     NotApplied {
         /// The flow.
         flow: Name,
-        /// Why, and what would be right, for people.
+        /// The reason and how to fix it, for people.
         reason: String,
     },
 }

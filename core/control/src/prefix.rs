@@ -3,37 +3,39 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// Addresses that begin alike, such as `10.77.0.0/16`.
+/// An IP prefix, such as `10.77.0.0/16`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prefix {
-    /// The first of them.
+    /// The first address.
     network: IpAddr,
-    /// How many bits they have in common.
+    /// The number of leading bits that all addresses share.
     length: u8,
 }
 
-/// Not an address, a slash and a length, or bits beyond the length.
+/// The error for a text that is not an address, a slash and a length, or that has bits set beyond
+/// the length.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a prefix such as 10.77.0.0/16 or fd77::/64")]
 pub struct InvalidPrefix(String);
 
 impl Prefix {
-    /// How many bits its addresses have in common.
+    /// Returns the prefix length in bits.
     pub fn length(self) -> u8 {
         self.length
     }
 
-    /// Whether it is of IPv4.
+    /// Returns whether this is a prefix of IPv4 addresses.
     pub fn is_ipv4(self) -> bool {
         self.network.is_ipv4()
     }
 
-    /// Whether `address` is one of them.
+    /// Returns whether `address` is in the prefix.
     pub fn contains(self, address: IpAddr) -> bool {
         address.is_ipv4() == self.is_ipv4() && self.masked(bits(address)) == bits(self.network)
     }
 
-    /// The address with that number, from 0 on, if there is one.
+    /// Returns the address with that offset from the start of the prefix, if the prefix contains
+    /// it.
     pub fn address(self, number: u64) -> Option<IpAddr> {
         let address = bits(self.network).checked_add(number.into())?;
         let address = match self.network {
@@ -43,7 +45,8 @@ impl Prefix {
         self.contains(address).then_some(address)
     }
 
-    /// The number of an address, if it is one of them and the number is not beyond all use.
+    /// Returns the offset of an address from the start of the prefix, if the prefix contains it and
+    /// the offset fits in 64 bits.
     pub fn number(self, address: IpAddr) -> Option<u64> {
         let number = self
             .contains(address)
@@ -100,7 +103,8 @@ impl<'de> Deserialize<'de> for Prefix {
     }
 }
 
-/// Whether there are at most one of IPv4 and one of IPv6, when it is said of each whether it is of IPv4.
+/// Returns whether there is at most one IPv4 and at most one IPv6 item. Each value says whether an
+/// item is IPv4.
 pub fn at_most_one_of_each_family(are_ipv4: impl IntoIterator<Item = bool>) -> bool {
     let mut seen = [false; 2];
     are_ipv4
@@ -142,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_prefix_is_refused() {
+    fn invalid_prefixes_are_rejected() {
         for text in [
             "10.77.0.0",
             "10.77.0.1/16",

@@ -1,17 +1,17 @@
-//! What operators create and see: the resources under `/v1`.
+//! The resources under `/v1`, which operators create and read.
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
 
-/// Flows and nodes that belong together and are hidden from others.
+/// A group of flows and nodes that is hidden from other tenants' operators.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Tenant {
-    /// Unique.
+    /// The name of the tenant, unique.
     pub name: Name,
-    /// For people.
+    /// A description, for people.
     #[serde(default)]
     pub description: String,
 }
@@ -20,109 +20,111 @@ pub struct Tenant {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Node {
-    /// Unique; the common name of its certificate.
+    /// The name of the node, unique. It is the common name of its certificate.
     pub name: Name,
-    /// Whose it is.
+    /// The tenant that the node belongs to.
     pub tenant: Name,
-    /// Of its agent; none before it has registered.
+    /// The version of the node's agent; `null` before it has registered.
     pub version: Option<String>,
-    /// Whether it is known to live: its lease has not run out.
+    /// Whether the node is alive: its lease has not expired.
     pub alive: bool,
-    /// When it was last heard of, milliseconds since 1970; none before it has registered.
+    /// When the node last reported, milliseconds since 1970; `null` before it has registered.
     pub seen_unix_ms: Option<u64>,
-    /// Its ends of paths, in order of their numbers.
+    /// The node's ends of paths, ordered by path number.
     pub paths: Vec<PathEnd>,
 }
 
-/// A node's end of a path, as the node's own configuration has it.
+/// A node's end of a path, as in the node's configuration.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PathEnd {
-    /// 1 to 8, the same at both ends.
+    /// The path number, 1 to 8, the same at both ends.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
     pub number: u8,
-    /// What it leaves by.
+    /// The interface that the path uses.
     pub interface: String,
-    /// The node's address.
+    /// The node's address on the path.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub local: IpAddr,
-    /// The address of the other end.
+    /// The address of the other end of the path.
     #[cfg_attr(feature = "openapi", schema(value_type = String))]
     pub remote: IpAddr,
 }
 
-/// A path as its node last saw it.
+/// A path as last reported by its node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Path {
-    /// Whose end it is.
+    /// The node.
     pub node: Name,
-    /// That end.
+    /// The node's end of the path.
     #[serde(flatten)]
     pub end: PathEnd,
-    /// How it is; none before the first report.
+    /// The health of the path; `null` before the first report.
     pub health: Option<PathHealth>,
 }
 
-/// How a path is.
+/// The health of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct PathHealth {
-    /// The path.
+    /// The path number.
     #[cfg_attr(feature = "openapi", schema(minimum = 1, maximum = 8))]
     pub number: u8,
-    /// Whether its interface is there and its next hop known.
+    /// Whether the interface exists and the next hop is known.
     pub up: bool,
-    /// The smoothed round-trip time between the two nodes, microseconds; none while the other node does not answer.
+    /// The smoothed round-trip time between the two nodes, microseconds; `null` while the other
+    /// node does not respond.
     pub rtt_us: Option<u32>,
-    /// Copies that its device refused since the agent started.
+    /// The number of copies that the device rejected since the agent started.
     pub refused_by_device: u64,
 }
 
-/// Traffic from one node to another, and what is to be done for it.
+/// Traffic from one node to another, and how it is protected.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Flow {
-    /// Unique.
+    /// The name of the flow, unique.
     pub name: Name,
-    /// Whose it is.
+    /// The tenant that the flow belongs to.
     pub tenant: Name,
     /// The node that replicates.
     pub ingress: Name,
-    /// The node that eliminates.
+    /// The node that deduplicates.
     pub egress: Name,
-    /// Which packets are replicated at the ingress.
+    /// The packets of the flow, as selected at the ingress.
     pub select: Selector,
-    /// Numbers of the paths that may be used, 1 to 8; empty: all that both nodes have.
+    /// The numbers of the paths that the flow may use, 1 to 8. If empty, all paths that both nodes
+    /// have.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(max_items = 7))]
     pub paths: Vec<u8>,
-    /// What is done when the flow needs help.
+    /// The protection of the flow when it needs help.
     pub mode: Mode,
-    /// When it needs help; none: always.
+    /// The condition under which the flow needs help; `null` for always.
     #[serde(default)]
     pub trigger: Option<Trigger>,
-    /// How paths are judged in the modes `successive` and `evidence`.
+    /// The parameters for judging paths in the modes `successive` and `evidence`.
     #[serde(default)]
-    pub elimination: Elimination,
+    pub pruning: Pruning,
 }
 
 impl Flow {
-    /// Whether something is to be done for it without anybody observing that it needs help.
+    /// Returns whether the flow is to be protected without an observation that it needs help.
     pub fn needs_help_always(&self) -> bool {
         self.trigger.is_none() && self.mode != Mode::Single
     }
 }
 
-/// Which packets.
+/// A selection of packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Selector {
-    /// A prefix, such as 203.0.113.0/24.
+    /// The destination prefix, such as 203.0.113.0/24.
     #[cfg_attr(
         feature = "openapi",
         schema(
@@ -131,158 +133,162 @@ pub struct Selector {
         )
     )]
     pub destination: String,
-    /// The IP protocol number; any when not given.
+    /// The IP protocol number; any if not given.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub protocol: Option<u8>,
-    /// First and last source port; any when not given.
+    /// The first and the last source port; any if not given.
     #[serde(default)]
     pub source_ports: Option<(u16, u16)>,
-    /// First and last destination port; any when not given.
+    /// The first and the last destination port; any if not given.
     #[serde(default)]
     pub destination_ports: Option<(u16, u16)>,
 }
 
-/// What is done for a flow that needs help. Before that, it takes the default route.
+/// The protection of a flow when it needs help. Before that, it takes the default route.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Nothing.
+    /// The flow stays on the default route.
     Single,
-    /// It moves to the path with the smallest round-trip time.
+    /// The flow moves to the path with the smallest round-trip time.
     Redirect,
-    /// It is replicated on all paths and stays so.
+    /// The flow is replicated on all paths permanently.
     Replicate,
-    /// It is replicated on all paths; Algorithm 1 of Qian et al. removes some.
+    /// The flow is replicated on all paths. Algorithm 1 of Qian et al. removes paths.
     Successive,
-    /// It is replicated on all paths; those that the evidence speaks against are removed, probed and restored.
+    /// The flow is replicated on all paths. Paths that do not contribute enough are removed, probed
+    /// and restored.
     Evidence,
 }
 
-/// When a flow needs help: the viewer's requests for frames come late, several times in a row.
+/// The condition under which a flow needs help: several consecutive requests for frames from the
+/// viewer are late.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Trigger {
-    /// Which packets at the egress are the viewer's way to the source.
+    /// The packets that carry the viewer's requests to the source, as selected at the egress.
     pub select: Selector,
-    /// Least and largest TCP or UDP payload of a request, bytes.
+    /// The smallest and the largest TCP or UDP payload of a request, bytes.
     #[serde(default = "Trigger::request_bytes")]
     pub request_bytes: (u16, u16),
-    /// A request is late so long after the one before, milliseconds.
+    /// The interval since the previous request from which a request counts as late, milliseconds.
     #[serde(default = "Trigger::late_after_ms")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub late_after_ms: u32,
-    /// So many late ones in a row.
+    /// The number of consecutive late requests that trigger help.
     #[serde(default = "Trigger::in_a_row")]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub in_a_row: u32,
 }
 
 impl Trigger {
-    /// Anything with a payload of up to 200 bytes.
+    /// The default: any payload of up to 200 bytes.
     pub const fn request_bytes() -> (u16, u16) {
         (1, 200)
     }
 
-    /// The paper's threshold (Qian, step 2).
+    /// The default: the paper's threshold (Qian, step 2).
     pub const fn late_after_ms() -> u32 {
         150
     }
 
-    /// The paper's count (Qian, step 2).
+    /// The default: the paper's count (Qian, step 2).
     pub const fn in_a_row() -> u32 {
         3
     }
 }
 
-/// How paths are judged. What is not given takes the default of the mode.
+/// The parameters for judging paths. Fields that are not given take the default of the mode.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
-pub struct Elimination {
-    /// How much later than the first a copy may come and still be of use, milliseconds.
+pub struct Pruning {
+    /// The maximum delay of a copy after the first one at which it is still useful, milliseconds.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0))]
     pub tolerance_ms: Option<f64>,
-    /// `successive`: packets in the sliding window.
+    /// `successive`: the size of the sliding window, packets.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub window_packets: Option<u32>,
-    /// `evidence`: how many copies a packet may have on average, probes included.
+    /// `evidence`: the maximum average number of copies per packet, including probes.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 1))]
     pub budget_ratio: Option<f64>,
-    /// `evidence`: the part of frames, or of packets where frames are not known, that may be damaged by loss or delay.
+    /// `evidence`: the tolerated fraction of frames damaged by loss or delay. Applies to packets
+    /// where frame boundaries are not known.
     #[serde(default)]
     #[cfg_attr(feature = "openapi", schema(minimum = 0, maximum = 1))]
     pub tolerated_damage_ratio: Option<f64>,
 }
 
-/// What is in force for a flow.
+/// The policy in force for a flow: its paths and epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Policy {
     /// The flow.
     pub flow: Name,
-    /// Rises with every policy of the flow; the newer one wins, however it reached the node.
+    /// The epoch, incremented with every policy of the flow. A node applies the policy with the
+    /// greatest epoch, regardless of how it arrived.
     pub epoch: u32,
-    /// The paths that every packet takes: bit i is path i+1; 0 is the default route.
+    /// The paths that every packet takes, as a bit mask: bit i is path i+1. 0 is the default route.
     pub code: u8,
-    /// The paths that one packet in `probe_every` takes as well.
+    /// The paths that additionally carry one packet in `probe_every`, as a bit mask.
     pub probes: u8,
-    /// A power of two; 0 when nothing is probed.
+    /// The probing interval in packets, a power of two; 0 if no path is probed.
     pub probe_every: u16,
-    /// Why.
+    /// The reason for the policy.
     pub because: Cause,
-    /// When it was decided, milliseconds since 1970.
+    /// When the policy was decided, milliseconds since 1970.
     pub decided_unix_ms: u64,
 }
 
-/// An operator's choice, in force until it is taken back: `PUT /v1/policies/{flow}`.
+/// An operator's choice of paths, in force until it is released: `PUT /v1/policies/{flow}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Override {
-    /// The paths that every packet takes: bit i is path i+1; 0 is the default route.
+    /// The paths that every packet takes, as a bit mask: bit i is path i+1. 0 is the default route.
     pub code: u8,
 }
 
-/// Why a policy came to be.
+/// The reason for a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// The flow was created or changed.
     Configured,
-    /// The viewer's requests came late.
+    /// The viewer's requests were late.
     Degraded,
     /// The egress judged the paths.
     Judged,
-    /// Another path has the smallest round-trip time, or the one in use went down.
+    /// Another path has the smallest round-trip time, or the path in use went down.
     Redirected,
-    /// An operator said so.
+    /// An operator chose the paths.
     Operator,
 }
 
-/// Something that happened.
+/// An event.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Event {
-    /// Rises; where a list of events goes on.
+    /// The number of the event. Later events have greater numbers; a list continues after one.
     pub number: u64,
-    /// Milliseconds since 1970, by the controller's clock.
+    /// The time of the event by the controller's clock, milliseconds since 1970.
     pub at_unix_ms: u64,
-    /// Whose it is; none: the operators' alone.
+    /// The tenant that the event belongs to; `null` if only operators of all tenants can see it.
     pub tenant: Option<Name>,
-    /// Which node it is about.
+    /// The node that the event is about.
     pub node: Option<Name>,
-    /// Which flow it is about.
+    /// The flow that the event is about.
     pub flow: Option<Name>,
-    /// A word that programs can rely on, such as `flow_degraded`.
+    /// The kind of the event, stable for programs, such as `flow_degraded`.
     pub kind: String,
-    /// For people.
+    /// A message, for people.
     pub message: String,
 }

@@ -1,94 +1,97 @@
-//! What the ends of coded tunnels ask of the controller. A node may be a client, or a server; both are known by their
-//! certificates. Servers and clients of one tenant belong together.
+//! Messages between the controller and the clients and servers of coded tunnels. A node may be a
+//! client or a server; both are identified by their certificates. A client can only use servers of
+//! its own tenant.
 
 use crate::name::Name;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
 
-/// What a server says of itself: `PUT /v1/nodes/{node}/tunnel-server`, again and again. It is among the servers for as
-/// long as it does.
+/// A tunnel server's report: `PUT /v1/nodes/{node}/tunnel-server`, sent repeatedly. The server is
+/// listed for as long as it reports.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(deny_unknown_fields)]
 pub struct ServerReport {
-    /// Where clients reach it, `address:port`, at most one of each family.
+    /// The addresses where clients reach the server, `address:port`, at most one per address
+    /// family.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<SocketAddr>,
-    /// Clients that it has.
+    /// The number of connected clients.
     pub clients: u32,
-    /// Clients that it can have.
+    /// The maximum number of clients.
     pub most_clients: u32,
-    /// Whether it is about to end, and takes no more of them.
+    /// Whether the server is about to exit and accepts no more clients.
     pub draining: bool,
-    /// The digest of the [`Admitted`] that it has.
+    /// The digest of the [`Admitted`] clients that the server knows.
     #[serde(default)]
     pub known: Option<String>,
 }
 
-/// Whom a server is to let in, the answer to [`ServerReport`].
+/// The clients that a server may accept, the response to [`ServerReport`].
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Admitted {
-    /// How often the server says how it is, milliseconds.
+    /// The interval between the server's reports, milliseconds.
     pub report_every_ms: u32,
-    /// Of `clients`: another one when they change.
+    /// The digest of `clients`. It changes when they do.
     pub digest: String,
-    /// All of them; none when the server knows them already.
+    /// All clients; `null` if the server knows them already.
     pub clients: Option<Vec<Client>>,
 }
 
-/// A node whose certificate is in force, as a client of tunnels.
+/// A node with a valid certificate, as a client of tunnels.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Client {
-    /// Its name.
+    /// The name of the node.
     pub name: Name,
-    /// The serial numbers of its certificates, hexadecimal.
+    /// The serial numbers of the node's certificates, hexadecimal.
     pub certificates: Vec<String>,
-    /// The inner addresses that it always has, at most one of each family; none: the server chooses.
+    /// The client's fixed inner addresses, at most one per address family. If empty, the server
+    /// chooses.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
 }
 
-/// Where a client may go, the answer to `POST /v1/nodes/{node}/tunnel-client`.
+/// The servers that a client may use, the response to `POST /v1/nodes/{node}/tunnel-client`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Servers {
-    /// How often the client asks again, milliseconds.
+    /// The interval between the client's requests, milliseconds.
     pub ask_every_ms: u32,
-    /// Servers that live, those with the least load first.
+    /// The servers that are alive, least loaded first.
     pub servers: Vec<Server>,
-    /// The inner addresses that the client has at all of them; none: the servers choose.
+    /// The client's inner addresses at all of these servers. If empty, the servers choose.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<IpAddr>,
 }
 
-/// A server that lives, as `GET /v1/tunnel-servers` has it.
+/// A tunnel server that is alive, as listed by `GET /v1/tunnel-servers`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Server {
-    /// The node, and the name in its certificate.
+    /// The name of the node, as in its certificate.
     pub name: Name,
-    /// Whose it is.
+    /// The tenant that the server belongs to.
     pub tenant: Name,
-    /// Where clients reach it, `address:port`.
+    /// The addresses where clients reach the server, `address:port`.
     #[cfg_attr(feature = "openapi", schema(value_type = Vec<String>))]
     pub addresses: Vec<SocketAddr>,
-    /// Clients that it has.
+    /// The number of connected clients.
     pub clients: u32,
-    /// Clients that it can have.
+    /// The maximum number of clients.
     pub most_clients: u32,
-    /// Whether it is about to end.
+    /// Whether the server is about to exit and accepts no more clients.
     pub draining: bool,
 }
 
 impl Server {
-    /// Whether it takes another client.
+    /// Returns whether the server accepts another client.
     pub fn has_room(&self) -> bool {
         !self.draining && self.clients < self.most_clients
     }
 
-    /// The share of its room that is taken.
+    /// Returns the number of clients as a fraction of the maximum.
     pub fn load(&self) -> f64 {
         if self.most_clients == 0 {
             1.0

@@ -1,11 +1,12 @@
 //! The elimination window: which copy of a packet is the first.
 //!
-//! This is the executable specification of `bpf/src/c/window.h`. Both get the same random `operations` and must give
-//! the same verdicts, so change both or neither.
+//! This is the executable specification of `bpf/src/c/window.h`. Both get the same random
+//! `operations` and must give the same verdicts, so change both or neither.
 //!
 //! # The window
 //!
-//! A ring of [`SLOTS`] words, each an epoch (high half) and a bitmap of [`SLOT_BITS`] sequence numbers (low half):
+//! A ring of [`SLOTS`] words, each an epoch (high half) and a bitmap of [`SLOT_BITS`] sequence
+//! numbers (low half):
 //!
 //! ```text
 //!  sequence number   63         49 48                 17 16          5 4       0
@@ -14,36 +15,39 @@
 //!                   +-------------+---------------------+-------------+---------+
 //! ```
 //!
-//! A packet touches the one slot of its number. When the slot holds the packet's epoch, the bit decides. When it holds
-//! an older one, the ring has come round and the slot now belongs to the packet's epoch. When it holds a newer one, the
-//! packet is older than the window remembers: it is accepted and nothing is recorded. Epochs further apart than
-//! [`LATE_EPOCHS`] belong to different sessions of the sender (those of untagged flows start anywhere), or to one that jumped; so
-//! does whatever meets a slot that nothing was recorded in.
+//! A packet touches the one slot of its number. When the slot holds the packet's epoch, the bit
+//! decides. When it holds an older one, the ring has come round and the slot now belongs to the
+//! packet's epoch. When it holds a newer one, the packet is older than the window remembers: it is
+//! accepted and nothing is recorded. Epochs further apart than [`LATE_EPOCHS`] belong to different
+//! sessions of the sender (those of untagged flows start anywhere), or to one that jumped; so does
+//! whatever meets a slot that nothing was recorded in.
 //!
-//! # What is guaranteed of untagged flows
+//! # Guarantees for untagged flows
 //!
-//! - A packet is refused only when a packet with the same number, modulo 2^49, was accepted and recorded before: the
-//!   first copy always passes, in whatever order, after whatever loss, jump or restart. A session meets the numbers of
-//!   the one before it only when it starts among them or up to 16 epochs below, a chance of 2^-27.9 a restart.
-//! - Once recorded, a number stays refused until 131,040 newer numbers (131,072 less a slot) have followed, whichever of
-//!   them arrive. It may stay refused for up to 31 more.
-//! - That second guarantee, and only that one, ends early in two cases, in which duplicates pass. A slot is taken
-//!   over by a packet of another session or one more than 16 epochs (2^21 numbers) away, and forgets its 32 numbers. And
-//!   a packet loses the race for its slot [`ATTEMPTS`] times and passes unrecorded.
+//! - A packet is refused only when a packet with the same number, modulo 2^49, was accepted and
+//!   recorded before: the first copy always passes, in whatever order, after whatever loss, jump or
+//!   restart. A session meets the numbers of the one before it only when it starts among them or up
+//!   to 16 epochs below, a chance of 2^-27.9 a restart.
+//! - Once recorded, a number stays refused until 131,040 newer numbers (131,072 less a slot) have
+//!   followed, whichever of them arrive. It may stay refused for up to 31 more.
+//! - That second guarantee, and only that one, ends early in two cases, in which duplicates pass. A
+//!   slot is taken over by a packet of another session or one more than 16 epochs (2^21 numbers)
+//!   away, and forgets its 32 numbers. And a packet loses the race for its slot [`ATTEMPTS`] times
+//!   and passes unrecorded.
 //!
 //! # Tagged flows
 //!
-//! Where tags prove the sender, nothing is accepted twice ([`Window::observe_tagged`]). The sessions of such a sender start
-//! ever higher and the send times in its packets never go back, so:
+//! Where tags prove the sender, nothing is accepted twice ([`Window::observe_tagged`]). The
+//! sessions of such a sender start ever higher and the send times in its packets never go back, so:
 //!
-//! - a packet that is older than what its slot holds, by whatever distance, is [`Verdict::Outdated`] and refused: it, or a
-//!   packet that pushed it out, was accepted before;
-//! - a packet that took longer than the fastest by more than a bound is [`Verdict::Expired`] and refused, except that a
-//!   session may begin with one that was sent later than everything before.
+//! - a packet that is older than what its slot holds, by whatever distance, is
+//!   [`Verdict::Outdated`] and refused: it, or a packet that pushed it out, was accepted before;
+//! - a packet that took longer than the fastest by more than a bound is [`Verdict::Expired`] and
+//!   refused, except that a session may begin with one that was sent later than everything before.
 //!
-//! A number that was accepted and recorded is never accepted again, unless 2^48 numbers have passed. A first copy is
-//! accepted as long as its number is within the last 131,040, its age within the bound, and its slot was not taken over by a
-//! session that began meanwhile.
+//! A number that was accepted and recorded is never accepted again, unless 2^48 numbers have
+//! passed. A first copy is accepted as long as its number is within the last 131,040, its age
+//! within the bound, and its slot was not taken over by a session that began meanwhile.
 //!
 //! ```
 //! use hawser_dedup::{Verdict, Window};
@@ -68,39 +72,39 @@ pub const SLOTS: usize = 4096;
 /// Sequence numbers that one slot remembers.
 pub const SLOT_BITS: u64 = 32;
 
-/// How many rounds of the ring apart two numbers may be and still belong to one session.
+/// The maximum distance of two numbers of one session, in rounds of the ring.
 pub const LATE_EPOCHS: i32 = 16;
 
-/// How often a packet competes for its slot before it passes unrecorded.
+/// The number of attempts of a packet to update its slot before it passes unrecorded.
 pub const ATTEMPTS: usize = 8;
 
-/// A number with this many newer ones behind it, or fewer, is still remembered.
+/// A number is remembered while at most this many newer ones have followed.
 pub const REMEMBERED: u64 = SLOTS as u64 * SLOT_BITS - SLOT_BITS;
 
-/// What the window says of a packet.
+/// The window's verdict on a packet.
 ///
 /// The values are those of `enum verdict` in `bpf/src/c/abi.h`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Verdict {
-    /// No copy came before.
+    /// No copy arrived before.
     First = 0,
-    /// A copy came before.
+    /// A copy arrived before.
     Duplicate = 1,
     /// Older than the window remembers.
     Late = 2,
     /// From another session of the sender, or after a jump.
     Reset = 3,
-    /// Too many others changed the slot at the same time.
+    /// Too many concurrent updates of the slot.
     Contended = 4,
-    /// Tagged and older than the window remembers, or of a session that was left.
+    /// Tagged and older than the window remembers, or of a former session.
     Outdated = 5,
     /// Tagged and sent too long ago.
     Expired = 6,
 }
 
 impl Verdict {
-    /// Whether the packet goes on to its receiver.
+    /// Returns whether the packet is passed on to its receiver.
     pub const fn accepts(self) -> bool {
         !matches!(
             self,
@@ -109,19 +113,20 @@ impl Verdict {
     }
 }
 
-/// The numbers of one flow that were seen last.
+/// The sequence numbers of one flow that were seen last.
 pub struct Window {
     slots: Box<[AtomicU64]>,
-    /// Of tagged packets: the newest send time, microseconds.
+    /// The newest send time of tagged packets, in microseconds.
     newest_sent: AtomicU64,
-    /// The number of that packet.
+    /// The sequence number of that packet.
     newest_sequence: AtomicU64,
-    /// When it came, or would have come without the delay that its age is; 0: there was none.
+    /// The time at which that packet arrived, or would have arrived without its extra delay; 0 if
+    /// there was none.
     expected: AtomicU64,
 }
 
 impl Window {
-    /// A window that has seen nothing.
+    /// Creates an empty window.
     pub fn new() -> Self {
         Window {
             slots: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
@@ -131,10 +136,12 @@ impl Window {
         }
     }
 
-    /// Judges a packet of which nothing is proved, and remembers its number. What is in doubt is accepted. May be called from several threads at once.
+    /// Judges an untagged packet and records its number. In doubt, the packet is accepted. May be
+    /// called from several threads concurrently.
     pub fn observe(&self, sequence: u64) -> Verdict {
         let slot = &self.slots[(sequence / SLOT_BITS) as usize % SLOTS];
-        // A slot is all there is to know about its numbers, so no other memory has to be ordered with it.
+        // The slot holds all that is known about its numbers, so no other memory has to be ordered
+        // with it.
         let mut seen = slot.load(Relaxed);
         for _ in 0..ATTEMPTS {
             let (verdict, next) = judge(seen, sequence);
@@ -154,7 +161,7 @@ impl Default for Window {
     }
 }
 
-/// What a slot says of a packet, and what the slot becomes if it changes.
+/// Returns the verdict of a slot on a packet, and the new value of the slot if it changes.
 fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
     let epoch = epoch_of(sequence);
     let bit = 1 << (sequence % SLOT_BITS);
@@ -170,7 +177,8 @@ fn judge(slot: u64, sequence: u64) -> (Verdict, Option<u64>) {
     }
 }
 
-/// The round of the ring that a number belongs to; the highest 15 bits of the number do not matter.
+/// Returns the round of the ring that a number belongs to. The highest 15 bits of the number are
+/// ignored.
 const fn epoch_of(sequence: u64) -> u32 {
     (sequence / SLOT_BITS / SLOTS as u64) as u32
 }
@@ -179,12 +187,12 @@ const fn epoch_of(sequence: u64) -> u32 {
 mod tests {
     use super::*;
 
-    /// The first number of an epoch.
+    /// Returns the first number of an epoch.
     fn start_of(epoch: u32) -> u64 {
         u64::from(epoch) << 17
     }
 
-    /// What a window whose slot 0 is of `seen` says of the first packet of `epoch`.
+    /// Returns the verdict of a slot 0 with epoch `seen` on the first packet of `epoch`.
     fn verdict(seen: u32, epoch: u32) -> (Verdict, Option<u64>) {
         judge(u64::from(seen) << 32 | 1, start_of(epoch))
     }
@@ -234,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn duplicates_and_what_is_too_old_are_refused() {
+    fn duplicates_and_old_packets_are_refused() {
         use Verdict::*;
         let all = [First, Duplicate, Late, Reset, Contended, Outdated, Expired];
         let refused: Vec<_> = all

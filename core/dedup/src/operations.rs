@@ -1,55 +1,57 @@
-//! Random traffic for property tests: what a sender and five misbehaving paths do to the numbers of a flow.
+//! Random traffic for property tests: the sequence numbers of a flow from one sender over
+//! misbehaving paths.
 //!
-//! [`arrivals`] plays a list of [`Operation`]s and gives the sequence numbers in the order in which they reach the
-//! window. A failing list shrinks, and then reads like a story that can be kept as a test with a name.
+//! [`arrivals`] executes a list of [`Operation`]s and returns the sequence numbers in the order in
+//! which they reach the window. A failing list shrinks to a readable sequence that can be kept as a
+//! named test.
 
 use proptest::prelude::*;
 
-/// Something that happens to a flow with two paths.
+/// An operation on a flow with two paths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Packets are sent and both copies of each arrive.
     Send {
-        /// How many.
+        /// The number of packets.
         packets: u16,
     },
     /// Packets are sent and one copy of each is lost.
     Lose {
-        /// How many.
+        /// The number of packets.
         packets: u16,
     },
-    /// Packets are sent and both copies arrive, in the order of a shuffled deck.
+    /// Packets are sent and both copies of each arrive, in random order.
     Reorder {
-        /// How many.
+        /// The number of packets.
         packets: u16,
-        /// Of the shuffle.
+        /// The seed of the random order.
         seed: u64,
     },
-    /// Copies of old packets arrive once more, in order: a path that lags behind.
+    /// Copies of old packets arrive again, in order: a path that lags behind.
     Lag {
-        /// How many.
+        /// The number of packets.
         packets: u16,
-        /// How much older than the newest packet the first of them is.
+        /// The distance of the first of them from the newest packet, in sequence numbers.
         behind: u64,
     },
     /// Packets are sent and all copies of all of them are lost.
     Jump {
-        /// How many.
+        /// The number of packets.
         packets: u64,
     },
-    /// The sender starts again, at a number that it draws.
+    /// The sender restarts at a random number.
     Restart {
         /// The first number of the new session.
         start: u64,
     },
     /// Copies from the session before the last restart arrive.
     Straggle {
-        /// How many, counted back from the last one sent.
+        /// The number of packets, counted back from the last one sent.
         packets: u16,
     },
 }
 
-/// Operations, most of them such as happen every second.
+/// Generates operations; frequent events are more likely.
 pub fn operation() -> impl Strategy<Value = Operation> {
     let burst = 1..=200u16;
     prop_oneof![
@@ -63,7 +65,8 @@ pub fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// Where a session may start: anywhere, or shortly before the sequence number, the epoch or a slot wraps.
+/// Generates the first number of a session: any number, or one shortly before the sequence number,
+/// the epoch or a slot wraps.
 pub fn start() -> impl Strategy<Value = u64> {
     prop_oneof![
         2 => any::<u64>(),
@@ -74,7 +77,8 @@ pub fn start() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// The sequence numbers of a flow whose first session begins at `start`, as they arrive.
+/// Returns the sequence numbers of a flow whose first session starts at `start`, in order of
+/// arrival.
 pub fn arrivals(start: u64, operations: &[Operation]) -> Vec<u64> {
     let mut next = start;
     let mut ended = start;
@@ -86,12 +90,12 @@ pub fn arrivals(start: u64, operations: &[Operation]) -> Vec<u64> {
             }
             Operation::Lose { packets } => arrived.extend(burst(&mut next, packets)),
             Operation::Reorder { packets, seed } => {
-                let mut deck: Vec<u64> = burst(&mut next, packets).flat_map(|n| [n, n]).collect();
-                shuffle(&mut deck, seed);
-                arrived.extend(deck);
+                let mut copies: Vec<u64> = burst(&mut next, packets).flat_map(|n| [n, n]).collect();
+                shuffle(&mut copies, seed);
+                arrived.extend(copies);
             }
             Operation::Lag { packets, behind } => {
-                // Not ahead of the newest packet: a copy cannot arrive before it was sent.
+                // A copy cannot arrive before it was sent.
                 let packets = u64::from(packets).min(behind);
                 arrived.extend((0..packets).map(|n| next.wrapping_sub(behind).wrapping_add(n)));
             }
@@ -112,20 +116,21 @@ pub fn arrivals(start: u64, operations: &[Operation]) -> Vec<u64> {
     arrived
 }
 
-/// A tagged packet as it arrives.
+/// An arriving tagged packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tagged {
-    /// Its number.
+    /// The sequence number.
     pub sequence: u64,
-    /// The sender's clock when it was sent, microseconds of 48 bits.
+    /// The sender's clock when it was sent, in microseconds; 48 bits.
     pub sent_micros: u64,
-    /// The receiver's clock when it arrives, microseconds.
+    /// The receiver's clock when it arrives, in microseconds.
     pub now_micros: u64,
 }
 
-/// The same traffic from a sender whose sessions start ever higher: a session that is to start at a number starts that much,
-/// as far as 2^40, after the one before. Its clock jumps ahead by as little as a machine's does that was away for hours. `clock` is what it
-/// shows at first.
+/// Returns the same traffic from a sender whose sessions start at ever higher numbers: an
+/// [`Operation::Restart`] advances the number by its `start` modulo 2^40. At a restart, the
+/// sender's clock may advance less than the receiver's, like that of a machine that was off for
+/// hours. `clock` is its initial value.
 pub fn tagged_arrivals(start: u64, clock: u64, operations: &[Operation]) -> Vec<Tagged> {
     let mut timed = Timed {
         next: start,
@@ -136,27 +141,27 @@ pub fn tagged_arrivals(start: u64, clock: u64, operations: &[Operation]) -> Vec<
     };
     operations
         .iter()
-        .for_each(|operation| timed.play(*operation));
+        .for_each(|operation| timed.execute(*operation));
     timed.arrived
 }
 
-/// The receiver's clock at first.
+/// The initial value of the receiver's clock, in microseconds.
 const NOW: u64 = 1_000_000;
 
-/// Between two packets, microseconds.
+/// The interval between two packets, in microseconds.
 const GAP: u64 = 50;
 
 struct Timed {
     next: u64,
     clock: u64,
     now: u64,
-    /// Number and clock at the end of the session before.
+    /// Number and clock at the end of the previous session.
     ended: (u64, u64),
     arrived: Vec<Tagged>,
 }
 
 impl Timed {
-    fn play(&mut self, operation: Operation) {
+    fn execute(&mut self, operation: Operation) {
         const LONGEST: u64 = 1 << 35;
         match operation {
             Operation::Send { packets } => self
@@ -166,9 +171,10 @@ impl Timed {
                 self.burst(packets).for_each(|sent| self.arrive(&[sent]))
             }
             Operation::Reorder { packets, seed } => {
-                let mut deck: Vec<_> = self.burst(packets).flat_map(|sent| [sent, sent]).collect();
-                shuffle(&mut deck, seed);
-                self.arrive(&deck);
+                let mut copies: Vec<_> =
+                    self.burst(packets).flat_map(|sent| [sent, sent]).collect();
+                shuffle(&mut copies, seed);
+                self.arrive(&copies);
             }
             Operation::Lag { packets, behind } => {
                 let origin = (self.next, self.clock);
@@ -219,7 +225,7 @@ impl Timed {
     }
 }
 
-/// The packet that was sent `packets` before the next one.
+/// Returns the number and the clock of the packet sent `packets` before the next one.
 fn before((next, clock): (u64, u64), packets: u64) -> (u64, u64) {
     (
         next.wrapping_sub(packets),
@@ -227,7 +233,7 @@ fn before((next, clock): (u64, u64), packets: u64) -> (u64, u64) {
     )
 }
 
-/// A number of 1 to `bits` binary digits, each length as likely as the others.
+/// Generates a number of 1 to `bits` bits, each length equally likely.
 fn magnitude(bits: u32) -> impl Strategy<Value = u64> {
     (0..bits, any::<u64>()).prop_map(|(bits, any)| 1 << bits | any & ((1 << bits) - 1))
 }
@@ -238,12 +244,12 @@ fn burst(next: &mut u64, packets: u16) -> impl Iterator<Item = u64> + use<> {
     (0..u64::from(packets)).map(move |n| first.wrapping_add(n))
 }
 
-/// Fisher-Yates with the generator of Knuth's MMIX.
-fn shuffle<T>(deck: &mut [T], mut seed: u64) {
-    for last in (1..deck.len()).rev() {
+/// Shuffles with Fisher-Yates and the generator of Knuth's MMIX.
+fn shuffle<T>(copies: &mut [T], mut seed: u64) {
+    for last in (1..copies.len()).rev() {
         seed = seed
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        deck.swap(last, (seed >> 33) as usize % (last + 1));
+        copies.swap(last, (seed >> 33) as usize % (last + 1));
     }
 }

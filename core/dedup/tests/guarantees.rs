@@ -1,16 +1,16 @@
-//! What the window guarantees, under random traffic.
+//! Guarantees of the window under random traffic.
 
 use hawser_dedup::operations::{Operation, arrivals, operation, start};
 use hawser_dedup::{REMEMBERED, SLOT_BITS, SLOTS, Verdict, Window};
 use proptest::prelude::*;
 use std::collections::HashSet;
 
-/// The part of a sequence number that the window tells apart.
+/// The number of sequence numbers that the window distinguishes.
 const NUMBERS: u64 = 1 << 48;
 
 const ROUND: u64 = SLOTS as u64 * SLOT_BITS;
 
-/// Traffic of one session that stays near its newest packet: what every network does to a flow.
+/// Generates traffic of one session that stays close to its newest packet, as on any network.
 fn ordinary() -> impl Strategy<Value = Operation> {
     operation().prop_filter_map("leaves the session", |operation| match operation {
         Operation::Restart { .. } | Operation::Straggle { .. } => None,
@@ -27,7 +27,7 @@ fn ordinary() -> impl Strategy<Value = Operation> {
 
 proptest! {
     #[test]
-    fn what_was_not_seen_is_never_refused(
+    fn a_first_copy_is_never_refused(
         start in start(),
         operations in proptest::collection::vec(operation(), 1..60),
     ) {
@@ -65,13 +65,14 @@ proptest! {
     }
 
     #[test]
-    fn what_was_recorded_is_refused_until_the_window_has_moved_past_it(
+    fn a_recorded_number_is_refused_until_the_window_has_moved_past_it(
         start in start(),
         operations in proptest::collection::vec(ordinary(), 1..60),
     ) {
         let window = Window::new();
         let mut recorded = HashSet::new();
-        // Counted from the start, so that the order is plain although the numbers wrap; a lag may reach below it.
+        // Positions are counted from the start, so that their order is clear although the numbers
+        // wrap. A lag may reach below the start.
         let origin = 1 << 30;
         let mut newest = 0;
         for sequence in arrivals(start, &operations) {
@@ -88,7 +89,7 @@ proptest! {
     }
 
     #[test]
-    fn only_what_is_older_than_the_window_is_late(
+    fn only_packets_older_than_the_window_are_late(
         start in start(),
         operations in proptest::collection::vec(ordinary(), 1..8),
     ) {

@@ -1,4 +1,4 @@
-//! What the window guarantees of tagged flows, under random traffic.
+//! Guarantees of the window for tagged flows under random traffic.
 
 use hawser_dedup::operations::{Operation, Tagged, operation, start, tagged_arrivals};
 use hawser_dedup::{REMEMBERED, Times, Verdict, Window};
@@ -23,7 +23,8 @@ fn observe(window: &Window, packet: Tagged) -> Verdict {
     )
 }
 
-/// A packet of a session that starts at number 2^40, sent so long after its start and taking so long, milliseconds.
+/// Returns a packet of a session that starts at number 2^40, sent `sent_ms` after its start and
+/// delayed by `took_ms`.
 fn packet(number: u64, sent_ms: u64, took_ms: u64) -> Tagged {
     Tagged {
         sequence: (1 << 40) + number,
@@ -32,7 +33,7 @@ fn packet(number: u64, sent_ms: u64, took_ms: u64) -> Tagged {
     }
 }
 
-/// A clock that may be about to wrap.
+/// Generates a clock, possibly about to wrap.
 fn clock() -> impl Strategy<Value = u64> {
     prop_oneof![
         0..1u64 << 48,
@@ -40,7 +41,7 @@ fn clock() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// What the paths and the sender do without an old copy arriving late.
+/// Generates operations without late arrivals of old copies.
 fn punctual() -> impl Strategy<Value = Operation> {
     operation().prop_filter("comes late", |operation| {
         !matches!(
@@ -66,7 +67,7 @@ proptest! {
                 prop_assert!(accepted.insert(packet.sequence), "{packet:x?}");
             }
         }
-        // All of it was recorded and is sent once more, at once or much later.
+        // All packets were recorded and are replayed, at once or much later.
         let end = packets.iter().map(|packet| packet.now_micros).max().unwrap_or_default();
         for (packet, delay) in packets.iter().rev().zip(delays.iter().cycle()) {
             let replayed = Tagged { now_micros: end + delay, ..*packet };
@@ -114,7 +115,7 @@ fn a_copy_that_was_held_back_is_refused_although_its_number_was_not_seen() {
     }
     assert_eq!(observe(&window, packet(3, 1, 2_001)), Verdict::First);
     assert_eq!(observe(&window, packet(5, 1, 2_500)), Verdict::Expired);
-    // The same for one that is newer than everything that has come.
+    // The same for a packet that is newer than all others.
     assert_eq!(
         observe(&window, packet(4_001, 2_001, 2_500)),
         Verdict::Expired
@@ -122,7 +123,7 @@ fn a_copy_that_was_held_back_is_refused_although_its_number_was_not_seen() {
 }
 
 #[test]
-fn a_network_that_delays_ever_more_is_found_out() {
+fn a_network_that_delays_ever_more_is_detected() {
     let window = Window::new();
     let mut verdicts = (0..10_000).map(|n| observe(&window, packet(n, n, n)));
     let refused = verdicts.find(|verdict| !verdict.accepts());
@@ -143,7 +144,7 @@ fn clocks_that_run_apart_by_a_thousandth_part_lose_nothing() {
 }
 
 #[test]
-fn a_sender_whose_clock_stood_still_is_heard_again_after_as_long() {
+fn a_sender_whose_clock_stopped_is_accepted_again_after_as_long() {
     let window = Window::new();
     for n in 0..1_000 {
         observe(&window, packet(n, n, 1));
@@ -159,10 +160,10 @@ fn a_sender_whose_clock_stood_still_is_heard_again_after_as_long() {
 }
 
 #[test]
-fn a_session_may_begin_with_a_clock_that_is_behind_the_time_that_went_by() {
+fn a_session_may_start_with_a_clock_that_is_behind() {
     let window = Window::new();
     observe(&window, packet(0, 1_000, 1));
-    // An hour later, of which the sender knows ten seconds.
+    // An hour later, of which the sender's clock counted ten seconds.
     let restarted = |n: u64| packet((1 << 30) + n, 11_000 + n, 3_600_000);
     for n in 0..1_000 {
         assert!(observe(&window, restarted(n)).accepts(), "packet {n}");

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 const PACKETS: u64 = 200_000;
 
-/// How far one thread may be ahead of the other: near enough to meet in a slot, and far less than the window.
+/// The maximum lead of one thread over the other, in packets: small enough to contend for a slot,
+/// and far less than the window.
 const LEAD: u64 = 4;
 
 /// Each thread is a path that delivers every packet.

@@ -4,10 +4,10 @@ use hawser_units::{Bitrate, ByteSize};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// One direction of a link. The default passes everything at once.
+/// Configuration of one direction of a link. The default forwards everything without delay.
 ///
-/// Times of schedules count from the link's start, which the experiment sets. In files, durations are milliseconds and
-/// rates megabits per second:
+/// Times of schedules are relative to the link's start, which the experiment sets. In files,
+/// durations are in milliseconds and rates in megabits per second:
 ///
 /// ```toml
 /// rate = { mbps = 400 }
@@ -22,7 +22,8 @@ use std::time::Duration;
 pub struct LinkConfig {
     /// The rate at which packets are serialised. Absent: unlimited.
     pub rate: Option<Rate>,
-    /// What the queue in front of the bottleneck holds; the packet that does not fit is dropped. Absent: unlimited.
+    /// The limit of the queue in front of the bottleneck; a packet that does not fit is dropped.
+    /// Absent: unlimited.
     pub queue: Option<QueueLimit>,
     /// The propagation delay. Default: none.
     pub delay: Delay,
@@ -32,20 +33,21 @@ pub struct LinkConfig {
     pub order: Order,
     /// Random loss. Absent: none.
     pub loss: Option<Loss>,
-    /// Periods in which every arriving packet is dropped; what is in the link already still arrives. Default: none.
+    /// Periods in which every arriving packet is dropped. Packets that are already in the link
+    /// still arrive. Default: none.
     pub cuts: Vec<Span>,
-    /// The share of packets that arrive twice. Default: 0.
+    /// The share of packets that are duplicated. Default: 0.
     pub duplicate: Probability,
-    /// The share of packets that are corrupted, where it is known how ([`Link::corrupting_by`](crate::Link::corrupting_by)).
-    /// Default: 0.
+    /// The share of packets that are corrupted, if the link has a corruption function
+    /// ([`Link::corrupting_by`](crate::Link::corrupting_by)). Default: 0.
     pub corrupt: Probability,
     /// The share of packets that are held back so that others overtake them. Absent: none.
     pub reorder: Option<Reorder>,
 }
 
 impl LinkConfig {
-    /// The time that every packet spends in the link at least.
-    pub fn least_delay(&self) -> Duration {
+    /// Returns the minimum propagation delay.
+    pub fn min_delay(&self) -> Duration {
         match &self.delay {
             Delay::Constant(delay) => *delay,
             Delay::Steps(steps) => steps.values().min().unwrap_or_default(),
@@ -56,21 +58,22 @@ impl LinkConfig {
 /// The rate of the bottleneck.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Rate {
-    /// The same rate always: `{ mbps = 400 }`.
+    /// A constant rate: `{ mbps = 400 }`.
     #[serde(rename = "mbps", with = "figure")]
     Constant(Bitrate),
-    /// Rates that hold from a time on: `{ steps_mbps = [[0, 40], [100, 67]] }`.
+    /// Rates from given times on: `{ steps_mbps = [[0, 40], [100, 67]] }`.
     #[serde(rename = "steps_mbps")]
     Steps(Steps<Bitrate>),
-    /// Opportunities to deliver 1500 bytes each, repeating: `{ opportunities_ms = [0, 48, 57, 57] }`.
+    /// Opportunities to deliver 1500 bytes each, repeating:
+    /// `{ opportunities_ms = [0, 48, 57, 57] }`.
     #[serde(rename = "opportunities_ms")]
     Opportunities(Opportunities),
 }
 
-/// What a queue holds at most.
+/// The limit of a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum QueueLimit {
-    /// Bytes, of which the packet that is being serialised is a part: `{ bytes = 150_000 }`.
+    /// Bytes, including the packet that is being serialised: `{ bytes = 150_000 }`.
     #[serde(rename = "bytes")]
     Bytes(ByteSize),
     /// The time from a packet's arrival to the end of its serialisation: `{ ms = 100 }`.
@@ -81,10 +84,10 @@ pub enum QueueLimit {
 /// The propagation delay.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub enum Delay {
-    /// The same delay always: `{ ms = 20 }`.
+    /// A constant delay: `{ ms = 20 }`.
     #[serde(rename = "ms", with = "figure")]
     Constant(Duration),
-    /// Delays that hold from a time on: `{ steps_ms = [[0, 20], [10_000, 25]] }`.
+    /// Delays from given times on: `{ steps_ms = [[0, 20], [10_000, 25]] }`.
     #[serde(rename = "steps_ms")]
     Steps(Steps<Duration>),
 }
@@ -99,13 +102,14 @@ impl Default for Delay {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtraDelay {
-    /// The range drawn from.
+    /// The range of delays.
     #[serde(rename = "range_ms")]
     pub range: Span,
-    /// How long a drawn delay holds before the next is drawn. Default: 0, each packet draws its own.
+    /// The time for which a drawn delay holds. Default: 0, each packet draws its own.
     #[serde(rename = "hold_ms", with = "figure", default)]
     pub hold: Duration,
-    /// When packets are delayed, by the time at which they leave the bottleneck. Absent: always.
+    /// The period in which packets are delayed, by the time at which they leave the bottleneck.
+    /// Absent: always.
     #[serde(rename = "during_ms", default)]
     pub during: Option<Span>,
 }
@@ -117,7 +121,7 @@ pub enum Order {
     /// A packet leaves no earlier than those that arrived before it.
     #[default]
     Keep,
-    /// A packet leaves when its own delay is over.
+    /// A packet leaves when its own delay has passed.
     Free,
 }
 
@@ -127,14 +131,15 @@ pub enum Order {
 pub enum Loss {
     /// Each packet is lost with this probability: `{ independent = 0.0005 }`.
     Independent(Probability),
-    /// Probabilities that hold from a time on: `{ steps = [[0, 0.2], [10_000, 0]] }`.
+    /// Probabilities from given times on: `{ steps = [[0, 0.2], [10_000, 0]] }`.
     Steps(Steps<Probability>),
-    /// Bursts: a good and a bad state, between which the link may change before each packet (Gilbert 1960, Elliott
-    /// 1963). It starts in the good one; the bad one lasts `1 / bad_to_good` packets on average.
+    /// Loss in bursts: a good and a bad state, between which the link may change before each packet
+    /// (Gilbert 1960, Elliott 1963). It starts in the good state. The bad state lasts
+    /// `1 / bad_to_good` packets on average.
     GilbertElliott {
-        /// The probability of going bad, per packet.
+        /// The probability of changing to the bad state, per packet.
         good_to_bad: Probability,
-        /// The probability of becoming good again, per packet.
+        /// The probability of changing to the good state, per packet.
         bad_to_good: Probability,
         /// The probability of losing a packet in the good state.
         loss_good: Probability,
@@ -147,9 +152,10 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Reorder {
-    /// The share held back.
+    /// The share of packets that are held back.
     pub share: Probability,
-    /// For how long. Packets are overtaken only if others arrive within this time.
+    /// The time for which they are held back. They are overtaken only if other packets arrive
+    /// within this time.
     #[serde(rename = "delay_ms", with = "figure")]
     pub delay: Duration,
 }
@@ -160,25 +166,25 @@ pub struct Reorder {
 pub struct Probability(f64);
 
 impl Probability {
-    /// Never.
+    /// Probability 0.
     pub const ZERO: Probability = Probability(0.0);
 
-    /// The number.
+    /// Returns the number.
     pub const fn get(self) -> f64 {
         self.0
     }
 }
 
-/// A configuration value that means nothing.
+/// An invalid configuration value.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum InvalidConfig {
-    /// Not a share of a whole.
+    /// A number that is not a probability.
     #[error("{0} is not a probability: must be from 0 to 1")]
     Probability(f64),
-    /// A range the wrong way round.
+    /// A range whose end is below its start.
     #[error("[{0:?}, {1:?}] is not a range: the second must not be below the first")]
     Span(Duration, Duration),
-    /// A duration or rate below zero or beyond what fits.
+    /// A duration or rate that is negative or out of range.
     #[error("{0} is not a {1}: must be zero or more")]
     Figure(f64, &'static str),
 }
@@ -201,7 +207,7 @@ impl From<Probability> for f64 {
     }
 }
 
-/// Two durations, the second not below the first: a range of delays, or a period of a schedule (its end excluded).
+/// A range of durations: of delays, or a period of a schedule (its end excluded).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "(f64, f64)", into = "(f64, f64)")]
 pub struct Span {
@@ -210,10 +216,9 @@ pub struct Span {
 }
 
 impl Span {
-    /// The span between two durations.
+    /// Creates the span between two durations.
     ///
-    /// # Errors
-    /// When `to` is below `from`.
+    /// Returns an error if `to` is below `from`.
     pub fn new(from: Duration, to: Duration) -> Result<Self, InvalidConfig> {
         if from <= to {
             Ok(Span { from, to })
@@ -222,17 +227,17 @@ impl Span {
         }
     }
 
-    /// The lower end.
+    /// Returns the lower end.
     pub const fn from(self) -> Duration {
         self.from
     }
 
-    /// The upper end.
+    /// Returns the upper end.
     pub const fn to(self) -> Duration {
         self.to
     }
 
-    /// Whether the period holds `elapsed`.
+    /// Returns whether `elapsed` lies in the period.
     pub fn contains(self, elapsed: Duration) -> bool {
         (self.from..self.to).contains(&elapsed)
     }
@@ -252,7 +257,8 @@ impl From<Span> for (f64, f64) {
     }
 }
 
-/// Rates as megabits per second and durations as milliseconds, as the names of the keys say.
+/// (De)serialises rates as megabits per second and durations as milliseconds, as the names of the
+/// keys say.
 mod figure {
     use super::Figure;
     use serde::{Deserialize, Deserializer, Serializer, de::Error};
@@ -276,7 +282,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_says_it_in_milliseconds_and_megabits() {
+    fn files_use_milliseconds_and_megabits() {
         let config: LinkConfig = toml::from_str(
             r#"
             rate = { mbps = 400 }
@@ -303,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn what_means_nothing_is_refused() {
+    fn invalid_values_are_rejected() {
         for wrong in [
             "duplicate = 1.5",
             "rate = { mbps = -1 }",

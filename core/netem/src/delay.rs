@@ -3,7 +3,7 @@ use crate::random::{Draws, Stream};
 use std::time::Duration;
 
 impl Delay {
-    /// The delay that holds at `elapsed`.
+    /// Returns the delay at `elapsed`.
     pub fn at(&self, elapsed: Duration) -> Duration {
         match self {
             Delay::Constant(delay) => *delay,
@@ -12,7 +12,7 @@ impl Delay {
     }
 }
 
-/// Extra delay at work.
+/// The state of an extra delay.
 #[derive(Debug, Clone)]
 pub(crate) struct Extra {
     config: ExtraDelay,
@@ -36,8 +36,8 @@ impl Extra {
         }
     }
 
-    /// The delay of the packet drawn for, which leaves the bottleneck at `elapsed`, or before the schedules begin. A delay
-    /// that holds is a function of the time alone.
+    /// Returns the delay of the packet last drawn for. It leaves the bottleneck at `elapsed`, or
+    /// before the schedules start (`None`). A delay that holds is a function of time only.
     pub(crate) fn delay(&mut self, elapsed: Option<Duration>) -> Duration {
         let within = |period: Span| elapsed.is_some_and(|elapsed| period.contains(elapsed));
         if !self.config.during.is_none_or(within) {

@@ -1,8 +1,9 @@
 //! Seeded emulated links in virtual time.
 //!
-//! A [`Link`] is one direction of an emulated link. Packets go in with the time of their arrival; out comes either a
-//! packet whose time has come or the time to ask again. There is no clock here, so simulated time is free, and the
-//! real-time emulator of the lab runs the same code.
+//! A [`Link`] is one direction of an emulated link. Packets are pushed with their arrival time and
+//! popped at their departure time; in between, the link returns the time of the next departure. The
+//! crate reads no clock, so simulated time costs nothing, and the real-time emulator of the lab
+//! runs the same code.
 //!
 //! ```
 //! use hawser_netem::{Delay, Link, LinkConfig, Rate};
@@ -24,19 +25,20 @@
 //!
 //! # The order of the impairments
 //!
-//! 1. **Cut and loss** are decided as a packet arrives, so that which packets are lost depends on the seed and not on
-//!    how full the queue is.
-//! 2. **Queue and rate**: a drop-tail queue in front of the bottleneck. A lost packet does not occupy it, as in the
-//!    kernel's netem.
-//! 3. **Base and extra delay** come after the bottleneck: they are propagation, and do not hold the next packet up
-//!    unless the link keeps order.
-//! 4. **Reordering** delays its share of packets further, exempt from the order that the link keeps.
-//! 5. **Duplication** comes last: the copy leaves right behind the original and costs no rate.
+//! 1. **Cut and loss** are decided when a packet arrives, so that which packets are lost depends on
+//!    the seed and not on the state of the queue.
+//! 2. **Queue and rate**: a drop-tail queue in front of the bottleneck. A lost packet does not
+//!    occupy it, as in the kernel's netem.
+//! 3. **Base and extra delay** follow the bottleneck: they are propagation delay, and do not delay
+//!    the next packet unless the link keeps order.
+//! 4. **Reordering** delays a share of packets further, exempt from the order that the link keeps.
+//! 5. **Duplication** is last: the copy leaves directly after the original and uses no rate.
 //!
 //! # Randomness
 //!
-//! Each impairment draws from its own stream of the seed, once for every packet offered, whatever becomes of the packet.
-//! Switching one impairment on or off therefore leaves the draws of all others as they were.
+//! Each impairment draws from its own stream of the seed, once for every packet offered, whatever
+//! the fate of the packet. Therefore, enabling or disabling one impairment does not change the
+//! draws of the others.
 
 mod config;
 mod delay;

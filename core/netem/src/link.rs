@@ -1,6 +1,6 @@
 use crate::config::{LinkConfig, Order};
 use crate::delay::Extra;
-use crate::loss::Loser;
+use crate::loss::LossModel;
 use crate::queue::Queue;
 use crate::random::{Draws, Stream};
 use crate::rate::Serialiser;
@@ -10,12 +10,12 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// One direction of an emulated link, with the packets that are in it.
+/// One direction of an emulated link with the packets in it.
 #[derive(Debug, Clone)]
 pub struct Link<T> {
     config: LinkConfig,
     starts_at: Instant,
-    loser: Option<Loser>,
+    loss: Option<LossModel>,
     queue: Queue,
     serialiser: Serialiser,
     extra: Vec<Extra>,
@@ -26,27 +26,28 @@ pub struct Link<T> {
     latest_arrival: Instant,
     latest_departure: Instant,
     departures: BinaryHeap<Reverse<Departure<T>>>,
-    next_departing: u64,
+    highest_departed: u64,
     stats: LinkStats,
 }
 
-/// What became of a packet that was pushed into a link.
+/// The fate of a packet that was pushed into a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
-    /// It leaves at this time; [`Instant::MAX`] when the link's rate stays zero for ever.
+    /// The packet leaves at this time; [`Instant::MAX`] if the link's rate stays zero.
     Leaves(Instant),
-    /// It was dropped.
+    /// The packet was dropped.
     Dropped(DropReason),
 }
 
 impl<T: Clone> Link<T> {
-    /// A link whose schedules and traces begin at `starts_at`. Before that the first step of each holds, and delivery
-    /// opportunities have not begun. The same seed and the same packets give the same departures.
+    /// Creates a link whose schedules and traces start at `starts_at`. Before that, the first step
+    /// of each schedule holds, and there are no delivery opportunities. The same seed and the same
+    /// packets give the same departures.
     pub fn new(config: LinkConfig, seed: u64, starts_at: Instant) -> Self {
         let extras = config.extra_delay.iter().cloned().enumerate();
         Link {
             starts_at,
-            loser: config.loss.clone().map(|loss| Loser::new(loss, seed)),
+            loss: config.loss.clone().map(|loss| LossModel::new(loss, seed)),
             queue: Queue::new(config.queue),
             serialiser: Serialiser::new(config.rate.clone(), starts_at),
             extra: extras
@@ -59,13 +60,13 @@ impl<T: Clone> Link<T> {
             latest_arrival: Instant::ZERO,
             latest_departure: Instant::ZERO,
             departures: BinaryHeap::new(),
-            next_departing: 0,
+            highest_departed: 0,
             stats: LinkStats::default(),
             config,
         }
     }
 
-    /// The same link, which knows how packets are corrupted; without this none is.
+    /// Sets the function that corrupts packets. Without it, no packet is corrupted.
     #[must_use]
     pub fn corrupting_by(self, corrupt: fn(&mut T)) -> Self {
         Link {
@@ -74,7 +75,8 @@ impl<T: Clone> Link<T> {
         }
     }
 
-    /// Begins schedules and traces anew at `starts_at`. Packets in the link leave as it was decided when they arrived.
+    /// Restarts schedules and traces at `starts_at`. Packets in the link keep the departure times
+    /// decided when they arrived.
     pub fn restart(&mut self, starts_at: Instant) {
         self.starts_at = starts_at;
         self.serialiser.restart(starts_at);
@@ -83,8 +85,8 @@ impl<T: Clone> Link<T> {
         }
     }
 
-    /// Offers the link a packet of `size` that arrives `now`. Time does not run backwards: a packet that arrives before
-    /// the one offered last counts as arriving with it.
+    /// Offers the link a packet of `size` that arrives `now`. If `now` is before the previous
+    /// packet's arrival, that time is used instead.
     pub fn push(&mut self, now: Instant, size: ByteSize, mut payload: T) -> Admission {
         let now = now.max(self.latest_arrival);
         self.latest_arrival = now;
@@ -126,7 +128,7 @@ impl<T: Clone> Link<T> {
         }
     }
 
-    /// When the next packet leaves.
+    /// Returns when the next packet leaves.
     pub fn next_departure(&self) -> Option<Instant> {
         self.departures
             .peek()
@@ -134,7 +136,7 @@ impl<T: Clone> Link<T> {
             .filter(|leaves| *leaves < Instant::MAX)
     }
 
-    /// The next packet that has left by `now`, with the time at which it left.
+    /// Removes and returns the next packet that has left by `now`, with its departure time.
     pub fn pop(&mut self, now: Instant) -> Option<(Instant, T)> {
         if self.next_departure()? > now {
             return None;
@@ -142,14 +144,14 @@ impl<T: Clone> Link<T> {
         let Reverse(departure) = self.departures.pop()?;
         self.stats.delivered += 1;
         self.stats.delivered_bytes += departure.size;
-        if departure.number < self.next_departing {
+        if departure.number < self.highest_departed {
             self.stats.reordered += 1;
         }
-        self.next_departing = self.next_departing.max(departure.number);
+        self.highest_departed = self.highest_departed.max(departure.number);
         Some((departure.leaves, departure.payload))
     }
 
-    /// What became of the packets so far.
+    /// Returns the counters so far.
     pub fn stats(&self) -> LinkStats {
         LinkStats {
             in_link: self.departures.len() as u64,
@@ -158,13 +160,14 @@ impl<T: Clone> Link<T> {
         }
     }
 
-    /// Every impairment draws before the first one decides, so that none depends on the outcome of another.
+    /// Decides the fate of a packet. Every impairment draws before the first one decides, so that
+    /// none depends on the outcome of another.
     fn decide(&mut self, now: Instant, size: ByteSize) -> Result<Decision, DropReason> {
         let elapsed = self.elapsed(now);
         let lost = self
-            .loser
+            .loss
             .as_mut()
-            .is_some_and(|loser| loser.loses(elapsed.unwrap_or_default()));
+            .is_some_and(|loss| loss.loses(elapsed.unwrap_or_default()));
         self.extra.iter_mut().for_each(Extra::draw);
         let held_back = self
             .config
@@ -210,7 +213,7 @@ impl<T: Clone> Link<T> {
         leaves
     }
 
-    /// The time of the schedules; none before they begin.
+    /// Returns the time since the start of the schedules, or `None` before.
     fn elapsed(&self, at: Instant) -> Option<Duration> {
         (at >= self.starts_at).then(|| at.saturating_since(self.starts_at))
     }

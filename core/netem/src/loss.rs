@@ -2,24 +2,24 @@ use crate::config::{Loss, Probability};
 use crate::random::{Draws, Stream};
 use std::time::Duration;
 
-/// Random loss at work.
+/// The state of random loss.
 #[derive(Debug, Clone)]
-pub(crate) struct Loser {
+pub(crate) struct LossModel {
     loss: Loss,
     draws: Draws,
     bad: bool,
 }
 
-impl Loser {
+impl LossModel {
     pub(crate) fn new(loss: Loss, seed: u64) -> Self {
-        Loser {
+        LossModel {
             loss,
             draws: Draws::new(seed, Stream::Loss, 0),
             bad: false,
         }
     }
 
-    /// Whether the next packet, which arrives at `elapsed`, is lost.
+    /// Returns whether the next packet, which arrives at `elapsed`, is lost.
     pub(crate) fn loses(&mut self, elapsed: Duration) -> bool {
         let probability = match &self.loss {
             Loss::Independent(probability) => *probability,
@@ -49,8 +49,8 @@ mod tests {
     use crate::steps::Steps;
 
     fn lost(loss: Loss, packets: usize) -> Vec<bool> {
-        let mut loser = Loser::new(loss, 1);
-        (0..packets).map(|_| loser.loses(Duration::ZERO)).collect()
+        let mut model = LossModel::new(loss, 1);
+        (0..packets).map(|_| model.loses(Duration::ZERO)).collect()
     }
 
     fn share(lost: &[bool]) -> f64 {
@@ -97,9 +97,9 @@ mod tests {
             (second, probability(1.0)),
         ])
         .unwrap();
-        let mut loser = Loser::new(Loss::Steps(steps), 1);
+        let mut model = LossModel::new(Loss::Steps(steps), 1);
 
-        assert!(!loser.loses(Duration::ZERO));
-        assert!(loser.loses(second));
+        assert!(!model.loses(Duration::ZERO));
+        assert!(model.loses(second));
     }
 }

@@ -2,12 +2,13 @@ use crate::config::QueueLimit;
 use hawser_units::{ByteSize, Instant};
 use std::collections::VecDeque;
 
-/// The drop-tail queue in front of the bottleneck. It knows when each packet will have been serialised.
+/// The drop-tail queue in front of the bottleneck. It stores when the serialisation of each packet
+/// ends.
 #[derive(Debug, Clone)]
 pub(crate) struct Queue {
     limit: Option<QueueLimit>,
     waiting: VecDeque<(Instant, ByteSize)>,
-    held: ByteSize,
+    occupied: ByteSize,
     high_water: ByteSize,
 }
 
@@ -16,35 +17,36 @@ impl Queue {
         Queue {
             limit,
             waiting: VecDeque::new(),
-            held: ByteSize(0),
+            occupied: ByteSize(0),
             high_water: ByteSize(0),
         }
     }
 
-    /// Takes a packet that arrives `now` and will be serialised at `finish`, unless it does not fit.
+    /// Admits a packet that arrives `now` and will be serialised at `finish`. Returns whether it
+    /// fits.
     pub(crate) fn admit(&mut self, now: Instant, finish: Instant, size: ByteSize) -> bool {
         self.release(now);
         let fits = match self.limit {
             None => true,
-            Some(QueueLimit::Bytes(bytes)) => self.held + size <= bytes,
+            Some(QueueLimit::Bytes(bytes)) => self.occupied + size <= bytes,
             Some(QueueLimit::Time(time)) => finish.saturating_since(now) <= time,
         };
         if fits && finish > now {
             self.waiting.push_back((finish, size));
-            self.held += size;
-            self.high_water = self.high_water.max(self.held);
+            self.occupied += size;
+            self.high_water = self.high_water.max(self.occupied);
         }
         fits
     }
 
-    /// The most that it held at once.
+    /// Returns the maximum occupancy so far.
     pub(crate) fn high_water(&self) -> ByteSize {
         self.high_water
     }
 
     fn release(&mut self, now: Instant) {
         while let Some((_, size)) = self.waiting.front().filter(|(finish, _)| *finish <= now) {
-            self.held = self.held - *size;
+            self.occupied = self.occupied - *size;
             self.waiting.pop_front();
         }
     }
@@ -70,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_milliseconds_refuses_who_would_wait_longer() {
+    fn a_queue_of_milliseconds_drops_packets_that_would_wait_longer() {
         let start = Instant::ZERO;
         let mut queue = Queue::new(Some(QueueLimit::Time(2 * MS)));
 

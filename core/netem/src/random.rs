@@ -2,7 +2,7 @@ use crate::config::Probability;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The impairments that draw, each from its own stream of the seed.
+/// The impairments that use random numbers, each from its own stream of the seed.
 #[derive(Clone, Copy)]
 pub(crate) enum Stream {
     Loss = 1,
@@ -13,7 +13,7 @@ pub(crate) enum Stream {
     ExtraDelay = 16,
 }
 
-/// One impairment's own random numbers.
+/// The random numbers of one impairment.
 #[derive(Debug, Clone)]
 pub(crate) struct Draws(ChaCha8Rng);
 
@@ -24,19 +24,19 @@ impl Draws {
         Draws(rng)
     }
 
-    /// The next number, uniform in [0, 1).
+    /// Returns the next number, uniform in [0, 1).
     pub(crate) fn draw(&mut self) -> f64 {
         self.0.random()
     }
 
-    /// The number at a place of the stream, uniform in [0, 1).
-    pub(crate) fn draw_at(&mut self, place: u64) -> f64 {
+    /// Returns the number at a position of the stream, uniform in [0, 1).
+    pub(crate) fn draw_at(&mut self, position: u64) -> f64 {
         const WORDS_PER_DRAW: u128 = 2;
-        self.0.set_word_pos(u128::from(place) * WORDS_PER_DRAW);
+        self.0.set_word_pos(u128::from(position) * WORDS_PER_DRAW);
         self.draw()
     }
 
-    /// Whether the next number falls into `share`.
+    /// Returns `true` with probability `share`.
     pub(crate) fn hit(&mut self, share: Probability) -> bool {
         self.draw() < share.get()
     }
@@ -47,10 +47,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_of_the_stream_always_holds_the_same_number() {
+    fn a_position_of_the_stream_always_holds_the_same_number() {
         let mut draws = Draws::new(7, Stream::ExtraDelay, 0);
         let in_turn: Vec<f64> = (0..40).map(|_| draws.draw()).collect();
-        let backwards: Vec<f64> = (0..40).rev().map(|place| draws.draw_at(place)).collect();
+        let backwards: Vec<f64> = (0..40)
+            .rev()
+            .map(|position| draws.draw_at(position))
+            .collect();
 
         assert!(in_turn.iter().eq(backwards.iter().rev()));
         assert_ne!(in_turn[0], Draws::new(7, Stream::ExtraDelay, 1).draw());

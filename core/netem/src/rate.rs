@@ -3,7 +3,7 @@ use crate::steps::Steps;
 use crate::trace::Opportunities;
 use hawser_units::{Bitrate, ByteSize, Instant};
 
-/// The bottleneck: it serialises one packet after the other.
+/// The bottleneck, which serialises one packet after the other.
 #[derive(Debug, Clone)]
 pub(crate) struct Serialiser {
     rate: Option<Rate>,
@@ -11,7 +11,7 @@ pub(crate) struct Serialiser {
     progress: Progress,
 }
 
-/// How far the bottleneck has got with what it took.
+/// The progress of the bottleneck.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Progress {
     finish: Instant,
@@ -20,7 +20,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// When the last packet is serialised; [`Instant::MAX`] when the rate stays zero for ever.
+    /// Returns when the last packet is serialised; [`Instant::MAX`] if the rate stays zero.
     pub(crate) fn finish(&self) -> Instant {
         self.finish
     }
@@ -40,7 +40,8 @@ impl Serialiser {
         }
     }
 
-    /// Begins the schedule anew at `starts_at`. A packet that would never have been serialised does not hold it up.
+    /// Restarts the schedule at `starts_at`. A packet that would never have been serialised no
+    /// longer blocks the bottleneck.
     pub(crate) fn restart(&mut self, starts_at: Instant) {
         self.starts_at = starts_at;
         if self.progress.finish == Instant::MAX {
@@ -50,7 +51,7 @@ impl Serialiser {
         self.progress.room = Opportunities::SIZE;
     }
 
-    /// How far the bottleneck will have got when it takes a packet that arrives `now`.
+    /// Returns the progress after serialising a packet that arrives `now`.
     pub(crate) fn plan(&self, now: Instant, size: ByteSize) -> Progress {
         let start = now.max(self.progress.finish);
         match &self.rate {
@@ -70,7 +71,7 @@ impl Serialiser {
         }
     }
 
-    /// Takes the packet that was planned.
+    /// Accepts the packet that was planned.
     pub(crate) fn commit(&mut self, progress: Progress) {
         self.progress = progress;
     }
@@ -121,7 +122,7 @@ impl Serialiser {
     }
 }
 
-/// Whole bytes that `rate` serialises from `begin` to `end`.
+/// Returns the number of whole bytes that `rate` serialises from `begin` to `end`.
 fn bytes_within(rate: Bitrate, begin: Instant, end: Instant) -> u64 {
     const BITS_PER_BYTE_AND_NANOS_PER_SECOND: u128 = 8 * 1_000_000_000;
     let bits_and_nanos = u128::from(rate.bps()) * end.saturating_since(begin).as_nanos();

@@ -12,24 +12,24 @@ pub enum DropReason {
     Queue,
 }
 
-/// What became of the packets of a link. At any time `offered + duplicated = delivered + dropped + in_link`.
+/// Counters of a link. At any time, `offered + duplicated = delivered + dropped + in_link`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct LinkStats {
     /// Packets that arrived at the link.
     pub offered: u64,
     /// Packets that left it, copies included.
     pub delivered: u64,
-    /// Packets in the queue or under way.
+    /// Packets in the queue or in propagation.
     pub in_link: u64,
     /// Packets dropped because the link was cut.
     pub dropped_cut: u64,
     /// Packets lost at random.
     pub dropped_loss: u64,
-    /// Packets for which the queue had no room.
+    /// Packets dropped because the queue was full.
     pub dropped_queue: u64,
     /// Copies made.
     pub duplicated: u64,
-    /// Packets that were corrupted; they are delivered.
+    /// Packets that were corrupted. They are delivered.
     #[serde(default)]
     pub corrupted: u64,
     /// Packets that left after one that had arrived later.
@@ -38,12 +38,12 @@ pub struct LinkStats {
     pub offered_bytes: ByteSize,
     /// Bytes of the packets delivered.
     pub delivered_bytes: ByteSize,
-    /// The most that the queue held at once.
+    /// The maximum occupancy of the queue.
     pub queue_high_water_bytes: ByteSize,
 }
 
 impl LinkStats {
-    /// Packets dropped for any reason.
+    /// Returns the number of packets dropped for any reason.
     pub fn dropped(&self) -> u64 {
         self.dropped_cut + self.dropped_loss + self.dropped_queue
     }

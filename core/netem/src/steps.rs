@@ -3,33 +3,33 @@ use hawser_units::Bitrate;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// A value that changes in steps: each holds until the next begins, and the last for ever.
+/// A value that changes in steps: each step holds until the next one starts, and the last one for
+/// ever.
 ///
-/// In files a list of `[milliseconds, value]`, in rising order, the first at 0.
+/// In files, a list of `[milliseconds, value]` in rising order that starts at 0.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<(f64, f64)>", into = "Vec<(f64, f64)>")]
 #[serde(bound(deserialize = "T: Figure", serialize = "T: Figure"))]
 pub struct Steps<T>(Vec<(Duration, T)>);
 
-/// Steps that do not tell the value at every time.
+/// An error in steps that do not define a value at every time.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum StepsError {
-    /// There is no first value.
+    /// The first step does not start at 0.
     #[error("steps must begin at 0")]
     NoStart,
-    /// A step that begins no later than the one before.
+    /// A step does not start after the one before.
     #[error("the step at {0:?} does not come after the one before it")]
     Order(Duration),
-    /// A value that means nothing.
+    /// A value is invalid.
     #[error(transparent)]
     Value(#[from] InvalidConfig),
 }
 
 impl<T: Copy> Steps<T> {
-    /// A value for each time from which it holds.
+    /// Creates steps from pairs of a start time and a value.
     ///
-    /// # Errors
-    /// Unless the first begins at zero and each begins after the one before.
+    /// Returns an error unless the first step starts at zero and each starts after the one before.
     pub fn new(steps: Vec<(Duration, T)>) -> Result<Self, StepsError> {
         if steps.first().is_none_or(|(begin, _)| !begin.is_zero()) {
             return Err(StepsError::NoStart);
@@ -40,17 +40,18 @@ impl<T: Copy> Steps<T> {
         Ok(Steps(steps))
     }
 
-    /// The value that holds at `elapsed`.
+    /// Returns the value that holds at `elapsed`.
     pub fn at(&self, elapsed: Duration) -> T {
         self.0[self.index(elapsed)].1
     }
 
-    /// All values, in the order in which they hold.
+    /// Returns all values in order.
     pub fn values(&self) -> impl Iterator<Item = T> {
         self.0.iter().map(|(_, value)| *value)
     }
 
-    /// The value that holds at `elapsed`, the end at which the next takes over, and so on.
+    /// Returns the steps from the one that holds at `elapsed` on: each value and the end of its
+    /// step.
     pub(crate) fn since(&self, elapsed: Duration) -> impl Iterator<Item = (T, Option<Duration>)> {
         let first = self.index(elapsed);
         (first..self.0.len()).map(|i| (self.0[i].1, self.0.get(i + 1).map(|(begin, _)| *begin)))
@@ -84,12 +85,13 @@ impl<T: Figure> From<Steps<T>> for Vec<(f64, f64)> {
     }
 }
 
-/// A quantity as configuration files and traces write it: one number in the unit that its key names.
+/// A quantity as written in configuration files and traces: one number, in the unit that its key
+/// names.
 pub trait Figure: Copy {
-    /// The quantity that `figure` stands for.
+    /// Returns the quantity that `figure` denotes.
     fn from_figure(figure: f64) -> Result<Self, InvalidConfig>;
 
-    /// The number that stands for it.
+    /// Returns the number that denotes the quantity.
     fn figure(self) -> f64;
 }
 

@@ -5,48 +5,48 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A drive over several cellular paths: the rate, delay and loss of each, in steps.
+/// A recorded drive over several cellular paths: the rate, delay and loss of each path, in steps.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drive {
     paths: BTreeMap<u32, Vec<Row>>,
 }
 
-/// A trace that cannot be read.
+/// An error in a trace.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum TraceError {
     /// The first line does not name the columns.
     #[error("line 1: the columns must be `{}`", Drive::HEADER)]
     Header,
-    /// A line that is not a row of the table.
+    /// A line is not a row of the table.
     #[error("line {line}: `{text}` is not {wanted}")]
     Line {
-        /// The line, counted from one.
+        /// The line number, starting at 1.
         line: usize,
-        /// What it says.
+        /// The text of the line.
         text: String,
-        /// What it should be.
+        /// The expected format.
         wanted: &'static str,
     },
-    /// A value that means nothing.
+    /// A value is invalid.
     #[error("line {line}: {source}")]
     Value {
-        /// The line, counted from one.
+        /// The line number, starting at 1.
         line: usize,
-        /// What is wrong with it.
+        /// The error.
         source: InvalidConfig,
     },
-    /// Rows of a path that do not tell its state at every time.
+    /// The rows of a path do not define its state at every time.
     #[error("path {path}: {source}")]
     Steps {
         /// The path.
         path: u32,
-        /// What is wrong with them.
+        /// The error.
         source: StepsError,
     },
     /// The drive has no such path.
     #[error("there is no path {0} in the trace")]
     NoPath(u32),
-    /// Opportunities that never come, or in the wrong order.
+    /// The delivery opportunities are not in rising order, or have no period.
     #[error("delivery opportunities must be in rising order and end after 0 ms")]
     Opportunities,
 }
@@ -62,10 +62,10 @@ struct Row {
 impl Drive {
     const HEADER: &str = "t_ms,path,rate_mbps,owd_ms,loss";
 
-    /// Reads CSV with the columns `t_ms,path,rate_mbps,owd_ms,loss`, where each row of a path holds until its next.
+    /// Parses CSV with the columns `t_ms,path,rate_mbps,owd_ms,loss`. Each row of a path holds
+    /// until its next row.
     ///
-    /// # Errors
-    /// Names the line that is wrong.
+    /// Returns an error that names the invalid line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let mut lines = text.lines().map(str::trim).zip(1..);
         if lines
@@ -90,15 +90,15 @@ impl Drive {
         Ok(Drive { paths })
     }
 
-    /// The paths of the drive, in rising order.
+    /// Returns the paths of the drive in ascending order.
     pub fn paths(&self) -> impl Iterator<Item = u32> {
         self.paths.keys().copied()
     }
 
-    /// A link that follows one path. Queue and order are for the caller to choose.
+    /// Returns the configuration of a link that follows one path. The caller chooses queue and
+    /// order.
     ///
-    /// # Errors
-    /// When there is no such path, or its rows do not begin at 0 or do not rise.
+    /// Returns an error if there is no such path, or if its rows do not start at 0 or do not rise.
     pub fn link(&self, path: u32) -> Result<LinkConfig, TraceError> {
         let rows = self.paths.get(&path).ok_or(TraceError::NoPath(path))?;
         Ok(LinkConfig {
@@ -139,8 +139,8 @@ impl Row {
     }
 }
 
-/// Opportunities to deliver up to 1500 bytes, as Mahimahi records them: the milliseconds of one period, which repeats.
-/// What no packet uses is gone.
+/// Opportunities to deliver up to 1500 bytes, as recorded by Mahimahi: the milliseconds of one
+/// period, which repeats. Unused opportunities are lost.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Vec<u64>", into = "Vec<u64>")]
 pub struct Opportunities {
@@ -149,13 +149,12 @@ pub struct Opportunities {
 }
 
 impl Opportunities {
-    /// What one opportunity delivers.
+    /// The number of bytes that one opportunity delivers.
     pub const SIZE: ByteSize = ByteSize(1500);
 
-    /// Opportunities at these milliseconds; the last one ends the period.
+    /// Creates opportunities at the given milliseconds. The last one ends the period.
     ///
-    /// # Errors
-    /// When they fall, or when the period would have no length.
+    /// Returns an error if the times decrease, or if the period has zero length.
     pub fn new(at_ms: Vec<u64>) -> Result<Self, TraceError> {
         let period_ms = at_ms.last().copied().unwrap_or(0);
         if period_ms == 0 || !at_ms.is_sorted() {
@@ -164,10 +163,9 @@ impl Opportunities {
         Ok(Opportunities { at_ms, period_ms })
     }
 
-    /// Reads a Mahimahi trace: one millisecond a line.
+    /// Parses a Mahimahi trace: one millisecond per line.
     ///
-    /// # Errors
-    /// Names the line that is wrong.
+    /// Returns an error that names the invalid line.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
         let rows = text
             .lines()
@@ -184,22 +182,23 @@ impl Opportunities {
         Opportunities::new(rows.map(millisecond).collect::<Result<_, _>>()?)
     }
 
-    /// The number of the first opportunity no earlier than `elapsed`.
+    /// Returns the number of the first opportunity at or after `elapsed`.
     pub(crate) fn first_from(&self, elapsed: Duration) -> u64 {
         let period_ns = u128::from(self.period_ms) * 1_000_000;
-        // The end of a period and the start of the next are one time, and the former's opportunity comes first.
+        // The end of a period and the start of the next one coincide. The opportunity of the former
+        // comes first.
         let period = elapsed.as_nanos().saturating_sub(1) / period_ns;
         let within_ns = elapsed.as_nanos() - period * period_ns;
-        let place = self
+        let index = self
             .at_ms
             .partition_point(|at| u128::from(*at) * 1_000_000 < within_ns);
         u64::try_from(period)
             .unwrap_or(u64::MAX)
             .saturating_mul(self.at_ms.len() as u64)
-            + place as u64
+            + index as u64
     }
 
-    /// When opportunity `number` comes.
+    /// Returns the time of opportunity `number`.
     pub(crate) fn time(&self, number: u64) -> Duration {
         let length = self.at_ms.len() as u64;
         Duration::from_millis(

@@ -1,4 +1,4 @@
-//! What holds for every link, whatever its configuration.
+//! Properties of links with any configuration.
 
 use hawser_netem::{
     Admission, Delay, DropReason, ExtraDelay, Link, LinkConfig, Loss, Opportunities, Order,
@@ -9,10 +9,10 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A packet offered: the time since the one before, and its size.
+/// A packet offered: the time since the previous one, and its size.
 type Arrival = (Duration, ByteSize);
 
-/// A packet that left: when, and its number.
+/// A packet that left: its departure time and its number.
 type Left = (Instant, usize);
 
 const SEED: u64 = 7;
@@ -109,7 +109,7 @@ fn config() -> impl Strategy<Value = LinkConfig> {
         )
 }
 
-/// Offers all arrivals, taking what is due before each, then takes what else leaves.
+/// Offers all arrivals, pops the packets due before each of them, then pops the rest.
 fn run(config: &LinkConfig, arrivals: &[Arrival]) -> (Link<usize>, Vec<Admission>, Vec<Left>) {
     let mut link = Link::new(config.clone(), SEED, Instant::ZERO);
     let (mut now, mut admissions, mut left) = (Instant::ZERO, Vec::new(), Vec::new());
@@ -127,7 +127,7 @@ fn run(config: &LinkConfig, arrivals: &[Arrival]) -> (Link<usize>, Vec<Admission
     (link, admissions, left)
 }
 
-/// `count` packets of 1000 bytes, one a millisecond.
+/// Returns `count` packets of 1000 bytes, one per millisecond.
 fn steady(count: usize) -> Vec<Arrival> {
     vec![(ms(1), ByteSize(1000)); count]
 }
@@ -240,7 +240,8 @@ fn a_share_of_the_packets_is_overtaken() {
     );
     let reordered = link.stats().reordered as f64 / left.len() as f64;
 
-    // A packet that is held back stays in order when the three that would overtake it are held back as well.
+    // A packet that is held back stays in order if the three that would overtake it are held back
+    // too.
     assert!((0.18..0.21).contains(&reordered), "{reordered}");
 }
 

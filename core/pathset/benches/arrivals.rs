@@ -1,4 +1,5 @@
-//! Cost of arrival records and of judging what they say: `cargo bench -p hawser-pathset --bench arrivals`.
+//! Benchmarks handling arrival records and judging packets:
+//! `cargo bench -p hawser-pathset --bench arrivals`.
 #![allow(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -16,14 +17,14 @@ const PACKETS: u64 = 1_000_000;
 const PACKETS_PER_SECOND: u64 = 100_000;
 const PATHS: u64 = 5;
 
-/// How much later than on the path before it a packet arrives. The first and the last path take turns in being first, so
-/// that no judge is done before the end.
+/// The additional delay of each path over the path before it. The first and the last path take
+/// turns in being first, so that no judge removes a path before the end.
 const SKEW: Duration = Duration::from_millis(20);
 
-/// Records and packets are handled in batches, as the agent empties the kernel's rings.
+/// Records and packets are handled in batches, as the agent reads the kernel's rings.
 const BATCH: usize = 1000;
 
-/// The best of so many: other work on the machine only ever adds.
+/// The number of runs, of which the fastest counts: other load only slows a run down.
 const ATTEMPTS: usize = 5;
 
 fn main() {
@@ -106,7 +107,7 @@ fn track(
     started.elapsed()
 }
 
-/// Prints what a record of the packets costs, and what that is of a processor's time.
+/// Prints the cost per record, and the share of a core that it takes.
 fn report(case: &str, elapsed: Option<Duration>) {
     let per_record = elapsed.unwrap_or_default().as_nanos() as f64 / (PACKETS * PATHS) as f64;
     let share = per_record * (PACKETS_PER_SECOND * PATHS) as f64 / 1e9 * 100.0;

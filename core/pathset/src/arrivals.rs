@@ -1,6 +1,6 @@
+use crate::gaps::GapDetector;
 use crate::hash::Seeded;
 use crate::judged::JudgedPacket;
-use crate::numbers::Numbers;
 use crate::packet::Packet;
 use crate::totals::FlowTotals;
 use hawser_units::{FlowId, Instant, MAX_FLOWS, PathId, PathSet};
@@ -8,43 +8,48 @@ use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
-/// Packets that a tracker waits for at once: 2.6 s of 100,000 packets a second.
+/// Maximum number of pending packets of a tracker: 2.6 s of 100,000 packets/s.
 pub const MAX_PENDING: usize = 1 << 18;
 
-/// One copy that arrived, as the kernel recorded it.
+/// One arrival of a copy, as recorded by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arrival {
-    /// When.
+    /// The time of arrival.
     pub at: Instant,
-    /// Of which flow.
+    /// The flow of the packet.
     pub flow: FlowId,
-    /// Over which path.
+    /// The path that the copy arrived over.
     pub path: PathId,
-    /// The paths that the packet was sent over, as the copy itself says; without them none counts as missing.
+    /// The paths that the packet was sent over, from the copy's own shim. If empty, no copy counts
+    /// as missing.
     pub paths: PathSet,
-    /// The packet's number in its flow, or whatever else its copies have in common with no other packet.
+    /// The sequence number of the packet in its flow, or another value that only its copies share.
     pub sequence: u64,
-    /// Of the sender's policy.
+    /// The epoch of the sender's policy.
     pub epoch: u8,
-    /// Whether the window took this copy for the first of its packet. False when it could not know (`Late`).
+    /// Whether the replay window accepted this copy as the first of its packet. False if it could
+    /// not tell (`Late`).
     pub first: bool,
-    /// The sender's clock when it sent the packet, in microseconds, wraps.
+    /// The sender's clock when it sent the packet, in microseconds; wraps around.
     pub sent_micros: u32,
-    /// Length of the inner packet.
+    /// The length of the inner packet.
     pub bytes: u16,
 }
 
-/// Counts what each path does for each flow, and hands on what became of each packet.
+/// Counts what each path contributes to each flow, and reports the fate of each packet.
 ///
-/// Within the deadline records may be handled in any order: each CPU of the kernel keeps its own.
-/// Records that were lost look like copies that were, so the totals of a time in which the kernel's rings overflowed are
-/// no evidence against a path; [`Tracker::handle_lost_records`] keeps such packets from being handed on.
+/// Within the deadline, records may be handled in any order, since each CPU of the kernel keeps its
+/// own ring. A lost record looks like a lost copy. The totals of a period in which the kernel's
+/// rings overflowed are therefore no evidence against a path, and [`Tracker::handle_lost_records`]
+/// keeps such packets from being reported.
+///
 #[derive(Debug)]
 pub struct Tracker {
     deadline: Duration,
     flows: Vec<Option<Box<Flow>>>,
     pending: HashMap<Key, Packet, Seeded>,
-    /// What is pending and the time in the first record of it, in the order in which these records were handled.
+    /// The keys of the pending packets with the time in their first record, in the order in which
+    /// these records were handled.
     order: VecDeque<(Instant, Key)>,
     /// Records from before this time may have been lost.
     unreliable_until: Option<Instant>,
@@ -56,11 +61,12 @@ type Key = (FlowId, u64);
 #[derive(Debug, Default)]
 struct Flow {
     totals: FlowTotals,
-    numbers: Numbers,
+    gaps: GapDetector,
 }
 
 impl Tracker {
-    /// A copy is late, and its path was of no use for the packet, when it comes `deadline` after the first or later.
+    /// Creates a tracker. A copy that arrives `deadline` or more after the first one is late, and
+    /// its path was of no use for the packet.
     pub fn new(deadline: Duration) -> Self {
         Tracker {
             deadline,
@@ -72,7 +78,7 @@ impl Tracker {
         }
     }
 
-    /// Takes in one record.
+    /// Handles one record.
     pub fn handle_arrival(&mut self, arrival: &Arrival) {
         let flow = self.flows[arrival.flow.index()].get_or_insert_default();
         let totals = &mut flow.totals.paths[arrival.path.index()];
@@ -96,25 +102,30 @@ impl Tracker {
         }
     }
 
-    /// Records may have been lost in the kernel until `now`: packets that are pending may have had more copies.
+    /// Notes that the kernel may have lost records until `now`: packets that are pending may have
+    /// had more copies.
     pub fn handle_lost_records(&mut self, now: Instant) {
         self.unreliable_until = Some(now);
     }
 
-    /// When [`Tracker::handle_timeout`] has something to do.
+    /// Returns when [`Tracker::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.order.front().map(|(since, _)| *since + self.deadline)
     }
 
-    /// Judges the packets whose deadline has passed. Every record from before `now` must have been handled.
+    /// Judges the packets whose deadline has passed. Every record from before `now` must have been
+    /// handled.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.handle_timeout_with(now, |_| ());
     }
 
-    /// The same, and hands on what became of each packet, in the order in which they were sent. All wait for the deadline
-    /// of the packet itself or of a later one: those that are complete before that would speak for their paths ahead of
-    /// what speaks against them. A number of which no copy came is handed on as a gap, and not again should one come
-    /// after all. Packets of which records may have been lost are not handed on.
+    /// Judges the packets whose deadline has passed and reports each to `judged`, in the order in
+    /// which they were sent.
+    ///
+    /// Every packet waits for its own deadline or for that of a later packet: if complete packets
+    /// were reported at once, evidence for a path would precede the evidence against it. A sequence
+    /// number of which no copy arrived is reported as a gap, and not reported again if a copy
+    /// arrives after all. Packets of which records may have been lost are not reported.
     pub fn handle_timeout_with(&mut self, now: Instant, mut judged: impl FnMut(&JudgedPacket)) {
         while let Some((since, _)) = self.order.front()
             && *since + self.deadline <= now
@@ -124,18 +135,19 @@ impl Tracker {
         }
     }
 
-    /// What happened to a flow so far, if it has had any arrival.
+    /// Returns the totals of a flow, if any copy of it has arrived.
     pub fn flow(&self, flow: FlowId) -> Option<&FlowTotals> {
         self.flows[flow.index()].as_deref().map(|flow| &flow.totals)
     }
 
-    /// Packets that were judged before their deadline because [`MAX_PENDING`] others were waiting. Copies of theirs that
-    /// came afterwards count as late. They are not handed on.
+    /// Returns how many packets were judged before their deadline because [`MAX_PENDING`] others
+    /// were pending. Their later copies count as late. These packets are not reported.
     pub fn judged_early(&self) -> u64 {
         self.judged_early
     }
 
-    /// Counts the oldest pending packet, and hands it on with the numbers that were skipped before it, if it is evidence.
+    /// Counts the oldest pending packet. If it is evidence, reports it after the sequence numbers
+    /// that were skipped before it.
     fn settle_oldest(&mut self, judged: Option<&mut impl FnMut(&JudgedPacket)>) {
         let Some((_, (id, sequence))) = self.order.pop_front() else {
             return;
@@ -149,18 +161,18 @@ impl Tracker {
             .expect("the flow has had an arrival");
         let known = packet.judged(id, sequence, self.deadline);
         packet.count(known.as_ref(), &mut flow.totals);
-        let Some(known) = known.filter(|_| !packet.handed_on) else {
+        let Some(known) = known.filter(|_| !packet.reported) else {
             return;
         };
 
-        let skipped = flow.numbers.advance(&known);
+        let skipped = flow.gaps.advance(&known);
         let (Some(skipped), Some(judged)) = (skipped, judged) else {
             return;
         };
         for gap in skipped {
             let waiting = self.pending.get_mut(&(id, gap.sequence));
             let waiting = waiting.and_then(|packet| {
-                packet.handed_on = true;
+                packet.reported = true;
                 packet.judged(id, gap.sequence, self.deadline)
             });
             judged(&waiting.unwrap_or(gap));

@@ -1,35 +1,38 @@
 mod bound;
-mod standing;
-mod weigh;
+mod evaluate;
+mod history;
 mod window;
 
 use crate::judged::JudgedPacket;
 use crate::judgement::JudgeEvent;
 use crate::proposal::Proposal;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet, PolicyCode};
-use standing::{Change, Standing, USELESS_AFTER, Wait};
+use history::{Backoff, Change, PathHistory, USELESS_AFTER};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 use window::Window;
 
-/// How often what was seen is weighed.
-const WEIGH_EVERY: Duration = Duration::from_millis(100);
+/// The interval between evaluations of the evidence.
+const EVALUATION_INTERVAL: Duration = Duration::from_millis(100);
 
-/// What a flow tolerates, and what it may cost.
+/// The damage that a flow tolerates, and its cost limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EvidenceConfig {
-    /// A copy is of use when it comes less than this after the first. What comes later is damage as if it were lost.
+    /// A copy is useful if it arrives less than this after the first one. A packet without a useful
+    /// copy is damaged like a lost one.
     pub tolerance: Duration,
-    /// The part of frames that may be damaged, where the number of packets per frame is known.
+    /// The share of frames that may be damaged, used if the number of packets per frame is known.
     pub tolerated_frames: f64,
-    /// The part of packets that may be damaged, where it is not: by default what a tenth of frames of 500 packets allows.
+    /// The share of packets that may be damaged, used if it is not known. The default corresponds
+    /// to a tenth of frames of 500 packets.
     pub tolerated_packets: f64,
-    /// How many times as much is tolerated from one path on which packets do not overtake each other.
+    /// The factor by which tolerance is higher on a single path on which packets do not overtake
+    /// each other.
     pub in_order_factor: f64,
-    /// How many copies a packet may have on average, probes included; none: as many as there are paths. It has to leave
-    /// something for probes: with 2.0 two paths are used and no other is probed.
+    /// Maximum number of copies per packet on average, probes included; `None` for no limit. It
+    /// must leave room for probes: with 2.0, two paths are used and no other path is probed.
     pub budget_ratio: Option<f64>,
-    /// A path is silent when none of the copies that should have come by it came for so long.
+    /// A path is silent if none of the copies expected over it has arrived for this long.
     pub silent_after: Duration,
 }
 
@@ -46,39 +49,40 @@ impl Default for EvidenceConfig {
     }
 }
 
-/// Judges paths by what a flow would lose without them: `docs/design/elimination.md`.
+/// Judges paths by the damage that a flow would take without them: `docs/design/path-pruning.md`.
 ///
-/// It looks for the smallest set of paths with which the flow suffers no more than is tolerated, has the others probed,
-/// and takes one of them back when the flow suffers and the probes say that it would have helped.
+/// The judge finds the smallest set of paths with which damage stays within the tolerance, and has
+/// the other paths probed. It adds one of them back when damage exceeds the tolerance and the
+/// probes show that the path would have helped.
 #[derive(Debug, Clone)]
 pub struct Evidence {
     config: EvidenceConfig,
     packets_per_frame: Option<f64>,
-    /// All that may be used.
+    /// All paths that may be used.
     paths: PathSet,
-    /// The paths that every packet takes, by the policy in force, and since when.
+    /// The paths that every packet takes under the policy in force, and the time since when.
     code: PathSet,
     since: Instant,
-    /// The paths that one packet in `probe_every` takes as well.
+    /// The paths that one packet in `probe_every` takes in addition.
     probes: PathSet,
     probe_every: u16,
-    /// Whether this policy was asked for here.
-    is_ours: bool,
-    /// Sets that were asked for here and with which the experience degraded.
-    blamed: BTreeMap<u8, Wait>,
+    /// Whether this judge proposed the policy in force.
+    is_proposed_here: bool,
+    /// Sets that this judge proposed and with which the experience degraded.
+    degraded_sets: BTreeMap<u8, Backoff>,
     window: Window,
     slot_packets: u64,
-    standing: [Standing; MAX_PATHS],
+    history: [PathHistory; MAX_PATHS],
     packets: u64,
     now: Instant,
-    /// When what was seen is weighed, if there is anything new.
-    weigh_at: Option<Instant>,
+    /// The time of the next evaluation, if there is new evidence.
+    evaluate_at: Option<Instant>,
     proposal: Proposal,
     events: VecDeque<JudgeEvent>,
 }
 
 impl Evidence {
-    /// Judges `paths`, all of which every packet takes at first.
+    /// Creates a judge of `paths`, all of which every packet takes at first.
     pub fn new(config: EvidenceConfig, paths: PathSet) -> Self {
         let mut judge = Evidence {
             config,
@@ -88,22 +92,23 @@ impl Evidence {
             since: Instant::ZERO,
             probes: PathSet::EMPTY,
             probe_every: 0,
-            is_ours: false,
-            blamed: BTreeMap::new(),
+            is_proposed_here: false,
+            degraded_sets: BTreeMap::new(),
             window: Window::default(),
             slot_packets: 0,
-            standing: Default::default(),
+            history: Default::default(),
             packets: 0,
             now: Instant::ZERO,
-            weigh_at: None,
+            evaluate_at: None,
             proposal: Proposal::default(),
             events: VecDeque::new(),
         };
-        judge.slot_packets = judge.packets_of_a_slot();
+        judge.slot_packets = judge.min_slot_packets();
         judge
     }
 
-    /// Takes in the next packet. One that does not say what it was sent over was sent over what the policy says.
+    /// Handles the next packet. A packet without a path set is assumed to have been sent over the
+    /// paths of the policy.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
         let sent = if packet.sent.is_empty() {
             self.code
@@ -114,7 +119,7 @@ impl Evidence {
         if self.packets == 0 {
             self.code
                 .iter()
-                .for_each(|path| self.standing[path.index()].enter(self.now, false));
+                .for_each(|path| self.history[path.index()].enter(self.now, false));
         }
         self.packets += 1;
         self.window
@@ -122,11 +127,12 @@ impl Evidence {
         let mut is_useless = false;
         for path in sent.iter() {
             let skew = packet.skew(path);
-            let standing = &mut self.standing[path.index()];
-            let change = standing.expected(packet.at, skew, self.config.silent_after);
-            let order = skew.and_then(|skew| standing.follows(packet.sequence, packet.at + skew));
-            let judged = standing.judged(useful.contains(path), packet.is_gap());
-            is_useless |= standing.useless == USELESS_AFTER && self.code.contains(path);
+            let history = &mut self.history[path.index()];
+            let change = history.record_copy(packet.at, skew, self.config.silent_after);
+            let order =
+                skew.and_then(|skew| history.record_order(packet.sequence, packet.at + skew));
+            let judged = history.record_use(useful.contains(path), packet.is_gap());
+            is_useless |= history.useless == USELESS_AFTER && self.code.contains(path);
             if let Some(out_of_order) = order {
                 self.window.count_order(path, out_of_order);
             }
@@ -134,104 +140,112 @@ impl Evidence {
             self.note(path, judged);
         }
         if is_useless {
-            self.weigh();
+            self.evaluate();
         }
-        self.weigh_at.get_or_insert(self.now + WEIGH_EVERY);
+        self.evaluate_at
+            .get_or_insert(self.now + EVALUATION_INTERVAL);
     }
 
-    /// A policy is in force. One that was not asked for here makes the judge forget what it believed; when it brings more
-    /// paths than there were, those did not suffice. Its epoch does not matter: packets say what they were sent over.
+    /// Handles a policy that came into force. A policy that this judge did not propose makes it
+    /// discard its evidence. If it adds paths, the set before is considered insufficient. The epoch
+    /// is not used, since packets carry their path set.
     pub fn handle_policy(&mut self, _epoch: u32, code: PolicyCode, probes: PathSet, now: Instant) {
         self.now = self.now.max(now);
         let (before, code) = (self.code, code.paths());
         self.probes = probes;
         self.paths = self.paths.union(code).union(probes);
-        let asked = self
+        let proposed = self
             .proposal
-            .said()
-            .filter(|said| said.code.paths() == code);
-        let is_asked = asked.is_some();
-        self.probe_every = asked.map_or(self.probe_every, |said| said.probe_every);
-        if is_asked || code != before {
+            .pending()
+            .filter(|judgement| judgement.code.paths() == code);
+        let is_proposed = proposed.is_some();
+        self.probe_every = proposed.map_or(self.probe_every, |judgement| judgement.probe_every);
+        if is_proposed || code != before {
             self.proposal.withdraw();
         }
         if code == before {
             return;
         }
-        if !is_asked {
-            self.blame(code);
-            self.window.forget();
+        if !is_proposed {
+            self.note_degraded(code);
+            self.window.clear();
         }
-        self.is_ours = is_asked;
+        self.is_proposed_here = is_proposed;
         self.code = code;
         self.since = self.now;
         for path in code.difference(before).iter() {
-            self.standing[path.index()].enter(self.now, self.is_ours);
+            self.history[path.index()].enter(self.now, self.is_proposed_here);
         }
         for path in before.difference(code).iter() {
-            self.standing[path.index()].leave(self.now);
+            self.history[path.index()].leave(self.now);
         }
     }
 
-    /// How many packets a frame has; known from the viewer's requests.
+    /// Sets the number of packets per frame, known from the viewer's requests.
     pub fn handle_frame_size(&mut self, packets_per_frame: f64) {
         self.packets_per_frame = (packets_per_frame >= 1.0).then_some(packets_per_frame);
-        self.slot_packets = self.packets_of_a_slot();
+        self.slot_packets = self.min_slot_packets();
     }
 
-    /// When [`Evidence::handle_timeout`] has something to do.
+    /// Returns when [`Evidence::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.weigh_at
+        self.evaluate_at
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        if self.weigh_at.is_some_and(|weigh_at| weigh_at <= now) {
-            self.weigh();
-            self.weigh_at = None;
+        if self
+            .evaluate_at
+            .is_some_and(|evaluate_at| evaluate_at <= now)
+        {
+            self.evaluate();
+            self.evaluate_at = None;
         }
     }
 
-    /// What there is to say.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<JudgeEvent> {
         self.events
             .pop_front()
             .or_else(|| self.proposal.poll().map(JudgeEvent::Judgement))
     }
 
-    /// Packets judged since the judge began.
+    /// Returns the number of packets judged since the judge was created.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// Packets to which a copy by the path was of use, since the judge began.
+    /// Returns the number of packets with a useful copy over the path since the judge was created.
     pub fn useful(&self, path: PathId) -> u64 {
-        self.standing[path.index()].useful
+        self.history[path.index()].useful
     }
 
-    /// The part of frames, or of packets where frames are not known, that would have been damaged if only `paths` had
-    /// been used; none when too little is known. Packets of which nothing arrived over any path are left out.
+    /// Returns the share of frames (of packets, if the frame size is not known) that would have
+    /// been damaged over `paths` alone, or `None` if too little is known. Packets of which no copy
+    /// was useful over any path are left out.
     pub fn damage(&self, paths: PathSet) -> Option<f64> {
         let damage = self.window.damages().without_others(paths);
-        (damage.packets > 0).then(|| self.of_frames(damage.damaged as f64 / damage.packets as f64))
+        (damage.packets > 0)
+            .then(|| self.frame_ratio(damage.damaged as f64 / damage.packets as f64))
     }
 
-    /// Whether more packets from `since` on were damaged than is tolerated with the paths in use; none when none is known.
-    /// When the viewer suffers and they were not, other paths would not help: BBR pauses for 200 ms every ten seconds
-    /// (PROBE_RTT), and a source may be busy.
-    pub fn suffered_since(&self, since: Instant) -> Option<bool> {
+    /// Returns whether more packets from `since` on were damaged over the paths in use than is
+    /// tolerated, or `None` if none is known. If the viewer's experience degraded and they were
+    /// not, other paths would not help: BBR pauses for 200 ms every ten seconds (PROBE_RTT), and a
+    /// source may be busy.
+    pub fn exceeded_tolerance_since(&self, since: Instant) -> Option<bool> {
         let damages = self.window.damages_since(since);
         let is_known = !self.code.is_empty() && damages.whole(self.code).packets > 0;
-        is_known.then(|| self.suffered(&damages).is_some())
+        is_known.then(|| self.excess_damage(&damages).is_some())
     }
 
-    /// The experience degraded with the set in force, if `code` is more than that.
-    fn blame(&mut self, code: PathSet) {
+    /// Notes that the experience degraded with the set in force, if `code` adds paths to it.
+    fn note_degraded(&mut self, code: PathSet) {
         let is_more = !self.code.is_empty() && self.code.difference(code).is_empty();
-        if self.is_ours && is_more {
+        if self.is_proposed_here && is_more {
             let held = self.now.saturating_since(self.since);
-            self.blamed
+            self.degraded_sets
                 .entry(self.code.bits())
                 .or_default()
                 .fail(self.now, held);

@@ -1,7 +1,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Hashes (flow, number) with one multiplication: the standard hash costs ten times as much as the rest of a lookup.
-/// The seed keeps senders from choosing numbers that collide.
+/// Hashes (flow, sequence number) with one multiplication. The standard hasher costs ten times as
+/// much as the rest of a lookup. The random seed keeps senders from choosing numbers that collide.
 #[derive(Debug, Clone)]
 pub(crate) struct Seeded(u64);
 
@@ -37,7 +37,8 @@ impl Hasher for Folding {
     }
 
     fn write_u64(&mut self, number: u64) {
-        // Knuth's multiplier of MMIX; both halves of the product depend on every bit of the number.
+        // The multiplier of Knuth's MMIX generator; both halves of the product depend on every bit
+        // of the number.
         let product = u128::from(number ^ self.0) * 6_364_136_223_846_793_005;
         self.0 = product as u64 ^ (product >> 64) as u64;
     }

@@ -1,40 +1,44 @@
 use hawser_units::{FlowId, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
-/// What is known of a packet when its deadline has passed.
+/// The fate of a packet, known when its deadline has passed.
 ///
-/// Packets of which no copy came are known by their numbers; `first` is none for them, and `sent` is what all packets of
-/// the same policy were sent over, as far as they came.
+/// A packet of which no copy arrived is known by its sequence number. Its `first` is `None`, and
+/// its `sent` holds the paths of all packets of the same policy, as far as these arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct JudgedPacket {
-    /// When the first copy came; for a packet that never came, when the one came that shows it missing.
+    /// Arrival time of the first copy. For a packet of which no copy arrived: of the packet that
+    /// revealed the gap.
     pub at: Instant,
-    /// Of which flow.
+    /// The flow of the packet.
     pub flow: FlowId,
-    /// The packet's number in its flow.
+    /// The sequence number of the packet in its flow.
     pub sequence: u64,
-    /// Of the sender's policy.
+    /// The epoch of the sender's policy.
     pub epoch: u8,
-    /// The paths that the packet was sent over, probes included; empty when copies do not say.
+    /// The paths that the packet was sent over, probes included; empty if its copies do not carry
+    /// them.
     pub sent: PathSet,
-    /// The path whose copy came first; none when no copy came.
+    /// The path whose copy arrived first; `None` if no copy arrived.
     pub first: Option<PathId>,
-    /// By path index: how long after the first copy that path's came, if it came before the deadline.
+    /// By path index: the delay of the path's copy after the first one, if it arrived before the
+    /// deadline.
     pub skews: [Option<Duration>; MAX_PATHS],
 }
 
 impl JudgedPacket {
-    /// How long after the first copy the path's came; none when it did not come in time.
+    /// Returns the delay of the path's copy after the first one, or `None` if it did not arrive in
+    /// time.
     pub fn skew(&self, path: PathId) -> Option<Duration> {
         self.skews[path.index()]
     }
 
-    /// Whether no copy came at all.
+    /// Returns `true` if no copy arrived.
     pub fn is_gap(&self) -> bool {
         self.first.is_none()
     }
 
-    /// The paths whose copies came less than `tolerance` after the first one.
+    /// Returns the paths whose copies arrived less than `tolerance` after the first one.
     pub fn within(&self, tolerance: Duration) -> PathSet {
         PathId::all()
             .filter(|path| self.skew(*path).is_some_and(|skew| skew < tolerance))

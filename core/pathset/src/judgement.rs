@@ -1,27 +1,28 @@
 use hawser_units::{PathId, PathSet, PolicyCode};
 
-/// What a judge says the policy of a flow should be.
+/// The policy of a flow that a judge proposes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Judgement {
     /// The paths that every packet should take.
     pub code: PolicyCode,
-    /// The paths that one packet in `probe_every` should take as well.
+    /// The paths that one packet in `probe_every` should take in addition.
     pub probes: PathSet,
-    /// A power of two; 0 when nothing is probed.
+    /// The probing interval in packets: a power of two, or 0 without probes.
     pub probe_every: u16,
-    /// Why, for people.
+    /// The reason, for humans.
     pub reason: String,
 }
 
-/// What a judge has to say.
+/// An event from a judge.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum JudgeEvent {
-    /// The policy should be another one. Said again while the policy in force remains what it was.
+    /// The policy should change. Repeated while the policy in force stays the same.
     Judgement(Judgement),
-    /// Not one of the copies that should have come by the path has come for a while.
+    /// None of the copies expected over the path has arrived for a while.
     PathSilent(PathId),
-    /// A copy came by a path that was silent.
+    /// A copy arrived over a path that was silent.
     PathRestored(PathId),
-    /// A path that every packet takes has stopped to contribute, although packets still arrive by the others.
+    /// A path that every packet takes no longer contributes, although packets still arrive over the
+    /// others.
     LatentError(PathId),
 }

@@ -1,9 +1,9 @@
-//! What a receiver learns about its paths from the arrivals of copies.
+//! Judges the paths of a flow by the arrivals of its copies at the receiver.
 //!
-//! The kernel records every copy that arrives; a [`Tracker`] finds the copies of a packet among the records, waits for
-//! the ones that are still under way, counts what each path was good for, and hands the packet on to a judge:
-//! [`Successive`] or [`Evidence`], which says what paths the flow should take. A [`Trigger`] watches the viewer's requests
-//! and says when a flow needs help.
+//! The kernel records every copy that arrives. A [`Tracker`] matches the copies of a packet, waits
+//! for those still in flight, counts what each path contributed, and passes the packet on to a
+//! judge, [`Successive`] or [`Evidence`], which proposes the paths that the flow should take. A
+//! [`Trigger`] watches the viewer's requests and detects when the experience degrades.
 //!
 //! ```
 //! use hawser_pathset::{Arrival, Tracker};
@@ -39,10 +39,10 @@
 
 mod arrivals;
 mod evidence;
+mod gaps;
 mod hash;
 mod judged;
 mod judgement;
-mod numbers;
 mod packet;
 mod proposal;
 mod successive;

@@ -4,20 +4,21 @@ use crate::totals::FlowTotals;
 use hawser_units::{FlowId, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
-/// A packet of which some copies arrived and others may still come.
+/// A packet of which some copies have arrived and others may still be in flight.
 #[derive(Debug)]
 pub(crate) struct Packet {
-    /// The paths it was sent over.
+    /// The paths that the packet was sent over.
     paths: PathSet,
-    /// Of the sender's policy.
+    /// The epoch of the sender's policy.
     epoch: u8,
-    /// Whether it has been handed on.
-    pub(crate) handed_on: bool,
-    /// The paths whose copies arrived.
+    /// Whether the packet has been reported.
+    pub(crate) reported: bool,
+    /// The paths whose copies have arrived.
     arrived: PathSet,
-    /// When they did, for the paths in `arrived`.
+    /// Arrival times, valid for the paths in `arrived`.
     at: [Instant; MAX_PATHS],
-    /// The path whose copy the window took for the first, once its record was handled.
+    /// The path whose copy the replay window accepted as the first, once its record has been
+    /// handled.
     first: Option<PathId>,
 }
 
@@ -26,7 +27,7 @@ impl Packet {
         let mut packet = Packet {
             paths: arrival.paths,
             epoch: arrival.epoch,
-            handed_on: false,
+            reported: false,
             arrived: PathSet::EMPTY,
             at: [Instant::MAX; MAX_PATHS],
             first: None,
@@ -40,7 +41,8 @@ impl Packet {
     }
 
     pub(crate) fn add(&mut self, arrival: &Arrival) {
-        // Two firsts are two copies that the window accepted on doubt; the earlier one was the first.
+        // Two firsts are two copies that the window accepted because it could not tell; the earlier
+        // one is the first.
         if arrival.first
             && self
                 .first
@@ -53,7 +55,7 @@ impl Packet {
         self.arrived = self.arrived.with(arrival.path);
     }
 
-    /// What is known of the packet by now; nothing when its first copy was judged before.
+    /// Returns the state of the packet, or `None` if its first copy was judged before.
     pub(crate) fn judged(
         &self,
         flow: FlowId,
@@ -79,10 +81,11 @@ impl Packet {
         })
     }
 
-    /// Counts what each path did for this packet, all of whose copies are in that will be in before the deadline.
+    /// Counts the contribution of each path to this packet. All copies that arrive before the
+    /// deadline have arrived.
     pub(crate) fn count(&self, judged: Option<&JudgedPacket>, totals: &mut FlowTotals) {
         let Some((packet, first)) = judged.and_then(|packet| Some((packet, packet.first?))) else {
-            // The first copy was judged a deadline ago: these came too late for it.
+            // The first copy was judged one deadline ago: these copies are too late.
             self.arrived
                 .iter()
                 .for_each(|path| totals.paths[path.index()].late += 1);

@@ -10,12 +10,12 @@ use std::time::Duration;
 pub struct SuccessiveConfig {
     /// W: packets in the sliding window. Zero counts as one.
     pub window: u32,
-    /// α: a copy is rewarded when it comes less than this after the first.
+    /// α: a copy is rewarded if it arrives less than this after the first one.
     pub tolerance: Duration,
 }
 
 impl Default for SuccessiveConfig {
-    /// As in the paper's evaluation (Qian, section IV-A).
+    /// The values of the paper's evaluation (Qian, section IV-A).
     fn default() -> Self {
         SuccessiveConfig {
             window: 100,
@@ -26,13 +26,13 @@ impl Default for SuccessiveConfig {
 
 /// Algorithm 1 of Qian et al., "sliding window based successive path elimination".
 ///
-/// It only ever removes paths. A path without a reward in the window is removed; when a path has all rewards of the
-/// window it remains alone, and the algorithm ends until a policy brings other paths. What the paper leaves open is
-/// closed in `docs/design/elimination.md`.
+/// The algorithm only removes paths. A path without a reward in the window is removed. A path that
+/// received all rewards of the window remains alone, and the algorithm ends until a policy adds
+/// other paths. `docs/design/path-pruning.md` lists the points that the paper leaves open.
 #[derive(Debug, Clone)]
 pub struct Successive {
     config: SuccessiveConfig,
-    /// P.
+    /// P: the paths left.
     paths: PathSet,
     /// n: packets so far.
     packets: u64,
@@ -45,7 +45,7 @@ pub struct Successive {
 }
 
 impl Successive {
-    /// Begins with `paths`, which every packet takes.
+    /// Creates a judge that starts with `paths`, all of which every packet takes.
     pub fn new(config: SuccessiveConfig, paths: PathSet) -> Self {
         Successive {
             config,
@@ -58,8 +58,9 @@ impl Successive {
         }
     }
 
-    /// Takes in the next packet. One that was not sent over all paths left, or of which no copy came by any, says nothing.
-    /// Of one that does not say what it was sent over (`sent` empty) it is assumed.
+    /// Handles the next packet. A packet is ignored if it was not sent over all paths left, or if
+    /// no copy of it arrived over any of them. A packet without a path set (`sent` is empty) is
+    /// assumed to have been sent over all of them.
     pub fn handle_packet(&mut self, packet: &JudgedPacket) {
         let sent_over_all = packet.sent.is_empty() || self.paths.difference(packet.sent).is_empty();
         let Some(earliest) = self.paths.iter().filter_map(|path| packet.skew(path)).min() else {
@@ -76,8 +77,8 @@ impl Successive {
         self.step(self.paths.iter().filter(rewarded).collect());
     }
 
-    /// A policy is in force. One that was not asked for begins the algorithm anew with its paths. Its epoch does not matter:
-    /// packets say what they were sent over.
+    /// Handles a policy that came into force. A policy that this judge did not propose restarts the
+    /// algorithm with its paths. The epoch is not used, since packets carry their path set.
     pub fn handle_policy(&mut self, _epoch: u32, code: PolicyCode, _probes: PathSet, now: Instant) {
         self.now = self.now.max(now);
         self.proposal.withdraw();
@@ -89,40 +90,41 @@ impl Successive {
         }
     }
 
-    /// When [`Successive::handle_timeout`] has something to do.
+    /// Returns when [`Successive::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.proposal.again_at()
+        self.proposal.repeat_at()
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub fn handle_timeout(&mut self, now: Instant) {
         self.now = self.now.max(now);
-        if self.proposal.again_at().is_some_and(|again| again <= now) {
-            self.proposal.say_again(now);
+        if self.proposal.repeat_at().is_some_and(|due| due <= now) {
+            self.proposal.repeat(now);
         }
     }
 
-    /// What there is to say.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<JudgeEvent> {
         self.proposal.poll().map(JudgeEvent::Judgement)
     }
 
-    /// The paths left.
+    /// Returns the paths left.
     pub fn paths(&self) -> PathSet {
         self.paths
     }
 
-    /// n: packets judged since the algorithm began.
+    /// Returns n: packets judged since the algorithm started.
     pub fn packets(&self) -> u64 {
         self.packets
     }
 
-    /// N: by path index, rewards in the window.
+    /// Returns N: the rewards in the window, by path index.
     pub fn rewards(&self) -> &[u32; MAX_PATHS] {
         &self.rewards
     }
 
-    /// Lines 3 to 15 of the algorithm for a packet whose copies were rewarded on the paths `rewarded`.
+    /// Runs lines 3 to 15 of the algorithm for a packet whose copies on the paths `rewarded` are
+    /// rewarded.
     fn step(&mut self, rewarded: PathSet) {
         let window = self.config.window.max(1);
         self.packets += 1;
@@ -150,11 +152,11 @@ impl Successive {
             self.paths = PathSet::EMPTY.with(path);
         }
         if self.paths != before {
-            self.say(before, alone);
+            self.propose(before, alone);
         }
     }
 
-    fn say(&mut self, before: PathSet, alone: Option<PathId>) {
+    fn propose(&mut self, before: PathSet, alone: Option<PathId>) {
         let reason = match alone {
             Some(path) => format!(
                 "{path} was in time for all of {} packets",
@@ -177,7 +179,7 @@ impl Successive {
             probe_every: 0,
             reason,
         };
-        self.proposal.say(judgement, self.now);
+        self.proposal.propose(judgement, self.now);
     }
 }
 
@@ -186,7 +188,7 @@ mod tests {
     use super::*;
     use hawser_units::FlowId;
 
-    /// The skews of a packet's copies in milliseconds, path by path; none where no copy came.
+    /// The skews of a packet's copies in milliseconds, by path; `None` where no copy arrived.
     type Skews<'a> = &'a [Option<u64>];
 
     fn packet(sequence: u64, skews: Skews) -> JudgedPacket {
@@ -214,7 +216,7 @@ mod tests {
         Successive::new(config, PathSet::from_bits(paths))
     }
 
-    /// One line for each packet: the skews of its copies, N of each path after it, P after it.
+    /// Each line is a packet: the skews of its copies, N of each path after it, P after it.
     fn check(judge: &mut Successive, lines: &[(Skews, [u32; 3], u8)]) {
         for (n, (skews, rewards, paths)) in (1..).zip(lines) {
             judge.handle_packet(&packet(n, skews));
@@ -223,7 +225,7 @@ mod tests {
         }
     }
 
-    fn said(judge: &mut Successive) -> Vec<u8> {
+    fn proposed(judge: &mut Successive) -> Vec<u8> {
         std::iter::from_fn(|| judge.poll_event())
             .map(|event| match event {
                 JudgeEvent::Judgement(judgement) => judgement.code.0,
@@ -250,7 +252,7 @@ mod tests {
                 (&[ms(8), ms(0), ms(60)], [1, 3, 0], 0b010),
             ],
         );
-        assert_eq!(said(&mut judge), [0b010]);
+        assert_eq!(proposed(&mut judge), [0b010]);
     }
 
     #[test]
@@ -264,7 +266,7 @@ mod tests {
                 (&[ms(0), NO], [3, 0, 0], 0b11),
             ],
         );
-        assert_eq!(said(&mut judge), []);
+        assert_eq!(proposed(&mut judge), []);
     }
 
     #[test]
@@ -282,7 +284,7 @@ mod tests {
             ],
         );
         assert_eq!(judge.packets(), 3);
-        assert_eq!(said(&mut judge), [0b10]);
+        assert_eq!(proposed(&mut judge), [0b10]);
     }
 
     #[test]
@@ -352,18 +354,18 @@ mod tests {
         );
 
         judge.handle_policy(2, PolicyCode(0b011), PathSet::EMPTY, Instant::ZERO);
-        // A copy by path 3, which is no longer in use, does not make the others late.
+        // A copy over path 3, which is no longer in use, does not make the others late.
         judge.handle_packet(&packet(3, &[ms(9), ms(9), ms(0)]));
         assert_eq!(judge.rewards()[..3], [1, 1, 0]);
     }
 
     #[test]
-    fn the_policy_that_was_asked_for_changes_nothing_and_another_begins_anew() {
+    fn the_proposed_policy_changes_nothing_and_another_restarts() {
         let mut judge = judge(2, 0b111);
         for n in 1..=3 {
             judge.handle_packet(&packet(n, &[ms(n % 2 * 9), ms((n + 1) % 2 * 9), NO]));
         }
-        assert_eq!(said(&mut judge), [0b011]);
+        assert_eq!(proposed(&mut judge), [0b011]);
         judge.handle_policy(2, PolicyCode(0b011), PathSet::EMPTY, Instant::ZERO);
         assert_eq!(
             (judge.packets(), judge.rewards()[..2].to_vec()),
@@ -372,21 +374,21 @@ mod tests {
 
         judge.handle_policy(3, PolicyCode(0b111), PathSet::EMPTY, Instant::ZERO);
         assert_eq!((judge.packets(), judge.paths().bits()), (0, 0b111));
-        // What was sent before the policy came into force was not sent over all of its paths.
+        // Packets sent before the policy came into force were not sent over all of its paths.
         judge.handle_packet(&packet(4, &[ms(0), ms(0)]));
         assert_eq!(judge.packets(), 0);
     }
 
     #[test]
-    fn what_nothing_came_of_is_said_again() {
+    fn a_judgement_that_is_not_applied_is_repeated() {
         let mut judge = judge(1, 0b11);
         judge.handle_packet(&packet(1, &[ms(0), NO]));
         judge.handle_packet(&packet(2, &[ms(0), NO]));
-        assert_eq!(said(&mut judge), [0b01]);
+        assert_eq!(proposed(&mut judge), [0b01]);
 
         let again = judge.poll_timeout().unwrap();
         judge.handle_timeout(again);
-        assert_eq!(said(&mut judge), [0b01]);
+        assert_eq!(proposed(&mut judge), [0b01]);
         judge.handle_policy(2, PolicyCode(0b01), PathSet::EMPTY, again);
         assert_eq!(judge.poll_timeout(), None);
     }

@@ -1,62 +1,66 @@
 use hawser_units::{ByteSize, MAX_PATHS, PathId};
 use std::time::Duration;
 
-/// What happened to the packets of a flow.
+/// Totals of a flow.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FlowTotals {
-    /// Packets of which a copy arrived, once it is known what became of the other copies.
+    /// Packets of which at least one copy arrived, counted once the fate of the other copies is
+    /// known.
     pub packets: u64,
-    /// Indexed by [`PathId::index`].
+    /// Totals of each path, indexed by [`PathId::index`].
     pub paths: [PathTotals; MAX_PATHS],
 }
 
 impl FlowTotals {
-    /// What one path did.
+    /// Returns the totals of one path.
     pub fn path(&self, path: PathId) -> &PathTotals {
         &self.paths[path.index()]
     }
 }
 
-/// What a path did for the packets of a flow.
+/// Contribution of one path to the packets of a flow.
 ///
-/// Every arrival becomes, when its packet's deadline has passed, one of `first`, `skew.total()`, `late` or `repeated`.
-/// Every packet that the policy sent over the path is counted in `missing` unless its copy became one of the first two.
+/// When the deadline of its packet has passed, every arrival counts as one of `first`,
+/// `skew.total()`, `late` or `repeated`. Every packet that the policy sent over the path counts as
+/// `missing` unless its copy counted as one of the first two.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct PathTotals {
-    /// Copies that arrived, whenever.
+    /// Copies that arrived, at any time.
     pub arrivals: u64,
     /// Inner bytes of these copies.
     pub bytes: ByteSize,
-    /// Copies that came before the others of their packet.
+    /// Copies that arrived first of their packet.
     pub first: u64,
-    /// Those of them that no other followed before the deadline: without this path, the packet would have been lost.
+    /// First copies that no other followed before the deadline: without this path, the packet would
+    /// have been lost.
     pub only: u64,
-    /// Copies that should have come and did not before the deadline.
+    /// Copies that were expected and did not arrive before the deadline.
     pub missing: u64,
-    /// Copies that came after the deadline.
+    /// Copies that arrived after the deadline.
     pub late: u64,
-    /// Copies that the path itself duplicated, as far as they came before their packet was judged.
+    /// Copies that the path itself duplicated, if they arrived before their packet was judged.
     pub repeated: u64,
-    /// How long after the first copy the others came that came before the deadline.
+    /// The delays after the first copy of the other copies that arrived before the deadline.
     pub skew: SkewHistogram,
 }
 
-/// Counts of skews in buckets of doubling width.
+/// A histogram of skews with buckets of doubling width.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SkewHistogram {
     buckets: [u64; SkewHistogram::BUCKETS],
 }
 
 impl SkewHistogram {
-    /// How many buckets there are.
+    /// The number of buckets.
     pub const BUCKETS: usize = 21;
 
-    /// Bucket i counts skews of 2^i up to 2^(i+1) microseconds, the first also shorter and the last also longer ones.
+    /// Returns the buckets. Bucket i counts skews from 2^i up to 2^(i+1) microseconds. The first
+    /// bucket also counts shorter ones, the last one also longer ones.
     pub fn buckets(&self) -> &[u64; SkewHistogram::BUCKETS] {
         &self.buckets
     }
 
-    /// How many skews were counted.
+    /// Returns the number of skews counted.
     pub fn total(&self) -> u64 {
         self.buckets.iter().sum()
     }

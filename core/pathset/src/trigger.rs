@@ -1,14 +1,15 @@
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// When a flow needs help.
+/// The conditions under which a [`Trigger`] fires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TriggerConfig {
-    /// A request is late when the one before is longer ago than this.
+    /// A request is late if the previous one was longer ago than this.
     pub late_after: Duration,
-    /// So many late requests in a row. Zero counts as one.
+    /// The number of late requests in a row that fires the trigger. Zero counts as one.
     pub in_a_row: u32,
-    /// How long after it was re-armed the trigger does not look: what came before may still have its effect.
+    /// The time after re-arming during which late requests are ignored: earlier problems may still
+    /// have an effect.
     pub hold_off: Duration,
 }
 
@@ -23,56 +24,59 @@ impl Default for TriggerConfig {
     }
 }
 
-/// Watches the viewer's requests and says when the experience degrades.
+/// Watches the viewer's requests and detects when the experience degrades.
 ///
-/// A request is late when it should have come, not when it comes: one that does not come at all is late again every
-/// `late_after`. A request in time begins the count anew. Having fired, the trigger is quiet until it is re-armed.
+/// A request becomes late when it is due, not when it arrives. While none arrives, another late
+/// request is counted every `late_after`. A request in time resets the count. Once fired, the
+/// trigger stays silent until it is re-armed.
 ///
-/// Requests are handled in the order of time, those from before `now` ahead of `handle_timeout(now)`.
+/// Requests must be handled in order of time, and those from before `now` before
+/// `handle_timeout(now)`.
 #[derive(Debug, Clone)]
 pub struct Trigger {
     config: TriggerConfig,
-    /// The last request; none before the first one and after the end of a connection.
+    /// The last request; `None` before the first one and after the end of a connection.
     last: Option<Instant>,
-    /// When the interval began that is running: at the last request or when the last one became late.
+    /// Start of the current interval: the last request, or the time at which the last one became
+    /// late.
     since: Instant,
-    /// In a row.
+    /// Late requests in a row.
     late: u32,
-    late_in_all: u64,
-    /// Whether it has fired and was not re-armed.
+    total_late: u64,
+    /// Whether the trigger has fired and was not re-armed.
     fired: bool,
-    /// When it looks again after it was re-armed.
+    /// End of the hold-off after re-arming.
     resumes: Instant,
     event: Option<Degraded>,
 }
 
-/// The requests of a flow came late as often in a row as the trigger allows.
+/// The configured number of requests in a row was late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Degraded {
-    /// When it was noticed.
+    /// The time of detection.
     pub at: Instant,
-    /// When the last of the late requests was due.
+    /// The time at which the last of the late requests was due.
     pub due: Instant,
-    /// How long there had been no request when it was noticed.
+    /// The time since the last request, at detection.
     pub silent: Duration,
 }
 
 impl Trigger {
-    /// An armed trigger that waits for the first request.
+    /// Creates an armed trigger that waits for the first request.
     pub fn new(config: TriggerConfig) -> Self {
         Trigger {
             config,
             last: None,
             since: Instant::ZERO,
             late: 0,
-            late_in_all: 0,
+            total_late: 0,
             fired: false,
             resumes: Instant::ZERO,
             event: None,
         }
     }
 
-    /// A request passed.
+    /// Handles a request of the viewer.
     pub fn handle_request(&mut self, at: Instant) {
         self.handle_timeout(at);
         let at = self.last.map_or(at, |last| last.max(at));
@@ -86,14 +90,15 @@ impl Trigger {
         self.since = at;
     }
 
-    /// The connection ended (FIN or RST): silence is no sign of trouble until the next request.
+    /// Handles the end of the connection (FIN or RST): until the next request, silence is no sign
+    /// of degradation.
     pub fn handle_end(&mut self, at: Instant) {
         self.handle_timeout(at);
         self.last = None;
         self.late = 0;
     }
 
-    /// When [`Trigger::handle_timeout`] has something to do.
+    /// Returns when [`Trigger::handle_timeout`] is due.
     pub fn poll_timeout(&self) -> Option<Instant> {
         if self.fired || self.last.is_none() {
             return None;
@@ -101,13 +106,13 @@ impl Trigger {
         Some(self.due() + Duration::from_nanos(1))
     }
 
-    /// Counts the requests that should have come by `now`.
+    /// Counts the requests that were due by `now`.
     pub fn handle_timeout(&mut self, now: Instant) {
         while self.poll_timeout().is_some_and(|due| due <= now) {
             let due = self.due();
             self.since = due;
             self.late += 1;
-            self.late_in_all += 1;
+            self.total_late += 1;
             if self.late >= self.config.in_a_row {
                 let silent = now.saturating_since(self.last.unwrap_or(now));
                 self.event = Some(Degraded {
@@ -120,24 +125,25 @@ impl Trigger {
         }
     }
 
-    /// What there is to say.
+    /// Returns the next event.
     pub fn poll_event(&mut self) -> Option<Degraded> {
         self.event.take()
     }
 
-    /// Late requests so far. While it is quiet, and in the hold-off, it does not look for them.
+    /// Returns the number of late requests so far. They are not counted after the trigger has fired
+    /// and during the hold-off.
     pub fn late_requests(&self) -> u64 {
-        self.late_in_all
+        self.total_late
     }
 
-    /// The flow is no longer being helped as much as it can be: look again after the hold-off.
+    /// Re-arms the trigger after the hold-off: the flow could be given more help than it has now.
     pub fn rearm(&mut self, now: Instant) {
         self.fired = false;
         self.late = 0;
         self.resumes = now + self.config.hold_off;
     }
 
-    /// When the next request is late, unless it comes.
+    /// Returns when the next request becomes late.
     fn due(&self) -> Instant {
         self.since.max(self.resumes) + self.config.late_after
     }
@@ -155,7 +161,7 @@ mod tests {
         Trigger::new(TriggerConfig::default())
     }
 
-    /// Lets time pass as a process does that wakes when it is asked to.
+    /// Lets time pass like a process that wakes up when a timeout is due.
     fn wait(trigger: &mut Trigger, until: Instant) -> Option<Degraded> {
         while let Some(due) = trigger.poll_timeout().filter(|due| *due <= until) {
             trigger.handle_timeout(due);
@@ -189,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_late_learns_when_it_was_due() {
+    fn a_late_poll_still_reports_the_due_time() {
         let mut trigger = trigger();
         trigger.handle_request(ms(0));
         trigger.handle_request(ms(900));
@@ -203,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_in_time_begins_the_count_anew() {
+    fn a_request_in_time_resets_the_count() {
         let mut trigger = trigger();
         for at in [0, 310, 400, 710] {
             trigger.handle_request(ms(at));

@@ -1,4 +1,4 @@
-//! Nothing that arrives is lost from the books, whatever the order in which the records come in.
+//! Every copy that arrives is accounted for, in whatever order the records are handled.
 
 use hawser_pathset::{Arrival, FlowTotals, MAX_PENDING, PathTotals, Tracker};
 use hawser_units::{ByteSize, FlowId, Instant, PathId, PathSet};
@@ -10,7 +10,8 @@ use std::time::Duration;
 const DEADLINE: Duration = Duration::from_millis(100);
 const FLOWS: u16 = 3;
 
-/// What becomes of one packet: its flow, the policy, and for each copy its path and delay, the soonest being the first.
+/// The fate of one packet: its flow, the policy, and the path and delay of each copy, the earliest
+/// first.
 #[derive(Debug, Clone)]
 struct Fate {
     flow: u16,
@@ -23,7 +24,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     let copies = proptest::collection::vec((0..8u8, delay_micros), 1..8);
     (0..FLOWS, any::<u8>(), copies).prop_map(|(flow, paths, mut copies)| {
         copies.sort_by_key(|(_, delay)| *delay);
-        // A path that repeats itself after the deadline is late or repeated, as it happens.
+        // A duplicate by the same path after the deadline may count as late or as repeated.
         let first_delay = copies[0].1;
         let mut seen = BTreeSet::new();
         copies.retain(|(path, delay)| seen.insert(*path) || delay - first_delay < 100_000);
@@ -35,7 +36,7 @@ fn fate() -> impl Strategy<Value = Fate> {
     })
 }
 
-/// A packet of each fate every millisecond; the records in the order of time.
+/// Returns the records of one packet per millisecond for each fate, in order of time.
 fn records(start: u64, fates: &[Fate]) -> Vec<Arrival> {
     let mut records = Vec::new();
     for (n, fate) in (0..).zip(fates) {
@@ -63,7 +64,7 @@ fn settle(tracker: &mut Tracker) {
     }
 }
 
-/// The same counts by the plainest means.
+/// Computes the same totals in the simplest way.
 fn expected(fates: &[Fate]) -> BTreeMap<u16, FlowTotals> {
     let mut flows = BTreeMap::<u16, FlowTotals>::new();
     for fate in fates {
@@ -97,7 +98,7 @@ fn expected(fates: &[Fate]) -> BTreeMap<u16, FlowTotals> {
     flows
 }
 
-/// Totals without the skews, which `expected` does not count, but with their number.
+/// Returns the number of skews, and the totals without the skews, which `expected` does not count.
 fn without_skews(totals: &PathTotals) -> (u64, PathTotals) {
     (
         totals.skew.total(),
@@ -159,7 +160,7 @@ proptest! {
 }
 
 #[test]
-fn memory_is_bounded_and_says_so() {
+fn memory_is_bounded_and_early_judgements_are_counted() {
     let mut tracker = Tracker::new(Duration::from_secs(3600));
     let flows = [5, 6, 7, 8].map(|flow| FlowId::try_from(flow).unwrap());
     let rounds = MAX_PENDING as u64 / flows.len() as u64 + 250;

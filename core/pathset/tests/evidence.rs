@@ -1,4 +1,4 @@
-//! What the judge says of packets made up one by one.
+//! Judgements on packets that are constructed one by one.
 
 use hawser_pathset::{Evidence, EvidenceConfig, JudgeEvent, JudgedPacket, Judgement};
 use hawser_units::{FlowId, Instant, PathId, PathSet, PolicyCode};
@@ -16,15 +16,15 @@ fn config() -> EvidenceConfig {
     }
 }
 
-/// A judge with a receiver that hands packets on and a controller that does what the judge says.
+/// A judge with a receiver that reports packets and a controller that applies its judgements.
 struct Flow {
     judge: Evidence,
     packets: u64,
     code: PathSet,
     probes: PathSet,
     probe_every: u64,
-    said: Vec<(u64, JudgeEvent)>,
-    obedient: bool,
+    events: Vec<(u64, JudgeEvent)>,
+    applies_judgements: bool,
 }
 
 impl Flow {
@@ -36,8 +36,8 @@ impl Flow {
             code: paths,
             probes: PathSet::EMPTY,
             probe_every: 0,
-            said: Vec::new(),
-            obedient: true,
+            events: Vec::new(),
+            applies_judgements: true,
         }
     }
 
@@ -45,7 +45,8 @@ impl Flow {
         Instant::ZERO + INTERVAL * self.packets as u32
     }
 
-    /// The next packet; `skew_ms` says how late its copy is on a path, none when it does not come.
+    /// Sends the next packet. `skew_ms` returns the delay of its copy on a path, or `None` if it is
+    /// lost.
     fn packet(&mut self, skew_ms: impl Fn(u64, usize) -> Option<u64>) {
         let n = self.packets;
         self.packets += 1;
@@ -80,12 +81,12 @@ impl Flow {
             skews,
         };
         self.judge.handle_packet(&packet);
-        self.listen();
+        self.handle_events();
         self.judge.handle_timeout(self.now());
-        self.listen();
+        self.handle_events();
     }
 
-    fn listen(&mut self) {
+    fn handle_events(&mut self) {
         while let Some(event) = self.judge.poll_event() {
             if let JudgeEvent::Judgement(Judgement {
                 code,
@@ -93,27 +94,27 @@ impl Flow {
                 probe_every,
                 ..
             }) = &event
-                && self.obedient
+                && self.applies_judgements
             {
                 (self.code, self.probes) = (code.paths(), *probes);
                 self.probe_every = u64::from(*probe_every);
                 self.judge.handle_policy(0, *code, *probes, self.now());
             }
-            self.said.push((self.packets, event));
+            self.events.push((self.packets, event));
         }
     }
 
-    /// A policy that nobody here asked for.
+    /// Applies a policy that the judge did not propose.
     fn set(&mut self, code: u8) {
         (self.code, self.probes, self.probe_every) = (PathSet::from_bits(code), PathSet::EMPTY, 0);
         self.judge
             .handle_policy(0, PolicyCode(code), PathSet::EMPTY, self.now());
     }
 
-    /// The packet after which a path had left the policy.
+    /// Returns the number of packets until a path was removed from the policy.
     fn left_after(&self, path: u8) -> Option<u64> {
         let path = PathId::try_from(path).unwrap();
-        self.said.iter().find_map(|(after, event)| match event {
+        self.events.iter().find_map(|(after, event)| match event {
             JudgeEvent::Judgement(judgement) if !judgement.code.paths().contains(path) => {
                 Some(*after)
             }
@@ -122,14 +123,17 @@ impl Flow {
     }
 
     fn judgements(&self) -> impl Iterator<Item = &Judgement> {
-        self.said.iter().filter_map(|(_, event)| match event {
+        self.events.iter().filter_map(|(_, event)| match event {
             JudgeEvent::Judgement(judgement) => Some(judgement),
             _ => None,
         })
     }
 
-    fn heard(&self, event: &JudgeEvent) -> usize {
-        self.said.iter().filter(|(_, said)| said == event).count()
+    fn count_of(&self, event: &JudgeEvent) -> usize {
+        self.events
+            .iter()
+            .filter(|(_, emitted)| emitted == event)
+            .count()
     }
 }
 
@@ -157,7 +161,7 @@ fn a_path_that_cannot_help_is_gone_within_300_packets() {
 }
 
 #[test]
-fn paths_that_are_nearly_found_useless_leave_with_the_first() {
+fn paths_that_are_about_to_become_useless_are_removed_with_the_first() {
     let mut flow = Flow::new(config(), 0b1111);
     (0..300).for_each(|_| {
         flow.packet(|n, path| (path < 2 || n < 20 * path as u64).then_some(path as u64))
@@ -179,7 +183,7 @@ fn a_path_that_stops_to_help_is_gone_within_300_packets_and_that_is_a_latent_err
 
     (0..300).for_each(|_| flow.packet(|n, path| if path == 0 { None } else { lossy(n, path) }));
     assert_eq!(flow.code, PathSet::from_bits(0b10));
-    assert_eq!(flow.heard(&JudgeEvent::LatentError(path(0))), 1);
+    assert_eq!(flow.count_of(&JudgeEvent::LatentError(path(0))), 1);
 }
 
 #[test]
@@ -189,7 +193,7 @@ fn a_path_that_never_helped_is_no_latent_error() {
     assert_eq!(flow.code, PathSet::from_bits(0b01));
     assert!(
         !flow
-            .said
+            .events
             .iter()
             .any(|(_, event)| matches!(event, JudgeEvent::LatentError(_)))
     );
@@ -201,13 +205,13 @@ fn when_nothing_arrives_no_path_is_to_blame() {
     (0..5000).for_each(|_| flow.packet(|n, _| (n < 100).then_some(0)));
     assert_eq!(flow.code, PathSet::from_bits(0b11));
     // But both are silent.
-    assert_eq!(flow.heard(&JudgeEvent::PathSilent(path(0))), 0);
+    assert_eq!(flow.count_of(&JudgeEvent::PathSilent(path(0))), 0);
     (0..10_000).for_each(|_| flow.packet(|_, _| None));
-    assert_eq!(flow.heard(&JudgeEvent::PathSilent(path(0))), 1);
-    assert_eq!(flow.heard(&JudgeEvent::PathSilent(path(1))), 1);
+    assert_eq!(flow.count_of(&JudgeEvent::PathSilent(path(0))), 1);
+    assert_eq!(flow.count_of(&JudgeEvent::PathSilent(path(1))), 1);
     flow.packet(|_, path| (path == 1).then_some(0));
-    assert_eq!(flow.heard(&JudgeEvent::PathRestored(path(1))), 1);
-    assert_eq!(flow.heard(&JudgeEvent::PathRestored(path(0))), 0);
+    assert_eq!(flow.count_of(&JudgeEvent::PathRestored(path(1))), 1);
+    assert_eq!(flow.count_of(&JudgeEvent::PathRestored(path(0))), 0);
 }
 
 #[test]
@@ -222,7 +226,7 @@ fn loss_that_all_paths_share_is_no_reason_to_replicate() {
 }
 
 #[test]
-fn what_is_tolerated_decides_between_one_path_and_two() {
+fn the_tolerance_decides_between_one_path_and_two() {
     // One packet in 2001 is lost on each path, never the same one, and half of them are overtaken.
     let lossy =
         |n: u64, path: usize| (n % 2001 != 1000 * path as u64).then_some((n + path as u64) % 2);
@@ -239,7 +243,7 @@ fn what_is_tolerated_decides_between_one_path_and_two() {
 }
 
 #[test]
-fn what_is_tolerated_is_hedged_against_while_there_is_any() {
+fn tolerated_damage_is_hedged_against() {
     let mut flow = Flow::new(config(), 0b111);
     flow.judge.handle_frame_size(128.0);
     let lossy =
@@ -315,12 +319,12 @@ fn a_set_with_which_the_experience_degraded_waits_longer_each_time() {
         (0..5_000).for_each(|_| flow.packet(only_one_is_enough));
         flow.set(0b11);
     }
-    // Seconds, since the experience degraded.
+    // Seconds since the experience degraded.
     assert_eq!(waited, [2, 2, 4, 8, 16]);
 }
 
 #[test]
-fn a_policy_from_elsewhere_makes_the_judge_forget() {
+fn a_policy_from_elsewhere_discards_the_evidence() {
     let overtaking = |n: u64, path: usize| Some((n + path as u64) % 2);
     let mut flow = Flow::new(config(), 0b11);
     (0..21_000).for_each(|_| flow.packet(overtaking));
@@ -335,19 +339,19 @@ fn a_policy_from_elsewhere_makes_the_judge_forget() {
 }
 
 #[test]
-fn the_policy_in_force_said_again_changes_nothing() {
+fn a_repeated_policy_changes_nothing() {
     let mut flow = Flow::new(config(), 0b11);
-    flow.obedient = false;
+    flow.applies_judgements = false;
     (0..20_000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
     flow.set(0b11);
-    flow.obedient = true;
+    flow.applies_judgements = true;
     (0..20_100).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
     assert_eq!(flow.judge.damage(PathSet::from_bits(0b01)), Some(0.0));
     assert_eq!((flow.code.bits(), flow.judgements().count()), (0b01, 2));
 }
 
 #[test]
-fn whatever_is_tolerated_a_useless_path_goes_and_a_needed_one_stays() {
+fn at_any_tolerance_a_useless_path_is_removed_and_a_needed_one_stays() {
     for tolerated in [0.0, 1.0, -1.0, f64::NAN, f64::INFINITY] {
         let config = EvidenceConfig {
             tolerated_frames: tolerated,
@@ -367,7 +371,7 @@ fn whatever_is_tolerated_a_useless_path_goes_and_a_needed_one_stays() {
 
 #[test]
 fn a_path_that_failed_is_tried_after_others() {
-    // The first path is of use to probes, but not when every packet takes it; the second is cut after five seconds.
+    // The first path delivers probes, but not the whole flow; the second is cut after five seconds.
     let mut flow = Flow::new(config(), 0b1111);
     for sent in 0..80_000u64 {
         let is_loaded = flow.code.contains(path(0));
@@ -386,9 +390,9 @@ fn a_path_that_failed_is_tried_after_others() {
 }
 
 #[test]
-fn a_judgement_that_nothing_came_of_is_made_again() {
+fn a_judgement_that_is_not_applied_is_repeated() {
     let mut flow = Flow::new(config(), 0b11);
-    flow.obedient = false;
+    flow.applies_judgements = false;
     (0..50_000).for_each(|_| flow.packet(|_, path| (path == 0).then_some(0)));
     assert_eq!(flow.judgements().count(), 3);
 }
@@ -430,13 +434,14 @@ proptest! {
 }
 
 #[test]
-fn whether_the_flow_suffered_lately_is_told_from_its_packets() {
+fn recent_damage_is_derived_from_the_packets() {
     let mut flow = Flow::new(config(), 0b11);
-    flow.obedient = false;
-    assert_eq!(flow.judge.suffered_since(Instant::ZERO), None);
+    flow.applies_judgements = false;
+    assert_eq!(flow.judge.exceeded_tolerance_since(Instant::ZERO), None);
     let mut after = |packets: u32, comes: fn(u64) -> bool| {
         (0..packets).for_each(|_| flow.packet(|n, _| comes(n).then_some(0)));
-        flow.judge.suffered_since(flow.now() - INTERVAL * 5_000)
+        flow.judge
+            .exceeded_tolerance_since(flow.now() - INTERVAL * 5_000)
     };
     assert_eq!(after(10_000, |_| true), Some(false));
     assert_eq!(after(5_000, |n| !n.is_multiple_of(10)), Some(true));

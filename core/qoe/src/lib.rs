@@ -29,18 +29,18 @@ use std::time::Duration;
 /// The longest gap between two decoded frames that is not a stall.
 pub const STALL_THRESHOLD: Duration = Duration::from_millis(200);
 
-/// A frame that arrived and was decoded. Both times are of one clock.
+/// A frame that arrived and was decoded. Both times are from the same clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame {
-    /// When the source captured it.
+    /// The capture time at the source.
     pub captured: Instant,
-    /// When the viewer had it wholly decoded.
+    /// The time at which the viewer had completely decoded the frame.
     pub decoded: Instant,
-    /// Encoded size.
+    /// The encoded size.
     pub size: ByteSize,
 }
 
-/// A part of a timeline: from an instant to just before another.
+/// A half-open interval of a timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Window {
     from: Instant,
@@ -48,30 +48,32 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window `[from, to)`, or `None` when it has no length.
+    /// Creates the window `[from, to)`, or returns `None` if it is empty.
     pub fn new(from: Instant, to: Instant) -> Option<Self> {
         (from < to).then_some(Window { from, to })
     }
 
-    /// How long it is.
+    /// Returns the length of the window.
     pub fn duration(self) -> Duration {
         self.to.saturating_since(self.from)
     }
 
-    /// Whether an instant lies in it.
+    /// Returns whether the window contains an instant.
     pub fn contains(self, at: Instant) -> bool {
         self.from <= at && at < self.to
     }
 }
 
-/// What a viewer experienced within a window. A frame belongs to the window in which it was decoded.
+/// The quality of experience of a viewer within a window. A frame belongs to the window in which it
+/// was decoded.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Qoe {
     /// Frames per second over the window.
     pub fps_mean: f64,
-    /// Frames per second in each second from the window's beginning; the last one may be a part of a second.
+    /// Frames per second in each second from the start of the window; the last one may be part of a
+    /// second.
     pub fps: Vec<f64>,
-    /// Median time from capture to decoded, in ms; none without frames.
+    /// Median time from capture to decoding, in ms; `None` without frames.
     pub frame_delay_p50_ms: Option<f64>,
     /// 95th percentile of the same.
     pub frame_delay_p95_ms: Option<f64>,
@@ -79,13 +81,14 @@ pub struct Qoe {
     pub frame_delay_p99_ms: Option<f64>,
     /// Encoded bits of the decoded frames over the window.
     pub throughput_mbps: f64,
-    /// Gaps between consecutive decoded frames above [`STALL_THRESHOLD`] that reach into the window.
+    /// Gaps between consecutive decoded frames above [`STALL_THRESHOLD`] that reach into the
+    /// window.
     pub stalls: usize,
     /// Share of the window that lies in stalls.
     pub stall_ratio: f64,
 }
 
-/// Measures the part of a timeline that lies in the window. The timeline may be in any order.
+/// Measures the part of a timeline within the window. The timeline may be in any order.
 pub fn measure(timeline: &[Frame], window: Window) -> Qoe {
     let mut timeline = timeline.to_vec();
     timeline.sort_by_key(|frame| frame.decoded);
@@ -129,10 +132,10 @@ fn fps_by_second(frames: &[Frame], window: Window) -> Vec<f64> {
     fps
 }
 
-/// The part of every stall that lies in the window.
+/// Returns the part of every stall that lies in the window.
 ///
-/// A gap counts as a stall by its whole length, also where it began before the window or ends after it. Where the
-/// timeline has no frame before or after, the gap reaches to the window's border.
+/// A gap is classified by its full length, even if it starts before the window or ends after it. If
+/// the timeline has no frame before or after, the gap extends to the edge of the window.
 fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
     let first = timeline
         .first()
@@ -154,7 +157,7 @@ fn stalls(timeline: &[Frame], window: Window) -> Vec<Duration> {
     edges.windows(2).filter_map(in_window).collect()
 }
 
-/// The nearest-rank percentile of sorted values.
+/// Returns the nearest-rank percentile of sorted values.
 fn percentile(sorted: &[Duration], share: f64) -> Option<Duration> {
     let rank = (share * sorted.len() as f64).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
@@ -183,7 +186,8 @@ mod tests {
 
     #[test]
     fn worked_by_hand() {
-        // Window [1000, 3500): frames at 1000, 1100, 1250 | 2600 | 3400; gaps 150 before, then 100, 150, 1350, 800, 100.
+        // Window [1000, 3500): frames at 1000, 1100, 1250 | 2600 | 3400; gaps 150 before, then 100,
+        // 150, 1350, 800, 100.
         let timeline = [
             frame(800, 850, 9999),
             frame(980, 1000, 1000),
@@ -222,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_across_the_border_counts_inside_it() {
+    fn a_stall_across_the_edge_counts_within_the_window() {
         let timeline = [
             frame(0, 0, 1),
             frame(0, 1150, 1),
@@ -244,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn metrics_are_named_as_in_results() {
+    fn metrics_have_the_names_used_in_results() {
         let json = serde_json::to_value(measure(&[], window(0, 1000))).unwrap();
         for name in [
             "fps_mean",

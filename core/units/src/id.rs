@@ -1,36 +1,36 @@
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Paths a node may have: one bit each in a [`PolicyCode`].
+/// The maximum number of paths of a node: one bit each in a [`PolicyCode`].
 pub const MAX_PATHS: usize = 8;
 
-/// Flows a node may have.
+/// The maximum number of flows of a node.
 pub const MAX_FLOWS: usize = 1024;
 
-/// An identifier outside the range that the wire and the kernel tables hold.
+/// An identifier outside the range of the wire format and the kernel tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{what} {value} is out of range: must be below {limit}")]
 pub struct OutOfRange {
-    /// What was numbered.
+    /// The kind of identifier.
     pub what: &'static str,
-    /// The number given.
+    /// The given number.
     pub value: u64,
     /// The first number that is too large.
     pub limit: u64,
 }
 
-/// A path of a node, 0 to 7. People and the paper count from one: path index 0 is shown as "path 1".
+/// A path of a node, 0 to 7. Users and the paper count from one: path index 0 is shown as "path 1".
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u8", into = "u8")]
 pub struct PathId(u8);
 
 impl PathId {
-    /// Every path a node may have.
+    /// Returns all paths that a node may have.
     pub fn all() -> impl Iterator<Item = PathId> {
         (0..MAX_PATHS as u8).map(PathId)
     }
 
-    /// The zero-based index.
+    /// Returns the zero-based index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -64,13 +64,14 @@ impl fmt::Display for PathId {
     }
 }
 
-/// A flow of a node, 0 to 1023. The number is the receiving node's label: it is on the wire and indexes its tables.
+/// A flow of a node, 0 to 1023. The receiving node assigns the number; it is on the wire and
+/// indexes that node's tables.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u16", into = "u16")]
 pub struct FlowId(u16);
 
 impl FlowId {
-    /// The zero-based index.
+    /// Returns the zero-based index.
     pub const fn index(self) -> usize {
         self.0 as usize
     }
@@ -110,65 +111,65 @@ impl fmt::Display for FlowId {
 pub struct PathSet(u8);
 
 impl PathSet {
-    /// No path.
+    /// The empty set.
     pub const EMPTY: PathSet = PathSet(0);
 
-    /// The set whose bit i is path index i.
+    /// Creates a set from bits; bit i is path index i.
     pub const fn from_bits(bits: u8) -> Self {
         PathSet(bits)
     }
 
-    /// Bit i is path index i.
+    /// Returns the bits; bit i is path index i.
     pub const fn bits(self) -> u8 {
         self.0
     }
 
-    /// Whether `path` is in the set.
+    /// Returns whether `path` is in the set.
     pub const fn contains(self, path: PathId) -> bool {
         self.0 & (1 << path.0) != 0
     }
 
-    /// The set with `path` in it.
+    /// Returns the set with `path` added.
     #[must_use]
     pub const fn with(self, path: PathId) -> Self {
         PathSet(self.0 | 1 << path.0)
     }
 
-    /// The set without `path`.
+    /// Returns the set with `path` removed.
     #[must_use]
     pub const fn without(self, path: PathId) -> Self {
         PathSet(self.0 & !(1 << path.0))
     }
 
-    /// What is in this set or in the other.
+    /// Returns the paths that are in either set.
     #[must_use]
     pub const fn union(self, other: PathSet) -> Self {
         PathSet(self.0 | other.0)
     }
 
-    /// What is in both sets.
+    /// Returns the paths that are in both sets.
     #[must_use]
     pub const fn intersection(self, other: PathSet) -> Self {
         PathSet(self.0 & other.0)
     }
 
-    /// What is in this set and not in the other.
+    /// Returns the paths that are in this set and not in the other.
     #[must_use]
     pub const fn difference(self, other: PathSet) -> Self {
         PathSet(self.0 & !other.0)
     }
 
-    /// How many paths are in the set.
+    /// Returns the number of paths.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// Whether no path is in the set.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The paths in the set, lowest index first.
+    /// Returns the paths in ascending order.
     pub fn iter(self) -> impl Iterator<Item = PathId> {
         PathId::all().filter(move |path| self.contains(*path))
     }
@@ -182,20 +183,20 @@ impl FromIterator<PathId> for PathSet {
 
 /// The paper's 8-bit policy of a flow (Qian, section III-B).
 ///
-/// Bit i stands for path i+1; `0x00` is off and `0xff` is the order to stop, which turns the policy to off. So eight
-/// paths may exist, but at most seven replicate at once.
+/// Bit i stands for path i+1; `0x00` is off and `0xff` is the command to stop, which turns the
+/// policy off. Thus, eight paths may exist, but at most seven replicate at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct PolicyCode(pub u8);
 
 impl PolicyCode {
-    /// The flow takes the default route.
+    /// Off: the flow takes the default route.
     pub const OFF: PolicyCode = PolicyCode(0x00);
 
-    /// Stop replicating.
+    /// The command to stop replicating.
     pub const STOP: PolicyCode = PolicyCode(0xff);
 
-    /// The paths that every packet takes, none when the policy is off or stop.
+    /// Returns the paths that every packet takes; none if the policy is off or stop.
     pub const fn paths(self) -> PathSet {
         match self.0 {
             0xff => PathSet::EMPTY,
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn identifiers_refuse_what_the_tables_cannot_hold() {
+    fn identifiers_out_of_range_are_rejected() {
         assert!(PathId::try_from(8).is_err());
         assert!(FlowId::try_from(1024).is_err());
         assert_eq!(FlowId::try_from(1023).unwrap().index(), 1023);

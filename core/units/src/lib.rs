@@ -1,8 +1,8 @@
-//! Quantities and identifiers that every part of Hawser shares.
+//! Quantities and identifiers shared by every part of Hawser.
 //!
-//! A value that has a unit has a type here, so that bits are never added to bytes and a path index is never
-//! mistaken for a flow. Nothing in this crate reads a clock: an [`Instant`] is a number that its user supplies,
-//! taken from a real clock by the processes and counted by the simulator in virtual time.
+//! Every value with a unit has its own type, so that bits are never added to bytes and a path index
+//! is never mistaken for a flow. This crate reads no clock: an [`Instant`] is a number supplied by
+//! its user. Processes take it from a real clock, simulations count it in virtual time.
 //!
 //! ```
 //! use hawser_units::{Bitrate, ByteSize, Instant};

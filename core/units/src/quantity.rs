@@ -12,7 +12,7 @@ use std::time::Duration;
 pub struct ByteSize(pub u64);
 
 impl ByteSize {
-    /// The number of bits.
+    /// Returns the number of bits.
     pub const fn bits(self) -> u64 {
         self.0 * 8
     }
@@ -52,17 +52,17 @@ impl Sum for ByteSize {
 pub struct Bitrate(u64);
 
 impl Bitrate {
-    /// The rate of `bps` bits per second.
+    /// Creates a rate from bits per second.
     pub const fn from_bps(bps: u64) -> Self {
         Bitrate(bps)
     }
 
-    /// The rate of `mbps` million bits per second, rounded to a whole bit per second.
+    /// Creates a rate from millions of bits per second, rounded to whole bits per second.
     pub fn from_mbps(mbps: f64) -> Self {
         Bitrate((mbps * 1e6).round() as u64)
     }
 
-    /// The mean rate of `size` sent over `duration`; zero over no time.
+    /// Returns the mean rate of `size` sent over `duration`, or zero if `duration` is zero.
     pub fn average(size: ByteSize, duration: Duration) -> Self {
         if duration.is_zero() {
             return Bitrate(0);
@@ -70,17 +70,18 @@ impl Bitrate {
         Bitrate((size.bits() as f64 / duration.as_secs_f64()).round() as u64)
     }
 
-    /// Bits per second.
+    /// Returns the rate in bits per second.
     pub const fn bps(self) -> u64 {
         self.0
     }
 
-    /// Million bits per second.
+    /// Returns the rate in millions of bits per second.
     pub fn mbps(self) -> f64 {
         self.0 as f64 / 1e6
     }
 
-    /// How long `size` occupies a link of this rate, rounded up to a nanosecond; [`Duration::MAX`] on a link of rate zero.
+    /// Returns the time that `size` occupies a link of this rate, rounded up to a nanosecond, or
+    /// [`Duration::MAX`] if the rate is zero.
     pub fn time_to_send(self, size: ByteSize) -> Duration {
         if self.0 == 0 {
             return Duration::MAX;

@@ -2,9 +2,10 @@ use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// A point in time: nanoseconds since an origin that the caller chose (the start of a simulation, the boot of a machine).
+/// A point in time: nanoseconds since an origin chosen by the caller (the start of a simulation,
+/// the boot of a machine).
 ///
-/// Unlike `std::time::Instant` it can be made from a number, which is what makes virtual time possible.
+/// Unlike `std::time::Instant`, it can be created from a number, which makes virtual time possible.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize,
 )]
@@ -18,22 +19,22 @@ impl Instant {
     /// The latest representable instant, 584 years after the origin.
     pub const MAX: Instant = Instant(u64::MAX);
 
-    /// The instant `nanos` nanoseconds after the origin.
+    /// Creates the instant `nanos` nanoseconds after the origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Instant(nanos)
     }
 
-    /// Nanoseconds since the origin.
+    /// Returns the nanoseconds since the origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Seconds since the origin, for plots.
+    /// Returns the seconds since the origin, for plots.
     pub fn as_secs_f64(self) -> f64 {
         self.0 as f64 / 1e9
     }
 
-    /// The time since `earlier`, or zero when `earlier` is later.
+    /// Returns the time since `earlier`, or zero if `earlier` is later.
     pub const fn saturating_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

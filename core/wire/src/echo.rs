@@ -1,4 +1,4 @@
-//! The question by which two nodes measure the round-trip time of a path, and its answer.
+//! The request and the reply by which two nodes measure the round-trip time of a path.
 //!
 //! ```text
 //!  0                   1                   2                   3
@@ -16,15 +16,16 @@
 //! +---------------------------------------------------------------+
 //! ```
 //!
-//! A UDP payload of these 20 bytes, the answer as long as the question, so that nobody gains by asking in another's name.
-//! The low nibble of the first byte has a shim's flags TAGGED and KEY. The tag is SipHash-2-4 of bytes 0 to 11 under the key
-//! that the nodes share; a shim's is under keys that are derived from it.
+//! The UDP payload is these 20 bytes. A reply is as long as its request, so that a spoofed request
+//! gains no amplification. The low nibble of the first byte has the flags TAGGED and KEY of a shim.
+//! The tag is the SipHash-2-4 of bytes 0 to 11 under the key that the nodes share, whereas the tag
+//! of a shim is under keys derived from it.
 
 use crate::tag::{Key, KeyRing, KeySlot};
 use hawser_units::PathId;
 use siphasher::sip::SipHasher24;
 
-/// The UDP port that nodes ask each other on unless they are configured otherwise.
+/// The default UDP port of echo requests.
 pub const DEFAULT_PORT: u16 = 14751;
 
 const VERSION: u8 = 1;
@@ -32,33 +33,34 @@ const TAGGED: u8 = 0x1;
 const KEY: u8 = 0x2;
 const COVERED: usize = 12;
 
-/// A question or its answer.
+/// An echo request or reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Echo {
-    /// Which of the two.
+    /// Request or reply.
     pub kind: EchoKind,
-    /// The path that it is to take.
+    /// The path that it takes.
     pub path: PathId,
-    /// The asker's number for the question.
+    /// The requester's number of the request.
     pub number: u32,
-    /// How long the answerer had the question, microseconds; 0 in a question.
+    /// The time for which the replier held the request, in microseconds; 0 in a request.
     pub held_micros: u32,
 }
 
-/// Asked, or answered.
+/// The kind of an echo.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum EchoKind {
-    /// To be answered.
-    Question,
-    /// Not to be answered.
-    Answer,
+    /// A request, to be replied to.
+    Request,
+    /// A reply.
+    Reply,
 }
 
 impl Echo {
-    /// Bytes of a question and of an answer.
+    /// The length of a request and of a reply in bytes.
     pub const LEN: usize = 20;
 
-    /// The bytes on the wire, tagged when there is a key; the slot is the receiver's for it.
+    /// Returns the bytes on the wire, tagged if a key is given. The slot is the receiver's slot of
+    /// the key.
     pub fn emit(&self, key: Option<(KeySlot, &Key)>) -> [u8; Echo::LEN] {
         let flags = match key {
             None => 0,
@@ -78,13 +80,14 @@ impl Echo {
         bytes
     }
 
-    /// What a datagram says, if it is whole and, as far as there are keys, tagged with one of them.
+    /// Parses a datagram. Returns `None` if it is malformed, or not tagged with one of the keys, if
+    /// there are any.
     pub fn parse(datagram: &[u8], keys: &KeyRing) -> Option<Echo> {
         let bytes: &[u8; Echo::LEN] = datagram.try_into().ok()?;
         if bytes[0] >> 4 != VERSION || !is_authentic(bytes, keys) {
             return None;
         }
-        let kind = [EchoKind::Question, EchoKind::Answer]
+        let kind = [EchoKind::Request, EchoKind::Reply]
             .into_iter()
             .find(|kind| *kind as u8 == bytes[1])?;
         let word = |at: usize| {
@@ -118,9 +121,9 @@ fn tag(key: &Key, bytes: &[u8; Echo::LEN]) -> [u8; 8] {
 mod tests {
     use super::*;
 
-    fn question() -> Echo {
+    fn request() -> Echo {
         Echo {
-            kind: EchoKind::Question,
+            kind: EchoKind::Request,
             path: PathId::try_from(4).unwrap(),
             number: 0xdead_beef,
             held_micros: 0,
@@ -129,16 +132,16 @@ mod tests {
 
     #[test]
     fn the_bytes_are_as_drawn() {
-        let answer = Echo {
-            kind: EchoKind::Answer,
+        let reply = Echo {
+            kind: EchoKind::Reply,
             held_micros: 0x0102_0304,
-            ..question()
+            ..request()
         };
         let drawn = [
             0x10, 1, 4, 0, 0xde, 0xad, 0xbe, 0xef, 1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 0, 0,
         ];
-        assert_eq!(answer.emit(None), drawn);
-        assert_eq!(Echo::parse(&drawn, &KeyRing::default()), Some(answer));
+        assert_eq!(reply.emit(None), drawn);
+        assert_eq!(Echo::parse(&drawn, &KeyRing::default()), Some(reply));
     }
 
     #[test]
@@ -147,19 +150,19 @@ mod tests {
         let ring = KeyRing {
             slots: [None, Some(key.clone())],
         };
-        let good = question().emit(Some((KeySlot::One, &key)));
-        assert_eq!(Echo::parse(&good, &ring), Some(question()));
+        let good = request().emit(Some((KeySlot::One, &key)));
+        assert_eq!(Echo::parse(&good, &ring), Some(request()));
         for bit in 0..Echo::LEN * 8 {
             let mut forged = good;
             forged[bit / 8] ^= 1 << (bit % 8);
             assert_eq!(Echo::parse(&forged, &ring), None, "bit {bit}");
         }
-        assert_eq!(Echo::parse(&question().emit(None), &ring), None);
+        assert_eq!(Echo::parse(&request().emit(None), &ring), None);
     }
 
     #[test]
-    fn what_is_not_whole_is_refused() {
-        let bytes = question().emit(None);
+    fn malformed_echoes_are_rejected() {
+        let bytes = request().emit(None);
         let long = [&bytes[..], &[0]].concat();
         for datagram in [&bytes[..19], &long, &[]] {
             assert_eq!(Echo::parse(datagram, &KeyRing::default()), None);

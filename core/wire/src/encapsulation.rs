@@ -13,7 +13,7 @@ const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
 const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const HOP_LIMIT: u8 = 64;
 
-/// Where replicas on one path go: what their outer headers have in common.
+/// The destination of replicas on one path: the common part of their outer headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Encapsulation {
     /// Hardware address of the next hop.
@@ -45,52 +45,52 @@ pub enum Addresses {
     },
 }
 
-/// A frame taken apart.
+/// A parsed frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Replica<'a> {
-    /// Where it went.
+    /// The outer headers.
     pub encapsulation: Encapsulation,
     /// DSCP and ECN of the outer header.
     pub traffic_class: u8,
-    /// What stands before the inner packet.
+    /// The header before the inner packet.
     pub shim: Shim,
     /// The packet that was replicated.
     pub inner: &'a [u8],
 }
 
-/// Why a packet cannot be encapsulated.
+/// An error in encapsulating a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum EncapsulationError {
-    /// What is to be encapsulated is not an IP packet.
+    /// The inner packet is not an IP packet.
     #[error("the inner packet is not IP: {0}")]
     Inner(#[from] HeaderError),
-    /// The length fields cannot hold it.
+    /// The inner packet exceeds the length fields of the outer headers.
     #[error("an inner packet of {0} bytes does not fit into an IP packet")]
     TooLong(usize),
 }
 
-/// Why a frame is not a replica.
+/// An error in a frame that should be a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Too short for Ethernet, or of another type.
+    /// Not Ethernet, or of another type than IP.
     #[error("not an Ethernet frame with an IP packet")]
     NotIp,
-    /// Outer headers that a replica does not have.
+    /// The outer headers are not those of a replica.
     #[error(transparent)]
     Header(#[from] HeaderError),
     /// Not UDP.
     #[error("protocol {0} is not UDP")]
     NotUdp(u8),
-    /// The ports differ.
+    /// The two UDP ports differ.
     #[error("replicas have the same port at both ends, not {0} and {1}")]
     Ports(u16, u16),
-    /// No shim.
+    /// The shim is invalid.
     #[error(transparent)]
     Shim(#[from] ShimError),
 }
 
 impl Encapsulation {
-    /// The whole frame, from the Ethernet header on.
+    /// Returns the whole frame, from the Ethernet header on.
     pub fn frame(&self, shim: &Shim, inner: &[u8]) -> Result<Vec<u8>, EncapsulationError> {
         let class = ip::traffic_class(inner)?;
         let too_long = EncapsulationError::TooLong(inner.len());
@@ -159,7 +159,7 @@ impl Encapsulation {
 }
 
 impl<'a> Replica<'a> {
-    /// Takes a whole frame apart; a UDP checksum, where there is one, must be right.
+    /// Parses a whole frame. A UDP checksum, if present, must be correct.
     pub fn parse(frame: &'a [u8]) -> Result<Replica<'a>, FrameError> {
         let (ethernet, packet) = frame
             .split_first_chunk::<ETHERNET>()
@@ -227,7 +227,7 @@ impl<'a> Replica<'a> {
 }
 
 impl Addresses {
-    /// Source and destination.
+    /// Returns source and destination.
     pub fn pair(self) -> (IpAddr, IpAddr) {
         match self {
             Addresses::V4 {
@@ -283,7 +283,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn frames_are_taken_apart_as_they_were_put_together(
+        fn emitted_frames_are_parsed_back(
             encapsulation in encapsulations(),
             class: u8,
             mut inner in proptest::collection::vec(any::<u8>(), 2..300),
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn packets_that_do_not_fit_are_rejected() {
         let encapsulation = Encapsulation {
             destination_mac: [0; 6],
             source_mac: [0; 6],

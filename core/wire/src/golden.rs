@@ -1,7 +1,9 @@
-//! The golden vectors of `testdata/`: frames that were made by another implementation, for the tests of this one and of
-//! the eBPF programs. They are part of the wire format: a change to one is a new version of the format.
+//! The golden vectors of `testdata/`: frames made by another implementation, for the tests of this
+//! crate and of the eBPF programs. They are part of the wire format: a change to one of them is a
+//! new version of the format.
 //!
-//! A file holds one frame: lines `# comment` and lines `name = value`, every value in hex and in network byte order.
+//! A file holds one frame. Lines are `# comment` or `name = value`, with every value in hex and
+//! network byte order.
 
 use crate::{Addresses, Cover, Encapsulation, Key, KeySlot, SealKey, Shim, Signal};
 use hawser_units::{FlowId, PathId, PathSet, PolicyCode};
@@ -22,16 +24,16 @@ const SIGNALS: [(&str, &str); 2] = [
     ("signal-v6", include_str!("../testdata/signal-v6.txt")),
 ];
 
-/// One frame and everything that it was made of.
+/// A frame and the values that it was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vector {
     /// The file's name: outer family, key, inner packet.
     pub name: &'static str,
     /// The outer headers.
     pub encapsulation: Encapsulation,
-    /// The shim, not yet sealed.
+    /// The shim, unsealed.
     pub shim: Shim,
-    /// What seals it.
+    /// The key that seals the shim, with its slot and cover.
     pub key: Option<(KeySlot, SealKey, Cover)>,
     /// The packet that was replicated.
     pub inner: Vec<u8>,
@@ -39,11 +41,11 @@ pub struct Vector {
     pub frame: Vec<u8>,
 }
 
-/// Every vector.
+/// Returns all vectors.
 ///
 /// # Panics
 ///
-/// When a file in `testdata/` is malformed.
+/// Panics if a file in `testdata/` is malformed.
 pub fn vectors() -> Vec<Vector> {
     FILES
         .iter()
@@ -51,16 +53,16 @@ pub fn vectors() -> Vec<Vector> {
         .collect()
 }
 
-/// One in-band signal and everything that it was made of.
+/// An in-band signal and the values that it was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SignalVector {
     /// The file's name.
     pub name: &'static str,
-    /// Where it comes from and goes to.
+    /// The source and destination address.
     pub addresses: Addresses,
-    /// What it says.
+    /// The signal.
     pub signal: Signal,
-    /// What it is tagged with.
+    /// The key of the tag.
     pub key: Key,
     /// The UDP payload.
     pub payload: Vec<u8>,
@@ -68,11 +70,11 @@ pub struct SignalVector {
     pub frame: Vec<u8>,
 }
 
-/// Every in-band signal.
+/// Returns all in-band signals.
 ///
 /// # Panics
 ///
-/// When a file in `testdata/` is malformed.
+/// Panics if a file in `testdata/` is malformed.
 pub fn signals() -> Vec<SignalVector> {
     SIGNALS
         .iter()
@@ -121,7 +123,7 @@ fn vector(name: &'static str, text: &str) -> Vector {
         };
         let node = |name| std::str::from_utf8(fields.bytes(name)).expect("the name of a node");
         let shared = Key::from_bytes(fields.array("key"));
-        (slot, shared.of_direction(node("from"), node("to")), cover)
+        (slot, shared.for_direction(node("from"), node("to")), cover)
     });
     let [path] = fields.array("path");
     let [paths] = fields.array("paths");
@@ -228,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_are_parsed_into_what_they_were_made_of() {
+    fn frames_are_parsed_into_their_values() {
         for vector in vectors() {
             let replica = Replica::parse(&vector.frame).unwrap();
             assert_eq!(
@@ -245,11 +247,11 @@ mod tests {
     fn tags_are_accepted_with_their_key_only() {
         for vector in vectors() {
             let datagram = &vector.frame[vector.frame.len() - vector.inner.len() - Shim::LEN..];
-            let Some((slot, key, demands)) = vector.key else {
+            let Some((slot, key, required_cover)) = vector.key else {
                 continue;
             };
             let mut ring = SealRing {
-                demands,
+                required_cover,
                 ..SealRing::default()
             };
             ring.slots[slot.index()] = Some(key.clone());

@@ -1,4 +1,4 @@
-//! The little of IPv4, IPv6, UDP and ECN that encapsulation needs, and packets for tests.
+//! The parts of IPv4, IPv6, UDP and ECN that encapsulation needs, and packets for tests.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -8,10 +8,10 @@ pub const UDP: u8 = 17;
 /// The ECN field of a ToS byte or traffic class (RFC 3168).
 pub const ECN_MASK: u8 = 0b11;
 
-/// Congestion experienced.
+/// The ECN field "congestion experienced" (RFC 3168).
 pub const CE: u8 = 0b11;
 
-/// Why bytes are not a header that this crate reads.
+/// An error in a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum HeaderError {
     /// The packet is shorter than its headers say.
@@ -20,10 +20,10 @@ pub enum HeaderError {
     /// The first nibble is neither 4 nor 6, or not the one expected.
     #[error("IP version {0} is not the one expected")]
     Version(u8),
-    /// IPv4 options.
+    /// The packet has IPv4 options.
     #[error("the packet has IPv4 options")]
     Options,
-    /// A part of a packet.
+    /// The packet is a fragment.
     #[error("the packet is a fragment")]
     Fragment,
     /// The checksum of the IPv4 header or of UDP is wrong.
@@ -36,15 +36,15 @@ pub enum HeaderError {
 pub struct Ipv4Header {
     /// DSCP and ECN.
     pub tos: u8,
-    /// Header and payload, in bytes.
+    /// The length of header and payload in bytes.
     pub total_length: u16,
-    /// Without meaning where `dont_fragment` is set (RFC 6864).
+    /// Has no meaning if `dont_fragment` is set (RFC 6864).
     pub identification: u16,
-    /// Routers answer with ICMP when the packet is too long.
+    /// Whether routers must not fragment the packet, and reply with ICMP if it is too long.
     pub dont_fragment: bool,
-    /// Hops left.
+    /// The number of hops left.
     pub ttl: u8,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub protocol: u8,
     /// The sender.
     pub source: Ipv4Addr,
@@ -53,10 +53,10 @@ pub struct Ipv4Header {
 }
 
 impl Ipv4Header {
-    /// Bytes on the wire.
+    /// The length on the wire in bytes.
     pub const LEN: usize = 20;
 
-    /// The header and its payload, without what a link may have padded.
+    /// Parses the header. Returns it with its payload, without the padding of the link layer.
     pub fn parse(packet: &[u8]) -> Result<(Ipv4Header, &[u8]), HeaderError> {
         let header = packet
             .first_chunk::<{ Ipv4Header::LEN }>()
@@ -112,7 +112,7 @@ impl Ipv4Header {
         Ok((header, payload))
     }
 
-    /// The bytes on the wire, with their checksum.
+    /// Returns the bytes on the wire, including the checksum.
     pub fn emit(&self) -> [u8; Ipv4Header::LEN] {
         let mut bytes = [0; Ipv4Header::LEN];
         bytes[0] = 0x45;
@@ -135,13 +135,13 @@ impl Ipv4Header {
 pub struct Ipv6Header {
     /// DSCP and ECN.
     pub traffic_class: u8,
-    /// 20 bits.
+    /// The flow label, of 20 bits.
     pub flow_label: u32,
-    /// What follows the header, in bytes.
+    /// The length of everything after the header in bytes.
     pub payload_length: u16,
-    /// What the payload is.
+    /// The protocol of the payload.
     pub next_header: u8,
-    /// Hops left.
+    /// The number of hops left.
     pub hop_limit: u8,
     /// The sender.
     pub source: Ipv6Addr,
@@ -150,10 +150,10 @@ pub struct Ipv6Header {
 }
 
 impl Ipv6Header {
-    /// Bytes on the wire.
+    /// The length on the wire in bytes.
     pub const LEN: usize = 40;
 
-    /// The header and its payload, without what a link may have padded.
+    /// Parses the header. Returns it with its payload, without the padding of the link layer.
     pub fn parse(packet: &[u8]) -> Result<(Ipv6Header, &[u8]), HeaderError> {
         let (header, rest) = packet
             .split_first_chunk::<{ Ipv6Header::LEN }>()
@@ -192,7 +192,7 @@ impl Ipv6Header {
         Ok((header, payload))
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn emit(&self) -> [u8; Ipv6Header::LEN] {
         let first_word = 6 << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & 0xf_ffff;
         let mut bytes = [0; Ipv6Header::LEN];
@@ -213,17 +213,17 @@ pub struct UdpHeader {
     pub source_port: u16,
     /// The receiver's port.
     pub destination_port: u16,
-    /// Header and payload, in bytes.
+    /// The length of header and payload in bytes.
     pub length: u16,
-    /// Zero where there is none, which only IPv4 allows.
+    /// The checksum; zero if there is none, which only IPv4 allows.
     pub checksum: u16,
 }
 
 impl UdpHeader {
-    /// Bytes on the wire.
+    /// The length on the wire in bytes.
     pub const LEN: usize = 8;
 
-    /// The header and its payload.
+    /// Parses the header. Returns it with its payload.
     pub fn parse(segment: &[u8]) -> Result<(UdpHeader, &[u8]), HeaderError> {
         let [s0, s1, d0, d1, l0, l1, c0, c1] =
             *segment.first_chunk().ok_or(HeaderError::Truncated)?;
@@ -239,7 +239,7 @@ impl UdpHeader {
         Ok((header, payload))
     }
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn emit(&self) -> [u8; UdpHeader::LEN] {
         let [s0, s1] = self.source_port.to_be_bytes();
         let [d0, d1] = self.destination_port.to_be_bytes();
@@ -249,14 +249,17 @@ impl UdpHeader {
     }
 }
 
-/// The internet checksum (RFC 1071); zero over bytes that hold their own right checksum.
+/// Returns the internet checksum (RFC 1071). It is zero over bytes that include their own correct
+/// checksum.
 pub fn checksum(bytes: &[u8]) -> u16 {
     fold(sum(bytes))
 }
 
-/// The checksum of a TCP, UDP or ICMPv6 segment under its pseudo header (RFC 793, RFC 8200 section 8.1).
+/// Returns the checksum of a TCP, UDP or ICMPv6 segment with its pseudo-header (RFC 793, RFC 8200
+/// section 8.1).
 ///
-/// A UDP sender replaces the result zero by 0xffff; over a segment that holds its own right checksum it is zero.
+/// A UDP sender replaces a result of zero by 0xffff. Over a segment that includes its own correct
+/// checksum, the result is zero.
 pub fn transport_checksum(
     source: IpAddr,
     destination: IpAddr,
@@ -276,7 +279,7 @@ pub fn transport_checksum(
     )
 }
 
-/// The ToS byte or traffic class of an IP packet, whichever it is.
+/// Returns the ToS byte or traffic class of an IPv4 or IPv6 packet.
 pub fn traffic_class(packet: &[u8]) -> Result<u8, HeaderError> {
     match *packet {
         [first, second, ..] => match first >> 4 {
@@ -288,8 +291,8 @@ pub fn traffic_class(packet: &[u8]) -> Result<u8, HeaderError> {
     }
 }
 
-/// Marks an IP packet as having met congestion, with the checksum of its IPv4 header updated (RFC 1624). False, and the
-/// packet as it was, where its sender does not take marks for losses (RFC 3168), or where it is no IP packet.
+/// Marks an IP packet with CE and updates the checksum of its IPv4 header (RFC 1624). Returns
+/// `false` and leaves the packet unchanged if it is not ECN-capable (RFC 3168) or not an IP packet.
 pub fn mark_congestion(packet: &mut [u8]) -> bool {
     if traffic_class(packet).is_ok_and(|class| class & ECN_MASK != 0) {
         match *packet {
@@ -312,10 +315,11 @@ pub fn mark_congestion(packet: &mut [u8]) -> bool {
     false
 }
 
-/// The ECN field that a packet leaves a tunnel with, or `None` where it must be dropped.
+/// Returns the ECN field of a decapsulated packet, or `None` if the packet must be dropped.
 ///
-/// RFC 6040, section 4.2, but that an outer ECT(1) does not replace an inner ECT(0): no network marks so, and
-/// RFC 9331 has since made ECT(1) the identifier of another queue.
+/// Follows RFC 6040, section 4.2, except that an outer ECT(1) does not replace an inner ECT(0): no
+/// network marks packets that way, and RFC 9331 has since made ECT(1) the identifier of another
+/// queue.
 pub fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
     match (outer & ECN_MASK, inner & ECN_MASK) {
         (CE, 0) => None,
@@ -324,11 +328,12 @@ pub fn decapsulated_ecn(outer: u8, inner: u8) -> Option<u8> {
     }
 }
 
-/// A whole UDP packet with right checksums, hop limit 64 and, over IPv4, don't-fragment and ID 0.
+/// Returns a whole UDP packet with correct checksums, hop limit 64 and, over IPv4, don't-fragment
+/// and ID 0.
 ///
 /// # Panics
 ///
-/// When the addresses are of different families or the payload is too long for a packet.
+/// Panics if the addresses are of different families, or if the payload is too long for a packet.
 pub fn udp_packet(
     source: SocketAddr,
     destination: SocketAddr,
@@ -376,7 +381,7 @@ pub fn udp_packet(
     }
 }
 
-/// [`transport_checksum`] of a UDP segment, as it is sent.
+/// Returns the [`transport_checksum`] of a UDP segment, as it is sent.
 pub(crate) fn udp_checksum(source: IpAddr, destination: IpAddr, segment: &[u8]) -> u16 {
     match transport_checksum(source, destination, UDP, segment) {
         0 => 0xffff,
@@ -416,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_reaches_only_who_can_hear_it() {
+    fn a_mark_reaches_only_ecn_capable_senders() {
         let [not_ect, ect1, ect0] = [0b00, 0b01, 0b10];
         assert_eq!(decapsulated_ecn(CE, not_ect), None);
         for inner in [ect1, ect0, CE] {
@@ -430,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn congestion_is_marked_where_the_sender_listens() {
+    fn congestion_is_marked_if_the_sender_is_ecn_capable() {
         for [source, destination] in [["10.0.0.1:1", "10.0.0.2:2"], ["[fd00::1]:1", "[fd00::2]:2"]]
         {
             let packet = |class| {
@@ -446,9 +451,9 @@ mod tests {
                 assert!(mark_congestion(&mut marked));
                 assert_eq!(marked, packet(0b1011_1000 | CE), "{source} {ecn}");
             }
-            let mut deaf = packet(0b1011_1000);
-            assert!(!mark_congestion(&mut deaf));
-            assert_eq!(deaf, packet(0b1011_1000));
+            let mut not_ect = packet(0b1011_1000);
+            assert!(!mark_congestion(&mut not_ect));
+            assert_eq!(not_ect, packet(0b1011_1000));
             for length in 0..packet(1).len().min(20) {
                 let mut cut = packet(1)[..length].to_vec();
                 assert!(!mark_congestion(&mut cut));
@@ -471,7 +476,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_whole_plain_packet_is_refused() {
+    fn packets_that_are_not_whole_and_plain_are_rejected() {
         let packet = udp_packet(
             "10.0.0.1:1".parse().unwrap(),
             "10.0.0.2:2".parse().unwrap(),
@@ -510,7 +515,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packets_are_read_as_they_were_written(
+        fn emitted_packets_are_parsed_back(
             addresses in prop_oneof![
                 any::<[[u8; 4]; 2]>().prop_map(|pair| pair.map(IpAddr::from)),
                 any::<[[u8; 16]; 2]>().prop_map(|pair| pair.map(IpAddr::from)),

@@ -1,7 +1,8 @@
-//! Every header that Hawser puts on a network: bytes to values and back, nothing else.
+//! Every header that Hawser puts on a network: parsing and emitting, nothing else.
 //!
-//! `docs/design/wire.md` draws the bytes and gives the reasons; `testdata/` holds golden vectors that were made without
-//! this crate. The eBPF programs write and read the same bytes in C; this crate is what they are tested against.
+//! `docs/design/wire.md` draws the bytes and gives the reasons. `testdata/` holds golden vectors
+//! that were made without this crate. The eBPF programs read and write the same bytes in C and are
+//! tested against this crate.
 //!
 //! ```
 //! use hawser_units::{FlowId, PathId, PathSet};
@@ -16,7 +17,7 @@
 //!     sent_micros: 1_000_000,
 //!     seal: None,
 //! };
-//! let key = Key::from_bytes([0x5a; 16]).of_direction("ingress", "egress");
+//! let key = Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress");
 //! let packet = b"the inner packet";
 //! let mut datagram = shim.sealed(KeySlot::One, &key, Cover::Headers, packet).emit().to_vec();
 //! datagram.extend_from_slice(packet);
@@ -48,8 +49,8 @@ pub use shim::{Shim, ShimError};
 pub use signal::{Signal, SignalError};
 pub use tag::{Key, KeyRing, KeySlot, Tag};
 
-/// The UDP port that replicas are sent from and to unless a node is configured otherwise.
+/// The default UDP port that replicas are sent from and to.
 pub const DEFAULT_PORT: u16 = 14747;
 
-/// The UDP port that in-band signals are sent to unless a node is configured otherwise.
+/// The default UDP port that in-band signals are sent to.
 pub const SIGNAL_PORT: u16 = 14749;

@@ -3,48 +3,52 @@ use crate::shim::Shim;
 use crate::tag::{Key, KeyRing, KeySlot, Tag};
 use siphasher::sip::{SipHasher13, SipHasher24};
 
-/// What a replica is sealed and checked with: one direction's part of the secret that two nodes share.
+/// The keys that seal and check a replica, derived for one direction from the secret that two nodes
+/// share.
 ///
-/// A replica that is sent back to its sender is sealed with the other direction's key, and so it is refused.
+/// A replica that is reflected to its sender has been sealed with the key of the other direction,
+/// and is therefore rejected.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SealKey {
     seal: Key,
     digest: Key,
 }
 
-/// The keys that a receiver accepts from a sender, and how much it wants their tags to cover.
+/// The keys that a receiver accepts from a sender, and the cover that it requires of their tags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SealRing {
-    /// Indexed by [`KeySlot::index`]; none at all: everything is accepted.
+    /// Indexed by [`KeySlot::index`]. Without any key, everything is accepted.
     pub slots: [Option<SealKey>; 2],
-    /// [`Cover::Whole`] refuses tags that cover less.
-    pub demands: Cover,
+    /// [`Cover::Whole`] rejects tags that cover less.
+    pub required_cover: Cover,
 }
 
-/// How much of the inner packet a tag covers.
+/// The part of the inner packet that a tag covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Cover {
-    /// The IP header without options, which has the packet's length, and the four bytes behind it: the ports.
+    /// The IP header without options, which includes the packet's length, and the four bytes that
+    /// follow: the ports.
     #[default]
     Headers,
-    /// Every byte.
+    /// The whole packet.
     Whole,
 }
 
-/// A tag, and what it was made with.
+/// A tag and how it was computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Seal {
-    /// Where the receiver holds the key.
+    /// The receiver's slot of the key.
     pub slot: KeySlot,
-    /// What the tag covers besides the shim.
+    /// The part of the inner packet that the tag covers besides the shim.
     pub cover: Cover,
     /// The tag.
     pub tag: Tag,
 }
 
 impl Key {
-    /// What this shared key becomes for replicas that the node called `from` sends to the one called `to`.
-    pub fn of_direction(&self, from: &str, to: &str) -> SealKey {
+    /// Derives from this shared key the key for replicas sent by the node named `from` to the node
+    /// named `to`.
+    pub fn for_direction(&self, from: &str, to: &str) -> SealKey {
         let word = |purpose: u8| {
             let message = [
                 b"hawser-shim",
@@ -72,29 +76,31 @@ impl Key {
 }
 
 impl KeyRing {
-    /// What these shared keys become for replicas that the node called `from` sends to the one called `to`.
-    pub fn of_direction(&self, from: &str, to: &str, demands: Cover) -> SealRing {
-        let key = |key: &Option<Key>| key.as_ref().map(|key| key.of_direction(from, to));
+    /// Derives from these shared keys the keys for replicas sent by the node named `from` to the
+    /// node named `to`.
+    pub fn for_direction(&self, from: &str, to: &str, required_cover: Cover) -> SealRing {
+        let key = |key: &Option<Key>| key.as_ref().map(|key| key.for_direction(from, to));
         SealRing {
             slots: self.slots.each_ref().map(key),
-            demands,
+            required_cover,
         }
     }
 }
 
 impl SealKey {
-    /// The key of tags, for the tables of the kernel.
+    /// Returns the key of tags, for the kernel's tables.
     pub const fn seal(&self) -> &Key {
         &self.seal
     }
 
-    /// The key of digests of whole packets, for the tables of the kernel.
+    /// Returns the key of digests of whole packets, for the kernel's tables.
     pub const fn digest(&self) -> &Key {
         &self.digest
     }
 
-    /// The tag of a shim, of which only the flags and what stands before the tag matter, and its inner packet: SipHash-2-4
-    /// of what the cover names, then of the shim with its first word last, so that a sender hashes the rest only once.
+    /// Returns the tag of a shim and its inner packet. Of the shim, only the flags and the bytes
+    /// before the tag are used. The tag is the SipHash-2-4 of the covered part of the packet, then
+    /// of the shim with its first word last, so that a sender hashes everything else only once.
     pub(crate) fn tag(&self, shim: &[u8; Shim::LEN], cover: Cover, inner: &[u8]) -> Tag {
         let mut message = covered_headers(inner);
         if cover == Cover::Whole {
@@ -109,7 +115,8 @@ impl SealKey {
     }
 }
 
-/// The IP header without options and the four bytes behind it, filled up with zeros to whole words.
+/// Returns the IP header without options and the four bytes that follow, padded with zeros to whole
+/// words.
 fn covered_headers(inner: &[u8]) -> Vec<u8> {
     let is_v4 = inner.first().is_some_and(|byte| byte >> 4 == 4);
     let header = if is_v4 {
@@ -127,10 +134,11 @@ fn covered_headers(inner: &[u8]) -> Vec<u8> {
 }
 
 impl SealRing {
-    /// Whether the replica that is the payload of a datagram comes from a holder of one of the keys, and its tag covers as
-    /// much as is demanded.
+    /// Returns whether the replica in the payload of a datagram comes from a holder of one of the
+    /// keys, and its tag covers as much as required.
     ///
-    /// Without any key everything that parses is accepted, with one nothing untagged is.
+    /// Without any key, everything that parses is accepted. With a key, untagged replicas are
+    /// rejected.
     pub fn accepts(&self, datagram: &[u8]) -> bool {
         let Ok((shim, inner)) = Shim::parse(datagram) else {
             return false;
@@ -143,7 +151,7 @@ impl SealRing {
         };
         shim.seal.is_some_and(|seal| {
             let key = self.slots[seal.slot.index()].as_ref();
-            let covers_enough = self.demands == Cover::Headers || seal.cover == Cover::Whole;
+            let covers_enough = self.required_cover == Cover::Headers || seal.cover == Cover::Whole;
             covers_enough && key.is_some_and(|key| key.tag(bytes, seal.cover, inner) == seal.tag)
         })
     }
@@ -177,7 +185,7 @@ mod tests {
     }
 
     fn key(byte: u8) -> SealKey {
-        Key::from_bytes([byte; 16]).of_direction("ingress", "egress")
+        Key::from_bytes([byte; 16]).for_direction("ingress", "egress")
     }
 
     fn replica(slot: KeySlot, key: &SealKey, cover: Cover) -> Vec<u8> {
@@ -191,12 +199,12 @@ mod tests {
     fn ring(slots: [Option<SealKey>; 2]) -> SealRing {
         SealRing {
             slots,
-            demands: Cover::Headers,
+            required_cover: Cover::Headers,
         }
     }
 
     #[test]
-    fn the_tag_covers_every_bit_of_the_shim_and_of_what_its_flags_say() {
+    fn the_tag_covers_every_bit_of_the_shim_and_of_its_cover() {
         for (cover, covered) in [
             (Cover::Headers, Shim::LEN + 24),
             (Cover::Whole, Shim::LEN + inner().len()),
@@ -227,15 +235,15 @@ mod tests {
     }
 
     #[test]
-    fn a_replica_that_is_sent_back_is_refused() {
+    fn a_reflected_replica_is_rejected() {
         let shared = Key::from_bytes([7; 16]);
         let outward = replica(
             KeySlot::Zero,
-            &shared.of_direction("publisher", "viewer"),
+            &shared.for_direction("publisher", "viewer"),
             Cover::Headers,
         );
-        let at_publisher = ring([Some(shared.of_direction("viewer", "publisher")), None]);
-        let at_viewer = ring([Some(shared.of_direction("publisher", "viewer")), None]);
+        let at_publisher = ring([Some(shared.for_direction("viewer", "publisher")), None]);
+        let at_viewer = ring([Some(shared.for_direction("publisher", "viewer")), None]);
         assert_eq!(
             [at_viewer.accepts(&outward), at_publisher.accepts(&outward)],
             [true, false]
@@ -243,13 +251,13 @@ mod tests {
     }
 
     #[test]
-    fn who_demands_the_whole_packet_refuses_less() {
-        let demanding = SealRing {
+    fn a_tag_that_covers_less_than_required_is_rejected() {
+        let strict = SealRing {
             slots: [Some(key(7)), None],
-            demands: Cover::Whole,
+            required_cover: Cover::Whole,
         };
-        assert!(demanding.accepts(&replica(KeySlot::Zero, &key(7), Cover::Whole)));
-        assert!(!demanding.accepts(&replica(KeySlot::Zero, &key(7), Cover::Headers)));
+        assert!(strict.accepts(&replica(KeySlot::Zero, &key(7), Cover::Whole)));
+        assert!(!strict.accepts(&replica(KeySlot::Zero, &key(7), Cover::Headers)));
     }
 
     #[test]
@@ -275,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn untagged_replicas_are_for_those_without_keys() {
+    fn untagged_replicas_are_accepted_only_without_keys() {
         let untagged = [&shim().emit()[..], &inner()].concat();
         assert!(SealRing::default().accepts(&untagged));
         assert!(!ring([Some(key(0)), None]).accepts(&untagged));

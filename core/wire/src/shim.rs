@@ -7,54 +7,58 @@ const TAGGED: u8 = 0x1;
 const KEY: u8 = 0x2;
 const WHOLE: u8 = 0x4;
 
-/// What every replica carries between the outer UDP header and the inner packet.
+/// The header of every replica, between the outer UDP header and the inner packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Shim {
     /// The path that this copy took.
     pub path: PathId,
-    /// The paths that this packet was sent over: those of the policy, and of a probe those that are probed as well.
+    /// The paths that this packet was sent over: those of the policy, and for a probe also the
+    /// probed ones.
     pub paths: PathSet,
     /// The low byte of the policy's epoch.
     pub epoch: u8,
-    /// The flow, as the receiving node numbers it.
+    /// The flow, as numbered by the receiving node.
     pub flow: FlowId,
-    /// Starts above all numbers of the sender's sessions before, grows by one with every packet of the flow, wraps. All
-    /// copies of a packet have the same.
+    /// The sequence number. It starts above all numbers of the sender's previous sessions,
+    /// increments with every packet of the flow, and wraps. All copies of a packet have the same
+    /// number.
     pub sequence: u64,
-    /// When the sender sent the packet, in microseconds of a clock that never goes back. Has [`Shim::SENT_BITS`] bits and
-    /// wraps after 8.9 years.
+    /// The time at which the sender sent the packet, in microseconds of a clock that never goes
+    /// back. Has [`Shim::SENT_BITS`] bits and wraps after 8.9 years.
     pub sent_micros: u64,
-    /// What proves the sender.
+    /// The proof of the sender.
     pub seal: Option<Seal>,
 }
 
-/// Why bytes are not a shim.
+/// An error in a shim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShimError {
-    /// Fewer bytes than a shim has.
+    /// The payload is shorter than a shim.
     #[error("{0} bytes are too few for a shim: it has {len}", len = Shim::LEN)]
     Truncated(usize),
-    /// Another version of the format, or not this format at all.
+    /// The version is not known, or the payload is not a shim.
     #[error("shim version {0} is unknown: this is version {VERSION}")]
     Version(u8),
-    /// A path or flow that no node can have.
+    /// The path or the flow is out of range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
 }
 
 impl Shim {
-    /// Bytes on the wire.
+    /// The length on the wire in bytes.
     pub const LEN: usize = 28;
 
-    /// Bits of the send time.
+    /// The number of bits of the send time.
     pub const SENT_BITS: u32 = 48;
 
-    /// How many of the bytes the tag covers.
+    /// The number of bytes of the shim that the tag covers.
     pub(crate) const COVERED: usize = 20;
 
-    /// The shim at the start of a UDP payload, and the inner packet behind it.
+    /// Parses the shim at the start of a UDP payload. Returns it with the inner packet that
+    /// follows.
     ///
-    /// Reserved bits are ignored here, but a [`SealRing`](crate::SealRing) sees them: hand it the bytes, not this value.
+    /// Reserved bits are ignored here, but a [`SealRing`](crate::SealRing) checks them: pass it the
+    /// bytes, not this value.
     pub fn parse(datagram: &[u8]) -> Result<(Shim, &[u8]), ShimError> {
         let Some((bytes, inner)) = datagram.split_first_chunk::<{ Shim::LEN }>() else {
             return Err(ShimError::Truncated(datagram.len()));
@@ -109,7 +113,7 @@ impl Shim {
         Ok((shim, inner))
     }
 
-    /// The bytes on the wire, with the seal as it is.
+    /// Returns the bytes on the wire. The seal is emitted unchanged.
     pub fn emit(&self) -> [u8; Shim::LEN] {
         let (flags, tag) = match self.seal {
             None => (0, Tag::default()),
@@ -133,7 +137,7 @@ impl Shim {
         bytes
     }
 
-    /// The same shim, sealed for `inner` with `key`, which the receiver holds in `slot`.
+    /// Returns the same shim, sealed for `inner` with `key`, which the receiver holds in `slot`.
     #[must_use]
     pub fn sealed(self, slot: KeySlot, key: &SealKey, cover: Cover, inner: &[u8]) -> Shim {
         let seal = Seal {
@@ -191,14 +195,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_emitted_is_what_is_parsed(shim in shims(), inner: Vec<u8>) {
+        fn emitted_shims_are_parsed_back(shim in shims(), inner: Vec<u8>) {
             let datagram = [&shim.emit()[..], &inner].concat();
 
             prop_assert_eq!(Shim::parse(&datagram), Ok((shim, &inner[..])));
         }
 
         #[test]
-        fn garbage_is_refused_or_parsed_but_never_panics(mut bytes: Vec<u8>, version in 0..4u8) {
+        fn garbage_is_rejected_or_parsed_but_never_panics(mut bytes: Vec<u8>, version in 0..4u8) {
             if let Some(first) = bytes.first_mut() {
                 *first = version << 4 | *first & 0xf;
             }
@@ -209,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_node_can_have_is_refused() {
+    fn values_out_of_range_are_rejected() {
         let mut bytes = [0; Shim::LEN];
         assert_eq!(Shim::parse(&bytes[..27]), Err(ShimError::Truncated(27)));
         assert_eq!(Shim::parse(&bytes), Err(ShimError::Version(0)));

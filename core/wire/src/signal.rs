@@ -1,66 +1,70 @@
 use crate::tag::{Key, Tag};
 use hawser_units::{FlowId, OutOfRange, PathSet, PolicyCode};
 
-// No tagged shim begins so: its lowest bit is set.
+// No tagged shim starts with this byte: its lowest bit is set.
 const VERSION: u8 = 0x10;
 const POLICY: u8 = 1;
 const PROBE_SHIFT_MAX: u8 = 15;
 const ECN: u8 = 0x3;
 
-/// An in-band signal: a UDP datagram that puts a policy into force at the node that replicates a flow (Qian, step 3).
+/// An in-band signal: a UDP datagram that puts a policy into force at the node that replicates a
+/// flow (Qian, step 3).
 ///
-/// It goes to [`SIGNAL_PORT`](crate::SIGNAL_PORT) with the policy code as its ToS or traffic class.
+/// Sent to [`SIGNAL_PORT`](crate::SIGNAL_PORT) with the policy code as its ToS byte or traffic
+/// class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Signal {
-    /// The flow, as the node that replicates it numbers it.
+    /// The flow, as numbered by the node that replicates it.
     pub flow: FlowId,
-    /// Of the policy. The node ignores one that is not greater than that of the policy in force.
+    /// The epoch of the policy. The node ignores a signal whose epoch is not greater than that of
+    /// the policy in force.
     pub epoch: u32,
     /// The paths that every packet takes.
     pub code: PolicyCode,
-    /// The paths that one packet in `probe_every` takes as well.
+    /// The paths that one packet in `probe_every` takes in addition.
     pub probes: PathSet,
-    /// A power of two from 2 to 32,768; 0 when nothing is probed.
+    /// The probing interval in packets: a power of two from 2 to 32,768, or 0 without probes.
     pub probe_every: u16,
-    /// When it is sent, microseconds since 1970. The node ignores it two seconds before and after.
+    /// The send time in microseconds since 1970. The node ignores a signal that is more than two
+    /// seconds off its own clock.
     pub sent_unix_micros: u64,
 }
 
-/// Why bytes are not a signal, or a signal cannot be sent.
+/// An error in a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SignalError {
-    /// The payload has another length.
+    /// The payload has another length than a signal.
     #[error("{0} bytes are no signal: it has {len}", len = Signal::LEN)]
     Length(usize),
-    /// Another version or kind of signal, or none at all.
+    /// The version or kind of signal is not known.
     #[error(
         "version {0:#04x} and kind {1} of a signal are unknown: this is version {VERSION:#04x}, kind {POLICY}"
     )]
     Version(u8, u8),
-    /// Whoever sent it does not have the key.
+    /// The tag is wrong: the sender does not have the key.
     #[error("the signal's tag is wrong")]
     Tag,
-    /// Probes can be counted by powers of two only.
+    /// The probing interval is not a power of two in range.
     #[error(
         "one packet in {0} cannot be probed: the number must be a power of two from 2 to 32768, or 0 for none"
     )]
     ProbeEvery(u16),
-    /// The same on the wire, where the power is.
+    /// The probing interval on the wire, an exponent, is out of range.
     #[error("one packet in 2^{0} cannot be probed: the power must be at most {PROBE_SHIFT_MAX}")]
     ProbeShift(u8),
-    /// A flow that no node can have.
+    /// The flow is out of range.
     #[error(transparent)]
     OutOfRange(#[from] OutOfRange),
 }
 
 impl Signal {
-    /// Bytes of the UDP payload.
+    /// The length of the UDP payload in bytes.
     pub const LEN: usize = 28;
 
-    /// How many of them the tag covers.
+    /// The number of bytes that the tag covers.
     pub(crate) const COVERED: usize = 20;
 
-    /// The payload, tagged.
+    /// Returns the tagged payload.
     pub fn emit(&self, key: &Key) -> Result<[u8; Signal::LEN], SignalError> {
         let probe_shift = match self.probe_every {
             0 => 0,
@@ -83,7 +87,7 @@ impl Signal {
         Ok(bytes)
     }
 
-    /// The signal that is the payload of a datagram.
+    /// Parses the payload of a datagram.
     pub fn parse(payload: &[u8], key: &Key) -> Result<Signal, SignalError> {
         let bytes: &[u8; Signal::LEN] = payload
             .try_into()
@@ -131,12 +135,13 @@ impl Signal {
         })
     }
 
-    /// The ToS or traffic class that it is sent with: the code.
+    /// Returns the ToS byte or traffic class that the signal is sent with: the policy code.
     pub const fn traffic_class(&self) -> u8 {
         self.code.0
     }
 
-    /// Whether it may have been sent with this ToS or traffic class. The lower two bits are the network's to mark.
+    /// Returns whether the signal may have been sent with this ToS byte or traffic class. The
+    /// network may change the lower two bits.
     pub const fn agrees_with(&self, traffic_class: u8) -> bool {
         self.code.0 & !ECN == traffic_class & !ECN
     }
@@ -162,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_emitted_is_what_is_parsed(
+        fn emitted_signals_are_parsed_back(
             flow in 0..1024u16, epoch: u32, code: u8, probes: u8, shift in 0..16u32, sent_unix_micros: u64,
         ) {
             let signal = Signal {
@@ -203,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_signal_is_refused() {
+    fn invalid_signals_are_rejected() {
         let with = |at: usize, value: u8| {
             let mut bytes = signal().emit(&KEY).unwrap();
             bytes[at] = value;

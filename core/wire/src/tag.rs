@@ -2,11 +2,11 @@ use crate::signal::Signal;
 use siphasher::sip::SipHasher24;
 use std::fmt;
 
-/// A secret that two nodes share: 128 bits.
+/// A secret of 128 bits that two nodes share.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; 16]);
 
-/// Which of its two keys a receiver checks a tag with.
+/// The receiver's slot of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KeySlot {
     /// The first.
@@ -15,11 +15,11 @@ pub enum KeySlot {
     One,
 }
 
-/// A keyed digest, as its eight bytes lie on the wire.
+/// A keyed digest, in the byte order of the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Tag(pub [u8; 8]);
 
-/// The keys that two nodes share: two while they are being rotated, none when tags are not used.
+/// The keys that two nodes share: two during a rotation, none without tags.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyRing {
     /// Indexed by [`KeySlot::index`].
@@ -27,17 +27,17 @@ pub struct KeyRing {
 }
 
 impl Key {
-    /// The key made of these bytes.
+    /// Creates a key from bytes.
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Key(bytes)
     }
 
-    /// The bytes, for the tables of the kernel.
+    /// Returns the bytes, for the kernel's tables.
     pub const fn as_bytes(&self) -> &[u8; 16] {
         &self.0
     }
 
-    /// SipHash-2-4 of everything in a signal that stands before the tag, whatever it is.
+    /// Returns the SipHash-2-4 of the bytes of a signal before the tag.
     pub(crate) fn tag(&self, bytes: &[u8; Signal::LEN]) -> Tag {
         Tag(SipHasher24::new_with_key(&self.0)
             .hash(&bytes[..Signal::COVERED])
@@ -52,7 +52,7 @@ impl fmt::Debug for Key {
 }
 
 impl KeySlot {
-    /// 0 or 1.
+    /// Returns 0 or 1.
     pub const fn index(self) -> usize {
         match self {
             KeySlot::Zero => 0,
@@ -65,7 +65,8 @@ impl KeySlot {
 mod tests {
     use super::*;
 
-    /// Appendix A of the SipHash paper, and the entry for 20 bytes of its reference vectors.
+    /// Checks against appendix A of the SipHash paper, and the 20-byte entry of its reference
+    /// vectors.
     #[test]
     fn siphash_is_the_reference_one() {
         let key: [u8; 16] = std::array::from_fn(|i| i as u8);

@@ -1,17 +1,19 @@
-//! The paper's own form: nothing is added, the ToS byte of the packet itself says which path a copy took.
+//! The paper's own form of replication: no header is added, and the packet's ToS byte carries the
+//! path of a copy.
 //!
-//! The code point is `1ppp11` with the path index in `ppp`, from the pool of code points for local use (RFC 2474,
-//! section 6). The ECN bits stay as they are.
+//! The code point is `1ppp11` with the path index in `ppp`, from the pool of code points for local
+//! use (RFC 2474, section 6). The ECN bits are left unchanged.
 
 use crate::ip::ECN_MASK;
 use hawser_units::PathId;
 
-/// The ToS byte or traffic class of a copy on `path`; `tos` is the packet's own.
+/// Returns the ToS byte or traffic class of a copy on `path`, where `tos` is that of the packet
+/// itself.
 pub fn tos(path: PathId, tos: u8) -> u8 {
     0x8c | u8::from(path) << 4 | tos & ECN_MASK
 }
 
-/// The path that a copy with this ToS byte took, or `None` when the packet is not a copy.
+/// Returns the path of a copy with this ToS byte, or `None` if the packet is not a copy.
 pub fn path(tos: u8) -> Option<PathId> {
     if tos & 0x8c != 0x8c {
         return None;

@@ -35,81 +35,84 @@ use hawser_units::{PathId, PathSet};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// Original packets that a coded one covers at most.
+/// Maximum number of original packets in a coded packet.
 pub const MAX_COUNT: u8 = 63;
 
-/// Ranges that a block of an acknowledgement holds at most.
+/// Maximum number of ranges in a block of an acknowledgement.
 pub const MAX_RANGES: usize = 32;
 
 const ACKS: u8 = 1;
 const PING: u8 = 2;
 const WITH_ECN: u8 = 0x80;
 
-/// What a datagram says.
+/// A parsed datagram.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Frame<'a> {
-    /// An original packet, or a combination of several.
+    /// An original or a coded packet.
     Packet(PacketHeader, &'a [u8]),
-    /// What arrived, no more than one block for each path.
+    /// Acknowledgements, at most one block for each path.
     Acks(Vec<AckBlock>),
-    /// To be acknowledged; its number is that of the transmission.
+    /// A request for an acknowledgement, with its transmission number.
     Ping(u64),
 }
 
-/// What precedes the bytes of a packet.
+/// The header of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacketHeader {
-    /// How many original packets are combined, 1 to [`MAX_COUNT`]; 1 is the original itself.
+    /// The number of original packets that are coded together, 1 to [`MAX_COUNT`]; 1 is the
+    /// original itself.
     pub count: u8,
-    /// The low 16 bits of the path's number of this transmission.
+    /// The low 16 bits of the transmission number on the path.
     pub transmission: u16,
     /// The low 24 bits of the number of the first original.
     pub start: u32,
 }
 
-/// What arrived over one path.
+/// Acknowledged ranges of one path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AckBlock {
     /// The path.
     pub path: PathId,
-    /// How long the receiver has had the largest number, up to 65.535 ms.
+    /// The delay between the arrival of the largest number and this acknowledgement, up to 65.535
+    /// ms.
     pub delay: Duration,
-    /// Numbers of transmissions that arrived, the highest range first, at most [`MAX_RANGES`]; never empty.
+    /// The acknowledged ranges of transmission numbers, highest range first, at most
+    /// [`MAX_RANGES`]; never empty.
     pub ranges: Vec<RangeInclusive<u64>>,
-    /// Packets by ECN mark since the path began, where the receiver can see them.
+    /// Packets by ECN mark since the path started, if the receiver can read the marks.
     pub ecn: Option<EcnCounts>,
 }
 
-/// Packets that arrived with each mark; they wrap.
+/// Counts of received packets by ECN mark. They wrap around.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EcnCounts {
     /// Marked ECT(0).
     pub ect0: u32,
     /// Marked ECT(1).
     pub ect1: u32,
-    /// Marked as having met congestion.
+    /// Marked CE (congestion experienced).
     pub ce: u32,
 }
 
-/// Why a datagram is not a frame.
+/// An error in a datagram that should be a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum FrameRefused {
-    /// It ends before what it announces.
+pub enum ParseError {
+    /// The datagram is shorter than its fields require.
     #[error("the datagram ends early")]
     Truncated,
-    /// A kind or count that is not defined.
+    /// The kind or the count is not defined.
     #[error("unknown kind of frame")]
     Unknown,
-    /// A field holds what it cannot hold, or something follows the end.
-    #[error("a field means nothing")]
-    Meaningless,
+    /// A field has an invalid value, or extra bytes follow the end.
+    #[error("a field has an invalid value")]
+    Invalid,
 }
 
 impl PacketHeader {
-    /// Bytes before the packet.
+    /// The length of the header in bytes.
     pub const LEN: usize = 6;
 
-    /// The bytes on the wire.
+    /// Returns the bytes on the wire.
     pub fn emit(&self) -> [u8; PacketHeader::LEN] {
         let [transmission_high, transmission_low] = self.transmission.to_be_bytes();
         let [_, start_high, start_middle, start_low] = self.start.to_be_bytes();
@@ -125,11 +128,10 @@ impl PacketHeader {
 }
 
 impl<'a> Frame<'a> {
-    /// What `datagram` says.
+    /// Parses a datagram.
     ///
-    /// # Errors
-    /// When it is not whole or means nothing.
-    pub fn parse(datagram: &'a [u8]) -> Result<Self, FrameRefused> {
+    /// Returns an error if the datagram is truncated or invalid.
+    pub fn parse(datagram: &'a [u8]) -> Result<Self, ParseError> {
         let mut cursor = Cursor(datagram);
         match cursor.byte()? {
             0 => match cursor.byte()? {
@@ -139,17 +141,17 @@ impl<'a> Frame<'a> {
                     if cursor.0.is_empty() {
                         Ok(Frame::Ping(number))
                     } else {
-                        Err(FrameRefused::Meaningless)
+                        Err(ParseError::Invalid)
                     }
                 }
-                _ => Err(FrameRefused::Unknown),
+                _ => Err(ParseError::Unknown),
             },
             count @ 1..=MAX_COUNT => {
                 let transmission = cursor.array().map(u16::from_be_bytes)?;
                 let [high, middle, low] = cursor.array()?;
                 let start = u32::from_be_bytes([0, high, middle, low]);
                 if cursor.0.is_empty() {
-                    return Err(FrameRefused::Truncated);
+                    return Err(ParseError::Truncated);
                 }
                 Ok(Frame::Packet(
                     PacketHeader {
@@ -160,17 +162,18 @@ impl<'a> Frame<'a> {
                     cursor.0,
                 ))
             }
-            _ => Err(FrameRefused::Unknown),
+            _ => Err(ParseError::Unknown),
         }
     }
 }
 
-/// The datagram of a ping.
+/// Returns the datagram of a ping.
 pub fn emit_ping(transmission: u64) -> Vec<u8> {
     [&[0, PING][..], &transmission.to_be_bytes()].concat()
 }
 
-/// The datagram of as many of the blocks, from the first on, as `limit` bytes hold, and how many these are.
+/// Returns the datagram of as many blocks, from the first on, as fit into `limit` bytes, and their
+/// number.
 pub fn emit_acks(blocks: &[AckBlock], limit: usize) -> (Vec<u8>, usize) {
     let mut datagram = vec![0, ACKS];
     for (number, block) in blocks.iter().enumerate() {
@@ -184,7 +187,8 @@ pub fn emit_acks(blocks: &[AckBlock], limit: usize) -> (Vec<u8>, usize) {
     (datagram, blocks.len())
 }
 
-/// Ranges behind the first that are further away, or longer, than 16 bits say are left out with all below them.
+/// Emits a block. Ranges after the first whose gap or length exceeds 16 bits are left out together
+/// with all lower ones.
 fn emit_block(block: &AckBlock, datagram: &mut Vec<u8>) {
     let Some(first) = block.ranges.first() else {
         return;
@@ -219,29 +223,29 @@ fn emit_block(block: &AckBlock, datagram: &mut Vec<u8>) {
     datagram[head + 1] = emitted;
 }
 
-fn parse_acks(mut cursor: Cursor<'_>) -> Result<Frame<'_>, FrameRefused> {
+fn parse_acks(mut cursor: Cursor<'_>) -> Result<Frame<'_>, ParseError> {
     let mut blocks = Vec::new();
     let mut seen = PathSet::EMPTY;
     while !cursor.0.is_empty() {
         let block = parse_block(&mut cursor)?;
         if seen.contains(block.path) {
-            return Err(FrameRefused::Meaningless);
+            return Err(ParseError::Invalid);
         }
         seen = seen.with(block.path);
         blocks.push(block);
     }
     if blocks.is_empty() {
-        Err(FrameRefused::Truncated)
+        Err(ParseError::Truncated)
     } else {
         Ok(Frame::Acks(blocks))
     }
 }
 
-fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
+fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, ParseError> {
     let path = cursor.byte()?;
     let count = usize::from(cursor.byte()?);
     if !(1..=MAX_RANGES).contains(&count) {
-        return Err(FrameRefused::Meaningless);
+        return Err(ParseError::Invalid);
     }
     let delay = Duration::from_micros(cursor.array().map(u16::from_be_bytes)?.into());
     let largest = cursor.array().map(u64::from_be_bytes)?;
@@ -251,7 +255,7 @@ fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
         let [ect0, ect1, ce] = [cursor.word()?, cursor.word()?, cursor.word()?];
         Some(EcnCounts { ect0, ect1, ce })
     };
-    let path = PathId::try_from(path & !WITH_ECN).map_err(|_| FrameRefused::Meaningless)?;
+    let path = PathId::try_from(path & !WITH_ECN).map_err(|_| ParseError::Invalid)?;
     let mut ranges = Vec::with_capacity(count);
     let mut end = largest;
     for number in 0..count {
@@ -259,12 +263,10 @@ fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
             let gap = cursor.array().map(u16::from_be_bytes)?;
             end = end
                 .checked_sub(u64::from(gap) + 2)
-                .ok_or(FrameRefused::Meaningless)?;
+                .ok_or(ParseError::Invalid)?;
         }
         let more = cursor.array().map(u16::from_be_bytes)?;
-        let start = end
-            .checked_sub(more.into())
-            .ok_or(FrameRefused::Meaningless)?;
+        let start = end.checked_sub(more.into()).ok_or(ParseError::Invalid)?;
         ranges.push(start..=end);
         end = start;
     }
@@ -276,21 +278,21 @@ fn parse_block(cursor: &mut Cursor<'_>) -> Result<AckBlock, FrameRefused> {
     })
 }
 
-/// What is left to read.
+/// The bytes that are left to read.
 struct Cursor<'a>(&'a [u8]);
 
 impl Cursor<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], FrameRefused> {
-        let (array, rest) = self.0.split_first_chunk().ok_or(FrameRefused::Truncated)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ParseError> {
+        let (array, rest) = self.0.split_first_chunk().ok_or(ParseError::Truncated)?;
         self.0 = rest;
         Ok(*array)
     }
 
-    fn byte(&mut self) -> Result<u8, FrameRefused> {
+    fn byte(&mut self) -> Result<u8, ParseError> {
         self.array().map(|[byte]| byte)
     }
 
-    fn word(&mut self) -> Result<u32, FrameRefused> {
+    fn word(&mut self) -> Result<u32, ParseError> {
         self.array().map(u32::from_be_bytes)
     }
 }
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_whole_is_refused() {
+    fn truncated_and_invalid_frames_are_rejected() {
         let packet = PacketHeader {
             count: 1,
             transmission: 1,
@@ -389,41 +391,35 @@ mod tests {
             for length in 0..=whole.len() {
                 assert_eq!(
                     Frame::parse(&whole[..length]),
-                    Err(FrameRefused::Truncated),
+                    Err(ParseError::Truncated),
                     "{length} bytes"
                 );
             }
         }
-        assert_eq!(Frame::parse(&[64; 20]), Err(FrameRefused::Unknown));
-        assert_eq!(Frame::parse(&[0, 3]), Err(FrameRefused::Unknown));
+        assert_eq!(Frame::parse(&[64; 20]), Err(ParseError::Unknown));
+        assert_eq!(Frame::parse(&[0, 3]), Err(ParseError::Unknown));
         assert_eq!(
             Frame::parse(&[&ping[..], &[0]].concat()),
-            Err(FrameRefused::Meaningless)
+            Err(ParseError::Invalid)
         );
     }
 
     #[test]
-    fn a_range_below_zero_is_refused() {
+    fn a_range_below_zero_is_rejected() {
         let block = [0, ACKS, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 6];
-        assert_eq!(Frame::parse(&block), Err(FrameRefused::Meaningless));
+        assert_eq!(Frame::parse(&block), Err(ParseError::Invalid));
     }
 
     #[test]
-    fn a_path_is_named_once_in_a_frame() {
+    fn a_path_may_occur_once_in_a_frame() {
         let path = |number: u8| [number, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9, 0, 9];
         let frame = |paths: &[u8]| {
             let blocks = paths.iter().flat_map(|number| path(*number));
             [0, ACKS].into_iter().chain(blocks).collect::<Vec<u8>>()
         };
         assert!(Frame::parse(&frame(&[0, 1, 2, 3, 4, 5, 6, 7])).is_ok());
-        assert_eq!(
-            Frame::parse(&frame(&[0, 1, 0])),
-            Err(FrameRefused::Meaningless)
-        );
-        assert_eq!(
-            Frame::parse(&frame(&[0; 102])),
-            Err(FrameRefused::Meaningless)
-        );
+        assert_eq!(Frame::parse(&frame(&[0, 1, 0])), Err(ParseError::Invalid));
+        assert_eq!(Frame::parse(&frame(&[0; 102])), Err(ParseError::Invalid));
     }
 
     fn descending(steps: Vec<(u64, u64)>) -> Vec<RangeInclusive<u64>> {
@@ -439,7 +435,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_emitted_is_parsed(
+        fn emitted_acknowledgements_are_parsed_back(
             path in 0u8..8,
             micros in 0u64..=65_535,
             steps in proptest::collection::vec((0u64..=65_535, 0u64..=65_535), 1..=MAX_RANGES),

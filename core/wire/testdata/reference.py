@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Makes the frames of the golden vectors v4-* and v6-* from their fields, with nothing of the implementations that are
-held to them: `python3 reference.py` rewrites `frame` in every file, `python3 reference.py --check` compares.
+"""Makes the frames of the golden vectors v4-* and v6-* from their fields, independently of the implementations that
+are tested against them: `python3 reference.py` rewrites `frame` in every file, `python3 reference.py --check` compares.
 
-SipHash is written after the paper (Aumasson, Bernstein 2012) and first compared with vectors that others published.
+SipHash is implemented from the paper (Aumasson, Bernstein 2012) and first compared with published vectors.
 """
 
 import pathlib
@@ -17,7 +17,7 @@ def rotate(word, bits):
 
 
 def siphash(compression, finalization, key, message):
-    """SipHash-c-d with 64 bits of output, as its eight bytes are emitted."""
+    """Returns the eight bytes of SipHash-c-d with 64 bits of output."""
     k0, k1 = struct.unpack("<QQ", key)
     v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
 
@@ -69,7 +69,7 @@ def sum16(data):
 
 
 def seal(field, shim, inner):
-    """The tag, in the words of docs/design/wire.md."""
+    """Returns the tag as defined in docs/design/wire.md."""
     header = 20 if inner[0] >> 4 == 4 else 40
     covered = inner[: header + 4].ljust(header + 4, b"\0")
     covered += b"\0" * (-len(covered) % 8)

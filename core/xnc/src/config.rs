@@ -3,100 +3,117 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How packets are sent and recovered. Both ends of a session are configured alike.
+/// The parameters of a session. Both ends have to use the same.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// Which packets take which path, and what is done about those that are lost.
+    /// The scheme, which selects the path of each packet and recovers lost packets.
     pub scheme: Scheme,
-    /// A packet that is not acknowledged after this time counts as lost, or after the path's probe timeout if that is
-    /// shorter (Ni, section 4.4.1). The schemes with QUIC's own loss detection do without.
+    /// The time after which an unacknowledged packet counts as lost. If the path's probe timeout is
+    /// shorter, it is used instead (Ni, section 4.4.1). Schemes with QUIC's loss detection ignore
+    /// this.
     pub loss_threshold: Duration,
-    /// The same while packets wait for a window. Then what is sent again takes the place of something new, and most of
-    /// what is that late arrives after all: paths pause.
+    /// Replaces `loss_threshold` while packets wait for window. A retransmission then takes the
+    /// place of a new packet, and most packets that are this late still arrive, because paths
+    /// pause.
     pub loss_threshold_waiting: Duration,
-    /// Where ends of frames are known, a packet whose acknowledgement is later than expected by this counts as lost if its
-    /// frame lacks no more than `straggler_share`, or if its path is quiet and nothing waits.
+    /// If the application marks ends of frames, a packet whose acknowledgement is later than
+    /// expected by this time counts as lost, provided that its frame lacks at most
+    /// `straggler_share` of its packets, or that its path is quiet and no packets wait.
     pub straggler: Duration,
-    /// The share of a frame's packets, 0 to 1: a frame that lacks more is not worth to be hurried, unless there is room for
-    /// all of it.
+    /// The share of a frame's packets, 0 to 1. A frame that lacks more is not worth an early
+    /// recovery, unless there is room for all of it.
     pub straggler_share: f64,
-    /// Packets of an encoding range at most, 1 to 63 (r of Ni, section 4.4.2).
+    /// The maximum number of packets in an encoding range, 1 to 63 (r in Ni, section 4.4.2).
     pub range_packets: usize,
-    /// The time from the first packet of an encoding range to its last at most (t of Ni, section 4.4.2).
+    /// The maximum time from the first packet of an encoding range to its last (t in Ni, section
+    /// 4.4.2).
     pub range_span: Duration,
-    /// A packet this long after it was handed in is of no use any more, and not recovered
-    /// (t_expire of Ni, section 4.4.3). Schemes that are fully reliable recover it nevertheless.
+    /// The age at which a packet expires, counted from
+    /// [`handle_packet`](crate::Endpoint::handle_packet). It is then not recovered any more
+    /// (t_expire in Ni, section 4.4.3), except by fully reliable schemes.
     pub expiry: Duration,
-    /// A packet that waited this long for a window is not sent any more.
-    pub patience: Duration,
-    /// Where it is known where frames end, a whole frame that waited this long is not sent, so that what can be sent is
-    /// not late, ...
-    pub frame_patience: Duration,
-    /// ... but it may wait so much longer for each frame that was dropped since one was sent, up to `patience`: where
-    /// there is window for half of them, every other one goes, and the picture does not stand.
-    pub frame_patience_step: Duration,
-    /// The share of a path's congestion window that may wait in its connection, which paces it: with XNC no more than
-    /// keeps the connection busy, for a packet that waits can still take another path. At least 10 kB, at most 500 kB.
+    /// The maximum time that a packet waits for window; it is dropped afterwards.
+    pub max_queue_delay: Duration,
+    /// The same for frames of a flow whose ends of frames are marked: a frame of which nothing was
+    /// sent is dropped as a whole after this time, so that the frames that can be sent are not
+    /// late.
+    pub max_frame_queue_delay: Duration,
+    /// The time added to `max_frame_queue_delay` for each frame that was dropped since the last one
+    /// was sent, up to `max_queue_delay`. With window for half of the frames, every other frame is
+    /// then sent, and the video does not freeze.
+    pub frame_queue_delay_step: Duration,
+    /// The share of a path's congestion window that may wait in its connection, which paces it.
+    /// With XNC it is just enough to keep the connection busy, because a packet that waits in the
+    /// sender can still take another path. At least 10 kB, at most 500 kB.
     pub connection_share: f64,
-    /// A path gets no more than it drains within its least round-trip time and this, by the rate that it was seen to take.
+    /// The maximum queue on a path: the path gets no more data than it drains within its minimum
+    /// round-trip time plus this time, at its estimated rate.
     pub queue_target: Duration,
-    /// The same for packets of other flows while there is one of which it is known where its frames end: the rest of
-    /// `queue_target` is for its next frame.
+    /// Replaces `queue_target` for packets of other flows while there is a flow with marked ends of
+    /// frames. The difference is reserved for the next frame.
     pub queue_target_shared: Duration,
-    /// Where ends of frames are not known: packets of a flow that wait for longer than this for as long as `codel_interval`
-    /// are dropped, or marked if their sender takes marks for losses, one at first and then more often, until its queue is
-    /// shorter (RFC 8289). ...
+    /// The target delay of CoDel (RFC 8289) for flows without marked ends of frames. If packets of
+    /// a flow wait for longer than this during `codel_interval`, packets are dropped, or marked if
+    /// the sender supports ECN, at increasing frequency until the queue is shorter.
     pub codel_target: Duration,
-    /// ... It is what senders take to notice, a round-trip time that is not exceeded often. Default: 150 ms, and a tenth of that
-    /// as the target; with RFC 8289's 100 ms a single CUBIC flow fills less of what a video leaves.
+    /// The interval of CoDel: the time that senders take to react, a round-trip time that is rarely
+    /// exceeded. The default is 150 ms, with a tenth of it as the target. With the 100 ms of RFC
+    /// 8289, a single CUBIC flow uses less of the capacity that a video leaves.
     pub codel_interval: Duration,
-    /// A path on which acknowledgements are later than at best by more than this has a queue, and gets nothing new.
-    pub queue_delay: Duration,
-    /// A path on which nothing was acknowledged for this long is quiet. One that is not delivers, even if what it delivers is
-    /// old because of a pause: it is not silent, and takes new packets again.
+    /// The delay of acknowledgements, in excess of the minimum, above which a path has a queue and
+    /// gets no new packets.
+    pub max_path_backlog: Duration,
+    /// The time without acknowledgements after which a path is quiet. A path that is not quiet
+    /// delivers, even if the packets are old because of a pause: it is not silent, and gets new
+    /// packets.
     pub quiet_after: Duration,
-    /// A path of which the last acknowledged transmission is older than its least round-trip time and this may be dead, and
-    /// what is recovered takes it last.
-    pub heard_within: Duration,
-    /// Coded packets beyond the number of lost ones (Ni, section 4.5.1).
+    /// The age, in excess of the minimum round-trip time, of the latest acknowledged transmission
+    /// of a path. A path that exceeds it may be down, and is the last choice for recovery packets.
+    pub delivered_within: Duration,
+    /// The number of coded packets in addition to the number of lost ones (Ni, section 4.5.1).
     pub extra_packets: usize,
-    /// The same while packets wait for a window, in the first shot for them.
+    /// Replaces `extra_packets` in the first shot while packets wait for window.
     pub extra_packets_waiting: usize,
-    /// The share of the coded packets that one path gets at most (rho of Ni, section 4.5.2).
+    /// The maximum share of the coded packets for one path (rho in Ni, section 4.5.2).
     pub path_share: f64,
-    /// The share of the coded packets that all paths get together at most: beyond the paper, which lets each path have
-    /// its full share.
+    /// The maximum share of the coded packets for all paths together. It is not part of the paper,
+    /// in which each path may get its full share.
     pub total_share: f64,
-    /// Paths that get a copy where one packet was lost alone; all of them in the paper.
+    /// The number of paths that get a copy of a packet that was lost alone. All paths in the paper.
     pub copies: usize,
-    /// The same where an earlier shot did not suffice: for a third one it is mostly too late.
+    /// The same for later shots: a third shot would usually be too late.
     pub copies_again: usize,
-    /// Shots for the same packets at most; one in the paper. The next one is fired when acknowledgements say that the
-    /// one before did not suffice.
+    /// The maximum number of shots for the same packets, one in the paper. The next shot follows
+    /// when acknowledgements show that the previous one did not suffice.
     pub shots: u32,
-    /// How long the losses of a range are gathered before the shot.
-    pub gather: Duration,
-    /// How long a receiver waits before it acknowledges.
+    /// The time from the first loss in a range to the shot, in which further losses are collected.
+    pub recovery_delay: Duration,
+    /// The time by which a receiver delays acknowledgements.
     pub ack_delay: Duration,
-    /// A path on which nothing was sent for this long is probed, ...
+    /// The interval at which an idle path is probed while the session is active.
     pub probe_idle: Duration,
-    /// ... or for this long, when no packet went either way for as long: sessions that rest cost next to nothing.
+    /// The interval at which an idle path is probed, and the time without packets in either
+    /// direction after which the session is idle. It keeps the cost of idle sessions low.
     pub probe_rest: Duration,
-    /// The time between the single packets by which a silent path is tried.
+    /// The interval at which a silent path is probed with single packets.
     pub probe_silent: Duration,
-    /// Packets are handed out in the order in which they were handed in; one that is missing holds the others back for
-    /// this long at most, [`Duration::MAX`] until it comes. None: as they arrive.
+    /// The maximum time that a missing packet delays later ones, which are delivered in order. With
+    /// [`Duration::MAX`], packets wait until the missing one arrives. With `None`, packets are
+    /// delivered as they arrive.
     pub reorder: Option<Duration>,
-    /// What may wait for a path with window; for what is more, packets of a flow are dropped of those that have most waiting.
+    /// The maximum size of the queue of packets that wait for window. Above it, packets are dropped
+    /// from the flows with the longest queues.
     pub queue_limit: ByteSize,
-    /// Packets kept for recovery, and at the receiver for decoding and for order. When a fully reliable scheme has sent
-    /// so much that is not acknowledged, it waits, as for a stream's flow control; the others give the oldest up.
+    /// The maximum size of the packets kept for recovery, and at the receiver for decoding and
+    /// reordering. When a fully reliable scheme has this much unacknowledged data, it stops
+    /// sending, as with the flow control of a stream. The other schemes give up the oldest packets.
     pub pool_limit: ByteSize,
 }
 
 impl Config {
-    /// The settings of the paper that published the scheme: XNC's are Ni's (30 Mb/s, section 4), and schemes built as
-    /// reliable transports keep order and wait for what is missing, as their streams do.
+    /// Returns the parameters of the paper that published the scheme. XNC uses those of Ni (30
+    /// Mb/s, section 4). Schemes that are built as reliable transports deliver in order and wait
+    /// for missing packets, as their streams do.
     pub fn of(scheme: Scheme) -> Self {
         Config {
             scheme,
@@ -107,17 +124,17 @@ impl Config {
             range_packets: 10,
             range_span: Duration::from_millis(60),
             expiry: Duration::from_millis(700),
-            patience: Duration::from_millis(300),
-            frame_patience: Duration::from_millis(60),
-            frame_patience_step: Duration::from_millis(40),
+            max_queue_delay: Duration::from_millis(300),
+            max_frame_queue_delay: Duration::from_millis(60),
+            frame_queue_delay_step: Duration::from_millis(40),
             connection_share: if scheme.is_xnc() { 0.3 } else { 1.0 },
             queue_target: Duration::from_millis(40),
             queue_target_shared: Duration::from_millis(20),
             codel_target: Duration::from_millis(15),
             codel_interval: Duration::from_millis(150),
-            queue_delay: Duration::from_millis(100),
+            max_path_backlog: Duration::from_millis(100),
             quiet_after: Duration::from_millis(50),
-            heard_within: Duration::from_millis(60),
+            delivered_within: Duration::from_millis(60),
             extra_packets: 3,
             extra_packets_waiting: 1,
             path_share: 1.1,
@@ -125,7 +142,7 @@ impl Config {
             copies: 1,
             copies_again: 2,
             shots: 3,
-            gather: Duration::from_millis(3),
+            recovery_delay: Duration::from_millis(3),
             ack_delay: Duration::from_millis(5),
             probe_idle: Duration::from_millis(100),
             probe_rest: Duration::from_secs(1),
@@ -147,38 +164,39 @@ impl Default for Config {
     }
 }
 
-/// Which packets take which path, and what is done about those that are lost.
+/// A scheme, which selects the path of each packet and recovers lost packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scheme {
-    /// CellFusion's (Ni, section 4): at once on the path that delivers soonest, lost packets recovered in one shot by
-    /// random linear combinations over all paths.
+    /// CellFusion's XNC (Ni, section 4): packets take the path that delivers earliest, and lost
+    /// packets are recovered in one shot by random linear network coding over all paths.
     Xnc,
-    /// Multipath QUIC's: the path of the lowest smoothed round-trip time that has window (Raiciu, NSDI 2012; De Coninck,
-    /// CoNEXT 2017), fully reliable.
+    /// Multipath QUIC: the path with the lowest smoothed round-trip time of those with window
+    /// (Raiciu, NSDI 2012; De Coninck, CoNEXT 2017), fully reliable.
     MinRtt,
-    /// Every packet on every path that has window (Froemmgen, ICC 2016), fully reliable.
+    /// Every packet on every path with window (Froemmgen, ICC 2016), fully reliable.
     Redundant,
-    /// Multipath QUIC with unacknowledged packets sent again, on another path, when what is left of the play-out buffer
-    /// is short (Zheng, SIGCOMM 2021), fully reliable.
+    /// Multipath QUIC that retransmits unacknowledged packets on another path when the play-out
+    /// buffer runs low (Zheng, SIGCOMM 2021), fully reliable.
     Xlink,
     /// Earliest completion first (Lim, CoNEXT 2017), fully reliable.
     Ecf,
     /// Blocking estimation (Ferlin, Networking 2016), fully reliable.
     Blest,
-    /// A flow is hashed onto a path; what is lost is lost.
+    /// Each flow is hashed onto a path, without recovery.
     Bonding,
-    /// Sliding-window coding ahead of losses, as much as the measured loss asks for (after Pluribus: Mahajan, ATC 2012).
+    /// Proactive sliding-window coding at a rate that follows the measured loss (after Pluribus:
+    /// Mahajan, ATC 2012).
     Fec,
-    /// [`Scheme::Xnc`] that recovers by sending the lost packets themselves (Ni, figure 13a).
+    /// [`Scheme::Xnc`] with retransmissions instead of coded packets (Ni, figure 13a).
     XncUncoded,
-    /// [`Scheme::Xnc`] with QUIC's own loss detection (Ni, figure 13b).
+    /// [`Scheme::Xnc`] with QUIC's loss detection (Ni, figure 13b).
     XncSlowLoss,
-    /// Everything on the path of the lowest index; what is lost is lost.
+    /// All packets on the path with the lowest index, without recovery.
     Single,
 }
 
 impl Scheme {
-    /// Every scheme.
+    /// All schemes.
     pub const ALL: [Scheme; 11] = [
         Scheme::Xnc,
         Scheme::MinRtt,
@@ -193,7 +211,7 @@ impl Scheme {
         Scheme::Single,
     ];
 
-    /// The name in configurations and reports, such as `xnc-uncoded`.
+    /// Returns the name in configurations and reports, such as `xnc-uncoded`.
     pub const fn name(self) -> &'static str {
         match self {
             Scheme::Xnc => "xnc",
@@ -210,12 +228,12 @@ impl Scheme {
         }
     }
 
-    /// Whether it is XNC, whole or with a part left out.
+    /// Returns whether this is XNC or a variant of it.
     pub(crate) const fn is_xnc(self) -> bool {
         matches!(self, Scheme::Xnc | Scheme::XncUncoded | Scheme::XncSlowLoss)
     }
 
-    /// Whether a packet that was sent is sent again until it arrived.
+    /// Returns whether lost packets are retransmitted until they arrive.
     pub const fn is_reliable(self) -> bool {
         matches!(
             self,
@@ -230,18 +248,18 @@ impl fmt::Display for Scheme {
     }
 }
 
-/// A scheme that does not exist.
+/// The error that a scheme does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("there is no scheme `{0}`")]
-pub struct NoScheme(String);
+#[error("unknown scheme `{0}`")]
+pub struct UnknownScheme(String);
 
 impl FromStr for Scheme {
-    type Err = NoScheme;
+    type Err = UnknownScheme;
 
-    fn from_str(name: &str) -> Result<Self, NoScheme> {
+    fn from_str(name: &str) -> Result<Self, UnknownScheme> {
         Scheme::ALL
             .into_iter()
             .find(|scheme| scheme.name() == name)
-            .ok_or_else(|| NoScheme(name.into()))
+            .ok_or_else(|| UnknownScheme(name.into()))
     }
 }

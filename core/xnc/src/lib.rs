@@ -1,9 +1,9 @@
-//! Packets over several paths at once, with the losses of one recovered through the others: CellFusion's XNC (Ni et al.,
-//! SIGCOMM 2023), and the schemes that it is compared with.
+//! Packets over several paths at once, with the losses of one path recovered over the others:
+//! CellFusion's XNC (Ni et al., SIGCOMM 2023), and the schemes that it is compared with.
 //!
-//! An [`Endpoint`] is one end of a session. It has no clock and no socket: a path is a QUIC connection that its driver
-//! holds, frames are the datagrams of that connection, and congestion control and encryption are QUIC's.
-//! `docs/design/xnc.md` says how it decides.
+//! An [`Endpoint`] is one end of a session. It has no clock and no socket: a path is a QUIC
+//! connection of the driver, frames are the datagrams of that connection, and congestion control and
+//! encryption are QUIC's. `docs/design/xnc.md` describes the decisions.
 //!
 //! ```
 //! use hawser_units::{ByteSize, Instant, PathId};
@@ -28,29 +28,29 @@
 //!     server.handle_datagram(now, transmit.path, &transmit.datagram, Ecn::Unknown)?;
 //! }
 //! assert_eq!(server.poll_packet().unwrap().bytes, b"an IP packet");
-//! # Ok::<(), hawser_xnc::Refused>(())
+//! # Ok::<(), hawser_xnc::RejectReason>(())
 //! ```
 
 mod config;
 mod endpoint;
 mod memory;
 mod numbers;
-mod outstanding;
 mod path;
-mod pool;
 mod receiver;
 mod recovery;
-mod release;
+mod reorder_buffer;
 mod scheme;
 mod sender;
+mod sent_packets;
+mod sent_transmissions;
 mod stats;
 mod timing;
 
-pub use config::{Config, NoScheme, Scheme};
+pub use config::{Config, Scheme, UnknownScheme};
 pub use endpoint::{Endpoint, is_control};
 pub use path::{PathState, Rtt};
-pub use pool::Hint;
 pub use receiver::Ecn;
-pub use release::Packet;
+pub use reorder_buffer::Packet;
 pub use sender::{CODED_OVERHEAD, Event, Transmit};
-pub use stats::{PathStats, ReceiverStats, Refused, SenderStats, Stats};
+pub use sent_packets::Hint;
+pub use stats::{PathStats, ReceiverStats, RejectReason, SenderStats, Stats};

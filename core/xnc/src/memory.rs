@@ -1,22 +1,24 @@
-//! What packets cost, and what is given back when they have gone.
+//! Accounting of the memory of packets, and shrinking of queues.
 
 use std::collections::VecDeque;
 
-/// What a packet takes at least, bytes: its place in tables that may be half empty, and the allocator's own.
-const LEAST_COST: u64 = 256;
+/// The minimum cost of a packet in bytes: its entries in tables that may be half empty, and the
+/// allocator's overhead.
+const MIN_COST: u64 = 256;
 
-/// What a packet counts against a limit. Both ends count alike, so that a receiver holds whatever a sender may keep.
+/// Returns the bytes that a packet counts towards a limit. Both ends use the same formula, so that
+/// a receiver can hold the packets that a sender may keep.
 pub(crate) fn cost(bytes: &[u8]) -> u64 {
-    (bytes.len() as u64).max(LEAST_COST)
+    (bytes.len() as u64).max(MIN_COST)
 }
 
-/// Places that a queue keeps though it is empty.
-const PLACES: usize = 64;
+/// The capacity that an empty queue may keep.
+const SPARE_CAPACITY: usize = 64;
 
-/// Gives most of a queue's memory back when little of it is used. It grows and shrinks by factors, so that each place is
-/// paid for once.
-pub(crate) fn give_back<T>(queue: &mut VecDeque<T>) {
-    if queue.capacity() > 4 * queue.len() + PLACES {
+/// Frees most of a queue's memory if little of it is used. The capacity changes by constant
+/// factors, so the amortised cost is constant.
+pub(crate) fn shrink_if_sparse<T>(queue: &mut VecDeque<T>) {
+    if queue.capacity() > 4 * queue.len() + SPARE_CAPACITY {
         queue.shrink_to(2 * queue.len());
     }
 }

@@ -1,11 +1,12 @@
-//! Numbers: those cut short on the wire, those that arrived, those that were delivered.
+//! Numbers of packets and transmissions: expansion of truncated ones, acknowledged and received
+//! ranges, and the replay window.
 
 use hawser_wire::xnc::MAX_RANGES;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Range, RangeInclusive};
 
-/// The number whose low `bits` bits are `truncated` and that is nearest to the one after `largest`
-/// (RFC 9000, appendix A.3).
+/// Returns the number whose low `bits` bits are `truncated` and that is nearest to the successor of
+/// `largest` (RFC 9000, appendix A.3).
 pub(crate) fn expand(truncated: u64, bits: u32, largest: Option<u64>) -> u64 {
     let expected = largest.map_or(0, |largest| largest.saturating_add(1));
     let window = 1u64 << bits;
@@ -20,60 +21,60 @@ pub(crate) fn expand(truncated: u64, bits: u32, largest: Option<u64>) -> u64 {
     }
 }
 
-/// What a number is to those that arrived.
+/// The result of [`ReceivedRanges::insert`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Insert {
     New,
-    /// It was there.
+    /// The number was received before.
     Repeated,
-    /// It lies below all ranges that are remembered, so nobody can say.
+    /// The number precedes all remembered ranges, so it may have been received before.
     TooOld,
 }
 
-/// The highest ranges of the numbers that arrived, as an acknowledgement names them.
+/// The highest ranges of received numbers, as sent in acknowledgements.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Arrived {
-    /// Highest first, never touching each other.
+pub(crate) struct ReceivedRanges {
+    /// Highest first. No two ranges are adjacent.
     ranges: VecDeque<RangeInclusive<u64>>,
 }
 
-impl Arrived {
-    /// Takes a number.
+impl ReceivedRanges {
+    /// Inserts a number.
     pub(crate) fn insert(&mut self, number: u64) -> Insert {
-        let place = self
+        let index = self
             .ranges
             .iter()
             .position(|range| *range.start() <= number.saturating_add(1));
-        let Some(place) = place else {
+        let Some(index) = index else {
             if self.ranges.len() >= MAX_RANGES {
                 return Insert::TooOld;
             }
             self.ranges.push_back(number..=number);
             return Insert::New;
         };
-        let (start, end) = self.ranges[place].clone().into_inner();
+        let (start, end) = self.ranges[index].clone().into_inner();
         if (start..=end).contains(&number) {
             return Insert::Repeated;
         }
         if number + 1 == start {
-            self.ranges[place] = number..=end;
-            self.join_below(place);
+            self.ranges[index] = number..=end;
+            self.join_below(index);
         } else if end + 1 == number {
-            self.ranges[place] = start..=number;
+            self.ranges[index] = start..=number;
         } else {
-            self.ranges.insert(place, number..=number);
+            self.ranges.insert(index, number..=number);
             self.ranges.truncate(MAX_RANGES);
         }
         Insert::New
     }
 
-    fn join_below(&mut self, place: usize) {
-        let Some(below) = self.ranges.get(place + 1).cloned() else {
+    fn join_below(&mut self, index: usize) {
+        let Some(below) = self.ranges.get(index + 1).cloned() else {
             return;
         };
-        if below.end() + 1 == *self.ranges[place].start() {
-            self.ranges[place] = *below.start()..=*self.ranges[place].end();
-            self.ranges.remove(place + 1);
+        if below.end() + 1 == *self.ranges[index].start() {
+            self.ranges[index] = *below.start()..=*self.ranges[index].end();
+            self.ranges.remove(index + 1);
         }
     }
 
@@ -86,15 +87,15 @@ impl Arrived {
     }
 }
 
-/// Numbers that were named, so that saying them again costs nothing.
+/// Numbers that were acknowledged before, so that repeated ranges of acknowledgements cost nothing.
 #[derive(Debug, Default)]
-pub(crate) struct Named {
-    /// The first number of each range, and the one after its last; no two touch.
+pub(crate) struct AckedRanges {
+    /// Maps the first number of each range to the one after its last. No two ranges are adjacent.
     ranges: BTreeMap<u64, u64>,
 }
 
-impl Named {
-    /// Takes a range, and returns what of it is new, the lowest first.
+impl AckedRanges {
+    /// Inserts a range and returns the parts of it that are new, the lowest first.
     pub(crate) fn add(&mut self, range: Range<u64>) -> Vec<Range<u64>> {
         let (mut new, mut joined, mut end) = (Vec::new(), range.clone(), range.end);
         while let Some((start, known)) = self
@@ -128,25 +129,28 @@ impl Named {
     }
 }
 
-/// Which packets were delivered: the last [`Delivered::SPAN`] numbers, one bit each.
+/// The replay window: a bit for each of the last [`ReplayWindow::SPAN`] packet numbers, set if the
+/// packet was delivered.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Delivered {
+pub(crate) struct ReplayWindow {
     words: VecDeque<u64>,
-    /// The number of the lowest bit; a multiple of 64.
+    /// The number of the lowest bit, a multiple of 64.
     base: u64,
 }
 
-impl Delivered {
-    /// 0.7 s of 1400-byte packets at 1.5 Gbit/s, rounded up to a power of two.
+impl ReplayWindow {
+    /// The length of the window: 0.7 s of 1400-byte packets at 1.5 Gbit/s, rounded up to a power of
+    /// two.
     pub(crate) const SPAN: u64 = 1 << 17;
 
-    /// Takes a number: true when the packet is to be delivered, false when it was, or is too old to tell.
+    /// Inserts a number. Returns `true` if the packet is to be delivered, `false` if it was
+    /// delivered before or is too old to tell.
     pub(crate) fn insert(&mut self, number: u64) -> bool {
         let Some(offset) = number.checked_sub(self.base) else {
             return false;
         };
         let mut word = offset / 64;
-        let span = Delivered::SPAN / 64;
+        let span = ReplayWindow::SPAN / 64;
         if word >= span {
             let surplus = word + 1 - span;
             let gone = self
@@ -195,7 +199,7 @@ mod tests {
 
         #[test]
         fn ranges_hold_what_arrived(numbers in proptest::collection::vec(0u64..60, 0..80)) {
-            let mut arrived = Arrived::default();
+            let mut arrived = ReceivedRanges::default();
             let mut seen = BTreeSet::new();
             for number in numbers {
                 prop_assert_eq!(arrived.insert(number) == Insert::New, seen.insert(number));
@@ -209,34 +213,34 @@ mod tests {
 
         #[test]
         fn what_was_named_is_not_new(ranges in proptest::collection::vec((0u64..100, 1u64..30), 0..40)) {
-            let (mut named, mut seen) = (Named::default(), BTreeSet::new());
+            let (mut acked, mut seen) = (AckedRanges::default(), BTreeSet::new());
             for (start, count) in ranges {
                 let range = start..start + count;
                 let expected: Vec<u64> = range.clone().filter(|number| seen.insert(*number)).collect();
-                prop_assert_eq!(named.add(range).into_iter().flatten().collect::<Vec<_>>(), expected);
-                let held = named.ranges.iter().flat_map(|(start, end)| *start..*end);
+                prop_assert_eq!(acked.add(range).into_iter().flatten().collect::<Vec<_>>(), expected);
+                let held = acked.ranges.iter().flat_map(|(start, end)| *start..*end);
                 prop_assert_eq!(held.collect::<BTreeSet<_>>(), seen.clone());
-                let ends = named.ranges.values().zip(named.ranges.keys().skip(1));
+                let ends = acked.ranges.values().zip(acked.ranges.keys().skip(1));
                 prop_assert!(ends.into_iter().all(|(end, next)| end < next));
             }
-            named.forget_before(50);
-            prop_assert!(named.ranges.values().all(|end| *end >= 50));
+            acked.forget_before(50);
+            prop_assert!(acked.ranges.values().all(|end| *end >= 50));
         }
 
         #[test]
         fn a_packet_is_delivered_once(numbers in proptest::collection::vec(0u64..400_000, 0..300)) {
-            let mut delivered = Delivered::default();
+            let mut delivered = ReplayWindow::default();
             let mut seen = BTreeSet::new();
             let mut largest = 0;
             for number in numbers {
                 largest = largest.max(number);
                 let first = delivered.insert(number);
                 prop_assert!(!first || !seen.contains(&number));
-                if number + Delivered::SPAN > largest + 64 {
+                if number + ReplayWindow::SPAN > largest + 64 {
                     prop_assert_eq!(first, !seen.contains(&number));
                 }
                 seen.insert(number);
-                prop_assert!(delivered.words.len() as u64 <= Delivered::SPAN / 64);
+                prop_assert!(delivered.words.len() as u64 <= ReplayWindow::SPAN / 64);
             }
         }
     }

@@ -1,66 +1,66 @@
 use crate::config::Config;
-use crate::outstanding::{Content, Outstanding};
+use crate::sent_transmissions::{Content, SentTransmissions};
 use crate::timing::PERIOD;
 use hawser_units::{ByteSize, Instant, MAX_PATHS, PathId, PathSet};
 use std::time::Duration;
 
-/// What QUIC puts around a frame: a short header with an 8-byte connection ID, a packet number, the datagram frame's
-/// type and length, the AEAD's tag.
+/// Bytes that QUIC adds to a frame: a short header with an 8-byte connection ID, a packet number,
+/// the type and length of the datagram frame, and the AEAD tag.
 pub(crate) const QUIC_OVERHEAD: u64 = 32;
 
-/// Bytes of a ping's frame.
+/// The length of a ping frame in bytes.
 const PING_BYTES: u64 = 10;
 
-/// Bytes that may wait in a connection, whatever its window is, at least and at most.
-const LEAST_QUEUE: u64 = 10_000;
-const MOST_QUEUE: u64 = 500_000;
+/// The minimum and maximum of the bytes that may wait in a connection, for any window.
+const MIN_QUEUE: u64 = 10_000;
+const MAX_QUEUE: u64 = 500_000;
 
-/// What the QUIC connection of a path says about it, before a sender is polled.
+/// The state of a path's QUIC connection, which the driver updates before it polls the sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PathState {
     /// The congestion window.
     pub congestion_window: ByteSize,
-    /// Sent and neither acknowledged nor lost.
+    /// Bytes that were sent and are neither acknowledged nor lost.
     pub in_flight: ByteSize,
-    /// Handed to the connection and not yet sent.
+    /// Bytes that were passed to the connection and not yet sent.
     pub queued: ByteSize,
-    /// Round-trip times that QUIC measured.
+    /// Round-trip times measured by QUIC.
     pub rtt: Rtt,
-    /// Bytes that a datagram may have.
+    /// The maximum size of a datagram in bytes.
     pub datagram_size: usize,
 }
 
-/// Round-trip times.
+/// Round-trip times, as in RFC 9002, section 5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Rtt {
-    /// Smoothed (RFC 9002, section 5.3).
+    /// The smoothed round-trip time (RFC 9002, section 5.3).
     pub smoothed: Duration,
     /// The mean deviation.
     pub variation: Duration,
-    /// Of the packet acknowledged last.
+    /// The round-trip time of the packet acknowledged last.
     pub latest: Duration,
-    /// The least seen.
+    /// The minimum.
     pub min: Duration,
 }
 
-/// A path as the sender sees it.
+/// The sender's state of a path.
 #[derive(Debug)]
 pub(crate) struct Path {
     pub(crate) id: PathId,
     pub(crate) state: PathState,
-    /// Bytes handed out since `state` was told, and not in it.
+    /// Bytes passed to the connection since the last update of `state`.
     handed_out: u64,
     /// The share of the congestion window that may wait in the connection.
     queue_share: f64,
-    pub(crate) outstanding: Outstanding,
-    /// When the next ping is due, should nothing else be sent before.
+    pub(crate) transmissions: SentTransmissions,
+    /// When the next ping is due, if nothing else is sent before.
     pub(crate) next_probe: Instant,
-    /// Whether the path was silent when it was last looked at.
+    /// Whether the path was silent at the last check.
     pub(crate) silent: bool,
 }
 
 impl Path {
-    fn new(now: Instant, id: PathId, config: &Config, outstanding: Outstanding) -> Self {
+    fn new(now: Instant, id: PathId, config: &Config, transmissions: SentTransmissions) -> Self {
         let state = PathState {
             congestion_window: ByteSize(0),
             in_flight: ByteSize(0),
@@ -73,7 +73,7 @@ impl Path {
             state,
             handed_out: 0,
             queue_share: config.connection_share,
-            outstanding,
+            transmissions,
             next_probe: now,
             silent: false,
         }
@@ -88,7 +88,8 @@ impl Path {
         self.handed_out += bytes as u64 + QUIC_OVERHEAD;
     }
 
-    /// Bytes that the congestion window still takes. What a connection paces waits here rather than there: here it can
+    /// Returns the bytes that the congestion window still allows, limited by the queue in the
+    /// connection. Packets wait in the sender rather than in the connection, because there they can
     /// still take another path.
     pub(crate) fn window(&self) -> u64 {
         let window = self
@@ -99,12 +100,12 @@ impl Path {
         let queue = (self.state.congestion_window.0 as f64 * self.queue_share) as u64;
         window.min(
             queue
-                .clamp(LEAST_QUEUE, MOST_QUEUE)
+                .clamp(MIN_QUEUE, MAX_QUEUE)
                 .saturating_sub(self.state.queued.0.saturating_add(self.handed_out)),
         )
     }
 
-    /// Bytes that are on the path or wait in its connection.
+    /// Returns the bytes that are in flight or wait in the connection.
     pub(crate) fn outstanding_bytes(&self) -> u64 {
         let PathState {
             in_flight, queued, ..
@@ -115,25 +116,27 @@ impl Path {
             .saturating_add(self.handed_out)
     }
 
-    /// How many frames of `bytes` the window takes; none when one is too large for the path.
+    /// Returns how many frames of `bytes` fit into the window, 0 if a frame is too large for the
+    /// path.
     pub(crate) fn room(&self, bytes: usize) -> usize {
-        if bytes > self.state.datagram_size || !self.outstanding.may_send() {
+        if bytes > self.state.datagram_size || !self.transmissions.may_send() {
             return 0;
         }
         usize::try_from(self.window() / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX)
     }
 
-    /// The same without making a queue that takes longer than `queue` to drain.
+    /// Same as [`Path::room`], but without a queue that takes longer than `queue` to drain.
     pub(crate) fn room_within(&self, bytes: usize, queue: Duration) -> usize {
-        self.room_below(self.outstanding.limit(queue), bytes)
+        self.room_below(self.transmissions.limit(queue), bytes)
     }
 
-    /// The same for packets that leave the path alone every now and then, for as long as it takes to see it without a queue.
-    /// Flows that always have something to send would otherwise never let its least time be seen, and what they make wait
-    /// would be taken for the path's own after some seconds.
+    /// Same as [`Path::room_within`], for bulk packets. These periodically leave the path half
+    /// empty, so that its minimum time can be measured without a queue. Otherwise the queue of
+    /// flows that always have data to send would hide the minimum, and would be taken for a part of
+    /// the path's delay after some seconds.
     pub(crate) fn room_for_bulk(&self, now: Instant, bytes: usize, queue: Duration) -> usize {
         match self.is_measured(now) {
-            true => self.room_below(self.outstanding.limit_without_queue(), bytes),
+            true => self.room_below(self.transmissions.limit_without_queue(), bytes),
             false => self.room_within(bytes, queue),
         }
     }
@@ -144,18 +147,19 @@ impl Path {
             .min(usize::try_from(left / (bytes as u64 + QUIC_OVERHEAD)).unwrap_or(usize::MAX))
     }
 
-    /// Whether it is this path's time to be seen without a queue. Paths have theirs one after another.
+    /// Returns whether the path's minimum round-trip time is being measured. The paths take turns.
     fn is_measured(&self, now: Instant) -> bool {
         let every = PERIOD.as_nanos() as u64;
         let turn = every / MAX_PATHS as u64 * self.id.index() as u64;
         let since = Duration::from_nanos((now.as_nanos() % every + turn) % every);
-        self.outstanding
+        self.transmissions
             .timing()
             .min()
-            .is_some_and(|least| since < (2 * least).min(PERIOD / 8))
+            .is_some_and(|min_time| since < (2 * min_time).min(PERIOD / 8))
     }
 
-    /// Whether a ping may be sent. It says its number whole, so it may be sent however many are unacknowledged.
+    /// Returns whether a ping may be sent. A ping carries its full number, so any number of them
+    /// may be unacknowledged.
     pub(crate) fn fits_ping(&self) -> bool {
         self.window() >= PING_BYTES + QUIC_OVERHEAD && self.state.datagram_size as u64 >= PING_BYTES
     }
@@ -164,70 +168,75 @@ impl Path {
         self.room(bytes) > 0
     }
 
-    /// From when on the path counts as silent, if nothing is acknowledged until then.
+    /// Returns when the path counts as silent, if nothing is acknowledged before.
     pub(crate) fn silent_from(&self, config: &Config) -> Option<Instant> {
-        let patience = self
-            .outstanding
+        let timeout = self
+            .transmissions
             .timing()
-            .patience(config.loss_threshold, config.ack_delay);
-        let since = self.outstanding.waiting_since()? + patience;
+            .loss_timeout(config.loss_threshold, config.ack_delay);
+        let since = self.transmissions.unacked_since()? + timeout;
         Some(
             self.quiet_from(config)
                 .map_or(since, |quiet| quiet.max(since)),
         )
     }
 
-    /// From when on the path is quiet, if nothing is acknowledged until then; none as long as nothing was.
+    /// Returns when the path counts as quiet, if nothing is acknowledged before; `None` if nothing
+    /// was ever acknowledged.
     pub(crate) fn quiet_from(&self, config: &Config) -> Option<Instant> {
-        self.outstanding
+        self.transmissions
             .acknowledged_at()
             .map(|at| at + config.quiet_after)
     }
 
-    /// Whether nothing over the path was acknowledged for a while. While something is, the path delivers, however old that
-    /// is: what a pause has held up comes first when it is over.
+    /// Returns whether there were no acknowledgements for a while. While there are, the path
+    /// delivers, whatever the age of the acknowledged packets: after a pause, the delayed packets
+    /// arrive first.
     pub(crate) fn is_quiet(&self, now: Instant, config: &Config) -> bool {
         self.quiet_from(config).is_none_or(|from| from <= now)
     }
 
-    /// Whether the path is known to have delivered lately. One that is idle is probed from time to time, and nobody knows
-    /// in between.
-    pub(crate) fn was_heard(&self, now: Instant, config: &Config) -> bool {
-        let least = self.outstanding.timing().min().unwrap_or_default();
-        let heard = self.outstanding.heard();
-        heard.is_some_and(|sent| {
-            now.saturating_since(sent) <= least.saturating_add(config.heard_within)
+    /// Returns whether the path is known to have delivered recently. An idle path is only probed at
+    /// intervals, so its state between probes is unknown.
+    pub(crate) fn delivered_recently(&self, now: Instant, config: &Config) -> bool {
+        let min_time = self.transmissions.timing().min().unwrap_or_default();
+        let sent_at = self.transmissions.largest_acked_sent_at();
+        sent_at.is_some_and(|sent| {
+            now.saturating_since(sent) <= min_time.saturating_add(config.delivered_within)
         })
     }
 
-    /// How much longer than at best what is under way has been under way, or will be on a path that is not quiet.
+    /// Returns the delay in excess of the minimum: the age of the oldest unacknowledged
+    /// transmission, or the time that the path takes to drain if it is not quiet and that time is
+    /// shorter.
     pub(crate) fn backlog(&self, now: Instant, config: &Config) -> Duration {
-        let mut longest = self.waiting(now);
+        let mut longest = self.unacked_for(now);
         if !self.is_quiet(now, config)
-            && let Some(drain) = self.outstanding.drain(self.outstanding_bytes())
+            && let Some(drain_time) = self.transmissions.drain_time(self.outstanding_bytes())
         {
-            longest = longest.min(drain);
+            longest = longest.min(drain_time);
         }
-        longest.saturating_sub(self.outstanding.timing().min().unwrap_or_default())
+        longest.saturating_sub(self.transmissions.timing().min().unwrap_or_default())
     }
 
-    /// How long the first transmission has been under way that no acknowledgement has reached or passed.
-    pub(crate) fn waiting(&self, now: Instant) -> Duration {
-        self.outstanding
-            .waiting_since()
+    /// Returns the age of the first transmission that is beyond the largest acknowledged one.
+    pub(crate) fn unacked_for(&self, now: Instant) -> Duration {
+        self.transmissions
+            .unacked_since()
             .map_or(Duration::ZERO, |since| now.saturating_since(since))
     }
 
-    /// Has the path probed no later than if something had been sent over it now.
-    pub(crate) fn probe_soon(&mut self, now: Instant, config: &Config, rests: bool) {
+    /// Moves the next probe forward, as if something had just been sent over the path.
+    pub(crate) fn probe_soon(&mut self, now: Instant, config: &Config, is_idle: bool) {
         self.next_probe = self
             .next_probe
-            .min(now + self.probe_interval(config, rests));
+            .min(now + self.probe_interval(config, is_idle));
     }
 
-    /// The time from a transmission to the ping after it, in a session that `rests` or not.
-    pub(crate) fn probe_interval(&self, config: &Config, rests: bool) -> Duration {
-        match (self.silent, rests) {
+    /// Returns the time from a transmission to the next ping, depending on whether the session is
+    /// idle.
+    pub(crate) fn probe_interval(&self, config: &Config, is_idle: bool) -> Duration {
+        match (self.silent, is_idle) {
             (true, _) => config.probe_silent,
             (false, false) => config.probe_idle,
             (false, true) => config.probe_rest,
@@ -239,20 +248,20 @@ impl Path {
 #[derive(Debug, Default)]
 pub(crate) struct Paths {
     present: [Option<Path>; MAX_PATHS],
-    /// The transmissions of those that vanished, by index.
-    past: [Outstanding; MAX_PATHS],
+    /// The transmissions of removed paths, by index.
+    past: [SentTransmissions; MAX_PATHS],
 }
 
 impl Paths {
     pub(crate) fn add(&mut self, now: Instant, id: PathId, config: &Config) {
-        let outstanding = Outstanding::after(&self.past[id.index()]);
-        self.present[id.index()] = Some(Path::new(now, id, config, outstanding));
+        let transmissions = SentTransmissions::after(&self.past[id.index()]);
+        self.present[id.index()] = Some(Path::new(now, id, config, transmissions));
     }
 
-    /// Takes a path away, and says what was under way over it.
+    /// Removes a path and returns the content of its transmissions in flight.
     pub(crate) fn remove(&mut self, id: PathId) -> Option<impl Iterator<Item = Content>> {
         let path = self.present[id.index()].take()?;
-        self.past[id.index()] = path.outstanding;
+        self.past[id.index()] = path.transmissions;
         Some(self.past[id.index()].abandon())
     }
 
@@ -272,7 +281,7 @@ impl Paths {
         self.present.iter_mut().flatten()
     }
 
-    /// The paths that take a frame of `bytes` now.
+    /// Returns the paths whose window has room for a frame of `bytes`.
     pub(crate) fn fitting(&self, bytes: usize) -> PathSet {
         self.iter()
             .filter(|path| path.fits(bytes))

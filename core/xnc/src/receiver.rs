@@ -1,34 +1,34 @@
 use crate::config::Config;
-use crate::numbers::{Arrived, Delivered, Insert, expand};
-use crate::release::{Packet, Release};
+use crate::numbers::{Insert, ReceivedRanges, ReplayWindow, expand};
+use crate::reorder_buffer::{Packet, ReorderBuffer};
 use crate::sender::{MAX_PACKET, Transmit, seed};
-use crate::stats::{ReceiverStats, Refused};
+use crate::stats::{ReceiverStats, RejectReason};
 use hawser_coding::Decoder;
 use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
 use hawser_wire::xnc::{AckBlock, EcnCounts, PacketHeader, emit_acks};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How far beyond the largest number seen a packet's, or a transmission's, may be.
+/// The maximum distance of a packet or transmission number beyond the largest one received.
 const MAX_JUMP: u64 = 1 << 20;
 
-/// Paths that carry acknowledgements.
+/// The number of paths that carry each acknowledgement.
 const ACK_PATHS: usize = 2;
 
-/// How often it is noted which packets are the newest.
-const HORIZONS: Duration = Duration::from_millis(100);
+/// The interval at which a new [`Horizon`] is added.
+const HORIZON_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The ECN field of the IP packet that brought a datagram.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Ecn {
-    /// The receiver cannot see it.
+    /// The receiver cannot read it.
     #[default]
     Unknown,
-    /// Not capable of ECN.
+    /// Not ECN-capable.
     NotEct,
-    /// Capable, ECT(0).
+    /// ECN-capable, ECT(0).
     Ect0,
-    /// Capable, ECT(1).
+    /// ECN-capable, ECT(1).
     Ect1,
     /// Congestion experienced.
     Ce,
@@ -39,34 +39,34 @@ pub enum Ecn {
 pub(crate) struct Receiver {
     ack_delay: Duration,
     present: PathSet,
-    /// Also of paths that vanished: should they return, their transmissions are counted on.
+    /// Includes removed paths: if they return, the numbers of their transmissions continue.
     paths: [Option<Incoming>; MAX_PATHS],
     largest: Option<u64>,
-    delivered: Delivered,
-    release: Release,
+    replay_window: ReplayWindow,
+    reorder_buffer: ReorderBuffer,
     decoder: Option<Decoder>,
-    /// How long packets may be of use for decoding.
-    memory: Duration,
+    /// The time for which packets are kept for decoding.
+    retention: Duration,
     horizons: VecDeque<Horizon>,
     ack_due: Option<Instant>,
-    /// Acknowledgements that are still to go over these paths.
+    /// Acknowledgements that still have to be sent.
     acks: Vec<Transmit>,
     stats: ReceiverStats,
 }
 
-/// When packets are of no use any more.
+/// A group of packets and the time at which they expire.
 #[derive(Debug)]
 struct Horizon {
     noted: Instant,
     until: Instant,
-    /// All before this one.
+    /// Packets with numbers below this one.
     end: u64,
 }
 
-/// What arrived over a path.
+/// The transmissions received over a path.
 #[derive(Debug, Default)]
 struct Incoming {
-    arrived: Arrived,
+    received: ReceivedRanges,
     largest_at: Instant,
     ecn: Option<EcnCounts>,
     unacknowledged: bool,
@@ -79,13 +79,13 @@ impl Receiver {
             present: PathSet::EMPTY,
             paths: Default::default(),
             largest: None,
-            delivered: Delivered::default(),
-            release: Release::new(config),
+            replay_window: ReplayWindow::default(),
+            reorder_buffer: ReorderBuffer::new(config),
             decoder: config
                 .scheme
                 .is_coded()
                 .then(|| Decoder::new(decoder_config(config))),
-            memory: config.expiry * 2,
+            retention: config.expiry * 2,
             horizons: VecDeque::new(),
             ack_due: None,
             acks: Vec::new(),
@@ -110,28 +110,28 @@ impl Receiver {
         header: PacketHeader,
         bytes: &[u8],
         ecn: Ecn,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RejectReason> {
         let incoming = self.incoming(path)?;
-        let number = expand(header.transmission.into(), 16, incoming.arrived.largest());
+        let number = expand(header.transmission.into(), 16, incoming.received.largest());
         let start = expand(header.start.into(), 24, self.largest);
         let last = start + u64::from(header.count) - 1;
         if last > self.largest.map_or(0, |largest| largest + 1) + MAX_JUMP {
-            return Err(Refused::TooFarAhead);
+            return Err(RejectReason::TooFarAhead);
         }
-        self.note(now, path, number, ecn)?;
+        self.record_transmission(now, path, number, ecn)?;
         self.largest = self.largest.max(Some(last));
         self.note_horizon(now);
         if header.count > 1 {
             self.stats.coded += 1;
-            let decoder = self.decoder.as_mut().ok_or(Refused::Undecodable)?;
+            let decoder = self.decoder.as_mut().ok_or(RejectReason::Undecodable)?;
             let seed = seed(path, number, start);
             decoder
                 .handle_coded(start, header.count.into(), seed, bytes)
-                .map_err(|_| Refused::Undecodable)?;
+                .map_err(|_| RejectReason::Undecodable)?;
         } else if self.deliver(now, start, || bytes.to_vec(), false)
             && let Some(decoder) = &mut self.decoder
         {
-            // What it refuses is known, or too old to help.
+            // The decoder rejects packets that it knows, or that are too old to be useful.
             let _ = decoder.handle_original(start, bytes);
         }
         self.deliver_decoded(now);
@@ -150,38 +150,45 @@ impl Receiver {
         path: PathId,
         number: u64,
         ecn: Ecn,
-    ) -> Result<(), Refused> {
-        let largest = self.incoming(path)?.arrived.largest();
+    ) -> Result<(), RejectReason> {
+        let largest = self.incoming(path)?.received.largest();
         if number > largest.unwrap_or(0).saturating_add(MAX_JUMP) {
-            return Err(Refused::TooFarAhead);
+            return Err(RejectReason::TooFarAhead);
         }
-        self.note(now, path, number, ecn)
+        self.record_transmission(now, path, number, ecn)
     }
 
-    fn incoming(&mut self, path: PathId) -> Result<&mut Incoming, Refused> {
+    fn incoming(&mut self, path: PathId) -> Result<&mut Incoming, RejectReason> {
         let is_present = self.present.contains(path);
         self.paths[path.index()]
             .as_mut()
             .filter(|_| is_present)
-            .ok_or(Refused::NoPath)
+            .ok_or(RejectReason::NoPath)
     }
 
-    fn note(&mut self, now: Instant, path: PathId, number: u64, ecn: Ecn) -> Result<(), Refused> {
+    fn record_transmission(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        number: u64,
+        ecn: Ecn,
+    ) -> Result<(), RejectReason> {
         let ack_due = now + self.ack_delay;
         let incoming = self.incoming(path)?;
         let is_largest = incoming
-            .arrived
+            .received
             .largest()
             .is_none_or(|largest| number > largest);
-        let inserted = incoming.arrived.insert(number);
+        let inserted = incoming.received.insert(number);
         if inserted == Insert::Repeated {
-            return Err(Refused::Repeated);
+            return Err(RejectReason::Repeated);
         }
         if is_largest {
             incoming.largest_at = now;
         }
         incoming.count(ecn);
-        // One too old cannot be acknowledged any more; whether what it carries is new shows there.
+        // A number that is too old cannot be acknowledged any more. Whether its packet is new is
+        // decided by the replay window.
         if inserted == Insert::New {
             incoming.unacknowledged = true;
             self.ack_due.get_or_insert(ack_due);
@@ -189,7 +196,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Hands a packet out, unless it was; true when it is.
+    /// Delivers a packet, unless it was delivered before. Returns whether it was delivered now.
     fn deliver(
         &mut self,
         now: Instant,
@@ -197,13 +204,13 @@ impl Receiver {
         bytes: impl FnOnce() -> Vec<u8>,
         recovered: bool,
     ) -> bool {
-        if !self.delivered.insert(id) {
+        if !self.replay_window.insert(id) {
             self.stats.duplicates += 1;
             return false;
         }
         self.stats.delivered += 1;
         self.stats.recovered += u64::from(recovered);
-        self.release.push(
+        self.reorder_buffer.push(
             now,
             Packet {
                 id,
@@ -215,7 +222,7 @@ impl Receiver {
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Instant) {
-        self.release.handle_timeout(now);
+        self.reorder_buffer.handle_timeout(now);
         while let Some(horizon) = self.horizons.front().filter(|horizon| horizon.until <= now) {
             if let Some(decoder) = &mut self.decoder {
                 decoder.forget_before(horizon.end);
@@ -224,16 +231,17 @@ impl Receiver {
         }
     }
 
-    /// Notes up to which packets all can be forgotten once the one that came now is of no use.
+    /// Records that packets up to the largest number can be forgotten once the current packet has
+    /// expired.
     fn note_horizon(&mut self, now: Instant) {
         let (until, end) = (
-            now + self.memory,
+            now + self.retention,
             self.largest.map_or(0, |largest| largest + 1),
         );
         match self
             .horizons
             .back_mut()
-            .filter(|horizon| now < horizon.noted + HORIZONS)
+            .filter(|horizon| now < horizon.noted + HORIZON_INTERVAL)
         {
             Some(horizon) => (horizon.until, horizon.end) = (until, end),
             None if self.decoder.is_some() => {
@@ -251,18 +259,22 @@ impl Receiver {
         let horizon = self.horizons.front().map(|horizon| horizon.until);
         self.ack_due
             .into_iter()
-            .chain(self.release.poll_timeout())
+            .chain(self.reorder_buffer.poll_timeout())
             .chain(horizon)
             .min()
     }
 
     pub(crate) fn poll_packet(&mut self) -> Option<Packet> {
-        self.release.pop()
+        self.reorder_buffer.pop()
     }
 
-    /// What the packets cost that may help to decode others, or wait for others.
+    /// Returns the cost of the packets that are kept for decoding or reordering.
     pub(crate) fn memory(&self) -> u64 {
-        self.release.held_bytes() + self.decoder.as_ref().map_or(0, |decoder| decoder.kept().0)
+        self.reorder_buffer.held_bytes()
+            + self
+                .decoder
+                .as_ref()
+                .map_or(0, |decoder| decoder.memory_used().0)
     }
 
     pub(crate) fn stats(&self) -> ReceiverStats {
@@ -272,15 +284,15 @@ impl Receiver {
             .map(Decoder::counts)
             .unwrap_or_default();
         ReceiverStats {
-            skipped: self.release.skipped(),
+            skipped: self.reorder_buffer.skipped(),
             unsolved: decoded.abandoned,
             garbled: decoded.malformed,
             ..self.stats
         }
     }
 
-    /// An acknowledgement, when one is due. `rank` orders the paths, the best first, and `limit` says what a datagram
-    /// holds on each; a path that has no rank is not used.
+    /// Returns an acknowledgement, if one is due. `rank` returns the rank of a path, the lowest
+    /// being the best, and the maximum size of its datagrams; a path without a rank is not used.
     pub(crate) fn poll_transmit<R: Ord>(
         &mut self,
         now: Instant,
@@ -322,12 +334,13 @@ impl Receiver {
     }
 }
 
-/// Bytes of a packet, for how many of them a decoder's table has places.
-const PACKET: u64 = 512;
+/// The packet size from which the length of the decoder's window is computed, in bytes.
+const WINDOW_PACKET_BYTES: u64 = 512;
 
 fn decoder_config(config: &Config) -> hawser_coding::Config {
     hawser_coding::Config {
-        window_packets: (config.pool_limit.0 / PACKET).clamp(64, Delivered::SPAN) as usize,
+        window_packets: (config.pool_limit.0 / WINDOW_PACKET_BYTES).clamp(64, ReplayWindow::SPAN)
+            as usize,
         packet_bytes: MAX_PACKET,
         memory: config.pool_limit,
     }
@@ -338,7 +351,7 @@ impl Incoming {
         AckBlock {
             path,
             delay: now.saturating_since(self.largest_at),
-            ranges: self.arrived.ranges(),
+            ranges: self.received.ranges(),
             ecn: self.ecn,
         }
     }

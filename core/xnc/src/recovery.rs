@@ -1,27 +1,28 @@
-//! Opportunistic one-shot recovery (Ni, section 4.5): how many packets go over which path.
+//! Opportunistic one-shot recovery (Ni, section 4.5): the number of recovery packets on each path.
 
 use hawser_units::PathId;
 
-/// What one shot may be.
+/// The limits of one shot.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ShotRule {
-    /// Packets beyond the number of lost ones, where there are several (k of theorem 4.1).
+    /// The number of packets in addition to the number of lost ones, if that is more than one (k of
+    /// theorem 4.1).
     pub(crate) extra: usize,
-    /// The share of the needed packets that one path gets at most (rho).
+    /// The maximum share of the needed packets for one path (rho).
     pub(crate) path_share: f64,
-    /// The share of the needed packets that all paths get together at most.
+    /// The maximum share of the needed packets for all paths together.
     pub(crate) total_share: f64,
-    /// Paths that get a copy where a single packet was lost.
+    /// The number of paths that get a copy of a packet that was lost alone.
     pub(crate) copies: usize,
 }
 
 impl ShotRule {
-    /// Packets that have to arrive for `lost` of them to be recovered almost certainly.
+    /// Returns how many packets have to arrive for `lost` packets to be recovered almost certainly.
     pub(crate) fn needed(&self, lost: usize) -> usize {
         if lost > 1 { lost + self.extra } else { lost }
     }
 
-    /// Packets that are sent for `lost` of them.
+    /// Returns how many packets are sent for `lost` packets.
     pub(crate) fn total(&self, lost: usize) -> usize {
         match self.needed(lost) {
             needed @ 0..=1 => needed * self.copies.max(1),
@@ -29,32 +30,33 @@ impl ShotRule {
         }
     }
 
-    /// Packets that one path gets at most.
-    pub(crate) fn most(&self, lost: usize) -> usize {
+    /// Returns the maximum number of packets for one path.
+    pub(crate) fn max_per_path(&self, lost: usize) -> usize {
         match self.needed(lost) {
             needed @ 0..=1 => needed,
             needed => ((needed as f64 * self.path_share) as usize).max(1),
         }
     }
 
-    /// How many of `owed` packets each path gets now, in a shot for `lost` of them. `rooms` says how many packets each
-    /// path's window takes, the best path first: where a path has just lost packets, others that do not deliver soonest
-    /// are often about to.
+    /// Distributes `unsent` packets of a shot for `lost` packets over the paths. `rooms` is the
+    /// number of packets that each path's window allows, the best path first. The best path is
+    /// filled first, because after losses on one path the paths with a later expected delivery
+    /// often lose packets soon as well.
     pub(crate) fn shares(
         &self,
         lost: usize,
-        owed: usize,
+        unsent: usize,
         rooms: &[(PathId, usize)],
     ) -> Vec<(PathId, usize)> {
         let needed = self.needed(lost);
         if needed == 1 {
             let open = rooms.iter().filter(|(_, room)| *room > 0);
-            return open.take(owed).map(|(path, _)| (*path, 1)).collect();
+            return open.take(unsent).map(|(path, _)| (*path, 1)).collect();
         }
-        let most = self.most(lost);
-        let mut left = owed;
+        let max = self.max_per_path(lost);
+        let mut left = unsent;
         let share = |(path, room): &(PathId, usize)| {
-            let share = left.min(*room).min(most);
+            let share = left.min(*room).min(max);
             left -= share;
             (share > 0).then_some((*path, share))
         };
@@ -111,17 +113,17 @@ mod tests {
         #[test]
         fn what_is_sent_is_owed_and_fits(
             lost in 2usize..64,
-            owed in 0usize..200,
+            unsent in 0usize..200,
             room in proptest::collection::vec(0usize..200, 1..8),
         ) {
-            let shares = PAPER.shares(lost, owed, &rooms(&room));
-            let most = PAPER.needed(lost) as f64 * 1.1;
+            let shares = PAPER.shares(lost, unsent, &rooms(&room));
+            let max = PAPER.needed(lost) as f64 * 1.1;
             let sum: usize = shares.iter().map(|(_, share)| share).sum();
-            let widest = room.iter().max().copied().unwrap_or(0).min(most as usize);
-            prop_assert!(sum <= owed && sum >= owed.min(widest), "{} of {}", sum, owed);
+            let widest = room.iter().max().copied().unwrap_or(0).min(max as usize);
+            prop_assert!(sum <= unsent && sum >= unsent.min(widest), "{} of {}", sum, unsent);
             for (path, share) in shares {
                 prop_assert!(share <= room[path.index()]);
-                prop_assert!(share as f64 <= most);
+                prop_assert!(share as f64 <= max);
             }
         }
     }

@@ -1,9 +1,9 @@
-//! What makes one scheme differ from another: where a packet goes, when it counts as lost, what is done then.
+//! The parts in which schemes differ: the scheduler, the loss detection and the recovery.
 
 use crate::config::{Config, Scheme};
-use crate::outstanding::LossRule;
 use crate::path::{Path, Paths};
-use crate::pool::Pool;
+use crate::sent_packets::SentPackets;
+use crate::sent_transmissions::LossRule;
 use hawser_units::{Instant, PathId, PathSet};
 use hawser_wire::xnc::PacketHeader;
 use std::time::Duration;
@@ -19,118 +19,126 @@ mod scene;
 mod xlink;
 mod xnc;
 
-pub(crate) use xnc::{expected, is_open};
+pub(crate) use xnc::{expected_delay, is_open};
 
-/// Where a packet is to go.
+/// The result of path selection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Nowhere yet.
+pub(crate) enum PathChoice {
+    /// On no path yet.
     Wait,
     /// On one path.
     On(PathId),
-    /// On each of several.
+    /// On each of these paths.
     OnAll(PathSet),
 }
 
-impl From<Option<PathId>> for Place {
-    fn from(path: Option<PathId>) -> Place {
-        path.map_or(Place::Wait, Place::On)
+impl From<Option<PathId>> for PathChoice {
+    fn from(path: Option<PathId>) -> PathChoice {
+        path.map_or(PathChoice::Wait, PathChoice::On)
     }
 }
 
 /// A packet that is about to be sent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Candidate {
-    /// Bytes of its frame.
+    /// The size of its frame in bytes.
     pub(crate) size: usize,
-    /// Tells flows apart.
+    /// The hash that identifies its flow.
     pub(crate) flow_hash: u64,
-    /// How long the queue may take to drain that it makes on a path.
+    /// The maximum time that a path may take to drain the queue to which the packet adds.
     pub(crate) queue: Duration,
-    /// It is of a flow that may always have something to send.
+    /// Whether its flow may always have data to send.
     pub(crate) is_bulk: bool,
 }
 
-/// What is sent besides new packets.
+/// A packet that is sent in addition to new ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extra {
-    /// A packet that is already under way, over another path.
+    /// A copy of a packet in flight, over another path.
     Copy { id: u64, path: PathId },
-    /// A combination of `count` packets.
+    /// A coded packet over `count` packets.
     Coded { start: u64, count: u8, path: PathId },
 }
 
-/// What a scheme decides upon.
+/// The state on which a scheduler decides.
 pub(crate) struct View<'a> {
     pub(crate) now: Instant,
     pub(crate) config: &'a Config,
     pub(crate) paths: &'a Paths,
-    pub(crate) pool: &'a Pool,
-    /// Packets that were not sent yet.
+    pub(crate) sent_packets: &'a SentPackets,
+    /// The number of packets that were not sent yet.
     pub(crate) waiting: usize,
 }
 
-/// What is done about a lost packet.
+/// The recovery of a lost packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Recovery {
-    /// Nothing.
+    /// No recovery.
     None,
-    /// It is sent again until it arrived.
-    Resend,
-    /// All that was lost of a range is sent once more, as much and as early as the windows allow: as combinations, or
-    /// as it is.
+    /// Retransmission until the packet arrives.
+    Retransmit,
+    /// One shot for all lost packets of a range, as soon as the windows allow: of coded packets, or
+    /// of the lost packets themselves.
     OneShot { coded: bool },
 }
 
-/// A scheme at work.
-pub(crate) trait Behaviour: std::fmt::Debug + Send {
-    /// Where a packet goes.
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place;
+/// Selects paths for a scheme.
+pub(crate) trait Scheduler: std::fmt::Debug + Send {
+    /// Selects the path of a packet.
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice;
 
-    /// What is to be sent before the next new packet.
+    /// Returns a packet to send before the next new packet.
     fn extra(&mut self, _view: &View<'_>) -> Option<Extra> {
         None
     }
 }
 
-/// The parts of which a scheme is made.
+/// The parts of a scheme.
 #[derive(Debug)]
 pub(crate) struct Parts {
-    pub(crate) behaviour: Box<dyn Behaviour>,
+    pub(crate) scheduler: Box<dyn Scheduler>,
     pub(crate) loss: LossRule,
     pub(crate) recovery: Recovery,
-    /// Packets before the newest that a combination may reach back to.
-    pub(crate) reach: usize,
+    /// The number of packets before the newest that a coded packet may cover.
+    pub(crate) lookback: usize,
 }
 
 impl Parts {
     pub(crate) fn of(config: &Config) -> Parts {
         let quality = LossRule::Quality(config.loss_threshold);
         let one_shot = |coded| Recovery::OneShot { coded };
-        let (behaviour, loss, recovery): (Box<dyn Behaviour>, _, _) = match config.scheme {
-            Scheme::Xnc => (Box::new(xnc::Soonest), quality, one_shot(true)),
-            Scheme::XncUncoded => (Box::new(xnc::Soonest), quality, one_shot(false)),
-            Scheme::XncSlowLoss => (Box::new(xnc::Soonest), LossRule::Quic, one_shot(true)),
-            Scheme::MinRtt => (Box::new(min_rtt::MinRtt), LossRule::Quic, Recovery::Resend),
+        let (scheduler, loss, recovery): (Box<dyn Scheduler>, _, _) = match config.scheme {
+            Scheme::Xnc => (Box::new(xnc::EarliestDelivery), quality, one_shot(true)),
+            Scheme::XncUncoded => (Box::new(xnc::EarliestDelivery), quality, one_shot(false)),
+            Scheme::XncSlowLoss => (
+                Box::new(xnc::EarliestDelivery),
+                LossRule::Quic,
+                one_shot(true),
+            ),
+            Scheme::MinRtt => (
+                Box::new(min_rtt::MinRtt),
+                LossRule::Quic,
+                Recovery::Retransmit,
+            ),
             Scheme::Redundant => (
                 Box::new(redundant::Redundant),
                 LossRule::Quic,
-                Recovery::Resend,
+                Recovery::Retransmit,
             ),
             Scheme::Xlink => (
                 Box::new(xlink::Xlink::default()),
                 LossRule::Quic,
-                Recovery::Resend,
+                Recovery::Retransmit,
             ),
             Scheme::Ecf => (
                 Box::new(ecf::Ecf::default()),
                 LossRule::Quic,
-                Recovery::Resend,
+                Recovery::Retransmit,
             ),
             Scheme::Blest => (
                 Box::new(blest::Blest::default()),
                 LossRule::Quic,
-                Recovery::Resend,
+                Recovery::Retransmit,
             ),
             Scheme::Fec => (
                 Box::new(fec::Fec::default()),
@@ -148,32 +156,33 @@ impl Parts {
                 Recovery::None,
             ),
         };
-        let reach = if config.scheme == Scheme::Fec {
+        let lookback = if config.scheme == Scheme::Fec {
             fec::WINDOW as usize
         } else {
             0
         };
         Parts {
-            behaviour,
+            scheduler,
             loss,
             recovery,
-            reach,
+            lookback,
         }
     }
 }
 
-/// The path of the lowest smoothed round-trip time, of those that have not failed if there are any.
+/// Returns the path with the lowest smoothed round-trip time, of those that have not failed if
+/// there are any.
 fn fastest<'a>(paths: impl Iterator<Item = &'a Path>) -> Option<&'a Path> {
-    paths.min_by_key(|path| (path.outstanding.has_failed(), path.state.rtt.smoothed))
+    paths.min_by_key(|path| (path.transmissions.has_failed(), path.state.rtt.smoothed))
 }
 
-/// Bytes of the frame of an original.
+/// Returns the size of the frame of an uncoded packet, in bytes.
 pub(crate) fn frame_size(bytes: &[u8]) -> usize {
     PacketHeader::LEN + bytes.len()
 }
 
 impl Scheme {
-    /// Whether packets may be coded, so that receivers have to keep what arrived.
+    /// Returns whether packets may be coded, so that receivers have to keep them for decoding.
     pub(crate) fn is_coded(self) -> bool {
         matches!(self, Scheme::Xnc | Scheme::XncSlowLoss | Scheme::Fec)
     }
@@ -183,7 +192,7 @@ impl Scheme {
 mod tests {
     use super::scene::{Scene, candidate, path};
     use super::*;
-    use crate::outstanding::Content;
+    use crate::sent_transmissions::Content;
     use hawser_wire::xnc::AckBlock;
 
     fn acknowledge(scene: &mut Scene, number: u64) {
@@ -193,13 +202,13 @@ mod tests {
             ranges: vec![number..=number],
             ecn: None,
         };
-        let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
-        outstanding
+        let transmissions = &mut scene.paths.get_mut(path(0)).unwrap().transmissions;
+        transmissions
             .acknowledge(scene.now, &block, &mut Vec::new())
             .unwrap();
     }
 
-    /// Two paths, of which the first is known to answer after 20 ms.
+    /// Two paths. The first one is known to have a round-trip time of 20 ms.
     fn two_paths() -> Scene {
         let mut scene = Scene::new(Scheme::Xnc, &[(20, 100_000), (60, 100_000)]);
         scene.send(path(0));
@@ -217,27 +226,24 @@ mod tests {
         let mut scene = two_paths();
         scene.send(path(0));
         scene.wait(20 + 100);
-        assert!(
-            is_first_open(&scene),
-            "no later than at best by queue_delay"
-        );
+        assert!(is_first_open(&scene), "its backlog is max_path_backlog");
         scene.wait(1);
         assert!(!is_first_open(&scene));
         assert_eq!(
-            xnc::Soonest.place(&scene.view(), candidate(0)),
-            Place::On(path(1))
+            xnc::EarliestDelivery.select_path(&scene.view(), candidate(0)),
+            PathChoice::On(path(1))
         );
     }
 
     #[test]
     fn a_path_that_delivers_what_a_pause_held_up_takes_new_packets() {
         let mut scene = two_paths();
-        let outstanding = &mut scene.paths.get_mut(path(0)).unwrap().outstanding;
-        (1..=3).for_each(|id| outstanding.push(scene.now, Content::Original(id), 1000, 10_000));
+        let transmissions = &mut scene.paths.get_mut(path(0)).unwrap().transmissions;
+        (1..=3).for_each(|id| transmissions.push(scene.now, Content::Original(id), 1000, 10_000));
         scene.wait(400);
         assert!(!is_first_open(&scene));
         acknowledge(&mut scene, 1);
-        assert!(is_first_open(&scene), "though the next ones are as old");
+        assert!(is_first_open(&scene), "although the next ones are as old");
         scene.wait(49);
         assert!(is_first_open(&scene));
         scene.wait(1);

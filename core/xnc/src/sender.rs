@@ -1,10 +1,10 @@
 use crate::config::Config;
-use crate::memory::{cost, give_back};
-use crate::outstanding::{Content, LossRule, Outcome};
+use crate::memory::{cost, shrink_if_sparse};
 use crate::path::{PathState, Paths};
-use crate::pool::{Hint, Pool};
 use crate::scheme::{Parts, Recovery};
-use crate::stats::{Refused, SenderStats};
+use crate::sent_packets::{Hint, SentPackets};
+use crate::sent_transmissions::{Content, LossRule, Outcome};
+use crate::stats::{RejectReason, SenderStats};
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, PacketHeader};
 use std::collections::{BTreeSet, VecDeque};
@@ -15,13 +15,14 @@ mod queue;
 mod shots;
 mod transmit;
 
-use queue::{Queue, Waiting};
+use queue::{Queue, QueuedPacket};
 pub(crate) use transmit::seed;
 
-/// Bytes that a combination has more than the longest packet in it: the header, and the length of a packet.
+/// The bytes by which a coded packet exceeds the longest packet that it covers: the header and the
+/// length field.
 pub const CODED_OVERHEAD: usize = PacketHeader::LEN + 2;
 
-/// Bytes of a packet at most, whatever a path may carry: what decoders have room for.
+/// The maximum size of a packet in bytes on any path, for which decoders allocate.
 pub(crate) const MAX_PACKET: usize = 1500;
 
 /// A datagram to be sent over the QUIC connection of a path.
@@ -33,10 +34,10 @@ pub struct Transmit {
     pub datagram: Vec<u8>,
 }
 
-/// Something that people may want to know.
+/// A change of a path's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// Nothing sent over the path is acknowledged any more: it is tried with single packets.
+    /// Nothing sent over the path is acknowledged any more. It is probed with single packets.
     Silent(PathId),
     /// The path delivers again.
     Resumed(PathId),
@@ -49,21 +50,22 @@ pub(crate) struct Sender {
     parts: Parts,
     paths: Paths,
     queue: Queue,
-    pool: Pool,
-    /// Decided, and not yet handed out.
+    sent_packets: SentPackets,
+    /// Transmissions that are decided and not yet returned.
     planned: VecDeque<(PathId, Content)>,
-    /// Lost packets to be sent again, in the order in which they were found lost.
-    again: VecDeque<u64>,
-    /// Ranges with losses that are to be recovered.
+    /// Lost packets to retransmit, in the order in which the losses were detected.
+    retransmissions: VecDeque<u64>,
+    /// The ranges with losses that have to be recovered.
     shots: BTreeSet<u64>,
-    /// Where to go on in `shots` at this time: there is nothing to send for those before.
+    /// The range in `shots` at which to continue at this time. Nothing can be sent for the ranges
+    /// before it.
     next_shot: Option<(Instant, u64)>,
     events: VecDeque<Event>,
     outcomes: Vec<Outcome>,
-    /// When time was handled last.
+    /// The time of the last [`Sender::handle_timeout`].
     handled_at: Instant,
-    /// When a packet went either way last.
-    stirred_at: Option<Instant>,
+    /// When the last packet was sent or received.
+    last_activity: Option<Instant>,
     stats: SenderStats,
 }
 
@@ -73,15 +75,15 @@ impl Sender {
         Sender {
             paths: Paths::default(),
             queue: Queue::new(matches!(parts.recovery, Recovery::OneShot { .. })),
-            pool: Pool::new(&config, parts.reach),
+            sent_packets: SentPackets::new(&config, parts.lookback),
             planned: VecDeque::new(),
-            again: VecDeque::new(),
+            retransmissions: VecDeque::new(),
             shots: BTreeSet::new(),
             next_shot: None,
             events: VecDeque::new(),
             outcomes: Vec::new(),
             handled_at: Instant::ZERO,
-            stirred_at: None,
+            last_activity: None,
             stats: SenderStats::default(),
             parts,
             config,
@@ -93,22 +95,22 @@ impl Sender {
         self.paths.add(now, path, &self.config);
     }
 
-    /// What is under way over the path counts as lost.
+    /// Removes a path. Its transmissions in flight count as lost.
     pub(crate) fn remove_path(&mut self, now: Instant, path: PathId) {
-        let Some(under_way) = self.paths.remove(path) else {
+        let Some(in_flight) = self.paths.remove(path) else {
             return;
         };
-        self.outcomes.extend(under_way.map(Outcome::Lost));
+        self.outcomes.extend(in_flight.map(Outcome::Lost));
         let (gone, planned) = self
             .planned
             .drain(..)
             .partition::<VecDeque<_>, _>(|(planned, _)| *planned == path);
         self.planned = planned;
-        // A combination counts as under way from its plan on, a copy only once it is sent.
-        let combinations = gone.into_iter().map(|(_, content)| content);
-        let combinations = combinations.filter(|content| matches!(content, Content::Coded { .. }));
-        self.outcomes.extend(combinations.map(Outcome::Lost));
-        self.settle_outcomes(now, path);
+        // A coded packet counts as in flight as soon as it is planned, a copy only when it is sent.
+        let coded = gone.into_iter().map(|(_, content)| content);
+        let coded = coded.filter(|content| matches!(content, Content::Coded { .. }));
+        self.outcomes.extend(coded.map(Outcome::Lost));
+        self.apply_outcomes(now, path);
     }
 
     pub(crate) fn update_path(&mut self, path: PathId, state: PathState) {
@@ -122,16 +124,17 @@ impl Sender {
         &self.paths
     }
 
-    /// What the packets cost that wait or may have to be recovered.
+    /// Returns the cost of the packets that wait, or may have to be recovered.
     pub(crate) fn memory(&self) -> u64 {
-        self.queue.bytes() + self.pool.bytes()
+        self.queue.bytes() + self.sent_packets.bytes()
     }
 
     pub(crate) fn waiting(&self) -> usize {
         self.queue.len()
     }
 
-    /// The largest packet that every path can carry and recover; 0 without paths.
+    /// Returns the size of the largest packet that every path can carry and recover; 0 without
+    /// paths.
     pub(crate) fn max_packet(&self) -> usize {
         let sizes = self
             .paths
@@ -145,7 +148,7 @@ impl Sender {
         now: Instant,
         bytes: Vec<u8>,
         hint: Hint,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), RejectReason> {
         let largest = self
             .paths
             .iter()
@@ -153,47 +156,52 @@ impl Sender {
             .max()
             .unwrap_or(0);
         if !(1..=MAX_PACKET).contains(&bytes.len()) || bytes.len() + CODED_OVERHEAD > largest {
-            return Err(Refused::Size);
+            return Err(RejectReason::Size);
         }
         let limit = self.config.queue_limit.0;
         if cost(&bytes) > limit {
-            return Err(Refused::QueueFull);
+            return Err(RejectReason::QueueFull);
         }
         self.stats.packets += 1;
-        self.stir(now);
+        self.note_activity(now);
         let hint = Hint {
-            border: hint.border && !hint.urgent,
+            end_of_frame: hint.end_of_frame && !hint.urgent,
             ..hint
         };
         self.queue.push(
-            Waiting {
+            QueuedPacket {
                 bytes,
                 hint,
-                since: now,
+                queued_at: now,
             },
             limit,
         );
         Ok(())
     }
 
-    /// A packet goes either way: from now on it has to be known which paths deliver.
-    pub(crate) fn stir(&mut self, now: Instant) {
-        let rested = self.rests(now);
-        self.stirred_at = Some(now);
-        if rested {
+    /// Records that a packet was sent or received. From now on, the session has to know which paths
+    /// deliver.
+    pub(crate) fn note_activity(&mut self, now: Instant) {
+        let was_idle = self.is_idle(now);
+        self.last_activity = Some(now);
+        if was_idle {
             self.paths
                 .iter_mut()
                 .for_each(|path| path.probe_soon(now, &self.config, false));
         }
     }
 
-    fn rests(&self, now: Instant) -> bool {
-        self.stirred_at
+    fn is_idle(&self, now: Instant) -> bool {
+        self.last_activity
             .is_none_or(|at| at + self.config.probe_rest <= now)
     }
 
-    /// Takes acknowledgements, one for a path.
-    pub(crate) fn handle_acks(&mut self, now: Instant, blocks: &[AckBlock]) -> Result<(), Refused> {
+    /// Handles acknowledgements, one block for each path.
+    pub(crate) fn handle_acks(
+        &mut self,
+        now: Instant,
+        blocks: &[AckBlock],
+    ) -> Result<(), RejectReason> {
         let taken = blocks
             .iter()
             .map(|block| self.handle_ack(now, block))
@@ -202,15 +210,15 @@ impl Sender {
         taken
     }
 
-    fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), Refused> {
-        let path = self.paths.get_mut(block.path).ok_or(Refused::NoPath)?;
-        path.outstanding
+    fn handle_ack(&mut self, now: Instant, block: &AckBlock) -> Result<(), RejectReason> {
+        let path = self.paths.get_mut(block.path).ok_or(RejectReason::NoPath)?;
+        path.transmissions
             .acknowledge(now, block, &mut self.outcomes)?;
         if let Some(ecn) = block.ecn {
             let marks = &mut self.stats.paths[block.path.index()].congestion_marks;
             *marks = ecn.ce.max(*marks);
         }
-        self.settle_outcomes(now, block.path);
+        self.apply_outcomes(now, block.path);
         Ok(())
     }
 
@@ -222,58 +230,65 @@ impl Sender {
                 continue;
             };
             known
-                .outstanding
-                .detect(now, loss, self.config.ack_delay, &mut self.outcomes);
-            self.settle_outcomes(now, path);
+                .transmissions
+                .detect_losses(now, loss, self.config.ack_delay, &mut self.outcomes);
+            self.apply_outcomes(now, path);
             self.detect_stragglers(now, path);
         }
         self.watch_paths(now);
         self.queue.drop_expired(now, &self.config);
         self.drop_stale_shots(now);
-        self.pool.trim();
-        give_back(&mut self.planned);
-        give_back(&mut self.again);
+        self.sent_packets.trim();
+        shrink_if_sparse(&mut self.planned);
+        shrink_if_sparse(&mut self.retransmissions);
     }
 
-    /// What little is missing of a frame is recovered soon: without it the rest is in vain. So is whatever a quiet path
-    /// holds up, where there is room.
+    /// Counts late packets as lost if little of their frame is missing, because the rest of the
+    /// frame is useless without them. If the path is quiet and there is room, the share does not
+    /// matter.
     fn detect_stragglers(&mut self, now: Instant, path: PathId) {
-        let (Some(patience), Some(known)) = (self.straggler_patience(), self.paths.get_mut(path))
+        let (Some(straggler_delay), Some(known)) =
+            (self.straggler_delay(), self.paths.get_mut(path))
         else {
             return;
         };
-        let (pool, spares_nothing) = (
-            &self.pool,
-            !self.queue.is_pressed() && known.is_quiet(now, &self.config),
+        let (sent_packets, has_room) = (
+            &self.sent_packets,
+            !self.queue.is_backlogged() && known.is_quiet(now, &self.config),
         );
-        let most = if spares_nothing {
+        let max_missing = if has_room {
             1.0
         } else {
             self.config.straggler_share
         };
         let is_worth = |id| {
-            pool.missing_of_frame(id)
-                .is_some_and(|missing| missing <= most)
+            sent_packets
+                .missing_share_of_frame(id)
+                .is_some_and(|missing| missing <= max_missing)
         };
         known
-            .outstanding
-            .detect_stragglers(now, patience, is_worth, &mut self.outcomes);
-        self.settle_outcomes(now, path);
+            .transmissions
+            .detect_stragglers(now, straggler_delay, is_worth, &mut self.outcomes);
+        self.apply_outcomes(now, path);
     }
 
-    /// How much later than expected a straggler is; none where it is not looked for.
-    fn straggler_patience(&self) -> Option<Duration> {
+    /// Returns the lateness from which a packet is a straggler; `None` if stragglers are not
+    /// detected.
+    fn straggler_delay(&self) -> Option<Duration> {
         let recovers = matches!(self.parts.recovery, Recovery::OneShot { .. });
         let is_early = matches!(self.parts.loss, LossRule::Quality(_));
-        (recovers && is_early && self.pool.knows_frames()).then_some(self.config.straggler)
+        (recovers && is_early && self.sent_packets.has_complete_frames())
+            .then_some(self.config.straggler)
     }
 
     pub(crate) fn poll_timeout(&mut self) -> Option<Instant> {
-        let patience = self.straggler_patience();
+        let straggler_delay = self.straggler_delay();
         let (expiry, loss_rule) = (self.queue.deadline(&self.config), self.loss_rule());
         let paths = self.paths.iter_mut().filter_map(|path| {
-            let loss = path.outstanding.deadline(loss_rule, self.config.ack_delay);
-            // One that is due and was not sent found no window: it is tried again.
+            let loss = path
+                .transmissions
+                .deadline(loss_rule, self.config.ack_delay);
+            // A probe that is due but was not sent found no window, and is retried.
             let retry = self.handled_at + self.config.probe_silent;
             let probe = if path.next_probe <= self.handled_at {
                 retry
@@ -281,9 +296,11 @@ impl Sender {
                 path.next_probe
             };
             let silence = path.silent_from(&self.config).filter(|_| !path.silent);
-            let straggler = patience
-                .and_then(|patience| path.outstanding.next_straggler(self.handled_at, patience));
-            let quiet = patience
+            let straggler = straggler_delay.and_then(|straggler_delay| {
+                path.transmissions
+                    .next_straggler(self.handled_at, straggler_delay)
+            });
+            let quiet = straggler_delay
                 .and(path.quiet_from(&self.config))
                 .filter(|from| *from > self.handled_at);
             [loss, Some(probe), silence, straggler, quiet]
@@ -294,14 +311,14 @@ impl Sender {
         let shots = self
             .shots
             .iter()
-            .filter_map(|number| self.pool.range(*number)?.recover_at);
+            .filter_map(|number| self.sent_packets.range(*number)?.recover_at);
         let shot = shots.filter(|at| *at > self.handled_at).min();
         paths.chain(expiry).chain(shot).min()
     }
 
     fn loss_rule(&self) -> LossRule {
         match self.parts.loss {
-            LossRule::Quality(_) if self.queue.is_pressed() => {
+            LossRule::Quality(_) if self.queue.is_backlogged() => {
                 LossRule::Quality(self.config.loss_threshold_waiting)
             }
             rule => rule,
@@ -328,7 +345,7 @@ impl Sender {
         }
     }
 
-    /// An acknowledgement goes over a path, whose window it is a part of.
+    /// Counts an acknowledgement that is sent over a path and uses its window.
     pub(crate) fn count_ack(&mut self, ack: &Transmit) {
         let stats = &mut self.stats.paths[ack.path.index()];
         stats.acks += 1;
@@ -339,18 +356,18 @@ impl Sender {
     }
 
     fn watch_paths(&mut self, now: Instant) {
-        let rests = self.rests(now);
+        let is_idle = self.is_idle(now);
         for path in self.paths.iter_mut() {
             let silent = path
                 .silent_from(&self.config)
                 .is_some_and(|from| from <= now);
             if silent != path.silent {
                 path.silent = silent;
-                path.probe_soon(now, &self.config, rests);
+                path.probe_soon(now, &self.config, is_idle);
                 if silent {
                     self.stats.paths[path.id.index()].silences += 1;
                 } else if self.config.scheme.is_xnc() {
-                    path.outstanding.forgive();
+                    path.transmissions.reset_loss();
                 }
                 if self.events.len() < MAX_EVENTS {
                     let event = if silent {
@@ -365,5 +382,5 @@ impl Sender {
     }
 }
 
-/// Events that wait to be polled; more are not kept.
+/// The maximum number of events that wait to be polled. Further events are dropped.
 const MAX_EVENTS: usize = 64;

@@ -1,103 +1,104 @@
 use hawser_units::MAX_PATHS;
 
-/// Why a packet or a datagram is not taken. Each is counted in [`Stats::refused`].
+/// The reason for which a packet or datagram was rejected. Each is counted in [`Stats::rejected`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, thiserror::Error)]
-pub enum Refused {
+pub enum RejectReason {
     /// The datagram is not a frame.
-    #[error("not a frame")]
+    #[error("datagram is not a valid frame")]
     Malformed,
-    /// It came over, or speaks of, a path that the session does not have.
-    #[error("no such path")]
+    /// The path does not exist in the session: the datagram arrived over it, or refers to it.
+    #[error("unknown path")]
     NoPath,
-    /// A transmission that arrived before.
-    #[error("a repeated transmission")]
+    /// The transmission arrived before.
+    #[error("duplicate transmission")]
     Repeated,
-    /// The number of a packet or a ping far beyond all that were seen.
-    #[error("a packet number too far ahead")]
+    /// The number of the packet or ping is far beyond the largest one received.
+    #[error("packet number is too far ahead")]
     TooFarAhead,
-    /// An acknowledgement of what was never sent.
-    #[error("an acknowledgement of what was never sent")]
+    /// The acknowledgement covers transmissions that were never sent.
+    #[error("acknowledgement of a transmission that was never sent")]
     NeverSent,
-    /// A combination that the decoder does not take, or that this session does not use.
-    #[error("a combination that cannot be decoded")]
+    /// The decoder rejects the coded packet, or the session does not use coding.
+    #[error("coded packet cannot be decoded")]
     Undecodable,
-    /// A packet that is empty, or that fits no path even when coded.
-    #[error("a packet of a size that fits no path")]
+    /// The packet is empty, or fits no path when coded.
+    #[error("packet size fits no path")]
     Size,
-    /// A packet that is larger than the queue.
-    #[error("the queue is full")]
+    /// The packet is larger than the queue.
+    #[error("packet is larger than the queue")]
     QueueFull,
 }
 
-impl Refused {
-    /// Every reason.
-    pub const ALL: [Refused; 8] = [
-        Refused::Malformed,
-        Refused::NoPath,
-        Refused::Repeated,
-        Refused::TooFarAhead,
-        Refused::NeverSent,
-        Refused::Undecodable,
-        Refused::Size,
-        Refused::QueueFull,
+impl RejectReason {
+    /// All reasons.
+    pub const ALL: [RejectReason; 8] = [
+        RejectReason::Malformed,
+        RejectReason::NoPath,
+        RejectReason::Repeated,
+        RejectReason::TooFarAhead,
+        RejectReason::NeverSent,
+        RejectReason::Undecodable,
+        RejectReason::Size,
+        RejectReason::QueueFull,
     ];
 
-    /// The name in metrics, such as `too_far_ahead`.
+    /// Returns the name in metrics, such as `too_far_ahead`.
     pub const fn name(self) -> &'static str {
         match self {
-            Refused::Malformed => "malformed",
-            Refused::NoPath => "no_path",
-            Refused::Repeated => "repeated",
-            Refused::TooFarAhead => "too_far_ahead",
-            Refused::NeverSent => "never_sent",
-            Refused::Undecodable => "undecodable",
-            Refused::Size => "size",
-            Refused::QueueFull => "queue_full",
+            RejectReason::Malformed => "malformed",
+            RejectReason::NoPath => "no_path",
+            RejectReason::Repeated => "repeated",
+            RejectReason::TooFarAhead => "too_far_ahead",
+            RejectReason::NeverSent => "never_sent",
+            RejectReason::Undecodable => "undecodable",
+            RejectReason::Size => "size",
+            RejectReason::QueueFull => "queue_full",
         }
     }
 }
 
-/// What an endpoint did since it began.
+/// Counters of an endpoint since it was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stats {
-    /// What was sent.
+    /// Counters of the sender.
     pub sender: SenderStats,
-    /// What arrived.
+    /// Counters of the receiver.
     pub receiver: ReceiverStats,
-    /// Packets and datagrams that were not taken, by [`Refused::ALL`]'s order.
-    pub refused: [u64; Refused::ALL.len()],
+    /// Rejected packets and datagrams, in the order of [`RejectReason::ALL`].
+    pub rejected: [u64; RejectReason::ALL.len()],
 }
 
-/// What a sender did.
+/// Counters of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SenderStats {
-    /// Packets taken.
+    /// Packets accepted from the application.
     pub packets: u64,
-    /// Packets that waited for a window until they were of no use.
+    /// Packets that were dropped because they waited too long for window.
     pub expired: u64,
-    /// Packets that were dropped because too many waited, and most of them of their flow.
+    /// Packets that were dropped because the queue was full and their flow was among the longest.
     pub overflowed: u64,
-    /// Packets that were dropped for their flow to send less.
+    /// Packets that were dropped by CoDel, as a congestion signal to their sender.
     pub congested: u64,
-    /// Packets that were marked for the same reason, and sent.
+    /// Packets that were marked by CoDel (ECN) and sent.
     pub marked: u64,
-    /// Packets that were sent, were lost, and for which nothing more is done.
+    /// Packets that were sent and lost, and are not recovered any more.
     pub given_up: u64,
-    /// Packets of which an acknowledgement says that they arrived or could be decoded.
+    /// Packets that, according to acknowledgements, arrived or could be decoded.
     pub delivered: u64,
     /// Packets that counted as lost at least once.
     pub lost: u64,
-    /// Transmissions that counted as lost and arrived.
+    /// Transmissions that counted as lost and arrived later.
     pub spurious: u64,
-    /// Shots by which the losses of a range were recovered.
+    /// Shots, each of which recovers the losses of a range.
     pub recoveries: u64,
-    /// Each path, by its index.
+    /// Counters of each path, by its index.
     pub paths: [PathStats; MAX_PATHS],
 }
 
 impl SenderStats {
-    /// What was sent besides the first transmission of each packet, and acknowledgements, as a share of these first
-    /// transmissions. Bytes of frames.
+    /// Returns the bytes sent in addition to the first transmissions of packets, except
+    /// acknowledgements, as a share of the bytes of the first transmissions. Counts bytes of
+    /// frames.
     pub fn redundancy(&self) -> f64 {
         let first: u64 = self.paths.iter().map(|path| path.first_bytes).sum();
         let more: u64 = self
@@ -113,14 +114,14 @@ impl SenderStats {
     }
 }
 
-/// What was sent over a path. Bytes are those of frames, without QUIC's.
+/// Counters of the transmissions over a path. Bytes are those of frames, without QUIC's overhead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PathStats {
-    /// Packets sent for the first time.
+    /// First transmissions of packets.
     pub first: u64,
     /// Their bytes.
     pub first_bytes: u64,
-    /// Copies and combinations.
+    /// Copies and coded packets.
     pub recovery: u64,
     /// Their bytes.
     pub recovery_bytes: u64,
@@ -128,7 +129,7 @@ pub struct PathStats {
     pub pings: u64,
     /// Their bytes.
     pub ping_bytes: u64,
-    /// Acknowledgements of the other direction.
+    /// Acknowledgements for the opposite direction.
     pub acks: u64,
     /// Their bytes.
     pub ack_bytes: u64,
@@ -136,27 +137,29 @@ pub struct PathStats {
     pub arrived: u64,
     /// Transmissions that counted as lost.
     pub lost: u64,
-    /// Packets that arrived marked as having met congestion, where the receiver can see it.
+    /// Packets that arrived with the mark "congestion experienced", if the receiver can read it.
     pub congestion_marks: u32,
-    /// Times that the path fell silent.
+    /// The number of times that the path became silent.
     pub silences: u64,
 }
 
-/// What a receiver did.
+/// Counters of a receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReceiverStats {
-    /// Packets handed out.
+    /// Delivered packets.
     pub delivered: u64,
-    /// Packets of these that were decoded from combinations.
+    /// Delivered packets that were decoded from coded packets.
     pub recovered: u64,
-    /// Packets that had been handed out, or were too old to tell.
+    /// Packets that were delivered before, or are too old to tell.
     pub duplicates: u64,
-    /// Combinations that arrived.
+    /// Received coded packets.
     pub coded: u64,
-    /// Combinations of these that were given up, because packets in them stayed unknown.
+    /// Coded packets that were discarded because packets in them stayed unknown.
     pub unsolved: u64,
-    /// What combinations gave and is no packet, which an honest peer's do not.
+    /// Results of decoding that are not a packet. The coded packets of an honest peer never produce
+    /// one.
     pub garbled: u64,
-    /// Packets that others waited for in vain, when order is kept.
+    /// Packets that later ones waited for until the time was over, if packets are delivered in
+    /// order.
     pub skipped: u64,
 }

@@ -1,43 +1,46 @@
-//! How long transmissions over a path take to be acknowledged.
+//! Estimates of the time from a transmission to its acknowledgement.
 
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// RFC 9002, section 6.1.2.
+/// The timer granularity of RFC 9002, section 6.1.2.
 pub(crate) const GRANULARITY: Duration = Duration::from_millis(1);
 
-/// Until something was acknowledged (RFC 9002, section 6.2.2, for an RTT of 333 ms).
+/// The probe timeout before the first acknowledgement (RFC 9002, section 6.2.2, for an RTT of 333
+/// ms).
 const INITIAL_TIMEOUT: Duration = Duration::from_millis(999);
 
-/// The time from a transmission to its acknowledgement, estimated as RFC 9002 does in section 5.3. It differs from QUIC's
-/// round-trip time: acknowledgements come back over the best paths, and it holds the receiver's delay.
+/// The time from a transmission to its acknowledgement, estimated as in RFC 9002, section 5.3. It
+/// differs from QUIC's round-trip time: acknowledgements return over the best paths, and it
+/// includes the receiver's delay.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Timing {
     estimate: Option<(Duration, Duration)>,
     latest: Duration,
-    /// When the current period began, the least time in it, and in the period before.
-    least: Option<(Instant, Duration, Duration)>,
+    /// When the current period began, the minimum time in it, and that of the previous period.
+    minimum: Option<(Instant, Duration, Duration)>,
 }
 
-/// What a busy machine may take to get round to an acknowledgement, however short the path.
-const LEAST_PATIENCE: Duration = Duration::from_millis(25);
+/// The minimum of the loss timeout, for a busy machine on a short path.
+const MIN_LOSS_TIMEOUT: Duration = Duration::from_millis(25);
 
-/// An acknowledgement that is later than at best by this says that the path paused.
+/// The delay of an acknowledgement, in excess of the minimum, that indicates a pause of the path.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
-/// How long the least time is remembered at least. A moving car's path becomes longer by a hundred ms within seconds, which
-/// is not to be taken for a queue for long.
+/// The minimum time for which a minimum is remembered. The delay of a moving car's path can
+/// increase by a hundred milliseconds within seconds, which must not be taken for a queue for long.
 pub(crate) const PERIOD: Duration = Duration::from_secs(2);
 
 impl Timing {
-    /// Takes the time of a transmission; of one that was `alone` it is the path's own.
-    pub(crate) fn sample(&mut self, now: Instant, time: Duration, alone: bool) {
+    /// Adds a sample. If the transmission was the only one in flight (`is_alone`), its time
+    /// replaces the minimum.
+    pub(crate) fn sample(&mut self, now: Instant, time: Duration, is_alone: bool) {
         self.latest = time;
-        self.least = Some(match self.least {
-            _ if alone => (now, time, time),
+        self.minimum = Some(match self.minimum {
+            _ if is_alone => (now, time, time),
             None => (now, time, time),
-            Some((began, least, _)) if began + PERIOD <= now => (now, time, least),
-            Some((began, least, before)) => (began, least.min(time), before),
+            Some((began, minimum, _)) if began + PERIOD <= now => (now, time, minimum),
+            Some((began, minimum, before)) => (began, minimum.min(time), before),
         });
         self.estimate = Some(match self.estimate {
             None => (time, time / 2),
@@ -52,34 +55,36 @@ impl Timing {
         self.estimate.map(|(smoothed, _)| smoothed)
     }
 
-    /// The probe timeout; `slack` is what the receiver may delay.
-    pub(crate) fn timeout(&self, slack: Duration) -> Duration {
+    /// Returns the probe timeout. `max_ack_delay` is the maximum delay of the receiver.
+    pub(crate) fn probe_timeout(&self, max_ack_delay: Duration) -> Duration {
         self.estimate
             .map_or(INITIAL_TIMEOUT, |(smoothed, variation)| {
-                smoothed + (variation * 4).max(GRANULARITY) + slack
+                smoothed + (variation * 4).max(GRANULARITY) + max_ack_delay
             })
     }
 
-    /// How long to wait for an acknowledgement at most: `threshold` or the probe timeout, whichever is shorter, but never
-    /// so short that the acknowledgement cannot be there. Pauses, which raise the average, are not what is usual.
-    pub(crate) fn patience(&self, threshold: Duration, slack: Duration) -> Duration {
+    /// Returns the maximum time to wait for an acknowledgement: `threshold` or the probe timeout,
+    /// whichever is shorter, but not less than the time that acknowledgements usually take. Pauses,
+    /// which increase the average, are not part of the usual time.
+    pub(crate) fn loss_timeout(&self, threshold: Duration, max_ack_delay: Duration) -> Duration {
         let usual = self
             .estimate
             .map_or(Duration::ZERO, |(smoothed, variation)| {
-                smoothed + variation + slack
+                smoothed + variation + max_ack_delay
             });
-        let usual = usual.min(self.min().map_or(Duration::MAX, |least| least + PAUSE));
+        let usual = usual.min(self.min().map_or(Duration::MAX, |minimum| minimum + PAUSE));
         threshold
             .max(usual)
-            .min(self.timeout(slack).max(LEAST_PATIENCE))
+            .min(self.probe_timeout(max_ack_delay).max(MIN_LOSS_TIMEOUT))
     }
 
-    /// The least of the last seconds.
+    /// Returns the minimum of the last seconds.
     pub(crate) fn min(&self) -> Option<Duration> {
-        self.least.map(|(_, now, before)| now.min(before))
+        self.minimum.map(|(_, now, before)| now.min(before))
     }
 
-    /// After how long a transmission counts as lost when a later one was acknowledged (RFC 9002, section 6.1.2).
+    /// Returns the time after which a transmission counts as lost when a later one was acknowledged
+    /// (RFC 9002, section 6.1.2).
     pub(crate) fn loss_delay(&self) -> Duration {
         let smoothed = self.smoothed().unwrap_or(INITIAL_TIMEOUT);
         (smoothed.max(self.latest) * 9 / 8).max(GRANULARITY)

@@ -1,4 +1,4 @@
-//! Flows beside each other: each has its share, and videos keep their frames.
+//! Concurrent flows: each gets its share, and videos keep their frames.
 
 mod network;
 
@@ -8,7 +8,8 @@ use network::{MS, Network, Pipe, path};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Two paths of 20 ms each way that carry so many bytes in a round trip: 250 of them are 50 Mb/s.
+/// Two paths with a one-way delay of 20 ms that carry `window` bytes per round trip; 250 kB are 50
+/// Mb/s.
 fn two_paths(window: u64) -> Network {
     Network::new(
         Config::of(Scheme::Xnc),
@@ -16,10 +17,10 @@ fn two_paths(window: u64) -> Network {
     )
 }
 
-/// 10 Mb/s with packets of 1200 bytes, what QUIC puts around them included.
+/// 10 Mb/s with packets of 1200 bytes, including QUIC's overhead.
 const TEN_MBPS: u64 = 51_000;
 
-/// A video of 6 Mb/s and 30 frames a second.
+/// A video of 6 Mb/s with 30 frames per second.
 const FRAME_PACKETS: u64 = 21;
 const PACKET: usize = 1200;
 const FRAME_EVERY: u32 = 33;
@@ -31,10 +32,10 @@ fn flow(flow_hash: u64) -> Hint {
     }
 }
 
-/// What the flows sent, and when.
+/// The packets of all flows, and the network that carries them.
 struct Traffic {
     network: Network,
-    /// The flow of each packet, and when it was handed in.
+    /// The flow of each packet, and when it was sent.
     sent: BTreeMap<u64, (u64, Instant)>,
 }
 
@@ -51,13 +52,14 @@ impl Traffic {
         self.sent.insert(number, (hint.flow_hash, self.network.now));
     }
 
-    /// Videos of these flows for so long, and beside them what `beside` hands in every millisecond.
+    /// Sends videos of these flows for `time` ms, and calls `beside` every millisecond to send
+    /// other packets.
     fn stream(&mut self, videos: &[u64], time: u32, mut beside: impl FnMut(&mut Traffic, u32)) {
         for ms in 0..time {
             for video in videos.iter().filter(|_| ms % FRAME_EVERY == 0) {
                 (1..=FRAME_PACKETS).for_each(|index| {
                     self.send(Hint {
-                        border: index == FRAME_PACKETS,
+                        end_of_frame: index == FRAME_PACKETS,
                         ..flow(*video)
                     });
                 });
@@ -68,7 +70,7 @@ impl Traffic {
         self.network.run_for(300 * MS);
     }
 
-    /// When each packet of a flow was handed in, and how long it took.
+    /// Returns when each packet of a flow was sent, and its delay.
     fn delays(&self, flow: u64) -> Vec<(Instant, Option<Duration>)> {
         let arrived: BTreeMap<u64, Instant> = self
             .network
@@ -86,7 +88,7 @@ impl Traffic {
         .collect()
     }
 
-    /// The share of a video's frames that arrived whole within so long.
+    /// Returns the share of a video's frames that arrived completely within this time.
     fn in_time(&self, video: u64, within: Duration) -> f64 {
         let delays = self.delays(video);
         let frames = delays.chunks(FRAME_PACKETS as usize);
@@ -146,7 +148,7 @@ fn a_video_keeps_its_frames_beside_a_flood() {
 }
 
 #[test]
-fn two_cameras_keep_their_frames_and_share_what_does_not_suffice() {
+fn two_cameras_keep_their_frames_and_share_scarce_capacity() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
     traffic.stream(&[VIDEO, VIDEO + 1], 6000, |_, _| {});
     for video in [VIDEO, VIDEO + 1] {
@@ -179,7 +181,7 @@ fn a_flow_that_sends_little_is_not_late_beside_those_that_send_much() {
 }
 
 #[test]
-fn after_a_blackout_nothing_is_sent_that_is_of_no_use_any_more() {
+fn after_a_blackout_no_expired_packet_is_sent() {
     let mut traffic = Traffic::new(two_paths(TEN_MBPS));
     traffic.stream(&[VIDEO], 1000, |_, _| {});
     for index in 0..2 {
@@ -201,7 +203,7 @@ fn after_a_blackout_nothing_is_sent_that_is_of_no_use_any_more() {
     assert_eq!(
         stale.count(),
         0,
-        "what was lost at the cut was of use until 700 ms later"
+        "packets lost at the cut expire after 700 ms"
     );
     let of_the_cut = delays
         .iter()

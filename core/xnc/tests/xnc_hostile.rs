@@ -1,4 +1,4 @@
-//! Whatever a peer, a network and a driver do, in whatever order, nothing panics.
+//! No sequence of inputs from a peer, a network and a driver causes a panic.
 
 use hawser_units::{ByteSize, Instant, PathId};
 use hawser_wire::xnc::emit_ping;
@@ -9,7 +9,7 @@ use std::time::Duration;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    /// Time passes, or begins anew; none: its end.
+    /// Time advances, or restarts from zero; `None` is the end of time.
     Clock {
         ms: Option<u64>,
         from_zero: bool,
@@ -56,7 +56,7 @@ struct Block {
     further: Vec<(u16, u16)>,
 }
 
-/// Numbers near those of a short session, and at the ends of what there is.
+/// Numbers close to those of a short session, and at the ends of the range.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![
         6 => 0..300u64,
@@ -165,7 +165,7 @@ fn apply(end: &mut Endpoint, now: &mut Instant, operation: Operation) {
         Operation::Packets { count, bytes } => {
             for index in 0..count {
                 let hint = Hint {
-                    border: index + 1 == count,
+                    end_of_frame: index + 1 == count,
                     flow_hash: u64::from(index % 3),
                     urgent: index % 5 == 0,
                     ecn: index % 7 == 0,
@@ -227,7 +227,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
 
     #[test]
-    fn nothing_that_is_said_or_done_panics(
+    fn no_sequence_of_operations_panics(
         scheme in proptest::sample::select(Scheme::ALL.to_vec()),
         pool in 12..22u32,
         operations in vec(operation(), 0..300),

@@ -1,4 +1,4 @@
-//! Whatever happens, a session comes to rest, and of each packet it is known what became of it.
+//! After any sequence of operations, a session becomes idle, and the fate of every packet is known.
 
 mod network;
 
@@ -135,7 +135,7 @@ fn apply(network: &mut Network, operation: &Operation) {
     }
 }
 
-fn comes_to_rest(
+fn becomes_idle(
     scheme: Scheme,
     total_share: f64,
     operations: &[Operation],
@@ -165,15 +165,19 @@ fn comes_to_rest(
 
     let before: u64 = recovered_bytes(&network);
     network.run_for(1000 * MS);
-    prop_assert_eq!(recovered_bytes(&network), before, "something is still sent");
+    prop_assert_eq!(recovered_bytes(&network), before, "packets are still sent");
     let numbers = network.numbers();
     let distinct: BTreeSet<u64> = numbers.iter().copied().collect();
-    prop_assert_eq!(distinct.len(), numbers.len(), "each packet once");
+    prop_assert_eq!(
+        distinct.len(),
+        numbers.len(),
+        "each packet is delivered once"
+    );
     for (_, packet) in &network.received {
         let number = u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
         prop_assert!(
             packet.bytes[8..].iter().all(|byte| *byte == number as u8),
-            "as it was handed in"
+            "unchanged"
         );
     }
     let sender = network.ends[0].stats().sender;
@@ -206,11 +210,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
-    fn a_session_comes_to_rest(
+    fn a_session_becomes_idle(
         scheme in proptest::sample::select(Scheme::ALL.to_vec()),
         operations in proptest::collection::vec(operation(), 1..60),
         total_share in prop_oneof![3 => Just(1.0), 1 => Just(f64::INFINITY)],
     ) {
-        comes_to_rest(scheme, total_share, &operations)?;
+        becomes_idle(scheme, total_share, &operations)?;
     }
 }

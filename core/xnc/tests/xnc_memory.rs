@@ -1,4 +1,4 @@
-//! What a session keeps in memory: little when it is idle, whatever it did before, and never more than it is allowed.
+//! The memory of a session: little when idle, whatever happened before, and never above the limit.
 
 use cap::Cap;
 use hawser_units::{ByteSize, Instant, PathId};
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[global_allocator]
 static ALLOCATOR: Cap<System> = Cap::new(System, usize::MAX);
 
-/// The allocator counts for the whole process: one test at a time.
+/// The allocator counts for the whole process, so only one test runs at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 const MS: Duration = Duration::from_millis(1);
@@ -21,7 +21,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What `make` leaves allocated, bytes.
+/// Returns the result of `make`, and the bytes that it leaves allocated.
 fn cost_of<T>(make: impl FnOnce() -> T) -> (T, usize) {
     let before = ALLOCATOR.allocated();
     let made = make();
@@ -55,7 +55,7 @@ fn original(number: u32, bytes: &[u8]) -> Vec<u8> {
     [&[1][..], &transmission, &start, bytes].concat()
 }
 
-/// Has the end do all that is due, without anybody who listens.
+/// Handles everything that is due at an endpoint, and discards its output.
 fn turn(end: &mut Endpoint, now: Instant) {
     end.handle_timeout(now);
     end.update_path(now, path(0), state());
@@ -65,7 +65,8 @@ fn turn(end: &mut Endpoint, now: Instant) {
     {}
 }
 
-/// Two ends 10 ms from each other exchange so many packets in each millisecond of a second, then rest for ten.
+/// Two ends with a one-way delay of 10 ms exchange this number of packets per millisecond for a
+/// second, then are idle for ten seconds.
 fn busy_then_idle(config: &Config, packets: usize) -> [Endpoint; 2] {
     let mut ends = [end(config.clone()), end(config.clone())];
     let mut wires: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
@@ -95,7 +96,7 @@ fn busy_then_idle(config: &Config, packets: usize) -> [Endpoint; 2] {
 }
 
 #[test]
-fn an_idle_end_is_small_whatever_it_did_before() {
+fn an_idle_end_is_small() {
     let _alone = alone();
     for scheme in [Scheme::Xnc, Scheme::MinRtt, Scheme::Fec] {
         let (ends, cost) = cost_of(|| busy_then_idle(&Config::of(scheme), 80));
@@ -128,7 +129,7 @@ fn tiny_packets_do_not_take_the_memory_of_large_ones() {
 #[test]
 fn numbers_far_ahead_cost_no_more_than_any_others() {
     let _alone = alone();
-    let mut most = 0;
+    let mut max = 0;
     let jumps = || {
         let mut end = end(Config {
             pool_limit: ByteSize(16_000_000),
@@ -136,25 +137,25 @@ fn numbers_far_ahead_cost_no_more_than_any_others() {
         });
         let before = ALLOCATOR.allocated();
         for number in 1..1000 {
-            // As far ahead as 24 bits tell, and a server believes.
+            // As far ahead as 24 bits can tell and the receiver accepts.
             let datagram = original(number << 20 & 0xff_ffff, b"far ahead");
             let transmission = (number as u16).to_be_bytes();
             let datagram = [&[1][..], &transmission, &datagram[3..]].concat();
             end.handle_datagram(Instant::ZERO, path(0), &datagram, Ecn::Unknown)
                 .unwrap();
-            most = most.max(ALLOCATOR.allocated().saturating_sub(before));
+            max = max.max(ALLOCATOR.allocated().saturating_sub(before));
             turn(&mut end, Instant::ZERO);
         }
         end
     };
     let (end, _) = cost_of(jumps);
     assert_eq!(end.stats().receiver.delivered, 999);
-    // Places for all packets that may be kept, made at each jump, would be 750 kB.
-    assert!(most < 64_000, "{most} bytes");
+    // Allocating slots for all packets up to the limit at each jump would take 750 kB.
+    assert!(max < 64_000, "{max} bytes");
 }
 
 #[test]
-fn packets_held_for_order_cost_what_they_are_allowed() {
+fn packets_held_for_reordering_stay_within_the_limit() {
     let _alone = alone();
     let held = || {
         let mut end = end(Config {
@@ -175,7 +176,7 @@ fn packets_held_for_order_cost_what_they_are_allowed() {
 }
 
 #[test]
-fn packets_that_wait_cost_what_they_are_allowed() {
+fn waiting_packets_stay_within_the_limit() {
     let _alone = alone();
     let waiting = || {
         let mut end = end(Config {
@@ -185,7 +186,7 @@ fn packets_that_wait_cost_what_they_are_allowed() {
         for flow_hash in 0..20_000 {
             let hint = Hint {
                 flow_hash,
-                border: flow_hash % 2 == 0,
+                end_of_frame: flow_hash % 2 == 0,
                 ..Hint::default()
             };
             end.handle_packet(Instant::ZERO, vec![7], hint).unwrap();
@@ -198,7 +199,7 @@ fn packets_that_wait_cost_what_they_are_allowed() {
 }
 
 #[test]
-fn pings_that_nobody_acknowledges_are_forgotten() {
+fn unacknowledged_pings_are_forgotten() {
     let _alone = alone();
     for scheme in Scheme::ALL {
         let an_hour = || {
@@ -226,7 +227,7 @@ fn transmissions() -> impl Strategy<Value = Vec<(u8, u8, Vec<u8>)>> {
 fn no_datagram_panics_or_makes_memory_grow() {
     let _alone = alone();
     proptest!(|(datagrams in transmissions())| {
-        let (before, mut most) = (ALLOCATOR.allocated(), 0);
+        let (before, mut max) = (ALLOCATOR.allocated(), 0);
         let (_end, cost) = cost_of(|| {
             let mut end = end(Config { pool_limit: ByteSize(1 << 20), ..Config::default() });
             end.add_path(Instant::ZERO, path(1));
@@ -235,13 +236,13 @@ fn no_datagram_panics_or_makes_memory_grow() {
                 let now = Instant::ZERO + step * MS;
                 let bytes = [&[*first][..], rest].concat();
                 let _ = end.handle_datagram(now, path(*index), &bytes, Ecn::Ce);
-                most = most.max(ALLOCATOR.allocated().saturating_sub(before));
+                max = max.max(ALLOCATOR.allocated().saturating_sub(before));
                 turn(&mut end, now);
             }
             turn(&mut end, Instant::ZERO + 10_000 * MS);
             end
         });
-        prop_assert!(most < 1 << 20, "{} bytes", most);
+        prop_assert!(max < 1 << 20, "{} bytes", max);
         prop_assert!(cost < 50_000, "{} bytes", cost);
     });
 }

@@ -1,10 +1,10 @@
-//! Paths that lose, fall silent, come back, appear and vanish.
+//! Paths that lose packets, become silent, resume, appear and vanish.
 
 mod network;
 
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{AckBlock, EcnCounts, Frame, emit_acks, emit_ping};
-use hawser_xnc::{Config, Ecn, Event, Hint, Refused, Scheme};
+use hawser_xnc::{Config, Ecn, Event, Hint, RejectReason, Scheme};
 use network::{MS, Network, Pipe, path};
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
 }
 
 #[test]
-fn without_loss_every_packet_takes_its_way_once() {
+fn without_loss_every_packet_is_sent_once() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(2000 * MS, 20);
     network.run_for(100 * MS);
@@ -39,7 +39,7 @@ fn without_loss_every_packet_takes_its_way_once() {
 }
 
 #[test]
-fn losses_are_recovered_before_anybody_misses_them() {
+fn losses_are_recovered() {
     for scheme in [Scheme::Xnc, Scheme::XncUncoded] {
         let mut network = two_paths(scheme);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = 10;
@@ -79,7 +79,7 @@ fn a_burst_of_losses_is_recovered_by_one_shot() {
 }
 
 #[test]
-fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
+fn a_silent_path_is_left_within_milliseconds_and_used_again_when_it_delivers() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(500 * MS, 10);
     network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
@@ -105,7 +105,7 @@ fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
         .events
         .iter()
         .find(|(at, event)| *at > back && *event == Event::Resumed(path(0)));
-    let (resumed, _) = resumed.expect("the path answers");
+    let (resumed, _) = resumed.expect("the path delivers again");
     assert!(
         resumed.saturating_since(back) < 100 * MS,
         "{:?}",
@@ -122,7 +122,7 @@ fn a_silent_path_is_left_within_milliseconds_and_taken_again_when_it_answers() {
     );
 }
 
-/// When the last packet came out of a frame that was sent over a path at the time when it was cut.
+/// Sends a frame over a path that is cut at that time, and returns when its last packet arrived.
 fn comes_over_another_path(network: &mut Network, packets: u64) -> Duration {
     network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
     let (first, cut) = (network.sent, network.now);
@@ -147,13 +147,14 @@ fn comes_over_another_path(network: &mut Network, packets: u64) -> Duration {
 fn a_path_that_lost_everything_is_not_taken_to_recover_it() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(500 * MS, 10);
-    // The probe timeout is little more than the round-trip time of 40 ms, and the way over the other path takes 30 ms.
+    // The probe timeout is slightly longer than the round-trip time of 40 ms. The delay of the
+    // other path is 30 ms.
     let time = comes_over_another_path(&mut network, 10);
     assert!(time <= (60 + 30) * MS, "{time:?}");
 }
 
 #[test]
-fn what_a_quiet_path_holds_up_is_hurried_where_there_is_room() {
+fn packets_on_a_quiet_path_are_recovered_early_if_there_is_room() {
     let pipes = [20, 60].map(|delay| Pipe::new(delay * MS, 200_000));
     let mut network = Network::new(Config::of(Scheme::Xnc), pipes.into());
     network.stream(500 * MS, 10);
@@ -161,15 +162,16 @@ fn what_a_quiet_path_holds_up_is_hurried_where_there_is_room() {
         network.pipes.get_mut(&path(0)).unwrap().delay = delay * MS;
         network.stream(33 * MS, 10);
     }
-    // The probe timeout has become longer than the threshold of 100 ms. A straggler is later than at best by 30.
+    // The probe timeout now exceeds the threshold of 100 ms. A straggler is 30 ms later than the
+    // minimum.
     let time = comes_over_another_path(&mut network, 3);
     assert!(time <= (40 + 5 + 30 + 3 + 60) * MS, "{time:?}");
 }
 
 #[test]
-fn while_every_path_is_silent_nothing_is_lost_that_is_still_wanted() {
+fn while_every_path_is_silent_no_useful_packet_is_lost() {
     let config = Config {
-        frame_patience: 300 * MS,
+        max_frame_queue_delay: 300 * MS,
         ..Config::of(Scheme::Xnc)
     };
     let mut network = Network::new(
@@ -198,24 +200,20 @@ fn an_urgent_packet_does_not_wait_behind_others() {
     assert!(network.ends[0].waiting() > 10);
     let urgent = Hint {
         urgent: true,
-        border: true,
+        end_of_frame: true,
         ..Hint::default()
     };
     network.ends[0]
         .handle_packet(network.now, 1000u64.to_be_bytes().to_vec(), urgent)
         .unwrap();
     network.run_for(1000 * MS);
-    let place = network
+    let position = network
         .numbers()
         .iter()
         .position(|number| *number == 1000)
         .unwrap();
-    assert!(place < 20, "{:?}", network.numbers());
-    assert_eq!(
-        network.received.len(),
-        31,
-        "the frame is whole nevertheless"
-    );
+    assert!(position < 20, "{:?}", network.numbers());
+    assert_eq!(network.received.len(), 31, "the frame is complete as well");
 }
 
 #[test]
@@ -223,7 +221,7 @@ fn idle_paths_are_probed_often_while_packets_go_either_way() {
     let mut network = two_paths(Scheme::Xnc);
     let pings = |network: &Network| {
         let stats = network.ends.each_ref().map(|end| end.stats().sender.paths);
-        // Path 1 has the longer way, and carries nothing as long as 0 suffices.
+        // Path 1 has the longer delay, and carries no packets as long as path 0 suffices.
         [stats[0][1].pings, stats[1][1].pings]
     };
     let in_a_second = |network: &mut Network, pass: &dyn Fn(&mut Network)| {
@@ -256,7 +254,7 @@ fn idle_paths_are_probed_often_while_packets_go_either_way() {
 }
 
 #[test]
-fn what_is_on_a_path_that_vanishes_comes_over_another() {
+fn packets_on_a_removed_path_are_recovered_over_another() {
     for scheme in [Scheme::Xnc, Scheme::MinRtt] {
         let mut network = two_paths(scheme);
         network.stream(300 * MS, 10);
@@ -278,7 +276,7 @@ fn what_is_on_a_path_that_vanishes_comes_over_another() {
 }
 
 #[test]
-fn a_reliable_scheme_keeps_order_whatever_is_lost() {
+fn a_reliable_scheme_delivers_in_order_despite_losses() {
     for scheme in Scheme::ALL
         .into_iter()
         .filter(|scheme| scheme.is_reliable())
@@ -296,7 +294,7 @@ fn a_reliable_scheme_keeps_order_whatever_is_lost() {
 }
 
 #[test]
-fn order_may_be_kept_for_so_long_and_no_longer() {
+fn reordering_delays_packets_no_longer_than_configured() {
     let config = Config {
         reorder: Some(50 * MS),
         ..Config::of(Scheme::Bonding)
@@ -316,8 +314,8 @@ fn order_may_be_kept_for_so_long_and_no_longer() {
 }
 
 #[test]
-fn coding_ahead_follows_what_is_lost() {
-    for (lose_every, least, most) in [(0, 0.045, 0.055), (10, 0.17, 0.24), (4, 0.45, 0.6)] {
+fn the_rate_of_proactive_coding_follows_the_loss() {
+    for (lose_every, min, max) in [(0, 0.045, 0.055), (10, 0.17, 0.24), (4, 0.45, 0.6)] {
         let mut network = Network::new(Config::of(Scheme::Fec), vec![Pipe::new(20 * MS, 400_000)]);
         network.pipes.get_mut(&path(0)).unwrap().lose_every = lose_every;
         for _ in 0..500 {
@@ -327,14 +325,14 @@ fn coding_ahead_follows_what_is_lost() {
         let stats = network.ends[0].stats().sender.paths[0];
         let share = stats.recovery as f64 / stats.first as f64;
         assert!(
-            (least..most).contains(&share),
+            (min..max).contains(&share),
             "one of {lose_every} lost: {share}"
         );
     }
 }
 
 #[test]
-fn combinations_sent_ahead_go_where_there_is_most_window() {
+fn coded_packets_sent_ahead_take_the_path_with_most_window() {
     let mut network = Network::new(
         Config::of(Scheme::Fec),
         vec![
@@ -356,7 +354,7 @@ fn combinations_sent_ahead_go_where_there_is_most_window() {
 }
 
 #[test]
-fn how_long_an_acknowledgement_may_take_depends_on_the_path() {
+fn the_loss_timeout_depends_on_the_path() {
     for (delay, soonest, latest) in [(5 * MS, 10 * MS, 50 * MS), (200 * MS, 400 * MS, 500 * MS)] {
         let mut network = Network::new(Config::of(Scheme::Xnc), vec![Pipe::new(delay, 400_000)]);
         network.stream(3000 * MS, 5);
@@ -366,7 +364,7 @@ fn how_long_an_acknowledgement_may_take_depends_on_the_path() {
         assert_eq!(
             network.ends[0].stats().sender.lost,
             before,
-            "{delay:?}: what is usual is no loss"
+            "{delay:?}: a usual delay is not a loss"
         );
         network.pipes.get_mut(&path(0)).unwrap().is_cut = true;
         network.send_frame(1, 1200);
@@ -407,7 +405,7 @@ fn acknowledgements_go_over_the_two_best_paths_and_name_the_marks() {
 }
 
 #[test]
-fn redundancy_goes_over_every_path_and_is_eliminated() {
+fn redundant_copies_take_every_path_and_are_deduplicated() {
     let mut network = two_paths(Scheme::Redundant);
     network.pipes.get_mut(&path(1)).unwrap().is_cut = true;
     network.stream(300 * MS, 10);
@@ -419,7 +417,7 @@ fn redundancy_goes_over_every_path_and_is_eliminated() {
 }
 
 #[test]
-fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
+fn congestion_marks_do_not_decrease_and_are_not_taken_from_rejected_acknowledgements() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(100 * MS, 5);
     let now = network.now;
@@ -440,11 +438,11 @@ fn congestion_marks_do_not_shrink_and_are_not_taken_from_what_is_refused() {
     };
     assert_eq!(marks(0, 7), (Ok(()), 7));
     assert_eq!(marks(0, 5), (Ok(()), 7));
-    assert_eq!(marks(1 << 20, 9), (Err(Refused::NeverSent), 7));
+    assert_eq!(marks(1 << 20, 9), (Err(RejectReason::NeverSent), 7));
 }
 
 #[test]
-fn combinations_that_come_to_nothing_are_counted() {
+fn useless_coded_packets_are_counted() {
     let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
     let coded = |count: u8, transmission: u8, start: u8, symbol: [u8; 3]| {
         [&[count, 0, transmission, 0, 0, start][..], &symbol].concat()
@@ -457,7 +455,7 @@ fn combinations_that_come_to_nothing_are_counted() {
         (receiver.coded, receiver.unsolved, receiver.garbled)
     };
     assert_eq!(send(Instant::ZERO, &coded(2, 0, 0, [0, 1, 7])), (1, 0, 0));
-    // A sum with a length of 0xffff, of which the first packet explains a single byte.
+    // A sum whose length is 0xffff, although the first packet only accounts for one byte.
     assert_eq!(
         send(Instant::ZERO, &coded(2, 1, 10, [0xff, 0xff, 7])),
         (2, 0, 0)
@@ -470,24 +468,25 @@ fn combinations_that_come_to_nothing_are_counted() {
 }
 
 #[test]
-fn a_packet_that_is_too_late_to_be_acknowledged_is_handed_out_once() {
+fn a_packet_too_late_to_be_acknowledged_is_delivered_once() {
     let mut end = two_paths(Scheme::Xnc).ends.into_iter().next().unwrap();
     let mut send = |transmission: u8, number: u8| {
         let packet = [1, 0, transmission, 0, 0, number, b'x'];
         end.handle_datagram(Instant::ZERO, path(0), &packet, Ecn::Unknown)?;
-        Ok::<_, Refused>(end.poll_packet().map(|packet| packet.id))
+        Ok::<_, RejectReason>(end.poll_packet().map(|packet| packet.id))
     };
-    // Every other transmission, so that more ranges than acknowledgements name lie above the first.
+    // Skips every other transmission, so that more ranges lie above the first one than
+    // acknowledgements can hold.
     for number in 0..40 {
         assert_eq!(send(2 * number + 2, number), Ok(Some(number.into())));
     }
     assert_eq!(send(1, 100), Ok(Some(100)));
     assert_eq!(send(1, 100), Ok(None), "once");
-    assert_eq!(send(80, 101), Err(Refused::Repeated));
+    assert_eq!(send(80, 101), Err(RejectReason::Repeated));
 }
 
 #[test]
-fn what_a_hostile_peer_sends_is_refused_and_counted() {
+fn datagrams_of_a_hostile_peer_are_rejected_and_counted() {
     let mut network = two_paths(Scheme::Xnc);
     network.stream(100 * MS, 5);
     let now = network.now;
@@ -502,26 +501,26 @@ fn what_a_hostile_peer_sends_is_refused_and_counted() {
     let far_ahead = [1, 0x40, 0, 0x70, 0, 0, 1, 2, 3];
     let not_a_symbol = [10, 0x40, 1, 0, 0, 0, 1];
     for (datagram, reason) in [
-        (&[][..], Refused::Malformed),
-        (&[200, 1, 2], Refused::Malformed),
-        (&twice_the_same_path, Refused::Malformed),
-        (&never_sent, Refused::NeverSent),
-        (&unknown_path, Refused::NoPath),
-        (&far_ahead, Refused::TooFarAhead),
-        (&emit_ping(u64::MAX), Refused::TooFarAhead),
-        (&emit_ping((1 << 20) + 1000), Refused::TooFarAhead),
-        (&not_a_symbol, Refused::Undecodable),
+        (&[][..], RejectReason::Malformed),
+        (&[200, 1, 2], RejectReason::Malformed),
+        (&twice_the_same_path, RejectReason::Malformed),
+        (&never_sent, RejectReason::NeverSent),
+        (&unknown_path, RejectReason::NoPath),
+        (&far_ahead, RejectReason::TooFarAhead),
+        (&emit_ping(u64::MAX), RejectReason::TooFarAhead),
+        (&emit_ping((1 << 20) + 1000), RejectReason::TooFarAhead),
+        (&not_a_symbol, RejectReason::Undecodable),
     ] {
-        let before = end.stats().refused[reason as usize];
+        let before = end.stats().rejected[reason as usize];
         assert_eq!(
             end.handle_datagram(now, path(0), datagram, Ecn::Unknown),
             Err(reason)
         );
-        assert_eq!(end.stats().refused[reason as usize], before + 1);
+        assert_eq!(end.stats().rejected[reason as usize], before + 1);
     }
     let elsewhere = PathId::try_from(5).unwrap();
     assert_eq!(
         end.handle_datagram(now, elsewhere, &[1, 0, 0, 0, 0, 0, 1], Ecn::Unknown),
-        Err(Refused::NoPath)
+        Err(RejectReason::NoPath)
     );
 }

@@ -4,19 +4,19 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A recording: what there is to play and how fast.
+/// A recording: the source of its frames and their rate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Recording {
     /// Frames per second.
     pub fps: f64,
-    /// Where the frames come from.
+    /// The source of the frames.
     pub source: Source,
 }
 
-/// Where a recording's frames come from.
+/// The source of a recording's frames.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Source {
-    /// Cameras that looked at the same moment; their points are merged in this order.
+    /// Cameras that recorded at the same time; their points are merged in this order.
     Cameras {
         /// Colour and depth in two videos.
         rgbd: Vec<RgbdCamera>,
@@ -25,11 +25,12 @@ pub enum Source {
     },
     /// A directory of PLY files.
     PlySequence(PlySequence),
-    /// A made-up performer.
+    /// A synthetic performer.
     Synthetic(Synthetic),
 }
 
-/// An RGB-D camera: a colour video and a 16-bit depth video of the same size and length, 0 where nothing was measured.
+/// An RGB-D camera: a colour video and a 16-bit depth video of the same size and length. A depth of
+/// 0 means that nothing was measured.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RgbdCamera {
@@ -37,35 +38,36 @@ pub struct RgbdCamera {
     pub color: PathBuf,
     /// The depth video.
     pub depth: PathBuf,
-    /// Millimetres that one step of the depth video stands for.
+    /// Depth of one step of the depth video, in millimetres.
     pub depth_unit_mm: f32,
-    /// How the camera projects; its size is that of both videos.
+    /// The projection of the camera; its size is that of both videos.
     pub intrinsics: Intrinsics,
-    /// Where the camera stands.
+    /// The pose of the camera.
     pub extrinsics: Extrinsics,
 }
 
-/// A camera whose one video has colour in the upper half and depth as hue in the lower one.
+/// A camera whose single video has colour in the upper half and depth, coded as hue, in the lower
+/// half.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HueDepthCamera {
-    /// The video, twice as high as the intrinsics say.
+    /// The video, twice as high as the intrinsics.
     pub video: PathBuf,
-    /// The depths of hue 0 and 1.
+    /// The depths that hue 0 and hue 1 stand for.
     pub range: HueRange,
-    /// How the camera projects; its size is that of one half.
+    /// The projection of the camera; its size is that of one half.
     pub intrinsics: Intrinsics,
-    /// Where the camera stands.
+    /// The pose of the camera.
     pub extrinsics: Extrinsics,
 }
 
-/// PLY files, one a frame, played in the order of their names.
+/// PLY files, one per frame, played in the order of their names.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlySequence {
-    /// Holds the files, which end in `.ply`.
+    /// The directory of the files, whose names end in `.ply`.
     pub directory: PathBuf,
-    /// Millimetres that one unit of the files stands for: 1000 for files in metres.
+    /// Length of one unit of the files in millimetres: 1000 for files in metres.
     pub unit_mm: f32,
 }
 
@@ -73,15 +75,15 @@ pub struct PlySequence {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Synthetic {
-    /// Another seed is another noise.
+    /// Seed of the random number generator for noise.
     pub seed: u64,
     /// Points per frame, before the level's budget.
     pub points: usize,
-    /// How long the performance is.
+    /// Duration of the performance in seconds.
     pub seconds: f64,
 }
 
-/// Why a description is not valid.
+/// The reason that a description is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum DescriptionError {
     /// The file cannot be read.
@@ -89,10 +91,10 @@ pub enum DescriptionError {
     Read {
         /// The description.
         path: PathBuf,
-        /// Why.
+        /// The error from the system.
         error: io::Error,
     },
-    /// It is not what a description must be.
+    /// The file does not have the form of a description.
     #[error("{path}: {error}", path = path.display())]
     Parse {
         /// The description.
@@ -100,23 +102,23 @@ pub enum DescriptionError {
         /// Line, key and what is expected.
         error: Box<toml::de::Error>,
     },
-    /// A value makes no sense.
+    /// A value is invalid.
     #[error("{path}: {key} {reason}", path = path.display())]
     Value {
         /// The description.
         path: PathBuf,
         /// The key.
         key: &'static str,
-        /// What would be right.
+        /// The valid values.
         reason: &'static str,
     },
 }
 
-/// A rotation as printed with three digits is off by less than this.
+/// Tolerance for a rotation matrix that is given with three digits.
 const ROTATION_TOLERANCE: f32 = 0.01;
 
 impl Recording {
-    /// The performer that plays when there is no recording.
+    /// Returns the recording that is played if none is given.
     pub fn synthetic() -> Self {
         let synthetic = Synthetic {
             seed: 1,
@@ -129,7 +131,7 @@ impl Recording {
         }
     }
 
-    /// Reads a description. `data_dir` is what `$HAWSER_DATA/` at the beginning of a path stands for.
+    /// Reads a description. `data_dir` replaces `$HAWSER_DATA` at the beginning of a path.
     pub fn read(path: &Path, data_dir: &Path) -> Result<Self, DescriptionError> {
         let text = fs::read_to_string(path).map_err(|error| DescriptionError::Read {
             path: path.to_owned(),
@@ -154,7 +156,7 @@ impl Recording {
 }
 
 impl RgbdCamera {
-    /// The calibration.
+    /// Returns the calibration.
     pub fn camera(&self) -> Camera {
         Camera {
             intrinsics: self.intrinsics,
@@ -164,7 +166,7 @@ impl RgbdCamera {
 }
 
 impl HueDepthCamera {
-    /// The calibration.
+    /// Returns the calibration.
     pub fn camera(&self) -> Camera {
         Camera {
             intrinsics: self.intrinsics,
@@ -173,7 +175,7 @@ impl HueDepthCamera {
     }
 }
 
-/// The file as written: cameras, a sequence or a performance.
+/// The contents of a description file: cameras, a sequence or a synthetic performer.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {

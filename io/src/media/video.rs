@@ -3,15 +3,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread::{self, JoinHandle};
 
-/// Why a video cannot be decoded.
+/// The reason that a video cannot be decoded.
 #[derive(Debug, thiserror::Error)]
 pub enum VideoError {
-    /// The file is not there or not readable.
+    /// The file does not exist or cannot be read.
     #[error("cannot open {path}: {error}", path = path.display())]
     Open {
         /// The video.
         path: PathBuf,
-        /// Why.
+        /// The error from the system.
         error: io::Error,
     },
     /// A program is missing.
@@ -19,15 +19,15 @@ pub enum VideoError {
     Program {
         /// `ffmpeg` or `ffprobe`.
         program: &'static str,
-        /// Why.
+        /// The error from the system.
         error: io::Error,
     },
-    /// ffmpeg gave up.
+    /// ffmpeg failed.
     #[error("{path}: {complaint}", path = path.display())]
     Decode {
         /// The video.
         path: PathBuf,
-        /// What ffmpeg said.
+        /// The error message of ffmpeg.
         complaint: String,
     },
     /// A depth video that is not 16 bits deep.
@@ -40,7 +40,7 @@ pub enum VideoError {
     },
 }
 
-/// What the images of a video are delivered as.
+/// The format in which the images of a video are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PixelFormat {
     /// Red, green, blue, one byte each.
@@ -49,7 +49,7 @@ pub(super) enum PixelFormat {
     Gray16,
 }
 
-/// A video that ffmpeg decodes into a pipe, one image after the other.
+/// A video that ffmpeg decodes into a pipe, image by image.
 pub(super) struct Video {
     path: PathBuf,
     image: Vec<u8>,
@@ -101,7 +101,7 @@ impl Video {
         let mut stderr = ffmpeg.stderr.take().expect("stderr is piped");
         let complaints = thread::spawn(move || {
             let mut text = Vec::new();
-            // What was read before an error is all there is to say.
+            // On an error, the text read so far is used.
             let _ = stderr.read_to_end(&mut text);
             String::from_utf8_lossy(&text).trim().to_owned()
         });
@@ -119,12 +119,12 @@ impl Video {
         &self.path
     }
 
-    /// The image that was read last.
+    /// Returns the image that was read last.
     pub(super) fn image(&self) -> &[u8] {
         &self.image
     }
 
-    /// Reads the next image. False at the end of the video.
+    /// Reads the next image. Returns `false` at the end of the video.
     pub(super) fn read_image(&mut self) -> Result<bool, VideoError> {
         match self.images.read_exact(&mut self.image) {
             Ok(()) => Ok(true),
@@ -162,13 +162,13 @@ impl Video {
 
 impl Drop for Video {
     fn drop(&mut self) {
-        // It may have ended by itself, and nobody waits for the rest of the video.
+        // It may have exited by itself; the rest of the video is not needed.
         let _ = self.ffmpeg.kill();
         let _ = self.ffmpeg.wait();
     }
 }
 
-/// Width, height and pixel format of the first video stream.
+/// Returns width, height and pixel format of the first video stream.
 fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
     let output = Command::new("ffprobe")
         .args([
@@ -203,7 +203,7 @@ fn probe(path: &Path) -> Result<(usize, usize, String), VideoError> {
         _ => {
             let complaint = String::from_utf8_lossy(&output.stderr).trim().to_owned();
             let complaint = if complaint.is_empty() {
-                "it holds no video".to_owned()
+                "it contains no video stream".to_owned()
             } else {
                 complaint
             };

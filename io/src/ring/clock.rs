@@ -2,12 +2,13 @@ use hawser_units::Instant;
 use nix::time::{ClockId, clock_gettime};
 use std::time::Duration;
 
-/// The time of the monotonic clock.
+/// Returns the time of the monotonic clock.
 pub fn now() -> Instant {
     Instant::ZERO + read(ClockId::CLOCK_MONOTONIC)
 }
 
-/// Both clocks at once: the kernel stamps frames with the time of day, which may be set.
+/// Both clocks, read at the same moment: the kernel timestamps frames with the time of day, which
+/// may be set.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Clocks {
     monotonic: Instant,
@@ -22,7 +23,7 @@ impl Clocks {
         }
     }
 
-    /// The monotonic time of something that happened a moment ago.
+    /// Converts the time of day of a recent event to monotonic time.
     pub(super) fn monotonic(&self, time_of_day: Duration) -> Instant {
         self.monotonic - self.time_of_day.saturating_sub(time_of_day)
     }

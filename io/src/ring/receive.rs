@@ -8,19 +8,20 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Bytes of the ring for each frame: its header and the frame.
+/// Bytes of the ring for each slot: a header and a frame.
 pub(super) const SLOT: usize = 2048;
 
-/// What comes before the frame in its slot. `tpacket_rcv` puts the network layer at `TPACKET2_HDRLEN` (52) and 16 bytes
-/// for the link layer, aligned to 16, and the offload header: 90. Ethernet begins 14 bytes before it.
+/// Offset of the frame in its slot. `tpacket_rcv` puts the network layer after `TPACKET2_HDRLEN`
+/// (52) and 16 bytes for the link layer, aligned to 16, and the offload header: 90. The Ethernet
+/// header begins 14 bytes before it.
 pub(super) const HEADROOM: usize = 76;
 
-/// Frames in the ring. At 400 Mb/s of 1400-byte frames it takes 115 ms to fill.
+/// Number of frames in the ring. At 400 Mb/s of 1400-byte frames it takes 115 ms to fill.
 const SLOTS: usize = 4096;
 
 const BLOCK: usize = 1 << 16;
 
-/// `virtio_net_hdr`, in which the kernel says what is unfinished about a frame.
+/// Length of `virtio_net_hdr`, in which the kernel describes the offloads of a frame.
 const OFFLOAD_HEADER: usize = 10;
 
 const VLAN_TAG: usize = 4;
@@ -42,13 +43,13 @@ pub struct Frame<'a> {
     checksum: Option<Checksum>,
 }
 
-/// Why a frame cannot be carried.
+/// The reason that a frame cannot be carried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
-    /// It is larger than [`MAX_FRAME`](super::MAX_FRAME).
+pub enum FrameError {
+    /// The frame is larger than [`MAX_FRAME`](super::MAX_FRAME).
     TooLarge,
-    /// It is several packets that the kernel has not cut apart: segmentation offload is on at the sending device.
-    Train,
+    /// The frame is a GSO packet: segmentation offload is on at the sending device.
+    Gso,
 }
 
 impl Receiver {
@@ -77,21 +78,21 @@ impl Receiver {
         })
     }
 
-    /// Hands every frame that is waiting to `take`, in the order of their arrival, and says how many there were.
-    pub fn receive(&mut self, mut take: impl FnMut(Result<Frame<'_>, Refusal>)) -> usize {
+    /// Passes every waiting frame to `take`, in order of arrival, and returns their number.
+    pub fn receive(&mut self, mut take: impl FnMut(Result<Frame<'_>, FrameError>)) -> usize {
         let mut clocks = None;
         let mut taken = 0;
         while taken < SLOTS && self.ring.is_filled(self.next) {
             let clocks = clocks.get_or_insert_with(Clocks::read);
             take(self.ring.frame(self.next, clocks));
-            self.ring.give_back(self.next);
+            self.ring.release(self.next);
             self.next = (self.next + 1) % SLOTS;
             taken += 1;
         }
         taken
     }
 
-    /// Frames dropped since the last call because the ring was full.
+    /// Returns the number of frames dropped since the last call because the ring was full.
     pub fn drops(&self) -> io::Result<u32> {
         let mut stats = libc::tpacket_stats {
             tp_packets: 0,
@@ -125,13 +126,13 @@ impl AsFd for Receiver {
 }
 
 impl Frame<'_> {
-    /// When the kernel received it, on the monotonic clock.
+    /// When the kernel received the frame, on the monotonic clock.
     pub fn arrived(&self) -> Instant {
         self.arrived
     }
 
-    /// The frame as it was sent: with its VLAN tag, which the kernel takes off, and with the checksum that the kernel
-    /// left to the device.
+    /// Returns the frame as it was sent: with its VLAN tag, which the kernel removes, and with the
+    /// checksum that the kernel left to the device.
     pub fn to_vec(&self) -> Vec<u8> {
         const ADDRESSES: usize = 12;
         let mut bytes = Vec::with_capacity(self.bytes.len() + VLAN_TAG);
@@ -146,13 +147,14 @@ impl Frame<'_> {
     }
 }
 
-/// The memory shared with the kernel: slots that the kernel fills and that are given back in the same order.
+/// The memory shared with the kernel: slots that the kernel fills and that are released in the same
+/// order.
 #[derive(Debug)]
 struct Ring {
     memory: NonNull<u8>,
 }
 
-// SAFETY: the mapping belongs to this value alone and stays where it is, whichever thread holds the value.
+// SAFETY: the mapping belongs only to this value and does not move when the value changes threads.
 unsafe impl Send for Ring {}
 
 impl Ring {
@@ -184,18 +186,18 @@ impl Ring {
         self.status(slot).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 
-    fn give_back(&self, slot: usize) {
+    fn release(&self, slot: usize) {
         self.status(slot)
             .store(libc::TP_STATUS_KERNEL, Ordering::Release);
     }
 
-    /// The frame in a slot that is filled.
-    fn frame(&self, slot: usize, clocks: &Clocks) -> Result<Frame<'_>, Refusal> {
+    /// Returns the frame in a filled slot.
+    fn frame(&self, slot: usize, clocks: &Clocks) -> Result<Frame<'_>, FrameError> {
         let start = self.slot(slot);
-        // SAFETY: a filled slot begins with the header, and is ours until it is given back.
+        // SAFETY: a filled slot begins with the header, and is ours until it is released.
         let header: tpacket2_hdr = unsafe { start.cast().read() };
         if header.tp_snaplen < header.tp_len {
-            return Err(Refusal::TooLarge);
+            return Err(FrameError::TooLarge);
         }
         let offset = usize::from(header.tp_mac);
         let length = header.tp_snaplen as usize;
@@ -203,8 +205,8 @@ impl Ring {
             offset >= OFFLOAD_HEADER && offset + length <= SLOT,
             "the kernel keeps frames within their slots"
         );
-        // SAFETY: the offload header and the frame lie within the slot, which stays ours while `self` is borrowed: it
-        // is given back only between two calls of the reader's closure.
+        // SAFETY: the offload header and the frame lie within the slot, which stays ours while
+        // `self` is borrowed: it is released only between two calls of the reader's closure.
         let (offload, bytes) = unsafe {
             let frame = start.add(offset);
             let offload = frame
@@ -215,7 +217,7 @@ impl Ring {
         };
         let [flags, segmentation, ..] = offload;
         if segmentation != 0 {
-            return Err(Refusal::Train);
+            return Err(FrameError::Gso);
         }
         Ok(Frame {
             arrived: clocks.monotonic(Duration::new(header.tp_sec.into(), header.tp_nsec)),
@@ -226,13 +228,13 @@ impl Ring {
     }
 
     fn status(&self, slot: usize) -> &AtomicU32 {
-        // SAFETY: the status is the first word of the slot, aligned, and shared with the kernel, which accesses it
-        // atomically.
+        // SAFETY: the status is the first word of the slot, aligned, and shared with the kernel,
+        // which accesses it atomically.
         unsafe { AtomicU32::from_ptr(self.slot(slot).cast().as_ptr()) }
     }
 
     fn slot(&self, slot: usize) -> NonNull<u8> {
-        assert!(slot < SLOTS, "slots are counted round");
+        assert!(slot < SLOTS, "slot numbers wrap around");
         // SAFETY: the slot lies within the mapping.
         unsafe { self.memory.add(slot * SLOT) }
     }
@@ -240,7 +242,8 @@ impl Ring {
 
 impl Drop for Ring {
     fn drop(&mut self) {
-        // SAFETY: the mapping was made by `map` with this length, and nothing borrows from it any more.
+        // SAFETY: the mapping was made by `map` with this length, and nothing borrows from it any
+        // more.
         unsafe { libc::munmap(self.memory.as_ptr().cast(), Ring::LENGTH) };
     }
 }
@@ -254,7 +257,7 @@ fn vlan_tag(header: &tpacket2_hdr) -> Option<[u8; VLAN_TAG]> {
     Some([protocol_high, protocol_low, control_high, control_low])
 }
 
-/// A checksum that was left to the device: the sum of everything from `start` is still to be written.
+/// A checksum left to the device: the sum of all bytes from `start` has yet to be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Checksum {
     start: usize,
@@ -273,7 +276,8 @@ impl Checksum {
         })
     }
 
-    /// The field holds the sum of the pseudo-header already (RFC 1071; virtio 1.2, section 5.1.6.2).
+    /// Completes the checksum. The field already holds the sum of the pseudo-header (RFC 1071;
+    /// virtio 1.2, section 5.1.6.2).
     fn complete(self, frame: &mut [u8]) {
         let Some(covered) = frame.get(self.start..) else {
             return;
@@ -286,7 +290,8 @@ impl Checksum {
             sum = (sum & 0xffff) + (sum >> 16);
         }
         let checksum = match !(sum as u16) {
-            // A UDP checksum of 0 means that there is none (RFC 768); the other zero of one's complement does not.
+            // A UDP checksum of 0 means that there is none (RFC 768); the other zero of one's
+            // complement does not.
             0 => 0xffff,
             checksum => checksum,
         };
@@ -302,7 +307,8 @@ mod tests {
 
     #[test]
     fn a_checksum_left_to_the_device_is_completed() {
-        // The example of RFC 1071, section 3, in place of a packet whose checksum is its last two bytes.
+        // The example of RFC 1071, section 3, in place of a packet whose checksum is its last two
+        // bytes.
         let mut frame = vec![
             0xee, 0x00, 0x01, 0xf2, 0x03, 0xf4, 0xf5, 0xf6, 0xf7, 0x00, 0x00,
         ];

@@ -4,14 +4,14 @@ use std::io;
 use std::mem::zeroed;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// The way out of a device.
+/// Sends frames by a device.
 #[derive(Debug)]
 pub struct Sender {
     socket: OwnedFd,
 }
 
 impl Sender {
-    /// Frames that one system call sends at most.
+    /// Maximum number of frames that one system call sends.
     pub const BATCH: usize = 32;
 
     pub(super) fn open(index: u32) -> io::Result<Self> {
@@ -23,28 +23,30 @@ impl Sender {
         })
     }
 
-    /// Sends frames in order. It waits while the socket's send buffer is full of frames that the device's other end has
-    /// not received yet. A frame that the kernel refuses is left out and the rest still sent.
+    /// Sends frames in order. Waits while the socket's send buffer is full of frames that the
+    /// device's other end has not received yet. A frame that the kernel rejects is skipped, and the
+    /// rest are still sent.
     ///
     /// # Errors
-    /// How many were refused, with the last reason.
+    /// The number of rejected frames, with the error of the last.
     pub fn send(&self, frames: &[Vec<u8>]) -> Result<(), (usize, io::Error)> {
-        let mut refused: Option<(usize, io::Error)> = None;
+        let mut rejected: Option<(usize, io::Error)> = None;
         let mut rest = frames;
         while !rest.is_empty() {
             match self.send_batch(&rest[..rest.len().min(Self::BATCH)]) {
                 Ok(sent) => rest = &rest[sent..],
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => {
-                    refused = Some((refused.map_or(0, |(count, _)| count) + 1, error));
+                    rejected = Some((rejected.map_or(0, |(count, _)| count) + 1, error));
                     rest = &rest[1..];
                 }
             }
         }
-        refused.map_or(Ok(()), Err)
+        rejected.map_or(Ok(()), Err)
     }
 
-    /// How many of at most `BATCH` frames were sent; the error of the first when none was.
+    /// Sends at most `BATCH` frames. Returns the number sent, or the error of the first if none
+    /// was.
     fn send_batch(&self, frames: &[Vec<u8>]) -> io::Result<usize> {
         // SAFETY: all bytes zero are valid `iovec` and `mmsghdr` values.
         let (mut pieces, mut messages): ([iovec; Self::BATCH], [mmsghdr; Self::BATCH]) =
@@ -57,7 +59,8 @@ impl Sender {
             message.msg_hdr.msg_iov = piece;
             message.msg_hdr.msg_iovlen = 1;
         }
-        // SAFETY: as many messages as frames were filled, and each points to a live frame that the kernel only reads.
+        // SAFETY: as many messages as frames were filled, and each points to a live frame that the
+        // kernel only reads.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),

@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
-/// Makes the calling thread wake up to the nanosecond and before every ordinary thread (`SCHED_FIFO`).
+/// Gives the calling thread real-time priority (`SCHED_FIFO`) and a timer slack of one nanosecond.
 ///
 /// # Errors
-/// When the kernel does not allow it; the thread then goes on as before.
+/// If the kernel does not allow it; the priority is then unchanged.
 pub fn rise_to_realtime() -> io::Result<()> {
     /// Above ordinary threads, below the kernel's own.
     const PRIORITY: i32 = 10;
@@ -27,14 +27,15 @@ pub fn rise_to_realtime() -> io::Result<()> {
     }
 }
 
-/// The processor time that the calling thread has used.
+/// Returns the processor time that the calling thread has used.
 pub fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)
         .expect("the clock exists")
         .into()
 }
 
-/// Waits until one of `sources` is readable or closed by its other end, or for `timeout`, or for ever without one.
+/// Waits until one of `sources` is readable or closed by its other end, or until `timeout` expires;
+/// without a timeout, waits indefinitely.
 pub fn wait(sources: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<()> {
     let mut polled: Vec<PollFd<'_>> = sources
         .iter()

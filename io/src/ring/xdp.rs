@@ -1,7 +1,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-// linux/bpf.h and linux/if_link.h, of which libc knows nothing.
+// From linux/bpf.h and linux/if_link.h; libc does not define these.
 const BPF_PROG_LOAD: libc::c_int = 5;
 const BPF_LINK_CREATE: libc::c_int = 28;
 const BPF_PROG_TYPE_XDP: u32 = 6;
@@ -62,7 +62,8 @@ struct CreateLink {
     flags: u32,
 }
 
-/// Attaches, in native mode, a program that passes every frame. It is detached when the descriptor is closed.
+/// Attaches, in native mode, a program that passes every frame. It is detached when the descriptor
+/// is closed.
 pub(super) fn attach_pass(device_index: u32) -> io::Result<OwnedFd> {
     let license = c"Dual BSD/GPL";
     let load = LoadProgram {
@@ -70,7 +71,7 @@ pub(super) fn attach_pass(device_index: u32) -> io::Result<OwnedFd> {
         instruction_count: PASS.len() as u32,
         instructions: PASS.as_ptr() as u64,
         license: license.as_ptr() as u64,
-        // Without it the device could not have an MTU above one page.
+        // Without this flag the device could not have an MTU above one page.
         flags: BPF_F_XDP_HAS_FRAGS,
         attach_type: BPF_XDP,
         ..LoadProgram::default()
@@ -85,15 +86,15 @@ pub(super) fn attach_pass(device_index: u32) -> io::Result<OwnedFd> {
     bpf(BPF_LINK_CREATE, &link)
 }
 
-/// Both commands answer with a new descriptor.
+/// Calls `bpf(2)` with a command that returns a new descriptor.
 fn bpf<T>(command: libc::c_int, attributes: &T) -> io::Result<OwnedFd> {
     let attributes = std::ptr::from_ref(attributes);
-    // SAFETY: the kernel reads as many bytes of the attributes as their size says, and of what they point to only the
-    // instructions and the license, which live as constants.
+    // SAFETY: the kernel reads only as many bytes of the attributes as their size says, and of the
+    // memory that they point to only the instructions and the license, which are constants.
     let descriptor = unsafe { libc::syscall(libc::SYS_bpf, command, attributes, size_of::<T>()) };
     if descriptor < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor was just made and nobody else owns it; descriptors fit an i32.
+    // SAFETY: the descriptor was just created and nothing else owns it; descriptors fit an i32.
     Ok(unsafe { OwnedFd::from_raw_fd(descriptor as i32) })
 }

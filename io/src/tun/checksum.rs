@@ -1,10 +1,13 @@
-//! The internet checksum (RFC 1071), fast enough to be computed over every packet of a tunnel.
+//! The Internet checksum (RFC 1071), fast enough to be computed over every packet of a tunnel.
 //!
-//! Sums are kept in the machine's byte order: a folded sum that is stored as it is has its bytes in the right places.
+//! Sums are in the machine's byte order: storing a folded sum in that order puts its bytes in the
+//! right places.
 
-/// The sum of 16-bit words, the last odd byte padded with zero; far from overflow for any packet.
+/// Returns the sum of 16-bit words, the last odd byte padded with zero; cannot overflow for any
+/// packet.
 pub(super) fn sum(bytes: &[u8]) -> u64 {
-    // Of four bytes at a time, because 2^16 = 1 in this arithmetic; compilers make vectors of it.
+    // Sums four bytes at a time, which is valid because 2^16 = 1 in this arithmetic; the compiler
+    // vectorises it.
     let (words, rest) = bytes.as_chunks::<4>();
     let words: u64 = words
         .iter()
@@ -15,12 +18,12 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     words + u64::from(u32::from_ne_bytes(last))
 }
 
-/// The sum of a number in network byte order.
+/// Returns the sum of a number in network byte order.
 pub(super) fn sum_of(number: u16) -> u64 {
     u64::from(u16::from_ne_bytes(number.to_be_bytes()))
 }
 
-/// A sum as 16 bits, in the order in which they are stored.
+/// Folds a sum to 16 bits, in the byte order in which they are stored.
 pub(super) fn fold(mut sum: u64) -> [u8; 2] {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
@@ -28,7 +31,7 @@ pub(super) fn fold(mut sum: u64) -> [u8; 2] {
     (sum as u16).to_ne_bytes()
 }
 
-/// The checksum for a sum, in the order in which it is stored.
+/// Returns the checksum for a sum, in the byte order in which it is stored.
 pub(super) fn finish(sum: u64) -> [u8; 2] {
     fold(sum).map(|byte| !byte)
 }

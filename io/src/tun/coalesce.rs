@@ -1,47 +1,49 @@
-//! Packets of one flow into trains, so that the kernel handles them at once; the inverse of splitting.
+//! Merges packets of one flow into GSO packets, so that the kernel handles them at once; the
+//! inverse of splitting.
 //!
-//! Only what the receiver could not tell apart is put together: consecutive segments of a TCP connection that differ in
-//! nothing but their payload, and datagrams of one flow and one size. Each keeps its borders. A packet whose checksum is
-//! wrong stays alone, because the kernel takes the checksum of a train for right.
+//! Packets are merged only if the receiver cannot tell the difference: consecutive segments of a
+//! TCP connection that differ only in their payload, and datagrams of one flow and one size. Each
+//! packet keeps its boundaries. A packet whose checksum is wrong is not merged, because the kernel
+//! assumes that the checksum of a GSO packet is right.
 
 use super::checksum::{finish, fold, sum, sum_of};
-use super::offload::{Kind, Offload, Train};
+use super::offload::{Gso, Kind, Offload};
 
-/// Most packets of a train: the kernel's limit for UDP before 6.9.
-const MOST_PACKETS: usize = 64;
+/// Maximum number of packets in a GSO packet: the kernel's limit for UDP before 6.9.
+const MAX_PACKETS: usize = 64;
 
-/// Largest train, IP header included.
-const MOST_BYTES: usize = 65_535;
+/// Maximum size of a GSO packet, including the IP header.
+const MAX_BYTES: usize = 65_535;
 
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const TCP_ACK: u8 = 0x10;
 const TCP_PSH: u8 = 0x08;
 
-/// Packets that are written at once.
+/// Packets that are written together.
 pub(super) struct Group {
-    /// Number of the first packet, which is the only one when there is nothing to put together.
+    /// Index of the first packet, which is the only one if nothing was merged.
     pub(super) first: usize,
-    /// Numbers of the others, in order.
+    /// Indices of the other packets, in order.
     rest: Vec<usize>,
-    /// As far as the packets can be put together with others.
+    /// The state for merging further packets; `None` if the packet cannot be merged.
     joinable: Option<Joinable>,
 }
 
-/// What decides whether the next packet fits.
+/// The state that decides whether the next packet fits.
 struct Joinable {
     shape: Shape,
     /// Payload bytes of every packet but the last.
     payload: usize,
     bytes: usize,
     next_sequence: u32,
-    /// The last packet was short or pushed.
+    /// Whether the last packet was short or had PSH set.
     ended: bool,
-    /// Whether the first packet's checksum was looked at.
+    /// Whether the first packet's checksum was verified.
     first_verified: bool,
 }
 
-/// Where things are in a packet that can be put together with others.
+/// The layout of a packet that can be merged.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Shape {
     is_ipv4: bool,
@@ -113,14 +115,14 @@ impl Shape {
         self.protocol == TCP && packet[self.transport + 13] & TCP_PSH != 0
     }
 
-    /// Whether two packets of this shape belong to one flow.
+    /// Returns whether two packets of this shape belong to one flow.
     fn same_flow(self, one: &[u8], other: &[u8]) -> bool {
         let addresses = if self.is_ipv4 { 12..20 } else { 8..40 };
         let ports = self.transport..self.transport + 4;
         one[addresses.clone()] == other[addresses] && one[ports.clone()] == other[ports]
     }
 
-    /// Whether two packets of one flow differ only in what splitting makes differ.
+    /// Returns whether two packets of one flow differ only in fields that splitting sets.
     fn same_headers(self, one: &[u8], other: &[u8]) -> bool {
         let same = |range: std::ops::Range<usize>| one[range.clone()] == other[range];
         // ToS, fragment flags, time to live; or traffic class, flow label, hop limit.
@@ -152,7 +154,8 @@ impl Shape {
     }
 }
 
-/// Groups `packets`; the order within a flow stays. `with_udp`: the kernel takes trains of datagrams.
+/// Groups `packets`, preserving the order within a flow. `with_udp`: the kernel accepts GSO packets
+/// of UDP.
 pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for (index, packet) in packets.iter().enumerate() {
@@ -160,7 +163,8 @@ pub(super) fn group<P: AsRef<[u8]>>(packets: &[P], with_udp: bool) -> Vec<Group>
         let shape = Shape::of(packet).filter(|shape| with_udp || shape.protocol == TCP);
         let Some(shape) = shape else {
             if with_udp && is_udp(packet) {
-                // It must not be overtaken by what would join a train before it.
+                // Packets of the flow that come later must not be merged into a group before this
+                // one.
                 groups
                     .iter_mut()
                     .filter_map(|group| group.joinable.as_mut())
@@ -215,12 +219,12 @@ fn is_udp(packet: &[u8]) -> bool {
 }
 
 impl Group {
-    /// The numbers of all its packets.
+    /// Returns the indices of all its packets.
     pub(super) fn members(&self) -> impl Iterator<Item = usize> {
         std::iter::once(self.first).chain(self.rest.iter().copied())
     }
 
-    /// Makes room for `packet` after the others, if it fits.
+    /// Adds `packet` to the state of the group if it fits, and returns whether it does.
     fn takes(&mut self, first: &[u8], packet: &[u8]) -> bool {
         let Some(joinable) = &mut self.joinable else {
             return false;
@@ -229,8 +233,8 @@ impl Group {
         let payload = shape.payload(packet);
         let fits = !joinable.ended
             && payload <= joinable.payload
-            && self.rest.len() + 1 < MOST_PACKETS
-            && joinable.bytes + payload <= MOST_BYTES
+            && self.rest.len() + 1 < MAX_PACKETS
+            && joinable.bytes + payload <= MAX_BYTES
             && (shape.protocol == UDP || shape.sequence(packet) == joinable.next_sequence)
             && shape.same_headers(first, packet)
             && shape.checksum_is_right(packet);
@@ -248,7 +252,8 @@ impl Group {
         true
     }
 
-    /// The header for the kernel and the train's own headers; `None` for a packet that goes as it is.
+    /// Returns the offload header and the headers of the GSO packet; `None` for a packet that is
+    /// written unmerged.
     pub(super) fn headers<P: AsRef<[u8]>>(&self, packets: &[P]) -> Option<(Offload, Vec<u8>)> {
         let joinable = self.joinable.as_ref()?;
         let last = packets[*self.rest.last()?].as_ref();
@@ -262,7 +267,7 @@ impl Group {
         let mut bytes = first[..headers].to_vec();
         let length = |bytes: usize| {
             u16::try_from(bytes)
-                .expect("a train is limited")
+                .expect("the size is limited")
                 .to_be_bytes()
         };
         if is_ipv4 {
@@ -286,14 +291,14 @@ impl Group {
         };
         let pseudo_header = fold(joinable.shape.pseudo_header(first) + sum_of(segment as u16));
         bytes[transport + checksum_at..transport + checksum_at + 2].copy_from_slice(&pseudo_header);
-        let train = Train {
+        let gso = Gso {
             kind,
             headers,
             payload: joinable.payload,
         };
         Some((
             Offload {
-                train: Some(train),
+                gso: Some(gso),
                 checksum: Some((transport, checksum_at)),
             },
             bytes,

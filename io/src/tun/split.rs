@@ -1,23 +1,24 @@
-//! A train of segments, as the kernel hands it to a device with segmentation offload, into packets.
+//! Splits a GSO packet, as the kernel passes it to a device with segmentation offload, into
+//! packets.
 
 use super::checksum::{finish, sum, sum_of};
-use super::offload::{Kind, Offload, Train};
+use super::offload::{Gso, Kind, Offload};
 
-/// A packet from the kernel that does not agree with its header.
+/// The error for a packet from the kernel that is inconsistent with its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the kernel handed over a packet that does not agree with its header")]
+#[error("the kernel handed over a packet that is inconsistent with its offload header")]
 pub struct Malformed;
 
 const TCP_FIN_PSH: u8 = 0x09;
 const TCP_CWR: u8 = 0x80;
 
-/// Appends the packets that `packet` stands for to `packets`, with their checksums.
+/// Splits `packet` and appends the resulting packets, with their checksums, to `packets`.
 pub(super) fn split(
     offload: Offload,
     packet: &[u8],
     packets: &mut Vec<Vec<u8>>,
 ) -> Result<(), Malformed> {
-    let Some(train) = offload.train else {
+    let Some(gso) = offload.gso else {
         let mut packet = packet.to_vec();
         if let Some((start, offset)) = offload.checksum {
             complete(&mut packet, start, offset)?;
@@ -26,28 +27,29 @@ pub(super) fn split(
         return Ok(());
     };
     let (start, _) = offload.checksum.ok_or(Malformed)?;
-    let template = Template::of(train, packet, start)?;
+    let template = Template::of(gso, packet, start)?;
     let (headers, payload) = packet.split_at_checked(template.headers).ok_or(Malformed)?;
-    if train.payload == 0 {
+    if gso.payload == 0 {
         return Err(Malformed);
     }
-    let mut pieces = payload.chunks(train.payload).enumerate().peekable();
+    let mut pieces = payload.chunks(gso.payload).enumerate().peekable();
     while let Some((index, piece)) = pieces.next() {
-        let place = Place {
+        let position = Position {
             index,
-            offset: index * train.payload,
+            offset: index * gso.payload,
             last: pieces.peek().is_none(),
         };
         let mut packet = Vec::with_capacity(headers.len() + piece.len());
         packet.extend_from_slice(headers);
         packet.extend_from_slice(piece);
-        template.finish(&mut packet, place)?;
+        template.finish(&mut packet, position)?;
         packets.push(packet);
     }
     Ok(())
 }
 
-/// Adds the checksum of the bytes from `start` on; where it goes, the sum of the pseudo header is already.
+/// Completes the checksum of the bytes from `start` on; its field already holds the sum of the
+/// pseudo-header.
 fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malformed> {
     let segment = packet.get_mut(start..).ok_or(Malformed)?;
     let checksum = never_zero(finish(sum(segment)));
@@ -58,7 +60,8 @@ fn complete(packet: &mut [u8], start: usize, offset: usize) -> Result<(), Malfor
     Ok(())
 }
 
-/// Zero would mean that UDP has no checksum; to TCP the two zeros of this arithmetic are the same.
+/// Replaces zero, which means no checksum in UDP. For TCP, the two zeros of this arithmetic are
+/// equivalent.
 fn never_zero(checksum: [u8; 2]) -> [u8; 2] {
     if checksum == [0; 2] {
         [0xff; 2]
@@ -67,14 +70,14 @@ fn never_zero(checksum: [u8; 2]) -> [u8; 2] {
     }
 }
 
-/// What all packets of a train share.
+/// The properties that all segments of a GSO packet share.
 struct Template {
     kind: Kind,
     is_ipv4: bool,
-    /// Where the header of TCP or UDP starts.
+    /// Offset of the TCP or UDP header.
     transport: usize,
     headers: usize,
-    /// Of addresses and protocol.
+    /// Sum of addresses and protocol.
     pseudo_header: u64,
     identification: u16,
     sequence: u32,
@@ -82,15 +85,15 @@ struct Template {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     index: usize,
-    /// Payload bytes before it.
+    /// Payload bytes before this segment.
     offset: usize,
     last: bool,
 }
 
 impl Template {
-    fn of(train: Train, packet: &[u8], transport: usize) -> Result<Template, Malformed> {
+    fn of(gso: Gso, packet: &[u8], transport: usize) -> Result<Template, Malformed> {
         let is_ipv4 = match packet.first().ok_or(Malformed)? >> 4 {
             4 => true,
             6 => false,
@@ -101,7 +104,7 @@ impl Template {
             return Err(Malformed);
         }
         let segment = packet.get(transport..).ok_or(Malformed)?;
-        let (protocol, length, sequence, flags) = match train.kind {
+        let (protocol, length, sequence, flags) = match gso.kind {
             Kind::Udp => (17, 8, 0, 0),
             Kind::Tcp4 | Kind::Tcp6 => {
                 let fixed = segment.first_chunk::<20>().ok_or(Malformed)?;
@@ -113,7 +116,7 @@ impl Template {
             return Err(Malformed);
         }
         Ok(Template {
-            kind: train.kind,
+            kind: gso.kind,
             is_ipv4,
             transport,
             headers: transport + length,
@@ -124,14 +127,14 @@ impl Template {
         })
     }
 
-    /// Puts into the headers what is different in each packet.
-    fn finish(&self, packet: &mut [u8], place: Place) -> Result<(), Malformed> {
+    /// Fills the header fields that differ between segments, and the checksums.
+    fn finish(&self, packet: &mut [u8], position: Position) -> Result<(), Malformed> {
         let length = |bytes: usize| u16::try_from(bytes).map_err(|_| Malformed);
         let whole = packet.len();
         let (network, segment) = packet.split_at_mut(self.transport);
         if self.is_ipv4 {
-            // The kernel's own segmentation counts identifications up, too.
-            let identification = self.identification.wrapping_add(place.index as u16);
+            // The kernel's own segmentation also increments the identification.
+            let identification = self.identification.wrapping_add(position.index as u16);
             network[2..4].copy_from_slice(&length(whole)?.to_be_bytes());
             network[4..6].copy_from_slice(&identification.to_be_bytes());
             network[10..12].fill(0);
@@ -147,10 +150,10 @@ impl Template {
                 6
             }
             Kind::Tcp4 | Kind::Tcp6 => {
-                let sequence = self.sequence.wrapping_add(place.offset as u32);
+                let sequence = self.sequence.wrapping_add(position.offset as u32);
                 segment[4..8].copy_from_slice(&sequence.to_be_bytes());
-                let only_last = if place.last { 0 } else { TCP_FIN_PSH };
-                let only_first = if place.index == 0 { 0 } else { TCP_CWR };
+                let only_last = if position.last { 0 } else { TCP_FIN_PSH };
+                let only_first = if position.index == 0 { 0 } else { TCP_CWR };
                 segment[13] = self.flags & !only_last & !only_first;
                 16
             }

@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 1001;
 
-/// Packets of a run: few, so that most runs are over before another process takes the CPU.
+/// Packets of a run: few, so that most runs end before another process gets the CPU.
 const PACKETS: u32 = 50;
 
 /// Packets of a range: the paper's r (section 4.4.2).
 const RANGE: u8 = 10;
 
-/// What a coded packet may take, by kernel.
+/// The targets of encoding a packet, by kernel.
 const ENCODE_LIMITS_NS: [(&str, f64); 2] = [("avx2", 400.0), ("gfni512", 150.0)];
 
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
@@ -25,7 +25,7 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
     originals(&range, summary)
 }
 
-/// A coded packet by each kernel that there is.
+/// Measures the encoding of a packet with each available kernel.
 fn encoding(range: &[&[u8]], summary: &mut Summary) {
     let kernels = Kernel::available();
     let mut coded = vec![Vec::new(); kernels.len()];
@@ -33,13 +33,13 @@ fn encoding(range: &[&[u8]], summary: &mut Summary) {
     let mut symbol = Vec::new();
     let mut seed = 0;
     for _ in 0..ROUNDS {
-        for (place, kernel) in kernels.iter().enumerate() {
-            coded[place].push(per_packet(PACKETS, || {
+        for (index, kernel) in kernels.iter().enumerate() {
+            coded[index].push(per_packet(PACKETS, || {
                 symbol.clear();
                 seed += 1;
                 encode_with(*kernel, black_box(range), seed, &mut symbol);
             }));
-            products[place].push(per_packet(PACKETS, || {
+            products[index].push(per_packet(PACKETS, || {
                 kernel.mul_add(black_box(&mut symbol), 0x8e, black_box(range[0]));
             }));
         }
@@ -61,7 +61,7 @@ fn encoding(range: &[&[u8]], summary: &mut Summary) {
     }
 }
 
-/// All packets of a range from as many coded ones.
+/// Measures the decoding of all packets of a range from the same number of coded packets.
 fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
     let coded: Vec<(u64, Vec<u8>)> = (0..u64::from(RANGE))
         .map(|seed| {
@@ -78,7 +78,7 @@ fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
             for (seed, symbol) in &coded {
                 decoder
                     .handle_coded(start, range.len(), *seed, symbol)
-                    .expect("an honest symbol");
+                    .expect("the symbol is valid");
             }
             while let Some(packet) = decoder.poll_packet() {
                 black_box(packet);
@@ -89,7 +89,7 @@ fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
     let determined = decoder.counts().determined;
     ensure!(
         determined == start,
-        "{determined} of {start} lost packets came back"
+        "only {determined} of {start} lost packets were recovered"
     );
     let mut case = case("coding/decode", &[]);
     case.params.insert("range_packets".into(), RANGE.into());
@@ -99,7 +99,7 @@ fn decoding(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
     Ok(())
 }
 
-/// What a packet costs that was not lost.
+/// Measures the cost of a packet that was not lost.
 fn originals(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
     let mut decoder = Decoder::new(Config::default());
     let mut next = 0;
@@ -107,19 +107,22 @@ fn originals(range: &[&[u8]], summary: &mut Summary) -> Result<()> {
         per_packet(PACKETS, || {
             decoder
                 .handle_original(next, black_box(range[0]))
-                .expect("a new packet");
+                .expect("the packet is new");
             next += 1;
         })
     });
     let figure = median(figures.collect());
-    ensure!(decoder.counts().originals == next, "every packet was new");
+    ensure!(
+        decoder.counts().originals == next,
+        "the decoder did not count every packet as new"
+    );
     let mut case = case("coding/original", &[]);
     case.metrics.set("ns_per_packet", figure);
     summary.cases.push(case);
     Ok(())
 }
 
-/// What `work` takes, nanoseconds, when it is repeated.
+/// Returns the mean duration of `work` in nanoseconds.
 fn per_packet(times: u32, mut work: impl FnMut()) -> f64 {
     let start = Instant::now();
     (0..times).for_each(|_| work());

@@ -12,10 +12,11 @@ use std::time::Duration;
 
 const ROUNDS: usize = 51;
 
-/// Packets of a run: fewer than an arrival ring and the list of prepared packets hold.
+/// Packets of a run: fewer than the capacity of an arrival ring and of the list of prepared
+/// packets.
 const PACKETS: u32 = 50_000;
 
-/// What is timed: outer header and tag.
+/// The measured kind of packet: outer header and tag.
 #[derive(Clone, Copy)]
 struct Form {
     name: &'static str,
@@ -68,7 +69,8 @@ const FORMS: [Form; 5] = [
 
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
     let mut bench = Bench::load()?;
-    let floor = bench.median(|bench| Ok(bench.programs.nothing(&transit_frame(), PACKETS)?))?;
+    let floor =
+        bench.median(|bench| Ok(bench.programs.empty_program(&transit_frame(), PACKETS)?))?;
     summary.cases.push(timed("floor/xdp-drop", None, floor));
     for form in FORMS {
         let name = format!("dedup/duplicate{}", form.name);
@@ -92,7 +94,8 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
             form.accept_limit_ns,
             accept,
         );
-        // Part of the figure above: packets are made in the kernel, as accepting one takes its headers away.
+        // Included in the figure above: packets are generated in the kernel, because accepting one
+        // removes its headers.
         case.metrics.set("restore_ns_per_packet", median(restore));
         summary.cases.push(case);
     }
@@ -110,7 +113,7 @@ struct Bench {
     programs: DedupBench,
     flow: FlowId,
     key: SealKey,
-    /// No number comes twice but those that are to.
+    /// The next unused sequence number. Only duplicates reuse one.
     next_sequence: u64,
     records: Vec<hawser_bpf::Arrival>,
 }
@@ -125,24 +128,24 @@ impl Bench {
             pins: None,
         })?;
         for path in PathId::all().take(2) {
-            receiver.set_path(path, Some(towards_here(path).addresses.pair().1))?;
+            receiver.set_path(path, Some(encapsulation(path).addresses.pair().1))?;
         }
         Ok(Bench {
             programs: DedupBench::load(receiver, DEFAULT_PORT)?,
             flow: FlowId::try_from(7)?,
-            key: Key::from_bytes([0x5a; 16]).of_direction("ingress", "egress"),
+            key: Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress"),
             next_sequence: 1 << 40,
             records: Vec::new(),
         })
     }
 
-    /// The median of what `measure` takes, nanoseconds.
+    /// Returns the median duration of `measure` in nanoseconds.
     fn median(&mut self, mut measure: impl FnMut(&mut Self) -> Result<Duration>) -> Result<f64> {
         let figures = (0..ROUNDS).map(|_| Ok(nanoseconds(measure(self)?)));
         Ok(median(figures.collect::<Result<_>>()?))
     }
 
-    /// `read` gives the records room, as a reader does.
+    /// Measures duplicates. `read` empties the ring of arrival records, like a reader does.
     fn duplicate(&mut self, form: Form, read: bool) -> Result<Duration> {
         let frame = frame(self.shims(form, 1)?[0]);
         let receiver = self.programs.receiver();
@@ -190,7 +193,7 @@ impl Bench {
         Ok(self.programs.accept(Accepting::RestoreOnly)?)
     }
 
-    /// Shims of packets that were not seen yet.
+    /// Returns shims with new sequence numbers.
     fn shims(&mut self, form: Form, count: usize) -> Result<Vec<Shim>> {
         let key = form.tagged.map(|_| self.key.clone());
         let ring = SealRing {
@@ -224,15 +227,16 @@ impl Bench {
     }
 }
 
-/// A replica of the packet, on its way to the receiver: path 0 is over IPv4, path 1 over IPv6.
+/// Returns a replica of the packet as the receiver gets it: over IPv4 on path 0, over IPv6 on path
+/// 1.
 fn frame(shim: Shim) -> Vec<u8> {
     let inner = &transit_frame()[14..];
-    towards_here(shim.path)
+    encapsulation(shim.path)
         .frame(&shim, inner)
         .expect("the packet fits")
 }
 
-fn towards_here(path: PathId) -> Encapsulation {
+fn encapsulation(path: PathId) -> Encapsulation {
     let addresses = match path.index() {
         0 => Addresses::V4 {
             source: Ipv4Addr::new(198, 51, 100, 1),

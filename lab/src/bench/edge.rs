@@ -9,12 +9,12 @@ use std::time::Duration;
 
 const ROUNDS: usize = 51;
 
-/// Packets of a run: fewer than the ring of requests holds.
+/// Packets of a run: fewer than the capacity of the ring of requests.
 const PACKETS: u32 = 8_000;
 
 const HERE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 
-/// What the programs at an edge cost that see each packet of a device and act on few of them.
+/// Measures the programs of an edge that inspect each packet of a device and act on few of them.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
     signals(summary)?;
     watch(summary)
@@ -84,7 +84,7 @@ fn watch(summary: &mut Summary) -> Result<()> {
             let counted = watcher.stats(flow)?.requests - before.requests;
             ensure!(
                 requests.len() as u64 == counted,
-                "{} of {counted} requests were told",
+                "only {} of {counted} requests were reported",
                 requests.len()
             );
             Ok(run.duration)
@@ -102,7 +102,7 @@ fn timed(name: &str, mut measure: impl FnMut() -> Result<Duration>) -> Result<Ca
     Ok(case)
 }
 
-/// A UDP packet to this node, as it comes in.
+/// Returns a UDP packet to this node as it arrives.
 fn frame(port: u16, payload: &[u8]) -> Vec<u8> {
     let source = SocketAddr::from(([198, 51, 100, 2], 50_000));
     let packet = ip::udp_packet(source, (HERE, port).into(), 1, payload);

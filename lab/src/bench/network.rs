@@ -2,14 +2,14 @@ use anyhow::Result;
 use hawser_io::netns::{self, Namespace};
 use nix::net::if_::if_nametoindex;
 
-/// A namespace with pairs of virtual devices: `outN` is what a path leaves by, `inN` where it ends.
+/// A namespace with pairs of virtual devices: a path starts at `outN` and ends at `inN`.
 pub(super) struct Network {
     namespace: Namespace,
     /// Interface numbers of the `outN`.
     pub(super) out: Vec<u32>,
     /// Interface numbers of the `inN`.
-    pub(super) ends: Vec<u32>,
-    /// Interface number of a device whose other end nobody listens at.
+    pub(super) incoming: Vec<u32>,
+    /// Interface number of a device whose peer receives nothing.
     pub(super) local: u32,
 }
 
@@ -19,7 +19,7 @@ impl Network {
         let mut network = Network {
             namespace,
             out: Vec::new(),
-            ends: Vec::new(),
+            incoming: Vec::new(),
             local: 0,
         };
         let mut batch = String::from(
@@ -28,7 +28,7 @@ impl Network {
         for pair in 0..pairs {
             batch += &format!("link add out{pair} type veth peer name in{pair}\n");
             for device in ["out", "in"] {
-                // Without addresses the kernel sends nothing of its own.
+                // Without addresses the kernel sends no packets of its own.
                 batch += &format!("link set {device}{pair} addrgenmode none up\n");
             }
         }
@@ -40,7 +40,7 @@ impl Network {
                 .collect::<Result<_, _>>()
         };
         let local = || if_nametoindex("local");
-        (network.out, network.ends, network.local) = network
+        (network.out, network.incoming, network.local) = network
             .namespace
             .run(|| anyhow::Ok((all("out")?, all("in")?, local()?)))??;
         Ok(network)

@@ -8,8 +8,8 @@ use hawser_units::{FlowId, PathId, PolicyCode};
 use hawser_wire::{Cover, DEFAULT_PORT, Key, KeySlot};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Paths that a case replicates to at most.
-pub(super) const MOST_PATHS: usize = 5;
+/// Maximum number of paths of a case.
+pub(super) const MAX_PATHS: usize = 5;
 
 const ROUNDS: usize = 31;
 
@@ -19,7 +19,7 @@ const PACKETS: u32 = 10_000;
 const XDP_RATIO_LIMIT: f64 = 1.3;
 const TC_RATIO_LIMIT: f64 = 1.2;
 
-/// What is timed besides the number of paths.
+/// The measured kind of replication.
 #[derive(Clone, Copy, Default)]
 struct Form {
     name: &'static str,
@@ -95,7 +95,7 @@ pub(super) fn run(network: &Network, summary: &mut Summary) -> Result<()> {
 fn transit(network: &Network, form: Form) -> Result<Case> {
     let frame = transit_frame();
     let devices = &network.out[..form.copies];
-    let mut bench = TransitBench::load(sender(network, form)?, devices, &network.ends)?;
+    let mut bench = TransitBench::load(sender(network, form)?, devices, &network.incoming)?;
     let delivered = u64::from(PACKETS) * form.copies as u64;
     let mut ours = Vec::new();
     let mut bare = Vec::new();
@@ -108,7 +108,7 @@ fn transit(network: &Network, form: Form) -> Result<Case> {
         let arrived = [between - before, after - between];
         ensure!(
             arrived == [delivered; 2],
-            "of {delivered} copies arrived: ours and bare {arrived:?}"
+            "not all of the {delivered} copies arrived: [ours, bare] {arrived:?}"
         );
     }
     let mut case = form.case("xdp", ("ratio_to_bare_broadcast", XDP_RATIO_LIMIT));
@@ -123,7 +123,7 @@ fn transit(network: &Network, form: Form) -> Result<Case> {
 fn local(network: &Network, form: Form) -> Result<Case> {
     let frame = transit_frame();
     let devices = &network.out[..form.copies];
-    let mut transit = TransitBench::load(sender(network, form)?, devices, &network.ends)?;
+    let mut transit = TransitBench::load(sender(network, form)?, devices, &network.incoming)?;
     let bench = LocalBench::load(transit.sender(), network.local, devices)?;
     let turns = [
         Egress::Replicate,
@@ -149,7 +149,7 @@ fn local(network: &Network, form: Form) -> Result<Case> {
             };
             ensure!(
                 arrived == copies * u64::from(PACKETS),
-                "{egress:?}: {arrived} copies of {PACKETS} arrived"
+                "{egress:?}: {arrived} copies of {PACKETS} packets arrived"
             );
         }
     }
@@ -166,7 +166,7 @@ fn local(network: &Network, form: Form) -> Result<Case> {
         "ratio_to_bare_clones",
         median_ratio(&net(&ours), &net(&clones)),
     );
-    // The harder comparison: the last copy is the packet itself, as it is in ours.
+    // The stricter comparison: the last copy is the packet itself, as in our program.
     case.metrics.set(
         "ratio_to_bare_clones_and_redirect",
         median_ratio(&net(&ours), &net(&redirect)),
@@ -178,13 +178,13 @@ fn local(network: &Network, form: Form) -> Result<Case> {
         "bare_clones_and_redirect_ns_per_packet",
         median(net(&redirect)),
     );
-    // What bringing the packet to the program costs, which is not in the figures above.
+    // The cost of passing the packet to the program, which is not included in the figures above.
     case.metrics.set("send_ns_per_packet", median(send));
     Ok(case)
 }
 
 impl Form {
-    /// A case for it; the plain form has a limit.
+    /// Creates a case. The plain form has a target.
     fn case(&self, program: &str, limit: (&str, f64)) -> Case {
         let plain = self.copies == PLAIN.copies && self.name.is_empty();
         let limits: &[_] = if plain { &[limit] } else { &[] };
@@ -195,7 +195,7 @@ impl Form {
     }
 }
 
-/// A sender that replicates everything to the form's paths.
+/// Returns a sender that replicates all packets on the form's paths.
 fn sender(network: &Network, form: Form) -> Result<Sender> {
     let paths = PathId::all().take(form.copies).collect();
     let options = SenderOptions {
@@ -228,7 +228,7 @@ fn sender(network: &Network, form: Form) -> Result<Sender> {
         sender.set_path(path, Some(path_end))?;
     }
     let flow = FlowId::try_from(7)?;
-    let key = Key::from_bytes([0x5a; 16]).of_direction("ingress", "egress");
+    let key = Key::from_bytes([0x5a; 16]).for_direction("ingress", "egress");
     let key = form.tagged.map(|cover| (KeySlot::Zero, key, cover));
     sender.set_flow(
         flow,

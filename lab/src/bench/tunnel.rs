@@ -1,7 +1,7 @@
 use super::{case, median, median_ratio};
 use crate::certificates;
 use crate::summary::Summary;
-use crate::tunnel::{DEVICE, Ends, INNER, PATIENCE, SERVER, wait_for, wait_for_route};
+use crate::tunnel::{DEVICE, INNER, SERVER, TIMEOUT, TunnelProcesses, wait_for, wait_for_route};
 use anyhow::{Context, Result, ensure};
 use bytes::Bytes;
 use hawser_io::interface;
@@ -25,22 +25,23 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Runs of each kind, in turns.
+/// Number of runs of each kind, which alternate.
 const ROUNDS: usize = 5;
 
-/// What is left out at the beginning of a run, and what is measured.
+/// The part at the beginning of a run that is not measured, and the part that is.
 const WARM_UP: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(3);
 
 const UPLINKS: [usize; 2] = [1, 4];
 
-/// The largest UDP payload of a path of 1,500 bytes over IPv4, and what of it a datagram may be.
+/// The maximum UDP payload of a path of 1,500 bytes over IPv4.
 const UDP_PAYLOAD: u16 = 1472;
 
 /// The server's inner address in wireguard-go's tunnel.
 const WIREGUARD_INNER: Ipv4Addr = Ipv4Addr::new(10, 78, 0, 1);
 
-/// How many bytes a tunnel carries between two namespaces, beside bare datagrams of the QUIC library and wireguard-go.
+/// Measures the throughput of a tunnel between two namespaces, in comparison with datagrams of the
+/// QUIC library and with wireguard-go.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         let network = Pair::create(uplinks)?;
@@ -71,7 +72,7 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
     Ok(())
 }
 
-/// A client and a server with some wires between them.
+/// A client and a server, connected by virtual links.
 struct Pair {
     client: Namespace,
     server: Namespace,
@@ -116,10 +117,10 @@ impl Pair {
         Ok(path)
     }
 
-    /// Mb/s of a TCP connection through Hawser's tunnel.
+    /// Returns the throughput of a TCP connection through Hawser's tunnel in Mb/s.
     fn hawser(&self) -> Result<f64> {
         let binary = std::env::current_exe().context("cannot find this program")?;
-        let _ends = Ends::start(
+        let _processes = TunnelProcesses::start(
             &binary,
             &self.client,
             &self.server,
@@ -130,10 +131,12 @@ impl Pair {
         self.tcp(INNER, DEVICE)
     }
 
-    /// Mb/s of a TCP connection through wireguard-go, which has one path.
+    /// Returns the throughput of a TCP connection through wireguard-go, which has one path, in
+    /// Mb/s.
     fn wireguard(&self) -> Result<f64> {
         let (client_key, server_key) = (self.key("client.wg")?, self.key("server.wg")?);
-        // Its sockets are not in the namespace, so that the names differ.
+        // Its control sockets are in the file system, which both namespaces share, so the names
+        // have to differ.
         let ends = [
             (&self.client, 2, "client", &server_key),
             (&self.server, 1, "server", &client_key),
@@ -148,7 +151,9 @@ impl Pair {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null());
             let process = Process::spawn(namespace, command);
-            processes.push(process.context("wireguard-go: install the package wireguard-go")?);
+            processes.push(
+                process.context("cannot run wireguard-go: install the package wireguard-go")?,
+            );
             let mut set = namespace.command("wg")?;
             set.args(["set", &device, "listen-port", "51820", "private-key"]);
             set.arg(self.folder.path().join(format!("{role}.wg")));
@@ -173,13 +178,13 @@ impl Pair {
                     .then_some(())
             };
             wait_for(gone)?;
-            // What was killed has left it behind.
+            // Remove the control socket, which remains when the process is killed.
             let _ = fs::remove_file(format!("/var/run/wireguard/{device}.sock"));
         }
         rate
     }
 
-    /// Makes a private key in a file and returns the public one.
+    /// Creates a private key in a file and returns the public one.
     fn key(&self, name: &str) -> Result<String> {
         let private = finish(Command::new("wg").arg("genkey"), "")?;
         self.write(name, &private)?;
@@ -198,23 +203,29 @@ impl Pair {
         )
     }
 
-    /// Mb/s of datagrams of the largest size over one connection for each uplink, as a tunnel would send them.
+    /// Returns the throughput of datagrams of the maximum size over one connection for each uplink
+    /// in Mb/s.
     fn bare_datagrams(&self) -> Result<f64> {
         let received = Arc::new(AtomicU64::new(0));
         let server = thread::spawn({
             let (namespace, folder) = (self.server.clone(), self.folder.path().to_owned());
             let received = Arc::clone(&received);
             let uplinks = self.uplinks;
-            move || namespace.run(|| runtime()?.block_on(take(&folder, uplinks, &received)))?
+            move || {
+                namespace
+                    .run(|| runtime()?.block_on(receive_datagrams(&folder, uplinks, &received)))?
+            }
         });
         let (namespace, folder) = (self.client.clone(), self.folder.path().to_owned());
         let uplinks = self.uplinks;
-        let client =
-            thread::spawn(move || namespace.run(|| runtime()?.block_on(give(&folder, uplinks)))?);
+        let client = thread::spawn(move || {
+            namespace.run(|| runtime()?.block_on(send_datagrams(&folder, uplinks)))?
+        });
         let rate = rate(&received, WARM_UP, MEASURED);
         for end in [client, server] {
-            end.join()
-                .map_err(|_| anyhow::anyhow!("an end of bare datagrams panicked"))??;
+            end.join().map_err(|_| {
+                anyhow::anyhow!("a thread of the measurement with bare datagrams panicked")
+            })??;
         }
         Ok(rate)
     }
@@ -230,11 +241,11 @@ impl Drop for Pair {
     }
 }
 
-/// What is measured of a TCP connection.
+/// The parameters of the measurement of a TCP connection.
 pub(super) struct Transfer {
-    /// Congestion control; none: the system's.
+    /// Congestion control; the system's default if `None`.
     pub(super) congestion: Option<&'static str>,
-    /// What is left out at the beginning.
+    /// The part at the beginning that is not measured.
     pub(super) warm_up: Duration,
     pub(super) measured: Duration,
 }
@@ -249,7 +260,8 @@ impl Default for Transfer {
     }
 }
 
-/// Mb/s that arrive of a TCP connection to an address of the server, by that device of the client.
+/// Returns the throughput in Mb/s of a TCP connection to an address of the server via a device of
+/// the client.
 pub(super) fn tcp(
     client: &Namespace,
     server: &Namespace,
@@ -263,9 +275,10 @@ pub(super) fn tcp(
     let connect = || TcpStream::connect_timeout(&target, Duration::from_secs(1)).ok();
     let mut stream = wait_for(|| client.run(connect).ok().flatten())?;
     if let Some(congestion) = transfer.congestion {
-        // Of the connection alone: what a namespace may set is up to the machine.
-        setsockopt(&stream, TcpCongestion, &congestion.into())
-            .with_context(|| format!("the kernel has no congestion control {congestion:?}"))?;
+        // Set for this connection only: the values that a namespace may set depend on the machine.
+        setsockopt(&stream, TcpCongestion, &congestion.into()).with_context(|| {
+            format!("the kernel does not support the congestion control {congestion:?}")
+        })?;
     }
     let received = Arc::new(AtomicU64::new(0));
     thread::spawn({
@@ -283,14 +296,15 @@ pub(super) fn tcp(
     let sending = stream.try_clone()?;
     thread::spawn(move || while stream.write_all(&[0x5a; 1 << 17]).is_ok() {});
     let rate = rate(&received, transfer.warm_up, transfer.measured);
-    // The next tunnel has the same addresses, and would carry what is left of this connection.
+    // The next tunnel has the same addresses and would carry the remaining packets of this
+    // connection.
     sending.shutdown(Shutdown::Both)?;
     Ok(rate)
 }
 
 fn rate(received: &AtomicU64, warm_up: Duration, measured: Duration) -> f64 {
     let start = Instant::now();
-    while received.load(Relaxed) == 0 && start.elapsed() < PATIENCE {
+    while received.load(Relaxed) == 0 && start.elapsed() < TIMEOUT {
         thread::sleep(Duration::from_millis(1));
     }
     thread::sleep(warm_up);
@@ -318,7 +332,7 @@ fn finish(command: &mut Command, input: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// With as many threads as the tunnel has: with more it is slower.
+/// Returns a runtime with the same number of threads as the tunnel's. With more it is slower.
 fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     let threads = thread::available_parallelism()?.get().div_ceil(2);
     tokio::runtime::Builder::new_multi_thread()
@@ -350,7 +364,7 @@ fn tls(folder: &Path) -> Result<(Arc<QuicClientConfig>, Arc<QuicServerConfig>)> 
 
 const PORT: u16 = 14753;
 
-async fn take(folder: &Path, uplinks: usize, received: &Arc<AtomicU64>) -> Result<()> {
+async fn receive_datagrams(folder: &Path, uplinks: usize, received: &Arc<AtomicU64>) -> Result<()> {
     let mut config = ServerConfig::with_crypto(tls(folder)?.1);
     config.transport_config(transport()?);
     let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, PORT))?;
@@ -382,7 +396,7 @@ async fn take(folder: &Path, uplinks: usize, received: &Arc<AtomicU64>) -> Resul
     Ok(())
 }
 
-async fn give(folder: &Path, uplinks: usize) -> Result<()> {
+async fn send_datagrams(folder: &Path, uplinks: usize) -> Result<()> {
     let mut config = ClientConfig::new(tls(folder)?.0);
     config.transport_config(transport()?);
     let until = Instant::now() + WARM_UP + MEASURED + Duration::from_secs(1);
@@ -406,7 +420,7 @@ async fn give(folder: &Path, uplinks: usize) -> Result<()> {
     Ok(())
 }
 
-/// The server may not listen yet.
+/// Connects to the server, which may not listen yet.
 async fn connect(
     endpoint: &Endpoint,
     config: &ClientConfig,
@@ -417,11 +431,11 @@ async fn connect(
         .await?)
 }
 
-/// Keeps the connection's buffer full.
+/// Sends datagrams so that the connection's buffer stays full.
 async fn send(connection: Connection, until: Instant) -> Result<()> {
     let size = connection
         .max_datagram_size()
-        .context("the peer takes no datagrams")?;
+        .context("the peer does not support datagrams")?;
     let datagram = Bytes::from(vec![0x5a; size]);
     while Instant::now() < until {
         connection.send_datagram_wait(datagram.clone()).await?;

@@ -2,7 +2,7 @@ use super::tunnel::{Transfer, tcp};
 use crate::emulator::{EmulatedPath, Emulator};
 use crate::summary::{Case, Summary};
 use crate::topology::{Lab, Topology, network_egress, network_ingress};
-use crate::tunnel::{DEVICE, Ends, INNER, SERVER, route_to_server};
+use crate::tunnel::{DEVICE, INNER, SERVER, TunnelProcesses, route_to_server};
 use anyhow::{Context, Result};
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_units::{Bitrate, PathId};
@@ -10,19 +10,20 @@ use std::fmt;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// What is left out at the beginning of a run, while windows grow, and what is measured.
+/// The part at the beginning of a run that is not measured, in which congestion windows grow, and
+/// the part that is.
 const WARM_UP: Duration = Duration::from_secs(4);
 const MEASURED: Duration = Duration::from_secs(8);
 
-/// The queue before an uplink.
+/// The queue of an uplink.
 const QUEUE: QueueLimit = QueueLimit::Time(Duration::from_millis(60));
 
-/// Congestion control of the connection inside.
+/// Congestion controls of the connection inside.
 const CONGESTION: [&str; 2] = ["cubic", "bbr"];
 
 const SEED: u64 = 1;
 
-/// The uplinks of a client, alike in rate and unlike in delay.
+/// The uplinks of a client, with the same rate and different delays.
 #[derive(Debug, Clone, Copy)]
 struct Uplinks {
     mbps: f64,
@@ -40,25 +41,27 @@ const UPLINKS: [Uplinks; 2] = [
     },
 ];
 
-/// What carries the connection.
+/// The transport of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Way {
-    /// The nearer uplink without a tunnel.
+enum Carrier {
+    /// The uplink with the smaller delay without a tunnel.
     Bare,
-    /// The tunnel with the nearer uplink alone.
+    /// The tunnel over the uplink with the smaller delay only.
     Near,
-    /// The tunnel with both, as it is configured.
+    /// The tunnel over both uplinks: the name of the metric, and the additional server
+    /// configuration.
     Both(&'static str, &'static str),
 }
 
-const WAYS: [Way; 4] = [
-    Way::Bare,
-    Way::Near,
-    Way::Both("both", ""),
-    Way::Both("both-in-order", "[coding]\nreorder_ms = 120\n"),
+const CARRIERS: [Carrier; 4] = [
+    Carrier::Bare,
+    Carrier::Near,
+    Carrier::Both("both", ""),
+    Carrier::Both("both-in-order", "[coding]\nreorder_ms = 120\n"),
 ];
 
-/// What one TCP connection inside the tunnel gets of two uplinks of unlike delay.
+/// Measures the throughput of one TCP connection inside the tunnel over two uplinks with different
+/// delays.
 pub(super) fn run(summary: &mut Summary) -> Result<()> {
     for uplinks in UPLINKS {
         for congestion in CONGESTION {
@@ -69,9 +72,9 @@ pub(super) fn run(summary: &mut Summary) -> Result<()> {
                 "uplink_round_trips_ms".into(),
                 uplinks.round_trips_ms.to_vec().into(),
             );
-            for way in WAYS {
-                let rate = measure(uplinks, congestion, way, summary)?;
-                case.metrics.set(&format!("{way}_mbps"), rate);
+            for carrier in CARRIERS {
+                let rate = measure(uplinks, congestion, carrier, summary)?;
+                case.metrics.set(&format!("{carrier}_mbps"), rate);
             }
             summary.cases.push(case);
         }
@@ -86,21 +89,21 @@ impl fmt::Display for Uplinks {
     }
 }
 
-impl fmt::Display for Way {
+impl fmt::Display for Carrier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Way::Bare => "bare",
-            Way::Near => "near",
-            Way::Both(name, _) => name,
+            Carrier::Bare => "bare",
+            Carrier::Near => "near",
+            Carrier::Both(name, _) => name,
         })
     }
 }
 
-/// Mb/s of a connection.
+/// Returns the throughput of a connection in Mb/s.
 fn measure(
     uplinks: Uplinks,
     congestion: &'static str,
-    way: Way,
+    carrier: Carrier,
     summary: &mut Summary,
 ) -> Result<f64> {
     let lab = Topology {
@@ -114,7 +117,7 @@ fn measure(
     let folder = TempDir::new()?;
     let binary = std::env::current_exe().context("cannot find this program")?;
     let tunnel = |uplinks, coding| {
-        Ends::start(
+        TunnelProcesses::start(
             &binary,
             lab.ingress(),
             lab.egress(),
@@ -127,10 +130,10 @@ fn measure(
         .path(PathId::all().next().context("there are paths")?)
         .near
         .device;
-    let tunnel = match way {
-        Way::Bare => None,
-        Way::Near => Some(tunnel(near, "")?),
-        Way::Both(_, coding) => Some(tunnel("path*", coding)?),
+    let tunnel = match carrier {
+        Carrier::Bare => None,
+        Carrier::Near => Some(tunnel(near, "")?),
+        Carrier::Both(_, coding) => Some(tunnel("path*", coding)?),
     };
     let (address, device) = if tunnel.is_some() {
         (INNER, DEVICE)

@@ -1,7 +1,7 @@
 use super::health::{DeviceDrops, Health, Lateness};
 use super::{EmulatedPath, EmulatorReport, PathReport};
 use anyhow::{Context, Result};
-use hawser_io::ring::{self, Port, Refusal, Sender};
+use hawser_io::ring::{self, FrameError, Port, Sender};
 use hawser_netem::{Link, LinkConfig};
 use hawser_units::{ByteSize, Instant};
 use rand::{Rng, SeedableRng};
@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The time between two looks at the links while frames move. Half of it is what a departure is late on average; frames
-/// that come closer together share a wake-up.
+/// The polling interval of the links while frames move. The average departure is half of it late;
+/// frames with a shorter spacing share a wake-up.
 const TICK: Duration = Duration::from_micros(100);
 
-/// The longest time without a look at the rings while frames are in the links, so that no burst fills a ring.
-const LONGEST_TICK: Duration = Duration::from_millis(1);
+/// The maximum polling interval of the rings while frames are in the links, so that no burst fills
+/// a ring.
+const MAX_TICK: Duration = Duration::from_millis(1);
 
-/// What the owner tells the running thread.
+/// The commands of the owner to the running thread.
 #[derive(Debug)]
 pub(super) struct Control {
     stop: AtomicBool,
@@ -47,13 +48,13 @@ impl Control {
     }
 }
 
-/// The thread that moves the frames.
+/// The state of the thread that moves the frames.
 pub(super) struct Driver {
     names: Vec<String>,
     devices: Vec<String>,
     ports: Vec<Port>,
     directions: Vec<Direction>,
-    /// What arrives is not due before this time has passed.
+    /// The minimum time from an arrival until its frame can be due.
     lookahead: Duration,
     control: Arc<Control>,
     stopped: PipeReader,
@@ -70,7 +71,7 @@ struct Direction {
     to: usize,
 }
 
-/// The frames of one send call, and when each should have left.
+/// The frames of one send call, and their departure times.
 #[derive(Default)]
 struct Departing {
     frames: Vec<Vec<u8>>,
@@ -90,12 +91,9 @@ impl Driver {
         let configs = paths
             .iter()
             .flat_map(|path| [&path.forward, &path.backward]);
-        let least_delay = configs
-            .map(LinkConfig::least_delay)
-            .min()
-            .unwrap_or_default();
+        let min_delay = configs.map(LinkConfig::min_delay).min().unwrap_or_default();
         let mut driver = Driver {
-            lookahead: least_delay.min(LONGEST_TICK),
+            lookahead: min_delay.min(MAX_TICK),
             names: Vec::new(),
             devices: Vec::new(),
             ports: Vec::new(),
@@ -131,14 +129,14 @@ impl Driver {
         Ok(driver)
     }
 
-    /// Moves frames until told to stop, having called `ready`.
+    /// Calls `ready` and moves frames until stopped.
     pub(super) fn run(mut self, ready: impl FnOnce()) -> Result<EmulatorReport> {
         match ring::rise_to_realtime() {
             Ok(()) => self.health.realtime = true,
             Err(error) => tracing::warn!("the emulator runs without real-time priority: {error}"),
         }
         let drops_before = DeviceDrops::read(&self.devices)?;
-        // What came while the devices were being opened came before the links were up.
+        // Frames that arrived while the devices were being opened arrived before the links were up.
         for port in &mut self.ports {
             port.receiver.receive(|_| ());
         }
@@ -148,7 +146,7 @@ impl Driver {
         while !self.control.stop.load(Ordering::Relaxed) {
             let begin = ring::now();
             let moved = self.receive() + self.send_due();
-            self.rest(begin, moved)?;
+            self.wait_for_work(begin, moved)?;
         }
 
         self.health.wall_ms = millis(ring::now().saturating_since(began));
@@ -169,13 +167,13 @@ impl Driver {
                 .receive(|frame| match frame {
                     Ok(frame) => {
                         let bytes = frame.to_vec();
-                        direction.follow(control.origin());
+                        direction.apply_origin(control.origin());
                         direction
                             .link
                             .push(frame.arrived(), ByteSize(bytes.len() as u64), bytes);
                     }
-                    Err(Refusal::TooLarge) => health.too_large += 1,
-                    Err(Refusal::Train) => health.trains += 1,
+                    Err(FrameError::TooLarge) => health.too_large += 1,
+                    Err(FrameError::Gso) => health.trains += 1,
                 });
         }
         self.health.frames_received += received as u64;
@@ -202,17 +200,18 @@ impl Driver {
         sent
     }
 
-    /// Waits until the next departure or until something that has arrived meanwhile may be due, but at least for a tick
-    /// while frames move. Only links that are at rest, or that may have to deliver at once, wake up for an arrival.
-    fn rest(&self, begin: Instant, moved: usize) -> Result<()> {
+    /// Waits until the next departure, or until a frame that has arrived meanwhile may be due, but
+    /// at least for a tick while frames move. Only links that are idle, or that may have to deliver
+    /// at once, wake up for an arrival.
+    fn wait_for_work(&self, begin: Instant, moved: usize) -> Result<()> {
         let stopped = self.stopped.as_fd();
         let next = self
             .directions
             .iter()
             .filter_map(|direction| direction.link.next_departure())
             .min();
-        let at_rest = moved == 0 && (next.is_none() || self.lookahead < TICK);
-        if at_rest {
+        let is_idle = moved == 0 && (next.is_none() || self.lookahead < TICK);
+        if is_idle {
             let arrivals = self.ports.iter().map(|port| port.receiver.as_fd());
             let sources: Vec<BorrowedFd<'_>> = arrivals.chain([stopped]).collect();
             return Ok(ring::wait(
@@ -220,9 +219,9 @@ impl Driver {
                 next.map(|next| next.saturating_since(ring::now())),
             )?);
         }
-        let blind_until = begin + self.lookahead;
+        let lookahead_end = begin + self.lookahead;
         let until = next
-            .map_or(blind_until, |next| next.min(blind_until))
+            .map_or(lookahead_end, |next| next.min(lookahead_end))
             .max(begin + TICK);
         let left = until.saturating_since(ring::now());
         if left.is_zero() {
@@ -246,11 +245,11 @@ impl Driver {
     }
 }
 
-/// Changes a byte of the payload that a frame ends with, as a link without a checksum does. What a network needs to find
-/// neighbours, which is short, is left alone.
+/// Changes the last byte of a frame's payload, as a link without a checksum might. Short frames are
+/// not changed, because neighbour discovery needs them.
 fn corrupt(frame: &mut [u8]) {
-    const SHORTEST: usize = 200;
-    if frame.len() >= SHORTEST
+    const MIN_LENGTH: usize = 200;
+    if frame.len() >= MIN_LENGTH
         && let Some(last) = frame.last_mut()
     {
         *last ^= 0x20;
@@ -258,8 +257,9 @@ fn corrupt(frame: &mut [u8]) {
 }
 
 impl Direction {
-    /// Asked before every frame, so that a new origin holds for whatever arrives after it was set.
-    fn follow(&mut self, origin: Instant) {
+    /// Applies a new origin. It is called before every frame, so that the origin holds for all
+    /// frames that arrive after it was set.
+    fn apply_origin(&mut self, origin: Instant) {
         if origin != self.origin {
             self.origin = origin;
             self.link.restart(origin);
@@ -268,7 +268,8 @@ impl Direction {
 }
 
 impl Departing {
-    /// Takes what has left the link by `now`, as much as one call sends. False when there is nothing.
+    /// Takes the frames that have left the link by `now`, as many as one call sends. Returns
+    /// `false` if there are none.
     fn fill(&mut self, link: &mut Link<Vec<u8>>, now: Instant) -> bool {
         self.frames.clear();
         self.due.clear();

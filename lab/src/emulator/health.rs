@@ -4,27 +4,28 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// How well the emulator did. Lateness is the time from a frame's scheduled departure to the end of the system call that
-/// sent it.
+/// How well the emulator kept up. Lateness is the time from a frame's scheduled departure to the
+/// end of the system call that sent it.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 pub struct Health {
     /// Frames read from all devices.
     pub frames_received: u64,
     /// Frames handed to the devices.
     pub frames_sent: u64,
-    /// Half of the frames were less late.
+    /// Median lateness.
     pub lateness_p50_us: f64,
-    /// 99 of 100 frames were less late.
+    /// 99th percentile of the lateness.
     pub lateness_p99_us: f64,
-    /// 999 of 1000 frames were less late.
+    /// 99.9th percentile of the lateness.
     pub lateness_p999_us: f64,
-    /// The latest frame.
+    /// Maximum lateness.
     pub lateness_max_us: f64,
-    /// Frames dropped because they came faster than the emulator read.
+    /// Frames dropped because they arrived faster than the emulator read.
     pub ring_drops: u64,
     /// Frames dropped because they were larger than [`ring::MAX_FRAME`](hawser_io::ring::MAX_FRAME).
     pub too_large: u64,
-    /// Frames dropped because they were several packets in one: segmentation offload was on at the device's other end.
+    /// Frames dropped because they contained several packets: segmentation offload was on at the
+    /// device's other end.
     pub trains: u64,
     /// Frames that the kernel refused to send.
     pub send_failures: u64,
@@ -32,30 +33,32 @@ pub struct Health {
     pub device_drops: u64,
     /// Processor time of the emulator's thread.
     pub cpu_ms: f64,
-    /// How long the emulator ran.
+    /// Time for which the emulator ran.
     pub wall_ms: f64,
     /// Whether the thread had real-time priority.
     pub realtime: bool,
 }
 
 impl Health {
-    /// The median lateness above which a run is invalid: one hundredth of the smallest delay of the paper's Table I.
+    /// The median lateness above which a run is invalid: one hundredth of the smallest delay of the
+    /// paper's Table I.
     pub const LATENESS_P50_LIMIT: Duration = Duration::from_micros(200);
 
     /// The 99th percentile of the lateness above which a run is invalid.
     pub const LATENESS_P99_LIMIT: Duration = Duration::from_millis(1);
 
-    /// The 99.9th percentile of the lateness above which a run is invalid: the smallest delay of Table I. The host of a
-    /// virtual machine may take a processor away for half of that several times a second, see `docs/design/lab.md`.
+    /// The 99.9th percentile of the lateness above which a run is invalid: the smallest delay of
+    /// Table I. The host of a virtual machine may take a processor away for half of that several
+    /// times a second, see `docs/design/lab.md`.
     pub const LATENESS_P999_LIMIT: Duration = Duration::from_millis(20);
 
-    /// Whether the figures of an experiment over these links may be used.
+    /// Returns whether the figures of an experiment over these links may be used.
     pub fn valid(&self) -> bool {
         self.invalid_because().is_empty()
     }
 
-    /// Why not, one sentence a reason: frames were later than the limits, or lost although no link's configuration
-    /// asked for it.
+    /// Returns the reasons why the figures are not valid, one sentence each: frames were later than
+    /// the limits, or were lost although no link's configuration drops them.
     pub fn invalid_because(&self) -> Vec<String> {
         let late = [
             ("median", self.lateness_p50_us, Self::LATENESS_P50_LIMIT),
@@ -75,16 +78,22 @@ impl Health {
             .filter(|(_, us, limit)| *us > micros(*limit))
             .map(|(what, us, limit)| {
                 format!(
-                    "the emulator was late: {what} {us:.0} us, the limit is {:.0} us",
+                    "the emulator was late: {what} of the lateness {us:.0} us, limit {:.0} us",
                     micros(limit)
                 )
             });
         let lost = [
-            (self.ring_drops, "came faster than the emulator read"),
-            (self.too_large, "were larger than the emulator carries"),
+            (
+                self.ring_drops,
+                "were dropped because they arrived faster than the emulator read",
+            ),
+            (
+                self.too_large,
+                "were dropped because they were too large for the emulator",
+            ),
             (
                 self.trains,
-                "were trains of packets: segmentation offload is on at a device",
+                "were dropped because they contained several packets: segmentation offload is on at a device",
             ),
             (self.send_failures, "could not be sent"),
             (self.device_drops, "were dropped by the devices"),
@@ -94,7 +103,7 @@ impl Health {
             .collect()
     }
 
-    /// The share of one core that the emulator used.
+    /// Returns the share of one core that the emulator used.
     pub fn cpu_cores(&self) -> f64 {
         self.cpu_ms / self.wall_ms
     }
@@ -114,7 +123,7 @@ fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
-/// A histogram of durations with a resolution of a microsecond up to 20 ms.
+/// A histogram of durations with a resolution of one microsecond up to 20 ms.
 #[derive(Debug, Clone)]
 pub struct Lateness {
     counts: Vec<u64>,
@@ -139,7 +148,8 @@ impl Lateness {
         self.max = self.max.max(duration);
     }
 
-    /// The duration that `share` of all do not exceed, rounded up to a microsecond; zero when there are none.
+    /// Returns the duration that `share` of all durations do not exceed, rounded up to a
+    /// microsecond; zero if there are none.
     pub fn percentile(&self, share: f64) -> Duration {
         let total: u64 = self.counts.iter().sum();
         let mut left = (total as f64 * share).ceil() as u64;
@@ -153,7 +163,7 @@ impl Lateness {
     }
 }
 
-/// Frames that devices have dropped since they exist, by device.
+/// Frames that devices have dropped since their creation, by device.
 pub(super) struct DeviceDrops(BTreeMap<String, u64>);
 
 impl DeviceDrops {
@@ -167,7 +177,7 @@ impl DeviceDrops {
         Ok(DeviceDrops(drops))
     }
 
-    /// How many were dropped since `earlier`.
+    /// Returns the number of frames dropped since `earlier`.
     pub(super) fn since(&self, earlier: &DeviceDrops) -> u64 {
         let before = |device| earlier.0.get(device).copied().unwrap_or(0);
         self.0
@@ -177,7 +187,7 @@ impl DeviceDrops {
     }
 }
 
-/// Both directions' `drop` columns of `/proc/net/dev`.
+/// Parses the `drop` columns of both directions of `/proc/net/dev`.
 fn parse_device_drops(table: &str) -> BTreeMap<String, u64> {
     const RECEIVE: usize = 3;
     const TRANSMIT: usize = 11;
@@ -231,8 +241,8 @@ mod tests {
         assert_eq!(
             late.invalid_because(),
             [
-                "the emulator was late: 99th percentile 1500 us, the limit is 1000 us",
-                "3 frames came faster than the emulator read"
+                "the emulator was late: 99th percentile of the lateness 1500 us, limit 1000 us",
+                "3 frames were dropped because they arrived faster than the emulator read"
             ]
         );
     }

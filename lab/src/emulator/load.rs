@@ -9,25 +9,26 @@ use std::time::Duration;
 pub(super) const FRAME: ByteSize = ByteSize(1414);
 
 const ETHERNET: [u8; 14] = [
-    0x02, 0, 0, 0, 0,
-    2, // To and from nobody: locally administered addresses that no device has.
+    0x02, 0, 0, 0, 0, 2, // Locally administered addresses that no device has.
     0x02, 0, 0, 0, 0, 1, //
     0x88, 0xb5, // The EtherType for local experiments (IEEE 802).
 ];
 
-/// Sends frames at an even rate into each device, for `duration`. Each carries the time at which it was sent.
+/// Sends frames at an even rate into each device, for `duration`. Each frame carries its
+/// transmission time.
 pub(super) fn send(
     namespace: &Namespace,
     load: &[(String, Bitrate)],
     duration: Duration,
 ) -> Result<()> {
-    /// Well below the 112 us between the frames of 100 Mb/s, so that those leave one by one.
+    /// The polling interval. It is well below the 112 us between the frames of 100 Mb/s, so that
+    /// those are sent one by one.
     const TICK: Duration = Duration::from_micros(40);
 
     namespace.enter()?;
     let open = |(device, rate): &(String, Bitrate)| anyhow::Ok((open(device)?, *rate, 0));
     let mut flows = load.iter().map(open).collect::<Result<Vec<_>>>()?;
-    ring::rise_to_realtime().context("the load needs real-time priority")?;
+    ring::rise_to_realtime().context("cannot get real-time priority for the load")?;
 
     let begin = ring::now();
     let mut elapsed = Duration::ZERO;
@@ -47,18 +48,18 @@ pub(super) fn send(
     Ok(())
 }
 
-/// What arrived on one device.
+/// The frames that arrived on one device.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Arrivals {
     frames: u64,
     first: Option<Instant>,
     last: Option<Instant>,
-    /// From the time stamp in each frame to its arrival.
+    /// The time from the time stamp in each frame to its arrival.
     pub(super) delays: Vec<Duration>,
 }
 
 impl Arrivals {
-    /// The rate from the first arrival to the last.
+    /// Returns the rate from the first arrival to the last.
     pub(super) fn rate(&self) -> Bitrate {
         let (Some(first), Some(last)) = (self.first, self.last) else {
             return Bitrate::from_bps(0);
@@ -77,14 +78,14 @@ impl Arrivals {
     }
 }
 
-/// Receives what was sent until `ended`.
+/// Receives frames until `ended` is set.
 pub(super) fn receive(
     namespace: &Namespace,
     devices: &[String],
     ready: impl FnOnce(),
     ended: &AtomicBool,
 ) -> Result<Vec<Arrivals>> {
-    /// The ring holds much more than arrives in this time.
+    /// The polling interval. The ring holds many times the frames that arrive in this time.
     const TICK: Duration = Duration::from_millis(2);
 
     namespace.enter()?;
@@ -93,7 +94,7 @@ pub(super) fn receive(
         .map(|device| open(device))
         .collect::<Result<Vec<_>>>()?;
     let mut arrivals = vec![Arrivals::default(); ports.len()];
-    ring::rise_to_realtime().context("the receiver needs real-time priority")?;
+    ring::rise_to_realtime().context("cannot get real-time priority for the receiver")?;
     ready();
     while !ended.load(Ordering::Relaxed) {
         for (port, arrivals) in ports.iter_mut().zip(&mut arrivals) {

@@ -6,7 +6,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::path::Path;
 
-/// Which processor the emulator has to itself, and which are left for its neighbours.
+/// The processor reserved for the emulator, and those left for its neighbours.
 #[derive(Debug, Clone)]
 pub(super) struct Placement {
     emulator: usize,
@@ -14,58 +14,65 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Among the processors that this process may use; none when there is only one.
+    /// Chooses among the processors that this process may use. Returns `None` if there is only one.
     pub(super) fn choose() -> Result<Option<Self>> {
         let allowed = sched_getaffinity(CALLING_THREAD)?;
         let mut cpus: Vec<usize> = (0..CpuSet::count())
             .filter(|cpu| allowed.is_set(*cpu).unwrap_or(false))
             .collect();
-        let emulator = cpus.pop().context("this process may use no processor")?;
+        let emulator = cpus
+            .pop()
+            .context("this process has no processor in its affinity mask")?;
         Ok((!cpus.is_empty()).then_some(Placement {
             emulator,
             neighbours: cpus,
         }))
     }
 
-    /// Puts the emulator's thread on the emulator's processor.
-    pub(super) fn settle(&self, thread: Pid) -> Result<()> {
+    /// Moves the emulator's thread to its processor.
+    pub(super) fn pin_emulator(&self, thread: Pid) -> Result<()> {
         let mut cpu = CpuSet::new();
         cpu.set(self.emulator)?;
         Ok(sched_setaffinity(thread, &cpu)?)
     }
 
-    /// Keeps the calling thread, and what it starts from now on, to the neighbours' processors.
-    pub(super) fn withdraw(&self) -> Result<Withdrawn> {
+    /// Restricts the calling thread, and the threads and processes that it starts from now on, to
+    /// the neighbours' processors.
+    pub(super) fn restrict_calling_thread(&self) -> Result<AffinityGuard> {
         let before = sched_getaffinity(CALLING_THREAD)?;
         let mut cpus = CpuSet::new();
         self.neighbours.iter().try_for_each(|cpu| cpus.set(*cpu))?;
         sched_setaffinity(CALLING_THREAD, &cpus)?;
-        Ok(Withdrawn(before))
+        Ok(AffinityGuard(before))
     }
 
-    /// Makes all devices of `namespace` receive on the neighbours' processors (receive packet steering).
-    pub(super) fn receive_elsewhere(&self, namespace: &Namespace) -> Result<()> {
+    /// Makes all devices of `namespace` receive on the neighbours' processors (receive packet
+    /// steering).
+    pub(super) fn steer_receiving(&self, namespace: &Namespace) -> Result<()> {
         let mask = mask(&self.neighbours);
         let steer = || namespace.run(|| steer_devices(&mask))?;
-        steer().with_context(|| format!("cannot steer what is received in {}", namespace.name()))
+        steer()
+            .with_context(|| format!("cannot set receive packet steering in {}", namespace.name()))
     }
 }
 
-/// A thread that keeps to the neighbours' processors until this is dropped, on the same thread.
+/// A guard for a thread that is restricted to the neighbours' processors. Dropping it on the same
+/// thread lifts the restriction.
 #[derive(Debug)]
-pub(super) struct Withdrawn(CpuSet);
+pub(super) struct AffinityGuard(CpuSet);
 
-impl Drop for Withdrawn {
+impl Drop for AffinityGuard {
     fn drop(&mut self) {
         if let Err(errno) = sched_setaffinity(CALLING_THREAD, &self.0) {
-            tracing::warn!("cannot give the thread its processors back: {errno}");
+            tracing::warn!("cannot restore the processors of the thread: {errno}");
         }
     }
 }
 
 const CALLING_THREAD: Pid = Pid::from_raw(0);
 
-/// `/sys` shows the devices of the namespace in which it was mounted, so the calling thread mounts its own.
+/// Writes the mask of receive packet steering for all devices. `/sys` shows the devices of the
+/// namespace in which it was mounted, so the calling thread mounts its own.
 fn steer_devices(mask: &str) -> Result<()> {
     unshare(CloneFlags::CLONE_NEWNS)?;
     mount(
@@ -94,7 +101,8 @@ fn steer_devices(mask: &str) -> Result<()> {
     Ok(())
 }
 
-/// A set of processors as the kernel reads it: hexadecimal words of 32 bits, the highest first.
+/// Formats a set of processors as the kernel expects it: hexadecimal words of 32 bits, the highest
+/// first.
 fn mask(cpus: &[usize]) -> String {
     let mut words = vec![0u32; cpus.iter().max().map_or(1, |cpu| cpu / 32 + 1)];
     for cpu in cpus {

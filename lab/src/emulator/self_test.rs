@@ -10,7 +10,7 @@ use std::sync::mpsc::sync_channel;
 use std::thread;
 use std::time::Duration;
 
-/// What the emulator achieves on this machine.
+/// The results of the emulator's self-test on this machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SelfTest {
     /// The measurements: `emulator/rate`, `emulator/table1`, `emulator/delay`.
@@ -19,7 +19,7 @@ pub struct SelfTest {
     pub unmet: Vec<String>,
 }
 
-/// How far a rate may be off.
+/// The maximum relative error of a rate.
 const RATE_TOLERANCE: f64 = 0.01;
 
 /// Rate (Mb/s), delay (ms) and loss of the paths of the paper's Table I.
@@ -31,13 +31,15 @@ const TABLE_1: [(f64, u64, f64); 5] = [
     (50.0, 30, 0.0),
 ];
 
-/// Measures, for about `seconds` each, the rate of one link of 400 Mb/s, the rates of the five links of Table I at once,
-/// and the error of a delay of 20 ms at 100 Mb/s, end to end. The machine should have nothing else to do.
+/// Measures, for about `seconds` each, the rate of one link of 400 Mb/s, the rates of the five
+/// links of Table I at once, and the error of a delay of 20 ms at 100 Mb/s, end to end. The machine
+/// should be otherwise idle.
 ///
 /// # Errors
-/// When the machine lacks what the emulator needs; see [`Emulator::start`].
+/// If the machine does not meet the requirements of the emulator; see [`Emulator::start`].
 pub fn self_test(seconds: f64) -> Result<SelfTest> {
-    let duration = Duration::try_from_secs_f64(seconds).context("the length of the self-test")?;
+    let duration = Duration::try_from_secs_f64(seconds)
+        .context("the duration of the self-test is not valid")?;
     let mut test = SelfTest {
         cases: Vec::new(),
         unmet: Vec::new(),
@@ -49,7 +51,7 @@ pub fn self_test(seconds: f64) -> Result<SelfTest> {
 }
 
 impl SelfTest {
-    /// Offers each link a little more than its rate.
+    /// Measures rates by offering each link a little more than its rate.
     fn rates(&mut self, name: &str, links: &[(f64, u64, f64)], duration: Duration) -> Result<()> {
         const OVERLOAD: f64 = 1.05;
         let configs = links
@@ -81,7 +83,7 @@ impl SelfTest {
         self.cases.push(case);
         if worst > RATE_TOLERANCE {
             self.unmet.push(format!(
-                "{name}: a rate was off by {:.1} %, 1 % is allowed",
+                "{name}: the error of a rate was {:.1} %, limit 1 %",
                 worst * 100.0
             ));
         }
@@ -113,21 +115,21 @@ impl SelfTest {
             ("delay_error_p99_ms", 0.99, Some(Duration::from_millis(1))),
             ("delay_error_max_ms", 1.0, None),
         ] {
-            let error = quantile(share).context("nothing arrived")?.as_secs_f64() * 1e3;
+            let error = quantile(share).context("no frame arrived")?.as_secs_f64() * 1e3;
             case.metrics.set(metric, error);
             if let Some(limit) = limit.map(|limit| limit.as_secs_f64() * 1e3)
                 && error > limit
             {
-                self.unmet.push(format!(
-                    "{NAME}: {metric} is {error:.3}, {limit} is allowed"
-                ));
+                self.unmet
+                    .push(format!("{NAME}: {metric} is {error:.3}, limit {limit}"));
             }
         }
         self.cases.push(case);
         Ok(())
     }
 
-    /// A case with what the emulator says of itself.
+    /// Creates a case with the health of the emulator, and adds the reasons for which it is not
+    /// valid to the unmet requirements.
     fn case(&mut self, name: &str, report: &EmulatorReport) -> Case {
         let health = &report.health;
         self.unmet.extend(
@@ -158,7 +160,8 @@ fn table_1_link(mbps: f64, delay_ms: u64, loss: f64) -> Result<LinkConfig> {
     })
 }
 
-/// Sends through the forward links for `duration` and says what arrived on each.
+/// Sends through the forward links for `duration`. Returns the emulator's report and the arrivals
+/// on each link.
 fn measure(
     configs: Vec<LinkConfig>,
     offered: &[Bitrate],
@@ -192,10 +195,10 @@ fn measure(
     let (ready, is_ready) = sync_channel(1);
 
     let arrivals = thread::scope(|scope| {
-        // The sender below waits for this and for nothing else.
+        // The sender below does nothing but wait for this message.
         let ready = move || ready.send(()).unwrap_or(());
         let receiver = scope.spawn(|| load::receive(lab.egress(), &far, ready, &ended));
-        // A receiver that fails before it is ready says why when it is joined.
+        // If the receiver fails before it is ready, joining it returns the error.
         let sent = match is_ready.recv() {
             Ok(()) => join(
                 scope

@@ -1,4 +1,5 @@
-//! CellFusion in virtual time: four cellular uplinks of a moving car carry one video, by every scheme.
+//! CellFusion in virtual time: four cellular uplinks of a moving car carry one video, with each
+//! scheme.
 
 mod clock;
 mod connection;
@@ -27,16 +28,16 @@ use std::time::Duration;
 pub(super) use video::{REORDERING_WAIT, play};
 use wildmatch::WildMatch;
 
-/// The paper's.
+/// The paper's scheme.
 const XNC: &str = "xnc";
 
-/// The sender that knows the future.
+/// The sender that knows the future behaviour of the links.
 const ORACLE: &str = "oracle";
 
-/// The best path by itself, in hindsight.
+/// The best single path, selected afterwards.
 const SINGLE: &str = "single";
 
-/// Every scheme that is compared, XNC first.
+/// All cases, XNC first.
 const CASES: [&str; 12] = [
     XNC,
     "minrtt",
@@ -61,8 +62,8 @@ impl Experiment for CellFusion {
     }
 
     fn about(&self) -> &'static str {
-        "a car's video over four cellular uplinks in virtual time, 60 drives by every scheme; needs no root; \
-         --case 'xnc/drive-00*,oracle/drive-00*' takes some of the drives"
+        "a car's video over four cellular uplinks in virtual time, 60 drives with each scheme; needs no root; \
+         --case 'xnc/drive-00*,oracle/drive-00*' selects some of the drives"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -87,7 +88,7 @@ impl Experiment for CellFusion {
     }
 }
 
-/// A scheme on a drive, or on one path of it.
+/// A scheme on a drive, or on one path of the drive.
 #[derive(Debug, Clone, Copy)]
 struct Job {
     case: &'static str,
@@ -95,7 +96,8 @@ struct Job {
     drive: usize,
 }
 
-/// What a pattern chooses: cases by name, each on all drives or on those whose name matches behind a slash.
+/// Returns the jobs that a pattern selects. An alternative consists of a pattern for cases and,
+/// optionally, a slash and a pattern for drives.
 fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
     let mut jobs = Vec::new();
     for case in CASES {
@@ -128,14 +130,15 @@ fn chosen(pattern: Option<&str>, drives: &[Drive]) -> Result<Vec<Job>> {
     }
     ensure!(
         !jobs.is_empty(),
-        "nothing matches {:?}; there are: {}",
+        "no case matches {:?}; the cases are: {}",
         pattern.unwrap_or("*"),
         CASES.join(", ")
     );
     Ok(jobs)
 }
 
-/// Runs every job, as many at a time as there are processors. What comes of them does not depend on that.
+/// Runs all jobs, as many at a time as there are processors. The number of processors does not
+/// influence the results.
 fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Result<Vec<Trip>> {
     let identities = Identities::sign()?;
     let next = AtomicUsize::new(0);
@@ -147,7 +150,7 @@ fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Resul
                 bail!("stopped");
             }
             let drive = &drives[job.drive];
-            let trip = travel(job, drive, length, run.seed, &identities);
+            let trip = run_job(job, drive, length, run.seed, &identities);
             let trip = trip
                 .with_context(|| format!("{} on {}", job.case, drive.name))
                 .inspect_err(|_| {
@@ -164,7 +167,7 @@ fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Resul
         let outcomes = workers
             .into_iter()
             .map(|worker| worker.join().expect("a simulation does not panic"));
-        // The one that failed first says why, the others only that they stopped.
+        // The first failure has the reason, the others only say that they stopped.
         let failures: Vec<_> = outcomes.filter_map(Result::err).collect();
         let stopped = |error: &anyhow::Error| error.to_string() == "stopped";
         match failures.into_iter().min_by_key(stopped) {
@@ -177,7 +180,7 @@ fn run_all(run: &Run, drives: &[Drive], jobs: &[Job], length: Duration) -> Resul
     Ok(trips.into_iter().map(|(_, trip)| trip).collect())
 }
 
-fn travel(
+fn run_job(
     job: &Job,
     drive: &Drive,
     length: Duration,
@@ -186,29 +189,29 @@ fn travel(
 ) -> Result<Trip> {
     let began = cost::thread_cpu()?;
     let mut trip = if job.case == ORACLE {
-        Trip::seen(job, drive, &oracle::run(drive, length), length)
+        Trip::of_viewer(job, drive, &oracle::run(drive, length), length)
     } else {
         let paths = job
             .path
             .map_or_else(|| (0..drive.paths()).collect(), |path| vec![path]);
         let config = Config::of(job.case.parse::<Scheme>()?);
-        // Every scheme meets the same links.
+        // All schemes use the same links.
         let seed = seed.wrapping_mul(1_000_003).wrapping_add(job.drive as u64);
         let outcome = simulation::run(drive, &paths, config, length, seed, identities)?;
-        Trip::carried(job, drive, &outcome, length)
+        Trip::of_outcome(job, drive, &outcome, length)
     };
     trip.cpu = cost::thread_cpu()?.saturating_sub(began);
     Ok(trip)
 }
 
-/// What a viewer sees at best on a drive.
+/// Returns the best possible experience of a viewer on a drive: that of the oracle.
 pub(super) fn floor(drive: &Drive, length: Duration) -> Qoe {
     let job = Job {
         case: ORACLE,
         path: None,
         drive: 0,
     };
-    Trip::seen(&job, drive, &oracle::run(drive, length), length).qoe
+    Trip::of_viewer(&job, drive, &oracle::run(drive, length), length).qoe
 }
 
 #[cfg(test)]
@@ -225,7 +228,7 @@ mod tests {
             path: None,
             drive: 0,
         };
-        let trip = |case| travel(&job(case), drive, LENGTH, 1, &identities).unwrap();
+        let trip = |case| run_job(&job(case), drive, LENGTH, 1, &identities).unwrap();
         score::cases(&score::collect(names.iter().map(trip).collect()), LENGTH)
     }
 
@@ -235,7 +238,7 @@ mod tests {
 
     #[test]
     fn the_same_seed_gives_the_same_cases() {
-        let drive = Drive::drawn(1, false);
+        let drive = Drive::generated(1, false);
         let run = || serde_json::to_string(&cases(&["xnc", "fec", "minrtt"], &drive)).unwrap();
         assert_eq!(run(), run());
     }
@@ -245,7 +248,7 @@ mod tests {
         for seed in 0..2 {
             let cases = cases(
                 &["oracle", "xnc", "redundant", "minrtt"],
-                &Drive::drawn(seed, false),
+                &Drive::generated(seed, false),
             );
             let floor = &cases[0];
             for case in &cases[1..] {
@@ -264,7 +267,7 @@ mod tests {
 
     #[test]
     fn links_that_lose_nothing_cost_nothing() {
-        let cases = cases(&["xnc"], &Drive::drawn(3, true));
+        let cases = cases(&["xnc"], &Drive::generated(3, true));
         assert!(
             metric(&cases[0], "redundancy_ratio") < 0.01,
             "{:?}",
@@ -276,7 +279,7 @@ mod tests {
 
     #[test]
     fn patterns_choose_schemes_and_drives() {
-        let drives: Vec<Drive> = (0..12).map(|seed| Drive::drawn(seed, false)).collect();
+        let drives: Vec<Drive> = (0..12).map(|seed| Drive::generated(seed, false)).collect();
         let count = |pattern: &str| chosen(Some(pattern), &drives).map_or(0, |jobs| jobs.len());
         assert_eq!(count("xnc"), 12);
         assert_eq!(count("xnc/drawn-00*,oracle/*-011"), 11);

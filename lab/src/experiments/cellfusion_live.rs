@@ -1,4 +1,5 @@
-//! CellFusion in real time: ffmpeg streams a car's video through the tunnel, and past it, over four emulated uplinks.
+//! CellFusion in real time: ffmpeg streams a car's video over four emulated uplinks, with and
+//! without the tunnel.
 
 mod clip;
 mod picture;
@@ -24,15 +25,15 @@ use trial::Trial;
 /// The scheme that the others are compared with.
 const XNC: &str = "xnc";
 
-/// The best path by itself, in hindsight.
+/// The best single path, selected afterwards.
 const SINGLE: &str = "single";
 
 /// The kernel's multipath TCP.
 const MPTCP: &str = "mptcp";
 
-/// What runs when nothing else is asked for, on one drive in ten.
+/// The schemes that run by default, on one drive in ten.
 const DEFAULT: [&str; 4] = [XNC, "bonding", SINGLE, MPTCP];
-const EVERY: usize = 10;
+const DRIVE_STRIDE: usize = 10;
 
 /// See [`about`](Experiment::about).
 pub struct CellFusionLive;
@@ -43,8 +44,8 @@ impl Experiment for CellFusionLive {
     }
 
     fn about(&self) -> &'static str {
-        "a car's video by ffmpeg through the real tunnel over four emulated uplinks, and by MPTCP and single paths; \
-         a drive in ten, --case 'xnc/drive-00*,mptcp/drive-00*' takes others"
+        "a car's video by ffmpeg through the real tunnel over four emulated uplinks, and over MPTCP and single paths; \
+         one drive in ten by default, --case 'xnc/drive-00*,mptcp/drive-00*' selects others"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -57,7 +58,7 @@ impl Experiment for CellFusionLive {
         let drives = drives()?;
         let chosen = run.chosen(names(&drives, run.pattern.is_some())).map_err(|_| {
             let (first, last) = (&drives[0].name, &drives[drives.len() - 1].name);
-            anyhow!("no such case: they are SCHEME/DRIVE, such as {XNC}/{first}, with drives up to {last}")
+            anyhow!("no case matches; a case is SCHEME/DRIVE, such as {XNC}/{first}, with drives up to {last}")
         })?;
         let folder = tempfile::tempdir()?;
         println!("encoding the video");
@@ -78,7 +79,7 @@ impl Experiment for CellFusionLive {
                         .for_each(|reason| summary.invalidate(format!("{name}: {reason}")));
                     trials.push(trial);
                 }
-                // What the others found is not thrown away for one.
+                // A failed case does not discard the results of the others.
                 Err(error) => {
                     println!("  failed: {error:#}");
                     summary.invalidate(format!("{name}: {error:#}"));
@@ -91,7 +92,7 @@ impl Experiment for CellFusionLive {
     }
 }
 
-/// Schemes of the tunnel, and what goes past it.
+/// Returns the schemes of the tunnel, and the alternatives to the tunnel.
 fn schemes() -> impl Iterator<Item = &'static str> {
     let others = Scheme::ALL
         .into_iter()
@@ -100,12 +101,16 @@ fn schemes() -> impl Iterator<Item = &'static str> {
     DEFAULT.into_iter().chain(others)
 }
 
-/// Every scheme on every drive, or those that run by themselves.
+/// Returns the cases of all schemes on all drives, or only those that run by default.
 fn names(drives: &[Drive], all: bool) -> Vec<String> {
     let drives: Vec<&Drive> = if all {
         drives.iter().collect()
     } else {
-        drives.iter().skip(EVERY / 2).step_by(EVERY).collect()
+        drives
+            .iter()
+            .skip(DRIVE_STRIDE / 2)
+            .step_by(DRIVE_STRIDE)
+            .collect()
     };
     let schemes = schemes().filter(|scheme| all || DEFAULT.contains(scheme));
     schemes
@@ -130,7 +135,7 @@ fn measure(
         .position(|known| known.name == drive)
         .expect("a case is of a drive");
     let route = Route::of(scheme)?;
-    // Every scheme meets the same links, and each drive's video has ports of its own.
+    // All schemes use the same links, and each drive's video has ports of its own.
     let seed = run.seed.wrapping_mul(1_000_003).wrapping_add(index as u64);
     let setting = trial::Setting {
         name,
@@ -149,7 +154,7 @@ fn measure(
     Ok(trial)
 }
 
-/// The next one stays free: RTCP, which nobody answers, goes there.
+/// Returns the port of a drive's video. The next port stays unused: RTCP goes there.
 fn port(drive: usize) -> u16 {
     5004 + 2 * u16::try_from(drive).expect("a few drives")
 }
@@ -160,7 +165,7 @@ mod tests {
 
     #[test]
     fn every_case_has_a_route() {
-        let drives: Vec<Drive> = (0..20).map(|seed| Drive::drawn(seed, false)).collect();
+        let drives: Vec<Drive> = (0..20).map(|seed| Drive::generated(seed, false)).collect();
         for name in names(&drives, true) {
             assert!(Route::of(name.split_once('/').unwrap().0).is_ok(), "{name}");
         }

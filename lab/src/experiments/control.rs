@@ -1,4 +1,5 @@
-//! How far one controller goes: thousands of nodes and ten flows for each, against one process with its own database.
+//! Scalability of one controller: thousands of nodes with ten flows each, against one process with
+//! its own database.
 
 mod fleet;
 mod load;
@@ -20,25 +21,27 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
-/// Nodes of each case.
+/// Numbers of nodes of the cases.
 const AGENTS: [usize; 3] = [1_000, 3_000, 10_000];
 
-/// Flows for each node; it replicates so many and eliminates so many.
+/// Flows per node: each node replicates this number of flows and deduplicates the same number.
 const FLOWS_PER_AGENT: usize = 10;
 
-/// How long the steady state is measured, seconds.
+/// Duration of the measurement of the steady state in seconds.
 const STEADY_S: f64 = 60.0;
 
-/// Nodes that come in every second. A handshake takes both ends about 1 ms of a processor.
+/// Nodes that connect per second. A handshake takes about 1 ms of processor time at each end.
 const ARRIVALS_PER_S: f64 = 200.0;
 
-/// Policy changes every second, one half by an operator, the other by what nodes observe.
+/// Policy changes per second, one half by an operator, the other half caused by observations of
+/// nodes.
 const CHANGES_PER_S: f64 = 50.0;
 
-/// What is wanted, milliseconds.
+/// The target of the 99th percentile of latencies in milliseconds.
 const TARGET_P99_MS: f64 = 1_000.0;
 
-/// Processors for the simulated nodes; the machine has two, which they share with the controller.
+/// Threads of the simulated nodes. The machine has two processors, which they share with the
+/// controller.
 const WORKERS: usize = 2;
 
 /// The experiment.
@@ -83,27 +86,30 @@ fn case_name(agents: usize) -> String {
     format!("agents-{agents}")
 }
 
-/// Every node has a connection and the controller another end of it.
+/// Raises the limit of open files: every node has a connection, of which both ends are on this
+/// machine.
 fn raise_open_files() -> Result<()> {
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most).context("cannot raise the number of open files")
+    let (_, hard_limit) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard_limit, hard_limit)
+        .context("cannot raise the number of open files")
 }
 
 fn run_case(run: &Run, agents: usize) -> Result<Measured> {
     let folder = run.raw(&case_name(agents))?;
-    // One namespace of a lab: its ports are all free, and whatever is left in it is removed with it.
+    // One namespace of a lab: all of its ports are free, and everything in it is removed with it.
     let lab = Topology {
         paths: 1,
         ..Topology::default()
     }
     .build()?;
-    let place = lab.source();
-    // So many connections leave so many ports waiting.
-    place.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
-    let controller = ControllerProcess::start(&run.binary, place, &folder)?;
-    let runtime = runtime_in(place)?;
+    let namespace = lab.source();
+    // This number of connections leaves many ports in TIME_WAIT.
+    namespace.sysctl("net.ipv4.ip_local_port_range", "1024 65535")?;
+    let controller = ControllerProcess::start(&run.binary, namespace, &folder)?;
+    let runtime = runtime_in(namespace)?;
     let measured = runtime.block_on(measure(run, agents, &controller));
-    // Before the lab goes, whose namespaces live as long as a thread is inside.
+    // The threads have to exit before the lab is dropped, because a namespace exists as long as a
+    // thread is inside.
     drop(runtime);
     controller.stop()?;
     let measured = measured?;
@@ -111,12 +117,12 @@ fn run_case(run: &Run, agents: usize) -> Result<Measured> {
     Ok(measured)
 }
 
-fn runtime_in(place: &Namespace) -> Result<Runtime> {
-    let place = place.clone();
+fn runtime_in(namespace: &Namespace) -> Result<Runtime> {
+    let namespace = namespace.clone();
     let enter = move || {
-        place
+        namespace
             .enter()
-            .expect("the namespace lives as long as its lab")
+            .expect("the namespace exists as long as its lab")
     };
     let mut builder = tokio::runtime::Builder::new_multi_thread();
     Ok(builder
@@ -127,7 +133,7 @@ fn runtime_in(place: &Namespace) -> Result<Runtime> {
 }
 
 async fn measure(run: &Run, agents: usize, controller: &ControllerProcess) -> Result<Measured> {
-    // The one who blocks on a runtime is not one of its threads, and so not in the namespace.
+    // The thread that blocks on a runtime is not one of its threads, and so not in the namespace.
     let work = Work {
         agents,
         seconds: run.seconds.unwrap_or(STEADY_S),
@@ -137,7 +143,7 @@ async fn measure(run: &Run, agents: usize, controller: &ControllerProcess) -> Re
     tokio::spawn(work.run()).await?
 }
 
-/// One case.
+/// The parameters of one case.
 struct Work {
     agents: usize,
     seconds: f64,
@@ -157,7 +163,7 @@ impl Work {
         let flows_created = began.elapsed();
         let idle = self.controller.usage()?;
         println!(
-            "  enrolled in {:.1} s, flows made in {:.1} s",
+            "  nodes enrolled in {:.1} s, flows created in {:.1} s",
             enrolment.as_secs_f64(),
             flows_created.as_secs_f64()
         );
@@ -165,11 +171,11 @@ impl Work {
         let latencies = Arc::new(Latencies::default());
         let fleet = Fleet::new(&self.controller, &identities, &latencies)?;
         let nodes = fleet.start();
-        self.until_assigned(&fleet, &latencies).await?;
-        // Twice the interval of reports: then every node has reported.
+        self.wait_until_assigned(&fleet, &latencies).await?;
+        // Twice the reporting interval: then every node has reported.
         self.pause(Duration::from_secs(10)).await?;
 
-        println!("  all nodes are there; measuring for {} s", self.seconds);
+        println!("  all nodes connected, measuring for {} s", self.seconds);
         let lag = tokio::spawn(measure::lag(Arc::clone(&latencies)));
         let (steady_from, agents_from) = (self.controller.usage()?, measure::own_cpu()?);
         let machine_from = measure::machine_cpu()?;
@@ -179,7 +185,7 @@ impl Work {
         let changes = changes.stop().await;
         let (steady_to, agents_to) = (self.controller.usage()?, measure::own_cpu()?);
         let machine_cpu = measure::machine_cpu()? - machine_from;
-        // What is on its way still counts.
+        // Changes that have not arrived yet still count.
         self.pause(Duration::from_secs(2)).await?;
         latencies.end();
         lag.abort();
@@ -199,14 +205,16 @@ impl Work {
         })
     }
 
-    async fn until_assigned(&self, fleet: &Fleet, latencies: &Latencies) -> Result<()> {
-        let patience =
+    async fn wait_until_assigned(&self, fleet: &Fleet, latencies: &Latencies) -> Result<()> {
+        let timeout =
             Duration::from_secs_f64(self.agents as f64 / ARRIVALS_PER_S) + Duration::from_secs(120);
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         while fleet.assigned() < self.agents {
             if Instant::now() > end {
                 let (assigned, error) = (fleet.assigned(), latencies.last_error());
-                bail!("only {assigned} nodes have their assignments; the last error: {error}");
+                bail!(
+                    "only {assigned} nodes received their assignments within {timeout:?}; the last error was: {error}"
+                );
             }
             self.pause(Duration::from_millis(50)).await?;
         }
@@ -260,8 +268,8 @@ fn metrics(agents: usize, measured: &Measured) -> Metrics {
         metrics.set(&format!("{}_p99_ms", kind.name()), quantile(&sorted, 0.99));
         metrics.set(&format!("{}_max_ms", kind.name()), quantile(&sorted, 1.0));
     }
-    let arrived = latencies.count(Kind::Ordered) + latencies.count(Kind::Observed);
-    // Every change goes to two nodes.
+    let arrived = latencies.count(Kind::PolicyChange) + latencies.count(Kind::ObservedChange);
+    // Every change is sent to two nodes.
     metrics.set(
         "changes_missed_ratio",
         1.0 - arrived as f64 / (2 * measured.changes) as f64,

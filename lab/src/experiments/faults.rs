@@ -1,4 +1,5 @@
-//! The fault matrix: two paths, of which the default one misbehaves, and every kind of packet. Nothing may be missing.
+//! The fault matrix: all kinds of packets over two paths, of which the default one has a fault. No
+//! packet may be missing.
 
 mod report;
 mod scenario;
@@ -16,15 +17,16 @@ pub(super) use scenario::{SCENARIOS, Scenario};
 use std::fs;
 use std::time::Duration;
 
-/// On what a packet too many or too few is judged.
+/// Number of packets of each stream: enough to judge duplicates and missing packets.
 const PACKETS: u64 = 100_000;
 
-/// Packets a second of each stream. Twelve at once, on two paths, are 48,000 frames a second, which one core emulates.
+/// Packets per second of each stream. Twelve streams on two paths are 48,000 frames per second,
+/// which one core can emulate.
 const RATE_PPS: u32 = 2_000;
 
 const PAYLOAD_BYTES: usize = 300;
 
-/// Longer than any delay of any path: what late copies are given to be seen.
+/// Longer than any delay of any path, so that late copies are counted.
 const GRACE: Duration = Duration::from_millis(1_500);
 
 /// The experiment.
@@ -36,7 +38,7 @@ impl Experiment for Faults {
     }
 
     fn about(&self) -> &'static str {
-        "a path without loss and one that is cut, lossy, reordering, corrupting or skewed: every kind of packet, and none missing"
+        "all kinds of packets over a path without loss and one that is cut, lossy, reordering, corrupting or skewed; none may be missing"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -94,11 +96,11 @@ fn case_name(scenario: &Scenario, stream: &Stream) -> String {
     format!("{}/{}", scenario.name, stream.to_string().replace('/', "-"))
 }
 
-/// What became of the streams of one scenario.
+/// The results of the streams of one scenario.
 struct Outcome {
     reports: Vec<StreamReport>,
     emulation: EmulatorReport,
-    /// Frames that the nodes' devices dropped: a link between two namespaces holds 256.
+    /// Frames that the nodes' devices dropped. A link between two namespaces queues at most 256.
     device_drops: u64,
 }
 
@@ -125,7 +127,7 @@ impl Outcome {
     }
 }
 
-/// Sends all streams at once.
+/// Sends all streams at the same time.
 fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Outcome> {
     let directory = run.raw(scenario.name)?;
     let lab = Topology {
@@ -159,7 +161,8 @@ fn run_scenario(run: &Run, scenario: &Scenario, streams: &[Stream]) -> Result<Ou
     })
 }
 
-/// Frames that the devices of the nodes have dropped, in either direction, for want of room.
+/// Returns the number of frames that the nodes' devices dropped in either direction because a queue
+/// was full.
 fn device_drops(lab: &Lab) -> Result<u64> {
     let nodes = [lab.source(), lab.ingress(), lab.egress(), lab.viewer()];
     nodes
@@ -185,7 +188,7 @@ fn endpoints(lab: &Lab, scenario: &Scenario) -> Endpoints {
     }
 }
 
-/// `device_drops` are those of all streams of the scenario together.
+/// Creates the case of a stream. `device_drops` is the total over all streams of the scenario.
 fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Case {
     let mut case = Case::new(&case_name(scenario, &report.stream));
     case.params
@@ -209,7 +212,7 @@ fn describe(scenario: &Scenario, report: &StreamReport, device_drops: u64) -> Ca
             count as f64 / report.received as f64
         }
     };
-    // A stream that ended early has not sent the rest; that it did not arrive is what the receiver sees.
+    // A stream that ended early has not sent all packets. Those not sent count as missing too.
     let missing = report.stream.packets - report.received;
     case.metrics = Metrics::from([
         ("missing_packets", missing as f64),

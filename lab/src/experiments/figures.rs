@@ -1,4 +1,4 @@
-//! The figures that show a stream over the five paths: 5a to 5c and 6a of the paper.
+//! Figures of a stream over the five paths: 5a to 5c and 6a of the paper.
 
 use super::five_paths::Variation;
 use super::live::{FPS, LEVELS, Outcome};
@@ -7,10 +7,10 @@ use crate::report::{Figure, Item};
 use hawser_qoe::{Qoe, measure};
 use std::time::Duration;
 
-/// How much of the variation figure 6a shows.
+/// The part of the variation that figure 6a shows.
 const ARRIVALS_SHOWN: Duration = Duration::from_secs(2);
 
-/// What happened in each second of the stream: figures 5a, 5b and 5c.
+/// Returns figures 5a, 5b and 5c, with one value for each second of the stream.
 pub(super) fn experience(outcomes: &[&Outcome]) -> Vec<Item> {
     let figure = |caption: &str, label: &str, top: Option<f64>, points: fn(&Qoe) -> f64| {
         let axis = || match top {
@@ -31,7 +31,7 @@ pub(super) fn experience(outcomes: &[&Outcome]) -> Vec<Item> {
             |qoe| qoe.fps_mean,
         ),
         figure(
-            "Figure 5b: frame delay, from capture to decoded; the median of each second.",
+            "Figure 5b: frame delay, from capture to decoding; the median of each second.",
             "frame delay (ms)",
             None,
             |qoe| qoe.frame_delay_p50_ms.unwrap_or(f64::NAN),
@@ -45,7 +45,7 @@ pub(super) fn experience(outcomes: &[&Outcome]) -> Vec<Item> {
     ]
 }
 
-/// A panel for each level over the time of the stream, a line for each outcome.
+/// Returns a panel for each level over the time of the stream, with a line for each outcome.
 pub(super) fn panels(
     outcomes: &[&Outcome],
     axis: impl Fn() -> Axis,
@@ -66,7 +66,7 @@ pub(super) fn panels(
     LEVELS.into_iter().filter_map(panel).collect()
 }
 
-/// A panel over the time of a stream.
+/// Returns a panel over the time of a stream.
 pub(super) fn over_time(title: &str, variation: &Variation, y: Axis, series: Vec<Series>) -> Plot {
     Plot {
         title: title.to_owned(),
@@ -77,7 +77,7 @@ pub(super) fn over_time(title: &str, variation: &Variation, y: Axis, series: Vec
     }
 }
 
-/// A figure of each second of the stream.
+/// Returns a figure for each second of the stream.
 pub(super) fn per_second(outcome: &Outcome, figure: impl Fn(&Qoe) -> f64) -> Vec<(f64, f64)> {
     let timeline = outcome.record.timeline();
     let seconds = outcome.variation.end.as_secs();
@@ -91,7 +91,8 @@ pub(super) fn per_second(outcome: &Outcome, figure: impl Fn(&Qoe) -> f64) -> Vec
         .collect()
 }
 
-/// What arrived when the variation began, at the lowest level that ran: figure 6a.
+/// Returns figure 6a: the bytes that arrived when the variation began, at the lowest level that was
+/// run.
 pub(super) fn arrivals(outcomes: &[&Outcome]) -> Item {
     let level = LEVELS
         .into_iter()

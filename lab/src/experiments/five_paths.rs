@@ -1,4 +1,4 @@
-//! The five disjoint paths of Table I of Qian et al., and when they vary.
+//! The five disjoint paths of Table I of Qian et al., and the times at which they vary.
 
 use crate::emulator::EmulatedPath;
 use crate::plot::Band;
@@ -15,7 +15,7 @@ struct Row {
     rate_mbps: f64,
     delay_ms: u64,
     loss: f64,
-    /// Under variation a packet takes up to so much longer.
+    /// Maximum additional delay of a packet during the variation.
     extra_delay_ms: u64,
 }
 
@@ -52,43 +52,45 @@ const TABLE_I: [Row; 5] = [
     },
 ];
 
-/// What a link's queue holds; the paper does not say.
+/// The queue of a link, as the time that it takes to drain. The paper does not give it.
 const QUEUE: Duration = Duration::from_millis(100);
 
-/// The length of the paper's runs.
+/// The duration of the paper's runs.
 const SECONDS: f64 = 60.0;
 
-/// When the network varies, counted from the beginning of the stream.
+/// The times at which the network varies, relative to the start of the stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Variation {
-    /// Each stretch of variation, from when to when, in order; at least one.
+    /// The start and the end of each variation, in order; at least one.
     pub(super) during: Vec<(Duration, Duration)>,
-    /// When the stream ends.
+    /// The end of the stream.
     pub(super) end: Duration,
 }
 
 impl Variation {
-    /// From second 10 to 50 of 60, as in the paper, and the same parts of a shorter run.
+    /// Returns one variation from second 10 to 50 of 60, as in the paper, and the same parts of a
+    /// shorter run.
     pub(super) fn once(seconds: Option<f64>) -> Self {
         Variation::of(seconds, &[(10.0, 50.0)])
     }
 
-    /// Two stretches: from second 10 to 25 and from second 40 to 55 of 60, and the same parts of a shorter run.
+    /// Returns two variations, from second 10 to 25 and from second 40 to 55 of 60, and the same
+    /// parts of a shorter run.
     pub(super) fn twice(seconds: Option<f64>) -> Self {
         Variation::of(seconds, &[(10.0, 25.0), (40.0, 55.0)])
     }
 
-    /// When it begins.
+    /// The start of the first variation.
     pub(super) fn from(&self) -> Duration {
         self.during[0].0
     }
 
-    /// When it is over.
+    /// The end of the last variation.
     pub(super) fn to(&self) -> Duration {
         self.during[self.during.len() - 1].1
     }
 
-    /// For plots over time.
+    /// Returns the variations as bands of a plot over time.
     pub(super) fn bands(&self) -> Vec<Band> {
         let band = |(from, to): &(Duration, Duration)| Band {
             from: from.as_secs_f64(),
@@ -112,7 +114,8 @@ impl Variation {
     }
 }
 
-/// The five paths, the same in both directions: so are the links of Mininet, on which the paper ran.
+/// Returns the five paths. They are the same in both directions, like the links of Mininet, which
+/// the paper used.
 pub(super) fn emulated(lab: &Lab, variation: &Variation) -> Result<Vec<EmulatedPath>> {
     lab.paths()
         .zip(&TABLE_I)

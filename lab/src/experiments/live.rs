@@ -1,4 +1,5 @@
-//! A live stream of a person over the five paths: what every experiment with it does, and what is measured of it.
+//! A live stream of a person over the five paths: the setup and the metrics that several
+//! experiments share.
 
 use super::five_paths::{Variation, emulated};
 use crate::emulator::{Emulator, EmulatorReport};
@@ -15,24 +16,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How many points a frame has, from few to many.
+/// The resolutions of a frame, in ascending number of points.
 pub(super) const LEVELS: [&str; 3] = ["nfov", "hd", "fhd"];
 
-/// The rate of the cameras.
+/// Frame rate of the stream.
 pub(super) const FPS: f64 = 30.0;
 
-/// The talker, the recording of the figures.
+/// The recording of the paper's figures: a person talking.
 const RECORDING: &str = include_str!("../../recordings/talker.toml");
 
-/// A lab with the five paths, before and while a stream runs through it.
+/// A lab with the five paths, through which a stream runs.
 pub(super) struct Live {
     pub(super) lab: Lab,
-    /// Where everything goes that is written down.
+    /// The folder for all logs and raw data.
     pub(super) directory: PathBuf,
     emulator: Emulator,
 }
 
-/// One run of a case, measured.
+/// The results of one run of a case.
 pub(super) struct Outcome {
     pub(super) case: Case,
     pub(super) record: Record,
@@ -61,7 +62,7 @@ impl Outcome {
 }
 
 impl Live {
-    /// Builds the lab and starts its links; `raw` is the folder below the experiment's raw data.
+    /// Builds the lab and starts its links. `raw` is a folder in the experiment's raw data.
     pub(super) fn prepare(
         run: &Run,
         raw: &str,
@@ -79,14 +80,14 @@ impl Live {
         })
     }
 
-    /// Starts the stream and with it the schedule of the network.
+    /// Starts the stream and the schedule of the network.
     pub(super) fn stream(&self, run: &Run, source: &Source) -> Result<Stream> {
         let stream = Stream::start(&self.lab, &run.binary, &self.directory, source, &run.stop)?;
         self.emulator.set_origin(ring::now());
         Ok(stream)
     }
 
-    /// Lets the stream run from one time after its beginning to another.
+    /// Waits while the stream runs from one time after its start to another.
     pub(super) fn sleep(
         &self,
         run: &Run,
@@ -100,7 +101,7 @@ impl Live {
         stream.check_running()
     }
 
-    /// Stops the links when the stream has ended.
+    /// Stops the links after the stream has stopped.
     pub(super) fn finish(self) -> Result<EmulatorReport> {
         let emulation = self.emulator.stop()?;
         fs::write(
@@ -111,8 +112,8 @@ impl Live {
     }
 }
 
-/// The talker at a level, or the synthetic performer on a machine without the recording. Its description is written to
-/// `directory`.
+/// Returns a source that publishes the talker at a level, or the synthetic performer on a machine
+/// without the recording. The recording's description is written to `directory`.
 pub(super) fn source(level: &str, directory: &Path) -> Result<Source> {
     let recording = if data_dir().join("volumetric/talker").exists() {
         let description = directory.join("talker.toml");
@@ -129,7 +130,7 @@ pub(super) fn source(level: &str, directory: &Path) -> Result<Source> {
     })
 }
 
-/// What the viewer experienced while the network varied, and how well the network was emulated.
+/// Returns the viewer's metrics during the variation, and those of the emulator.
 pub(super) fn metrics(
     record: &Record,
     emulation: &EmulatorReport,
@@ -166,7 +167,7 @@ pub(super) fn metrics(
     ])
 }
 
-/// A case with the parameters that all have.
+/// Creates a case with the parameters that all cases have.
 pub(super) fn case(name: &str, source: &Source, variation: &Variation) -> Case {
     let mut case = Case::new(name);
     let recording = if source.recording == "synthetic" {
@@ -188,7 +189,8 @@ pub(super) fn case(name: &str, source: &Source, variation: &Variation) -> Case {
     case
 }
 
-/// Copies sent over packets, by bytes, between two looks at the ingress edge. One path costs one.
+/// Returns the ratio of the bytes of copies to the bytes of packets, sent between two readings of
+/// the ingress edge's status. It is 1 for a single path.
 pub(super) fn bandwidth_cost(before: &Status, after: &Status) -> f64 {
     let sums = |status: &Status| {
         let copies = status
@@ -209,7 +211,7 @@ pub(super) fn bandwidth_cost(before: &Status, after: &Status) -> f64 {
     }
 }
 
-/// Why a run may not be used.
+/// Returns the reasons why the figures are not valid.
 pub(super) fn invalid_because(
     source: &Source,
     record: &Record,
@@ -230,9 +232,7 @@ pub(super) fn invalid_because(
         .filter(|frame| !frame.is_identical)
         .count();
     if damaged > 0 {
-        reasons.push(format!(
-            "{damaged} delivered frames differ from the sent ones"
-        ));
+        reasons.push(format!("{damaged} delivered frames differ from those sent"));
     }
     reasons
 }

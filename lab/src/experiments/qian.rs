@@ -1,4 +1,5 @@
-//! Qian et al. from end to end: the trigger starts replication, the controller decides, the paths that do not help go.
+//! Qian et al. end to end: the trigger starts replication, the controller decides, and paths that
+//! do not help are pruned.
 
 mod faults;
 mod history;
@@ -12,7 +13,7 @@ use anyhow::{Result, bail};
 use scene::Scene;
 use trial::Trial;
 
-/// How often each case is run, with one seed after the other. A run that is shortened is for a look: it has one.
+/// Number of seeds with which each case is run. A run of a shortened duration uses one.
 const SEEDS: u64 = 3;
 
 /// The experiment.
@@ -24,7 +25,7 @@ impl Experiment for Qian {
     }
 
     fn about(&self) -> &'static str {
-        "every figure of Qian et al. with the trigger deciding, faults under control, and MPTCP beside; three seeds each"
+        "every figure of Qian et al. with replication started by the trigger, faulty paths under control, and MPTCP for comparison; three seeds each"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -47,7 +48,7 @@ impl Experiment for Qian {
                 if run.stop.requested() {
                     bail!("stopped");
                 }
-                // What the others found is not thrown away for one.
+                // A failed case does not discard the results of the others.
                 if let Err(error) = measured {
                     println!("  failed: {error:#}");
                     summary.invalidate(format!("{name}, seed {seed}: {error:#}"));
@@ -64,7 +65,7 @@ impl Experiment for Qian {
     }
 }
 
-/// Runs a case with one seed, again when it is not valid.
+/// Runs a case with one seed, and repeats it if it is not valid.
 fn measure(
     run: &Run,
     name: &str,
@@ -96,7 +97,7 @@ fn measure(
     Ok(())
 }
 
-/// What all seeds gave of a case, and the paper's figures.
+/// Returns the results of all seeds of a case, with the paper's figures.
 fn case(name: &str, trials: &[Trial], faults: &[(u64, faults::Outcome)]) -> Option<Case> {
     let trials = trials.iter().map(|trial| (trial.seed, &trial.outcome.case));
     let faults = faults.iter().map(|(seed, outcome)| (*seed, &outcome.case));
@@ -105,7 +106,8 @@ fn case(name: &str, trials: &[Trial], faults: &[(u64, faults::Outcome)]) -> Opti
     Some(case)
 }
 
-/// What the text of the paper says of a case; its other figures are curves and bars without numbers.
+/// Returns the figures that the paper's text gives for a case. Its other figures are curves and
+/// bars without numbers.
 fn paper(case: &str) -> Metrics {
     match case {
         "single/fhd" => Metrics::from([("fps_min", 3.0)]),

@@ -1,4 +1,4 @@
-//! A video of 6 Mb/s and 30 frames a second in packets of RTP, as both ends see it.
+//! A video of 6 Mb/s and 30 frames per second in RTP packets, from the camera to the viewer.
 
 use anyhow::{Result, anyhow};
 use hawser_io::netns::Namespace;
@@ -15,26 +15,28 @@ use std::time::Duration;
 
 const FPS: u32 = 30;
 
-/// Mean bytes of a frame: 6 Mb/s altogether. Every so many frames one is larger.
+/// Mean bytes of a frame and of a key frame, which result in 6 Mb/s, and the number of frames from
+/// one key frame to the next.
 const FRAME_BYTES: usize = 23_000;
 const KEY_FRAME_BYTES: usize = 80_000;
-const KEY_EVERY: u32 = 30;
+const KEY_FRAME_INTERVAL: u32 = 30;
 
-/// What of a frame one packet carries at most.
+/// Maximum bytes of a frame in one packet.
 const PAYLOAD: usize = 1200;
 
-/// The headers of RTP (RFC 3550), and of ours: frame, packets of the frame, time of capture.
+/// Bytes of the RTP header (RFC 3550), and of all headers: RTP, frame number, packets of the frame,
+/// capture time.
 const RTP: usize = 12;
 const HEADERS: usize = RTP + 4 + 2 + 8;
 const RTP_VERSION_2: u8 = 0x80;
 const RTP_MARKER: u8 = 0x80;
 const RTP_DYNAMIC_TYPE: u8 = 96;
 
-/// How long the last frames may take.
-const LAST: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The maximum time for the last frames to arrive.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A video on its way from one namespace to another.
+/// A running video from one namespace to another.
 pub(super) struct Video {
     sending: Arc<AtomicBool>,
     receiving: Arc<AtomicBool>,
@@ -43,7 +45,8 @@ pub(super) struct Video {
 }
 
 impl Video {
-    /// Sends a video from `camera` to `address`, which belongs to `viewer`. `seed` decides the sizes of frames.
+    /// Sends a video from `camera` to `address`, which belongs to `viewer`. `seed` determines the
+    /// sizes of frames.
     pub(super) fn start(
         camera: &Namespace,
         viewer: &Namespace,
@@ -53,7 +56,7 @@ impl Video {
         let target = viewer.run(|| UdpSocket::bind((address, 0)))??;
         let socket = camera.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         socket.connect(target.local_addr()?)?;
-        target.set_read_timeout(Some(LOOK_EVERY))?;
+        target.set_read_timeout(Some(POLL_INTERVAL))?;
         let (sending, receiving) = (
             Arc::new(AtomicBool::new(true)),
             Arc::new(AtomicBool::new(true)),
@@ -74,19 +77,19 @@ impl Video {
         })
     }
 
-    /// Ends the video; returns the frames that were whole, and how many were sent.
+    /// Stops the video. Returns the complete frames, and the number of frames sent.
     pub(super) fn stop(self) -> Result<(Vec<Frame>, usize)> {
         self.sending.store(false, Relaxed);
         let sent = self
             .sender
             .join()
-            .map_err(|_| anyhow!("the video's sender panicked"))?;
-        thread::sleep(LAST);
+            .map_err(|_| anyhow!("the thread that sends the video panicked"))?;
+        thread::sleep(DRAIN_TIME);
         self.receiving.store(false, Relaxed);
         let frames = self
             .receiver
             .join()
-            .map_err(|_| anyhow!("the video's receiver panicked"))?;
+            .map_err(|_| anyhow!("the thread that receives the video panicked"))?;
         Ok((frames, sent))
     }
 }
@@ -100,7 +103,7 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
     while sending.load(Relaxed) {
         let captured = began + Duration::from_secs(1) * frame / FPS;
         thread::sleep(captured.saturating_since(ring::now()));
-        let mean = if frame.is_multiple_of(KEY_EVERY) {
+        let mean = if frame.is_multiple_of(KEY_FRAME_INTERVAL) {
             KEY_FRAME_BYTES
         } else {
             FRAME_BYTES
@@ -119,7 +122,7 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
             bytes[RTP + 4..RTP + 6].copy_from_slice(&(packets as u16).to_be_bytes());
             bytes[RTP + 6..HEADERS].copy_from_slice(&captured.as_nanos().to_be_bytes());
             sequence = sequence.wrapping_add(1);
-            // What cannot be sent is missing at the other end.
+            // A packet that cannot be sent is missing at the viewer.
             let _ = socket.send(&bytes);
         }
         frame += 1;
@@ -127,7 +130,7 @@ fn send(socket: &UdpSocket, sending: &AtomicBool, seed: u64) -> usize {
     frame as usize
 }
 
-/// A frame that is not whole yet.
+/// A frame that is not complete yet.
 #[derive(Debug, Clone, Copy, Default)]
 struct Partial {
     packets: u16,

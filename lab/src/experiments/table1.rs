@@ -1,4 +1,5 @@
-//! Section IV of Qian et al.: a stream over five disjoint paths of which the default one starts to vary.
+//! Section IV of Qian et al.: a stream over five disjoint paths, of which the default one starts to
+//! vary.
 
 mod report;
 
@@ -23,7 +24,7 @@ impl Experiment for Table1 {
     }
 
     fn about(&self) -> &'static str {
-        "a live stream over the five paths of Qian et al., the default path varying: one path, redirected, replicated"
+        "a live stream over the five paths of Qian et al. with a varying default path: on a single path, redirected, replicated"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -100,7 +101,8 @@ fn run_case(run: &Run, name: &str) -> Result<Outcome> {
     })
 }
 
-/// `redirect` takes the path with the smallest delay under variation, which is the second.
+/// Returns the replication of a policy. `redirect` uses the path with the smallest delay during the
+/// variation, which is the second.
 fn replication(policy: &str) -> Replication {
     let paths = match policy {
         "single" => PathSet::EMPTY,
@@ -111,7 +113,8 @@ fn replication(policy: &str) -> Replication {
     Replication::on(paths)
 }
 
-/// What the text of the paper says of a case; its other figures are curves without numbers.
+/// Returns the figures that the paper's text gives for a case. Its other figures are curves without
+/// numbers.
 fn paper(case: &str) -> Metrics {
     match case {
         "single/fhd" => Metrics::from([("fps_min", 3.0)]),

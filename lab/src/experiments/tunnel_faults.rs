@@ -1,5 +1,5 @@
-//! The tunnel under an SSH session, pings and a video, while each of its four uplinks fails in every way, and while its
-//! server is killed.
+//! The tunnel with an SSH session, pings and a video, while each of its four uplinks has each kind
+//! of fault, and while its server is killed.
 
 mod exchanges;
 mod fault;
@@ -31,18 +31,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use tunnel::Tunnel;
 
-/// How long the uplinks fail in turn.
+/// Total duration of the faults of uplinks in seconds.
 const UPLINKS_S: f64 = 600.0;
 
-/// How often a server is killed, and how long each gets to be missed and to be started again.
+/// Number of times that a server is killed, the interval between them, and the time for which a
+/// killed server is down.
 const KILLS: u32 = 12;
-const KILL_EVERY: Duration = Duration::from_secs(15);
-const STARTED_AGAIN: Duration = Duration::from_secs(6);
+const KILL_INTERVAL: Duration = Duration::from_secs(15);
+const DOWNTIME: Duration = Duration::from_secs(6);
 
-/// What passes before the first fault.
+/// The time before the first fault.
 const UNDISTURBED: Duration = Duration::from_secs(5);
 
-/// How soon after the death of a server packets are to pass again, milliseconds.
+/// The target of the time without packets after a server was killed, milliseconds.
 const RECOVERY_LIMIT_MS: f64 = 3_000.0;
 
 const ALL_UPLINKS: &str = "uplinks";
@@ -57,7 +58,7 @@ impl Experiment for TunnelFaults {
     }
 
     fn about(&self) -> &'static str {
-        "ssh, pings and video inside the tunnel while uplinks fail in every way and servers are killed"
+        "ssh, pings and video inside the tunnel while uplinks have faults of every kind and servers are killed"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -117,13 +118,13 @@ fn uplinks(run: &Run, faults: &[Fault]) -> Result<Outcome> {
 }
 
 fn servers(run: &Run) -> Result<Outcome> {
-    let fitting = run
-        .seconds
-        .map_or(KILLS, |seconds| (seconds / KILL_EVERY.as_secs_f64()) as u32);
+    let fitting = run.seconds.map_or(KILLS, |seconds| {
+        (seconds / KILL_INTERVAL.as_secs_f64()) as u32
+    });
     let kills = fitting.clamp(1, KILLS);
     println!(
-        "servers: {kills} are killed, one every {} s",
-        KILL_EVERY.as_secs()
+        "servers: {kills} kills, one every {} s",
+        KILL_INTERVAL.as_secs()
     );
     let measured = run.until_valid(
         || kill_servers(run, kills),
@@ -136,29 +137,29 @@ fn case_name(fault: Fault) -> String {
     format!("{ALL_UPLINKS}/{}", fault.name())
 }
 
-/// Something that was done, and what was seen inside the tunnel until the next thing was done.
+/// A fault, and its consequences inside the tunnel until the next fault.
 #[derive(Debug, Clone, Serialize)]
 struct Event {
-    /// The kind of fault of an uplink; none: a server was killed.
+    /// The kind of fault of an uplink; `None` if a server was killed.
     fault: Option<Fault>,
-    /// What failed.
+    /// The uplink or server that failed.
     what: String,
-    /// When, since the beginning, seconds.
+    /// The start of the fault in seconds since the start of the measurement.
     at_s: f64,
-    /// How long the fault lasted, seconds.
+    /// The duration of the fault in seconds.
     lasted_s: f64,
-    /// From this time to that one it is looked at what it did.
+    /// The time in which consequences are attributed to this fault.
     #[serde(skip)]
     window: (Instant, Instant),
-    /// The tunnel's session was still the one of the beginning.
+    /// Whether the tunnel's session is still the same as before the first fault.
     same_session: bool,
-    /// The inner addresses were.
+    /// Whether the inner addresses are still the same.
     same_addresses: bool,
-    /// The SSH session was there.
+    /// Whether the SSH session is still open.
     ssh_alive: bool,
 }
 
-/// What was seen of one part.
+/// The measurements of one part of the experiment.
 struct Outcome {
     began: Instant,
     ended: Instant,
@@ -171,8 +172,8 @@ struct Outcome {
     invalid_because: Vec<String>,
 }
 
-/// A tunnel that works, with everything inside.
-struct Scene {
+/// A running tunnel with the applications inside.
+struct RunningTunnel {
     before: SessionStatus,
     began: Instant,
     ssh: Ssh,
@@ -182,18 +183,18 @@ struct Scene {
     network: Network,
 }
 
-impl Scene {
-    fn set(run: &Run, part: &str, plan: &[Planned]) -> Result<Scene> {
+impl RunningTunnel {
+    fn start(run: &Run, part: &str, plan: &[Planned]) -> Result<RunningTunnel> {
         let directory = run.raw(part)?;
         let network = Network::build(plan, run.seed)?;
         let tunnel = Tunnel::start(&network, &run.binary, &directory)?;
-        let before = tunnel.settled(UPLINKS)?;
+        let before = tunnel.wait_for_paths(UPLINKS)?;
         let ssh = Ssh::start(&network, &directory)?;
         let ping = Ping::start(&network)?;
         let video = Video::start(&network.car, &network.host, HOST.into(), run.seed)?;
         let began = ring::now();
         network.set_origin(began + UNDISTURBED);
-        Ok(Scene {
+        Ok(RunningTunnel {
             before,
             began,
             ssh,
@@ -204,8 +205,8 @@ impl Scene {
         })
     }
 
-    /// What is so after a fault.
-    fn event(
+    /// Records the consequences of a fault.
+    fn record_event(
         &mut self,
         fault: Option<Fault>,
         what: String,
@@ -227,8 +228,8 @@ impl Scene {
         })
     }
 
-    fn end(self, events: Vec<Event>) -> Result<Outcome> {
-        let Scene {
+    fn finish(self, events: Vec<Event>) -> Result<Outcome> {
+        let RunningTunnel {
             before,
             began,
             ssh,
@@ -258,7 +259,7 @@ impl Scene {
     }
 }
 
-fn until(stop: &Stop, at: Instant) -> Result<()> {
+fn sleep_until(stop: &Stop, at: Instant) -> Result<()> {
     if stop.sleep(at.saturating_since(ring::now())) {
         bail!("stopped");
     }
@@ -266,52 +267,52 @@ fn until(stop: &Stop, at: Instant) -> Result<()> {
 }
 
 fn fail_uplinks(run: &Run, plan: &[Planned]) -> Result<Outcome> {
-    let mut scene = Scene::set(run, "uplinks", plan)?;
-    let origin = scene.began + UNDISTURBED;
+    let mut running = RunningTunnel::start(run, "uplinks", plan)?;
+    let origin = running.began + UNDISTURBED;
     let mut events = Vec::new();
     for planned in plan {
         let from = origin + planned.from;
-        until(&run.stop, from)?;
-        scene.network.inflict(planned.fault, planned.uplink)?;
-        until(&run.stop, origin + planned.to)?;
-        scene.network.relieve(planned.fault, planned.uplink)?;
-        until(&run.stop, origin + planned.until)?;
+        sleep_until(&run.stop, from)?;
+        running.network.begin_fault(planned.fault, planned.uplink)?;
+        sleep_until(&run.stop, origin + planned.to)?;
+        running.network.end_fault(planned.fault, planned.uplink)?;
+        sleep_until(&run.stop, origin + planned.until)?;
         let lasted = planned.to.saturating_sub(planned.from);
-        let event = scene.event(Some(planned.fault), planned.to_string(), from, lasted)?;
+        let event = running.record_event(Some(planned.fault), planned.to_string(), from, lasted)?;
         println!(
             "  {planned}{}",
             if event.is_survived() {
                 ""
             } else {
-                ": SOMETHING WAS LOST"
+                ": THE SESSION, THE ADDRESSES OR SSH WERE LOST"
             }
         );
         events.push(event);
     }
-    let outcome = scene.end(events)?;
+    let outcome = running.finish(events)?;
     outcome.write(&run.out.join("raw/uplinks"))?;
     Ok(outcome)
 }
 
 fn kill_servers(run: &Run, kills: u32) -> Result<Outcome> {
-    let mut scene = Scene::set(run, "servers", &[])?;
+    let mut running = RunningTunnel::start(run, "servers", &[])?;
     let mut events = Vec::new();
     for kill in 0..kills {
-        let due = scene.began + UNDISTURBED + KILL_EVERY * kill;
-        until(&run.stop, due)?;
-        let session = scene
+        let due = running.began + UNDISTURBED + KILL_INTERVAL * kill;
+        sleep_until(&run.stop, due)?;
+        let session = running
             .tunnel
             .session()?
-            .context("there is no session before the server is killed")?;
+            .context("the tunnel has no session before the server is killed")?;
         let from = ring::now();
-        let server = scene.tunnel.kill(&session.peer)?;
-        until(&run.stop, due + STARTED_AGAIN)?;
-        scene.tunnel.start_server(&scene.network, server)?;
-        until(&run.stop, due + KILL_EVERY)?;
-        events.push(scene.event(None, session.peer.clone(), from, STARTED_AGAIN)?);
+        let server = running.tunnel.kill(&session.peer)?;
+        sleep_until(&run.stop, due + DOWNTIME)?;
+        running.tunnel.start_server(&running.network, server)?;
+        sleep_until(&run.stop, due + KILL_INTERVAL)?;
+        events.push(running.record_event(None, session.peer.clone(), from, DOWNTIME)?);
         println!("  server {} was killed", session.peer);
     }
-    let outcome = scene.end(events)?;
+    let outcome = running.finish(events)?;
     outcome.write(&run.out.join("raw/servers"))?;
     Ok(outcome)
 }
@@ -329,7 +330,7 @@ impl Outcome {
         }
     }
 
-    /// What was seen during events of a kind, or all the time.
+    /// Returns the case of the faults of a kind, or of the whole time.
     fn case(&self, name: &str, fault: Option<Fault>) -> Case {
         let events: Vec<&Event> = self
             .events
@@ -359,7 +360,7 @@ impl Outcome {
         case
     }
 
-    /// What the deaths of servers did.
+    /// Returns the case of killed servers.
     fn kills_case(&self) -> Case {
         let mut case = Case::new(SERVERS);
         case.params.insert("kills".into(), self.events.len().into());
@@ -417,7 +418,7 @@ impl Outcome {
         metrics.set("video_gap_max_ms", gaps.fold(0.0, f64::max));
     }
 
-    /// Seconds since the beginning.
+    /// Converts a time to seconds since the start of the measurement.
     fn seconds(&self, at: Instant) -> f64 {
         at.saturating_since(self.began).as_secs_f64()
     }
@@ -441,9 +442,9 @@ impl Outcome {
     }
 }
 
-/// The mean of a figure over windows, of which each counts as long as it is.
+/// Returns the mean of a figure over windows, weighted by their durations.
 fn weigh(frames: &[Frame], windows: &[(Instant, Instant)], figure: fn(&Qoe) -> f64) -> f64 {
-    // One without length has no figure and no weight.
+    // A window without duration has no figure and no weight.
     let windows: Vec<Window> = windows
         .iter()
         .filter_map(|(from, to)| Window::new(*from, *to))

@@ -1,6 +1,7 @@
-//! A video in the tunnel beside other traffic: uploads, a sender that does not slow down, a second camera.
+//! A video in the tunnel with cross traffic: uploads, a sender without congestion control, a second
+//! camera.
 
-mod others;
+mod cross_traffic;
 mod report;
 
 use crate::emulator::{EmulatedPath, Emulator};
@@ -8,34 +9,35 @@ use crate::experiment::{Experiment, Run};
 use crate::experiments::rtp_video::Video;
 use crate::summary::{Case, Provenance, Summary};
 use crate::topology::{Lab, Topology, network_egress, network_ingress};
-use crate::tunnel::{DEVICE, Ends, INNER, route_to_server, wait_for_route};
+use crate::tunnel::{DEVICE, INNER, TunnelProcesses, route_to_server, wait_for_route};
 use anyhow::{Result, bail};
+use cross_traffic::{ActiveCrossTraffic, CROSS_TRAFFIC, CrossTraffic};
 use hawser_io::netns::Namespace;
 use hawser_io::ring;
 use hawser_netem::{Delay, LinkConfig, QueueLimit, Rate};
 use hawser_qoe::{Frame, Window, measure};
 use hawser_units::{Bitrate, Instant};
-use others::{OTHERS, Other, Others};
 use std::fmt;
 use std::fs;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// The uplinks, alike in both directions.
+/// The uplinks, with the same properties in both directions.
 const UPLINKS: usize = 2;
 const UPLINK_MBPS: f64 = 10.0;
 const ONE_WAY_DELAY: Duration = Duration::from_millis(20);
 
-/// The drop-tail queue before each uplink, as long as it takes to drain.
+/// The drop-tail queue of each uplink, as the time that it takes to drain.
 const QUEUE: Duration = Duration::from_millis(100);
 
-/// The video runs alone for this long before the other traffic starts.
+/// The time for which the video runs alone before the cross traffic starts.
 const ALONE: Duration = Duration::from_secs(2);
 
-/// Left out after the other traffic has started, while its windows grow.
+/// The time after the start of the cross traffic that is not measured, in which its congestion
+/// windows grow.
 const WARM_UP: Duration = Duration::from_secs(5);
 
-/// Measured, unless the run says otherwise.
+/// Default duration of the measurement in seconds.
 const MEASURED_S: f64 = 30.0;
 
 /// The experiment.
@@ -47,7 +49,7 @@ impl Experiment for TunnelFlows {
     }
 
     fn about(&self) -> &'static str {
-        "a video in the tunnel beside CUBIC and BBR uploads, UDP of 30 Mb/s, and a second camera, in both directions"
+        "a video in the tunnel with cross traffic, in both directions: CUBIC and BBR uploads, UDP at 30 Mb/s, a second camera"
     }
 
     fn cases(&self) -> Vec<String> {
@@ -75,7 +77,7 @@ impl Experiment for TunnelFlows {
     }
 }
 
-/// The direction of the video and of everything beside it.
+/// The direction of the video and of the cross traffic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     /// From the client to the server.
@@ -84,18 +86,19 @@ enum Direction {
     Down,
 }
 
-/// A case: what is beside the video, in which direction.
+/// A case: the cross traffic and the direction.
 #[derive(Debug, Clone, Copy)]
 struct Scenario {
-    other: &'static Other,
+    cross_traffic: &'static CrossTraffic,
     direction: Direction,
 }
 
 fn scenarios() -> impl Iterator<Item = Scenario> {
     let of = |direction| {
-        OTHERS
-            .iter()
-            .map(move |other| Scenario { other, direction })
+        CROSS_TRAFFIC.iter().map(move |cross_traffic| Scenario {
+            cross_traffic,
+            direction,
+        })
     };
     of(Direction::Up).chain(of(Direction::Down))
 }
@@ -107,7 +110,7 @@ impl fmt::Display for Scenario {
         } else {
             "/down"
         };
-        write!(f, "{}{direction}", self.other.name)
+        write!(f, "{}{direction}", self.cross_traffic.name)
     }
 }
 
@@ -116,9 +119,9 @@ struct Outcome {
     window: Window,
     from: Instant,
     frames: Vec<Frame>,
-    /// The second camera's, if there is one.
+    /// The frames of the second camera, if there is one.
     second: Option<Vec<Frame>>,
-    /// Mb/s of the other traffic that its receivers got.
+    /// Received rate of the cross traffic in Mb/s.
     other_mbps: Option<f64>,
     invalid_because: Vec<String>,
 }
@@ -135,7 +138,7 @@ impl Scenario {
         emulator.steer(&[lab.ingress(), lab.egress()])?;
         route_to_server(&lab)?;
         let (client, server) = (lab.ingress(), lab.egress());
-        let ends = Ends::start(&run.binary, client, server, &directory, "path*", "")?;
+        let ends = TunnelProcesses::start(&run.binary, client, server, &directory, "path*", "")?;
         let address = ends.client_address(UPLINKS)?;
         wait_for_route(client, INNER, DEVICE)?;
         let outcome = match self.direction {
@@ -153,7 +156,7 @@ impl Scenario {
         Ok(outcome)
     }
 
-    /// Sends everything from one namespace to an address of the other.
+    /// Sends the video and the cross traffic from one namespace to an address of the other.
     fn observe(
         self,
         run: &Run,
@@ -163,25 +166,27 @@ impl Scenario {
     ) -> Result<Outcome> {
         let video = Video::start(from, to, address, run.seed)?;
         pause(run, ALONE)?;
-        let others = Others::start(self.other, from, to, address, run.seed)?;
+        let cross_traffic =
+            ActiveCrossTraffic::start(self.cross_traffic, from, to, address, run.seed)?;
         pause(run, WARM_UP)?;
         let began = ring::now();
-        let before = others.received_bytes();
+        let before = cross_traffic.received_bytes();
         pause(
             run,
             Duration::from_secs_f64(run.seconds.unwrap_or(MEASURED_S)),
         )?;
-        let received_bytes = others.received_bytes() - before;
+        let received_bytes = cross_traffic.received_bytes() - before;
         let ended = ring::now();
-        // The video goes first: nothing is to end beside it while its last frames are on their way.
+        // The video is stopped first, so that the cross traffic continues until its last frames
+        // have arrived.
         let (frames, _) = video.stop()?;
-        let stopped = others.stop()?;
-        let window =
-            Window::new(began, ended).unwrap_or_else(|| unreachable!("a pause has a length"));
+        let stopped = cross_traffic.stop()?;
+        let window = Window::new(began, ended)
+            .unwrap_or_else(|| unreachable!("the measurement has a duration"));
         let second = stopped.frames;
         let other_mbps = match &second {
             Some(frames) => Some(measure(frames, window).throughput_mbps),
-            None if self.other.is_none() => None,
+            None if self.cross_traffic.is_none() => None,
             None => Some(received_bytes as f64 * 8e-6 / window.duration().as_secs_f64()),
         };
         Ok(Outcome {
@@ -217,11 +222,11 @@ impl Outcome {
         case.metrics
             .set("frame_delay_p95_ms", delay_ms(video.frame_delay_p95_ms));
         case.metrics.set("throughput_mbps", video.throughput_mbps);
-        if let Some(other) = self.other_mbps {
+        if let Some(cross_traffic) = self.other_mbps {
             let left = UPLINKS as f64 * UPLINK_MBPS - video.throughput_mbps;
-            case.metrics.set("other_throughput_mbps", other);
+            case.metrics.set("other_throughput_mbps", cross_traffic);
             case.metrics
-                .set("other_of_what_the_video_leaves_ratio", other / left);
+                .set("other_of_what_the_video_leaves_ratio", cross_traffic / left);
         }
         if let Some(second) = &self.second {
             let second = measure(second, self.window);
@@ -235,7 +240,8 @@ impl Outcome {
         case
     }
 
-    /// When each frame was complete, seconds since the measurement began, and how old it was then, milliseconds.
+    /// Returns when each frame was complete, in seconds since the start of the measurement, and its
+    /// age at that time in milliseconds.
     fn delays(&self) -> Vec<(f64, f64)> {
         let frames = self
             .frames

@@ -1,29 +1,29 @@
 use std::ops::RangeInclusive;
 
-/// Ticks that an axis has about.
+/// Approximate number of ticks of an axis.
 const TICKS: f64 = 5.0;
 
-/// What an axis shows.
+/// An axis of a plot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axis {
     /// The quantity, with its unit in brackets.
     pub label: String,
-    /// How values are spread.
+    /// Linear or logarithmic.
     pub kind: Kind,
-    /// What is shown; without it, all values, and zero on a linear axis.
+    /// The range that is shown. Without it the axis covers all values, and zero if it is linear.
     pub range: Option<RangeInclusive<f64>>,
 }
 
-/// How values are spread over an axis.
+/// The spacing of values on an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Evenly.
+    /// Even spacing.
     Linear,
-    /// By powers of ten; values that are not positive are not shown.
+    /// Powers of ten. Values that are not positive are not shown.
     Logarithmic,
 }
 
-/// The mapping from the values of an axis to the drawing.
+/// The mapping from the values of an axis to positions in the drawing.
 pub(super) struct Scale {
     kind: Kind,
     from: f64,
@@ -37,7 +37,7 @@ pub(super) struct Tick {
 }
 
 impl Axis {
-    /// An axis that begins at zero and holds every value.
+    /// Creates an axis that begins at zero and covers all values.
     pub fn linear(label: impl Into<String>) -> Self {
         Axis {
             label: label.into(),
@@ -46,7 +46,7 @@ impl Axis {
         }
     }
 
-    /// An axis of powers of ten.
+    /// Creates a logarithmic axis.
     pub fn logarithmic(label: impl Into<String>) -> Self {
         Axis {
             label: label.into(),
@@ -55,7 +55,7 @@ impl Axis {
         }
     }
 
-    /// The same axis, showing this stretch of it.
+    /// Restricts the axis to a range.
     #[must_use]
     pub fn showing(mut self, range: RangeInclusive<f64>) -> Self {
         self.range = Some(range);
@@ -108,7 +108,7 @@ impl Scale {
         self.pixels.0 + share * (self.pixels.1 - self.pixels.0)
     }
 
-    /// As [`Scale::at`], with values beyond the axis at its end.
+    /// Like [`Scale::at`], but places values beyond the axis at its end.
     pub(super) fn clamped(&self, value: f64) -> f64 {
         self.at(value.clamp(self.from, self.to))
     }
@@ -145,7 +145,7 @@ impl Scale {
     }
 }
 
-/// The distance between ticks, 1, 2 or 5 times a power of ten.
+/// Returns the distance between ticks: 1, 2 or 5 times a power of ten.
 fn step(span: f64) -> f64 {
     let rough = (span / TICKS).max(f64::MIN_POSITIVE);
     let power = 10f64.powf(rough.log10().floor());

@@ -2,28 +2,28 @@ use crate::plot::escape;
 use crate::summary::Case;
 use std::fmt::Write as _;
 
-/// Rows and columns; every column but the first is a figure.
+/// A table. The first column names the rows, the others contain figures.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// One for each column.
+    /// The heading of each column.
     pub header: Vec<String>,
-    /// One cell for each column.
+    /// The rows, with one cell for each column.
     pub rows: Vec<Vec<Cell>>,
-    /// Below the table.
+    /// The text below the table.
     pub caption: String,
 }
 
-/// What stands in a table's row and column.
+/// A cell of a table.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Cell {
     /// The figure, or the name of the row.
     pub value: String,
-    /// The paper's figure, when it has one.
+    /// The paper's figure, if it has one.
     pub paper: Option<String>,
 }
 
 impl Table {
-    /// Every metric of every case, with the paper's figure below ours.
+    /// Creates a table of every metric of every case, with the paper's figures.
     pub fn of_cases<'a>(
         cases: impl IntoIterator<Item = &'a Case>,
         caption: impl Into<String>,
@@ -60,7 +60,7 @@ impl Table {
         }
     }
 
-    /// The table for a terminal, with the paper's figures in brackets.
+    /// Formats the table for a terminal, with the paper's figures in brackets.
     pub fn text(&self) -> String {
         let cell = |cell: &Cell| match &cell.paper {
             Some(paper) => format!("{} ({paper})", cell.value),
@@ -90,7 +90,7 @@ impl Table {
         text
     }
 
-    /// Appends the table to a page.
+    /// Appends the table to an HTML page.
     pub(super) fn html(&self, page: &mut String) {
         page.push_str("<figure class=\"wide\">\n<div class=\"scroll\"><table>\n<thead><tr>");
         for name in &self.header {
@@ -120,7 +120,7 @@ impl Table {
     }
 }
 
-/// `frame_delay_p95_ms` as people write it: `frame delay p95 (ms)`.
+/// Converts a metric's name to a column heading: `frame_delay_p95_ms` to `frame delay p95 (ms)`.
 fn heading(metric: &str) -> String {
     let (words, unit) = match metric.rsplit_once('_') {
         Some((words, "mbps")) => (words, " (Mb/s)"),
@@ -132,7 +132,7 @@ fn heading(metric: &str) -> String {
     words.replace('_', " ") + unit
 }
 
-/// Three digits that say something.
+/// Formats a figure with three significant digits.
 fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),

@@ -15,10 +15,10 @@ impl fmt::Display for Mac {
     }
 }
 
-/// One end of a link: a device with an address of each kind.
+/// One end of a link: a device with a MAC, an IPv4 and an IPv6 address.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct End {
-    /// The device's name in its namespace; it says where the device leads.
+    /// The device's name in its namespace, which is that of the node it leads to.
     pub device: String,
     /// The link-layer address.
     pub mac: Mac,
@@ -63,21 +63,23 @@ impl Link {
     }
 }
 
-/// Who has which address. Every lab has the same ones: labs do not see each other.
+/// The addresses of all nodes. They are the same in every lab: labs are isolated from each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addressing {
-    /// From the source to the ingress edge: 10.0.1.0/24 and fd00:0:0:1::/64.
+    /// The link from the source to the ingress edge: 10.0.1.0/24 and fd00:0:0:1::/64.
     pub source: Link,
-    /// From the ingress edge to the egress edge: 10.1.N.0/30 and fd00:0:1:N::/64 for path N.
+    /// The links from the ingress edge to the egress edge: 10.1.N.0/30 and fd00:0:1:N::/64 for path
+    /// N.
     pub paths: Vec<Link>,
-    /// From the egress edge to the viewer: 10.0.2.0/24 and fd00:0:0:2::/64.
+    /// The link from the egress edge to the viewer: 10.0.2.0/24 and fd00:0:0:2::/64.
     pub viewer: Link,
-    /// From the controller to the ingress edge and to the egress edge: 10.2.1.0/30, fd00:0:2:1::/64 and 10.2.2.0/30,
-    /// fd00:0:2:2::/64; none in a lab without a control network. `near` is the controller's end.
+    /// The links from the controller to the ingress edge and to the egress edge: 10.2.1.0/30,
+    /// fd00:0:2:1::/64 and 10.2.2.0/30, fd00:0:2:2::/64; `None` in a lab without a control network.
+    /// `near` is the controller's end.
     pub control: Option<[Link; 2]>,
-    /// The viewer's IPv4 address for each path but the first, which has the one of `viewer`: 10.0.2.11 for path 2; empty
-    /// unless the viewer has a home on each.
-    pub homes: Vec<Ipv4Addr>,
+    /// The viewer's IPv4 address for each path but the first, which has the one of `viewer`:
+    /// 10.0.2.11 for path 2. Empty unless the viewer has an address for each path.
+    pub additional_viewer_addresses: Vec<Ipv4Addr>,
 }
 
 impl Addressing {
@@ -89,7 +91,8 @@ impl Addressing {
         );
         let end = |device: &str, net: [u8; 3], subnet: [u16; 2], host: u8| End {
             device: device.to_owned(),
-            // Locally administered: 02, then the link and the end as the IPv4 address has them.
+            // Locally administered: 02, then the link's and the host's number as in the IPv4
+            // address.
             mac: Mac([0x02, 0x00, net[0], net[1], net[2], host]),
             v4: Ipv4Addr::new(net[0], net[1], net[2], host),
             v6: Ipv6Addr::new(0xfd00, 0, subnet[0], subnet[1], 0, 0, 0, u16::from(host)),
@@ -112,15 +115,15 @@ impl Addressing {
                 v4_length: 30,
             }
         };
-        let home = |id: PathId| Ipv4Addr::new(10, 0, 2, u8::from(id) + 10);
+        let address = |id: PathId| Ipv4Addr::new(10, 0, 2, u8::from(id) + 10);
         Ok(Addressing {
             control: topology
                 .control
                 .then(|| [control("ingress0", 1), control("egress0", 2)]),
-            homes: PathId::all()
-                .take(if topology.homes { paths } else { 0 })
+            additional_viewer_addresses: PathId::all()
+                .take(if topology.multihomed { paths } else { 0 })
                 .skip(1)
-                .map(home)
+                .map(address)
                 .collect(),
             source: Link {
                 near: end("edge0", [10, 0, 1], [0, 1], 2),
@@ -166,9 +169,9 @@ impl fmt::Display for Addressing {
             row("control", &link.near)?;
             row(edge, &link.far)?;
         }
-        self.homes
+        self.additional_viewer_addresses
             .iter()
-            .try_for_each(|home| writeln!(f, "viewer   {:<8} {home}", self.viewer.far.device))
+            .try_for_each(|address| writeln!(f, "viewer   {:<8} {address}", self.viewer.far.device))
     }
 }
 
@@ -189,7 +192,11 @@ mod tests {
         let distinct: HashSet<_> = ends
             .iter()
             .flat_map(|end| [end.v4.to_string(), end.v6.to_string(), end.mac.to_string()])
-            .chain(plan.homes.iter().map(ToString::to_string))
+            .chain(
+                plan.additional_viewer_addresses
+                    .iter()
+                    .map(ToString::to_string),
+            )
             .collect();
         assert_eq!(distinct.len(), 3 * ends.len() + MAX_PATHS - 1);
     }
@@ -213,7 +220,7 @@ mod tests {
         Addressing::new(&Topology {
             paths,
             control: true,
-            homes: true,
+            multihomed: true,
             ..Topology::default()
         })
     }

@@ -2,7 +2,7 @@ use super::{Lab, connect, veth};
 use anyhow::Result;
 
 impl Lab {
-    /// Links the namespace of the controller, when there is one, to both edges.
+    /// Links the namespace of the controller, if there is one, to both edges.
     pub(super) fn add_control(&self) -> Result<()> {
         let (Some(control), Some(links)) = (&self.control, &self.addressing.control) else {
             return Ok(());

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A wish to stop early, which whoever runs for long looks at, so that labs are taken down in order.
+/// A request to stop early. Long runs poll it, so that labs are removed in order.
 #[derive(Debug, Clone, Default)]
 pub struct Stop(Arc<AtomicBool>);
 
 impl Stop {
-    /// A stop that Ctrl-C, SIGTERM and a closed terminal request. The second of these ends the process on the spot:
-    /// then the next lab clears what is left.
+    /// Creates a stop that Ctrl-C, SIGTERM and a closed terminal request. The second of these
+    /// signals exits the process at once; the next lab then removes the leftovers.
     pub fn on_signals() -> io::Result<Self> {
         const INTERRUPTED: i32 = 130;
         let stop = Stop::default();
@@ -23,7 +23,7 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Whether to stop.
+    /// Returns whether the stop was requested.
     pub fn requested(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
@@ -33,14 +33,14 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
-    /// Sleeps for `duration`; returns early, and true, when the stop is requested.
+    /// Sleeps for `duration`. Returns `true`, and returns early, if the stop is requested.
     pub fn sleep(&self, duration: Duration) -> bool {
-        const LOOK_AGAIN: Duration = Duration::from_millis(20);
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let end = Instant::now() + duration;
         while !self.requested() {
             match end.saturating_duration_since(Instant::now()) {
                 Duration::ZERO => return false,
-                left => thread::sleep(left.min(LOOK_AGAIN)),
+                left => thread::sleep(left.min(POLL_INTERVAL)),
             }
         }
         true

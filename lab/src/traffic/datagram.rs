@@ -11,21 +11,21 @@ use std::io::{self, ErrorKind, Read};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// A receiving socket holds what arrives while its thread waits for a processor.
+/// Receive buffer that holds the packets that arrive while the thread waits for a processor.
 const RECEIVE_BUFFER_BYTES: usize = 64 << 20;
 
-/// Packets of a `UDP_SEGMENT` train, fewer when they would not fit a datagram's 65,507 bytes.
-const TRAIN: u32 = 8;
+/// Packets of a `UDP_SEGMENT` buffer, fewer if they would not fit a datagram's 65,507 bytes.
+const MAX_SEGMENTS: u32 = 8;
 
 const ICMP_HEADER: usize = 8;
 
 pub(super) struct Sender {
     id: u16,
     socket: Socket,
-    /// Where to, unless the socket is connected.
+    /// The destination, unless the socket is connected.
     to: Option<SockAddr>,
-    /// Packets handed over at once.
-    train: u32,
+    /// Packets passed to the kernel in one call.
+    segments: u32,
     echo_requests: Option<Family>,
 }
 
@@ -34,14 +34,14 @@ impl Sender {
         let socket = socket(stream)?;
         let to = SockAddr::from(receiver.address);
         let ipv6 = stream.family == Family::Ipv6;
-        let mut train = 1;
+        let mut segments = 1;
         match stream.kind {
             Kind::UdpConnected | Kind::Icmp => {}
             Kind::UdpUnconnected => set_mtu_discovery(&socket, ipv6, MtuDiscovery::Dont)?,
             Kind::UdpDf => set_mtu_discovery(&socket, ipv6, MtuDiscovery::Do)?,
             Kind::UdpGso => {
                 let segment = u16::try_from(stream.payload_bytes)?;
-                train = (65_507 / u32::from(segment)).clamp(1, TRAIN);
+                segments = (65_507 / u32::from(segment)).clamp(1, MAX_SEGMENTS);
                 setsockopt(&socket, option::UdpGsoSegment, &segment.into())?;
             }
             Kind::Tcp => bail!("TCP has no datagrams"),
@@ -55,7 +55,7 @@ impl Sender {
             id,
             socket,
             to,
-            train,
+            segments,
             echo_requests,
         })
     }
@@ -66,16 +66,16 @@ impl Sender {
             retransmissions: None,
             error: None,
         };
-        let mut pace = Pace::new(stream.rate_pps, self.train);
+        let mut pace = Pace::new(stream.rate_pps, self.segments);
         let mut buffer = Vec::new();
         while sent.packets < stream.packets && !stop.requested() {
             let end = stream.packets.min(sent.packets + u64::from(pace.batch()));
             while sent.packets < end {
-                let next = end.min(sent.packets + u64::from(self.train));
+                let next = end.min(sent.packets + u64::from(self.segments));
                 buffer.clear();
                 (sent.packets..next)
                     .for_each(|sequence| self.append(&mut buffer, sequence, stream));
-                if let Err(error) = self.hand_over(&buffer) {
+                if let Err(error) = self.send_buffer(&buffer) {
                     sent.error = Some(error);
                     return sent;
                 }
@@ -94,13 +94,13 @@ impl Sender {
         buffer.extend([echo_request(family), 0, 0, 0, id_high, id_low, high, low]);
         payload::append(buffer, self.id, sequence, stream.payload_bytes);
         if family == Family::Ipv4 {
-            // For IPv6 the kernel does this: its checksum covers addresses.
+            // For IPv6 the kernel computes the checksum, because it covers the addresses.
             let checksum = checksum(buffer);
             buffer[2..4].copy_from_slice(&checksum.to_be_bytes());
         }
     }
 
-    fn hand_over(&self, bytes: &[u8]) -> io::Result<()> {
+    fn send_buffer(&self, bytes: &[u8]) -> io::Result<()> {
         let sent = match &self.to {
             Some(to) => self.socket.send_to(bytes, to)?,
             None => self.socket.send(bytes)?,
@@ -122,10 +122,10 @@ pub(super) struct Receiver {
 
 impl Receiver {
     pub(super) fn bind(id: u16, stream: &Stream, address: IpAddr) -> Result<Self> {
-        const LOOK_AGAIN: Duration = Duration::from_millis(20);
+        const POLL_INTERVAL: Duration = Duration::from_millis(20);
         let socket = socket(stream)?;
         setsockopt(&socket, option::RcvBufForce, &RECEIVE_BUFFER_BYTES)?;
-        socket.set_read_timeout(Some(LOOK_AGAIN))?;
+        socket.set_read_timeout(Some(POLL_INTERVAL))?;
         socket.bind(&SocketAddr::new(address, 0).into())?;
         let port = socket
             .local_addr()?
@@ -147,13 +147,13 @@ impl Receiver {
         sender_is_done: &dyn Fn() -> bool,
     ) -> io::Result<u32> {
         let mut buffer = [0; 1 << 16];
-        let mut quiet_since = Instant::now();
+        let mut idle_since = Instant::now();
         loop {
             match (&self.socket).read(&mut buffer) {
                 Ok(length) => {
                     if let Some(payload) = self.payload(&buffer[..length]) {
                         ledger.record(payload::sequence(payload, self.id));
-                        quiet_since = Instant::now();
+                        idle_since = Instant::now();
                     }
                 }
                 Err(error)
@@ -161,15 +161,15 @@ impl Receiver {
                 Err(error) => return Err(error),
             }
             if !sender_is_done() {
-                quiet_since = Instant::now();
+                idle_since = Instant::now();
             }
-            if quiet_since.elapsed() > grace {
+            if idle_since.elapsed() > grace {
                 return sockopt::drops(&self.socket);
             }
         }
     }
 
-    /// What a sender of this stream put into the packet; nothing when it is somebody else's ICMP.
+    /// Returns the payload of a packet of this stream, or `None` for other ICMP messages.
     fn payload<'a>(&self, packet: &'a [u8]) -> Option<&'a [u8]> {
         let message = match self.echo_requests {
             None => return Some(packet),
@@ -197,7 +197,7 @@ fn socket(stream: &Stream) -> io::Result<Socket> {
     }
 }
 
-/// The ICMP type.
+/// Returns the ICMP type of an echo request.
 fn echo_request(family: Family) -> u8 {
     match family {
         Family::Ipv4 => 8,

@@ -1,6 +1,6 @@
 use super::payload::Corrupt;
 
-/// What arrived of a stream.
+/// A record of the packets of a stream that have arrived.
 #[derive(Debug)]
 pub(super) struct Ledger {
     arrived: Vec<bool>,
@@ -12,7 +12,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// For packets numbered from 0 to `packets - 1`.
+    /// Creates a ledger for packets numbered from 0 to `packets - 1`.
     pub(super) fn new(packets: u64) -> Self {
         let packets = usize::try_from(packets).expect("a stream's packets fit in memory");
         Ledger {
@@ -41,7 +41,7 @@ impl Ledger {
         }
     }
 
-    /// The numbers below `sent` that never arrived.
+    /// Returns the numbers below `sent` that have not arrived.
     pub(super) fn missing(&self, sent: u64) -> impl Iterator<Item = u64> + Clone {
         (0..sent)
             .zip(&self.arrived)

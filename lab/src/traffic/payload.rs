@@ -1,14 +1,15 @@
 use std::hash::{DefaultHasher, Hasher};
 
-/// Bytes that a number and its digest take.
+/// Minimum size of a payload in bytes: the number and its digest.
 pub const MIN_PAYLOAD: usize = 20;
 
-/// An arrival that is not what any sender of its stream sent.
+/// The error of a packet that no sender of its stream sent.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Corrupt;
 
-/// Appends packet `sequence` of stream `id`: the stream (4 bytes), the number (8), a digest of all else (8), and bytes
-/// that depend on both numbers, so that neither packets nor their parts repeat.
+/// Appends packet `sequence` of stream `id`: the stream (4 bytes), the number (8), a digest of all
+/// other bytes (8), and filler bytes that depend on both numbers, so that neither packets nor parts
+/// of them repeat.
 pub(super) fn append(packet: &mut Vec<u8>, id: u16, sequence: u64, length: usize) {
     let start = packet.len();
     packet.extend_from_slice(&u32::from(id).to_be_bytes());
@@ -23,7 +24,7 @@ pub(super) fn append(packet: &mut Vec<u8>, id: u16, sequence: u64, length: usize
     packet[start + 12..start + 20].copy_from_slice(&digest.to_be_bytes());
 }
 
-/// The number of an intact packet of stream `id`.
+/// Returns the number of an intact packet of stream `id`.
 pub(super) fn sequence(packet: &[u8], id: u16) -> Result<u64, Corrupt> {
     let (stream, rest) = packet.split_first_chunk::<4>().ok_or(Corrupt)?;
     let (sequence, rest) = rest.split_first_chunk::<8>().ok_or(Corrupt)?;
@@ -36,7 +37,8 @@ pub(super) fn sequence(packet: &[u8], id: u16) -> Result<u64, Corrupt> {
     Ok(u64::from_be_bytes(*sequence))
 }
 
-/// Of everything but the digest itself. Both ends are in this process, so any hash will do that the process keeps.
+/// Returns the digest of all bytes but those of the digest. Sender and receiver are in this
+/// process, so any hash that is stable within a process is sufficient.
 fn digest(packet: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(&packet[..12]);
@@ -44,7 +46,7 @@ fn digest(packet: &[u8]) -> u64 {
     hasher.finish()
 }
 
-/// Vigna, splitmix64.
+/// The splitmix64 generator of Vigna.
 fn splitmix(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let z = (*state ^ *state >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -10,10 +10,10 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a connection may go without an answer before the sender gives up.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time that a connection may go without a response before the sender gives up.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Sender {
     id: u16,
@@ -25,8 +25,8 @@ impl Sender {
     pub(super) fn open(id: u16, receiver: &Receiver) -> Result<Self> {
         let to = receiver.listener.local_addr()?;
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
-        socket.set_tcp_user_timeout(Some(PATIENCE))?;
-        socket.set_read_timeout(Some(PATIENCE))?;
+        socket.set_tcp_user_timeout(Some(TIMEOUT))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
         Ok(Sender { id, socket, to })
     }
 
@@ -40,9 +40,9 @@ impl Sender {
         }
     }
 
-    /// Returns once the receiver has read everything.
+    /// Sends the records and waits until the receiver has read all of them.
     fn send_records(&self, stream: &Stream, stop: &Stop, sent: &mut u64) -> io::Result<()> {
-        self.socket.connect_timeout(&self.to.into(), PATIENCE)?;
+        self.socket.connect_timeout(&self.to.into(), TIMEOUT)?;
         let mut pace = Pace::new(stream.rate_pps, 1);
         let mut buffer = Vec::new();
         while *sent < stream.packets && !stop.requested() {
@@ -59,7 +59,7 @@ impl Sender {
             0 => Ok(()),
             _ => Err(io::Error::new(
                 ErrorKind::InvalidData,
-                "the receiver has nothing to say, but it did",
+                "the receiver sent data, although it should not",
             )),
         }
     }
@@ -77,7 +77,8 @@ impl Receiver {
         Ok(Receiver { id, listener })
     }
 
-    /// Reads until the sender ends the connection; when it cannot, until nothing came for `grace`.
+    /// Reads until the sender closes the connection, or, if it cannot, until no data arrived for
+    /// `grace`.
     pub(super) fn receive(
         &self,
         stream: &Stream,
@@ -90,10 +91,11 @@ impl Receiver {
         };
         let mut chunk = [0; 1 << 16];
         let mut unread = Vec::new();
-        let mut quiet_since = Instant::now();
+        let mut idle_since = Instant::now();
         loop {
             match connection.read(&mut chunk) {
-                // What a broken connection did not bring is missing, and the sender knows why.
+                // Records lost with a broken connection count as missing; the sender reports the
+                // error.
                 Ok(0) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::ConnectionReset => return Ok(()),
                 Ok(length) => {
@@ -102,30 +104,31 @@ impl Receiver {
                     let left = records.remainder().len();
                     records.for_each(|record| ledger.record(payload::sequence(record, self.id)));
                     unread.drain(..unread.len() - left);
-                    quiet_since = Instant::now();
+                    idle_since = Instant::now();
                 }
                 Err(error)
                     if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
                 Err(error) => return Err(error),
             }
-            if sender_is_done() && quiet_since.elapsed() > grace {
+            if sender_is_done() && idle_since.elapsed() > grace {
                 return Ok(());
             }
         }
     }
 
-    /// The sender's connection; none when it gave up before it had one.
+    /// Accepts the sender's connection. Returns `None` if the sender gave up before it was
+    /// connected.
     fn accept(&self, sender_is_done: &dyn Fn() -> bool) -> io::Result<Option<TcpStream>> {
         loop {
             match self.listener.accept() {
                 Ok((connection, _)) => {
                     connection.set_nonblocking(false)?;
-                    connection.set_read_timeout(Some(LOOK_AGAIN))?;
+                    connection.set_read_timeout(Some(POLL_INTERVAL))?;
                     return Ok(Some(connection));
                 }
                 Err(error) if error.kind() != ErrorKind::WouldBlock => return Err(error),
                 Err(_) if sender_is_done() => return Ok(None),
-                Err(_) => thread::sleep(LOOK_AGAIN),
+                Err(_) => thread::sleep(POLL_INTERVAL),
             }
         }
     }

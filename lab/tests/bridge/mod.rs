@@ -1,6 +1,6 @@
 use hawser_lab::topology::{Lab, network_egress, network_ingress};
 
-/// Joins the two devices of every path by a bridge: a network that delivers everything at once.
+/// Connects the two devices of every path with a bridge: a network without delay or loss.
 pub(crate) fn bridge_paths(lab: &Lab) {
     for path in lab.paths() {
         let (inward, outward, bridge) = (

@@ -3,13 +3,13 @@ use super::*;
 const PACKET: u16 = 1400;
 const RTT: Duration = Duration::from_millis(40);
 
-/// A bottleneck with a queue that holds everything, after which every n-th packet is lost, and a sender that always
-/// has something to send.
+/// A bottleneck with an unlimited queue, after which every n-th packet is lost, and a sender that
+/// always has data to send.
 struct Pipe {
     bbr: Bbr,
     rate: f64,
     every_nth_lost: u64,
-    /// Number, departure, and when the acknowledgement arrives.
+    /// Number, send time, and arrival time of the acknowledgement.
     flight: VecDeque<(u64, Instant, Instant)>,
     now: Instant,
     idle_from: Instant,
@@ -34,7 +34,7 @@ impl Pipe {
         }
     }
 
-    /// Bytes a second that arrive.
+    /// Runs for `duration` and returns the bytes per second that arrived.
     fn run(&mut self, duration: Duration) -> f64 {
         let (end, before) = (self.now + duration, self.acknowledged);
         while self.now < end {
@@ -109,8 +109,8 @@ fn a_queue_of_its_own_is_not_taken_for_a_longer_path() {
             bytes_per_second > 0.95 * pipe.rate,
             "{bytes_per_second} in minute {minute}"
         );
-        let least = pipe.bbr.min_rtt().unwrap();
-        assert!(least < RTT * 3 / 2, "{least:?} in minute {minute}");
+        let min_rtt = pipe.bbr.min_rtt().unwrap();
+        assert!(min_rtt < RTT * 3 / 2, "{min_rtt:?} in minute {minute}");
     }
 }
 

@@ -4,7 +4,7 @@ use super::file::{File, Node, PathEntry, Receive, Send, SignalAddress};
 use super::keys::read_key;
 use super::select::rule;
 use super::{Config, ConfigError, ControllerConfig, PathConfig, Peer, file};
-use crate::flows::{Crowded, Flows, Selectors, Sent, inherit};
+use crate::flows::{Flows, Selectors, Sent, TooManyFlows, inherit};
 use hawser_bpf::{MANAGEMENT_PORTS, MAX_RULES, SendPolicy, XdpMode};
 use hawser_control::Name;
 use hawser_io::config::Source;
@@ -16,16 +16,18 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// Where state is kept that ends with the machine.
-const STATE: &str = "/run/hawser/agent";
+/// Directory of the state that does not survive a reboot.
+const RUNTIME_STATE: &str = "/run/hawser/agent";
 
-/// Where state is kept that outlives it.
-const LASTING_STATE: &str = "/var/lib/hawser/agent";
+/// Directory of the state that survives a reboot.
+const PERSISTENT_STATE: &str = "/var/lib/hawser/agent";
 
-/// Least `max_age_ms`: paths differ by tens of milliseconds, and a processor that is needed elsewhere adds some.
-const LEAST_MAX_AGE_MS: u32 = 100;
+/// Minimum of `max_age_ms`. Path delays differ by tens of milliseconds, and scheduling on a busy
+/// processor adds to that.
+const MIN_MAX_AGE_MS: u32 = 100;
 
-/// Turns the sections into a [`Config`], or points at the first that makes no sense.
+/// Builds a [`Config`] from the sections of a file, or returns an error that points at the first
+/// wrong section.
 pub(super) struct Builder<'a> {
     pub(super) source: &'a Source<'a>,
 }
@@ -37,10 +39,10 @@ impl Builder<'_> {
         if node.port == 0 {
             return Err(self.at(&file.node, "port is 1 to 65535".to_owned()));
         }
-        if node.max_age_ms < LEAST_MAX_AGE_MS {
+        if node.max_age_ms < MIN_MAX_AGE_MS {
             let message = format!(
-                "max_age_ms is at least {LEAST_MAX_AGE_MS}, more than paths differ in delay: copies that take longer than \
-                 the fastest by more are refused"
+                "max_age_ms is at least {MIN_MAX_AGE_MS}, more than the delays of paths differ: copies that arrive later \
+                 than this after the fastest one are dropped"
             );
             return Err(self.at(&file.node, message));
         }
@@ -50,14 +52,14 @@ impl Builder<'_> {
             return Err(self.at(&file.node, message));
         }
         if !file.send.is_empty() && !file.replicates() {
-            let message = "there are [[send]] flows, but neither transit nor local names an interface to take them from, \
+            let message = "there are [[send]] flows, but neither transit nor local names an interface to take their packets from, \
                            and there is no [device]";
             return Err(self.at(&file.node, message.to_owned()));
         }
         let peers = self.peers(&node.name, &file.peer)?;
         let paths = self.paths(&file.path, &peers)?;
         if !file.send.is_empty() || (file.controller.is_some() && file.replicates()) {
-            self.one_interface_a_path(&file.path)?;
+            self.check_one_interface_per_path(&file.path)?;
         }
         let device = self.device(&file, &paths, &peers)?;
         let own = device.iter().map(|device| device.name.clone());
@@ -74,9 +76,9 @@ impl Builder<'_> {
             } else {
                 XdpMode::Native
             },
-            state: node.state.clone().unwrap_or_else(|| STATE.into()),
+            state: node.state.clone().unwrap_or_else(|| RUNTIME_STATE.into()),
             pins: node.pins.clone(),
-            lasting: self.lasting(&file),
+            persistent_state: self.persistent_state(&file),
             max_age: Duration::from_millis(node.max_age_ms.into()),
             arrival_deadline: Duration::from_millis(node.arrival_deadline_ms),
             trace: node.trace.clone(),
@@ -96,14 +98,14 @@ impl Builder<'_> {
         let refused = |message: &str| Err(self.at(spanned, message.to_owned()));
         if !file.send.is_empty() || !file.receive.is_empty() {
             return refused(
-                "the controller says which flows there are; remove either [controller] or [[send]] and [[receive]]",
+                "the controller assigns the flows; remove either [controller] or [[send]] and [[receive]]",
             );
         }
         if let Err(error) = node.name.parse::<Name>() {
             return Err(self.at(&file.node, error.to_string()));
         }
         if entry.urls.is_empty() {
-            return refused("urls names each controller as \"https://HOST:PORT\"");
+            return refused("urls is empty: name each controller as \"https://HOST:PORT\"");
         }
         let urls = entry
             .urls
@@ -113,19 +115,19 @@ impl Builder<'_> {
         let urls = urls.map_err(|error| self.at(spanned, error.to_string()))?;
         if entry.signals.is_some() == entry.interfaces.is_empty() {
             return refused(
-                "interfaces says where in-band signals come in and signals to which address: give both or neither",
+                "interfaces names where in-band signals arrive and signals the address to which they are sent: give both or neither",
             );
         }
         Ok(Some(ControllerConfig {
             urls,
             interfaces: entry.interfaces.clone(),
             signals: entry.signals.as_ref().map(SignalAddress::socket),
-            state: self.lasting(file),
+            state: self.persistent_state(file),
         }))
     }
 
-    /// Where is kept what must outlive a reboot.
-    fn lasting(&self, file: &File) -> PathBuf {
+    /// Returns the directory of the state that must survive a reboot.
+    fn persistent_state(&self, file: &File) -> PathBuf {
         let node = file.node.get_ref();
         let controller = file
             .controller
@@ -133,7 +135,7 @@ impl Builder<'_> {
             .and_then(|controller| controller.get_ref().state.as_ref());
         let state = controller.or(node.state.as_ref());
         state
-            .map_or(Path::new(LASTING_STATE), PathBuf::as_path)
+            .map_or(Path::new(PERSISTENT_STATE), PathBuf::as_path)
             .join(&node.name)
     }
 
@@ -151,7 +153,7 @@ impl Builder<'_> {
             if paths.is_empty() {
                 return Err(self.at(
                     entry,
-                    "copies arrive by paths, and no [[path]] is described".to_owned(),
+                    "no [[path]] is described on which copies could arrive".to_owned(),
                 ));
             }
             self.add_receive(entry, peers, &mut flows)?;
@@ -195,8 +197,12 @@ impl Builder<'_> {
         Ok(paths)
     }
 
-    /// The kernel sends what leaves by one interface in one go, as copies of one path.
-    fn one_interface_a_path(&self, entries: &[Spanned<PathEntry>]) -> Result<(), ConfigError> {
+    /// Requires an interface of its own for each path: the kernel sends the packets that leave
+    /// through one interface in one batch, as copies of one path.
+    fn check_one_interface_per_path(
+        &self,
+        entries: &[Spanned<PathEntry>],
+    ) -> Result<(), ConfigError> {
         let mut owners = BTreeMap::new();
         for spanned in entries {
             let PathEntry {
@@ -204,7 +210,7 @@ impl Builder<'_> {
             } = spanned.get_ref();
             if let Some(other) = owners.insert(interface, number) {
                 let message = format!(
-                    "path {other} leaves by {interface} too; give each its own interface (a VLAN or macvlan device will do)"
+                    "path {other} leaves by {interface} too; give each path its own interface (a VLAN or macvlan device will do)"
                 );
                 return Err(self.at(spanned, message));
             }
@@ -268,25 +274,25 @@ impl Builder<'_> {
         let node = peer.node.as_ref().unwrap_or(&peer.name);
         if filled && node == own_name {
             return Err(format!(
-                "peer {:?} has the name of this node: keys tell the directions apart by the nodes' names; give its own \
-                 in `node`",
+                "peer {:?} has the name of this node: keys are derived for each direction from the nodes' names; set `node` \
+                 to the name that the peer has in its own configuration",
                 peer.name
             ));
         }
         for (key, cover) in [("cover", peer.cover), ("demand", peer.demand)] {
             if !filled && cover == file::Cover::Whole {
                 return Err(format!(
-                    "peer {:?} has {key} = \"whole\" and no keys: only tags cover something",
+                    "peer {:?} has {key} = \"whole\" and no keys: without keys there are no tags",
                     peer.name
                 ));
             }
         }
         let (cover, demand) = (Cover::from(peer.cover), Cover::from(peer.demand));
         Ok(Peer {
-            accepted: ring.of_direction(node, own_name, demand),
+            accepted: ring.for_direction(node, own_name, demand),
             sealed: key
                 .as_ref()
-                .map(|(slot, key)| (*slot, key.of_direction(own_name, node), cover)),
+                .map(|(slot, key)| (*slot, key.for_direction(own_name, node), cover)),
             ring,
             key,
         })
@@ -320,7 +326,7 @@ impl Builder<'_> {
         }
         if code.len() == MAX_PATHS {
             let message = format!(
-                "at most {} paths replicate at once: the code of all eight means stop",
+                "at most {} paths replicate at once: the policy code of all eight is reserved for stop",
                 MAX_PATHS - 1
             );
             return Err(self.at(spanned, message));
@@ -338,7 +344,7 @@ impl Builder<'_> {
         let is_taken = |other: &Sent| other.label == flow.label && other.key == flow.key;
         if flow.key.is_some() && flows.send.values().any(is_taken) {
             let message = format!(
-                "peer {:?} is sent two flows with the label {}: it would take packets of one for copies of the other",
+                "two flows to peer {:?} have the label {}: it would take packets of one for copies of the other",
                 entry.peer, flow.label
             );
             return Err(self.at(spanned, message));
@@ -395,7 +401,7 @@ impl Builder<'_> {
         node: &Spanned<Node>,
         selectors: &Selectors,
     ) -> Result<Selectors, ConfigError> {
-        inherit(selectors).map_err(|Crowded { prefix, flows }| {
+        inherit(selectors).map_err(|TooManyFlows { prefix, flows }| {
             let message = format!(
                 "{} flows share the destination {prefix}; at most {MAX_RULES} can",
                 flows.len()
@@ -410,7 +416,7 @@ impl Builder<'_> {
 }
 
 impl File {
-    /// Whether any traffic comes by that could be replicated.
+    /// Returns whether the node has any traffic that it could replicate.
     fn replicates(&self) -> bool {
         let Node { transit, local, .. } = self.node.get_ref();
         !transit.is_empty() || !local.is_empty() || self.device.is_some()
@@ -589,7 +595,7 @@ paths = [1, 2]
             (
                 "name = \"ingress\"",
                 "name = \"../etc\"",
-                "line 2: name is made of letters",
+                "line 2: name must consist of letters",
             ),
         ];
         for (from, to, expected) in cases {
@@ -613,7 +619,10 @@ paths = [1, 2]
             let config = Config::read(&file).unwrap();
             let peer = &config.peers["egress"];
             assert_eq!(
-                (peer.sealed.as_ref().unwrap().2, peer.accepted.demands),
+                (
+                    peer.sealed.as_ref().unwrap().2,
+                    peer.accepted.required_cover
+                ),
                 (cover, demand),
                 "{keys}"
             );
@@ -692,7 +701,7 @@ signals = "192.0.2.7"
             ),
             (
                 controlled().replace("name = \"ingress\"", "name = \"in_gress\""),
-                "is no name",
+                "is not a valid name",
             ),
             (
                 controlled().replace("path2", "path1"),

@@ -34,36 +34,37 @@ pub(super) struct Node {
     /// UDP port of replicas, the same on both nodes of a pair.
     #[serde(default = "default_port")]
     pub(super) port: u16,
-    /// Interfaces whose transit traffic is replicated, in XDP.
+    /// Interfaces whose transit traffic is replicated in XDP.
     #[serde(default)]
     pub(super) transit: Vec<String>,
-    /// Interfaces by which this node's own traffic leaves, to be replicated at TC.
+    /// Interfaces on which this node's own traffic leaves, to be replicated at TC.
     #[serde(default)]
     pub(super) local: Vec<String>,
-    /// Interfaces by which viewers' requests come in, to be watched.
+    /// Interfaces on which viewers' requests arrive, to be watched.
     #[serde(default)]
     pub(super) watch: Vec<String>,
     /// Whether XDP may run in the slower generic mode, for drivers without native XDP.
     #[serde(default)]
     pub(super) generic_xdp: bool,
-    /// Where status files are kept.
+    /// Directory of the status file.
     pub(super) state: Option<PathBuf>,
-    /// A bpf file system.
+    /// Directory in a bpf file system.
     #[serde(default = "default_pins")]
     pub(super) pins: PathBuf,
-    /// How much longer than the fastest a tagged copy may take, milliseconds.
+    /// The largest delay of a tagged copy after the fastest one, milliseconds.
     #[serde(default = "default_max_age_ms")]
     pub(super) max_age_ms: u32,
-    /// When a copy that has not arrived counts as missing, milliseconds.
+    /// The time after which a copy that has not arrived counts as missing, milliseconds.
     #[serde(default = "default_arrival_deadline_ms")]
     pub(super) arrival_deadline_ms: u64,
     /// UDP port on which nodes measure round-trip times, the same on both nodes of a pair.
     #[serde(default = "default_echo_port")]
     pub(super) echo_port: u16,
-    /// TCP ports that this node is managed by: what it sends from them is replicated only where source ports are selected.
+    /// TCP ports through which this node is managed. Packets that it sends from them are replicated
+    /// only if a flow selects source ports.
     #[serde(default = "default_management_ports")]
     pub(super) management_ports: Vec<u16>,
-    /// A file to which judgements and changes of policies are written.
+    /// File to which judgements and policy changes are written.
     pub(super) trace: Option<PathBuf>,
 }
 
@@ -96,21 +97,21 @@ fn default_arrival_deadline_ms() -> u64 {
 #[serde(deny_unknown_fields)]
 pub(super) struct Peer {
     pub(super) name: String,
-    /// The node's own name, where it is called otherwise here.
+    /// The name that the node has in its own configuration, if it differs.
     pub(super) node: Option<String>,
-    /// Files with a key for each slot; a receiver accepts both.
+    /// Files with a key for each slot. A receiver accepts both keys.
     #[serde(default)]
     pub(super) keys: Keys,
     /// The slot whose key a sender uses.
     #[serde(default)]
     pub(super) send_with: u8,
-    /// How much of a packet the tags cover that are sent to the peer.
+    /// The part of a packet that the tags of packets to the peer cover.
     #[serde(default)]
     pub(super) cover: Cover,
-    /// How much the tags that are accepted from the peer cover at least.
+    /// The least part of a packet that the tags of packets from the peer must cover.
     #[serde(default)]
     pub(super) demand: Cover,
-    /// False: replicas carry no tags, and anyone who reaches this node can forge them.
+    /// If false, replicas carry no tags, and any host that reaches this node can forge them.
     #[serde(default = "yes")]
     pub(super) authenticate: bool,
 }
@@ -146,27 +147,28 @@ pub(super) struct PathEntry {
     pub(super) local: IpAddr,
     /// The peer's address on the path.
     pub(super) remote: IpAddr,
-    /// The router toward it; the routing table's when not given.
+    /// The next hop. Taken from the routing table if not given.
     pub(super) next_hop: Option<IpAddr>,
-    /// Whose it is; needed when there are several peers.
+    /// The peer at the other end. Required if there are several peers.
     pub(super) peer: Option<String>,
-    /// Largest packet on the path; the interface's MTU when not given.
+    /// The largest packet on the path, bytes. The interface's MTU if not given.
     pub(super) mtu_bytes: Option<u16>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Send {
-    /// 0 to 1023, this node's number.
+    /// This node's number for the flow, 0 to 1023.
     pub(super) flow: FlowId,
-    /// The receiving node's number; the same when not given.
+    /// The receiving node's number for the flow. This node's number if not given.
     pub(super) label: Option<FlowId>,
     pub(super) peer: String,
-    /// Which packets.
+    /// Selects the packets of the flow.
     pub(super) select: Selector,
-    /// Numbers of the paths that copies take; empty: the default route, as if there were no agent.
+    /// Numbers of the paths on which copies are sent. If empty, packets take the default route, as
+    /// without an agent.
     pub(super) paths: Vec<u8>,
-    /// Nothing is added to packets; IPv4 over adjacent hops only.
+    /// If true, packets are copied unchanged. Requires IPv4 and adjacent hops.
     #[serde(default)]
     pub(super) transparent: bool,
 }
@@ -174,28 +176,30 @@ pub(super) struct Send {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Receive {
-    /// 0 to 1023, this node's number, which the sender uses as label.
+    /// This node's number for the flow, 0 to 1023, which the sender uses as label.
     pub(super) flow: FlowId,
     pub(super) peer: String,
-    /// For a transparent flow: which packets.
+    /// Selects the packets of a transparent flow.
     pub(super) transparent: Option<Selector>,
 }
 
-/// An interface that the agent makes for this node's own traffic, and the routes to and around it.
+/// An interface that the agent creates for this node's own traffic, and the routes through it and
+/// around it.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Device {
-    /// Name of the interface. No other program may make one of this name.
+    /// Name of the interface. No other program may create an interface of this name.
     #[serde(default = "default_device")]
     pub(super) name: String,
-    /// This node's addresses on the inside, at most one of each IP version.
+    /// This node's inner addresses, at most one of each IP version.
     pub(super) addresses: Vec<IpAddr>,
-    /// By peer: the prefixes that are reached by the interface.
+    /// The prefixes that are routed to the interface, by peer.
     pub(super) routes: BTreeMap<String, Vec<String>>,
-    /// Numbers of the paths that the traffic takes without an agent, the preferred one first; all paths to the peer when
-    /// not given, none when empty.
+    /// Numbers of the paths that the traffic takes while no agent runs, the preferred one first.
+    /// All paths to the peer if not given, none if empty.
     pub(super) fallback: Option<Vec<u8>>,
-    /// Largest packet; what the narrowest path has room for when not given, an interface taken for one of 1500 bytes.
+    /// The largest packet, bytes. If not given, the largest that fits every path with the outer
+    /// headers; a path whose MTU is not given is assumed to have 1500 bytes.
     pub(super) mtu_bytes: Option<u16>,
 }
 
@@ -203,22 +207,22 @@ fn default_device() -> String {
     "hawser0".to_owned()
 }
 
-/// Who says which flows there are, instead of `[[send]]` and `[[receive]]`.
+/// The controller, which assigns the flows instead of `[[send]]` and `[[receive]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Controller {
     /// `https://HOST:PORT` of every instance.
     pub(super) urls: Vec<String>,
-    /// Interfaces by which in-band signals may come in.
+    /// Interfaces on which in-band signals are accepted.
     #[serde(default)]
     pub(super) interfaces: Vec<String>,
-    /// Where signals reach this node.
+    /// The address at which this node receives signals.
     pub(super) signals: Option<SignalAddress>,
-    /// Where certificate, key and the last assignment are kept.
+    /// Directory of the certificate, the key and the last assignment.
     pub(super) state: Option<PathBuf>,
 }
 
-/// An address, and the port if it is not the usual one.
+/// An address, with a port if it is not the default one.
 #[derive(Deserialize)]
 #[serde(
     untagged,
@@ -229,7 +233,7 @@ pub(super) enum SignalAddress {
     Plain(IpAddr),
 }
 
-/// What a file says.
+/// Parses a configuration file.
 pub(super) fn parse(source: &Source<'_>) -> Result<Config, ConfigError> {
     Builder { source }.build(source.parse()?)
 }

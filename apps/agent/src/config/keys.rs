@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bits of a file's mode that let others than its owner at it.
+/// Permission bits of the group and of others.
 const OTHERS: u32 = 0o077;
 
-/// Writes a new random key to a file that must not exist yet, readable by its owner alone.
+/// Writes a new random key to a file that must not exist yet. Only the owner can read it.
 pub fn generate_key(path: &Path) -> io::Result<()> {
     let mut key = [0; 16];
     getrandom::fill(&mut key).map_err(io::Error::other)?;
@@ -19,7 +19,7 @@ pub fn generate_key(path: &Path) -> io::Result<()> {
     writeln!(file, "{}", hex::encode(key))
 }
 
-/// Reads a key: 32 hexadecimal digits. The message never shows what the file holds.
+/// Reads a key of 32 hexadecimal digits. The error never contains the file's content.
 pub(super) fn read_key(path: &Path) -> Result<Key, String> {
     let failed = |error: io::Error| format!("key file {}: {error}", path.display());
     let mode = std::fs::metadata(path).map_err(failed)?.mode();
@@ -38,7 +38,7 @@ pub(super) fn read_key(path: &Path) -> Result<Key, String> {
     })
 }
 
-/// The key of 32 hexadecimal digits.
+/// Parses a key of 32 hexadecimal digits.
 pub(crate) fn parse_key(digits: &str) -> Option<Key> {
     let mut key = [0; 16];
     hex::decode_to_slice(digits, &mut key).ok()?;

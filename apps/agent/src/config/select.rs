@@ -9,7 +9,7 @@ pub(super) struct Selector {
     /// A prefix, such as 203.0.113.0/24.
     destination: String,
     protocol: Option<Protocol>,
-    /// One port, or the first and the last.
+    /// One port, or the first and the last port of a range.
     source_ports: Option<PortRange>,
     destination_ports: Option<PortRange>,
 }
@@ -40,7 +40,7 @@ enum PortRange {
     Range([u16; 2]),
 }
 
-/// The selector as a prefix and what is taken of the packets to it.
+/// Converts a selector to its prefix and the rule for packets to that prefix.
 pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), String> {
     let text = &selector.destination;
     let prefix: Prefix = text
@@ -49,7 +49,7 @@ pub(super) fn rule(flow: FlowId, selector: &Selector) -> Result<(Prefix, Rule), 
     let protocol = match &selector.protocol {
         None => None,
         Some(Protocol::Number(0)) => {
-            return Err("protocol 0 is no IP protocol; leave it out for all".to_owned());
+            return Err("0 is not an IP protocol; leave protocol out to select all".to_owned());
         }
         Some(Protocol::Number(number)) => Some(*number),
         Some(Protocol::Named(Named::Icmp)) => Some(1),

@@ -14,40 +14,44 @@ use hawser_wire::SealRing;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Copies of a flow that has ended may still be on their way for so long.
+/// How long copies of a removed flow may still be in flight.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// A doubt ends so long after the copies of its time are in, although nothing came since.
-const SETTLE_WITHIN: Duration = Duration::from_millis(50);
+/// A pending degradation is resolved this long after the arrival deadline of its packets, even if
+/// no packet arrived since.
+const RESOLVE_WITHIN: Duration = Duration::from_millis(50);
 
-/// What came so long before the requests were late is looked at as well: probes are few.
-const LOOK_BACK: Duration = Duration::from_millis(500);
+/// Packets that arrived up to this long before the requests were late are judged as well, because
+/// probes are few.
+const LOOKBACK: Duration = Duration::from_millis(500);
 
-/// What the node that eliminates makes of the packets of flows and of their viewers' requests.
+/// The state of received flows at the egress node: their judges, and the watch on their viewers'
+/// requests.
 pub(super) struct Egress {
     watch: Option<Watch>,
     received: BTreeMap<FlowId, Received>,
-    /// Flows that have ended, until when their copies are still eliminated.
+    /// Removed flows whose copies are still deduplicated, with the time until which they are.
     lingering: BTreeMap<FlowId, (SealRing, Instant)>,
-    /// When all copies of a packet are in.
+    /// The time within which all copies of a packet arrive.
     arrival_deadline: Duration,
 }
 
 struct Received {
-    asked: Receive,
-    /// In force at the ingress.
+    assigned: Receive,
+    /// The policy in force at the ingress.
     policy: Policy,
     judge: Judge,
-    /// When the newest packet that was judged came.
+    /// The arrival time of the newest packet that was judged.
     judged_until: Instant,
-    doubt: Option<Doubt>,
+    pending: Option<PendingDegradation>,
 }
 
-/// The viewer's requests are late while the flow is on paths that are judged: it is told when the packets of that time have
-/// been judged too, unless the paths did what they should.
-struct Doubt {
+/// A degradation that is not reported yet. The viewer's requests are late while the flow is on
+/// paths that are judged. It is reported when the packets of that time have been judged, unless the
+/// paths delivered them in time.
+struct PendingDegradation {
     at: Instant,
-    /// From when on packets count.
+    /// The start of the time whose packets are judged.
     since: Instant,
     degraded: Observation,
 }
@@ -74,17 +78,18 @@ impl Egress {
         }
     }
 
-    /// Judges and watches the flows of a plan. Those that are asked for as before go on.
+    /// Judges and watches the flows of a plan. Flows whose assignment has not changed keep their
+    /// state.
     pub(super) fn set_flows(&mut self, plan: &Plan, now: Instant, trace: &mut Trace) -> Result<()> {
         let mut before = std::mem::take(&mut self.received);
         for (flow, receive) in &plan.receives {
-            let same = |received: &Received| received.is_asked_as(receive);
+            let same = |received: &Received| received.has_same_assignment(receive);
             let received = before.remove(flow).filter(same);
             let received = received.unwrap_or_else(|| Received::new(receive, now));
             self.received.insert(*flow, received);
         }
         for (flow, receive) in &plan.receives {
-            self.take_policy(*flow, &receive.policy, now, trace);
+            self.apply_policy(*flow, &receive.policy, now, trace);
         }
         match &mut self.watch {
             Some(watch) => watch.set_flows(plan, now),
@@ -92,12 +97,13 @@ impl Egress {
         }
     }
 
-    /// Forgets what was judged and by which policies.
-    pub(super) fn forget(&mut self) {
+    /// Discards all judges and policies.
+    pub(super) fn reset(&mut self) {
         self.received.clear();
     }
 
-    /// Takes note of a policy; false when it is not newer or of no flow that is received here.
+    /// Applies a policy. Returns `false` if it is not newer than the one in force or belongs to no
+    /// received flow.
     pub(super) fn set_policy(
         &mut self,
         plan: &Plan,
@@ -108,14 +114,14 @@ impl Egress {
         let Some(flow) = plan.received(&policy.flow) else {
             return false;
         };
-        let is_new = self.take_policy(flow, policy, now, trace);
+        let is_new = self.apply_policy(flow, policy, now, trace);
         if let (true, Some(watch)) = (is_new, &mut self.watch) {
             watch.handle_policy(flow, policy, now);
         }
         is_new
     }
 
-    /// Takes in what became of a packet.
+    /// Passes the fate of a packet to the judge of its flow.
     pub(super) fn handle_packet(&mut self, packet: &JudgedPacket, trace: &mut Trace) {
         let Some(received) = self.received.get_mut(&packet.flow) else {
             return;
@@ -124,27 +130,29 @@ impl Egress {
         if let Some(window) = received.judge.handle_packet(packet) {
             trace.window(
                 packet.at,
-                &received.asked.flow,
+                &received.assigned.flow,
                 received.policy.epoch,
                 window,
             );
         }
     }
 
-    /// What is to be told.
+    /// Returns the observations to report, with their times.
     pub(super) fn poll(&mut self, now: Instant) -> Vec<(Instant, Observation)> {
-        let mut said = Vec::new();
+        let mut observations = Vec::new();
         if let Some(watch) = &mut self.watch {
             watch.poll(now, |flow, at, degraded| {
                 match self.received.get_mut(&flow) {
-                    Some(received) if received.can_doubt() => received.doubt(at, degraded),
-                    _ => said.push((at, degraded)),
+                    Some(received) if received.can_verify_degradation() => {
+                        received.defer(at, degraded)
+                    }
+                    _ => observations.push((at, degraded)),
                 }
             });
             for (flow, received) in &mut self.received {
-                match received.settle(now, self.arrival_deadline) {
-                    Some(Settled::Founded(at, degraded)) => said.push((at, degraded)),
-                    Some(Settled::Unfounded) => watch.rearm(*flow, now),
+                match received.resolve(now, self.arrival_deadline) {
+                    Some(Resolution::Confirmed(at, degraded)) => observations.push((at, degraded)),
+                    Some(Resolution::Dismissed) => watch.rearm(*flow, now),
                     None => {}
                 }
             }
@@ -152,13 +160,13 @@ impl Egress {
         for received in self.received.values_mut() {
             received
                 .judge
-                .poll(now, |observation| said.push((now, observation)));
+                .poll(now, |observation| observations.push((now, observation)));
         }
-        said
+        observations
     }
 
-    /// Tells the judges how many packets the frames have.
-    pub(super) fn frame_sizes(&mut self) {
+    /// Updates the number of packets per frame in the judges.
+    pub(super) fn update_frame_sizes(&mut self) {
         let Some(watch) = &mut self.watch else { return };
         for (flow, received) in &mut self.received {
             if let Some(packets_per_frame) = watch.frame_size(*flow, received.judge.packets()) {
@@ -167,7 +175,7 @@ impl Egress {
         }
     }
 
-    /// Goes on eliminating copies of the flows that are no longer in the plan.
+    /// Keeps deduplicating the flows that are no longer in the plan.
     pub(super) fn linger(&mut self, before: &Plan, plan: &Plan, now: Instant) {
         for (flow, keys) in &before.flows.receive {
             self.lingering.insert(*flow, (keys.clone(), now + LINGER));
@@ -184,8 +192,8 @@ impl Egress {
         );
     }
 
-    /// Whether there are flows whose copies are no longer on their way; they are forgotten.
-    pub(super) fn has_left(&mut self, now: Instant) -> bool {
+    /// Removes the flows whose copies are no longer in flight. Returns whether there were any.
+    pub(super) fn expire_lingering(&mut self, now: Instant) -> bool {
         let before = self.lingering.len();
         self.lingering.retain(|_, (_, until)| now < *until);
         self.lingering.len() < before
@@ -198,7 +206,7 @@ impl Egress {
             .map(|(flow, received)| {
                 let judged = JudgedStatus {
                     policy: (&received.policy).into(),
-                    mode: format!("{:?}", received.asked.mode).to_lowercase(),
+                    mode: format!("{:?}", received.assigned.mode).to_lowercase(),
                     packets: received.judge.packets(),
                     window: received.judge.window().map(WindowStatus::from),
                     watch: None,
@@ -214,7 +222,7 @@ impl Egress {
         status
     }
 
-    fn take_policy(
+    fn apply_policy(
         &mut self,
         flow: FlowId,
         policy: &Policy,
@@ -254,25 +262,25 @@ impl Egress {
 }
 
 impl Received {
-    fn new(asked: &Receive, now: Instant) -> Self {
+    fn new(assigned: &Receive, now: Instant) -> Self {
         Received {
-            judge: Judge::new(asked, now),
-            policy: asked.policy.clone(),
-            asked: asked.clone(),
+            judge: Judge::new(assigned, now),
+            policy: assigned.policy.clone(),
+            assigned: assigned.clone(),
             judged_until: now,
-            doubt: None,
+            pending: None,
         }
     }
 
-    /// Whether the packets will tell if the paths are to blame.
-    fn can_doubt(&self) -> bool {
-        self.judge.knows_damage() && !PolicyCode(self.policy.code).paths().is_empty()
+    /// Returns whether the packets can show if the paths cause late requests.
+    fn can_verify_degradation(&self) -> bool {
+        self.judge.measures_damage() && !PolicyCode(self.policy.code).paths().is_empty()
     }
 
-    fn doubt(&mut self, at: Instant, degraded: Observation) {
+    fn defer(&mut self, at: Instant, degraded: Observation) {
         if let Observation::Degraded { silent_us, .. } = &degraded {
-            let since = at - (Duration::from_micros(*silent_us) + LOOK_BACK);
-            self.doubt = Some(Doubt {
+            let since = at - (Duration::from_micros(*silent_us) + LOOKBACK);
+            self.pending = Some(PendingDegradation {
                 at,
                 since,
                 degraded,
@@ -280,30 +288,31 @@ impl Received {
         }
     }
 
-    /// Ends a doubt when the packets of its time have been judged, or when there were none.
-    fn settle(&mut self, now: Instant, arrival_deadline: Duration) -> Option<Settled> {
-        let doubt = self.doubt.take_if(|doubt| {
-            self.judged_until >= doubt.at || now > doubt.at + arrival_deadline + SETTLE_WITHIN
+    /// Resolves the pending degradation if the packets of its time have been judged, or if none
+    /// arrived.
+    fn resolve(&mut self, now: Instant, arrival_deadline: Duration) -> Option<Resolution> {
+        let pending = self.pending.take_if(|pending| {
+            self.judged_until >= pending.at || now > pending.at + arrival_deadline + RESOLVE_WITHIN
         })?;
-        Some(match self.judge.suffered_since(doubt.since) {
-            Some(false) => Settled::Unfounded,
-            Some(true) | None => Settled::Founded(doubt.at, doubt.degraded),
+        Some(match self.judge.exceeded_tolerance_since(pending.since) {
+            Some(false) => Resolution::Dismissed,
+            Some(true) | None => Resolution::Confirmed(pending.at, pending.degraded),
         })
     }
 
-    /// Whether a judgement that has begun can go on.
-    fn is_asked_as(&self, other: &Receive) -> bool {
+    /// Returns whether the judge can be kept: everything but the policy is the same.
+    fn has_same_assignment(&self, other: &Receive) -> bool {
         Receive {
-            policy: self.asked.policy.clone(),
+            policy: self.assigned.policy.clone(),
             ..other.clone()
-        } == self.asked
+        } == self.assigned
     }
 }
 
-/// What became of a doubt.
-enum Settled {
-    /// The paths are to blame, or nothing speaks for them.
-    Founded(Instant, Observation),
-    /// They did what they should.
-    Unfounded,
+/// The outcome of a pending degradation.
+enum Resolution {
+    /// The paths cause it, or there is no evidence that they do not.
+    Confirmed(Instant, Observation),
+    /// The paths delivered the packets in time.
+    Dismissed,
 }

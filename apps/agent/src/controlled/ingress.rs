@@ -1,8 +1,8 @@
 use crate::assignment::Plan;
 use crate::config::{ControllerConfig, parse_key};
+use crate::first_copy::FirstCopies;
 use crate::flows::Flows;
 use crate::node::Node;
-use crate::onset::Onsets;
 use anyhow::{Context, Result};
 use hawser_bpf::{SendPolicy, SignalEvent, SignalEvents, SignalOptions, SignalOutcome};
 use hawser_control::node::Observation;
@@ -10,26 +10,27 @@ use hawser_units::{FlowId, Instant};
 use std::collections::BTreeMap;
 use tracing::{info, warn};
 
-/// Policies at the node that replicates, whichever way they come.
+/// The policies at the ingress node, from the controller and from in-band signals.
 pub(super) struct Ingress {
-    /// The reader of what the kernel did with signals, on a node that replicates.
+    /// The reader of the kernel's signal events, on a node that replicates.
     events: Option<SignalEvents>,
-    /// With which key signals are obeyed, and on which interfaces.
-    obeyed: Option<(String, Vec<u32>)>,
-    /// Refusals that were counted when they were last reported.
+    /// The key with which signals are accepted, and the interfaces on which they are.
+    signal_settings: Option<(String, Vec<u32>)>,
+    /// The counts of rejected signals at the last report.
     reported: BTreeMap<SignalOutcome, u64>,
-    /// Old signals, which have a count of their own: the repetitions of a signal are refused too.
+    /// The number of replayed signals, counted separately because repetitions of a signal are
+    /// rejected for their epoch too.
     replayed: u64,
-    onsets: Onsets,
+    first_copies: FirstCopies,
     in_force: BTreeMap<FlowId, SendPolicy>,
 }
 
-/// A policy took effect in the kernel.
+/// A policy that took effect in the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Effect {
     pub(super) flow: FlowId,
     pub(super) policy: SendPolicy,
-    /// Whether a signal brought it.
+    /// Whether it came by signal.
     pub(super) by_signal: bool,
     pub(super) at: Instant,
 }
@@ -48,16 +49,17 @@ impl Ingress {
             .collect();
         Ok(Ingress {
             events,
-            obeyed: None,
+            signal_settings: None,
             reported: BTreeMap::new(),
             replayed: 0,
-            onsets: Onsets::default(),
+            first_copies: FirstCopies::default(),
             in_force,
         })
     }
 
-    /// Obeys signals with that key on the interfaces that there are; with none, none.
-    pub(super) fn obey_signals(
+    /// Accepts signals with `key` on the configured interfaces that exist. Without a key, accepts
+    /// none.
+    pub(super) fn configure_signals(
         &mut self,
         node: &mut Node,
         settings: &ControllerConfig,
@@ -70,7 +72,7 @@ impl Ingress {
         let wanted = key
             .filter(|_| settings.signals.is_some())
             .map(|key| (key.to_owned(), numbers.collect()));
-        if wanted == self.obeyed {
+        if wanted == self.signal_settings {
             return Ok(());
         }
         let Some(sender) = node.sender_mut() else {
@@ -78,7 +80,8 @@ impl Ingress {
         };
         match (&wanted, settings.signals) {
             (Some((digits, interfaces)), Some(address)) => {
-                let key = parse_key(digits).context("the controller's signal key is no key")?;
+                let key = parse_key(digits)
+                    .context("the controller's signal key is not a key of 32 hexadecimal digits")?;
                 let interfaces: &Vec<u32> = interfaces;
                 sender.enable_signals(&SignalOptions {
                     interfaces: interfaces.clone(),
@@ -86,15 +89,15 @@ impl Ingress {
                     port: address.port(),
                     key,
                 })?;
-                info!("obeying in-band signals to {address}");
+                info!("accepting in-band signals to {address}");
             }
             _ => sender.disable_signals(),
         }
-        self.obeyed = wanted;
+        self.signal_settings = wanted;
         Ok(())
     }
 
-    /// Puts a policy into force, unless it is as old as the one that is.
+    /// Applies a policy, unless it is not newer than the one in force.
     pub(super) fn set_policy(
         &mut self,
         node: &Node,
@@ -113,7 +116,7 @@ impl Ingress {
         }))
     }
 
-    /// Replaces the flows; says which policies are in force that were not.
+    /// Replaces the flows. Returns the policies that took effect.
     pub(super) fn set_flows(
         &mut self,
         node: &mut Node,
@@ -140,13 +143,13 @@ impl Ingress {
             .collect())
     }
 
-    /// What signals have done since the last call.
+    /// Returns the policies that signals have applied since the last call.
     pub(super) fn poll(&mut self, node: &Node) -> Vec<Effect> {
         let (Some(events), Some(sender)) = (&mut self.events, node.sender()) else {
             return Vec::new();
         };
         let events = events.drain().unwrap_or_else(|error| {
-            warn!("signals cannot be followed: {error}");
+            warn!("cannot read the events of in-band signals: {error}");
             Vec::new()
         });
         let mut effects = Vec::new();
@@ -162,7 +165,7 @@ impl Ingress {
             let in_force = sender.policy_in_force(flow);
             match outcome {
                 SignalOutcome::Accepted => {
-                    // What is in force may be newer already, and then says itself how it came about.
+                    // The policy in force may be newer already. Its own event reports it.
                     let probed = if in_force.epoch == epoch {
                         in_force
                     } else {
@@ -187,12 +190,12 @@ impl Ingress {
         effects
     }
 
-    /// Signals that were refused since the last call.
+    /// Returns the numbers of signals that were rejected since the last call.
     pub(super) fn refused_signals(&mut self, node: &Node) -> Vec<Observation> {
         let mut refused = Vec::new();
         for (outcome, count) in counts(node) {
             let before = self.reported.insert(outcome, count).unwrap_or_default();
-            // Each policy comes several times, and all but the first are refused for their epoch.
+            // Each policy is sent several times. All repetitions are rejected for their epoch.
             if !matches!(outcome, SignalOutcome::Accepted | SignalOutcome::Epoch) {
                 refused.push((outcome, count.saturating_sub(before)));
             }
@@ -206,7 +209,7 @@ impl Ingress {
         .collect()
     }
 
-    /// Signals since the programs were loaded, by outcome.
+    /// Returns the number of signals since the programs were loaded, by outcome.
     pub(super) fn signal_counts(&self, node: &Node) -> BTreeMap<String, u64> {
         let occurred = counts(node).into_iter().filter(|(_, count)| *count > 0);
         occurred
@@ -214,13 +217,13 @@ impl Ingress {
             .collect()
     }
 
-    /// Whether a first copy is waited for.
+    /// Returns whether a first copy is awaited.
     pub(super) fn is_waiting(&self) -> bool {
-        self.onsets.is_waiting()
+        self.first_copies.is_waiting()
     }
 
-    /// Remembers how many copies there have been on paths that are not in use.
-    pub(super) fn note_copies(&mut self, node: &Node, plan: &Plan) {
+    /// Records how many copies were sent on paths that are not in use.
+    pub(super) fn record_copies(&mut self, node: &Node, plan: &Plan) {
         for (flow, policy) in &self.in_force {
             if !plan.flows.send.contains_key(flow) {
                 continue;
@@ -232,23 +235,26 @@ impl Ingress {
                 .keys()
                 .filter(|path| !in_use.contains(**path))
             {
-                self.onsets.note(*flow, *path, node.copies(*flow, *path));
+                self.first_copies
+                    .record(*flow, *path, node.copies(*flow, *path));
             }
         }
     }
 
-    /// First copies under policies that took effect lately.
+    /// Returns the first copies under policies that took effect recently.
     pub(super) fn first_copies(
         &mut self,
         node: &Node,
         plan: &Plan,
         now: Instant,
     ) -> Vec<(Instant, Observation)> {
-        if !self.onsets.is_waiting() {
+        if !self.first_copies.is_waiting() {
             return Vec::new();
         }
-        let found = self.onsets.poll(now, |flow, path| node.copies(flow, path));
-        let observation = |first: crate::onset::FirstCopy| {
+        let found = self
+            .first_copies
+            .poll(now, |flow, path| node.copies(flow, path));
+        let observation = |first: crate::first_copy::FirstCopy| {
             let flow = plan.flows.send.get(&first.flow)?.name.clone()?;
             let after_us = u64::try_from(first.after.as_micros()).unwrap_or(u64::MAX);
             Some((
@@ -269,14 +275,14 @@ impl Ingress {
             .insert(effect.flow, effect.policy)
             .unwrap_or_default();
         let (before, after) = (before.code.paths(), effect.policy.code.paths());
-        self.onsets
-            .begin(effect.flow, effect.policy.epoch, before, after, effect.at);
+        self.first_copies
+            .start(effect.flow, effect.policy.epoch, before, after, effect.at);
         effect
     }
 }
 
 fn counts(node: &Node) -> Vec<(SignalOutcome, u64)> {
-    // A table that cannot be read shows elsewhere.
+    // A table that cannot be read is reported elsewhere.
     node.sender()
         .and_then(|sender| sender.signal_counts().ok())
         .unwrap_or_default()

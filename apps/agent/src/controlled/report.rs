@@ -15,13 +15,14 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use tracing::warn;
 
-/// A round-trip time that differs by more than this part from the one that was told is told at once.
-const WORTH_TELLING: f64 = 0.2;
+/// The relative change of a round-trip time, against the last reported one, that is reported at
+/// once.
+const RTT_CHANGE: f64 = 0.2;
 
-/// But no more often than this.
-const TELL_EVERY: Duration = Duration::from_millis(500);
+/// The shortest interval between reports of a changed health.
+const MIN_REPORT_INTERVAL: Duration = Duration::from_millis(500);
 
-/// What the node tells of itself first.
+/// Returns the registration of the node.
 pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Registration {
     let end = |(path, description): (&PathId, &crate::config::PathConfig)| PathEnd {
         number: number(*path),
@@ -36,85 +37,86 @@ pub(super) fn registration(config: &Config, settings: &ControllerConfig) -> Regi
     }
 }
 
-/// How the paths are, and what the controller knows of it.
+/// The health of the paths, and the last one that was reported.
 #[derive(Debug, Default)]
 pub(super) struct Health {
     /// Interfaces that are up.
     running: BTreeSet<String>,
-    told: Vec<PathHealth>,
-    told_at: Option<Instant>,
+    last_reported: Vec<PathHealth>,
+    reported_at: Option<Instant>,
 }
 
 impl Health {
-    /// Looks which interfaces are up.
-    pub(super) fn look(&mut self) {
+    /// Updates the list of interfaces that are up.
+    pub(super) fn update(&mut self) {
         match interface::running() {
             Ok(running) => self.running = running,
-            Err(error) => warn!("the interfaces cannot be looked at: {error}"),
+            Err(error) => warn!("cannot read the state of the interfaces: {error}"),
         }
     }
 
-    /// Whether a path's interface is up and its next hop known.
+    /// Returns whether a path's interface is up and its next hop known.
     pub(super) fn is_up(&self, node: &Node, path: PathId) -> bool {
         let interface = &node.config().paths[&path].interface;
         self.running.contains(interface) && node.is_up(path)
     }
 
-    /// Whether the controller should know at once.
+    /// Returns whether the health has changed enough to be reported at once.
     pub(super) fn has_changed(&self, node: &Node, echoes: &Echoes, now: Instant) -> bool {
-        let Some(told_at) = self.told_at else {
+        let Some(reported_at) = self.reported_at else {
             return false;
         };
-        if now.saturating_since(told_at) < TELL_EVERY {
+        if now.saturating_since(reported_at) < MIN_REPORT_INTERVAL {
             return false;
         }
-        self.told.iter().any(|told| {
-            let path = told
+        self.last_reported.iter().any(|reported| {
+            let path = reported
                 .number
                 .checked_sub(1)
                 .and_then(|index| PathId::try_from(index).ok());
             path.is_some_and(|path| {
                 let round_trip_us = round_trip_us(echoes, path, now);
-                self.is_up(node, path) != told.up || is_worth_telling(told.rtt_us, round_trip_us)
+                self.is_up(node, path) != reported.up
+                    || has_rtt_changed(reported.rtt_us, round_trip_us)
             })
         })
     }
 
-    /// How all paths are, to be told.
+    /// Returns the health of all paths, and remembers it as reported.
     pub(super) fn take(&mut self, node: &Node, echoes: &Echoes, now: Instant) -> Vec<PathHealth> {
         let health = |path: &PathId| PathHealth {
             number: number(*path),
             up: self.is_up(node, *path),
             rtt_us: round_trip_us(echoes, *path, now),
-            // A table that cannot be read shows elsewhere.
+            // A table that cannot be read is reported elsewhere.
             refused_by_device: node
                 .sender()
-                .and_then(|sender| sender.refused(*path).ok())
+                .and_then(|sender| sender.device_drops(*path).ok())
                 .unwrap_or_default(),
         };
-        self.told = node.config().paths.keys().map(health).collect();
-        self.told_at = Some(now);
-        self.told.clone()
+        self.last_reported = node.config().paths.keys().map(health).collect();
+        self.reported_at = Some(now);
+        self.last_reported.clone()
     }
 }
 
-/// The smoothed round-trip time of a path in microseconds.
+/// Returns the smoothed round-trip time of a path, microseconds.
 pub(super) fn round_trip_us(echoes: &Echoes, path: PathId, now: Instant) -> Option<u32> {
     echoes
         .round_trip(path, now)
         .map(|rtt| u32::try_from(rtt.as_micros()).unwrap_or(u32::MAX))
 }
 
-fn is_worth_telling(told_us: Option<u32>, now_us: Option<u32>) -> bool {
-    match (told_us, now_us) {
-        (Some(told), Some(now)) => {
-            f64::from(told.abs_diff(now)) > WORTH_TELLING * f64::from(told.max(1))
+fn has_rtt_changed(reported_us: Option<u32>, now_us: Option<u32>) -> bool {
+    match (reported_us, now_us) {
+        (Some(reported), Some(now)) => {
+            f64::from(reported.abs_diff(now)) > RTT_CHANGE * f64::from(reported.max(1))
         }
-        (told, now) => told.is_some() != now.is_some(),
+        (reported, now) => reported.is_some() != now.is_some(),
     }
 }
 
-/// Where the counters of a report come from.
+/// The sources of the counters of a report.
 pub(super) struct Source<'a> {
     pub(super) node: &'a Node,
     pub(super) observer: Option<&'a Observer>,
@@ -122,7 +124,7 @@ pub(super) struct Source<'a> {
 }
 
 impl Source<'_> {
-    /// The counters. Those of tables that cannot be read are left out.
+    /// Returns a report with the counters. Counters of tables that cannot be read are left out.
     pub(super) fn describe(&self, revision: u64) -> Report {
         let sends = self.plan.flows.send.iter();
         let sends = sends.filter_map(|(flow, sent)| self.send(*flow, sent.name.as_ref()?));
@@ -183,7 +185,7 @@ impl Source<'_> {
     }
 }
 
-/// Writes down what is reported.
+/// Writes an observation to the trace.
 pub(super) fn trace(trace: &mut Trace, at: Instant, observation: &Observation) {
     match observation {
         Observation::Judged {
@@ -235,7 +237,8 @@ pub(super) fn trace(trace: &mut Trace, at: Instant, observation: &Observation) {
         Observation::LatentError { flow, path } => {
             trace.event(at, flow, "latent_error", None, &path_name(*path));
         }
-        // Written down where policies take effect, or not about a flow.
+        // Policies are traced where they take effect. The others do not concern a flow, or are
+        // logged.
         Observation::Applied { .. }
         | Observation::SignalRefused { .. }
         | Observation::NotApplied { .. } => {}

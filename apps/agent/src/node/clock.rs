@@ -7,100 +7,105 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tracing::warn;
 
-/// How often the clock is kept, microseconds.
-const KEEP_EVERY: u64 = 10_000_000;
+/// Interval at which the clock is saved, microseconds.
+const SAVE_EVERY: u64 = 10_000_000;
 
-/// What is added to a kept clock: more than it goes on between two times that it is kept, by what a slow disk may take.
-const RESERVE: u64 = KEEP_EVERY + 20_000_000;
+/// Added to a saved clock at the start, microseconds: the interval between two saves and the time
+/// that a slow disk may take.
+const RESERVE: u64 = SAVE_EVERY + 20_000_000;
 
-/// How far a time of day may be ahead of the kept clock. One further ahead is wrong, and receivers, who see 48 bits of the
-/// microseconds, could take it for an older one.
-const FURTHEST: u64 = 365 * 86_400 * 1_000_000;
+/// The furthest that the time of day may be ahead of the saved clock, microseconds. A time further
+/// ahead is wrong, and receivers, which see 48 bits of the microseconds, could take it for an older
+/// one.
+const MAX_AHEAD: u64 = 365 * 86_400 * 1_000_000;
 
-/// Numbers that a flow can use up in a microsecond, on the average over a session, and still begin the next one above them.
+/// Sequence numbers that a flow can use per microsecond, on average over a session, so that the
+/// next session still starts above them.
 const NUMBERS_PER_MICRO: u64 = 4;
 
-/// The clock of send times and of the numbers that sessions start at: it never goes back, whatever becomes of the time of day,
-/// over restarts and reboots too. Microseconds, those since 1970 where all goes well.
+/// The clock of send times and of the first sequence numbers of sessions, in microseconds, normally
+/// since 1970. It never goes back, even if the time of day does, over restarts and reboots.
 #[derive(Debug)]
 pub(super) struct SendClock {
     offset_micros: u64,
     file: PathBuf,
-    kept: u64,
-    /// A disk may take seconds, which the packets' records would not wait for.
-    keeping: Option<JoinHandle<io::Result<()>>>,
-    failing: bool,
+    saved: u64,
+    /// The thread that writes the file. A disk may take seconds, during which arrival records would
+    /// be lost.
+    writer: Option<JoinHandle<io::Result<()>>>,
+    is_failing: bool,
 }
 
 impl SendClock {
-    /// Goes on from the time of day or from what is kept in `directory`, whichever is later. Where it begins is on the disk
-    /// when this returns, or the log says why not.
+    /// Starts the clock at the time of day or at the clock saved in `directory`, whichever is
+    /// later. The start time has been written to the disk when this returns; if it could not be,
+    /// the log says why.
     pub(super) fn start(directory: &Path) -> Self {
         let file = directory.join("send-clock");
-        let kept = read(&file).unwrap_or_else(|why| {
+        let saved = read(&file).unwrap_or_else(|why| {
             warn!(
-                "{} is of no use: {why}; the send clock goes on from the time of day, and if that is behind what it was, \
-                 receivers refuse what this node sends until it has caught up",
+                "cannot use {}: {why}; the send clock starts from the time of day. If that has gone back, \
+                 receivers drop what this node sends until it has caught up",
                 file.display()
             );
             None
         });
-        let start = start(micros(ClockId::CLOCK_REALTIME), kept);
+        let start = start(micros(ClockId::CLOCK_REALTIME), saved);
         let offset_micros = start.wrapping_sub(micros(ClockId::CLOCK_BOOTTIME));
         let mut clock = SendClock {
             offset_micros,
             file,
-            kept: start,
-            keeping: None,
-            failing: false,
+            saved: start,
+            writer: None,
+            is_failing: false,
         };
         let outcome = write(&clock.file, start);
-        clock.note(outcome);
+        clock.log_outcome(outcome);
         clock
     }
 
-    /// What is added to the time since the machine started.
+    /// Returns the offset of the clock to the time since boot, microseconds.
     pub(super) fn offset_micros(&self) -> u64 {
         self.offset_micros
     }
 
-    /// Where a session starts that begins now.
+    /// Returns the first sequence number of a session that starts now.
     pub(super) fn first_sequence(&self) -> u64 {
         self.now().wrapping_mul(NUMBERS_PER_MICRO)
     }
 
-    /// Begins to keep the clock if it is time to and the disk is done with the one before.
-    pub(super) fn keep(&mut self) {
-        if let Some(done) = self.keeping.take_if(|keeping| keeping.is_finished()) {
+    /// Starts to save the clock if it is due and the previous write is done.
+    pub(super) fn persist(&mut self) {
+        if let Some(done) = self.writer.take_if(|writer| writer.is_finished()) {
             let outcome = done
                 .join()
-                .unwrap_or_else(|_| Err(io::Error::other("the thread that writes it has ended")));
-            self.note(outcome);
+                .unwrap_or_else(|_| Err(io::Error::other("the thread that writes it panicked")));
+            self.log_outcome(outcome);
         }
         let now = self.now();
-        if now - self.kept < KEEP_EVERY || self.keeping.is_some() {
+        if now - self.saved < SAVE_EVERY || self.writer.is_some() {
             return;
         }
-        self.kept = now;
+        self.saved = now;
         let file = self.file.clone();
         match thread::Builder::new().spawn(move || write(&file, now)) {
-            Ok(keeping) => self.keeping = Some(keeping),
-            Err(error) => self.note(Err(error)),
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => self.log_outcome(Err(error)),
         }
     }
 
-    /// Says once that the clock cannot be kept, and once that it can be again.
-    fn note(&mut self, outcome: io::Result<()>) {
+    /// Logs once that the clock cannot be saved, and once that it can be again.
+    fn log_outcome(&mut self, outcome: io::Result<()>) {
         match outcome {
-            Err(error) if !self.failing => warn!(
-                "the send clock cannot be kept in {}: {error}; should this machine start with a wrong time of day, receivers \
-                 refuse what it sends",
+            Err(error) if !self.is_failing => warn!(
+                "cannot save the send clock to {}: {error}; if this machine starts with a wrong time of day, receivers \
+                 drop what it sends",
                 self.file.display()
             ),
-            Ok(()) if self.failing => warn!("the send clock is kept again"),
+            Ok(()) if self.is_failing => warn!("the send clock can be saved again"),
             _ => return,
         }
-        self.failing = !self.failing;
+        self.is_failing = !self.is_failing;
     }
 
     fn now(&self) -> u64 {
@@ -109,36 +114,40 @@ impl SendClock {
     }
 }
 
-/// Reads the clock that was kept, microseconds; none when there is no file yet.
+/// Reads the saved clock, microseconds. Returns `None` if there is no file yet.
 ///
 /// # Errors
-/// Why the file cannot be used: it cannot be read, or holds no number.
+/// If the file cannot be read, or does not hold a number.
 fn read(file: &Path) -> Result<Option<u64>, String> {
     let text = match fs::read_to_string(file) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|error| error.to_string())?,
     };
-    let kept = text.trim().parse();
-    kept.map(Some).map_err(|_| {
+    let saved = text.trim().parse();
+    saved.map(Some).map_err(|_| {
         format!(
-            "it holds {:?}, which is no number of microseconds",
+            "it holds {:?}, which is not a number of microseconds",
             text.trim()
         )
     })
 }
 
-/// Durably: after a power failure the clock must not go on from an older one.
+/// Writes the clock and syncs it to the disk: after a power failure the clock must not start from
+/// an older one.
 fn write(file: &Path, clock: u64) -> io::Result<()> {
     fs::create_dir_all(file.parent().unwrap_or(Path::new("/")))?;
     file::replace_durably(file, clock.to_string().as_bytes(), 0o600)
 }
 
-/// The clock at its start, by the time of day and by what was kept of the clock before.
-fn start(time_of_day: u64, kept: Option<u64>) -> u64 {
-    match kept {
-        // A wrong one is not followed a part of the way either: over several restarts the parts would add up.
-        Some(kept) if time_of_day > kept.saturating_add(FURTHEST) => kept.saturating_add(RESERVE),
-        Some(kept) => time_of_day.max(kept.saturating_add(RESERVE)),
+/// Returns the start time of the clock from the time of day and the saved clock.
+fn start(time_of_day: u64, saved: Option<u64>) -> u64 {
+    match saved {
+        // A wrong time of day is not followed in part either: the parts would add up over several
+        // restarts.
+        Some(saved) if time_of_day > saved.saturating_add(MAX_AHEAD) => {
+            saved.saturating_add(RESERVE)
+        }
+        Some(saved) => time_of_day.max(saved.saturating_add(RESERVE)),
         None => time_of_day,
     }
 }
@@ -158,7 +167,7 @@ mod tests {
     fn it_never_goes_back_whatever_the_time_of_day_is() {
         assert_eq!(start(NOW, None), NOW);
         assert_eq!(start(NOW, Some(NOW - 3_600_000_000)), NOW);
-        let before = NOW + KEEP_EVERY;
+        let before = NOW + SAVE_EVERY;
         for wrong in [0, NOW - 1, before] {
             assert!(start(wrong, Some(NOW)) > before, "{wrong}");
         }
@@ -166,7 +175,7 @@ mod tests {
 
     #[test]
     fn it_does_not_follow_a_time_of_day_that_cannot_be() {
-        let in_a_hundred_years = NOW + 100 * FURTHEST;
+        let in_a_hundred_years = NOW + 100 * MAX_AHEAD;
         let clock = start(in_a_hundred_years, Some(NOW));
         assert!(
             clock - NOW < 1 << 46,
@@ -178,9 +187,9 @@ mod tests {
     fn a_time_of_day_that_cannot_be_adds_nothing_up_over_restarts() {
         let mut clock = NOW;
         for _ in 0..100 {
-            clock = start(NOW + 100 * FURTHEST, Some(clock));
+            clock = start(NOW + 100 * MAX_AHEAD, Some(clock));
         }
-        assert!(clock - NOW < FURTHEST);
+        assert!(clock - NOW < MAX_AHEAD);
     }
 
     #[test]
@@ -214,7 +223,7 @@ mod tests {
             "the time of day"
         );
         assert!(
-            read(&file).unwrap().is_some_and(|kept| kept >= before),
+            read(&file).unwrap().is_some_and(|saved| saved >= before),
             "the file is good again"
         );
     }
@@ -223,20 +232,20 @@ mod tests {
     fn the_clock_is_kept_when_it_is_time_to() {
         let directory = tempfile::tempdir().unwrap();
         let mut clock = SendClock::start(directory.path());
-        clock.keep();
-        assert!(clock.keeping.is_none(), "it was kept just now");
-        clock.kept -= KEEP_EVERY;
-        clock.keep();
+        clock.persist();
+        assert!(clock.writer.is_none(), "saved just now");
+        clock.saved -= SAVE_EVERY;
+        clock.persist();
         clock
-            .keeping
+            .writer
             .take()
-            .expect("it is being kept")
+            .expect("the clock is being saved")
             .join()
             .unwrap()
             .unwrap();
         assert_eq!(
             read(&directory.path().join("send-clock")),
-            Ok(Some(clock.kept))
+            Ok(Some(clock.saved))
         );
     }
 }

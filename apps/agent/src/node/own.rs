@@ -1,4 +1,5 @@
-//! What is this node's own: its addresses, and whom it talks to itself. None of it is of a flow, however much is selected.
+//! The node's own addresses and its own traffic to peers and controllers. That traffic belongs to
+//! no flow, whatever the selectors match.
 
 use crate::config::Config;
 use anyhow::{Context, Result};
@@ -10,22 +11,22 @@ use std::net::{IpAddr, SocketAddr};
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 
-/// As the sender has it.
+/// The addresses and endpoints that were set in the sender.
 #[derive(Debug, Default)]
-pub(super) struct Own {
+pub(super) struct OwnTraffic {
     addresses: BTreeSet<(IpAddr, u8)>,
     controllers: BTreeSet<SocketAddr>,
 }
 
-impl Own {
-    /// Tells a sender that has just been loaded.
+impl OwnTraffic {
+    /// Initializes a sender that has just been loaded.
     pub(super) fn begin(&mut self, sender: &mut Sender, config: &Config) -> Result<()> {
         sender.set_management_ports(&config.management_ports)?;
-        self.tell_endpoints(sender, config)?;
+        self.set_endpoints(sender, config)?;
         self.follow(sender)
     }
 
-    /// Takes in addresses that have come and gone.
+    /// Updates the node's addresses in the sender.
     pub(super) fn follow(&mut self, sender: &mut Sender) -> Result<()> {
         let now = interface::addresses().context("cannot read the addresses of this node")?;
         if now != self.addresses {
@@ -35,7 +36,7 @@ impl Own {
         Ok(())
     }
 
-    /// Takes in where the controllers are.
+    /// Updates the addresses of the controllers in the sender.
     pub(super) fn set_controllers(
         &mut self,
         sender: &mut Sender,
@@ -44,12 +45,12 @@ impl Own {
     ) -> Result<()> {
         if controllers != self.controllers {
             self.controllers = controllers;
-            self.tell_endpoints(sender, config)?;
+            self.set_endpoints(sender, config)?;
         }
         Ok(())
     }
 
-    fn tell_endpoints(&self, sender: &mut Sender, config: &Config) -> Result<()> {
+    fn set_endpoints(&self, sender: &mut Sender, config: &Config) -> Result<()> {
         let measured = config
             .paths
             .values()

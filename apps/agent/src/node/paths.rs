@@ -1,6 +1,7 @@
-//! The paths of a node that sends: where each leads now, and why some lead nowhere.
+//! The paths of a sending node: the interface and next hop of each, and the reasons that some
+//! cannot be used.
 
-use super::surroundings::{Interfaces, resolve};
+use super::environment::{Interfaces, resolve};
 use crate::config::{Config, PathConfig};
 use anyhow::Result;
 use hawser_bpf::{SendPath, Sender};
@@ -10,55 +11,57 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tracing::{info, warn};
 
-/// How long a start waits for next hops to tell their link-layer addresses. One that answers later is used from then on.
-const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
+/// The longest time that a start waits for the link-layer addresses of next hops. A next hop that
+/// answers later is used from then on.
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The first pause between two looks at next hops that have not answered; each is twice as long as the one before.
+/// The first pause between two attempts to resolve next hops. Each pause is twice as long as the
+/// previous one.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Default)]
 pub(super) struct Paths {
-    /// As the sender has them.
+    /// The paths that were set in the sender.
     resolved: BTreeMap<PathId, SendPath>,
-    /// Why a path is not used, or not followed.
+    /// The reason that a path is not used, or not tracked.
     obstacles: BTreeMap<PathId, String>,
 }
 
-/// Why it cannot be told where a path leads.
+/// The reason that the interface and next hop of a path cannot be resolved.
 enum Obstacle {
-    /// Nothing can leave by its interface.
+    /// No packet can leave on its interface.
     NoInterface(String),
-    /// The next hop has been asked and has not answered.
+    /// The next hop did not answer ARP or neighbour solicitations.
     Silent(String),
-    /// There is no route, or the question failed.
+    /// There is no route, or it could not be read.
     Unknown(String),
 }
 
 type Found = Result<SendPath, Obstacle>;
 
 impl Paths {
-    /// Gives the sender every path that works. The others are taken when they do.
+    /// Sets every path that works in the sender. The other ones are set as soon as they work.
     pub(super) fn find(
         &mut self,
         sender: &mut Sender,
         config: &Config,
         interfaces: &Interfaces,
     ) -> Result<()> {
-        let deadline = Instant::now() + ANSWERED_WITHIN;
+        let deadline = Instant::now() + RESOLVE_TIMEOUT;
         let mut pause = FIRST_PAUSE;
-        let look =
-            |(path, description): (&PathId, &PathConfig)| (*path, look(description, interfaces));
-        let mut found: BTreeMap<PathId, Found> = config.paths.iter().map(look).collect();
+        let look_up =
+            |(path, description): (&PathId, &PathConfig)| (*path, look_up(description, interfaces));
+        let mut found: BTreeMap<PathId, Found> = config.paths.iter().map(look_up).collect();
         let is_silent = |found: &Found| matches!(found, Err(Obstacle::Silent(_)));
         while found.values().any(is_silent) && Instant::now() < deadline {
             thread::sleep(pause);
             pause *= 2;
             for (path, found) in found.iter_mut().filter(|(_, found)| is_silent(found)) {
-                *found = self::look(&config.paths[path], interfaces);
+                *found = self::look_up(&config.paths[path], interfaces);
             }
         }
         found.into_iter().try_for_each(|(path, found)| {
-            self.take(
+            self.apply(
                 sender,
                 path,
                 interfaces.number(&config.paths[&path].interface),
@@ -67,14 +70,14 @@ impl Paths {
         })
     }
 
-    /// Follows paths whose interface has come, gone or been replaced, and next hops that have come or moved.
-    /// One that the sender refuses keeps none of the others from being followed.
+    /// Updates paths whose interface was created, deleted or replaced, and next hops that appeared
+    /// or moved. A path that the sender rejects does not keep the other ones from being updated.
     pub(super) fn follow(&mut self, sender: &mut Sender, config: &Config, interfaces: &Interfaces) {
         for (path, description) in &config.paths {
-            let found = look(description, interfaces);
+            let found = look_up(description, interfaces);
             let number = interfaces.number(&description.interface);
-            if let Err(error) = self.take(sender, *path, number, found) {
-                warn!(%path, "cannot be changed in the kernel: {error:#}");
+            if let Err(error) = self.apply(sender, *path, number, found) {
+                warn!(%path, "cannot change the path in the kernel: {error:#}");
             }
         }
     }
@@ -83,18 +86,18 @@ impl Paths {
         self.resolved.contains_key(&path)
     }
 
-    /// Why a path is not used, or not followed.
+    /// The reason that a path is not used, or not tracked.
     pub(super) fn obstacle(&self, path: PathId) -> Option<&str> {
         self.obstacles.get(&path).map(String::as_str)
     }
 
-    /// Whether a path is waited for.
+    /// Returns whether a path is not usable yet.
     pub(super) fn has_obstacles(&self) -> bool {
         !self.obstacles.is_empty()
     }
 
-    /// Tells the sender what was found, and the log when it is news.
-    fn take(
+    /// Sets a path in the sender, and logs changes.
+    fn apply(
         &mut self,
         sender: &mut Sender,
         path: PathId,
@@ -105,7 +108,7 @@ impl Paths {
         let now = match &found {
             Ok(now) => Some(*now),
             Err(Obstacle::NoInterface(_)) => None,
-            // As long as nothing better is known, copies go where they last arrived.
+            // While nothing newer is known, copies are sent to the last known next hop.
             Err(Obstacle::Silent(_) | Obstacle::Unknown(_)) => {
                 before.filter(|before| Some(before.ifindex) == interface)
             }
@@ -122,9 +125,9 @@ impl Paths {
                 let why = obstacle.into_text();
                 if self.obstacles.get(&path) != Some(&why) {
                     let then = if now.is_some() {
-                        "go to where it was last"
+                        "are sent to its last known address"
                     } else {
-                        "take the other paths"
+                        "are sent on the other paths"
                     };
                     warn!(%path, "{why}; copies {then}");
                     self.obstacles.insert(path, why);
@@ -151,7 +154,7 @@ impl Obstacle {
     }
 }
 
-fn look(path: &PathConfig, interfaces: &Interfaces) -> Found {
+fn look_up(path: &PathConfig, interfaces: &Interfaces) -> Found {
     if let Some(why) = interfaces.obstacle(&path.interface) {
         return Err(Obstacle::NoInterface(why));
     }

@@ -5,113 +5,118 @@ use hawser_units::PathId;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a node under a controller tells.
+/// The status of a node under a controller.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ControllerStatus {
-    /// Where the controller's instances are.
+    /// The URLs of the controller's instances.
     pub urls: Vec<String>,
     /// `connecting`, `connected`, `away` or `refused`.
     pub state: String,
-    /// Since when, milliseconds since 1970.
+    /// The time of the last change of state, milliseconds since 1970.
     pub since_unix_ms: u64,
-    /// Why it is away or refuses.
+    /// The reason that the controller is unreachable or refuses the node.
     pub why: Option<String>,
-    /// Of the assignment that is carried out; 0 before the first.
+    /// The revision of the current assignment. 0 before the first one.
     pub revision: u64,
-    /// Observations that were never reported because too many waited.
+    /// Number of observations that were dropped because too many were queued or the controller
+    /// rejected them.
     pub observations_dropped: u64,
-    /// What of the assignment does not fit this node, by flow, and why.
+    /// The flows that this node cannot carry out as assigned, with the reason.
     pub not_applied: BTreeMap<Name, String>,
-    /// By path number, counted from one.
+    /// The paths, by path number, counted from one.
     pub paths: BTreeMap<u8, PathStatus>,
-    /// Policies of the flows that are sent, by flow number.
+    /// The policies of sent flows, by flow number.
     pub send: BTreeMap<u16, PolicyStatus>,
-    /// Flows that are received, by flow number.
+    /// Received flows, by flow number.
     pub receive: BTreeMap<u16, JudgedStatus>,
-    /// In-band signals since the agent started, by outcome; only those that occurred.
+    /// Number of in-band signals since the agent started, by outcome. Outcomes that did not occur
+    /// are left out.
     pub signals: BTreeMap<String, u64>,
 }
 
-/// How a path is.
+/// The health of a path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathStatus {
     /// Whether its interface is up and its next hop known.
     pub up: bool,
-    /// The smoothed round-trip time to the peer, microseconds; none while it does not answer.
+    /// The smoothed round-trip time to the peer, microseconds. `None` while the peer does not
+    /// reply.
     pub rtt_us: Option<u32>,
 }
 
 /// A policy in force.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PolicyStatus {
-    /// What the controller calls the flow.
+    /// The controller's name of the flow.
     pub flow: Name,
-    /// Of the policy.
+    /// The epoch of the policy.
     pub epoch: u32,
-    /// The paths that every packet takes: bit i is path i+1.
+    /// The paths on which every packet is sent: bit i is path i+1.
     pub code: u8,
-    /// The paths that one packet in `probe_every` takes as well.
+    /// The paths on which one packet in `probe_every` is sent as well.
     pub probes: u8,
-    /// A power of two; 0 when nothing is probed.
+    /// The probing interval in packets, a power of two. 0 if no path is probed.
     pub probe_every: u16,
-    /// Why, as the controller says.
-    pub because: String,
+    /// The controller's reason for the policy.
+    #[serde(rename = "because")]
+    pub reason: String,
 }
 
-/// What is made of a received flow.
+/// The judgement of a received flow.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JudgedStatus {
-    /// In force at the ingress.
+    /// The policy in force at the ingress.
     pub policy: PolicyStatus,
     /// `single`, `redirect`, `replicate`, `successive` or `evidence`.
     pub mode: String,
-    /// Packets that were judged.
+    /// Number of packets that were judged.
     pub packets: u64,
-    /// What the paths did for the last hundred of them.
+    /// The deliveries of the paths for the last hundred of them.
     pub window: Option<WindowStatus>,
-    /// The viewer's requests, if they are watched.
+    /// The viewer's requests. `None` if they are not watched.
     pub watch: Option<WatchStatus>,
 }
 
-/// What paths did for a number of packets in a row.
+/// The deliveries of the paths for a number of consecutive packets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowStatus {
-    /// How many.
+    /// Number of packets.
     pub packets: u32,
-    /// Those of which no copy came.
+    /// Packets of which no copy arrived.
     pub lost: u32,
-    /// By path number, counted from one; those that were used.
+    /// The deliveries of the paths that were used, by path number, counted from one.
     pub paths: BTreeMap<u8, PathWindowStatus>,
 }
 
-/// What a path did for them.
+/// The deliveries of a path in a window.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PathWindowStatus {
-    /// Packets that were sent over it.
+    /// Packets that were sent on it.
     pub sent: u32,
-    /// Those whose copy by it came in time.
+    /// Packets whose copy on it arrived in time.
     pub rewards: u32,
-    /// Those for which only its copy did.
+    /// Packets for which only the copy on it arrived in time.
     pub only: u32,
 }
 
-/// A viewer's requests.
+/// The requests of a viewer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WatchStatus {
-    /// Requests so far.
+    /// Number of requests.
     pub requests: u64,
-    /// Connections that have ended.
+    /// Number of connections that were closed.
     pub ends: u64,
-    /// Requests that were sent again.
+    /// Number of requests that were retransmitted.
     pub retransmissions: u64,
-    /// Requests that were not noticed because there were too many.
+    /// Number of requests that were not recorded because there were too many.
     pub records_lost: u64,
-    /// Requests that came late, or should have come, since the flow is watched in this way. None are counted while it is on all
-    /// of its paths because they did, nor in the second after it is not any more.
+    /// Number of requests that were late or missing since the flow has been watched with this
+    /// trigger. Not counted while the flow is on all of its paths because of late requests, and for
+    /// a second after that.
     pub late: u64,
-    /// How often requests came late as many times in a row as the trigger allows.
+    /// How often as many consecutive requests were late as the trigger allows.
     pub degraded: u64,
-    /// Packets that answer a request, as far as known.
+    /// Number of packets that answer a request, if known.
     pub packets_per_request: Option<u64>,
 }
 
@@ -123,7 +128,7 @@ impl From<&Policy> for PolicyStatus {
             code: policy.code,
             probes: policy.probes,
             probe_every: policy.probe_every,
-            because: format!("{:?}", policy.because).to_lowercase(),
+            reason: format!("{:?}", policy.because).to_lowercase(),
         }
     }
 }

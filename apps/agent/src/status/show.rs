@@ -7,16 +7,17 @@ use hawser_units::PolicyCode;
 use std::fmt::Write;
 use std::path::PathBuf;
 
-/// A status older than this is what an agent that has ended left behind; one that runs writes it every second.
+/// Age from which a status is one of an agent that has exited, milliseconds. A running agent writes
+/// it every second.
 const STALE_MS: u64 = 5_000;
 
-/// What the agent of a node says of flows and paths.
+/// Show the status of the agent of a node
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// The configuration that the agent was started with
+    /// The configuration of the agent
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// The status file itself, for programs
+    /// Print the status file as JSON
     #[arg(long)]
     pub json: bool,
 }
@@ -48,18 +49,18 @@ fn describe(status: &Status, now_ms: u64) -> String {
     if let Some(refused) = &status.configuration.refused {
         let _ = writeln!(
             text,
-            "the configuration file was refused, what was before is in force: {refused}"
+            "the configuration file was rejected, the previous one stays in force: {refused}"
         );
     }
     if let Some(controller) = &status.controller {
         text += &controlled::describe(controller, now_ms);
     }
     for (path, state) in status.paths.iter().filter(|(_, state)| !state.up) {
-        let why = state.why.as_deref().unwrap_or("not looked at yet");
+        let why = state.why.as_deref().unwrap_or("not checked yet");
         let _ = writeln!(text, "PATH {path} CANNOT BE USED: {why}");
     }
     for (interface, why) in &status.unattached {
-        let _ = writeln!(text, "NOTHING IS DONE ON {interface}: {why}");
+        let _ = writeln!(text, "NOT ATTACHED TO {interface}: {why}");
     }
     text += &sent(status);
     text += &received(status);
@@ -70,7 +71,7 @@ fn describe(status: &Status, now_ms: u64) -> String {
     {
         let _ = writeln!(
             text,
-            "\n{count} copies were refused by the device of path {path}, being down or its queue full"
+            "\n{count} copies were rejected by the device of path {path}, which was down or had a full queue"
         );
     }
     for (title, reasons) in [
@@ -98,15 +99,15 @@ fn describe(status: &Status, now_ms: u64) -> String {
     {
         let _ = writeln!(
             text,
-            "\nleft by the agent's interface and not replicated: {took_uplink} took an uplink, {dropped_no_uplink} were \
-             dropped without one"
+            "\nleft through the agent's interface without replication: {took_uplink} took an uplink, {dropped_no_uplink} were \
+             dropped for lack of one"
         );
     }
     if status.arrival_records_overflowed > 0 {
         let lost = status.arrival_records_overflowed;
         let _ = writeln!(
             text,
-            "\n{lost} arrival records were lost: only-copy, missing and skew miss them"
+            "\n{lost} arrival records were lost: only copy, missing and median skew do not include them"
         );
     }
     text
@@ -129,7 +130,7 @@ fn sent(status: &Status) -> String {
     table("sent", &["flow", "paths", "packets", "bytes"], rows)
 }
 
-/// The paths of a policy code, as numbers.
+/// Formats the paths of a policy code as numbers.
 fn paths(code: u8) -> String {
     let numbers: Vec<String> = PolicyCode(code)
         .paths()
@@ -187,7 +188,7 @@ fn received(status: &Status) -> String {
     table("received", &COLUMNS, rows)
 }
 
-/// Between which times after the first copy half of the path's other copies came.
+/// Formats the bucket of the median delay of the path's copies after the first copy.
 fn median_skew(buckets: &[u64]) -> String {
     let total: u64 = buckets.iter().sum();
     let mut below = 0;
@@ -204,7 +205,7 @@ fn median_skew(buckets: &[u64]) -> String {
     }
 }
 
-/// Columns as wide as they need to be, figures at the right; nothing at all without rows.
+/// Formats a table with right-aligned columns. Returns an empty string without rows.
 fn table(title: &str, header: &[&str], rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() {
         return String::new();
@@ -331,7 +332,7 @@ mod tests {
             "{text}"
         );
         assert!(
-            text.contains("NOTHING IS DONE ON lan0: it does not exist"),
+            text.contains("NOT ATTACHED TO lan0: it does not exist"),
             "{text}"
         );
         assert!(

@@ -1,7 +1,8 @@
-//! Agents under a controller: what becomes of traffic when policies come, controllers go and paths fail.
+//! Agents under a controller: traffic while policies change, controllers are unreachable and paths
+//! fail.
 
 mod certificates;
-mod elimination;
+mod pruning;
 mod rig;
 mod survival;
 mod trigger;

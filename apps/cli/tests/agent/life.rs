@@ -1,4 +1,4 @@
-//! What becomes of traffic when agents die, are restarted or told something else, and when their network changes.
+//! Traffic while agents are killed, restarted or reconfigured, and while their network changes.
 
 use crate::rig::{IN_FLIGHT, Rig, assert_losses, await_copies, egress_copies, unplugged};
 use crate::support::{hawser, wait};
@@ -30,7 +30,7 @@ fn a_restart_of_the_egress_agent_loses_nothing() {
         assert!(edges.egress_agent.terminate().unwrap().success());
         edges.egress_agent.start_again().unwrap();
         await_copies(edges, 2, 0);
-        // After a kill nothing was handed over, and the next one takes over all the same.
+        // A killed agent hands nothing over, and the next one still takes over.
         edges.egress_agent.kill().unwrap();
         edges.egress_agent.start_again().unwrap();
         await_copies(edges, 2, 0);
@@ -87,7 +87,7 @@ fn keys_are_rotated_while_packets_fly() {
         edges.ingress_agent.reconfigure(switch).unwrap();
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
-        // Its send_with means nothing to a receiver, but it must name a key that is there.
+        // A receiver does not use `send_with`, but it must name an existing key.
         let status = edges
             .egress_agent
             .reconfigure(|text| remove(text).replace("[[peer]]\n", "[[peer]]\nsend_with = 1\n"));
@@ -115,7 +115,7 @@ fn a_configuration_that_is_refused_changes_nothing() {
             (
                 "local = \"10.1.2.1\"",
                 "local = \"10.1.2.3\"",
-                "restart it for the rest",
+                "restart it for other changes",
             ),
         ] {
             let status = edges
@@ -218,7 +218,7 @@ fn detaching_removes_elimination_from_the_kernel() {
             .success()
     );
     assert!(!pins.exists());
-    // The kernel takes a program off after its last link has gone.
+    // The kernel detaches a program after its last link is closed.
     wait("the end of the program", || (!has_program()).then_some(()));
     assert_losses(&rig.under_traffic(|_, _| ()), 0, 0);
 }
@@ -226,7 +226,7 @@ fn detaching_removes_elimination_from_the_kernel() {
 #[test]
 fn a_next_hop_that_moves_to_another_address_is_followed() {
     let mut rig = Rig::new();
-    // As a real neighbour, whom the kernel asks again after a second.
+    // A neighbour entry that the kernel verifies after a second, as with a real neighbour.
     let ingress = rig.lab.ingress();
     for (parameter, value) in [
         ("base_reachable_time_ms", "1000"),
@@ -244,7 +244,7 @@ fn a_next_hop_that_moves_to_another_address_is_followed() {
     let reports = rig.under_traffic(|edges, lab| {
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
-        // As on a wire, nothing takes frames to an address that has gone: the bridge does not pass them on.
+        // The bridge must not forward frames to an address that no longer exists, as on a wire.
         let old = lab.addressing().paths[1].far.mac.to_string();
         let mut bridge = lab.network().command("bridge").unwrap();
         let forget = bridge.args(["fdb", "replace", &old, "dev", "in2", "master", "static"]);
@@ -306,18 +306,18 @@ fn a_full_disk_does_not_end_the_agent() {
         assert_eq!(
             edges.ingress_agent.log().matches("No space left").count(),
             1,
-            "said once"
+            "logged once"
         );
         fs::remove_file(filler).unwrap();
         edges
             .ingress_agent
-            .wait_until_logged("the status is written again")
+            .wait_until_logged("the status can be written again")
             .unwrap();
     });
     assert_losses(&reports, 0, 0);
 }
 
-/// A file system that is soon full. Unmounted when this is dropped.
+/// A small file system. Unmounted when this is dropped.
 struct Disk(PathBuf);
 
 impl Disk {
@@ -340,7 +340,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // The agent still has its lock in there.
+        // Lazily, because the agent still has its lock file open.
         let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
     }
 }

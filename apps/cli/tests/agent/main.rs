@@ -1,4 +1,5 @@
-//! `hawser agent` in a real network: what becomes of traffic when agents come, go and change, and what they refuse.
+//! `hawser agent` in a real network: traffic while agents start, stop and change, and the errors of
+//! agents that cannot start.
 
 mod controlled;
 mod life;

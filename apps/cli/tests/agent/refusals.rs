@@ -1,4 +1,5 @@
-//! An agent that cannot do its work says why, and what to do, in one line, and leaves nothing attached.
+//! An agent that cannot start prints the reason and what to do in one line, and leaves nothing
+//! attached.
 
 use crate::rig::{Rig, xdp};
 use crate::support::hawser;
@@ -8,7 +9,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// What the refused agents were told to do.
+/// The configuration of the agents that cannot start.
 const CONFIGURATION: &str = r#"
 [node]
 name = "refused"
@@ -57,12 +58,12 @@ impl Setup {
         .build()
         .unwrap();
         let directory = tempfile::tempdir().unwrap();
-        // So that an agent that is not root gets so far as to need it.
+        // So that an agent that is not root gets as far as needing root.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
         Setup { lab, directory }
     }
 
-    /// Runs an agent at the ingress edge and returns what it complained about.
+    /// Runs an agent at the ingress edge, and returns its error.
     fn refusal(
         &self,
         change: impl FnOnce(String) -> String,
@@ -117,7 +118,7 @@ fn a_strict_reverse_path_filter() {
         &refusal,
         &["path2", "sysctl -w net.ipv4.conf.path2.rp_filter=2"],
     );
-    // With a loose one for all, it is loose.
+    // A loose filter for all interfaces overrides a strict one of an interface.
     setup
         .lab
         .ingress()
@@ -177,7 +178,7 @@ fn not_root() {
     let own_state = root.join("state");
     fs::create_dir(&own_state).unwrap();
     chown(&own_state, Some(NOBODY), Some(NOBODY)).unwrap();
-    // Entering the namespace needs root, so the privileges go after it.
+    // Entering the namespace needs root, so the privileges are dropped afterwards.
     let as_nobody = |command: &mut Command| {
         *command = Command::new("setpriv");
         command

@@ -1,4 +1,4 @@
-//! What becomes of replicas that the network keeps and lets go later.
+//! Replicas that the network holds back and delivers later.
 
 use crate::rig::{RATE_PPS, Rig, assert_losses};
 use hawser_agent::Status;
@@ -6,13 +6,13 @@ use hawser_io::ring::Port;
 use hawser_lab::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathId;
 
-/// Replicas that are held back.
+/// Number of replicas that are held back.
 const HELD: usize = 20;
 
-/// Longer than any other frame of the network.
-const SHORTEST: usize = 200;
+/// Least length of a replica, more than that of any other frame of the network, bytes.
+const MIN_REPLICA_BYTES: usize = 200;
 
-/// Takes replicas off path 1 while no path delivers.
+/// Captures replicas from path 1 while no path delivers.
 fn hold_back(lab: &Lab) -> Vec<Vec<u8>> {
     let paths: Vec<PathId> = lab.paths().collect();
     let batch = |change: &dyn Fn(&PathId) -> String| {
@@ -33,7 +33,7 @@ fn hold_back(lab: &Lab) -> Vec<Vec<u8>> {
         while held.len() < HELD {
             port.receiver
                 .receive(|frame| held.extend(frame.ok().map(|frame| frame.to_vec())));
-            held.retain(|frame: &Vec<u8>| frame.len() >= SHORTEST);
+            held.retain(|frame: &Vec<u8>| frame.len() >= MIN_REPLICA_BYTES);
         }
         held.truncate(HELD);
         held
@@ -42,7 +42,7 @@ fn hold_back(lab: &Lab) -> Vec<Vec<u8>> {
     held.unwrap()
 }
 
-fn let_go(lab: &Lab, path: PathId, frames: &[Vec<u8>]) {
+fn deliver(lab: &Lab, path: PathId, frames: &[Vec<u8>]) {
     let send = || {
         Port::open(&network_egress(path))
             .unwrap()
@@ -63,7 +63,7 @@ fn replicas_that_were_held_back_are_dropped_when_they_are_let_go() {
     let reports = rig.under_traffic(|edges, lab| {
         let held = hold_back(lab);
         let before = of_path_1(&edges.egress().unwrap(), |path| path.packets);
-        // Both streams have sent for longer than replicas may be old.
+        // Both streams have sent for longer than the maximum age of replicas.
         let passed = 2 * 3 * u64::from(RATE_PPS);
         let is_later = |status: &Status| of_path_1(status, |path| path.packets) > before + passed;
         edges
@@ -71,7 +71,7 @@ fn replicas_that_were_held_back_are_dropped_when_they_are_let_go() {
             .wait_until("saw newer copies", is_later)
             .unwrap();
 
-        let_go(lab, lab.paths().next().unwrap(), &held);
+        deliver(lab, lab.paths().next().unwrap(), &held);
 
         let dropped = |status: &Status| of_path_1(status, |path| path.expired) == HELD as u64;
         edges

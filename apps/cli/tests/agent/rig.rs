@@ -1,6 +1,6 @@
-//! A lab of two paths whose edges run `hawser agent`, and traffic through it while something happens to them.
+//! A lab of two paths whose edges run `hawser agent`, with traffic while a test acts on them.
 
-use crate::support::{PATIENCE, connect, hawser};
+use crate::support::{TIMEOUT, connect, hawser};
 use hawser_io::netns::Namespace;
 use hawser_lab::edges::{Edge, Edges, FLOW, Replication};
 use hawser_lab::topology::{Lab, Link, Stop, Topology, network_egress, network_ingress};
@@ -13,17 +13,18 @@ use std::thread;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The rate of each stream.
+/// The rate of each stream, packets per second.
 pub(crate) const RATE_PPS: u32 = 2_000;
 
-/// The rate of each stream of trains, so that some are in the loop device whenever it goes.
-const TRAINS_PPS: u32 = 8_000;
+/// The rate of each stream of trains, packets per second. High enough that some are in the loop
+/// device at any time.
+const TRAIN_RATE_PPS: u32 = 8_000;
 
-/// What traffic is given to arrive when the senders have ended.
+/// The time that packets have to arrive after the senders have stopped.
 const GRACE: Duration = Duration::from_millis(300);
 
-/// Packets of one stream that are between two nodes at any time: the network delivers at once, and a processor that
-/// is needed elsewhere holds packets back for milliseconds.
+/// Packets of one stream that are in flight between two nodes at any time. The network delivers at
+/// once, but a busy processor delays packets by milliseconds.
 pub(crate) const IN_FLIGHT: u64 = RATE_PPS as u64 / 100;
 
 pub(crate) struct Rig {
@@ -33,7 +34,7 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Replicates what the source sends to the viewer onto both paths.
+    /// Replicates packets from the source to the viewer onto both paths.
     pub(crate) fn new() -> Self {
         Rig::replicating(&Replication::on(PathSet::from_bits(0b11)))
     }
@@ -59,17 +60,17 @@ impl Rig {
         self.directory.path().join(name)
     }
 
-    /// Lets UDP of both IP versions flow from the source to the viewer while `act` does something to the edges.
+    /// Runs UDP of both IP versions from the source to the viewer while `act` acts on the edges.
     pub(crate) fn under_traffic(
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
     ) -> Vec<StreamReport> {
         let ends = Endpoints::from(&self.lab);
-        self.under(&ends, Kind::UdpConnected, RATE_PPS, act)
+        self.with_traffic(&ends, Kind::UdpConnected, RATE_PPS, act)
     }
 
-    /// Lets trains of UDP segments of both IP versions flow from the ingress edge itself to the viewer while `act` does
-    /// something to the edges.
+    /// Runs trains of UDP segments of both IP versions from the ingress edge itself to the viewer
+    /// while `act` acts on the edges.
     pub(crate) fn under_local_trains(
         &mut self,
         act: impl FnOnce(&mut Edges, &Lab),
@@ -78,10 +79,10 @@ impl Rig {
             source: self.lab.ingress().clone(),
             ..Endpoints::from(&self.lab)
         };
-        self.under(&ends, Kind::UdpGso, TRAINS_PPS, act)
+        self.with_traffic(&ends, Kind::UdpGso, TRAIN_RATE_PPS, act)
     }
 
-    fn under(
+    fn with_traffic(
         &mut self,
         ends: &Endpoints,
         kind: Kind,
@@ -98,8 +99,8 @@ impl Rig {
         };
         let streams = [Family::Ipv4, Family::Ipv6].map(stream);
         thread::scope(|scope| {
-            // However `act` ends, so does the traffic.
-            let _ends = Requested(stop.clone());
+            // Stops the traffic even if `act` panics.
+            let _ends = StopOnDrop(stop.clone());
             let traffic = scope.spawn(|| traffic::run(ends, &streams, GRACE, &stop).unwrap());
             self.await_packets();
             act(&mut self.edges, &self.lab);
@@ -109,7 +110,7 @@ impl Rig {
         })
     }
 
-    /// Waits until the viewer has received another few hundred packets.
+    /// Waits until the viewer has received another 500 packets.
     fn await_packets(&self) {
         let first = received(&self.lab);
         while received(&self.lab) < first + 500 {
@@ -118,12 +119,12 @@ impl Rig {
     }
 }
 
-/// Copies of the IPv4 flow that have arrived by a path.
+/// Returns the number of copies of the IPv4 flow that arrived on a path.
 pub(crate) fn egress_copies(edges: &mut Edges, path: u8) -> u64 {
     edges.egress().unwrap().receive[&FLOW][&path].packets
 }
 
-/// Waits until copies arrive by a path, of which there were `before`.
+/// Waits until copies arrive on a path, of which there were `before`.
 pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
     let arrived =
         |status: &hawser_agent::Status| status.receive[&FLOW][&path].packets > before + 100;
@@ -133,15 +134,15 @@ pub(crate) fn await_copies(edges: &mut Edges, path: u8, before: u64) {
         .unwrap();
 }
 
-struct Requested(Stop);
+struct StopOnDrop(Stop);
 
-impl Drop for Requested {
+impl Drop for StopOnDrop {
     fn drop(&mut self) {
         self.0.request();
     }
 }
 
-/// Does something while an edge has no device for path 2.
+/// Runs `act` while an edge has no device for path 2.
 pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
     let second = lab.paths().nth(1).unwrap();
     let Link { near, far, .. } = lab.path(second);
@@ -165,7 +166,7 @@ pub(crate) fn unplugged(lab: &Lab, edge: Edge, act: impl FnOnce()) {
     connect(lab, second);
 }
 
-/// How `ip link` describes the XDP program of a device, if it has one.
+/// Returns the XDP mode of a device as shown by `ip link`, if it has a program.
 pub(crate) fn xdp(namespace: &Namespace, device: &str) -> Option<String> {
     let output = namespace
         .command("ip")
@@ -179,7 +180,7 @@ pub(crate) fn xdp(namespace: &Namespace, device: &str) -> Option<String> {
         .map(str::to_owned)
 }
 
-/// Has the ingress edge replicate all IPv4 and all IPv6.
+/// Makes the ingress edge replicate all IPv4 and all IPv6 traffic.
 pub(crate) fn widen(rig: &mut Rig) {
     let viewer = &rig.lab.addressing().viewer;
     let (v4, v6) = (viewer.v4_prefix(), viewer.v6_prefix());
@@ -195,25 +196,26 @@ pub(crate) fn widen(rig: &mut Rig) {
     );
 }
 
-/// Connects by TCP to a server at `address` in another namespace, and hears what it says.
+/// Connects over TCP to a server at `address` in another namespace, and reads what the server
+/// sends.
 pub(crate) fn exchange(client: &Namespace, server: &Namespace, address: SocketAddr) {
-    const WORDS: &[u8] = &[0x5a; 50_000];
+    const BYTES: &[u8] = &[0x5a; 50_000];
     let listener = server.run(|| TcpListener::bind(address).unwrap()).unwrap();
-    let stream = client.run(|| TcpStream::connect_timeout(&address, PATIENCE));
+    let stream = client.run(|| TcpStream::connect_timeout(&address, TIMEOUT));
     let mut stream = stream
         .unwrap()
         .unwrap_or_else(|error| panic!("{address}: {error}"));
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     thread::scope(|scope| {
-        scope.spawn(move || peer.write_all(WORDS).unwrap());
-        let mut heard = Vec::new();
-        stream.read_to_end(&mut heard).unwrap();
-        assert!(heard == WORDS, "{} bytes from {address}", heard.len());
+        scope.spawn(move || peer.write_all(BYTES).unwrap());
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received).unwrap();
+        assert!(received == BYTES, "{} bytes from {address}", received.len());
     });
 }
 
-/// Packets that came in by the viewer's device.
+/// Returns the number of packets that the viewer's device received.
 fn received(lab: &Lab) -> u64 {
     let device = &lab.addressing().viewer.far.device;
     let table = lab
@@ -233,16 +235,16 @@ fn received(lab: &Lab) -> u64 {
         .unwrap()
 }
 
-/// Asserts that all streams lost and repeated at most so much.
-pub(crate) fn assert_losses(reports: &[StreamReport], most_missing: u64, most_duplicates: u64) {
+/// Asserts the limits of missing and duplicate packets for all streams.
+pub(crate) fn assert_losses(reports: &[StreamReport], max_missing: u64, max_duplicates: u64) {
     for report in reports {
         assert!(
-            report.missing <= most_missing,
-            "{most_missing} may be missing: {report:?}"
+            report.missing <= max_missing,
+            "more than {max_missing} are missing: {report:?}"
         );
         assert!(
-            report.duplicates <= most_duplicates,
-            "{most_duplicates} may come twice: {report:?}"
+            report.duplicates <= max_duplicates,
+            "more than {max_duplicates} are duplicates: {report:?}"
         );
         assert_eq!(
             (report.corrupt, report.receiver_overflow),

@@ -1,4 +1,5 @@
-//! An agent starts with what works, and what its file says is then what the kernel holds.
+//! An agent starts even if parts of its network do not work yet, and the state in the kernel then
+//! matches its file.
 
 use crate::rig::{
     IN_FLIGHT, RATE_PPS, Rig, assert_losses, await_copies, egress_copies, unplugged, xdp,
@@ -10,7 +11,8 @@ use hawser_units::PathSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Starts the ingress agent while path 2 does not work, for which it gives a reason; the other path is used.
+/// Starts the ingress agent while path 2 does not work. The agent reports `why`, and uses the other
+/// path.
 fn start_without_path_2(edges: &mut Edges, why: &str) {
     let before = egress_copies(edges, 1);
     edges.ingress_agent.start_again().unwrap();
@@ -38,18 +40,18 @@ fn await_path_2(edges: &mut Edges) {
     await_copies(edges, 2, before);
 }
 
-/// Changes a configuration while its agent does not run.
+/// Changes the configuration of an agent that is not running.
 fn change(agent: &Agent, change: impl FnOnce(String) -> String) {
     let file = agent.configuration_file();
     fs::write(&file, change(fs::read_to_string(&file).unwrap())).unwrap();
 }
 
-/// A configuration without the parts that begin with `header` and have `line`.
+/// Returns a configuration without the sections that start with `header` and contain `line`.
 fn without(text: &str, header: &str, line: &str) -> String {
-    let kept = text
+    let remaining = text
         .split("\n\n")
         .filter(|part| !(part.trim().starts_with(header) && part.contains(line)));
-    kept.collect::<Vec<_>>().join("\n\n")
+    remaining.collect::<Vec<_>>().join("\n\n")
 }
 
 #[test]
@@ -138,7 +140,7 @@ fn an_agent_waits_for_an_interface_that_traffic_is_to_come_by() {
     assert_losses(&reports, 0, 0);
 }
 
-/// Takes a path's next hop away, and what the kernel knows of it.
+/// Makes a path's next hop unreachable, and removes its neighbour entry.
 fn silence(lab: &Lab, path: usize) {
     lab.network()
         .ip(&format!("link set in{} nomaster", path + 1))
@@ -157,7 +159,7 @@ fn a_refused_start_leaves_elimination_as_it_was() {
         agent.terminate().unwrap();
         let file = agent.configuration_file();
         let good = fs::read_to_string(&file).unwrap();
-        // One flow less, and a path that nothing can be attached to.
+        // One flow less, and a path whose interface no program can be attached to.
         fs::write(
             &file,
             without(&good, "[[receive]]", "flow = 2").replace("\"path2\"", "\"lo\""),
@@ -262,10 +264,11 @@ fn the_mode_of_xdp_follows_the_file_and_nothing_is_lost() {
     assert_losses(&reports, 0, 0);
 }
 
-/// Second copies that pass while one interface has the new tables and the other one not yet: the kernel waits for its
-/// readers in between, tens of milliseconds, and hundreds where other tests replace theirs. Without new tables all would be
-/// doubled until the next start, for more than a second.
-const WHILE_TABLES_ARE_REPLACED: u64 = RATE_PPS as u64;
+/// Duplicates that pass while one interface has the new tables and the other one does not yet. The
+/// kernel waits for its readers in between: tens of milliseconds, and hundreds while other tests
+/// replace their tables. Without new tables all packets would be duplicated until the next start,
+/// for more than a second.
+const MAX_DUPLICATES_WHILE_REPLACED: u64 = RATE_PPS as u64;
 
 #[test]
 fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
@@ -273,7 +276,7 @@ fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
     let pins = rig.lab.pins("egress").join("egress");
     let reports = rig.under_traffic(|edges, _| {
         edges.egress_agent.terminate().unwrap();
-        // Each has the size of the other then.
+        // Each table then has the size of the other one.
         let [windows, seen] = ["windows", "seen"].map(|name| find(&pins, name));
         let aside = windows.with_file_name("aside");
         for (from, to) in [(&windows, &aside), (&seen, &windows), (&aside, &seen)] {
@@ -288,12 +291,12 @@ fn tables_of_another_layout_are_replaced_and_nothing_is_lost() {
         );
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
-        // They fit now.
+        // The tables have the current layout now.
         edges.egress_agent.terminate().unwrap();
         edges.egress_agent.start_again().unwrap();
         assert!(!edges.egress_agent.log().contains("another layout"));
     });
-    assert_losses(&reports, 0, WHILE_TABLES_ARE_REPLACED);
+    assert_losses(&reports, 0, MAX_DUPLICATES_WHILE_REPLACED);
 }
 
 #[test]
@@ -317,11 +320,11 @@ fn tables_that_have_no_layout_are_replaced_and_nothing_is_lost() {
         let before = egress_copies(edges, 2);
         await_copies(edges, 2, before);
     });
-    assert_losses(&reports, 0, WHILE_TABLES_ARE_REPLACED);
+    assert_losses(&reports, 0, MAX_DUPLICATES_WHILE_REPLACED);
     assert!(!pins.join("windows").exists() && find(&pins, "windows").exists());
 }
 
-/// Where a table is pinned.
+/// Returns the path at which a table is pinned.
 fn find(pins: &Path, name: &str) -> PathBuf {
     let folders = names(pins)
         .into_iter()

@@ -1,7 +1,7 @@
-//! Agents that replicate whatever there is: the node and its links go on as if they did not.
+//! Agents that replicate all traffic: the node and its links keep working.
 
 use crate::rig::{Rig, assert_losses, exchange, widen};
-use crate::support::PATIENCE;
+use crate::support::TIMEOUT;
 use hawser_agent::Status;
 use hawser_io::netns::Namespace;
 use hawser_io::ring::Port;
@@ -13,7 +13,7 @@ use hawser_wire::ip;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// The port that nodes are managed by.
+/// The port through which nodes are managed.
 const SSH: u16 = 22;
 
 /// The port of name servers.
@@ -48,7 +48,7 @@ fn a_node_is_reached_and_its_link_works_while_all_that_passes_is_replicated() {
         .unwrap();
     let link = rig.lab.addressing().source.clone();
     for (near, far) in addresses(&link.near).into_iter().zip(addresses(&link.far)) {
-        // Both ask for the other's link-layer address first.
+        // Both resolve each other's link-layer address first.
         rig.lab
             .source()
             .ip(&format!("neigh del {far} dev {}", link.near.device))
@@ -106,15 +106,15 @@ fn frames_to_other_hosts_are_not_replicated_in_promiscuous_mode() {
         } else {
             [0x86, 0xdd]
         };
-        let stranger = [2, 0, 0, 0, 0, 0x99];
-        let frame = [&stranger[..], &link.near.mac.0, &protocol, &packet].concat();
+        let foreign_mac = [2, 0, 0, 0, 0, 0x99];
+        let frame = [&foreign_mac[..], &link.near.mac.0, &protocol, &packet].concat();
         port.sender.send(&vec![frame; FRAMES as usize]).unwrap();
     }
-    let heard = |status: &Status| passed(status, "passed_foreign_mac") == 2 * FRAMES;
+    let has_counted = |status: &Status| passed(status, "passed_foreign_mac") == 2 * FRAMES;
     let after = rig
         .edges
         .ingress_agent
-        .wait_until("heard them", heard)
+        .wait_until("counted them", has_counted)
         .unwrap();
     assert_eq!(replicated(&after), before);
 }
@@ -130,7 +130,7 @@ fn a_node_is_managed_as_before_while_all_that_it_sends_is_replicated() {
     let link = rig.lab.addressing().paths[0].clone();
     let before = replicated(&rig.edges.ingress().unwrap());
     for near in addresses(&link.near) {
-        // The node is asked for its link-layer address, and answers to a global one.
+        // The node's link-layer address is resolved, and it replies to a global address.
         rig.lab
             .egress()
             .ip(&format!("neigh del {near} dev {}", link.far.device))
@@ -203,7 +203,7 @@ fn a_node_asks_for_names_by_itself_and_replicates_what_others_ask_through_it() {
             .viewer()
             .run(|| UdpSocket::bind(server).unwrap())
             .unwrap();
-        answering.set_read_timeout(Some(PATIENCE)).unwrap();
+        answering.set_read_timeout(Some(TIMEOUT)).unwrap();
         let ask = |asking: &Namespace| {
             let any = if server.is_ipv4() {
                 "0.0.0.0:0"

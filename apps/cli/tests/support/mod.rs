@@ -1,4 +1,5 @@
-//! Helpers of the tests of agents: the path of the program, a network without delay, and waiting with a deadline.
+//! Helpers of the tests of agents: the path of the program, a network without delay, and waiting
+//! with a timeout.
 
 use hawser_lab::topology::{Lab, network_egress, network_ingress};
 use hawser_units::PathId;
@@ -6,17 +7,17 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of every wait.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Waits until there is what is hoped for.
-pub(crate) fn wait<T>(what: &str, mut hoped: impl FnMut() -> Option<T>) -> T {
-    let deadline = Instant::now() + PATIENCE;
+/// Waits until `condition` returns a value.
+pub(crate) fn wait<T>(what: &str, mut condition: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + TIMEOUT;
     loop {
-        if let Some(found) = hoped() {
+        if let Some(found) = condition() {
             return found;
         }
-        assert!(Instant::now() < deadline, "{what} never came");
+        assert!(Instant::now() < deadline, "timed out waiting for {what}");
         thread::sleep(Duration::from_millis(10));
     }
 }
@@ -25,14 +26,15 @@ pub(crate) fn hawser() -> PathBuf {
     Path::new(env!("CARGO_BIN_EXE_hawser")).to_owned()
 }
 
-/// Joins the devices of a path by a bridge, which delivers everything at once. GRO makes them accept what XDP redirects.
+/// Joins the devices of a path by a bridge without delay. GRO is needed to receive packets that XDP
+/// redirects.
 pub(crate) fn connect(lab: &Lab, path: PathId) {
     let (inward, outward, bridge) = (
         network_ingress(path),
         network_egress(path),
         format!("bridge{}", path.index()),
     );
-    // The bridge may be there already, when a device comes back.
+    // The bridge may exist already when a device was recreated.
     let _ = lab
         .network()
         .ip(&format!("link add {bridge} type bridge mcast_snooping 0"));

@@ -1,4 +1,4 @@
-//! The guide's two machines: its files as they are, two uplinks, and a stream that the viewer pulls.
+//! The guide's two machines: its files unchanged, two uplinks, and a stream that the viewer pulls.
 
 use crate::support::{connect, hawser, wait};
 use hawser_agent::{Status, generate_key};
@@ -13,10 +13,10 @@ use std::process::{Command, Output};
 use std::str::FromStr;
 use tempfile::TempDir;
 
-/// The uplinks, with the first bytes of their addresses.
+/// The uplinks, with the prefixes of their addresses.
 const UPLINKS: [(&str, &str); 2] = [("eth0", "192.0.2"), ("wlan0", "198.51.100")];
 
-/// Both machines and what joins them.
+/// Both machines and the network between them.
 pub(crate) struct Machines {
     pub(crate) publisher: Machine,
     pub(crate) viewer: Machine,
@@ -24,7 +24,7 @@ pub(crate) struct Machines {
     _directory: TempDir,
 }
 
-/// A machine, whose agent may run.
+/// A machine with an agent, which may not be running.
 pub(crate) struct Machine {
     pub(crate) namespace: Namespace,
     agent: Option<Process>,
@@ -33,12 +33,13 @@ pub(crate) struct Machine {
 }
 
 impl Machines {
-    /// Both agents run. `generic_xdp` is how the files say it.
+    /// Starts both agents. `generic_xdp` is the value in their files.
     pub(crate) fn start(generic_xdp: bool) -> Self {
         Self::start_changed(generic_xdp, |_, text| text)
     }
 
-    /// The same with the file of each machine, which is given by name, changed.
+    /// Like [`Machines::start`], with the file of each machine changed by `change`, which gets the
+    /// name of the machine.
     pub(crate) fn start_changed(
         generic_xdp: bool,
         change: impl Fn(&str, String) -> String,
@@ -84,7 +85,7 @@ impl Machines {
         [&mut self.publisher, &mut self.viewer]
     }
 
-    /// Cuts an uplink somewhere in the network: both machines still have a carrier.
+    /// Cuts an uplink inside the network, so that both machines still have a carrier.
     pub(crate) fn cut(&self, uplink: usize) {
         self.lab
             .network()
@@ -99,7 +100,7 @@ impl Machines {
             .unwrap();
     }
 
-    /// Pulls the plug of one of the publisher's uplinks, which then has no carrier.
+    /// Unplugs one of the publisher's uplinks, which then has no carrier.
     pub(crate) fn unplug(&self, uplink: usize) {
         let path = self.lab.paths().nth(uplink).unwrap();
         self.lab
@@ -141,7 +142,7 @@ impl Machine {
         self.await_copies();
     }
 
-    /// Ends the agent by a signal and waits until it has ended.
+    /// Stops the agent with a signal, and waits until it has exited.
     pub(crate) fn end(&mut self, signal: Signal) {
         let mut agent = self.agent.take().expect("the agent runs");
         kill(Pid::from_raw(agent.id().try_into().unwrap()), signal).unwrap();
@@ -152,7 +153,7 @@ impl Machine {
         Status::read(&self.directory.join(self.name).join("status.json")).unwrap()
     }
 
-    /// Removes what agents leave behind.
+    /// Runs `hawser agent --detach`.
     pub(crate) fn detach(&self) -> Output {
         let mut detach = self.namespace.command(hawser().to_str().unwrap()).unwrap();
         detach
@@ -169,14 +170,14 @@ impl Machine {
         wait("copies", || (copies() > before).then_some(()));
     }
 
-    /// What iproute2 says.
+    /// Returns the output of `ip`.
     pub(crate) fn ip(&self, arguments: &str) -> String {
         let mut ip = self.namespace.command("ip").unwrap();
         let output = ip.args(arguments.split(' ')).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Keeps the link-layer addresses of the next hops, whatever becomes of these.
+    /// Makes the link-layer addresses of the next hops permanent.
     pub(crate) fn hold_next_hops(&self) {
         for (device, _) in UPLINKS {
             let known = self.ip(&format!("-4 neigh show dev {device}"));
@@ -189,7 +190,7 @@ impl Machine {
         }
     }
 
-    /// The uplink that the stream takes when there is no agent.
+    /// Returns the uplink that the stream takes while no agent runs.
     pub(crate) fn first_fallback(&self) -> Option<String> {
         let routes = self.ip("route show proto 72");
         let metric = |route: &str| Some(u32::from_str(after(route, "metric")?).unwrap());
@@ -205,14 +206,14 @@ impl Machine {
     }
 }
 
-/// The word that comes after another one.
+/// Returns the word after `word`.
 fn after<'t>(text: &'t str, word: &str) -> Option<&'t str> {
     text.split_whitespace()
         .skip_while(|found| *found != word)
         .nth(1)
 }
 
-/// Turns the lab's devices of paths into the guide's uplinks.
+/// Configures the lab's devices of paths as the guide's uplinks.
 fn put_uplinks(namespace: &Namespace, host: u8) {
     for (number, (name, network)) in (1..).zip(UPLINKS) {
         let batch = format!(
@@ -221,13 +222,13 @@ fn put_uplinks(namespace: &Namespace, host: u8) {
         );
         namespace.ip(&batch).unwrap();
     }
-    // As distributions set it.
+    // The default of distributions.
     namespace
         .sysctl("net.ipv4.conf.all.rp_filter", "2")
         .unwrap();
 }
 
-/// The guide's file; only what would leave the lab is put elsewhere.
+/// Returns the guide's file, with directories of the lab.
 fn configuration(name: &str, directory: &Path, pins: &Path, generic_xdp: bool) -> String {
     let guide = Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("../../docs/two-machines")

@@ -1,4 +1,4 @@
-//! The guide's two machines: the stream goes on whatever becomes of their agents.
+//! The guide's two machines: the stream continues when their agents fail.
 
 mod machines;
 mod stream;
@@ -13,34 +13,35 @@ use std::time::Duration;
 use stream::Stream;
 use support::wait;
 
-/// How long the stream may stop when an agent dies: a loss that TCP has to time out, and once more.
-const AT_DEATH: Duration = Duration::from_millis(500);
+/// Maximum gap of the stream when an agent is killed: two retransmission timeouts of TCP.
+const MAX_GAP_KILLED: Duration = Duration::from_millis(500);
 
-/// Where nothing may be lost: less than TCP's least retransmission timeout of 200 ms, and enough for a frame that comes
-/// every 33 ms and a processor that is needed elsewhere.
-const UNNOTICED: Duration = Duration::from_millis(150);
+/// Maximum gap where no packet may be lost: less than TCP's minimum retransmission timeout of 200
+/// ms, and enough for frames every 33 ms and a busy processor.
+const MAX_GAP_LOSSLESS: Duration = Duration::from_millis(150);
 
-/// The kernel tells routes of a carrier that is lost within a second, and then TCP has to time out.
-const AT_CARRIER_LOSS: Duration = Duration::from_secs(3);
+/// Maximum gap after the loss of a carrier: the kernel updates the routes within a second, and then
+/// TCP has to time out.
+const MAX_GAP_CARRIER_LOSS: Duration = Duration::from_secs(3);
 
-/// Frames in a second.
-const SECOND: usize = 30;
+/// Number of frames per second.
+const FRAMES_PER_SECOND: usize = 30;
 
-/// Ends an agent, starts it again after so many frames, and sees that the stream goes on.
-fn assert_goes_on(stream: &Stream, machine: &mut Machine, signal: Signal, away: usize) {
-    let death = stream.largest_gap(away, || machine.end(signal));
+/// Stops an agent, restarts it after `frames_away` frames, and asserts that the stream continues.
+fn assert_goes_on(stream: &Stream, machine: &mut Machine, signal: Signal, frames_away: usize) {
+    let death = stream.largest_gap(frames_away, || machine.end(signal));
     assert!(
         !machine.ip("link show").contains(": hawser0:"),
         "the kernel has removed it"
     );
-    let back = stream.largest_gap(SECOND, || machine.start_again());
-    let most = if signal == Signal::SIGKILL {
-        AT_DEATH
+    let back = stream.largest_gap(FRAMES_PER_SECOND, || machine.start_again());
+    let max_gap = if signal == Signal::SIGKILL {
+        MAX_GAP_KILLED
     } else {
-        UNNOTICED
+        MAX_GAP_LOSSLESS
     };
     assert!(
-        death <= most && back <= UNNOTICED,
+        death <= max_gap && back <= MAX_GAP_LOSSLESS,
         "gaps: {death:?} without an agent, {back:?} at its return"
     );
 }
@@ -51,7 +52,7 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back() {
     let stream = Stream::start(&machines);
     for machine in machines.both() {
         machine.await_copies();
-        assert_goes_on(&stream, machine, Signal::SIGKILL, 5 * SECOND);
+        assert_goes_on(&stream, machine, Signal::SIGKILL, 5 * FRAMES_PER_SECOND);
         let devices = machine.ip("-brief link show");
         let pairs = devices
             .lines()
@@ -66,7 +67,7 @@ fn the_guides_stream_goes_on_when_an_agent_is_killed_and_comes_back_with_native_
     let mut machines = Machines::start(false);
     let stream = Stream::start(&machines);
     for machine in machines.both() {
-        assert_goes_on(&stream, machine, Signal::SIGKILL, SECOND);
+        assert_goes_on(&stream, machine, Signal::SIGKILL, FRAMES_PER_SECOND);
     }
 }
 
@@ -75,7 +76,7 @@ fn the_guides_stream_does_not_notice_an_agent_that_is_stopped_in_order() {
     let mut machines = Machines::start(true);
     let stream = Stream::start(&machines);
     for machine in machines.both() {
-        assert_goes_on(&stream, machine, Signal::SIGTERM, SECOND);
+        assert_goes_on(&stream, machine, Signal::SIGTERM, FRAMES_PER_SECOND);
     }
 }
 
@@ -97,7 +98,8 @@ fn the_guides_stream_takes_the_uplink_that_is_left_when_an_agent_is_killed() {
 fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
     let mut machines = Machines::start(true);
     let stream = Stream::start(&machines);
-    // As with routers that answer while nothing gets through behind them: to the agent that comes back both uplinks work.
+    // As with routers that reply while nothing is forwarded behind them: the restarted agent sees
+    // two working uplinks.
     machines
         .both()
         .into_iter()
@@ -107,21 +109,25 @@ fn the_guides_stream_goes_on_when_an_agent_comes_back_while_an_uplink_is_cut() {
             machines.cut(cut);
             let machine = &mut *machines.both()[which];
             assert_survives_death(&stream, machine, left);
-            let back = stream.largest_gap(3 * SECOND, || machine.start_again());
-            assert!(back <= UNNOTICED, "{back:?} at the return over {left}");
+            let back = stream.largest_gap(3 * FRAMES_PER_SECOND, || machine.start_again());
+            assert!(
+                back <= MAX_GAP_LOSSLESS,
+                "{back:?} at the return over {left}"
+            );
             machines.mend(cut);
-            stream.flow_on(SECOND);
+            stream.await_frames(FRAMES_PER_SECOND);
         }
     }
 }
 
-/// Kills an agent once its fallback is the uplink that is left, and sees that the stream goes on by it.
+/// Kills an agent once its fallback is the remaining uplink, and asserts that the stream continues
+/// on it.
 fn assert_survives_death(stream: &Stream, machine: &mut Machine, left: &str) {
     wait("the uplink that is left", || {
         (machine.first_fallback()? == left).then_some(())
     });
-    let death = stream.largest_gap(SECOND, || machine.end(Signal::SIGKILL));
-    assert!(death <= AT_DEATH, "{death:?} over {left}");
+    let death = stream.largest_gap(FRAMES_PER_SECOND, || machine.end(Signal::SIGKILL));
+    assert!(death <= MAX_GAP_KILLED, "{death:?} over {left}");
 }
 
 #[test]
@@ -134,20 +140,20 @@ fn without_an_agent_the_guides_stream_leaves_an_uplink_that_loses_its_carrier() 
         .unwrap();
     let stream = Stream::start(&machines);
     machines.publisher.end(Signal::SIGKILL);
-    stream.flow_on(SECOND);
-    let gap = stream.largest_gap(SECOND, || machines.unplug(0));
-    assert!(gap <= AT_CARRIER_LOSS, "{gap:?}");
+    stream.await_frames(FRAMES_PER_SECOND);
+    let gap = stream.largest_gap(FRAMES_PER_SECOND, || machines.unplug(0));
+    assert!(gap <= MAX_GAP_CARRIER_LOSS, "{gap:?}");
 }
 
 #[test]
 fn the_guides_stream_goes_on_when_the_interface_is_deleted_and_the_agent_makes_it_again() {
     let machines = Machines::start(true);
     let stream = Stream::start(&machines);
-    let gap = stream.largest_gap(SECOND, || {
+    let gap = stream.largest_gap(FRAMES_PER_SECOND, || {
         machines.publisher.ip("link delete hawser0");
         machines.publisher.await_copies();
     });
-    assert!(gap <= AT_DEATH, "{gap:?}");
+    assert!(gap <= MAX_GAP_KILLED, "{gap:?}");
 }
 
 #[test]
@@ -157,7 +163,7 @@ fn what_the_guides_agents_do_not_replicate_takes_an_uplink() {
 
 #[test]
 fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() {
-    // The preferred path leads to an address beyond a router, which is on no link.
+    // The next hop of the preferred path is beyond a router, so it is on no link.
     let beyond = "remote = \"203.0.113.2\"\nnext_hop = \"192.0.2.2\"";
     let machines = Machines::start_changed(true, |name, text| match name {
         "publisher" => text.replace("remote = \"192.0.2.2\"", beyond),
@@ -171,7 +177,7 @@ fn what_is_not_replicated_takes_no_uplink_by_which_the_kernel_refuses_a_route() 
     assert_others_take_an_uplink(&machines);
 }
 
-/// Sees that a connection by another port than the stream's goes on past the programs.
+/// Asserts that a connection on another port than the stream's works without replication.
 fn assert_others_take_an_uplink(machines: &Machines) {
     const OTHER_PORT: &str = "10.99.0.1:14700";
     let listener = machines
@@ -179,17 +185,17 @@ fn assert_others_take_an_uplink(machines: &Machines) {
         .namespace
         .run(|| TcpListener::bind(OTHER_PORT).unwrap())
         .unwrap();
-    let mut asking = machines
+    let mut client = machines
         .viewer
         .namespace
         .run(|| TcpStream::connect(OTHER_PORT).unwrap())
         .unwrap();
-    let mut answering = listener.accept().unwrap().0;
+    let mut server = listener.accept().unwrap().0;
     for _ in 0..20 {
-        asking.write_all(&[1]).unwrap();
-        answering.read_exact(&mut [0]).unwrap();
-        answering.write_all(&[2]).unwrap();
-        asking.read_exact(&mut [0]).unwrap();
+        client.write_all(&[1]).unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        server.write_all(&[2]).unwrap();
+        client.read_exact(&mut [0]).unwrap();
     }
     for machine in [&machines.publisher, &machines.viewer] {
         wait("what took an uplink", || {

@@ -1,4 +1,5 @@
-//! A stream in the manner of `hawser view`: requests at a steady rate one way, frames the other, over one connection.
+//! A stream like that of `hawser view`: requests at a constant rate in one direction and frames in
+//! the other, on one connection.
 
 use crate::machines::Machines;
 use crate::support::wait;
@@ -11,10 +12,10 @@ use std::time::{Duration, Instant};
 
 const ADDRESS: &str = "10.99.0.1:14748";
 
-/// Thirty frames a second.
+/// Interval of thirty frames per second.
 const INTERVAL: Duration = Duration::from_nanos(1_000_000_000 / 30);
 
-/// Several trains of segments.
+/// Size of a frame: several trains of segments.
 const FRAME_BYTES: usize = 150_000;
 
 /// A stream that runs until this is dropped.
@@ -45,25 +46,26 @@ impl Stream {
         thread::spawn(move || request(requests, &ended));
         let arrivals = stream.arrivals.clone();
         thread::spawn(move || view(connection, &arrivals));
-        stream.flow_on(30);
+        stream.await_frames(30);
         stream
     }
 
-    /// The largest gap between two frames from before `act` until so many have come after it.
+    /// Returns the largest gap between two frames, from before `act` until `frames` more have
+    /// arrived.
     pub(crate) fn largest_gap(&self, frames: usize, act: impl FnOnce()) -> Duration {
         let first = self.count().checked_sub(1).expect("the stream flows");
         act();
-        self.flow_on(frames);
+        self.await_frames(frames);
         let arrivals = self.arrivals.lock().unwrap();
         arrivals[first..]
             .windows(2)
             .map(|pair| pair[1] - pair[0])
             .max()
-            .expect("frames came")
+            .expect("frames arrived")
     }
 
-    /// Waits until so many more frames have come.
-    pub(crate) fn flow_on(&self, frames: usize) {
+    /// Waits until `frames` more have arrived.
+    pub(crate) fn await_frames(&self, frames: usize) {
         let before = self.count();
         wait("frames", || (self.count() >= before + frames).then_some(()));
     }
@@ -79,7 +81,7 @@ impl Drop for Stream {
     }
 }
 
-/// Asks at a steady rate; the other two threads end with the connection.
+/// Sends requests at a constant rate. The other two threads stop when the connection is closed.
 fn request(mut connection: TcpStream, ended: &AtomicBool) {
     let mut next = Instant::now();
     while !ended.load(Ordering::Relaxed) && connection.write_all(&[1]).is_ok() {

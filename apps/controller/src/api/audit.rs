@@ -1,5 +1,5 @@
-use super::extract::{EventsPart, Query};
-use super::refusal::{Failed, Refused};
+use super::extract::{NumberedPageQuery, Query};
+use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
 use axum::Json;
@@ -8,20 +8,20 @@ use hawser_control::answer::Page;
 use hawser_control::audit::AuditEntry;
 use std::sync::Arc;
 
-/// Changes and their authors, oldest first
-#[utoipa::path(get, path = "/v1/audit", tag = "operators", params(EventsPart), security(("token" = [])),
-    responses((status = 200, body = Page<AuditEntry>), Refused))]
+/// List changes and their authors, oldest first
+#[utoipa::path(get, path = "/v1/audit", tag = "operators", params(NumberedPageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<AuditEntry>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<EventsPart>,
-) -> Result<Json<Page<AuditEntry>>, Failed> {
+    Query(query): Query<NumberedPageQuery>,
+) -> Result<Json<Page<AuditEntry>>, HandlerError> {
     let view = controller.view();
     let entries = view
         .audit
-        .range(part.rest())
+        .range(query.range())
         .filter(|(_, entry)| operator.sees_optional(entry.tenant.as_ref()));
-    Ok(Json(part.page(
+    Ok(Json(query.page(
         entries.map(|(number, entry)| (number, entry.clone())),
     )?))
 }

@@ -1,6 +1,6 @@
 use super::extract::{Body, Path};
 use super::nodes::missing;
-use super::refusal::{BodyRefused, Failed, Refusal, Refused};
+use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use super::request::RequestId;
 use crate::access::{Certified, Peer};
 use crate::audit::Origin;
@@ -10,7 +10,7 @@ use crate::record::{
     EnrolmentRecord, NodeRecord, UsedRecord, emit, key, parse, random_hex, sha256_hex, unix_ms,
 };
 use crate::store::{Error, Expect, Write};
-use crate::view::At;
+use crate::view::Versioned;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::{Extension, Json};
@@ -18,24 +18,25 @@ use hawser_control::Name;
 use hawser_control::access::{Certificate, Enrol, EnrolmentToken, InvalidToken, Renew};
 use std::sync::Arc;
 
-/// How often an enrolment is tried when others change the same node.
+/// The number of attempts at an enrolment while the node is changed concurrently.
 const ATTEMPTS: usize = 8;
 
-/// Get a node's first certificate for a one-time token
+/// Get a node's first certificate with a one-time token
 ///
-/// Needs no authentication but the token. A node that had certificates loses them. The same key may ask again with the same
-/// token, and gets the same certificate for as long as that is in force.
+/// Requires no authentication except the token. Earlier certificates of the node become invalid.
+/// The same key may send the request again with the same token, and gets the same certificate while
+/// that is in force.
 #[utoipa::path(post, path = "/v1/enrol", tag = "nodes", request_body = Enrol,
-    responses((status = 201, body = Certificate), Refused, BodyRefused))]
+    responses((status = 201, body = Certificate), CommonErrors, BodyErrors))]
 pub(super) async fn enrol(
     State(controller): State<Arc<Controller>>,
     Extension(peer): Extension<Peer>,
     Extension(request): Extension<RequestId>,
     Body(enrol): Body<Enrol>,
-) -> Result<(StatusCode, Json<Certificate>), Failed> {
+) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
     let refused = |what: &str| {
         let refusal = Refusal::forbidden(format!(
-            "{what}; make a new one: POST /v1/nodes/NAME/enrolment"
+            "{what}; create a new one: POST /v1/nodes/NAME/enrolment"
         ));
         controller.failed(peer.address, "enrolment", refusal)
     };
@@ -44,45 +45,45 @@ pub(super) async fn enrol(
         .parse()
         .map_err(|error: InvalidToken| refused(&error.to_string()))?;
     if token.authority_sha256 != controller.authority.digest() {
-        return Err(refused("this token is for another authority's controller").into());
+        return Err(refused("this token is for a controller with another authority").into());
     }
     let node = &token.node;
     for _ in 0..ATTEMPTS {
-        let Some(At {
+        let Some(Versioned {
             value: mut record,
             revision,
-        }) = controller.invited(&token).await?
+        }) = controller.node_of_token(&token).await?
         else {
             return Err(refused(
-                "this token was withdrawn with its node or by itself, or never made",
+                "this token is unknown: it was withdrawn, or its node was revoked or deleted",
             )
             .into());
         };
-        let Some(place) = record
+        let Some(index) = record
             .enrolments
             .iter()
             .position(|enrolment| enrolment.id == token.id)
         else {
-            unreachable!("the record was found by it");
+            unreachable!("the record contains the token");
         };
-        if record.enrolments[place].expires_unix_ms <= unix_ms() {
-            return Err(refused("this token is too old").into());
+        if record.enrolments[index].expires_unix_ms <= unix_ms() {
+            return Err(refused("this token has expired").into());
         }
         if let Some(other) = enrol.node.as_ref().filter(|other| *other != node) {
             controller.metrics.refused("enrolment_of_another");
             let what =
-                format!("this token enrols {node}, not {other}; it was not used and is still good");
+                format!("this token enrols {node}, not {other}; it was not used and remains valid");
             return Err(Refusal::forbidden(what).into());
         }
-        let asked = controller.signing_request(&enrol.csr)?;
-        if let Some(used) = &record.enrolments[place].used {
-            let again = controller.answered_before(&record, used, node, &asked);
-            let answer = again.ok_or_else(|| refused("this token was used already"))?;
+        let csr = controller.signing_request(&enrol.csr)?;
+        if let Some(used) = &record.enrolments[index].used {
+            let again = controller.repeated_response(&record, used, node, &csr);
+            let answer = again.ok_or_else(|| refused("this token was already used"))?;
             return Ok((StatusCode::CREATED, Json(answer)));
         }
-        let certificate = controller.sign(&asked, node)?;
-        // Only the latest answer is worth keeping: it has made those before void.
-        record.enrolments[place].used = Some(used(&asked, &certificate));
+        let certificate = controller.sign(&csr, node)?;
+        // Only the latest response is stored: its certificate has replaced those of earlier ones.
+        record.enrolments[index].used = Some(used(&csr, &certificate));
         record
             .enrolments
             .retain(|enrolment| enrolment.used.is_none() || enrolment.id == token.id);
@@ -93,7 +94,7 @@ pub(super) async fn enrol(
             .changes(node, record.changed_in(revision));
         let about = About::tenant(&record.tenant).node(node).by(by);
         let writes = vec![put_node(node, record, Expect::Revision(revision))];
-        let message = format!("node {node} was enrolled by the token {}", token.id);
+        let message = format!("node {node} was enrolled with the token {}", token.id);
         match controller
             .commit(writes, about, "node_enrolled", message)
             .await
@@ -104,25 +105,25 @@ pub(super) async fn enrol(
                     Json(controller.answer(node, certificate)),
                 ));
             }
-            // It is read again from the store, where the other's change is already.
+            // The record is read again from the store, which contains the conflicting change.
             Err(Error::Conflict { .. }) => {}
             Err(error) => return Err(error.into()),
         }
     }
-    Err(Refusal::unavailable("the node is being changed by others; try again").into())
+    Err(Refusal::unavailable("the node is being changed by other requests; try again").into())
 }
 
 /// Get a node's next certificate
 ///
-/// The one in use stays valid until its end, however often a node asks.
+/// The certificate in use remains valid until it expires, regardless of the number of requests.
 #[utoipa::path(post, path = "/v1/nodes/{node}/certificate", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Renew,
-    responses((status = 201, body = Certificate), Refused, BodyRefused))]
+    responses((status = 201, body = Certificate), CommonErrors, BodyErrors))]
 pub(super) async fn renew(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
     Body(renew): Body<Renew>,
-) -> Result<(StatusCode, Json<Certificate>), Failed> {
+) -> Result<(StatusCode, Json<Certificate>), HandlerError> {
     caller.must_be(&node)?;
     controller.may_change(&node)?;
     let request = controller.signing_request(&renew.csr)?;
@@ -133,7 +134,7 @@ pub(super) async fn renew(
                 .view()
                 .node(node)
                 .map(|(_, record)| record.clone());
-            let At {
+            let Versioned {
                 value: mut record,
                 revision,
             } = found.ok_or_else(|| missing(node))?;
@@ -165,7 +166,7 @@ fn used(request: &SigningRequest, certificate: &NodeCertificate) -> UsedRecord {
     }
 }
 
-/// Writes a node that was changed on request.
+/// Returns the write of a node after a requested change.
 pub(super) fn put_node(name: &Name, node: NodeRecord, read: Expect) -> Write {
     Write::put(
         key::of(key::NODE, name),
@@ -178,8 +179,12 @@ pub(super) fn put_node(name: &Name, node: NodeRecord, read: Expect) -> Write {
 }
 
 impl Controller {
-    /// The node that a token enrols, as it is in the store: the token may have been made at another controller just now.
-    async fn invited(&self, token: &EnrolmentToken) -> Result<Option<At<NodeRecord>>, Error> {
+    /// Returns the node that a token enrols. It is read from the store, because another controller
+    /// may just have created the token.
+    async fn node_of_token(
+        &self,
+        token: &EnrolmentToken,
+    ) -> Result<Option<Versioned<NodeRecord>>, Error> {
         let key = key::of(key::NODE, &token.node);
         let Some(entry) = self.store.get(&key).await? else {
             return Ok(None);
@@ -187,18 +192,19 @@ impl Controller {
         let Some(value) = parse::<NodeRecord>(&key, &entry.value) else {
             return Ok(None);
         };
-        // Digests are compared, so the time that it takes tells nothing of the secret.
+        // Digests are compared, so the time of the comparison reveals nothing about the secret.
         let secret_sha256 = sha256_hex(&token.secret);
         let is_one =
             |known: &EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
-        Ok(value.enrolments.iter().any(is_one).then_some(At {
+        Ok(value.enrolments.iter().any(is_one).then_some(Versioned {
             value,
             revision: entry.revision,
         }))
     }
 
-    /// The answer that the bearer of this key got when it used the token, if that still holds.
-    fn answered_before(
+    /// Returns the response to the first use of the token by the same key, if its certificate is
+    /// still accepted.
+    fn repeated_response(
         &self,
         record: &NodeRecord,
         used: &UsedRecord,

@@ -1,12 +1,12 @@
 use super::enrol::put_node;
-use super::extract::{Part, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Preconditioned};
-use super::refusal::{Conflicting, Failed, Missing, Refusal, Refused};
+use super::extract::{PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError};
+use super::refusal::{CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, unix_ms};
 use crate::store::Expect;
-use crate::view::At;
+use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -16,15 +16,15 @@ use hawser_control::answer::Page;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Enrolment tokens that can be used or were, by node, without their secrets
-#[utoipa::path(get, path = "/v1/enrolments", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<ListedEnrolment>), Refused))]
+/// List enrolment tokens, used and unused, ordered by node, without their secrets
+#[utoipa::path(get, path = "/v1/enrolments", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<ListedEnrolment>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<ListedEnrolment>>, Failed> {
-    let after = part
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<ListedEnrolment>>, HandlerError> {
+    let after = query
         .after()
         .map(|after| after.split_once('/').unwrap_or((after, "")));
     let view = controller.view();
@@ -36,26 +36,26 @@ pub(super) async fn list(
     let rest = tokens.skip_while(|token| {
         after.is_some_and(|after| (token.node.as_str(), token.id.as_str()) <= after)
     });
-    Ok(Json(part.page(rest.map(|token| {
+    Ok(Json(query.page(rest.map(|token| {
         (enrolment_name(&token.node, &token.id), token)
     }))?))
 }
 
-/// Withdraw an enrolment token; it enrols nobody from now on
+/// Withdraw an enrolment token; it can no longer be used
 #[utoipa::path(delete, path = "/v1/nodes/{node}/enrolment/{id}", tag = "operators",
     params(("node" = Name, Path), ("id" = String, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Withdrawn"), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 204, description = "Withdrawn"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn withdraw(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path((name, id)): Path<(Name, String)>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     let (controller, operator, matching, name, id) =
         (&*controller, &operator, &matching, &name, &id);
     controller
         .retrying(|| async move {
-            let At {
+            let Versioned {
                 value: mut record,
                 revision,
             } = controller.node_of(operator, name)?;
@@ -64,8 +64,7 @@ pub(super) async fn withdraw(
             let before = record.enrolments.len();
             record.enrolments.retain(|enrolment| enrolment.id != *id);
             if record.enrolments.len() == before {
-                let what =
-                    format!("{name} has no such token; GET /v1/enrolments lists those there are");
+                let what = format!("{name} has no such token; GET /v1/enrolments lists all tokens");
                 return Err(Refusal::not_found(what).into());
             }
             let by = operator
@@ -85,7 +84,7 @@ pub(super) async fn withdraw(
         .await
 }
 
-/// `NODE/ID`, the name of a token in lists and in the audit.
+/// Returns `NODE/ID`, the name of an enrolment token in lists and in the audit log.
 pub(super) fn enrolment_name(node: &Name, id: &str) -> String {
     format!("{node}/{id}")
 }

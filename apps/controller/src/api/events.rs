@@ -1,5 +1,5 @@
-use super::extract::{EventsPart, Query};
-use super::refusal::{Failed, Refused};
+use super::extract::{NumberedPageQuery, Query};
+use super::refusal::{CommonErrors, HandlerError};
 use crate::access::{Operator, Read};
 use crate::controller::Controller;
 use axum::Json;
@@ -16,49 +16,50 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 
-/// When nothing else is sent.
+/// The interval of keep-alive events when nothing else is sent.
 const PING_EVERY: Duration = Duration::from_secs(15);
 
-/// Events that are read from the view at once.
+/// The maximum number of events that are read from the view at once.
 const EVENTS_AT_ONCE: usize = 256;
 
-/// What happened, oldest first
-#[utoipa::path(get, path = "/v1/events", tag = "operators", params(EventsPart), security(("token" = [])),
-    responses((status = 200, body = Page<Event>), Refused))]
+/// List events, oldest first
+#[utoipa::path(get, path = "/v1/events", tag = "operators", params(NumberedPageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Event>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<EventsPart>,
-) -> Result<Json<Page<Event>>, Failed> {
+    Query(query): Query<NumberedPageQuery>,
+) -> Result<Json<Page<Event>>, HandlerError> {
     let view = controller.view();
     let events = view
         .events
-        .range(part.rest())
+        .range(query.range())
         .filter(|(_, event)| operator.sees_optional(event.tenant.as_ref()));
-    Ok(Json(part.page(
+    Ok(Json(query.page(
         events.map(|(number, event)| (number, event.clone())),
     )?))
 }
 
-/// Where a stream of events begins.
+/// The start of a stream of events.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
 pub(super) struct From {
-    /// The number of an event; the stream has those after it. Not given: those that happen from now on.
+    /// The number of an event; the stream continues after it. If not given, the stream starts with
+    /// new events.
     #[param(required = false, value_type = u64)]
     after: Option<u64>,
 }
 
-/// What happens, as it happens: each as an event `event`, whose id is its number
+/// Stream events as they happen: each as an event `event`, whose id is its number
 #[utoipa::path(get, path = "/v1/events/stream", tag = "operators", params(From), security(("token" = [])),
-    responses((status = 200, content_type = "text/event-stream", body = String), Refused))]
+    responses((status = 200, content_type = "text/event-stream", body = String), CommonErrors))]
 pub(super) async fn stream(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     headers: HeaderMap,
     Query(from): Query<From>,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, HandlerError> {
     let last = headers
         .get("last-event-id")
         .and_then(|id| id.to_str().ok()?.parse().ok());
@@ -66,7 +67,7 @@ pub(super) async fn stream(
     let stream = EventStream {
         after: last.or(from.after).unwrap_or(newest),
         changes: controller.changes(),
-        ending: controller.ending.subscribe(),
+        shutdown: controller.shutdown.subscribe(),
         controller,
         operator,
         read: VecDeque::new(),
@@ -78,12 +79,12 @@ pub(super) async fn stream(
     Ok(Sse::new(events))
 }
 
-/// Reads the view from where it is; holds few events itself, so a slow reader costs nothing but what it misses.
+/// Reads the view from its position on. It buffers few events, so a slow reader costs no memory.
 struct EventStream {
     controller: Arc<Controller>,
     operator: Operator<Read>,
     changes: watch::Receiver<u64>,
-    ending: watch::Receiver<bool>,
+    shutdown: watch::Receiver<bool>,
     after: u64,
     read: VecDeque<Event>,
 }
@@ -91,7 +92,7 @@ struct EventStream {
 impl EventStream {
     async fn next(&mut self) -> Option<sse::Event> {
         loop {
-            if *self.ending.borrow() || !self.is_allowed() {
+            if *self.shutdown.borrow() || !self.is_allowed() {
                 return None;
             }
             if let Some(event) = self.read.pop_front() {
@@ -109,13 +110,13 @@ impl EventStream {
             }
             tokio::select! {
                 changed = self.changes.changed() => changed.ok()?,
-                _ = self.ending.wait_for(|ending| *ending) => {}
+                _ = self.shutdown.wait_for(|shutdown| *shutdown) => {}
                 () = tokio::time::sleep(PING_EVERY) => return Some(sse::Event::default().event("ping").data("{}")),
             }
         }
     }
 
-    /// Whether the token still exists.
+    /// Returns whether the token still exists.
     fn is_allowed(&self) -> bool {
         let view = self.controller.view();
         view.tokens

@@ -1,4 +1,5 @@
-//! What comes with a request, or a refusal that says what is wrong with it.
+//! Extraction of the parts of a request. The refusal of an invalid request says what is wrong with
+//! it.
 
 use super::refusal::Refusal;
 use crate::controller::Controller;
@@ -15,39 +16,39 @@ use serde_json::error::Category;
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// The body, JSON.
+/// The body, as JSON.
 pub(crate) struct Body<T>(pub(crate) T);
 
-/// What the path names.
+/// The parameters in the path.
 pub(crate) struct Path<T>(pub(crate) T);
 
-/// What follows the question mark.
+/// The query parameters.
 pub(crate) struct Query<T>(pub(crate) T);
 
-/// Which part of a list.
+/// The query parameters of a list: a page of it.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Part {
-    /// How many at most.
+pub(crate) struct PageQuery {
+    /// The maximum number of items.
     #[serde(default = "limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: u16,
-    /// Those after this one: `next` of the page before.
+    /// Only items after this one: `next` of the previous page.
     #[param(required = false, value_type = String)]
     after: Option<String>,
 }
 
-/// Which part of a list of what happened.
+/// The query parameters of a chronological list: a page of it.
 #[derive(Debug, Deserialize, utoipa::IntoParams)]
 #[into_params(parameter_in = Query)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct EventsPart {
-    /// How many at most.
+pub(crate) struct NumberedPageQuery {
+    /// The maximum number of items.
     #[serde(default = "limit")]
     #[param(minimum = 1, maximum = 1000, default = 100)]
     limit: u16,
-    /// Those after the one of this number: `next` of the page before.
+    /// Only entries after the one with this number: `next` of the previous page.
     #[param(required = false, value_type = u64)]
     after: Option<u64>,
 }
@@ -56,9 +57,9 @@ const fn limit() -> u16 {
     100
 }
 
-impl Part {
-    /// After what the list goes on. Whatever it is, there is a place for it in the order.
-    pub(crate) fn rest(&self) -> (Bound<&str>, Bound<&str>) {
+impl PageQuery {
+    /// Returns the keys of the rest of the list. `after` need not exist in the list.
+    pub(crate) fn range(&self) -> (Bound<&str>, Bound<&str>) {
         (
             self.after
                 .as_deref()
@@ -67,12 +68,12 @@ impl Part {
         )
     }
 
-    /// As it was given.
+    /// Returns `after` as given.
     pub(crate) fn after(&self) -> Option<&str> {
         self.after.as_deref()
     }
 
-    /// A page of the rest of a list.
+    /// Returns a page from the rest of a list.
     pub(crate) fn page<K: ToString, T>(
         &self,
         rest: impl Iterator<Item = (K, T)>,
@@ -81,16 +82,16 @@ impl Part {
     }
 }
 
-impl EventsPart {
-    /// After what the list goes on.
-    pub(crate) fn rest(&self) -> (Bound<u64>, Bound<u64>) {
+impl NumberedPageQuery {
+    /// Returns the numbers of the rest of the list.
+    pub(crate) fn range(&self) -> (Bound<u64>, Bound<u64>) {
         (
             self.after.map_or(Bound::Unbounded, Bound::Excluded),
             Bound::Unbounded,
         )
     }
 
-    /// A page of the rest of a list.
+    /// Returns a page from the rest of a list.
     pub(crate) fn page<T>(&self, rest: impl Iterator<Item = (u64, T)>) -> Result<Page<T>, Refusal> {
         page(self.limit, rest)
     }
@@ -101,7 +102,7 @@ fn page<K: ToString, T>(
     rest: impl Iterator<Item = (K, T)>,
 ) -> Result<Page<T>, Refusal> {
     if !(1..=1000).contains(&limit) {
-        return Err(bad("`limit` is 1 to 1000"));
+        return Err(bad("`limit` must be 1 to 1000"));
     }
     let limit = usize::from(limit);
     let mut rest = rest.peekable();
@@ -131,44 +132,45 @@ impl<T: DeserializeOwned + Serialize> FromRequest<Arc<Controller>> for Body<T> {
             let what = "send the body as `Content-Type: application/json`";
             return Err(Refusal::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
         }
-        let bytes = Bytes::from_request(request, controller).await.map_err(|error| match error.status() {
-            StatusCode::PAYLOAD_TOO_LARGE => {
-                let what = "the body has more bytes than are taken here; docs/controller.md has the limits";
-                Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
-            }
-            _ => bad(format!("the body did not arrive: {}", error.body_text())),
-        })?;
+        let bytes = Bytes::from_request(request, controller)
+            .await
+            .map_err(|error| match error.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => {
+                    let what = "the body is too large; docs/controller.md lists the limits";
+                    Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what)
+                }
+                _ => bad(format!("cannot read the body: {}", error.body_text())),
+            })?;
         let body = serde_json::from_slice(&bytes).map_err(|error| match error.classify() {
-            Category::Data => Refusal::meaningless(format!("the body: {error}")),
+            Category::Data => Refusal::meaningless(format!("the body is invalid: {error}")),
             _ => bad(format!("the body is not JSON: {error}")),
         })?;
         let is_positional = bytes.contains(&b'[') && {
             let given = serde_json::from_slice(&bytes).unwrap_or_default();
-            serde_json::to_value(&body)
-                .is_ok_and(|understood| has_list_for_object(&given, &understood))
+            serde_json::to_value(&body).is_ok_and(|parsed| has_list_for_object(&given, &parsed))
         };
         match is_positional {
             true => Err(Refusal::meaningless(
-                "the body: a list where an object with named fields belongs",
+                "the body is invalid: it has a list in place of an object with named fields",
             )),
             false => Ok(Body(body)),
         }
     }
 }
 
-/// Whether a list was understood as an object's fields in the order in which they are declared, as serde does: no document
-/// describes that order.
-fn has_list_for_object(given: &Value, understood: &Value) -> bool {
-    match (given, understood) {
+/// Returns whether serde has accepted a list as an object's fields in the order of their
+/// declaration, which is not part of the documented interface.
+fn has_list_for_object(given: &Value, parsed: &Value) -> bool {
+    match (given, parsed) {
         (Value::Array(_), Value::Object(_)) => true,
-        (Value::Array(given), Value::Array(understood)) => given
+        (Value::Array(given), Value::Array(parsed)) => given
             .iter()
-            .zip(understood)
-            .any(|(given, understood)| has_list_for_object(given, understood)),
-        (Value::Object(given), Value::Object(understood)) => given.iter().any(|(key, given)| {
-            understood
+            .zip(parsed)
+            .any(|(given, parsed)| has_list_for_object(given, parsed)),
+        (Value::Object(given), Value::Object(parsed)) => given.iter().any(|(key, given)| {
+            parsed
                 .get(key)
-                .is_some_and(|understood| has_list_for_object(given, understood))
+                .is_some_and(|parsed| has_list_for_object(given, parsed))
         }),
         _ => false,
     }

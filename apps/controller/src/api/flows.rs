@@ -1,6 +1,8 @@
-use super::extract::{Body, Part, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
-use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::extract::{Body, PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use super::tenants::{Created, created};
 use crate::access::{Operate, Operator, Read};
 use crate::check;
@@ -8,7 +10,7 @@ use crate::controller::{About, Controller};
 use crate::record::{FlowRecord, NumberRecord, emit, key, unix_ms};
 use crate::reference;
 use crate::store::{Expect, Write};
-use crate::view::{At, View};
+use crate::view::{Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -19,33 +21,33 @@ use hawser_units::MAX_FLOWS;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
-/// Flows, by name
-#[utoipa::path(get, path = "/v1/flows", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Flow>), Refused))]
+/// List flows, ordered by name
+#[utoipa::path(get, path = "/v1/flows", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Flow>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Flow>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Flow>>, HandlerError> {
     let view = controller.view();
     let flows = view
         .flows
-        .range::<str, _>(part.rest())
+        .range::<str, _>(query.range())
         .filter_map(|(name, flow)| {
             let flow = &flow.record.as_ref()?.value.flow;
             operator.sees(&flow.tenant).then(|| (name, flow.clone()))
         });
-    Ok(Json(part.page(flows)?))
+    Ok(Json(query.page(flows)?))
 }
 
-/// A flow
+/// Get a flow
 #[utoipa::path(get, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
+    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Tagged<Flow>, Failed> {
+) -> Result<Tagged<Flow>, HandlerError> {
     let record = controller.flow_of(&operator, &name)?;
     Ok(Tagged(
         record.value.changed_in(record.revision),
@@ -53,18 +55,18 @@ pub(super) async fn show(
     ))
 }
 
-/// Make a flow between two nodes of a tenant
+/// Create a flow between two nodes of a tenant
 #[utoipa::path(post, path = "/v1/flows", tag = "operators", request_body = Flow, security(("token" = [])),
-    responses((status = 201, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting))]
+    responses((status = 201, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     Body(flow): Body<Flow>,
-) -> Result<Created<Flow>, Failed> {
+) -> Result<Created<Flow>, HandlerError> {
     operator.must_be_of(&flow.tenant)?;
     check::flow(&flow).map_err(Refusal::meaningless)?;
     let (controller, operator, flow_ref) = (&*controller, &operator, &flow);
-    let message = &format!("{} made the flow {}", operator.token.name, flow.name);
+    let message = &format!("{} created the flow {}", operator.token.name, flow.name);
     let revision = controller
         .retrying(|| async move {
             let writes = writes_to_create(&controller.view(), flow_ref)?;
@@ -78,18 +80,18 @@ pub(super) async fn create(
     Ok(created(format!("/v1/flows/{}", flow.name), revision, flow))
 }
 
-/// Change a flow; its policy starts anew unless an operator has fixed it
+/// Change a flow; its policy is reset unless an operator has fixed it
 ///
-/// Its tenant and its nodes stay as they are: for others, delete the flow and make it again.
+/// Its tenant and its nodes cannot be changed: delete the flow and create it again.
 #[utoipa::path(put, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Flow, security(("token" = [])),
-    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting, Preconditioned))]
+    responses((status = 200, body = Flow, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn change(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path(name): Path<Name>,
     Body(flow): Body<Flow>,
-) -> Result<Tagged<Flow>, Failed> {
+) -> Result<Tagged<Flow>, HandlerError> {
     check::flow(&flow).map_err(Refusal::meaningless)?;
     let (controller, operator, name, new) = (&*controller, &operator, &name, &flow);
     let matching = &matching;
@@ -103,11 +105,11 @@ pub(super) async fn change(
                 != (&old.name, &old.tenant, &old.ingress, &old.egress)
             {
                 let what =
-                    "name, tenant, ingress and egress of a flow stay; delete it and make another";
+                    "name, tenant, ingress and egress of a flow cannot be changed; delete it and create another";
                 return Err(Refusal::meaningless(what).into());
             }
             if new == old {
-                // Another controller may have changed what this one still takes for granted.
+                // The view may be behind the store, so check that nothing has changed.
                 let check =
                     Write::check(key::of(key::FLOW, name), Expect::Revision(before.revision));
                 controller.store.commit(vec![check]).await?;
@@ -125,19 +127,19 @@ pub(super) async fn change(
     Ok(Tagged(revision, flow))
 }
 
-/// Remove a flow; its packets take the default route
+/// Delete a flow; its packets take the default route
 #[utoipa::path(delete, path = "/v1/flows/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
-            let At {
+            let Versioned {
                 value: record,
                 revision,
             } = controller.flow_of(operator, name)?;
@@ -169,18 +171,18 @@ pub(super) async fn delete(
         .await
 }
 
-/// A flow comes with its numbers and its first policy, or not at all.
+/// Returns the writes that create a flow with its number at both nodes and its first policy.
 fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     if view.flow(&flow.name).is_some() {
         return Err(Refusal::conflict(format!(
-            "there is a flow {} already; change it with PUT",
+            "the flow {} already exists; change it with PUT",
             flow.name
         )));
     }
     let (mut writes, mut references) = (Vec::new(), Vec::new());
     for node in [&flow.ingress, &flow.egress] {
         let of_tenant =
-            |record: &&At<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
+            |record: &&Versioned<crate::record::NodeRecord>| record.value.tenant == flow.tenant;
         let record = view
             .node(node)
             .map(|(_, record)| record)
@@ -210,12 +212,12 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     let first = view
         .situation(flow)
         .initial()
-        .following(None, &flow.name, unix_ms());
+        .into_policy(None, &flow.name, unix_ms());
     let first = Policy {
         epoch: epoch + 1,
         ..first
     };
-    // Before the flow, so that nobody sees a flow without policy.
+    // The policy precedes the flow, so that no reader sees a flow without a policy.
     writes.push(Write::put(key::of(key::POLICY, &flow.name), emit(&first)).when(Expect::Absent));
     let record = FlowRecord {
         flow: flow.clone(),
@@ -228,7 +230,7 @@ fn writes_to_create(view: &View, flow: &Flow) -> Result<Vec<Write>, Refusal> {
     Ok(writes)
 }
 
-fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Write> {
+fn writes_to_change(view: &View, new: &Flow, before: &Versioned<FlowRecord>) -> Vec<Write> {
     let mut writes = Vec::new();
     if let Some(policy) = view.policy(&new.name)
         && policy.value.because != Cause::Operator
@@ -236,7 +238,7 @@ fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Wri
         let next =
             view.situation(new)
                 .initial()
-                .following(Some(&policy.value), &new.name, unix_ms());
+                .into_policy(Some(&policy.value), &new.name, unix_ms());
         let read = Expect::Revision(policy.revision);
         writes.push(Write::put(key::of(key::POLICY, &new.name), emit(&next)).when(read));
     }
@@ -252,12 +254,14 @@ fn writes_to_change(view: &View, new: &Flow, before: &At<FlowRecord>) -> Vec<Wri
     writes
 }
 
-/// A number that neither node uses, what the store has to say of it at either, and the last epoch under it.
+/// Returns a number that is free at both nodes, the expected states of its records, and the last
+/// epoch under it.
 fn free_number(view: &View, flow: &Flow) -> Result<(u16, [Expect; 2], u32), Refusal> {
     let nodes = [&flow.ingress, &flow.egress].map(|node| view.nodes.get(node));
     let mut hasher = DefaultHasher::new();
     flow.name.hash(&mut hasher);
-    // Each flow begins to look elsewhere, so that flows that are made at once rarely want the same number.
+    // Each flow starts the search at a different number, so that concurrently created flows rarely
+    // choose the same one.
     let first = usize::try_from(hasher.finish() % MAX_FLOWS as u64).unwrap_or(0);
     let numbers = (0..MAX_FLOWS).map(|offset| (first + offset) % MAX_FLOWS);
     for number in numbers.filter_map(|number| u16::try_from(number).ok()) {
@@ -283,25 +287,25 @@ fn free_number(view: &View, flow: &Flow) -> Result<(u16, [Expect; 2], u32), Refu
         return Ok((number, expected, epoch));
     }
     Err(Refusal::conflict(format!(
-        "{} and {} share no free number; a node has {MAX_FLOWS} flows",
+        "{} and {} have no common free flow number; a node has at most {MAX_FLOWS} flows",
         flow.ingress, flow.egress
     )))
 }
 
 impl Controller {
-    /// A flow that the operator may know of.
+    /// Returns a flow that the operator may see.
     pub(super) fn flow_of<N>(
         &self,
         operator: &Operator<N>,
         name: &Name,
-    ) -> Result<At<FlowRecord>, Refusal> {
+    ) -> Result<Versioned<FlowRecord>, Refusal> {
         let view = self.view();
         let record = view
             .flow(name)
             .filter(|record| operator.sees(&record.value.flow.tenant));
         record.cloned().ok_or_else(|| {
             Refusal::not_found(format!(
-                "there is no flow {name}; GET /v1/flows lists those there are"
+                "there is no flow {name}; GET /v1/flows lists all flows"
             ))
         })
     }

@@ -1,7 +1,7 @@
-use super::refusal::{Failed, Refusal, Refused};
+use super::refusal::{CommonErrors, HandlerError, Refusal};
 use crate::access::{Anyone, Peer};
 use crate::controller::Controller;
-use crate::metrics::Now;
+use crate::metrics::Gauges;
 use crate::store::Role;
 use axum::Router;
 use axum::extract::{FromRequestParts, Request, State};
@@ -16,43 +16,43 @@ use std::sync::Arc;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Whether the controller runs
+/// Report that the controller is running
 #[utoipa::path(get, path = "/healthz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String)))]
 pub(super) async fn healthz() -> &'static str {
     "ok\n"
 }
 
-/// Whether the controller can do its work: the store is known and somebody decides
+/// Report whether the controller is ready: the store has been read and there is a leader
 #[utoipa::path(get, path = "/readyz", tag = "service",
     responses((status = 200, content_type = "text/plain", body = String),
         (status = 503, content_type = "application/problem+json", body = hawser_control::answer::Problem)))]
 pub(super) async fn readyz(State(controller): State<Arc<Controller>>) -> Result<String, Refusal> {
-    if *controller.ending.borrow() {
-        return Err(Refusal::unavailable("the controller ends"));
+    if *controller.shutdown.borrow() {
+        return Err(Refusal::unavailable("the controller is shutting down"));
     }
     if !controller.is_filled() {
         return Err(Refusal::unavailable("the store has not been read yet"));
     }
     let role = controller.role.borrow().clone();
     match role {
-        Role::Leader(leadership) if leadership.holds() => Ok("ready, decides\n".into()),
+        Role::Leader(leadership) if leadership.holds() => Ok("ready, leader\n".into()),
         Role::Follower {
             leader: Some(leader),
-        } => Ok(format!("ready, {leader} decides\n")),
+        } => Ok(format!("ready, leader is {leader}\n")),
         _ => Err(Refusal::unavailable(
-            "no controller decides at the moment, or the store cannot be reached",
+            "there is no leader at the moment, or the store cannot be reached",
         )),
     }
 }
 
-/// What the controller counts, for Prometheus; with a token of any scope, or from the same machine
+/// Get metrics for Prometheus; requires a token of any scope, or a request from the same host
 #[utoipa::path(get, path = "/metrics", tag = "service", security((), ("token" = [])),
-    responses((status = 200, content_type = "application/openmetrics-text", body = String), Refused))]
+    responses((status = 200, content_type = "application/openmetrics-text", body = String), CommonErrors))]
 pub(super) async fn metrics(
     State(controller): State<Arc<Controller>>,
     request: Request,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, HandlerError> {
     let mut parts = request.into_parts().0;
     if !parts
         .extensions
@@ -62,21 +62,23 @@ pub(super) async fn metrics(
         let Anyone(caller) = Anyone::from_request_parts(&mut parts, &controller).await?;
         match caller {
             Caller::Operator(token) if token.tenant.is_none() => {}
-            _ => return Err(Refusal::forbidden("metrics are for operators of all tenants").into()),
+            _ => {
+                return Err(Refusal::forbidden("metrics require an operator of all tenants").into());
+            }
         }
     }
     Ok((
         [(CONTENT_TYPE, OPENMETRICS)],
-        controller.metrics.text(&now(&controller)),
+        controller.metrics.text(&gauges(&controller)),
     ))
 }
 
-/// Health and metrics alone, for a listener without TLS.
+/// Returns the routes of health and metrics, for a listener without TLS.
 pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
     let text = |State(controller): State<Arc<Controller>>| async move {
         (
             [(CONTENT_TYPE, OPENMETRICS)],
-            controller.metrics.text(&now(&controller)),
+            controller.metrics.text(&gauges(&controller)),
         )
     };
     Router::new()
@@ -87,7 +89,7 @@ pub(crate) fn plain_router(controller: &Arc<Controller>) -> Router {
         .with_state(controller.clone())
 }
 
-fn now(controller: &Controller) -> Now {
+fn gauges(controller: &Controller) -> Gauges {
     let view = controller.view();
     let mut flows = BTreeMap::new();
     for flow in view.flows.values() {
@@ -104,7 +106,7 @@ fn now(controller: &Controller) -> Now {
             .entry((mode_name(record.value.flow.mode), state))
             .or_insert(0) += 1;
     }
-    Now {
+    Gauges {
         streams: controller.streams.len(),
         nodes: view
             .nodes

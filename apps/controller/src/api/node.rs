@@ -1,5 +1,5 @@
 use super::extract::{Body, Path};
-use super::refusal::{BodyRefused, Failed, Refusal, Refused};
+use super::refusal::{BodyErrors, CommonErrors, HandlerError, Refusal};
 use crate::access::Certified;
 use crate::check;
 use crate::controller::{About, Controller};
@@ -15,15 +15,15 @@ use hawser_control::Name;
 use hawser_control::node::{Registration, Report};
 use std::sync::Arc;
 
-/// Say what the node has; first on every connection
+/// Register the node's agent version and paths; the first request on every connection
 #[utoipa::path(put, path = "/v1/nodes/{node}/registration", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Registration,
-    responses((status = 204, description = "Known"), Refused, BodyRefused))]
+    responses((status = 204, description = "Registered"), CommonErrors, BodyErrors))]
 pub(super) async fn register(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
     Body(registration): Body<Registration>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     caller.must_be(&node)?;
     check::registration(&registration).map_err(Refusal::meaningless)?;
     let (controller, caller, node, new) = (&*controller, &caller, &node, &registration);
@@ -43,51 +43,51 @@ pub(super) async fn register(
             controller.may_change(node)?;
             let write = Write::put(key::of(key::REGISTRATION, node), emit(new)).when(read);
             let message = format!(
-                "node {node} has {} paths and runs {}",
+                "node {node} registered with {} paths, version {}",
                 new.paths.len(),
                 new.version
             );
             let about = About::tenant(&caller.tenant).node(node);
-            let writes = vec![controller.still(&caller.node)?, write];
+            let writes = vec![controller.certificate_check(&caller.node)?, write];
             controller
                 .commit(writes, about, "node_registered", message)
                 .await?;
             Ok(())
         })
         .await?;
-    controller.heard_of(caller).await?;
+    controller.renew_lease(caller).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// What the node has to do: `assignment`, `policy`, `ping`, and `end` before the controller ends the stream
+/// Stream the events `assignment`, `policy`, `ping`, and `end` before the controller closes it
 #[utoipa::path(get, path = "/v1/nodes/{node}/stream", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
-    responses((status = 200, content_type = "text/event-stream", body = String), Refused))]
+    responses((status = 200, content_type = "text/event-stream", body = String), CommonErrors))]
 pub(super) async fn stream(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-) -> Result<impl IntoResponse, Failed> {
+) -> Result<impl IntoResponse, HandlerError> {
     caller.must_be(&node)?;
     Ok(Sse::new(push::stream(controller, caller.node)))
 }
 
-/// Tell what happened, and that the node lives
+/// Report observations and counters, and renew the node's lease
 #[utoipa::path(post, path = "/v1/nodes/{node}/reports", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = Report,
-    responses((status = 204, description = "Taken"), Refused, BodyRefused))]
+    responses((status = 204, description = "Accepted"), CommonErrors, BodyErrors))]
 pub(super) async fn report(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
     Body(mut report): Body<Report>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     caller.must_be(&node)?;
     check::report(&report).map_err(Refusal::meaningless)?;
     controller.is_own(&node, &report)?;
-    controller.heard_of(&caller).await?;
-    controller.heard_received(&report).await?;
+    controller.renew_lease(&caller).await?;
+    controller.on_received_report(&report).await?;
     let observations = std::mem::take(&mut report.observations);
     if report.paths.is_empty() {
-        // Nothing changed, so what was said last still holds.
+        // Nothing changed, so the paths of the previous report are still valid.
         let before = controller
             .reports()
             .get(&node)
@@ -95,21 +95,22 @@ pub(super) async fn report(
         report.paths = before.unwrap_or_default();
     }
     controller
-        .heard_health(&caller, report.paths.clone())
+        .on_path_health(&caller, report.paths.clone())
         .await?;
     controller.keep_report(&caller.node, report);
     let (controller, node) = (&controller, &node);
     try_join_all(
         observations
             .into_iter()
-            .map(|observation| controller.heard(node, &caller.tenant, observation)),
+            .map(|observation| controller.on_observation(node, &caller.tenant, observation)),
     )
     .await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
 impl Controller {
-    /// Refuses a report about flows of others. A flow that was deleted meanwhile is nobody's.
+    /// Rejects a report about other nodes' flows. A flow that was deleted in the meantime is
+    /// accepted.
     fn is_own(&self, node: &Name, report: &Report) -> Result<(), Refusal> {
         let view = self.view();
         let sends = report.sends.iter().map(|send| (&send.flow, Some(true)));
@@ -130,7 +131,7 @@ impl Controller {
             if !is_own {
                 self.metrics.refused("foreign_flow");
                 return Err(Refusal::forbidden(format!(
-                    "{node} reports {name}, which is not its to report"
+                    "{node} must not report about {name}, of which it is not the right end"
                 )));
             }
         }

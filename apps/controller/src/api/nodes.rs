@@ -1,14 +1,16 @@
 use super::enrol::put_node;
 use super::enrolments::enrolment_name;
-use super::extract::{Body, Part, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged};
-use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::extract::{Body, PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged};
+use super::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{EnrolmentRecord, NodeRecord, key, random_hex, sha256_hex, unix_ms};
 use crate::reference;
 use crate::store::{Expect, Revision, Write};
-use crate::view::{At, NodeView, View};
+use crate::view::{NodeView, Versioned, View};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -20,31 +22,31 @@ use hawser_control::resource::{Node, Path as NodePath};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// The longest time for which an enrolment token may be valid, seconds: 30 days.
+/// The maximum validity of an enrolment token, seconds: 30 days.
 const MAX_VALID_S: u32 = 30 * 24 * 3600;
 
-/// Tokens of one node that wait to be used.
+/// The maximum number of unused tokens per node.
 const MAX_UNUSED: usize = 16;
 
-/// Nodes, by name
-#[utoipa::path(get, path = "/v1/nodes", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Node>), Refused))]
+/// List nodes, ordered by name
+#[utoipa::path(get, path = "/v1/nodes", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Node>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Node>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Node>>, HandlerError> {
     let view = controller.view();
     let nodes = view
         .nodes
-        .range::<str, _>(part.rest())
+        .range::<str, _>(query.range())
         .filter_map(|(name, node)| {
             let record = &node.record.as_ref()?.value;
             operator
                 .sees(&record.tenant)
                 .then_some((name, (name, node, record)))
         });
-    let Page { items, next } = part.page(nodes)?;
+    let Page { items, next } = query.page(nodes)?;
     let resource = |(name, node, record): (&Name, &crate::view::NodeView, &NodeRecord)| {
         node.resource(name, record, controller.seen_unix_ms(name))
     };
@@ -54,14 +56,14 @@ pub(super) async fn list(
     }))
 }
 
-/// A node
+/// Get a node
 #[utoipa::path(get, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Node, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
+    responses((status = 200, body = Node, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Tagged<Node>, Failed> {
+) -> Result<Tagged<Node>, HandlerError> {
     let seen = controller.seen_unix_ms(&name);
     let view = controller.view();
     let (node, record) = view.node(&name).ok_or_else(|| missing(&name))?;
@@ -74,15 +76,15 @@ pub(super) async fn show(
     ))
 }
 
-/// Revoke a node's certificate and forget the node
+/// Revoke a node's certificate and delete the node
 #[utoipa::path(delete, path = "/v1/nodes/{node}", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Forgotten"), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
@@ -101,13 +103,14 @@ pub(super) async fn delete(
         .await
 }
 
-/// All statements of the node about itself are removed too, so that a later node of the name inherits nothing.
+/// Returns the writes that delete a node. They include all statements of the node about itself, so
+/// that a later node of the same name does not inherit them.
 fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<Write>, Refusal> {
     let node = view.nodes.get(name).ok_or_else(|| missing(name))?;
-    if let Some(what) = ends_of_flows(name, node) {
+    if let Some(what) = flows_in_use(name, node) {
         return Err(Refusal::conflict(what));
     }
-    let said = [
+    let statements = [
         key::REGISTRATION,
         key::SEEN,
         key::ALIVE,
@@ -115,7 +118,7 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
         key::TUNNEL,
     ]
     .map(|kind| key::of(kind, name));
-    // Numbers beyond the limit of a commit stay; each holds nothing but its last epoch.
+    // Numbers beyond the limit of a commit stay; their records contain only the last epoch.
     let numbers = node
         .numbers
         .keys()
@@ -124,7 +127,8 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
     let inner = view.inner_of(name).map(key::inner);
     let mut writes = reference::remove(view, key::NODE, name, revision).to_vec();
     writes.extend(
-        said.into_iter()
+        statements
+            .into_iter()
             .chain(numbers)
             .chain(inner)
             .map(Write::delete),
@@ -132,31 +136,33 @@ fn writes_to_delete(view: &View, name: &Name, revision: Revision) -> Result<Vec<
     Ok(writes)
 }
 
-/// Why a node can be neither deleted nor created; none when no flow names it.
-fn ends_of_flows(name: &Name, node: &NodeView) -> Option<String> {
+/// Returns why a node can be neither deleted nor created: flows refer to it. Returns `None` if no
+/// flow does.
+fn flows_in_use(name: &Name, node: &NodeView) -> Option<String> {
     let flows: Vec<&Name> = node.sends.union(&node.receives).collect();
     let flow = flows.first()?;
     Some(format!(
-        "{name} is an end of {} flows, such as {flow}; delete them first",
+        "{name} is the ingress or egress of {} flows, such as {flow}; delete them first",
         flows.len()
     ))
 }
 
-/// Make a one-time token by which a node gets its certificate
+/// Create a one-time token with which a node gets its certificate
 ///
-/// The node is created if there is none of that name. A node that has a certificate keeps it until the token is used.
+/// The node is created if it does not exist. A node that has a certificate keeps it until the token
+/// is used.
 #[utoipa::path(post, path = "/v1/nodes/{node}/enrolment", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
     request_body = NewEnrolment,
-    responses((status = 201, body = Enrolment), Refused, BodyRefused, Missing, Conflicting))]
+    responses((status = 201, body = Enrolment), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn invite(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     Path(name): Path<Name>,
     Body(new): Body<NewEnrolment>,
-) -> Result<(StatusCode, Json<Enrolment>), Failed> {
+) -> Result<(StatusCode, Json<Enrolment>), HandlerError> {
     operator.must_be_of(&new.tenant)?;
     if !(1..=MAX_VALID_S).contains(&new.valid_s) {
-        return Err(Refusal::meaningless(format!("valid_s is 1 to {MAX_VALID_S}")).into());
+        return Err(Refusal::meaningless(format!("valid_s must be 1 to {MAX_VALID_S}")).into());
     }
     let token = EnrolmentToken {
         node: name,
@@ -184,7 +190,7 @@ pub(super) async fn invite(
         .retrying(|| async move {
             let writes = controller.with_token(name, tenant, enrolment.clone())?;
             let message = format!(
-                "{} made the token {} to enrol {name}",
+                "{} created the token {} to enrol {name}",
                 operator.token.name, enrolment.id
             );
             let by = operator.origin.makes(enrolment_name(name, &enrolment.id));
@@ -206,19 +212,19 @@ pub(super) async fn invite(
     ))
 }
 
-/// Revoke a node's certificates and the tokens to get one; open streams end at once
+/// Revoke a node's certificates and enrolment tokens; open streams end immediately
 #[utoipa::path(delete, path = "/v1/nodes/{node}/certificate", tag = "operators", params(("node" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Revoked"), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 204, description = "Revoked"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn revoke(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
-            let At { value, revision } = controller.node_of(operator, name)?;
+            let Versioned { value, revision } = controller.node_of(operator, name)?;
             let changed_in = value.changed_in(revision);
             matching.check(changed_in)?;
             let tenant = value.tenant.clone();
@@ -234,15 +240,15 @@ pub(super) async fn revoke(
         .await
 }
 
-/// Paths, by node and number
-#[utoipa::path(get, path = "/v1/paths", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<NodePath>), Refused))]
+/// List paths, ordered by node and number
+#[utoipa::path(get, path = "/v1/paths", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<NodePath>), CommonErrors))]
 pub(super) async fn paths(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<NodePath>>, Failed> {
-    let after = part.after().map(PathKey::of);
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<NodePath>>, HandlerError> {
+    let after = query.after().map(PathKey::of);
     let view = controller.view();
     let from = after
         .as_ref()
@@ -264,10 +270,10 @@ pub(super) async fn paths(
         after.as_ref().is_some_and(|after| key <= *after)
     });
     let rest = rest.map(|path| (format!("{}/{}", path.node, path.end.number), path));
-    Ok(Json(part.page(rest)?))
+    Ok(Json(query.page(rest)?))
 }
 
-/// Where a list of paths goes on: `NODE/NUMBER`.
+/// The position after which a list of paths continues: `NODE/NUMBER`.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct PathKey<'a> {
     node: &'a str,
@@ -284,34 +290,37 @@ impl PathKey<'_> {
     }
 }
 
-/// The latest report of every node that reports to this controller, by node
-#[utoipa::path(get, path = "/v1/reports", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Reported>), Refused))]
+/// List the latest reports of the nodes that report to this controller
+#[utoipa::path(get, path = "/v1/reports", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Reported>), CommonErrors))]
 pub(super) async fn reports(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Reported>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Reported>>, HandlerError> {
     let view = controller.view();
-    let nodes = view.nodes.range::<str, _>(part.rest()).filter(|(_, node)| {
-        node.record
-            .as_ref()
-            .is_some_and(|record| operator.sees(&record.value.tenant))
-    });
+    let nodes = view
+        .nodes
+        .range::<str, _>(query.range())
+        .filter(|(_, node)| {
+            node.record
+                .as_ref()
+                .is_some_and(|record| operator.sees(&record.value.tenant))
+        });
     let reports = controller.reports();
-    Ok(Json(part.page(nodes.filter_map(|(name, _)| {
+    Ok(Json(query.page(nodes.filter_map(|(name, _)| {
         Some((name, reports.get(name)?.clone()))
     }))?))
 }
 
-/// The latest report of a node
+/// Get the latest report of a node
 #[utoipa::path(get, path = "/v1/reports/{node}", tag = "operators", params(("node" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Reported), Refused, Missing))]
+    responses((status = 200, body = Reported), CommonErrors, NotFoundError))]
 pub(super) async fn latest_report(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Json<Reported>, Failed> {
+) -> Result<Json<Reported>, HandlerError> {
     controller.node_of(&operator, &name)?;
     let report = controller.reports().get(&name).cloned();
     Ok(Json(report.ok_or_else(|| {
@@ -320,7 +329,7 @@ pub(super) async fn latest_report(
 }
 
 impl Controller {
-    /// Gives a node one more token; makes the node when there is none of that name.
+    /// Returns the writes that add a token to a node, or create the node if it does not exist.
     fn with_token(
         &self,
         name: &Name,
@@ -328,9 +337,9 @@ impl Controller {
         enrolment: EnrolmentRecord,
     ) -> Result<Vec<Write>, Refusal> {
         let view = self.view();
-        let At { revision, .. } = view.tenants.get(tenant).ok_or_else(|| {
+        let Versioned { revision, .. } = view.tenants.get(tenant).ok_or_else(|| {
             Refusal::not_found(format!(
-                "there is no tenant {tenant}; make it first: POST /v1/tenants"
+                "there is no tenant {tenant}; create it first: POST /v1/tenants"
             ))
         })?;
         let mut refers = None;
@@ -340,7 +349,7 @@ impl Controller {
                 if let Some(what) = view
                     .nodes
                     .get(name)
-                    .and_then(|node| ends_of_flows(name, node))
+                    .and_then(|node| flows_in_use(name, node))
                 {
                     return Err(Refusal::conflict(what));
                 }
@@ -363,7 +372,7 @@ impl Controller {
             >= MAX_UNUSED
         {
             let what = format!(
-                "{name} has {MAX_UNUSED} tokens that were not used; withdraw some: \
+                "{name} has {MAX_UNUSED} unused tokens; withdraw some: \
                  DELETE /v1/nodes/{name}/enrolment/ID, GET /v1/enrolments lists them"
             );
             return Err(Refusal::conflict(what));
@@ -374,12 +383,12 @@ impl Controller {
             .collect())
     }
 
-    /// A node that the operator may know of.
+    /// Returns a node that the operator may see.
     pub(super) fn node_of<N>(
         &self,
         operator: &Operator<N>,
         name: &Name,
-    ) -> Result<At<NodeRecord>, Refusal> {
+    ) -> Result<Versioned<NodeRecord>, Refusal> {
         let view = self.view();
         let record = view
             .node(name)
@@ -390,6 +399,6 @@ impl Controller {
 }
 
 pub(super) fn missing(name: &Name) -> Refusal {
-    let what = "GET /v1/nodes lists those there are, POST /v1/nodes/NAME/enrolment makes one";
+    let what = "GET /v1/nodes lists all nodes, POST /v1/nodes/NAME/enrolment creates one";
     Refusal::not_found(format!("there is no node {name}; {what}"))
 }

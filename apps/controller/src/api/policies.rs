@@ -1,10 +1,12 @@
-use super::extract::{Body, Part, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged, changed};
-use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::extract::{Body, PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, changed};
+use super::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::access::{Operate, Operator, Read};
 use crate::controller::Controller;
-use crate::decide::{Asked, Outcome};
-use crate::view::At;
+use crate::decide::{OperatorRequest, Outcome};
+use crate::view::Versioned;
 use axum::Json;
 use axum::extract::State;
 use hawser_control::Name;
@@ -16,50 +18,50 @@ use std::sync::Arc;
 /// The code that stops a flow.
 const STOP: u8 = 0xff;
 
-/// Policies in force, by flow
-#[utoipa::path(get, path = "/v1/policies", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Policy>), Refused))]
+/// List the policies in force, ordered by flow
+#[utoipa::path(get, path = "/v1/policies", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Policy>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Policy>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Policy>>, HandlerError> {
     let view = controller.view();
     let policies = view
         .flows
-        .range::<str, _>(part.rest())
+        .range::<str, _>(query.range())
         .filter_map(|(name, flow)| {
             let is_seen = operator.sees(&flow.record.as_ref()?.value.flow.tenant);
             let policy = flow.policy.as_ref().filter(|_| is_seen)?;
             Some((name, policy.value.clone()))
         });
-    Ok(Json(part.page(policies)?))
+    Ok(Json(query.page(policies)?))
 }
 
-/// The policy in force for a flow
+/// Get the policy in force for a flow
 #[utoipa::path(get, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
+    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Tagged<Policy>, Failed> {
+) -> Result<Tagged<Policy>, HandlerError> {
     controller.flow_of(&operator, &name)?;
     let policy = controller.view().policy(&name).cloned();
-    let At { value, revision } = policy.ok_or_else(|| gone(&name))?;
+    let Versioned { value, revision } = policy.ok_or_else(|| gone(&name))?;
     Ok(Tagged(revision, value))
 }
 
-/// Fix the policy of a flow, until it is released
+/// Fix the paths of a flow until they are released
 #[utoipa::path(put, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), request_body = Override, security(("token" = [])),
-    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting, Preconditioned))]
+    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn fix(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path(name): Path<Name>,
     Body(Override { code }): Body<Override>,
-) -> Result<Tagged<Policy>, Failed> {
+) -> Result<Tagged<Policy>, HandlerError> {
     controller.flow_of(&operator, &name)?;
     let paths = {
         let view = controller.view();
@@ -68,7 +70,7 @@ pub(super) async fn fix(
     };
     if code != STOP && code & !paths != 0 {
         let what = format!(
-            "code {code:#04x} has paths that not both nodes have or that the flow may not use; it may use {paths:#04x}"
+            "code {code:#04x} contains paths that a node does not have or that the flow may not use; it may use {paths:#04x}"
         );
         return Err(Refusal::meaningless(what).into());
     }
@@ -77,7 +79,7 @@ pub(super) async fn fix(
         .decide(
             &name,
             vec![],
-            Some(Asked {
+            Some(OperatorRequest {
                 origin: &operator.origin,
                 matching: &matching,
             }),
@@ -96,22 +98,22 @@ pub(super) async fn fix(
     answer(&name, outcome)
 }
 
-/// Release the policy of a flow that an operator has fixed
+/// Return the choice of a flow's paths to the controller
 #[utoipa::path(delete, path = "/v1/policies/{flow}", tag = "operators", params(("flow" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 200, body = Policy, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn release(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Operate>,
     matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<Tagged<Policy>, Failed> {
+) -> Result<Tagged<Policy>, HandlerError> {
     controller.flow_of(&operator, &name)?;
     let by = &operator.token.name;
     let outcome = controller
         .decide(
             &name,
             vec![],
-            Some(Asked {
+            Some(OperatorRequest {
                 origin: &operator.origin,
                 matching: &matching,
             }),
@@ -129,19 +131,19 @@ pub(super) async fn release(
     answer(&name, outcome)
 }
 
-fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, Failed> {
+fn answer(name: &Name, outcome: Outcome) -> Result<Tagged<Policy>, HandlerError> {
     match outcome {
-        Outcome::Decided(policy) | Outcome::Stays(policy) => {
+        Outcome::Decided(policy) | Outcome::Unchanged(policy) => {
             Ok(Tagged(policy.revision, policy.value))
         }
-        Outcome::Changed(current) => Err(changed(current).into()),
-        Outcome::Void(void) => Err(Refusal::conflict(void.to_string()).into()),
-        Outcome::Gone => Err(gone(name).into()),
+        Outcome::PreconditionFailed(current) => Err(changed(current).into()),
+        Outcome::Ignored(ignored) => Err(Refusal::conflict(ignored.to_string()).into()),
+        Outcome::NoSuchFlow => Err(gone(name).into()),
     }
 }
 
 fn gone(name: &Name) -> Refusal {
     Refusal::not_found(format!(
-        "there is no flow {name}; GET /v1/flows lists those there are"
+        "there is no flow {name}; GET /v1/flows lists all flows"
     ))
 }

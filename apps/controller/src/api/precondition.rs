@@ -1,7 +1,9 @@
-//! `ETag` and `If-Match` (RFC 9110, sections 8.8.3 and 13.1.1): no change overwrites another one that its author has not seen.
+//! `ETag` and `If-Match` (RFC 9110, sections 8.8.3 and 13.1.1): no change overwrites another one
+//! that its author has not seen.
 //!
-//! A tag is the revision of the last change on request; reports of nodes do not change it, nor does the removal of expired
-//! tokens. The handler compares it with the revision that it has read, and the store's transaction expects that revision.
+//! A tag is the revision of the last requested change; reports of nodes and the removal of expired
+//! tokens do not change it. The handler compares it with the revision that it has read, and the
+//! store's transaction expects that revision.
 
 use super::refusal::Refusal;
 use crate::controller::Controller;
@@ -19,12 +21,12 @@ use utoipa::openapi::RefOr;
 use utoipa::openapi::response::Response as Documented;
 use utoipa::{IntoParams, IntoResponses};
 
-/// The revisions on which a request may build.
+/// The revisions that a request accepts.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum IfMatch {
-    /// Any: no header, or `*`.
+    /// Any revision: no header, or `*`.
     Any,
-    /// One of these.
+    /// One of these revisions.
     OneOf(Vec<Revision>),
 }
 
@@ -41,15 +43,19 @@ impl IfMatch {
                 return Ok(IfMatch::Any);
             }
             loop {
-                let (tag, behind) = first_tag(rest).ok_or_else(|| {
-                    let what = "`If-Match` is the ETag of an answer with its quotation marks, or *";
+                let (tag, rest_of_list) = first_tag(rest).ok_or_else(|| {
+                    let what =
+                        "`If-Match` must be the ETag of a response with its quotation marks, or *";
                     Refusal::new(StatusCode::BAD_REQUEST, what)
                 })?;
                 revisions.extend(tag);
-                if behind.is_empty() {
+                if rest_of_list.is_empty() {
                     break;
                 }
-                rest = behind.strip_prefix(',').unwrap_or(behind).trim_start();
+                rest = rest_of_list
+                    .strip_prefix(',')
+                    .unwrap_or(rest_of_list)
+                    .trim_start();
             }
         }
         Ok(IfMatch::OneOf(revisions))
@@ -62,7 +68,7 @@ impl IfMatch {
         }
     }
 
-    /// Refuses a request that builds on another revision.
+    /// Rejects a request that is based on another revision.
     pub(crate) fn check(&self, current: Revision) -> Result<(), Refusal> {
         if self.matches(current) {
             Ok(())
@@ -72,22 +78,22 @@ impl IfMatch {
     }
 }
 
-/// The first tag of a list, and what is behind it: nothing, or a comma first. A weak tag, or one that is no revision, matches
-/// nothing.
+/// Splits a list after its first tag. The rest is empty or begins with a comma. The tag is `None`
+/// if it is weak or not a revision, and then matches nothing.
 fn first_tag(list: &str) -> Option<(Option<Revision>, &str)> {
     let (is_weak, strong) = list
         .strip_prefix("W/")
         .map_or((false, list), |strong| (true, strong));
-    let (opaque, behind) = strong.strip_prefix('"')?.split_once('"')?;
-    let behind = behind.trim_start();
-    let ends = behind.is_empty() || behind.starts_with(',');
-    ends.then(|| (opaque.parse().ok().filter(|_| !is_weak), behind))
+    let (opaque, rest_of_list) = strong.strip_prefix('"')?.split_once('"')?;
+    let rest_of_list = rest_of_list.trim_start();
+    let ends = rest_of_list.is_empty() || rest_of_list.starts_with(',');
+    ends.then(|| (opaque.parse().ok().filter(|_| !is_weak), rest_of_list))
 }
 
-/// The refusal of a request that builds on another revision than the current one.
+/// Returns the refusal of a request that is based on another revision than the current one.
 pub(crate) fn changed(current: Revision) -> Refusal {
     let what = format!(
-        "it was changed since it was read, its ETag is \"{current}\" now; read it again and decide whether the change still fits"
+        "it has changed since it was read, its ETag is now \"{current}\"; read it again and check whether your change still applies"
     );
     Refusal::new(StatusCode::PRECONDITION_FAILED, what)
 }
@@ -111,22 +117,24 @@ impl FromRequestParts<Arc<Controller>> for IfMatch {
 }
 
 impl Controller {
-    /// Waits until the view has a revision that another controller has answered with, if the store has reached it.
-    async fn catch_up_with(&self, told: Revision) -> Result<(), Refusal> {
-        if told <= self.view().complete {
+    /// Waits until the view contains a revision that may come from another controller, if the store
+    /// has reached it.
+    async fn catch_up_with(&self, revision: Revision) -> Result<(), Refusal> {
+        if revision <= self.view().complete {
             return Ok(());
         }
         let now = self.store.list_all(crate::record::key::LEADER).await;
-        let (_, now) = now
-            .map_err(|error| Refusal::unavailable(format!("the store does not answer: {error}")))?;
-        if told <= now {
-            self.shown(told).await;
+        let (_, now) = now.map_err(|error| {
+            Refusal::unavailable(format!("the store does not respond: {error}"))
+        })?;
+        if revision <= now {
+            self.wait_until_applied(revision).await;
         }
         Ok(())
     }
 }
 
-/// An answer with its tag.
+/// A response with its ETag.
 pub(crate) struct Tagged<T>(pub(crate) Revision, pub(crate) T);
 
 impl<T: Serialize> IntoResponse for Tagged<T> {
@@ -135,30 +143,30 @@ impl<T: Serialize> IntoResponse for Tagged<T> {
     }
 }
 
-/// The header that names a revision.
+/// Returns the `ETag` header of a revision.
 pub(crate) fn tag(revision: Revision) -> (HeaderName, String) {
     (ETAG, format!("\"{revision}\""))
 }
 
-/// The header, for the document.
+/// The request header, for the OpenAPI document.
 #[derive(IntoParams)]
 #[into_params(parameter_in = Header)]
-#[expect(dead_code, reason = "the document is made of it")]
+#[expect(dead_code, reason = "only used to generate the OpenAPI document")]
 pub(crate) struct IfMatchHeader {
-    /// The ETag of the answer on which the request builds; after another change it is refused with 412. Absent or `*`: any
-    /// state.
+    /// The ETag of the response that the request is based on. If the resource has changed since,
+    /// the request is rejected with 412. Absent or `*`: any state.
     #[param(rename = "If-Match", required = false, value_type = String, example = "\"57\"")]
     if_match: Option<String>,
 }
 
-/// The answer to a request whose `If-Match` does not hold.
-pub(crate) struct Preconditioned;
+/// The documented response to a request whose `If-Match` does not match.
+pub(crate) struct PreconditionError;
 
-impl IntoResponses for Preconditioned {
+impl IntoResponses for PreconditionError {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
         super::refusal::documented(&[(
             412,
-            "It was changed since the answer whose ETag `If-Match` names",
+            "The resource has changed since the ETag in `If-Match`",
         )])
     }
 }
@@ -172,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_are_understood_as_the_standard_has_them() {
+    fn tags_are_parsed_as_in_rfc_9110() {
         assert_eq!(parse(&[]), Ok(IfMatch::Any));
         assert_eq!(parse(&["*"]), Ok(IfMatch::Any));
         assert_eq!(parse(&["\"5\""]), Ok(IfMatch::OneOf(vec![5])));

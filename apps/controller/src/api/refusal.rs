@@ -1,4 +1,4 @@
-//! Why a request was not granted: RFC 9457, with what to do.
+//! Error responses (RFC 9457), which say what to do.
 
 use crate::controller::Controller;
 use crate::store::{Error, Revision};
@@ -13,10 +13,10 @@ use utoipa::openapi::response::{Response as Documented, ResponseBuilder};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr};
 use utoipa::{IntoResponses, PartialSchema, ToSchema};
 
-/// How often a change is tried when others change the same.
+/// The number of attempts at a change while others change the same resource.
 const ATTEMPTS: usize = 16;
 
-/// A request that is not granted.
+/// The response to a request that is rejected.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -68,7 +68,7 @@ impl IntoResponse for Refusal {
             title: self
                 .status
                 .canonical_reason()
-                .unwrap_or("Refused")
+                .unwrap_or("CommonErrors")
                 .to_owned(),
             status: self.status.as_u16(),
             detail: self.detail,
@@ -90,40 +90,40 @@ impl IntoResponse for Refusal {
     }
 }
 
-/// What a handler fails with.
+/// The error of a handler.
 #[derive(Debug)]
-pub(crate) enum Failed {
+pub(crate) enum HandlerError {
     Refused(Refusal),
     Store(Error),
 }
 
-impl From<Refusal> for Failed {
+impl From<Refusal> for HandlerError {
     fn from(refusal: Refusal) -> Self {
-        Failed::Refused(refusal)
+        HandlerError::Refused(refusal)
     }
 }
 
-impl From<Error> for Failed {
+impl From<Error> for HandlerError {
     fn from(error: Error) -> Self {
-        Failed::Store(error)
+        HandlerError::Store(error)
     }
 }
 
-impl IntoResponse for Failed {
+impl IntoResponse for HandlerError {
     fn into_response(self) -> Response {
         let error = match self {
-            Failed::Refused(refusal) => return refusal.into_response(),
-            Failed::Store(error) => error,
+            HandlerError::Refused(refusal) => return refusal.into_response(),
+            HandlerError::Store(error) => error,
         };
         match error {
-            Error::Conflict { .. } => {
-                Refusal::conflict("somebody else is changing the same; look at it and try again")
-            }
+            Error::Conflict { .. } => Refusal::conflict(
+                "another request is changing the same resource; read it and try again",
+            ),
             Error::Invalid(what) => Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, what),
             Error::LeaseGone(_) | Error::Compacted(_) | Error::Unavailable(_) => {
-                tracing::error!("the store: {error}");
+                tracing::error!("request to the store failed: {error}");
                 Refusal::unavailable(format!(
-                    "the controller's store does not answer, try again: {error}"
+                    "the controller's store is not available, try again: {error}"
                 ))
             }
         }
@@ -132,25 +132,27 @@ impl IntoResponse for Failed {
 }
 
 impl Controller {
-    /// Tries until nobody else has changed what was read for it.
-    pub(crate) async fn retrying<T, F: Future<Output = Result<T, Failed>>>(
+    /// Retries a change until nothing that it has read was changed concurrently.
+    pub(crate) async fn retrying<T, F: Future<Output = Result<T, HandlerError>>>(
         &self,
         mut attempt: impl FnMut() -> F,
-    ) -> Result<T, Failed> {
+    ) -> Result<T, HandlerError> {
         for _ in 1..ATTEMPTS {
             match attempt().await {
-                Err(Failed::Store(Error::Conflict { found, .. })) => self.caught_up(found).await,
+                Err(HandlerError::Store(Error::Conflict { found, .. })) => {
+                    self.catch_up(found).await
+                }
                 outcome => return outcome,
             }
         }
         attempt().await
     }
 
-    /// Waits until the view has what a commit collided with.
-    pub(crate) async fn caught_up(&self, found: Option<Revision>) {
+    /// Waits until the view contains the change that a commit conflicted with.
+    pub(crate) async fn catch_up(&self, found: Option<Revision>) {
         match found {
-            Some(revision) => self.shown(revision).await,
-            // Deleted, so there is no revision to wait for.
+            Some(revision) => self.wait_until_applied(revision).await,
+            // The key was deleted, so there is no revision to wait for.
             None => {
                 let _ =
                     tokio::time::timeout(Duration::from_millis(50), self.changes().changed()).await;
@@ -159,19 +161,19 @@ impl Controller {
     }
 }
 
-/// What every request may be answered with.
-pub(crate) struct Refused;
+/// The documented errors of all requests.
+pub(crate) struct CommonErrors;
 
-/// What a request with a body may be answered with.
-pub(crate) struct BodyRefused;
+/// The documented errors of requests with a body.
+pub(crate) struct BodyErrors;
 
-/// What a request for something by its name may be answered with.
-pub(crate) struct Missing;
+/// The documented error of requests for a resource by its name.
+pub(crate) struct NotFoundError;
 
-/// What a request that changes something may be answered with.
-pub(crate) struct Conflicting;
+/// The documented error of requests that change something.
+pub(crate) struct ConflictError;
 
-impl IntoResponses for Refused {
+impl IntoResponses for CommonErrors {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
         documented(&[
             (400, "The request is not well-formed"),
@@ -187,27 +189,30 @@ impl IntoResponses for Refused {
     }
 }
 
-impl IntoResponses for BodyRefused {
+impl IntoResponses for BodyErrors {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
         documented(&[
             (413, "The body is too large"),
             (415, "The body is not declared as application/json"),
-            (422, "The body says something that cannot be"),
+            (422, "The body contains an invalid value"),
         ])
     }
 }
 
-impl IntoResponses for Missing {
+impl IntoResponses for NotFoundError {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
-        documented(&[(404, "There is no such thing, or it is another tenant's")])
+        documented(&[(
+            404,
+            "The resource does not exist, or belongs to another tenant",
+        )])
     }
 }
 
-impl IntoResponses for Conflicting {
+impl IntoResponses for ConflictError {
     fn responses() -> BTreeMap<String, RefOr<Documented>> {
         documented(&[(
             409,
-            "It is there already, or still needed by something else",
+            "The resource already exists, or others still refer to it",
         )])
     }
 }
@@ -227,7 +232,7 @@ pub(super) fn documented(statuses: &[(u16, &str)]) -> BTreeMap<String, RefOr<Doc
         .collect()
 }
 
-/// The schema that all of these refer to.
+/// Returns the schema of all error responses.
 pub(crate) fn problem_schema() -> (String, RefOr<utoipa::openapi::Schema>) {
     (Problem::name().into_owned(), Problem::schema())
 }

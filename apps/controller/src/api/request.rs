@@ -1,4 +1,4 @@
-//! The identifier of a request: in its answer, in its log lines and in the audit.
+//! The identifier of a request, which is in its response, in its log lines and in the audit log.
 
 use crate::record::random_hex;
 use axum::extract::Request;
@@ -11,7 +11,8 @@ use tracing::Instrument;
 
 pub(crate) const HEADER: &str = "x-request-id";
 
-/// Chosen by the controller: a client could choose the identifier of another request.
+/// The identifier of a request. The controller chooses it, because a client could choose the
+/// identifier of another request.
 #[derive(Debug, Clone)]
 pub(crate) struct RequestId(Arc<str>);
 
@@ -21,7 +22,7 @@ impl fmt::Display for RequestId {
     }
 }
 
-/// Gives a request and its answer an identifier.
+/// Assigns an identifier to a request and its response.
 pub(crate) async fn identified(mut request: Request, next: Next) -> Response {
     let id = RequestId(random_hex::<8>().into());
     request.extensions_mut().insert(id.clone());

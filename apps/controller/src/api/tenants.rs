@@ -1,6 +1,8 @@
-use super::extract::{Body, Part, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Preconditioned, Tagged, tag};
-use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::extract::{Body, PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError, Tagged, tag};
+use super::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use crate::access::{Admin, Operator, Read};
 use crate::controller::{About, Controller};
 use crate::record::{emit, key};
@@ -15,7 +17,7 @@ use hawser_control::answer::Page;
 use hawser_control::resource::Tenant;
 use std::sync::Arc;
 
-/// What was made, and where it is.
+/// The response to the creation of a resource, with its location.
 pub(super) type Created<T> = (StatusCode, [(HeaderName, String); 2], Json<T>);
 
 pub(super) fn created<T>(place: String, revision: Revision, what: T) -> Created<T> {
@@ -26,41 +28,41 @@ pub(super) fn created<T>(place: String, revision: Revision, what: T) -> Created<
     )
 }
 
-/// Tenants, by name
-#[utoipa::path(get, path = "/v1/tenants", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Tenant>), Refused))]
+/// List tenants, ordered by name
+#[utoipa::path(get, path = "/v1/tenants", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Tenant>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Tenant>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Tenant>>, HandlerError> {
     let view = controller.view();
     let tenants = view
         .tenants
-        .range::<str, _>(part.rest())
+        .range::<str, _>(query.range())
         .filter(|(name, _)| operator.sees(name));
-    Ok(Json(part.page(
+    Ok(Json(query.page(
         tenants.map(|(name, tenant)| (name, tenant.value.clone())),
     )?))
 }
 
-/// Make a tenant
+/// Create a tenant
 #[utoipa::path(post, path = "/v1/tenants", tag = "operators", request_body = Tenant, security(("token" = [])),
-    responses((status = 201, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Conflicting))]
+    responses((status = 201, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
     Body(tenant): Body<Tenant>,
-) -> Result<Created<Tenant>, Failed> {
+) -> Result<Created<Tenant>, HandlerError> {
     operator.must_see_all()?;
     if tenant.description.len() > 1024 {
         return Err(Refusal::meaningless("the description has more than 1024 bytes").into());
     }
     if controller.view().tenants.contains_key(&tenant.name) {
-        return Err(Refusal::conflict(format!("there is a tenant {} already", tenant.name)).into());
+        return Err(Refusal::conflict(format!("the tenant {} already exists", tenant.name)).into());
     }
     let write = Write::put(key::of(key::TENANT, &tenant.name), emit(&tenant)).when(Expect::Absent);
-    let message = format!("{} made the tenant {}", operator.token.name, tenant.name);
+    let message = format!("{} created the tenant {}", operator.token.name, tenant.name);
     let about = About::tenant(&tenant.name).by(operator.origin.makes(&tenant.name));
     let revision = controller
         .commit(vec![write], about, "tenant_created", message)
@@ -72,14 +74,14 @@ pub(super) async fn create(
     ))
 }
 
-/// A tenant
+/// Get a tenant
 #[utoipa::path(get, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path)), security(("token" = [])),
-    responses((status = 200, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, Missing))]
+    responses((status = 200, body = Tenant, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, NotFoundError))]
 pub(super) async fn show(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
     Path(name): Path<Name>,
-) -> Result<Tagged<Tenant>, Failed> {
+) -> Result<Tagged<Tenant>, HandlerError> {
     let view = controller.view();
     let tenant = view
         .tenants
@@ -89,22 +91,22 @@ pub(super) async fn show(
     Ok(Tagged(tenant.revision, tenant.value.clone()))
 }
 
-/// Remove a tenant that has no nodes, flows and tokens
+/// Delete a tenant that has no nodes, flows and tokens
 #[utoipa::path(delete, path = "/v1/tenants/{tenant}", tag = "operators", params(("tenant" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
     matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     operator.must_see_all()?;
     let (controller, operator, matching, name) = (&*controller, &operator, &matching, &name);
     controller
         .retrying(|| async move {
             let (writes, revision) = writes_to_delete(&controller.view(), matching, name)?;
             let about = About::tenant(name).by(operator.origin.removes(name, revision));
-            let message = format!("{} removed the tenant {name}", operator.token.name);
+            let message = format!("{} deleted the tenant {name}", operator.token.name);
             controller
                 .commit(writes, about, "tenant_deleted", message)
                 .await?;
@@ -113,7 +115,7 @@ pub(super) async fn delete(
         .await
 }
 
-/// And the revision of what they delete.
+/// Returns the writes that delete a tenant, and the revision of the tenant.
 fn writes_to_delete(
     view: &View,
     matching: &IfMatch,
@@ -148,6 +150,6 @@ fn writes_to_delete(
 
 pub(super) fn missing(name: &Name) -> Refusal {
     Refusal::not_found(format!(
-        "there is no tenant {name}; GET /v1/tenants lists those there are"
+        "there is no tenant {name}; GET /v1/tenants lists all tenants"
     ))
 }

@@ -1,6 +1,8 @@
-use super::extract::{Body, Part, Path, Query};
-use super::precondition::{IfMatch, IfMatchHeader, Preconditioned};
-use super::refusal::{BodyRefused, Conflicting, Failed, Missing, Refusal, Refused};
+use super::extract::{Body, PageQuery, Path, Query};
+use super::precondition::{IfMatch, IfMatchHeader, PreconditionError};
+use super::refusal::{
+    BodyErrors, CommonErrors, ConflictError, HandlerError, NotFoundError, Refusal,
+};
 use super::tenants::{self, Created, created};
 use crate::access::{Admin, Anyone, Operator, scope_name};
 use crate::controller::{About, Controller};
@@ -16,31 +18,31 @@ use hawser_control::access::{Caller, IssuedToken, NewToken, Scope, Token};
 use hawser_control::answer::Page;
 use std::sync::Arc;
 
-/// Operators' tokens, by name, without their secrets
-#[utoipa::path(get, path = "/v1/tokens", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Token>), Refused))]
+/// List operators' tokens, ordered by name, without their secrets
+#[utoipa::path(get, path = "/v1/tokens", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Token>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Token>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Token>>, HandlerError> {
     let view = controller.view();
     let tokens = view
         .tokens
-        .range::<str, _>(part.rest())
+        .range::<str, _>(query.range())
         .map(|(name, token)| (name, token.value.token.clone()));
     let seen = tokens.filter(|(_, token)| operator.sees_optional(token.tenant.as_ref()));
-    Ok(Json(part.page(seen)?))
+    Ok(Json(query.page(seen)?))
 }
 
-/// Make a token; its secret is shown once
+/// Create a token; its secret is shown only once
 #[utoipa::path(post, path = "/v1/tokens", tag = "operators", request_body = NewToken, security(("token" = [])),
-    responses((status = 201, body = IssuedToken, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), Refused, BodyRefused, Missing, Conflicting))]
+    responses((status = 201, body = IssuedToken, headers(("ETag" = String, description = "Its revision, for `If-Match`"))), CommonErrors, BodyErrors, NotFoundError, ConflictError))]
 pub(super) async fn create(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
     Body(new): Body<NewToken>,
-) -> Result<Created<IssuedToken>, Failed> {
+) -> Result<Created<IssuedToken>, HandlerError> {
     match &new.tenant {
         None => operator.must_see_all()?,
         Some(tenant) => operator.must_be_of(tenant)?,
@@ -67,7 +69,7 @@ pub(super) async fn create(
             } = &made.token;
             let writes = writes_to_create(&controller.view(), made)?;
             let message = format!(
-                "{} made the token {name}, scope {}",
+                "{} created the token {name}, scope {}",
                 operator.token.name,
                 scope_name(*scope)
             );
@@ -93,7 +95,7 @@ fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Ref
     let Token { name, tenant, .. } = &issued.token;
     if view.tokens.contains_key(name) {
         return Err(Refusal::conflict(format!(
-            "there is a token {name} already; delete it first"
+            "the token {name} already exists; delete it first"
         )));
     }
     let mut writes = vec![put(issued)];
@@ -107,15 +109,15 @@ fn writes_to_create(view: &View, issued: &IssuedToken) -> Result<Vec<Write>, Ref
     Ok(writes)
 }
 
-/// Remove a token; it opens nothing from now on
+/// Delete a token; it can no longer be used
 #[utoipa::path(delete, path = "/v1/tokens/{token}", tag = "operators", params(("token" = Name, Path), IfMatchHeader), security(("token" = [])),
-    responses((status = 204, description = "Removed"), Refused, Missing, Conflicting, Preconditioned))]
+    responses((status = 204, description = "Deleted"), CommonErrors, NotFoundError, ConflictError, PreconditionError))]
 pub(super) async fn delete(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Admin>,
     matching: IfMatch,
     Path(name): Path<Name>,
-) -> Result<StatusCode, Failed> {
+) -> Result<StatusCode, HandlerError> {
     let (revision, tenant, stays) = {
         let view = controller.view();
         let token = view
@@ -124,7 +126,7 @@ pub(super) async fn delete(
             .filter(|token| operator.sees_optional(token.value.token.tenant.as_ref()));
         let token = token.ok_or_else(|| {
             Refusal::not_found(format!(
-                "there is no token {name}; GET /v1/tokens lists those there are"
+                "there is no token {name}; GET /v1/tokens lists all tokens"
             ))
         })?;
         matching.check(token.revision)?;
@@ -134,13 +136,13 @@ pub(super) async fn delete(
                 .tokens
                 .iter()
                 .filter(|(other, token)| **other != name && is_admin(&token.value.token));
-            let what = "this is the last token that can make others; make another with the scope admin first";
+            let what = "this is the last token that can create others; create another one with the scope admin first";
             others
                 .map(|(other, token)| (other.clone(), token.revision))
                 .next()
                 .ok_or_else(|| Refusal::conflict(what))
         };
-        // The other one must not be removed at the same time.
+        // The other token must not be deleted concurrently.
         let stays = is_admin(&token.value.token).then(other).transpose()?;
         (token.revision, token.value.token.tenant.clone(), stays)
     };
@@ -149,7 +151,7 @@ pub(super) async fn delete(
     writes.extend(
         stays.map(|(other, at)| Write::check(key::of(key::TOKEN, &other), Expect::Revision(at))),
     );
-    let message = format!("{} removed the token {name}", operator.token.name);
+    let message = format!("{} deleted the token {name}", operator.token.name);
     let by = Some(operator.origin.removes(&name, revision));
     let about = About {
         tenant,
@@ -162,14 +164,14 @@ pub(super) async fn delete(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Whom the controller takes the caller for
+/// Get the identity of the caller as the controller sees it
 #[utoipa::path(get, path = "/v1/me", tag = "operators", tag = "nodes", security(("token" = []), ("certificate" = [])),
-    responses((status = 200, body = Caller), Refused))]
+    responses((status = 200, body = Caller), CommonErrors))]
 pub(super) async fn me(Anyone(caller): Anyone) -> Json<Caller> {
     Json(caller)
 }
 
-/// A token with a new secret.
+/// Adds a new secret to a token.
 pub(crate) fn issue(token: Token) -> IssuedToken {
     IssuedToken {
         token,
@@ -177,7 +179,7 @@ pub(crate) fn issue(token: Token) -> IssuedToken {
     }
 }
 
-/// Keeps a token that is not there yet.
+/// Returns the write of a new token.
 pub(crate) fn put(issued: &IssuedToken) -> Write {
     let record = TokenRecord {
         token: issued.token.clone(),

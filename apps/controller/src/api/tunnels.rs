@@ -1,5 +1,5 @@
-use super::extract::{Body, Part, Path, Query};
-use super::refusal::{BodyRefused, Conflicting, Failed, Refusal, Refused};
+use super::extract::{Body, PageQuery, Path, Query};
+use super::refusal::{BodyErrors, CommonErrors, ConflictError, HandlerError, Refusal};
 use crate::access::{Certified, Operator, Read};
 use crate::check;
 use crate::controller::{About, Controller};
@@ -14,28 +14,29 @@ use hawser_control::tunnel::{Admitted, Client, Server, ServerReport, Servers};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// The numbers below are the network's own and the servers'.
+/// The first offset of clients' inner addresses. Smaller ones are the network address and the
+/// servers'.
 const FIRST_INNER: u64 = 2;
 
-/// Say that the node is a server of tunnels, and hear whom it is to let in; again and again
+/// Report as a tunnel server, and get the clients that the server may accept; sent repeatedly
 #[utoipa::path(put, path = "/v1/nodes/{node}/tunnel-server", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])), request_body = ServerReport,
-    responses((status = 200, body = Admitted), Refused, BodyRefused))]
+    responses((status = 200, body = Admitted), CommonErrors, BodyErrors))]
 pub(super) async fn serve(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
     Body(report): Body<ServerReport>,
-) -> Result<Json<Admitted>, Failed> {
+) -> Result<Json<Admitted>, HandlerError> {
     caller.must_be(&node)?;
     check::tunnel_server(&report).map_err(Refusal::meaningless)?;
     if !controller.config.tunnels.servers.contains(&node) {
         controller.metrics.refused("no_tunnel_server");
         let what = format!(
-            "{node} may not be a server of tunnels: name it in tunnels.servers of the controller's file"
+            "{node} may not be a tunnel server: add it to tunnels.servers in the controller's configuration"
         );
         return Err(Refusal::forbidden(what).into());
     }
-    controller.heard_of(&caller).await?;
+    controller.renew_lease(&caller).await?;
     let ServerReport {
         addresses,
         clients,
@@ -44,7 +45,7 @@ pub(super) async fn serve(
         known,
     } = report;
     controller
-        .heard_tunnel(
+        .on_tunnel_report(
             &caller,
             TunnelRecord {
                 addresses,
@@ -56,23 +57,23 @@ pub(super) async fn serve(
         .await?;
     let clients = controller.clients(&caller.tenant);
     let digest = sha256_hex(emit(&clients));
-    let is_news = known.is_none_or(|known| known != digest);
+    let has_changed = known.is_none_or(|known| known != digest);
     let report_every_ms = controller.config.nodes.report_every_ms;
     Ok(Json(Admitted {
         report_every_ms,
         digest,
-        clients: is_news.then_some(clients),
+        clients: has_changed.then_some(clients),
     }))
 }
 
-/// Ask where the node may go as a client of tunnels
+/// Get the tunnel servers that the node may use as a client
 #[utoipa::path(post, path = "/v1/nodes/{node}/tunnel-client", tag = "nodes", params(("node" = Name, Path)), security(("certificate" = [])),
-    responses((status = 200, body = Servers), Refused, Conflicting))]
+    responses((status = 200, body = Servers), CommonErrors, ConflictError))]
 pub(super) async fn find(
     State(controller): State<Arc<Controller>>,
     caller: Certified,
     Path(node): Path<Name>,
-) -> Result<Json<Servers>, Failed> {
+) -> Result<Json<Servers>, HandlerError> {
     caller.must_be(&node)?;
     let addresses = controller.inner_addresses(&caller).await?;
     let view = controller.view();
@@ -88,21 +89,21 @@ pub(super) async fn find(
     }))
 }
 
-/// Servers of tunnels that live, by name
-#[utoipa::path(get, path = "/v1/tunnel-servers", tag = "operators", params(Part), security(("token" = [])),
-    responses((status = 200, body = Page<Server>), Refused))]
+/// List the tunnel servers that are alive, ordered by name
+#[utoipa::path(get, path = "/v1/tunnel-servers", tag = "operators", params(PageQuery), security(("token" = [])),
+    responses((status = 200, body = Page<Server>), CommonErrors))]
 pub(super) async fn list(
     State(controller): State<Arc<Controller>>,
     operator: Operator<Read>,
-    Query(part): Query<Part>,
-) -> Result<Json<Page<Server>>, Failed> {
+    Query(query): Query<PageQuery>,
+) -> Result<Json<Page<Server>>, HandlerError> {
     let view = controller.view();
-    let rest = view.nodes.range::<str, _>(part.rest());
+    let rest = view.nodes.range::<str, _>(query.range());
     let seen = rest
         .filter_map(|(name, node)| server(name, node))
         .filter(|server| operator.sees(&server.tenant));
     Ok(Json(
-        part.page(seen.map(|server| (server.name.clone(), server)))?,
+        query.page(seen.map(|server| (server.name.clone(), server)))?,
     ))
 }
 
@@ -125,8 +126,12 @@ fn server(name: &Name, node: &NodeView) -> Option<Server> {
 }
 
 impl Controller {
-    /// A server of tunnels said how it is. What is news goes to all controllers.
-    async fn heard_tunnel(&self, caller: &Certified, tunnel: TunnelRecord) -> Result<(), Failed> {
+    /// Handles the report of a tunnel server. Changes are written to the store for all controllers.
+    async fn on_tunnel_report(
+        &self,
+        caller: &Certified,
+        tunnel: TunnelRecord,
+    ) -> Result<(), HandlerError> {
         let node = &caller.node.node;
         let known = self
             .view()
@@ -140,15 +145,15 @@ impl Controller {
         else {
             return Ok(());
         };
-        if !self.makes_change(node, &caller.tenant).await? {
-            // The next one says it again.
+        if !self.admits_change(node, &caller.tenant).await? {
+            // The next report repeats it.
             return Ok(());
         }
         let write = Write::put(key::of(key::TUNNEL, node), emit(&tunnel)).under(lease.id);
         self.write_under_lease(caller, write).await
     }
 
-    /// The nodes of a tenant whose certificates are in force.
+    /// Returns the nodes of a tenant that have valid certificates.
     fn clients(&self, tenant: &Name) -> Vec<Client> {
         let (view, now) = (self.view(), unix_ms());
         let client = |(name, node): (&Name, &NodeView)| {
@@ -164,7 +169,7 @@ impl Controller {
             let certificates: Vec<_> = in_force.map(|issued| issued.serial.clone()).collect();
             let addresses = view
                 .inner_of(name)
-                .map_or_else(Vec::new, |number| self.numbered(number));
+                .map_or_else(Vec::new, |number| self.addresses_at(number));
             (!certificates.is_empty()).then_some(Client {
                 name: name.clone(),
                 certificates,
@@ -174,8 +179,8 @@ impl Controller {
         view.nodes.iter().filter_map(client).collect()
     }
 
-    /// The inner addresses of a client, which it gets when it asks for the first time.
-    async fn inner_addresses(&self, caller: &Certified) -> Result<Vec<IpAddr>, Failed> {
+    /// Returns the inner addresses of a client, which are assigned at its first request.
+    async fn inner_addresses(&self, caller: &Certified) -> Result<Vec<IpAddr>, HandlerError> {
         let node = &caller.node.node;
         if self.config.tunnels.addresses.is_empty() {
             return Ok(vec![]);
@@ -184,29 +189,31 @@ impl Controller {
             let free = {
                 let view = self.view();
                 match view.inner_of(node) {
-                    Some(number) => return Ok(self.numbered(number)),
+                    Some(number) => return Ok(self.addresses_at(number)),
                     None => view.free_inner(FIRST_INNER),
                 }
             };
-            let addresses = self.numbered(free);
+            let addresses = self.addresses_at(free);
             if addresses.len() < self.config.tunnels.addresses.len() {
-                let what = "every address of tunnels.addresses is some node's: delete nodes, or configure larger prefixes";
+                let what = "all addresses in tunnels.addresses are assigned: delete nodes, or configure larger prefixes";
                 return Err(Refusal::conflict(what).into());
             }
             let write = Write::put(key::inner(free), emit(node)).when(Expect::Absent);
-            let message = format!("{node} has {} inside tunnels", addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" and "));
+            let message = format!("{node} got the inner addresses {}", addresses.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(" and "));
             let about = About::tenant(&caller.tenant).node(node);
-            // A deletion of the node that has not seen the address is refused.
+            // The `used` key makes the store reject a concurrent deletion of the node that does not
+            // include the address.
             let used = Write::put(key::used(key::NODE, node), node.as_str().as_bytes());
-            let writes = vec![self.still(&caller.node)?, write, used];
+            let writes = vec![self.certificate_check(&caller.node)?, write, used];
             self.commit(writes, about, "tunnel_addresses_given", message).await?;
             Ok(addresses)
         })
         .await
     }
 
-    /// The addresses of that number. The last one of a prefix of IPv4 is everybody's.
-    fn numbered(&self, number: u64) -> Vec<IpAddr> {
+    /// Returns the addresses with that offset. The last address of an IPv4 prefix is the broadcast
+    /// address.
+    fn addresses_at(&self, number: u64) -> Vec<IpAddr> {
         let of = |prefix: &hawser_control::Prefix| {
             let is_last = prefix.is_ipv4() && prefix.address(number + 1).is_none();
             prefix.address(number).filter(|_| !is_last)

@@ -1,7 +1,8 @@
-//! Answers on their way, and whether the other end takes them.
+//! Tracking of responses that are being sent, to detect clients that do not read them.
 //!
-//! HTTP/2 has windows of its own above TCP's: a client that reads its socket, answers pings and grants no window would hold
-//! an answer for ever. So each part of an answer is followed until the last byte of it went out.
+//! HTTP/2 has its own flow control above TCP's: a client that reads its socket, answers pings and
+//! grants no window would hold a response forever. So each part of a response is tracked until its
+//! last byte is sent.
 
 use axum::body::{Body, Bytes};
 use hyper::body::{Body as HttpBody, Buf, Frame, SizeHint};
@@ -11,41 +12,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
-/// The requests of a connection, from when they come until their answers are out.
+/// The requests of a connection, from their arrival until their responses are sent.
 #[derive(Default)]
-pub(super) struct Answers(Mutex<State>);
+pub(super) struct Responses(Mutex<State>);
 
 #[derive(Default)]
 struct State {
     in_flight: usize,
-    ever: u64,
-    /// Parts that are to be sent, and when a byte of each went out last.
+    total: u64,
+    /// The unsent parts, with the time at which a byte of each was last sent.
     unsent: HashMap<u64, Instant>,
     next_part: u64,
 }
 
-impl Answers {
-    /// One more request.
+impl Responses {
+    /// Registers a request.
     pub(super) fn begin(self: &Arc<Self>) -> InFlight {
         let mut state = self.state();
         state.in_flight += 1;
-        state.ever += 1;
+        state.total += 1;
         InFlight(self.clone())
     }
 
-    /// Waits until there was no request for `period`.
+    /// Waits until there has been no request for `period`.
     pub(super) async fn are_idle(&self, period: Duration) {
         loop {
-            let before = self.state().ever;
+            let before = self.state().total;
             tokio::time::sleep(period).await;
             let state = self.state();
-            if state.in_flight == 0 && state.ever == before {
+            if state.in_flight == 0 && state.total == before {
                 return;
             }
         }
     }
 
-    /// Waits until nothing of an answer was taken for `period`.
+    /// Waits until some part of a response has made no progress for `period`.
     pub(super) async fn are_unread(&self, period: Duration) {
         loop {
             let longest = self
@@ -67,8 +68,8 @@ impl Answers {
     }
 }
 
-/// A request whose answer is not out yet, streams included.
-pub(super) struct InFlight(Arc<Answers>);
+/// A request whose response, which may be a stream, is not completely sent yet.
+pub(super) struct InFlight(Arc<Responses>);
 
 impl Drop for InFlight {
     fn drop(&mut self) {
@@ -76,31 +77,31 @@ impl Drop for InFlight {
     }
 }
 
-/// The body of an answer.
-pub(super) struct Followed {
+/// The body of a response.
+pub(super) struct TrackedBody {
     body: Body,
     in_flight: Arc<InFlight>,
 }
 
-impl Followed {
+impl TrackedBody {
     pub(super) fn new(body: Body, in_flight: InFlight) -> Self {
-        Followed {
+        TrackedBody {
             body,
             in_flight: Arc::new(in_flight),
         }
     }
 }
 
-impl HttpBody for Followed {
-    type Data = Part;
+impl HttpBody for TrackedBody {
+    type Data = Chunk;
     type Error = axum::Error;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Part>, axum::Error>>> {
+    ) -> Poll<Option<Result<Frame<Chunk>, axum::Error>>> {
         let frame = std::task::ready!(Pin::new(&mut self.body).poll_frame(context));
-        let part = |frame: Frame<Bytes>| frame.map_data(|bytes| Part::new(bytes, &self.in_flight));
+        let part = |frame: Frame<Bytes>| frame.map_data(|bytes| Chunk::new(bytes, &self.in_flight));
         Poll::Ready(frame.map(|frame| frame.map(part)))
     }
 
@@ -113,21 +114,21 @@ impl HttpBody for Followed {
     }
 }
 
-/// A part of an answer until it is sent or given up.
-pub(super) struct Part {
+/// A part of a response until it is sent or dropped.
+pub(super) struct Chunk {
     bytes: Bytes,
     number: u64,
     in_flight: Arc<InFlight>,
 }
 
-impl Part {
+impl Chunk {
     fn new(bytes: Bytes, in_flight: &Arc<InFlight>) -> Self {
         let mut state = in_flight.0.state();
         let number = state.next_part;
         state.next_part += 1;
         state.unsent.insert(number, Instant::now());
         drop(state);
-        Part {
+        Chunk {
             bytes,
             number,
             in_flight: in_flight.clone(),
@@ -135,13 +136,13 @@ impl Part {
     }
 }
 
-impl Drop for Part {
+impl Drop for Chunk {
     fn drop(&mut self) {
         self.in_flight.0.state().unsent.remove(&self.number);
     }
 }
 
-impl Buf for Part {
+impl Buf for Chunk {
     fn remaining(&self) -> usize {
         self.bytes.remaining()
     }

@@ -1,7 +1,8 @@
-//! One of several controllers decides: the one whose lease holds the key.
+//! Election of the leader among several controllers: the one whose lease holds the key decides.
 //!
-//! The leader counts its time from before it asked for it, the store from after, so the leader stops before the store
-//! lets another one start. Whatever it was about to write then is refused by [`Leadership::fence`].
+//! The leader measures its lease from before the request, the store from after it. So the leader
+//! stops before the store lets another one start. Writes that are still pending then are rejected
+//! by [`Leadership::fence`].
 
 use super::{Error, Expect, Lease, LeaseId, Revision, Store, Write};
 use futures_util::StreamExt;
@@ -9,31 +10,31 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// How long to wait before a store that failed is asked again.
+/// The pause before a failed store is retried.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// A candidate, for as long as it exists. Dropped, it resigns in the background if the runtime goes on; when the process
-/// dies, its lease has to run out before another one leads.
+/// A candidate. When dropped, it resigns in the background if the runtime continues. If the process
+/// dies, its lease has to expire before another candidate leads.
 pub struct Election {
     role: watch::Receiver<Role>,
     resign: oneshot::Sender<()>,
     task: tokio::task::JoinHandle<()>,
 }
 
-/// What a candidate is.
+/// The role of a candidate.
 #[derive(Debug, Clone)]
 pub enum Role {
-    /// It decides.
+    /// It is the leader and decides.
     Leader(Leadership),
-    /// It does not.
+    /// It is not the leader.
     Follower {
-        /// Who does, if that is known.
+        /// The name of the leader, if known.
         leader: Option<String>,
     },
 }
 
 impl Role {
-    /// The leadership, if this candidate has it at this moment.
+    /// Returns the leadership, if this candidate holds it at this moment.
     pub fn leadership(&self) -> Option<&Leadership> {
         match self {
             Role::Leader(leadership) if leadership.holds() => Some(leadership),
@@ -51,17 +52,18 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    /// Whether it has not run out by this process's own clock.
+    /// Returns whether it has not expired by this process's own clock.
     pub fn holds(&self) -> bool {
         Instant::now() < self.until()
     }
 
-    /// When it started; every later leadership has a greater one.
+    /// Returns the revision at which it started. Later leaderships have greater ones.
     pub fn revision(&self) -> Revision {
         self.revision
     }
 
-    /// Goes with every decision that is written: the commit happens only if this leadership lasts.
+    /// Returns a condition for the commits of all decisions: a commit succeeds only while this
+    /// leadership lasts.
     pub fn fence(&self) -> Write {
         Write::check(&self.key, Expect::Revision(self.revision))
     }
@@ -70,14 +72,14 @@ impl Leadership {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn prolong(&self, until: Instant) {
+    fn extend(&self, until: Instant) {
         *self.until.lock().unwrap_or_else(PoisonError::into_inner) = until;
     }
 }
 
 impl Election {
-    /// Stands as `name` for what `key` stands for. When a leader dies, another one leads after `ttl`. Runs on the
-    /// current tokio runtime.
+    /// Starts a candidate `name` for the leadership that `key` represents. If a leader dies,
+    /// another one leads after `ttl`. Runs on the current tokio runtime.
     pub fn start(store: Arc<dyn Store>, key: &str, name: &str, ttl: Duration) -> Election {
         let (publish, role) = watch::channel(Role::Follower { leader: None });
         let (resign, resigned) = oneshot::channel();
@@ -96,15 +98,15 @@ impl Election {
         }
     }
 
-    /// What this candidate is, and every change of it. Whoever decides also asks [`Role::leadership`] before each
-    /// decision.
+    /// Returns a receiver of this candidate's role. Before each decision, also check
+    /// [`Role::leadership`].
     pub fn role(&self) -> watch::Receiver<Role> {
         self.role.clone()
     }
 
-    /// Gives the leadership up, so that another one can lead at once.
+    /// Gives up the leadership, so that another candidate can lead immediately.
     pub async fn resign(self) {
-        // The task ends by this alone, or has ended with its runtime.
+        // The task ends only after this, or has already ended with its runtime.
         let _ = self.resign.send(());
         let _ = self.task.await;
     }
@@ -116,7 +118,7 @@ struct Candidate {
     name: String,
     ttl: Duration,
     role: watch::Sender<Role>,
-    /// Not revoked for certain.
+    /// The last lease, until it is known to be revoked.
     lease: Option<LeaseId>,
 }
 
@@ -128,28 +130,29 @@ impl Candidate {
         }
         self.follow(None);
         if let Err(e) = self.give_up_lease().await {
-            tracing::warn!("leadership could not be given up and has to run out: {e}");
+            tracing::warn!("cannot resign the leadership, which will expire instead: {e}");
         }
     }
 
     async fn stand(&mut self) {
         loop {
             if let Err(e) = self.term().await {
-                tracing::warn!("the election waits for the store: {e}");
+                tracing::warn!("the store failed, retrying the election: {e}");
                 self.follow(None);
                 tokio::time::sleep(PAUSE).await;
             }
         }
     }
 
-    /// Waits until nobody leads, and leads if nobody else is quicker, until that is over.
+    /// Waits until there is no leader, then tries to become the leader and stays it until the
+    /// leadership ends.
     async fn term(&mut self) -> Result<(), Error> {
         self.give_up_lease().await?;
         if let Some(held) = self.store.get(&self.key).await? {
             self.follow(Some(String::from_utf8_lossy(&held.value).into_owned()));
             return self.wait_for_change(held.revision).await;
         }
-        let asked = Instant::now();
+        let requested_at = Instant::now();
         let lease = self.store.grant(self.ttl).await?;
         self.lease = Some(lease.id);
         let write = Write::put(&self.key, self.name.as_bytes())
@@ -160,46 +163,46 @@ impl Candidate {
             Err(Error::Conflict { .. } | Error::LeaseGone(_)) => return Ok(()),
             Err(e) => return Err(e),
         };
-        let until = Arc::new(Mutex::new(asked + own_time(&lease)));
+        let until = Arc::new(Mutex::new(requested_at + holder_ttl(&lease)));
         let leadership = Leadership {
             key: self.key.clone(),
             revision,
             until,
         };
-        tracing::info!(name = self.name, revision, "leads");
+        tracing::info!(name = self.name, revision, "became leader");
         self.role.send_replace(Role::Leader(leadership.clone()));
         let ended = self.lead(&lease, &leadership).await;
         self.follow(None);
-        tracing::warn!(name = self.name, revision, "leads no more: {ended}");
+        tracing::warn!(name = self.name, revision, "no longer leader: {ended}");
         Ok(())
     }
 
-    /// Until the leadership is lost; says why.
+    /// Renews the leadership until it is lost. Returns the reason.
     async fn lead(&self, lease: &Lease, leadership: &Leadership) -> Error {
-        let taken = self.wait_for_change(leadership.revision);
-        tokio::pin!(taken);
+        let key_changed = self.wait_for_change(leadership.revision);
+        tokio::pin!(key_changed);
         let mut pause = lease.ttl / 4;
         loop {
-            let over = tokio::time::sleep_until(leadership.until().into());
-            let asked = Instant::now() + pause;
-            let prolonged = async {
+            let expired = tokio::time::sleep_until(leadership.until().into());
+            let requested_at = Instant::now() + pause;
+            let renewed = async {
                 tokio::time::sleep(pause).await;
                 self.store.keep_alive(lease.id).await
             };
             tokio::select! {
-                changed = &mut taken => {
+                changed = &mut key_changed => {
                     let revision = Some(leadership.revision);
                     return changed.err().unwrap_or(Error::Conflict { key: self.key.clone(), found: revision });
                 }
-                () = over => return Error::Unavailable("the store did not prolong it in time".into()),
-                prolonged = prolonged => match prolonged {
+                () = expired => return Error::Unavailable("the store did not renew the lease in time".into()),
+                renewed = renewed => match renewed {
                     Ok(()) => {
-                        leadership.prolong(asked + own_time(lease));
+                        leadership.extend(requested_at + holder_ttl(lease));
                         pause = lease.ttl / 4;
                     }
                     Err(e @ Error::LeaseGone(_)) => return e,
                     Err(e) => {
-                        tracing::warn!("leadership is not prolonged yet: {e}");
+                        tracing::warn!("cannot renew the leadership, retrying: {e}");
                         pause = PAUSE.min(lease.ttl / 8);
                     }
                 },
@@ -207,7 +210,7 @@ impl Candidate {
         }
     }
 
-    /// Until the key no longer holds what this revision wrote.
+    /// Waits until the key no longer holds the value written by this revision.
     async fn wait_for_change(&self, written: Revision) -> Result<(), Error> {
         let mut after = written;
         loop {
@@ -225,13 +228,14 @@ impl Candidate {
         }
     }
 
-    /// Waits until the key was changed; false when changes were forgotten, so that this one may be among them.
+    /// Waits until the key changes. Returns `false` if changes were discarded, which may include
+    /// one of this key.
     async fn is_changed_for_certain(&self, after: Revision) -> Result<bool, Error> {
         let mut watch = self.store.watch(&self.key, after);
         while let Some(change) = watch.next().await {
             match change {
                 Ok(change) if **change.key() == *self.key => return Ok(true),
-                // Of a longer key.
+                // A change of a longer key.
                 Ok(_) => {}
                 Err(Error::Compacted(_)) => return Ok(false),
                 Err(e) => return Err(e),
@@ -241,14 +245,15 @@ impl Candidate {
     }
 
     fn follow(&self, leader: Option<String>) {
-        // First, so that nobody decides on a leadership that is gone.
+        // This comes first, so that no task decides on a lost leadership.
         if let Role::Leader(leadership) = &*self.role.borrow() {
-            leadership.prolong(Instant::now());
+            leadership.extend(Instant::now());
         }
         self.role.send_replace(Role::Follower { leader });
     }
 
-    /// Also after it could not be done at once: a key that this candidate left behind would keep everybody waiting.
+    /// Revokes the lease, also after an earlier failure to do so: a key that this candidate left
+    /// behind would block all candidates.
     async fn give_up_lease(&mut self) -> Result<(), Error> {
         if let Some(lease) = self.lease {
             self.store.revoke(lease).await?;
@@ -258,7 +263,8 @@ impl Candidate {
     }
 }
 
-/// How long the holder of a lease believes in it: less than the store does, by more than clocks differ in speed.
-fn own_time(lease: &Lease) -> Duration {
+/// Returns the time for which the holder may rely on a lease: shorter than the store's by more than
+/// clocks differ in speed.
+fn holder_ttl(lease: &Lease) -> Duration {
     lease.ttl * 9 / 10
 }

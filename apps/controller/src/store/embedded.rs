@@ -1,8 +1,8 @@
 //! The store in a file of one process.
 //!
-//! All of it is in memory, ordered by key, so reads touch no disk. One thread writes: it takes all commits that wait,
-//! writes them in one transaction of the database and only then shows them to readers. What was written under a lease
-//! is in memory alone, because a restart ends all leases.
+//! All entries are in memory, ordered by key, so reads do not access the disk. One thread writes:
+//! it takes all waiting commits, writes them in one database transaction and only then makes them
+//! visible to readers. Entries under a lease are only in memory, because a restart ends all leases.
 
 mod file;
 mod index;
@@ -24,10 +24,10 @@ use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 use writer::{Job, Request, Writer};
 
-/// Changes that [`Store::watch`] delivers at once, before it lets writers in again.
+/// The maximum number of changes that [`Store::watch`] delivers before writers get access again.
 const CHANGES_AT_ONCE: usize = 512;
 
-/// State in a file, for one controller.
+/// A store in a file, for one controller.
 pub struct Embedded {
     shared: Arc<Shared>,
     requests: Option<mpsc::Sender<Request>>,
@@ -35,17 +35,19 @@ pub struct Embedded {
     writer: Option<JoinHandle<()>>,
 }
 
-/// What the writing thread and the readers have in common.
+/// State shared by the writer thread and the readers.
 struct Shared {
     index: RwLock<Index>,
     leases: Mutex<Leases>,
 }
 
 impl Embedded {
-    /// Opens the database, or makes one that only this user may read. Blocks while a large one is read.
+    /// Opens the database, or creates one that is accessible only to this user. Blocks while a
+    /// large one is read.
     ///
     /// # Errors
-    /// Another process has it open, it is damaged, or it is not a database of this program.
+    /// Returns an error if another process has it open, it is damaged, or it is not a database of
+    /// this program.
     pub fn open(path: impl AsRef<Path>) -> Result<Embedded, OpenError> {
         let (file, entries, revision) = File::open(path.as_ref())?;
         let shared = Arc::new(Shared {
@@ -58,7 +60,9 @@ impl Embedded {
         let writer = std::thread::Builder::new()
             .name("hawser-store".into())
             .spawn(move || writer.run(&inbox))
-            .map_err(|e| OpenError::Unavailable(format!("no thread for the store: {e}")))?;
+            .map_err(|e| {
+                OpenError::Unavailable(format!("cannot start the thread of the store: {e}"))
+            })?;
         Ok(Embedded {
             shared,
             requests: Some(requests),
@@ -83,14 +87,14 @@ impl Embedded {
 }
 
 fn ended() -> Error {
-    Error::Unavailable("the thread that writes the store has ended".into())
+    Error::Unavailable("the writer thread of the store has ended".into())
 }
 
 impl Drop for Embedded {
     fn drop(&mut self) {
         drop(self.requests.take());
         if let Some(writer) = self.writer.take() {
-            // A panic of the thread has been reported by the thread.
+            // A panic of the thread has already been reported.
             let _ = writer.join();
         }
     }
@@ -140,7 +144,7 @@ impl Store for Embedded {
 
     async fn grant(&self, ttl: Duration) -> Result<Lease, Error> {
         let lease = self.shared.leases().grant(ttl, Instant::now());
-        // The thread that ends leases sleeps until the first one runs out, so it has to know of this one.
+        // The writer thread sleeps until the next lease expires, so it has to learn about this one.
         self.send(Request {
             job: Job::Wake,
             answer: None,
@@ -161,7 +165,8 @@ impl Store for Embedded {
     }
 }
 
-/// Follows the index from revision to revision; holds no changes itself, so one that nobody reads costs nothing.
+/// Follows the index from revision to revision. It holds no changes itself, so a watch that is not
+/// read costs nothing.
 struct Watcher {
     shared: Arc<Shared>,
     changed: watch::Receiver<Revision>,
@@ -176,7 +181,7 @@ impl Watcher {
             return None;
         }
         loop {
-            // Before the index is read, so that what is written after that is not slept through.
+            // This precedes the read of the index, so that later writes are not missed.
             self.changed.borrow_and_update();
             let read = self
                 .shared

@@ -1,4 +1,5 @@
-//! The store in an etcd cluster that several controllers share. Leases, watches and transactions are etcd's own.
+//! The store in an etcd cluster that several controllers share. It uses etcd's leases, watches and
+//! transactions.
 
 mod watch;
 
@@ -15,40 +16,42 @@ use std::time::Duration;
 use tonic::Code;
 use watch::Watcher;
 
-/// Entries that are fetched at a time when all are wanted.
+/// The number of entries per request when all entries are listed.
 const ENTRIES_AT_ONCE: usize = 2000;
 
-/// How often an idle connection is tried. etcd hangs up on those who do it more than once in 5 s.
+/// The interval of keep-alive probes on an idle connection. etcd disconnects clients that send them
+/// more often than once in 5 s.
 const PROBE_EVERY: Duration = Duration::from_secs(10);
 
-/// The gRPC library's own limit of 4 MiB is less than what etcd packs into one answer.
-const ANSWER_BYTES: usize = 256 << 20;
+/// The maximum size of a response. The default of the gRPC library, 4 MiB, is less than what etcd
+/// sends in one response.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
-/// Where etcd is, and which part of it is ours.
+/// The address of etcd and the key prefix to use.
 #[derive(Clone)]
 pub struct EtcdSettings {
-    /// `http://address:port` or `https://address:port`, one for each member.
+    /// The endpoints, `http://address:port` or `https://address:port`, one per member.
     pub endpoints: Vec<String>,
-    /// All keys begin with it. Controllers with the same prefix are one cluster.
+    /// The prefix of all keys. Controllers with the same prefix form one cluster.
     pub prefix: String,
-    /// Name and password, where etcd wants them.
+    /// User name and password, if etcd requires them.
     pub user: Option<(String, String)>,
-    /// For `https` endpoints.
+    /// TLS settings for `https` endpoints.
     pub tls: Option<EtcdTls>,
-    /// After which a request has failed.
+    /// The timeout of a request.
     pub timeout: Duration,
 }
 
-/// How controller and etcd know each other.
+/// The credentials of controller and etcd.
 #[derive(Clone)]
 pub struct EtcdTls {
-    /// The authority of etcd's certificates, PEM.
+    /// The certificate of the authority that signed etcd's certificates, PEM.
     pub authority: String,
-    /// The controller's certificate and key, PEM, where etcd wants a certificate.
+    /// The controller's certificate and key, PEM, if etcd requires a client certificate.
     pub identity: Option<(String, String)>,
 }
 
-/// State in etcd, for any number of controllers.
+/// A store in etcd, for any number of controllers.
 pub struct Etcd {
     client: Client,
     prefix: String,
@@ -56,12 +59,13 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Connects, and asks for something so that wrong settings are found here.
+    /// Connects, and sends a request so that wrong settings are detected here.
     ///
     /// # Errors
-    /// The settings are contradictory, or etcd does not answer or refuses.
+    /// Returns an error if the settings are contradictory, or etcd does not respond or rejects the
+    /// request.
     pub async fn connect(settings: EtcdSettings) -> Result<Etcd, OpenError> {
-        let places = settings.endpoints.join(", ");
+        let endpoints = settings.endpoints.join(", ");
         let options = options(&settings);
         let client = match tokio::time::timeout(
             settings.timeout,
@@ -76,19 +80,19 @@ impl Etcd {
                 | EtcdError::TransportError(_)),
             )) => {
                 return Err(OpenError::Settings(format!(
-                    "etcd at {places}: {}",
+                    "etcd at {endpoints}: {}",
                     with_causes(&e)
                 )));
             }
             Ok(Err(e)) => {
                 return Err(OpenError::Unavailable(format!(
-                    "etcd at {places}: {}",
+                    "etcd at {endpoints}: {}",
                     with_causes(&e)
                 )));
             }
             Err(_) => {
                 return Err(OpenError::Unavailable(format!(
-                    "etcd at {places} does not answer"
+                    "etcd at {endpoints} does not respond"
                 )));
             }
         };
@@ -99,14 +103,14 @@ impl Etcd {
         };
         match etcd.list("", None, 1).await {
             Ok(_) => Ok(etcd),
-            Err(e) => Err(OpenError::Unavailable(format!("etcd at {places}: {e}"))),
+            Err(e) => Err(OpenError::Unavailable(format!("etcd at {endpoints}: {e}"))),
         }
     }
 
     fn kv(&self) -> KvClient {
         self.client
             .kv_client()
-            .max_decoding_message_size(ANSWER_BYTES)
+            .max_decoding_message_size(MAX_RESPONSE_BYTES)
     }
 
     fn full(&self, key: &str) -> String {
@@ -124,7 +128,7 @@ impl Etcd {
         }
     }
 
-    /// A part of a list, as of a revision or of now, and that revision.
+    /// Returns a part of a list at the given or the current revision, and that revision.
     async fn range(
         &self,
         prefix: &str,
@@ -162,7 +166,8 @@ fn options(settings: &EtcdSettings) -> ConnectOptions {
     let mut options = ConnectOptions::new()
         .with_connect_timeout(settings.timeout)
         .with_keep_alive(PROBE_EVERY, settings.timeout)
-        // Members that have lost the others refuse, instead of answering with what they last knew.
+        // Members that are partitioned from the leader reject requests instead of returning stale
+        // data.
         .with_require_leader(true)
         .with_auto_token_refresh(true);
     if let Some((name, password)) = &settings.user {
@@ -292,7 +297,8 @@ impl Store for Etcd {
     }
 }
 
-/// None for a key that is not text, so not ours.
+/// Converts an entry of etcd. Returns `None` for a key that is not UTF-8 text and therefore not one
+/// of ours.
 fn entry(prefix: &str, kv: KeyValue) -> Option<Entry> {
     let revision = kv.mod_revision().cast_unsigned();
     let (key, value) = kv.into_key_value();
@@ -304,13 +310,13 @@ fn entry(prefix: &str, kv: KeyValue) -> Option<Entry> {
     })
 }
 
-/// The first key after all those that begin with `prefix`.
+/// Returns the first key after all those that begin with `prefix`.
 fn end_of(prefix: &str) -> Vec<u8> {
     let mut end = prefix.as_bytes().to_vec();
     // No byte of UTF-8 is 0xff.
     match end.last_mut() {
         Some(last) => *last += 1,
-        // etcd's word for: to the end.
+        // In etcd, this means the end of the key space.
         None => end.push(0),
     }
     end
@@ -326,7 +332,7 @@ fn lease_of(write: &Write) -> Option<LeaseId> {
 fn compare(key: String, expect: Expect) -> Compare {
     let revision = match expect {
         Expect::Revision(revision) => revision.cast_signed(),
-        // etcd's word for: never written.
+        // In etcd, 0 means never written.
         Expect::Absent | Expect::Any => 0,
     };
     Compare::mod_revision(key, CompareOp::Equal, revision)
@@ -343,7 +349,8 @@ fn operation(key: String, action: Action) -> Option<TxnOp> {
     }
 }
 
-/// Which of the expectations did not hold, from what the same transaction read instead.
+/// Finds the expectation that did not hold, from the entries that the same transaction read
+/// instead.
 fn conflict(expected: &[(String, Expect)], read: &[TxnOpResponse]) -> Error {
     for ((key, expect), read) in expected.iter().zip(read) {
         let TxnOpResponse::Get(read) = read else {
@@ -364,10 +371,10 @@ fn conflict(expected: &[(String, Expect)], read: &[TxnOpResponse]) -> Error {
             };
         }
     }
-    Error::Unavailable("etcd refused a transaction whose expectations hold".into())
+    Error::Unavailable("etcd rejected a transaction although its expectations hold".into())
 }
 
-/// A request without its answer.
+/// The failure of a request.
 enum Failure {
     Refused(EtcdError),
     Late(Duration),
@@ -381,7 +388,7 @@ impl Failure {
         }
     }
 
-    /// Whether the revision that was asked for is no longer known.
+    /// Returns whether the requested revision has been compacted.
     fn is_compacted(&self) -> bool {
         self.code() == Some(Code::OutOfRange)
     }
@@ -393,14 +400,14 @@ impl From<Failure> for Error {
             Failure::Refused(EtcdError::GRpcStatus(status)) => match status.code() {
                 Code::InvalidArgument => Error::Invalid(format!("etcd: {}", status.message())),
                 Code::ResourceExhausted => Error::Unavailable(format!(
-                    "etcd has no room: {}; compact and defragment it, or raise its quota",
+                    "etcd has no space: {}; compact and defragment it, or raise its quota",
                     status.message()
                 )),
                 _ => Error::Unavailable(format!("etcd: {}", with_causes(&status))),
             },
             Failure::Refused(e) => Error::Unavailable(format!("etcd: {}", with_causes(&e))),
             Failure::Late(timeout) => {
-                Error::Unavailable(format!("etcd did not answer in {timeout:?}"))
+                Error::Unavailable(format!("etcd did not respond within {timeout:?}"))
             }
         }
     }
@@ -408,5 +415,5 @@ impl From<Failure> for Error {
 
 fn with_causes(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |e| e.source());
-    causes.fold(error.to_string(), |said, cause| format!("{said}: {cause}"))
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }

@@ -1,14 +1,14 @@
-//! Keeping up with a part of the store, whatever happens to it.
+//! A view of a part of the store that survives its outages.
 
 use super::{Change, Entry, Error, Store, Watch};
 use futures_util::StreamExt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long to wait before a store that failed is asked again: at first, and at most.
+/// The initial and the maximum pause before a failed store is retried.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// All entries under a prefix, and from then on every change to them.
+/// All entries under a prefix, followed by every change to them.
 pub struct Follow {
     store: Arc<dyn Store>,
     prefix: String,
@@ -16,17 +16,18 @@ pub struct Follow {
     pause: Duration,
 }
 
-/// What is new.
+/// An update of the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Update {
-    /// This is all there is; what was known before is void. First, and again whenever changes were missed.
+    /// All current entries, which replace those known before. It comes first, and again whenever
+    /// changes were missed.
     All(Vec<Entry>),
-    /// Something was written.
+    /// A change.
     Change(Change),
 }
 
 impl Follow {
-    /// The entries whose keys begin with `prefix`.
+    /// Follows the entries whose keys begin with `prefix`.
     pub fn new(store: Arc<dyn Store>, prefix: impl Into<String>) -> Follow {
         Follow {
             store,
@@ -36,8 +37,8 @@ impl Follow {
         }
     }
 
-    /// Waits for the next update. A store that cannot be reached is asked until it answers. Nothing is lost when the
-    /// future is dropped.
+    /// Waits for the next update. An unreachable store is retried until it responds. Cancel safe:
+    /// nothing is lost if the future is dropped.
     pub async fn next(&mut self) -> Update {
         loop {
             let Some(watch) = &mut self.watch else {
@@ -47,7 +48,7 @@ impl Follow {
                         self.pause = PAUSE.0;
                         return Update::All(entries);
                     }
-                    Err(e) => self.rest(&e).await,
+                    Err(e) => self.back_off(&e).await,
                 }
                 continue;
             };
@@ -56,16 +57,16 @@ impl Follow {
                 Some(Err(Error::Compacted(_))) | None => self.watch = None,
                 Some(Err(e)) => {
                     self.watch = None;
-                    self.rest(&e).await;
+                    self.back_off(&e).await;
                 }
             }
         }
     }
 
-    async fn rest(&mut self, error: &Error) {
+    async fn back_off(&mut self, error: &Error) {
         tracing::warn!(
             prefix = self.prefix,
-            "the store is asked again in {:?}: {error}",
+            "the store failed, retrying in {:?}: {error}",
             self.pause
         );
         tokio::time::sleep(self.pause).await;

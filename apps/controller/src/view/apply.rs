@@ -1,6 +1,6 @@
-//! What a change of the store changes in the view.
+//! Application of the store's changes to the view.
 
-use super::{At, FlowView, NodeView, View};
+use super::{FlowView, NodeView, Versioned, View};
 use crate::record::{
     AliveRecord, AuditRecord, EventRecord, FlowRecord, NodeRecord, TokenRecord, key, parse,
 };
@@ -11,36 +11,36 @@ use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What a change concerns, for those who have to act.
+/// The subject of a change, for the tasks that react to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Touched {
-    /// Certificates of a node.
+    /// The certificates of a node changed.
     Node(Name),
-    /// A node that was deleted. There may be another one of that name already.
+    /// A node was deleted. There may already be another node of that name.
     Deleted(Name),
-    /// What a node said of itself.
+    /// The registration of a node changed.
     Registration(Name),
-    /// A node that was alive is not any more.
+    /// A node lost its lease.
     Lost(Name),
     Health(Name),
     Flow {
         name: Name,
         nodes: [Name; 2],
     },
-    /// The egress of a flow eliminates its copies.
+    /// The egress of a flow has become ready: it deduplicates its copies.
     Received(Name),
     Policy {
         flow: Name,
         nodes: [Name; 2],
     },
     Event,
-    /// Something waits for the leader, under this key.
+    /// An observation waits for the leader, under this key.
     Observation(Arc<str>),
     Nothing,
 }
 
 impl View {
-    /// Takes a change over and says what it concerns.
+    /// Applies a change and returns its subject.
     pub(crate) fn apply(&mut self, change: Change) -> Touched {
         let (key, revision) = (change.key().clone(), change.revision());
         let value = match change {
@@ -48,7 +48,8 @@ impl View {
             Change::Delete { .. } => None,
         };
         self.latest = self.latest.max(revision);
-        // What somebody waits for ends with its event, is a deletion of events, or is one of these alone.
+        // The changes that a task waits for either end with the write of their event, delete
+        // events, or consist of one of these keys.
         if [key::EVENT, key::HEALTH, key::TUNNEL]
             .iter()
             .any(|kind| key.starts_with(kind))
@@ -74,7 +75,7 @@ impl View {
                     return Touched::Nothing;
                 };
                 self.observations
-                    .insert(key.clone(), At { value, revision });
+                    .insert(key.clone(), Versioned { value, revision });
                 Touched::Observation(key)
             }
             key::INNER => self.apply_inner(&key, rest, value.as_deref()),
@@ -159,7 +160,7 @@ impl View {
                 let flow = self.flows.entry(name.clone()).or_default();
                 flow.policy = at(key, value, revision);
                 let nodes = flow.record.as_ref().map(nodes_of);
-                self.forget_if_empty(&name);
+                self.remove_if_empty(&name);
                 nodes.map_or(Touched::Nothing, |nodes| Touched::Policy {
                     flow: name,
                     nodes,
@@ -169,17 +170,17 @@ impl View {
         }
     }
 
-    fn apply_node(&mut self, name: Name, record: Option<At<NodeRecord>>) -> Touched {
+    fn apply_node(&mut self, name: Name, record: Option<Versioned<NodeRecord>>) -> Touched {
         let before = self.nodes.get(&name).and_then(|node| node.record.as_ref());
         let is_deletion = record.is_none();
-        // The node itself is not concerned by tokens that others could use.
-        let is_quiet = before
+        // A change of unused enrolment tokens does not concern the node itself.
+        let only_tokens = before
             .zip(record.as_ref())
-            .is_some_and(|(before, now)| before.value.differs_in_tokens_only(&now.value));
+            .is_some_and(|(before, now)| before.value.is_same_except_tokens(&now.value));
         self.with_node(
             name,
             |node| node.record = record,
-            |name| match (is_deletion, is_quiet) {
+            |name| match (is_deletion, only_tokens) {
                 (true, _) => Touched::Deleted(name),
                 (_, true) => Touched::Nothing,
                 _ => Touched::Node(name),
@@ -236,7 +237,7 @@ impl View {
         Touched::Nothing
     }
 
-    fn apply_flow(&mut self, name: Name, record: Option<At<FlowRecord>>) -> Touched {
+    fn apply_flow(&mut self, name: Name, record: Option<Versioned<FlowRecord>>) -> Touched {
         let flow = self.flows.entry(name.clone()).or_default();
         let before = std::mem::replace(&mut flow.record, record);
         if let (Some(before), Some(now)) = (&before, &flow.record)
@@ -251,7 +252,7 @@ impl View {
         }
         let now = flow.record.as_ref().map(nodes_of);
         let before = before.as_ref().map(nodes_of);
-        self.forget_if_empty(&name);
+        self.remove_if_empty(&name);
         if let Some([ingress, egress]) = &before {
             self.with_node(
                 ingress.clone(),
@@ -280,7 +281,7 @@ impl View {
             .map_or(Touched::Nothing, |nodes| Touched::Flow { name, nodes })
     }
 
-    fn forget_if_empty(&mut self, name: &Name) {
+    fn remove_if_empty(&mut self, name: &Name) {
         let is_empty = |flow: &FlowView| flow.record.is_none() && flow.policy.is_none();
         if self.flows.get(name).is_some_and(is_empty) {
             self.flows.remove(name);
@@ -318,13 +319,17 @@ impl View {
     }
 }
 
-fn nodes_of(record: &At<FlowRecord>) -> [Name; 2] {
+fn nodes_of(record: &Versioned<FlowRecord>) -> [Name; 2] {
     let flow = &record.value.flow;
     [flow.ingress.clone(), flow.egress.clone()]
 }
 
-fn at<T: DeserializeOwned>(key: &str, value: Option<&[u8]>, revision: Revision) -> Option<At<T>> {
-    Some(At {
+fn at<T: DeserializeOwned>(
+    key: &str,
+    value: Option<&[u8]>,
+    revision: Revision,
+) -> Option<Versioned<T>> {
+    Some(Versioned {
         value: parse(key, value?)?,
         revision,
     })

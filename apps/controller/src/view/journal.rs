@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// Entries by the revision that wrote each.
 pub(crate) struct Journal<T> {
     entries: BTreeMap<Revision, (Arc<str>, T)>,
-    /// Of each key.
+    /// The number of the entry under each key.
     numbers: HashMap<Arc<str>, Revision>,
 }
 
@@ -38,14 +38,14 @@ impl<T> Journal<T> {
         self.entries.len()
     }
 
-    /// The number of the newest entry; 0 when there is none.
+    /// Returns the number of the newest entry; 0 if there is none.
     pub(crate) fn newest(&self) -> Revision {
         self.entries
             .last_key_value()
             .map_or(0, |(number, _)| *number)
     }
 
-    /// The oldest first, with their numbers.
+    /// Returns entries with their numbers, oldest first.
     pub(crate) fn range(
         &self,
         numbers: impl RangeBounds<Revision>,
@@ -55,7 +55,7 @@ impl<T> Journal<T> {
             .map(|(number, (_, entry))| (*number, entry))
     }
 
-    /// The oldest first, with their keys.
+    /// Returns entries with their keys, oldest first.
     pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = (&Arc<str>, &T)> {
         self.entries.values().map(|(key, entry)| (key, entry))
     }

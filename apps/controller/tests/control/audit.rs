@@ -1,4 +1,4 @@
-//! The audit of changes, the budgets of nodes, and the identifiers of requests.
+//! The audit log, the budgets of nodes, and the identifiers of requests.
 
 use crate::rig::{Answer, Caller, Identity, Rig, config, flow, key_and_request};
 use axum::http::StatusCode;
@@ -11,8 +11,8 @@ fn items(answer: &Answer) -> &Vec<Value> {
         .unwrap_or_else(|| panic!("{}", answer.body))
 }
 
-/// `kind action name` of each entry, of a token's name the node alone.
-fn told(entries: &[Value]) -> Vec<String> {
+/// Returns `kind action name` of each entry; for an enrolment token only the node of its name.
+fn summaries(entries: &[Value]) -> Vec<String> {
     let word = |entry: &Value, key: &str| {
         entry[key]
             .as_str()
@@ -80,7 +80,7 @@ async fn every_change_is_in_the_audit_with_who_made_it_and_by_which_request() {
     let audit = rig.get("/v1/audit?limit=1000").await;
     let entries = items(&audit);
     assert_eq!(
-        told(entries),
+        summaries(entries),
         [
             "token created admin",
             "tenant created acme",
@@ -111,7 +111,7 @@ async fn every_change_is_in_the_audit_with_who_made_it_and_by_which_request() {
     assert_eq!(entries[9]["request"], request_id(&change));
     assert_eq!(entries[7]["request"], request_id(&renewed));
 
-    // Each change of the flow begins where the one before has ended.
+    // Each change of the flow starts from the revision of the previous one.
     assert_eq!(
         (&entries[6]["before"], &entries[6]["after"]),
         (&Value::Null, &entries[6]["number"])
@@ -127,7 +127,7 @@ async fn every_change_is_in_the_audit_with_who_made_it_and_by_which_request() {
         ))
         .await;
     assert_eq!(
-        told(items(&rest)),
+        summaries(items(&rest)),
         ["flow deleted stage", "certificate revoked in"]
     );
     assert_eq!(rest.body["next"], entries[13]["number"].to_string());
@@ -194,10 +194,10 @@ async fn an_operator_of_one_tenant_sees_the_audit_of_that_tenant() {
         .call(Caller::Operator(&secret), "GET", "/v1/audit", None)
         .await;
     assert_eq!(
-        told(items(&audit)),
+        summaries(items(&audit)),
         ["tenant created acme", "token created eyes"]
     );
-    rig.call(Caller::Nobody, "GET", "/v1/audit", None)
+    rig.call(Caller::Anonymous, "GET", "/v1/audit", None)
         .await
         .is_problem(401);
 }
@@ -210,7 +210,7 @@ async fn no_secret_is_in_the_audit_or_in_events() {
     let (key, csr) = key_and_request();
     let body = json!({ "token": token, "csr": csr });
     let enrolled = rig
-        .call(Caller::Nobody, "POST", "/v1/enrol", Some(body))
+        .call(Caller::Anonymous, "POST", "/v1/enrol", Some(body))
         .await;
     let node = Identity::of(&key, &enrolled.body);
     let bearer = rig
@@ -273,7 +273,7 @@ async fn what_a_node_tells_above_its_budget_is_counted_and_said_once() {
     );
     assert_eq!(rig.get("/v1/audit").await.body, audited);
 
-    // Another node has a budget of its own.
+    // Another node has its own budget.
     let applied =
         json!({ "kind": "applied", "flow": "stage", "epoch": 1, "code": 0, "by_signal": false });
     rig.observe(&ingress, applied).await;
@@ -287,7 +287,7 @@ async fn what_a_node_tells_above_its_budget_is_counted_and_said_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_that_registers_without_end_is_told_to_wait() {
+async fn a_node_that_registers_without_end_must_wait() {
     let rig = Rig::with(|config| {
         config.limits.node_events = 20;
         config.limits.node_changes_per_s = 1e-3;
@@ -327,9 +327,10 @@ async fn every_answer_names_its_request() {
         rig.get("/v1/flows").await,
         rig.get("/v1/flows/none").await,
         rig.get("/nowhere").await,
-        rig.call(Caller::Nobody, "GET", "/v1/flows", None).await,
-        rig.call(Caller::Nobody, "PATCH", "/v1/flows", None).await,
-        rig.call(Caller::Nobody, "GET", "/healthz", None).await,
+        rig.call(Caller::Anonymous, "GET", "/v1/flows", None).await,
+        rig.call(Caller::Anonymous, "PATCH", "/v1/flows", None)
+            .await,
+        rig.call(Caller::Anonymous, "GET", "/healthz", None).await,
         rig.post("/v1/tenants", json!([])).await,
     ];
     let ids: BTreeSet<String> = answers.iter().map(request_id).collect();

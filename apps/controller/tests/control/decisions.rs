@@ -1,4 +1,4 @@
-//! From an observation to a policy that the nodes have.
+//! From an observation to a policy at the nodes.
 
 use crate::rig::{Caller, PATIENCE, Rig, flow};
 use axum::http::StatusCode;
@@ -73,7 +73,7 @@ async fn an_ingress_that_takes_signals_gets_the_same_policy_in_band() {
     let mut key = [0; 16];
     hex::decode_to_slice(assignment["signal_key"].as_str().unwrap(), &mut key).unwrap();
     rig.observe(&egress, degraded()).await;
-    // A datagram may be lost, so it comes three times.
+    // A datagram may be lost, so the signal is sent three times.
     for _ in 0..3 {
         let mut datagram = [0; 64];
         let length = tokio::time::timeout(PATIENCE, socket.recv(&mut datagram))
@@ -161,7 +161,7 @@ async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_elimi
         .as_u64()
         .unwrap();
     assert_eq!(code().await, 0);
-    // What an operator wants is done at once, also before.
+    // An operator's choice is applied immediately, even before the egress is ready.
     for wanted in [0b1, 0b10] {
         rig.put("/v1/policies/stage", json!({ "code": wanted }))
             .await;
@@ -174,17 +174,17 @@ async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_elimi
     rig.receive_by(&egress, assigned).await;
     assert_eq!(at_ingress.next_of("policy").await["code"], 0b11);
     let events = rig.get("/v1/events?limit=1000").await.body;
-    let told = |event: &&Value| event["kind"] == "flow_received";
+    let is_ready = |event: &&Value| event["kind"] == "flow_received";
     assert_eq!(
         events["items"]
             .as_array()
             .unwrap()
             .iter()
-            .filter(told)
+            .filter(is_ready)
             .count(),
         1
     );
-    // The egress goes on eliminating whatever the policy is.
+    // The egress keeps deduplicating regardless of the policy.
     rig.put("/v1/policies/stage", json!({ "code": 0b1 })).await;
     rig.delete("/v1/policies/stage").await;
     assert_eq!(code().await, 0b11);
@@ -196,7 +196,7 @@ async fn a_flow_without_trigger_is_replicated_when_its_egress_says_that_it_elimi
     );
     assert_eq!(code().await, 0b11);
 
-    // Another flow of this name waits for its own assignment.
+    // A new flow of the same name waits for its own assignment.
     rig.delete("/v1/flows/stage").await;
     rig.post("/v1/flows", flow("replicate", false)).await;
     rig.receive_by(&egress, assigned).await;

@@ -1,4 +1,5 @@
-//! The time when a node was last heard of, and its loss, over restarts of the controller.
+//! The time of a node's last report, and the detection of its loss, across restarts of the
+//! controller.
 
 use crate::rig::{Identity, Rig, config};
 use axum::http::StatusCode;
@@ -62,7 +63,8 @@ async fn a_node_that_died_with_its_controller_is_lost_once() {
     .await;
     assert_eq!(lost(&rig, "back").await, 0, "it came back in time");
 
-    // Once more: the other one is lost now, and by then the first one would have been told a second time.
+    // The other node is lost now; by then, the loss of the first node would have been reported a
+    // second time.
     let directory = rig.stop().await;
     let rig = Rig::start(short_lease(&directory), directory).await;
     rig.until(async || lost(&rig, "back").await == 1).await;

@@ -1,4 +1,4 @@
-//! The controller from outside: its interface called without a port, and over TLS on loopback.
+//! The controller's interface, called directly and over TLS on loopback.
 
 mod audit;
 mod decisions;

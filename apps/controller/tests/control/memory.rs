@@ -1,4 +1,5 @@
-//! How much memory strangers can make a controller hold, measured in a controller that is a process of its own.
+//! The memory that unauthenticated clients can make a controller use, measured in a controller in
+//! its own process.
 
 use crate::rig::{PATIENCE, config, connector};
 use axum::body::Bytes;
@@ -16,25 +17,26 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Where the test below, run again by itself in another process, finds its state, and its `limits.unread_s`.
+/// The environment variable with the state directory and `limits.unread_s`, for the process in
+/// which the test below runs this test binary again.
 const STATE: &str = "HAWSER_TEST_CONTROLLER_MEMORY";
 const UNREAD_S: &str = "HAWSER_TEST_CONTROLLER_UNREAD_S";
 
-/// More than the idle controller has.
+/// More memory than an idle controller uses.
 const ALLOWED_BYTES: u64 = 10_000_000;
 
-/// Documents that everybody may ask for, and the bytes of each answer that an attacker takes.
+/// Documents that need no authentication, and the bytes of each response that an attacker reads.
 const DOCUMENTS: [&str; 2] = ["/openapi.json", "/docs/swagger-ui-bundle.js"];
 const WINDOWS: [u32; 2] = [0, 100];
 
-/// Long enough for an attack to be measured before its first connection is cut.
+/// Long enough to measure an attack before its first connection is closed.
 const PATIENT_S: u32 = 60;
 
 /// Long enough for the requests of one connection.
 const IMPATIENT_S: u32 = 2;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn is_a_controller_when_told_to() {
+async fn runs_a_controller_in_the_child_process() {
     let Ok(state) = std::env::var(STATE) else {
         return;
     };
@@ -65,7 +67,7 @@ impl Victim {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "memory::is_a_controller_when_told_to",
+                "memory::runs_a_controller_in_the_child_process",
                 "--nocapture",
             ])
             .env(STATE, state.path())
@@ -88,7 +90,8 @@ impl Victim {
             idle_bytes: 0,
             _state: state,
         };
-        // The first answer of each kind makes things that stay, which is no attacker's doing.
+        // The first response of each kind allocates memory that is retained, independently of an
+        // attack.
         for path in ["/openapi.json", "/docs/swagger-ui-bundle.js", "/metrics"] {
             let [begin, end] = [
                 "GET ",
@@ -108,7 +111,7 @@ impl Victim {
             );
         }
         victim.idle_bytes = victim.memory("VmRSS");
-        // From now on the peak is the attack's.
+        // From now on, the peak is caused by the attack.
         fs::write(format!("/proc/{}/clear_refs", victim.child.id()), "5").unwrap();
         victim
     }
@@ -121,7 +124,7 @@ impl Victim {
             .unwrap()
     }
 
-    /// Resident memory, or the most that it was.
+    /// Returns the resident memory, or its peak.
     fn memory(&self, which: &str) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(which)).unwrap();
@@ -146,19 +149,19 @@ impl Victim {
         );
     }
 
-    /// Asks for `path` as often as HTTP/2 lets it, up to 60 times, takes `window` bytes of each answer and no more. Answers
-    /// pings.
+    /// Requests `path` as often as HTTP/2 permits, up to 60 times, and reads only `window` bytes of
+    /// each response. Answers pings.
     async fn take_nothing(&self, path: &str, window: u32) -> JoinHandle<()> {
         let connection = self.connect(1).await;
         let mut builder = h2::client::Builder::new();
-        // None before the controller has said how many.
+        // No streams are allowed before the controller has sent its limit.
         builder
             .initial_max_send_streams(0)
             .initial_window_size(window);
         let (mut requests, connection): (SendRequest<Bytes>, Connection<_, _>) =
             builder.handshake(connection).await.unwrap();
         let lives = tokio::spawn(async move {
-            // The controller cuts it, which may be an error here.
+            // The controller aborts the connection, which may be an error here.
             let _ = connection.await;
         });
         let mut answers = Vec::new();
@@ -170,7 +173,7 @@ impl Victim {
                 .unwrap();
             let (answer, _) = requests.send_request(request, true).unwrap();
             answers.push(answer.await.unwrap().into_body());
-            // Known by now.
+            // The limit is known by now.
             allowed = requests.current_max_send_streams().min(60);
         }
         assert!(
@@ -186,14 +189,14 @@ impl Victim {
 
 impl Drop for Victim {
     fn drop(&mut self) {
-        // There is nothing to be done about it here.
+        // Errors cannot be handled in `drop`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn methods_that_strangers_invent_are_not_remembered() {
+async fn unknown_methods_create_no_labels() {
     let victim = Victim::start(PATIENT_S).await;
     let mut connection = victim.connect(0).await;
     for number in 0..1_500 {
@@ -209,7 +212,7 @@ async fn methods_that_strangers_invent_are_not_remembered() {
     victim.has_kept_its_memory();
 }
 
-/// Reads the rest of an answer's head and its body.
+/// Reads the rest of a response's head and its body.
 async fn skip_answer(connection: &mut TlsStream<TcpStream>) {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {

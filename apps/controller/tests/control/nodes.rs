@@ -1,4 +1,5 @@
-//! How nodes become known, and that each speaks for itself alone.
+//! Enrolment and registration of nodes, and the restriction of nodes to statements about
+//! themselves.
 
 use crate::rig::{Answer, Caller, Identity, Rig, flow, key_and_request};
 use axum::http::StatusCode;
@@ -12,7 +13,7 @@ async fn a_token_enrols_once_however_many_try() {
     let token = rig.invite("in").await;
     let tries = join_all((0..12).map(|_| async {
         let body = json!({ "token": token, "csr": key_and_request().1 });
-        rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body))
+        rig.call(Caller::Anonymous, "POST", "/v1/enrol", Some(body))
             .await
     }))
     .await;
@@ -38,7 +39,7 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
     let csr = key_and_request().1;
     let enrol = async |token: &str| {
         rig.call(
-            Caller::Nobody,
+            Caller::Anonymous,
             "POST",
             "/v1/enrol",
             Some(json!({ "token": token, "csr": csr })),
@@ -61,7 +62,7 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
     }
     let answer = rig
         .call(
-            Caller::Nobody,
+            Caller::Anonymous,
             "POST",
             "/v1/enrol",
             Some(json!({ "token": token, "csr": "none" })),
@@ -90,7 +91,7 @@ async fn tokens_that_are_not_good_any_more_or_never_were_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_node_speaks_for_itself_alone() {
+async fn a_node_can_only_report_about_itself() {
     let rig = Rig::new().await;
     let [ingress, egress] = rig.two_nodes(2, flow("evidence", true)).await;
     let registration = json!({ "version": "1", "paths": [] });
@@ -108,7 +109,7 @@ async fn a_node_speaks_for_itself_alone() {
         rig.call(Caller::Node(&egress), method, &path, body.clone())
             .await
             .is_problem(403);
-        rig.call(Caller::Nobody, method, &path, body)
+        rig.call(Caller::Anonymous, method, &path, body)
             .await
             .is_problem(401);
     }
@@ -116,7 +117,8 @@ async fn a_node_speaks_for_itself_alone() {
         .await
         .is_problem(401);
 
-    // Only the egress judges, only the ingress counts what it sends, and of other flows neither says anything.
+    // Only the egress judges and only the ingress counts sent packets; neither may report about
+    // other flows.
     let degraded = |flow: &str| {
         json!({ "revision": 0, "observations":
         [{ "kind": "degraded", "flow": flow, "since_due_us": 1, "silent_us": 1 }] })
@@ -233,10 +235,10 @@ async fn a_node_that_does_not_report_is_not_alive() {
 }
 
 impl Rig {
-    /// Somebody with that key uses a token.
+    /// Uses a token with that key.
     async fn use_token(&self, token: &str, csr: &str) -> Answer {
         self.call(
-            Caller::Nobody,
+            Caller::Anonymous,
             "POST",
             "/v1/enrol",
             Some(json!({ "token": token, "csr": csr })),
@@ -387,7 +389,7 @@ async fn a_lost_answer_is_given_again_to_the_same_key_alone() {
         .is_problem(403);
     let node = Identity::of(&key, &again.body);
     assert!(rig.is_in(&node).await);
-    // The certificate of the first answer is void by now, so it is not given again.
+    // The certificate of the first response is no longer accepted, so the response is not repeated.
     rig.enrol("in").await;
     rig.use_token(&token, &csr).await.is_problem(403);
 }
@@ -401,7 +403,7 @@ async fn a_token_of_another_node_is_neither_used_up_nor_evicts_that_node() {
     let (_, csr) = key_and_request();
     let wrong = json!({ "token": token, "csr": csr, "node": "out" });
     let answer = rig
-        .call(Caller::Nobody, "POST", "/v1/enrol", Some(wrong))
+        .call(Caller::Anonymous, "POST", "/v1/enrol", Some(wrong))
         .await;
     answer.is_problem(403);
     assert!(
@@ -415,7 +417,7 @@ async fn a_token_of_another_node_is_neither_used_up_nor_evicts_that_node() {
     assert!(rig.is_in(&node).await, "its certificate is in force");
     let right = json!({ "token": token, "csr": csr, "node": "in" });
     let answer = rig
-        .call(Caller::Nobody, "POST", "/v1/enrol", Some(right))
+        .call(Caller::Anonymous, "POST", "/v1/enrol", Some(right))
         .await;
     assert_eq!(answer.status, StatusCode::CREATED);
 }
@@ -467,10 +469,10 @@ async fn a_node_with_as_many_received_flows_as_there_are_numbers_reports() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_send_small_bodies_only() {
+async fn unauthenticated_bodies_must_be_small() {
     let rig = Rig::new().await;
     let body = json!({ "token": "t".repeat(20_000), "csr": "" });
-    rig.call(Caller::Nobody, "POST", "/v1/enrol", Some(body))
+    rig.call(Caller::Anonymous, "POST", "/v1/enrol", Some(body))
         .await
         .is_problem(413);
 }

@@ -1,4 +1,4 @@
-//! What operators see and change, and what they are refused.
+//! The resources that operators can read and change, and the requests that are rejected.
 
 use crate::rig::{Caller, Rig, flow};
 use axum::body::Body;
@@ -274,7 +274,7 @@ async fn every_refusal_says_what_to_do() {
     let wrong_method = rig.call(admin.clone(), "PATCH", "/v1/flows", None).await;
     wrong_method.is_problem(405);
     assert_eq!(wrong_method.headers[ALLOW], "GET,HEAD,POST");
-    let anonymous = rig.call(Caller::Nobody, "GET", "/v1/flows", None).await;
+    let anonymous = rig.call(Caller::Anonymous, "GET", "/v1/flows", None).await;
     anonymous.is_problem(401);
     assert!(anonymous.headers.contains_key(WWW_AUTHENTICATE));
     rig.call(admin.clone(), "GET", "/v1/nodes/in/stream", None)
@@ -322,7 +322,7 @@ async fn the_document_describes_the_routes_that_there_are() {
             );
             let path = path.replace(['{', '}'], "");
             let answer = rig
-                .call(Caller::Nobody, &method.to_uppercase(), &path, None)
+                .call(Caller::Anonymous, &method.to_uppercase(), &path, None)
                 .await;
             assert!(
                 !matches!(answer.status.as_u16(), 404 | 405),
@@ -347,12 +347,12 @@ async fn health_and_metrics_tell_how_it_is() {
     rig.until(async || rig.policy("stage").await["code"] == 0b11)
         .await;
     assert_eq!(
-        rig.call(Caller::Nobody, "GET", "/healthz", None)
+        rig.call(Caller::Anonymous, "GET", "/healthz", None)
             .await
             .status,
         StatusCode::OK
     );
-    rig.call(Caller::Nobody, "GET", "/metrics", None)
+    rig.call(Caller::Anonymous, "GET", "/metrics", None)
         .await
         .is_problem(401);
     let metrics = rig.get("/metrics").await.body.as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! Requests that name the state on which they build.
+//! Requests with preconditions on the state that they change.
 
 use crate::rig::{Answer, Caller, Rig, flow};
 use axum::body::Body;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::net::Ipv4Addr;
 
 impl Rig {
-    /// A request of the first operator with that tag in `If-Match`.
+    /// Sends a request of the first operator with that tag in `If-Match`.
     async fn call_for(&self, tag: &str, method: &str, path: &str, body: Option<&Value>) -> Answer {
         let request = Request::builder()
             .method(method)

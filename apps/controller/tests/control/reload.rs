@@ -1,4 +1,4 @@
-//! SIGHUP and a controller that runs.
+//! Reload of a running controller's configuration by SIGHUP.
 
 use crate::rig::{PATIENCE, connector};
 use hawser_controller::Args;
@@ -12,11 +12,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use tokio::net::TcpStream;
 
-/// Where the test below, run again by itself in another process, finds its configuration.
+/// The environment variable with the configuration, for the process in which the test below runs
+/// this test binary again.
 const CONFIG: &str = "HAWSER_TEST_CONTROLLER_CONFIG";
 
 #[test]
-fn is_a_controller_when_told_to() {
+fn runs_a_controller_in_the_child_process() {
     let Ok(config) = std::env::var(CONFIG) else {
         return;
     };
@@ -43,7 +44,7 @@ impl Process {
         let mut child = Command::new(std::env::current_exe().unwrap())
             .args([
                 "--exact",
-                "reload::is_a_controller_when_told_to",
+                "reload::runs_a_controller_in_the_child_process",
                 "--nocapture",
             ])
             .env(CONFIG, config)
@@ -62,7 +63,7 @@ impl Process {
         Process { child, log }
     }
 
-    /// The next line of the log with this text.
+    /// Returns the next log line that contains the text.
     fn says(&self, text: &str) -> String {
         loop {
             let line = self
@@ -82,7 +83,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // There is nothing to be done about it here.
+        // Errors cannot be handled in `drop`.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -102,7 +103,7 @@ fn write_config(state: &Path, more: &str) -> PathBuf {
 async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
     let state = tempfile::tempdir().unwrap();
     let mut controller = Process::start(&write_config(state.path(), ""));
-    let line = controller.says("answers");
+    let line = controller.says("controller ready");
     let address: SocketAddr = line
         .split("address=")
         .nth(1)
@@ -114,30 +115,30 @@ async fn a_hangup_changes_the_names_of_a_controller_and_never_ends_it() {
         &fs::read_to_string(state.path().join("authority.pem")).unwrap(),
         b"h2",
     );
-    let is_called = async |name: &'static str| {
+    let accepts_name = async |name: &'static str| {
         let socket = TcpStream::connect(address).await.unwrap();
         tls.connect(name.try_into().unwrap(), socket).await.is_ok()
     };
-    assert!(is_called("localhost").await && !is_called("controller.example.net").await);
+    assert!(accepts_name("localhost").await && !accepts_name("controller.example.net").await);
 
     write_config(state.path(), "names = [\"controller.example.net\"]");
     controller.signal(Signal::SIGHUP);
-    controller.says("new certificate");
-    assert!(is_called("localhost").await && is_called("controller.example.net").await);
+    controller.says("certificate replaced");
+    assert!(accepts_name("localhost").await && accepts_name("controller.example.net").await);
 
     write_config(
         state.path(),
         "names = [\"controller.example.net\"]\nevents = 500",
     );
     controller.signal(Signal::SIGHUP);
-    controller.says("the rest needs a restart");
-    controller.says("new certificate");
+    controller.says("other changes of the configuration need a restart");
+    controller.says("certificate replaced");
 
     write_config(state.path(), "listem = 1");
     controller.signal(Signal::SIGHUP);
-    controller.says("stays as it was");
+    controller.says("configuration not reloaded");
     controller.says("listem");
-    assert!(is_called("controller.example.net").await);
+    assert!(accepts_name("controller.example.net").await);
 
     controller.signal(Signal::SIGTERM);
     assert!(controller.child.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! What a controller that is killed or stopped leaves behind.
+//! State that a killed or stopped controller leaves.
 
 use crate::rig::{Caller, Rig, config, flow};
 use hawser_controller::{Config, Server};
@@ -6,11 +6,12 @@ use serde_json::json;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-/// Where the test below, run again by itself in another process, finds its state.
+/// The environment variable with the state directory, for the process in which the test below runs
+/// this test binary again.
 const STATE: &str = "HAWSER_TEST_CONTROLLER_STATE";
 
-/// The controller that the test below kills. It changes policies as fast as it can and says of each epoch when it was
-/// acknowledged.
+/// The controller that the test below kills. It changes policies as fast as possible and prints
+/// each epoch when it is acknowledged.
 async fn controller_to_be_killed(state: String) {
     let directory = tempfile::tempdir().unwrap();
     let mut config = Config {
@@ -61,7 +62,7 @@ async fn a_killed_controller_has_lost_nothing_that_it_acknowledged() {
 
     let rig = Rig::start(config(&directory), directory).await;
     let policy = rig.policy("stage").await;
-    // The one that was on its way may be there as well.
+    // The write that was in progress may be stored as well.
     let epoch = policy["epoch"].as_u64().unwrap();
     assert!(
         (acknowledged..=acknowledged + 1).contains(&epoch),
@@ -86,20 +87,20 @@ async fn a_killed_controller_has_lost_nothing_that_it_acknowledged() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_stopped_controller_says_goodbye_and_is_there_again() {
+async fn a_stopped_controller_ends_streams_and_can_restart() {
     let rig = Rig::new().await;
     let [ingress, _] = rig.two_nodes(2, flow("evidence", true)).await;
     let mut stream = rig.stream(&ingress).await;
     stream.next_of("assignment").await;
-    let says_goodbye = tokio::spawn(async move { stream.next_of("end").await });
+    let end_event = tokio::spawn(async move { stream.next_of("end").await });
     let directory = rig.stop().await;
     assert!(
-        says_goodbye
+        end_event
             .await
             .unwrap()
             .as_str()
             .unwrap()
-            .contains("connect again")
+            .contains("reconnect")
     );
 
     let rig = Rig::start(config(&directory), directory).await;

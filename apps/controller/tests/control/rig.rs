@@ -1,4 +1,4 @@
-//! A controller with the embedded store, and those who call it.
+//! A controller with the embedded store, and its clients.
 
 use axum::Router;
 use axum::body::{Body, BodyDataStream};
@@ -17,7 +17,7 @@ use std::time::Duration;
 use tokio_rustls::TlsConnector;
 use tower::ServiceExt;
 
-/// Longer than anything takes on a busy machine.
+/// A timeout longer than any operation takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 pub(crate) struct Rig {
@@ -27,15 +27,15 @@ pub(crate) struct Rig {
     pub(crate) admin: String,
 }
 
-/// Who calls.
+/// The caller of a request.
 #[derive(Clone)]
 pub(crate) enum Caller<'a> {
-    Nobody,
+    Anonymous,
     Operator(&'a str),
     Node(&'a Identity),
 }
 
-/// What a node got when it was enrolled.
+/// A node's identity after its enrolment.
 #[derive(Clone)]
 pub(crate) struct Identity {
     pub(crate) name: String,
@@ -88,7 +88,7 @@ impl Rig {
         rig
     }
 
-    /// Ends the controller; what it leaves is in the directory.
+    /// Stops the controller and returns its directory.
     pub(crate) async fn stop(self) -> tempfile::TempDir {
         let Rig {
             server,
@@ -122,7 +122,7 @@ impl Rig {
             presented: None,
         };
         match caller {
-            Caller::Nobody => {}
+            Caller::Anonymous => {}
             Caller::Operator(token) => {
                 request
                     .headers_mut()
@@ -182,7 +182,7 @@ impl Rig {
         );
     }
 
-    /// A one-time token for a node of the tenant acme.
+    /// Returns a one-time token for a node of the tenant acme.
     pub(crate) async fn invite(&self, node: &str) -> String {
         let answer = self
             .post(
@@ -199,7 +199,7 @@ impl Rig {
         let (key, csr) = key_and_request();
         let answer = self
             .call(
-                Caller::Nobody,
+                Caller::Anonymous,
                 "POST",
                 "/v1/enrol",
                 Some(json!({ "token": token, "csr": csr })),
@@ -209,7 +209,7 @@ impl Rig {
         Identity::of(&key, &answer.body)
     }
 
-    /// Two nodes of the tenant acme with so many paths, and a flow between them.
+    /// Creates two nodes of the tenant acme with that number of paths, and a flow between them.
     pub(crate) async fn two_nodes(&self, paths: u8, flow: Value) -> [Identity; 2] {
         self.tenant("acme").await;
         let nodes = [self.enrol("in").await, self.enrol("out").await];
@@ -225,7 +225,7 @@ impl Rig {
         self.register_with(node, paths, None).await;
     }
 
-    /// Says too where in-band signals reach the node.
+    /// Registers a node with an address for in-band signals.
     pub(crate) async fn register_with(
         &self,
         node: &Identity,
@@ -257,7 +257,8 @@ impl Rig {
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     }
 
-    /// The egress of `stage` says that it eliminates the flow's copies by the assignment of that revision.
+    /// Reports as the egress of `stage` that it deduplicates the flow's copies under the assignment
+    /// of that revision.
     pub(crate) async fn receive_by(&self, egress: &Identity, revision: u64) {
         let stage = json!({ "flow": "stage", "packets": 0, "paths": [] });
         let answer = self
@@ -266,7 +267,7 @@ impl Rig {
         assert_eq!(answer.status, StatusCode::NO_CONTENT, "{}", answer.body);
     }
 
-    /// The egress of `stage` does what it is assigned, and says so.
+    /// Reports as the egress of `stage` that its current assignment is in force.
     pub(crate) async fn receive(&self, egress: &Identity) {
         let assignment = self.stream(egress).await.next_of("assignment").await;
         assert_eq!(assignment["receives"][0]["flow"], "stage", "{assignment}");
@@ -306,7 +307,7 @@ impl Answer {
         }
     }
 
-    /// Checks that this is a refusal as RFC 9457 wants it, with something to do in it.
+    /// Checks that this is a problem according to RFC 9457 with a detail that says what to do.
     pub(crate) fn is_problem(&self, status: u16) {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
         assert_eq!(self.headers[CONTENT_TYPE], "application/problem+json");
@@ -343,7 +344,7 @@ pub(crate) fn key_and_request() -> (String, String) {
     (key.serialize_pem(), request.pem().unwrap())
 }
 
-/// TLS that trusts a controller's authority and shows no certificate.
+/// Returns a TLS connector that trusts a controller's authority and presents no certificate.
 pub(crate) fn connector(authority_pem: &str, protocol: &[u8]) -> TlsConnector {
     let mut roots = RootCertStore::empty();
     roots
@@ -360,7 +361,7 @@ pub(crate) fn connector(authority_pem: &str, protocol: &[u8]) -> TlsConnector {
     TlsConnector::from(Arc::new(config))
 }
 
-/// A flow of two nodes, `stage`.
+/// Returns the flow `stage` between two nodes.
 pub(crate) fn flow(mode: &str, is_triggered: bool) -> Value {
     let mut flow = json!({ "name": "stage", "tenant": "acme", "ingress": "in", "egress": "out", "mode": mode,
         "select": { "destination": "203.0.113.0/24" } });
@@ -370,14 +371,14 @@ pub(crate) fn flow(mode: &str, is_triggered: bool) -> Value {
     flow
 }
 
-/// Server-sent events as they come.
+/// A reader of server-sent events.
 pub(crate) struct Events {
     body: BodyDataStream,
     text: String,
 }
 
 impl Events {
-    /// The next event and what it carries; none when the stream has ended.
+    /// Returns the next event and its data; `None` when the stream has ended.
     pub(crate) async fn next(&mut self) -> Option<(String, Value)> {
         loop {
             if let Some((event, rest)) = self.text.split_once("\n\n") {
@@ -401,7 +402,7 @@ impl Events {
         }
     }
 
-    /// The next event of that kind.
+    /// Returns the data of the next event of that kind.
     pub(crate) async fn next_of(&mut self, kind: &str) -> Value {
         let wait = async {
             loop {

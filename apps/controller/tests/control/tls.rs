@@ -1,4 +1,4 @@
-//! Over TLS on loopback, as curl sees it.
+//! The interface over TLS on loopback, as curl sees it.
 
 use crate::rig::{Identity, PATIENCE, Rig, connector, key_and_request};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair};
@@ -16,7 +16,7 @@ impl Rig {
         path
     }
 
-    /// What curl gets: status and body, or how it fails.
+    /// The result of curl: status and body, or its failure.
     async fn curl(&self, arguments: &[&str]) -> Result<(u16, Value), String> {
         let address = self.server.address();
         let authority = self.write("trusted.pem", self.server.authority_pem());
@@ -118,7 +118,7 @@ async fn a_certificate_of_another_authority_does_not_get_through_the_handshake()
         ..genuine
     };
     rig.me(&identity).await.unwrap_err();
-    // Nor do versions of TLS that nobody should use any more.
+    // Obsolete TLS versions are rejected as well.
     rig.curl(&["--tls-max", "1.1", "URL/healthz"])
         .await
         .unwrap_err();
@@ -132,7 +132,7 @@ async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
     for number in 0..1000 {
         let mut socket = TcpStream::connect(address).await.unwrap();
         if number % 2 == 0 {
-            // The beginning of a handshake that does not go on.
+            // The first bytes of a handshake that is never completed.
             socket
                 .write_all(&[0x16, 0x03, 0x01, 0x02, 0x00, 0x01])
                 .await
@@ -148,7 +148,7 @@ async fn a_thousand_slow_connections_do_not_stop_it_and_end_by_themselves() {
         let socket = socket.into_std().unwrap();
         socket.set_nonblocking(false).unwrap();
         socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        // An alert may come before the end.
+        // An alert may precede the end of the stream.
         let ended = std::io::copy(&mut (&socket).take(1 << 16), &mut std::io::sink());
         assert!(
             !matches!(&ended, Err(error) if error.kind() == std::io::ErrorKind::WouldBlock),
@@ -176,7 +176,7 @@ async fn requests_that_do_not_arrive_and_connections_that_ask_nothing_are_ended(
     let bearer = format!("Authorization: Bearer {}", rig.admin);
     let announced = "Content-Length: 1000";
     let kind = "Content-Type: application/json";
-    // curl sends what it has of the body and waits.
+    // curl sends the part of the body that it has and waits.
     for version in ["--http1.1", "--http2"] {
         let body = [
             "--header",
@@ -228,7 +228,7 @@ async fn a_connection_whose_other_end_does_not_read_is_cut() {
         .await
         .unwrap();
     connections(1).await;
-    // The answers are more than the kernel holds between the two.
+    // The responses exceed the kernel's buffers of both ends.
     let requests = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(300);
     stream.write_all(requests.as_bytes()).await.unwrap();
     stream.flush().await.unwrap();

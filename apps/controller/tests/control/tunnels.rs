@@ -1,4 +1,4 @@
-//! Servers of tunnels, their clients, and the inner addresses that clients have.
+//! Tunnel servers, their clients, and the clients' inner addresses.
 
 use crate::rig::{Answer, Caller, Identity, Rig, config};
 use axum::http::StatusCode;
@@ -49,7 +49,7 @@ async fn with_prefixes() -> Rig {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_is_told_of_the_servers_that_live_by_load() {
+async fn a_client_gets_the_live_servers_by_load() {
     let rig = with_prefixes().await;
     let [one, two, car] = [
         rig.enrol("one").await,
@@ -76,7 +76,7 @@ async fn a_client_is_told_of_the_servers_that_live_by_load() {
         ["one", "two"]
     );
 
-    // Another tenant's nodes know nothing of them.
+    // Nodes of other tenants cannot see them.
     rig.tenant("other").await;
     let token = rig
         .post(
@@ -180,7 +180,7 @@ async fn inner_addresses_stay_and_are_one_node_s_each() {
         answers[3].body["addresses"]
     );
 
-    // They outlive the controller.
+    // The addresses persist across a restart of the controller.
     let directory = rig.stop().await;
     let mut config = config(&directory);
     config.tunnels = tunnels();
@@ -199,7 +199,7 @@ async fn nodes_speak_of_their_own_tunnels_alone_and_sense() {
     rig.call(Caller::Node(&car), "PUT", path, Some(report(1, 0)))
         .await
         .is_problem(403);
-    rig.call(Caller::Nobody, "PUT", path, Some(report(1, 0)))
+    rig.call(Caller::Anonymous, "PUT", path, Some(report(1, 0)))
         .await
         .is_problem(401);
     rig.call(
@@ -210,7 +210,7 @@ async fn nodes_speak_of_their_own_tunnels_alone_and_sense() {
     )
     .await
     .is_problem(403);
-    // Everything that others send would pass it.
+    // All traffic of other nodes would pass through it.
     rig.serves(&car, report(3, 0)).await.is_problem(403);
     for addresses in [
         json!([]),

@@ -1,5 +1,5 @@
-//! Three controllers, each a process, share one etcd while nodes and an operator keep them busy. The leader is killed, etcd
-//! is killed and started again: no policy is lost, and decisions go on.
+//! Three controllers, each a process, share one etcd while nodes and an operator keep them busy.
+//! The leader is killed, etcd is killed and restarted: no policy is lost, and decisions continue.
 
 use crate::server::{EtcdServer, free_port};
 use crate::store_suite::{PATIENCE, in_time};
@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::watch;
 
-/// Where the test below, run again by itself in another process, finds the configuration of the controller that it is to be.
+/// The environment variable with the configuration, for the process in which the test below runs
+/// this test binary again.
 const CONFIG: &str = "HAWSER_TEST_CLUSTER_CONFIG";
 
 const CONTROLLERS: [&str; 3] = ["a", "b", "c"];
@@ -84,7 +85,8 @@ async fn a_killed_leader_and_a_restarted_etcd_lose_no_policy() {
     }
 }
 
-/// Whether a controller comes to hold what was seen and acknowledged, or what followed it.
+/// Waits until a controller has a state that contains what was seen and acknowledged, or a
+/// later one.
 async fn agrees(operator: &OperatorClient, seen: &BTreeMap<Name, Policy>, acknowledged: u32) {
     in_time(async {
         for (flow, policy) in seen {
@@ -169,7 +171,7 @@ impl Cluster {
         self.directory.path().join(format!("{name}.toml"))
     }
 
-    /// Starts a controller and waits until it answers.
+    /// Starts a controller and waits until it responds.
     async fn run(&mut self, name: &str) {
         let child = Command::new(std::env::current_exe().expect("this program"))
             .args([
@@ -226,7 +228,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         for (_, child) in self.processes.values_mut() {
             if let Some(child) = child {
-                // It may have died by itself, which the test has noticed otherwise.
+                // The process may have exited by itself, which the test detects elsewhere.
                 let _ = child.kill();
                 let _ = child.wait();
             }
@@ -234,13 +236,13 @@ impl Drop for Cluster {
     }
 }
 
-/// What the ingress was told.
+/// The policies that the ingress received.
 struct Seen {
     newest: watch::Sender<BTreeMap<Name, Policy>>,
     reconnected: AtomicU32,
 }
 
-/// Two nodes and an operator who do not stop.
+/// Two nodes and an operator that send requests continuously.
 struct Load {
     seen: Arc<Seen>,
     stop: Arc<AtomicBool>,
@@ -290,7 +292,7 @@ impl Load {
         }
     }
 
-    /// Until each flow has had several new policies.
+    /// Waits until each flow has had several new policies.
     async fn decides_on(&self) {
         let mut newest = self.seen.newest.subscribe();
         let epochs = |seen: &BTreeMap<Name, Policy>| {
@@ -310,7 +312,8 @@ impl Load {
             .expect("the load goes on");
     }
 
-    /// The newest policies that the ingress was told, and the last epoch of the flow `fixed` that the operator was.
+    /// Returns the newest policies that the ingress received, and the last epoch of the flow
+    /// `fixed` that was acknowledged to the operator.
     async fn stop(self) -> (BTreeMap<Name, Policy>, u32) {
         self.stop.store(true, Ordering::Relaxed);
         let acknowledged = in_time(self.overriding).await.expect("no panic");
@@ -349,7 +352,7 @@ async fn register(node: &NodeClient) -> Result<(), hawser_client::Error> {
         .await
 }
 
-/// Opens the stream again whenever it ends, as an agent does.
+/// Reopens the stream whenever it ends, as an agent does.
 async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
     let mut policies: BTreeMap<(Name, u32), Policy> = BTreeMap::new();
     loop {
@@ -357,7 +360,7 @@ async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
             && let Ok(mut stream) = node.stream().await
         {
             while let Ok(Some(message)) = stream.next().await {
-                let told = match message {
+                let received = match message {
                     NodeMessage::Assignment(assignment) => assignment
                         .sends
                         .into_iter()
@@ -366,12 +369,16 @@ async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
                     NodeMessage::Policy(policy) => vec![policy],
                     NodeMessage::Ping => vec![],
                 };
-                for policy in told {
+                for policy in received {
                     let known = policies
                         .entry((policy.flow.clone(), policy.epoch))
                         .or_insert(policy.clone());
-                    assert_eq!(*known, policy, "an epoch has one policy, whoever tells it");
-                    // A controller that has not caught up yet may tell an older one, which a node ignores.
+                    assert_eq!(
+                        *known, policy,
+                        "an epoch has one policy, regardless of its source"
+                    );
+                    // A controller that has not caught up yet may send an older policy, which a
+                    // node ignores.
                     seen.newest.send_if_modified(|newest| {
                         let is_newer = newest
                             .get(&policy.flow)
@@ -389,16 +396,16 @@ async fn listen(node: Arc<NodeClient>, seen: Arc<Seen>) {
     }
 }
 
-/// Reports, so that the node's lease goes on.
+/// Sends reports, so that the node's lease is renewed.
 async fn live(node: Arc<NodeClient>) {
     loop {
-        // One that does not arrive is made up for by the next.
+        // A lost report is made up for by the next one.
         let _ = node.report(&Report::default()).await;
         tokio::time::sleep(LEASE / 6).await;
     }
 }
 
-/// Wants another path whenever the flow has got the one before.
+/// Requests another path whenever the previous request has been applied.
 async fn judge(node: Arc<NodeClient>, flow: Name, seen: Arc<Seen>) {
     let mut newest = seen.newest.subscribe();
     loop {
@@ -420,14 +427,14 @@ async fn judge(node: Arc<NodeClient>, flow: Name, seen: Arc<Seen>) {
             observations: vec![judged],
             ..Report::default()
         };
-        // One that does not arrive, or is not acted upon because nobody leads, is repeated.
+        // An observation that is lost, or ignored because there is no leader, is repeated.
         let _ = node.report(&report).await;
         let decided = newest.wait_for(|seen| seen[&flow].epoch > epoch);
         let _ = tokio::time::timeout(Duration::from_millis(500), decided).await;
     }
 }
 
-/// Changes the policy of the flow `fixed` as fast as it is let; the last epoch that was acknowledged.
+/// Changes the policy of the flow `fixed` as fast as possible. Returns the last acknowledged epoch.
 async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u32 {
     let (mut acknowledged, start) = (0, Instant::now());
     for round in 0u32.. {
@@ -439,7 +446,7 @@ async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u
         let choice: Override = from_value(json!({ "code": code })).expect("an override");
         match operator.override_policy(&name("fixed"), choice).await {
             Ok(policy) => {
-                // It stays what it was when the choice between did not get through.
+                // The policy is unchanged if the previous request failed.
                 assert!(
                     policy.epoch >= acknowledged,
                     "{policy:?} although {acknowledged} was acknowledged"
@@ -447,7 +454,7 @@ async fn override_policies(operator: OperatorClient, stop: Arc<AtomicBool>) -> u
                 assert_eq!(policy.code, code, "{policy:?}");
                 acknowledged = policy.epoch;
             }
-            // Nobody answers, or says that the store does not.
+            // No controller responds, or the store does not.
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     }

@@ -1,4 +1,4 @@
-//! etcd does what every store has to do; and what only etcd has: users, TLS, several clients.
+//! etcd passes the tests of every store, and tests of its own: users, TLS, several clients.
 
 use crate::server::{self, EtcdServer};
 use crate::store_suite::{self, Subject};
@@ -17,7 +17,7 @@ impl Connected {
     async fn new() -> Connected {
         let server = EtcdServer::start();
         let store = Arc::new(server.connect("hawser/").await);
-        // Of a neighbour, on both sides in the order of keys, and under no prefix at all.
+        // Foreign keys before and after ours in the order of keys, and one without any prefix.
         for prefix in ["hawsel/", "hawser", "hawser0"] {
             let neighbour = server.connect(prefix).await;
             neighbour
@@ -36,7 +36,7 @@ impl Subject for Connected {
     }
 
     async fn forget_history(&self) {
-        // What the revision itself changed is kept.
+        // The changes of the revision itself are retained.
         let revision = self
             .store
             .commit(vec![Write::put("forget", *b"x")])
@@ -55,13 +55,13 @@ impl Subject for Connected {
 store_suite::suite!(Connected::new());
 
 #[tokio::test]
-async fn nobody_there_is_said_so() {
+async fn an_unreachable_etcd_is_reported() {
     let mut server = EtcdServer::start();
     server.kill();
     let refused = Etcd::connect(server.settings("hawser/"))
         .await
         .err()
-        .expect("nobody is there");
+        .expect("etcd is down");
     assert!(matches!(&refused, OpenError::Unavailable(_)), "{refused}");
     assert!(refused.to_string().contains(server.endpoint()), "{refused}");
 }
@@ -173,7 +173,7 @@ impl Authority {
         }
     }
 
-    /// For both ends, and its key, PEM.
+    /// Returns a certificate for both ends and its key, PEM.
     fn certificate(&self) -> (String, String) {
         let key = KeyPair::generate().expect("a key");
         let parameters = CertificateParams::new(vec!["127.0.0.1".into()]).expect("an address");

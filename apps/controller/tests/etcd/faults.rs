@@ -1,4 +1,4 @@
-//! etcd killed and started again while everybody writes and watches; leaders cut off from it.
+//! etcd is killed and restarted during writes and watches; leaders are disconnected from it.
 
 use crate::server::{EtcdServer, connect};
 use crate::store_suite::{PATIENCE, in_time};
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Writes keys of its own one after the other and returns those that were acknowledged.
+/// Writes its own keys one after the other and returns the acknowledged ones.
 async fn storm(store: Arc<dyn Store>, task: usize, stop: Arc<AtomicBool>) -> Vec<String> {
     let mut acknowledged = Vec::new();
     for n in 0.. {
@@ -30,7 +30,7 @@ async fn storm(store: Arc<dyn Store>, task: usize, stop: Arc<AtomicBool>) -> Vec
     acknowledged
 }
 
-/// Follows the watch until it has shown all of `expected`.
+/// Follows the watch until it has delivered all of `expected`.
 async fn converges(store: &dyn Store, after: u64, expected: &BTreeMap<Arc<str>, u64>) {
     let mut watch = store.watch("storm/", after);
     let (mut seen, mut revision) = (BTreeMap::new(), after);
@@ -66,7 +66,7 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
         .map(|task| tokio::spawn(storm(store.clone(), task, stop.clone())))
         .collect();
 
-    // A watch that is there all the time has to be taken up again after every kill.
+    // A watch that is open all the time has to be resumed after every kill.
     let mut watch = store.watch("storm/", start);
     let mut watched = BTreeMap::new();
     for kill in 0..=KILLS {
@@ -118,7 +118,7 @@ async fn etcd_killed_in_a_storm_loses_nothing() {
     converges(&server.connect("hawser/").await, start, &held).await;
 }
 
-/// Decides as fast as it can while it leads. Returns how many decisions were acknowledged.
+/// Decides as fast as possible while it leads. Returns the number of acknowledged decisions.
 async fn decide(
     store: Arc<dyn Store>,
     election: Election,
@@ -132,7 +132,7 @@ async fn decide(
             continue;
         };
         let term = leadership.revision();
-        // One that was not acknowledged may have been written, so each has a key of its own.
+        // An unacknowledged decision may have been written, so each has its own key.
         tries += 1;
         let write = Write::put(format!("decisions/{term:012}/{tries:06}"), name.as_bytes());
         match store
@@ -150,7 +150,8 @@ async fn decide(
     decisions
 }
 
-/// Of all decisions in the order in which they were written, no term comes back after another one began.
+/// Checks that in the order of all written decisions, no term continues after another one has
+/// begun.
 async fn terms_in_order(store: &dyn Store) -> Vec<u64> {
     let (entries, _) = store.list_all("decisions/").await.expect("read");
     let mut decisions: Vec<(u64, u64)> = entries
@@ -198,7 +199,8 @@ async fn decisions_go_on_after_etcd_was_restarted() {
     }
     let mut last = decided_after(&observer, 0).await;
 
-    // Away for less than the lease, and for longer: the second time nobody can be sure to lead.
+    // etcd is down for less than the lease, then for longer: the second time no candidate may rely
+    // on leading.
     for away in [TTL / 4, TTL * 3 / 2] {
         server.kill();
         tokio::time::sleep(away).await;
@@ -224,7 +226,8 @@ async fn list_when_it_answers(store: &dyn Store) -> (usize, u64) {
     }
 }
 
-/// A leader that is cut off from etcd, by a relay that stops to pass anything on, stops before the next one starts.
+/// A leader that is disconnected from etcd, by a relay that stops forwarding, stops before the next
+/// one starts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
     let server = EtcdServer::start();
@@ -277,7 +280,7 @@ async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
         .expect("it leads");
     assert!(cut_off.elapsed() < PATIENCE);
 
-    // Back again, it follows.
+    // After it reconnects, it is a follower.
     relay.cut.store(false, Ordering::Relaxed);
     let follows =
         |role: &Role| matches!(role, Role::Follower { leader: Some(leader) } if leader == "second");
@@ -286,7 +289,8 @@ async fn a_leader_that_is_cut_off_stops_before_the_next_one_starts() {
         .expect("it stands");
 }
 
-/// Passes bytes on between clients and etcd until it is cut, which both sides notice by silence alone.
+/// Forwards bytes between clients and etcd until it is cut, which both ends notice only by the
+/// missing responses.
 struct Relay {
     endpoint: String,
     cut: Arc<AtomicBool>,

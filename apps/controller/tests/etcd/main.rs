@@ -1,4 +1,4 @@
-//! The store in a real etcd: the same as every store, and what happens when etcd or a leader dies.
+//! The store in a real etcd: the tests of every store, and failures of etcd or of a leader.
 
 mod cluster;
 mod conformance;

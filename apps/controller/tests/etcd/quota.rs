@@ -1,4 +1,4 @@
-//! etcd refuses writes when its quota is full. A single node must not fill it.
+//! etcd rejects writes when its quota is full. A single node must not be able to fill it.
 
 use crate::server::EtcdServer;
 use crate::store_suite::controllers::Pair;

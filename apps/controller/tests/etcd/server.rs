@@ -1,4 +1,5 @@
-//! An etcd of one test, on loopback, in a directory of its own. It can be killed and started again where it was.
+//! An etcd for one test, on loopback, with its own directory. It can be killed and restarted with
+//! its data.
 
 use hawser_controller::store::{Etcd, EtcdSettings};
 use std::net::TcpListener;
@@ -20,7 +21,7 @@ impl EtcdServer {
         EtcdServer::start_with(&[])
     }
 
-    /// With more options than it needs.
+    /// Starts etcd with additional options.
     pub(crate) fn start_with(extra: &[&str]) -> EtcdServer {
         let directory = TempDir::new().expect("a directory");
         let extra: Vec<String> = extra.iter().map(|option| option.to_string()).collect();
@@ -52,12 +53,12 @@ impl EtcdServer {
         self.process.wait().expect("it ends");
     }
 
-    /// Where it was before it was killed, with all it had written.
+    /// Restarts etcd with its address and data.
     pub(crate) fn start_again(&mut self) {
         self.process = spawn(&self.directory, &self.client, &self.peer, &self.extra);
     }
 
-    /// How to reach it; every call with a prefix of its own unless one is named.
+    /// Returns the settings to connect to it. Every call uses a new prefix unless one is given.
     pub(crate) fn settings(&self, prefix: &str) -> EtcdSettings {
         EtcdSettings {
             endpoints: vec![self.client.clone()],
@@ -68,13 +69,13 @@ impl EtcdServer {
         }
     }
 
-    /// A client of its own, as another process would have.
+    /// Returns a separate client, as another process would have.
     pub(crate) async fn connect(&self, prefix: &str) -> Etcd {
         connect(self.settings(prefix)).await
     }
 }
 
-/// Once etcd has started.
+/// Waits until etcd has started.
 pub(crate) async fn connect(settings: EtcdSettings) -> Etcd {
     let mut last = None;
     for _ in 0..1000 {
@@ -89,7 +90,7 @@ pub(crate) async fn connect(settings: EtcdSettings) -> Etcd {
 
 impl Drop for EtcdServer {
     fn drop(&mut self) {
-        // It may have been killed by the test.
+        // The process may have been killed by the test.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -122,7 +123,7 @@ fn spawn(directory: &TempDir, client: &str, peer: &str, extra: &[String]) -> Chi
             "--logger",
             "zap",
         ])
-        // It has no other member whose votes could be late.
+        // It has no other member whose votes could be delayed.
         .args(["--heartbeat-interval", "10", "--election-timeout", "100"])
         .args(extra)
         .stdout(Stdio::null())
@@ -131,8 +132,9 @@ fn spawn(directory: &TempDir, client: &str, peer: &str, extra: &[String]) -> Chi
         .expect("etcd is installed (Debian package etcd-server)")
 }
 
-/// Nobody listens there; etcd cannot be told to take any port and say which. Below the range that the kernel gives to
-/// outgoing connections, one range for each process, so that nobody takes it before etcd does.
+/// Returns a free port, because etcd cannot choose one and report it. The port is below the range
+/// of ephemeral ports, in a separate range per process, so that no other process takes it before
+/// etcd does.
 pub(crate) fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     loop {

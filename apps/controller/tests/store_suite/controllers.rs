@@ -1,4 +1,4 @@
-//! Two controllers on one store, called without a port.
+//! Two controllers on one store, called directly.
 
 use super::{PATIENCE, until};
 use axum::Router;
@@ -28,7 +28,7 @@ impl Pair {
         Pair::start_in(TempDir::new().expect("a directory"), store, |_| ()).await
     }
 
-    /// They share a state directory, so they have one authority.
+    /// They share a state directory, so they have the same authority.
     pub(crate) async fn start_in(
         state: TempDir,
         store: &Arc<dyn Store>,
@@ -58,7 +58,7 @@ impl Pair {
         }
     }
 
-    /// What the first operator's request to one of them is answered with.
+    /// Sends a request of the first operator to one of them.
     pub(crate) async fn call(
         &self,
         whom: usize,
@@ -69,7 +69,7 @@ impl Pair {
         answer(self.send(whom, None, None, method, path, body).await).await
     }
 
-    /// The status of the answer to a request with that tag in `If-Match`.
+    /// Returns the status of a request with that tag in `If-Match`.
     pub(crate) async fn call_for(&self, tag: &str, whom: usize, method: &str, path: &str) -> u16 {
         self.send(whom, None, Some(tag), method, path, None)
             .await
@@ -77,7 +77,7 @@ impl Pair {
             .as_u16()
     }
 
-    /// The tag of the answer to a GET.
+    /// Returns the tag of the response to a GET.
     pub(crate) async fn tag(&self, whom: usize, path: &str) -> String {
         let response = self.send(whom, None, None, "GET", path, None).await;
         response.headers()[ETAG]
@@ -86,7 +86,7 @@ impl Pair {
             .to_owned()
     }
 
-    /// What a node's request to one of them is answered with.
+    /// Sends a request of a node to one of them.
     pub(crate) async fn call_as(
         &self,
         node: &Presented,
@@ -135,14 +135,14 @@ impl Pair {
             .expect("it never fails")
     }
 
-    /// A node of the tenant acme that has registered with one of them.
+    /// Enrols a node of the tenant acme and registers it with one of them.
     pub(crate) async fn register(&self, whom: usize, node: &str) -> Presented {
         let presented = self.enrol(whom, node).await;
         assert_eq!(self.registers(&presented, whom, node, "1").await, 204);
         presented
     }
 
-    /// The status of the answer to a node's registration with one of them.
+    /// Returns the status of a node's registration with one of them.
     pub(crate) async fn registers(
         &self,
         by: &Presented,
@@ -155,7 +155,7 @@ impl Pair {
         self.call_as(by, whom, "PUT", &path, registration).await.0
     }
 
-    /// A node of the tenant acme that one of them has enrolled.
+    /// Enrols a node of the tenant acme with one of them.
     pub(crate) async fn enrol(&self, whom: usize, node: &str) -> Presented {
         let path = format!("/v1/nodes/{node}/enrolment");
         let (status, invitation) = self
@@ -176,12 +176,12 @@ impl Pair {
         Presented::of(&der).expect("of the authority")
     }
 
-    /// Waits until one of them decides.
+    /// Waits until one of them is the leader.
     pub(crate) async fn leads(&self) {
         until(async || self.controllers.iter().any(|(server, _)| server.leads())).await;
     }
 
-    /// Ends the one that decides.
+    /// Stops the leader.
     pub(crate) async fn stop_leader(&mut self) {
         self.leads().await;
         let leader = self
@@ -196,7 +196,7 @@ impl Pair {
             .expect("it ends");
     }
 
-    /// Ends both; what they leave is in the directory.
+    /// Stops both and returns their directory.
     pub(crate) async fn stop(self) -> TempDir {
         for (server, router) in self.controllers {
             drop(router);

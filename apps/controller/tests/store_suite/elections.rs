@@ -1,11 +1,11 @@
-//! One candidate decides at a time.
+//! Only one candidate leads at a time.
 
 use super::{Subject, in_time, put};
 use hawser_controller::store::{Election, Error, Leadership, Role, Write};
 use std::time::Duration;
 use tokio::sync::watch::Receiver;
 
-/// Two seconds is the least that etcd grants.
+/// Two seconds is the minimum that etcd grants.
 const TTL: Duration = Duration::from_secs(2);
 
 async fn leads(role: &mut Receiver<Role>) -> Leadership {
@@ -30,7 +30,7 @@ pub(crate) async fn one_candidate_leads(subject: &impl Subject) {
     let second = stand("second");
     follows(&mut second.role(), "first").await;
 
-    // Longer than the lease, so that it has to be kept alive.
+    // Longer than the lease, so that it has to be renewed.
     let until = tokio::time::Instant::now() + TTL * 3 / 2;
     while tokio::time::Instant::now() < until {
         assert!(held.holds());
@@ -49,9 +49,9 @@ pub(crate) async fn one_candidate_leads(subject: &impl Subject) {
 }
 
 pub(crate) async fn a_dead_leader_is_replaced(subject: &impl Subject) {
-    // A runtime of its own, which ends as a process would: in the middle of everything.
+    // Its own runtime, which ends abruptly like a killed process.
     let store = subject.store();
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let (end, ended) = std::sync::mpsc::channel::<()>();
     let process = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -61,11 +61,11 @@ pub(crate) async fn a_dead_leader_is_replaced(subject: &impl Subject) {
             .expect("a runtime");
         let election = runtime.block_on(async { Election::start(store, "leader", "first", TTL) });
         let held = runtime.block_on(leads(&mut election.role()));
-        tell.send(held).expect("wanted");
+        sender.send(held).expect("wanted");
         ended.recv().expect("wanted");
         runtime.shutdown_background();
     });
-    let held = tokio::task::spawn_blocking(move || told.recv().expect("it leads"))
+    let held = tokio::task::spawn_blocking(move || receiver.recv().expect("it leads"))
         .await
         .expect("no panic");
     let second = Election::start(subject.store(), "leader", "second", TTL);

@@ -1,10 +1,10 @@
-//! Leases: keys that go by themselves.
+//! Leases: keys that expire.
 
 use super::{Subject, in_time, next, put};
 use hawser_controller::store::{Change, Error, Lease, Store, Write};
 use std::time::Duration;
 
-/// Two seconds is the least that etcd grants.
+/// Two seconds is the minimum that etcd grants.
 const TTL: Duration = Duration::from_secs(2);
 
 async fn put_under(store: &dyn Store, key: &str, lease: Lease) -> Result<u64, Error> {
@@ -44,7 +44,7 @@ pub(crate) async fn a_lease_lives_while_it_is_kept_alive(subject: &impl Subject)
     let kept = store.grant(TTL).await.expect("granted");
     put_under(&*store, "kept", kept).await.expect("written");
 
-    // Others that run out one after the other tell how much time has passed.
+    // Other leases that expire one after the other measure the time.
     for _ in 0..2 {
         let clock = store.grant(TTL).await.expect("granted");
         let revision = put_under(&*store, "clock", clock).await.expect("written");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// Two seconds is the least that etcd grants.
+/// Two seconds is the minimum that etcd grants.
 fn short_lease(config: &mut Config) {
     config.nodes.lease_s = 2;
     config.nodes.report_every_ms = 500;
@@ -66,7 +66,7 @@ async fn lease_is_over(store: &Arc<dyn Store>, node: &str) {
     .await;
 }
 
-pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_told_of_once(
+pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_reported_once(
     subject: &impl Subject,
 ) {
     let store = subject.store();
@@ -80,7 +80,7 @@ pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_told_of_once
     assert!(node["seen_unix_ms"].is_u64(), "{node}");
     is_lost(&pair, "edge").await;
 
-    // One that is lost later tells how much time has passed, over another change of controllers.
+    // A node that is lost later measures the time, across another change of controllers.
     pair.register(1, "clock").await;
     let pair = start(pair.stop().await, &store).await;
     is_lost(&pair, "clock").await;
@@ -88,7 +88,7 @@ pub(crate) async fn a_node_that_was_lost_while_no_controller_ran_is_told_of_once
     pair.stop().await;
 }
 
-pub(crate) async fn a_node_that_is_lost_when_the_leader_ends_is_told_of_once(
+pub(crate) async fn a_node_that_is_lost_when_the_leader_ends_is_reported_once(
     subject: &impl Subject,
 ) {
     let store = subject.store();

@@ -1,4 +1,5 @@
-//! What every store has to do. Each store's own test file calls `suite!` with a function that makes a [`Subject`].
+//! The tests of every store. Each store's own test file calls `suite!` with a function that creates
+//! a [`Subject`].
 
 pub(crate) mod controllers;
 mod elections;
@@ -26,15 +27,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Longer than anything takes; a test that waits so long has failed.
+/// A timeout longer than any operation takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A store of its own for one test.
+/// A separate store for one test.
 #[async_trait]
 pub(crate) trait Subject: Send + Sync {
     fn store(&self) -> Arc<dyn Store>;
 
-    /// Makes the store forget every change up to now.
+    /// Makes the store discard all changes up to now.
     async fn forget_history(&self);
 }
 
@@ -74,8 +75,8 @@ macro_rules! suite {
             a_node_inherits_no_flow_that_was_left_behind,
             a_node_inherits_nothing_that_another_controller_keeps,
             a_sweep_of_expired_tokens_changes_no_tag,
-            a_node_that_was_lost_while_no_controller_ran_is_told_of_once,
-            a_node_that_is_lost_when_the_leader_ends_is_told_of_once,
+            a_node_that_was_lost_while_no_controller_ran_is_reported_once,
+            a_node_that_is_lost_when_the_leader_ends_is_reported_once,
         );
     };
 }

@@ -1,4 +1,5 @@
-//! Random operations: one after the other against a model, and at once against the order that the revisions tell.
+//! Random operations: sequentially against a model, and concurrently against the order of the
+//! revisions.
 
 use super::{Subject, in_time, next};
 use hawser_controller::store::{Change, Error, Expect, Store, Write};
@@ -10,7 +11,8 @@ use std::sync::Arc;
 
 const KEYS: u8 = 5;
 
-/// A write to one of a few keys. Expectations are in terms of what the writer saw last, so that many of them hold.
+/// A write to one of a few keys. Expectations refer to the state that the writer last saw, so that
+/// many of them hold.
 #[derive(Debug, Clone)]
 struct Op {
     key: u8,
@@ -68,7 +70,7 @@ fn generate(commits: usize, seed: u8) -> Vec<Vec<Op>> {
         .current()
 }
 
-/// What the keys hold: value and revision.
+/// The content of the keys: value and revision.
 type Held = BTreeMap<String, (Vec<u8>, u64)>;
 
 fn name(key: u8) -> String {
@@ -93,7 +95,7 @@ fn resolve(op: &Op, seen: &Held, lease: i64) -> Write {
     write.when(expect)
 }
 
-/// The model: one map. The revision that was returned is taken at its word, and checked against the watch.
+/// The model: one map. It uses the returned revisions, which are checked against the watch.
 fn apply(held: &mut Held, ops: &[Op], revision: u64) {
     for op in ops {
         match op.action {
@@ -130,7 +132,7 @@ async fn held_by(store: &dyn Store) -> Held {
         .collect()
 }
 
-/// Follows the watch until it shows what the store holds.
+/// Follows the watch until it has delivered the store's content.
 async fn replay(store: &dyn Store, after: u64, expected: &Held) {
     let mut watch = store.watch("key/", after);
     let (mut replayed, mut revision) = (Held::new(), after);
@@ -182,7 +184,8 @@ pub(crate) async fn agrees_with_the_model(subject: &impl Subject) {
     }
 }
 
-/// Several writers at once: sorted by revision, their commits must be a history in which every expectation held.
+/// Several concurrent writers: sorted by revision, their commits must be a history in which every
+/// expectation held.
 pub(crate) async fn commits_have_one_order(subject: &impl Subject) {
     const WRITERS: u8 = 6;
     let lease = subject
@@ -198,7 +201,8 @@ pub(crate) async fn commits_have_one_order(subject: &impl Subject) {
     for writer in writing {
         history.extend(in_time(writer).await.expect("no panic"));
     }
-    // One that only checks returns the revision that it saw, so it comes after the one that made it.
+    // A commit of checks returns the revision that it saw, so it comes after the commit that
+    // created it.
     history.sort_by_key(|(revision, ops, _)| (*revision, !changes_something(ops)));
 
     let mut held = Held::new();
@@ -218,7 +222,8 @@ type Done = (u64, Vec<Op>, Held);
 async fn write_at_random(store: Arc<dyn Store>, seed: u8, lease: i64) -> Vec<Done> {
     let mut done = Vec::new();
     for ops in generate(60, 100 + seed) {
-        // Deletions of nothing change nothing, so their revision would not tell when they happened.
+        // Deletions of missing keys change nothing, so their revision does not tell when they
+        // happened.
         let ops: Vec<Op> = ops
             .into_iter()
             .filter(|op| !matches!(op.action, What::Delete))

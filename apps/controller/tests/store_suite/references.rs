@@ -1,4 +1,5 @@
-//! Tenants, nodes, tokens and flows that are created and removed in parallel, through two controllers on one store.
+//! Tenants, nodes, tokens and flows that are created and deleted concurrently, through two
+//! controllers on one store.
 
 use super::controllers::Pair;
 use super::{Subject, in_time};
@@ -15,7 +16,7 @@ use std::sync::Arc;
 const WORKERS: usize = 6;
 const STEPS: usize = 100;
 
-/// Few names, so that requests collide.
+/// Only a few names, so that requests conflict.
 const TENANTS: [&str; 2] = ["t0", "t1"];
 const NODES: [&str; 3] = ["n0", "n1", "n2"];
 const FLOWS: [&str; 2] = ["f0", "f1"];
@@ -93,12 +94,12 @@ pub(crate) async fn nothing_outlives_what_it_refers_to(subject: &impl Subject) {
     );
     replay(&*store, start).await;
     Arc::into_inner(pair)
-        .expect("nobody else has it")
+        .expect("the only reference")
         .stop()
         .await;
 }
 
-/// Replays every commit since `after` and verifies after each one that all references hold.
+/// Replays every commit since `after` and verifies after each one that all references are valid.
 async fn replay(store: &dyn Store, after: u64) {
     let (entries, until) = store.list_all("").await.expect("read");
     let last = entries
@@ -166,7 +167,7 @@ fn refers_to_nothing_that_is_gone(held: &BTreeMap<String, Value>, revision: u64)
     }
 }
 
-/// A flow without its nodes, as versions without these checks could leave one.
+/// A flow without its nodes, as earlier versions could leave one.
 pub(crate) async fn a_node_inherits_no_flow_that_was_left_behind(subject: &impl Subject) {
     let store = subject.store();
     let flow = json!({ "number": 1, "flow": { "name": "old", "tenant": "acme", "ingress": "edge", "egress": "peer",

@@ -1,4 +1,5 @@
-//! State that outlives its cause: of deleted nodes in the memory of controllers, and expired tokens in the store.
+//! Removal of outdated state: of deleted nodes in the memory of controllers, and of expired tokens
+//! in the store.
 
 use super::controllers::Pair;
 use super::{Subject, until};
@@ -10,7 +11,8 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
     let store = subject.store();
     let state = TempDir::new().expect("a directory");
     let pair = Pair::start_in(state, &store, |config| {
-        // Enough for an enrolment of the node and its first report, and no more while the test runs.
+        // Enough for an enrolment of the node and its first report, but not for more while the test
+        // runs.
         config.limits.node_events = 20;
         config.limits.node_changes_per_s = 1e-3;
     })
@@ -43,7 +45,7 @@ pub(crate) async fn a_node_inherits_nothing_that_another_controller_keeps(subjec
     }
     assert!((1..20).contains(&registrations), "{registrations}");
 
-    // The other controller deletes the node and makes one of the same name.
+    // The other controller deletes the node and creates one of the same name.
     until(async || pair.call(0, "DELETE", "/v1/nodes/edge", None).await.0 == 204).await;
     let after = pair.enrol(0, "edge").await;
     until(async || pair.call_as(&after, 1, "GET", "/v1/me", None).await.0 == 200).await;
@@ -84,7 +86,7 @@ pub(crate) async fn a_sweep_of_expired_tokens_changes_no_tag(subject: &impl Subj
         node["enrolments"] == json!([])
     })
     .await;
-    // Makes sure that both have seen the sweep.
+    // Waits until both controllers have seen the removal.
     assert_eq!(
         pair.call(0, "POST", "/v1/tenants", Some(json!({ "name": "later" })))
             .await

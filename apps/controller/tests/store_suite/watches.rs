@@ -1,4 +1,4 @@
-//! Changes: none lost, none out of order, and a watcher that is told when it came too late.
+//! Watches: no change is lost or out of order, and a watcher that is too late gets an error.
 
 use super::{Subject, in_time, next, put};
 use futures_util::StreamExt;
@@ -86,8 +86,11 @@ pub(crate) async fn a_watch_of_forgotten_changes_says_so(subject: &impl Subject)
     subject.forget_history().await;
 
     let mut watch = store.watch("a", start);
-    let told = in_time(watch.next()).await;
-    assert!(matches!(told, Some(Err(Error::Compacted(_)))), "{told:?}");
+    let update = in_time(watch.next()).await;
+    assert!(
+        matches!(update, Some(Err(Error::Compacted(_)))),
+        "{update:?}"
+    );
     assert_eq!(in_time(watch.next()).await, None);
 }
 
@@ -101,7 +104,7 @@ pub(crate) async fn following_survives_forgotten_changes(subject: &impl Subject)
     };
     assert_eq!(all.len(), 2);
 
-    // What it does not fetch now is forgotten before it does.
+    // Changes that it does not fetch now are discarded before it does.
     store
         .commit(vec![Write::delete("a/1")])
         .await

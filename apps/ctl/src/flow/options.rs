@@ -3,112 +3,115 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 use hawser_control::resource::{Flow, Mode, Selector, Trigger};
 
-/// What a flow is, but for its name, its tenant and its ends.
+/// The properties of a flow except its name, its tenant and its nodes.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct Options {
-    /// Packets to these addresses: a prefix such as 203.0.113.0/24
+    /// Destination addresses of the packets: a prefix such as 203.0.113.0/24
     #[arg(long, value_name = "PREFIX")]
     destination: Option<String>,
-    /// What is done when the flow needs help
+    /// Protection of the flow when it needs help
     #[arg(long, value_enum)]
     mode: Option<ModeArg>,
-    /// Only of this protocol: any, tcp, udp, icmp, icmpv6 or a number
+    /// Protocol of the packets: any, tcp, udp, icmp, icmpv6 or a number
     #[arg(long, value_parser = parse_protocol)]
     protocol: Option<Protocol>,
-    /// Only from this port, or first and last with a dash between them
+    /// Source port of the packets, or the first and the last separated by a dash
     #[arg(long, value_name = "PORTS", value_parser = text::parse_range)]
     source_ports: Option<(u16, u16)>,
-    /// Only to this port, or first and last with a dash between them
+    /// Destination port of the packets, or the first and the last separated by a dash
     #[arg(long, value_name = "PORTS", value_parser = text::parse_range)]
     destination_ports: Option<(u16, u16)>,
-    /// The paths that may be used: numbers with commas between them, or all
+    /// Paths that the flow may use: numbers separated by commas, or all
     #[arg(long, value_name = "NUMBERS", value_parser = parse_paths)]
     paths: Option<Paths>,
     #[command(flatten)]
     trigger: TriggerOptions,
     #[command(flatten)]
-    elimination: EliminationOptions,
+    pruning: PruningOptions,
 }
 
-/// When the flow needs help.
+/// The condition under which the flow needs help.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "When the flow needs help: without a trigger, always")]
+#[command(next_help_heading = "When the flow needs help (always, without a trigger)")]
 struct TriggerOptions {
-    /// Where the viewer's requests go: a prefix that has the source in it
+    /// Destination addresses of the viewer's requests: a prefix that contains the source of the
+    /// flow
     #[arg(long, value_name = "PREFIX")]
     trigger_destination: Option<String>,
-    /// Only of this protocol: any, tcp, udp or a number
+    /// Protocol of the viewer's requests: any, tcp, udp or a number
     #[arg(long, value_name = "PROTOCOL", value_parser = parse_protocol)]
     trigger_protocol: Option<Protocol>,
-    /// Only to this port, or first and last with a dash between them
+    /// Destination port of the viewer's requests, or the first and the last separated by a dash
     #[arg(long, value_name = "PORTS", value_parser = text::parse_range)]
     trigger_ports: Option<(u16, u16)>,
-    /// Least and largest payload of a request [default: 1-200]
+    /// Smallest and largest payload of a request, bytes [default: 1-200]
     #[arg(long, value_name = "BYTES", value_parser = text::parse_range)]
     request_bytes: Option<(u16, u16)>,
-    /// A request is late so long after the one before [default: 150]
+    /// Interval since the previous request from which a request is late, milliseconds [default:
+    /// 150]
     #[arg(long, value_name = "MS")]
     late_after_ms: Option<u32>,
-    /// So many late ones in a row [default: 3]
+    /// Number of consecutive late requests that trigger help [default: 3]
     #[arg(long, value_name = "REQUESTS")]
     in_a_row: Option<u32>,
-    /// The flow always needs help
+    /// Remove the trigger: the flow always needs help
     #[arg(long, conflicts_with_all = ["trigger_destination", "trigger_protocol", "trigger_ports", "request_bytes", "late_after_ms", "in_a_row"])]
     no_trigger: bool,
 }
 
-/// How paths are judged.
+/// The parameters for judging paths.
 #[derive(Debug, Clone, Default, clap::Args)]
-#[command(next_help_heading = "How paths are judged: what is not given is left to the mode")]
-struct EliminationOptions {
-    /// So much later than the first a copy may come and be of use
+#[command(next_help_heading = "Judging of paths (defaults depend on the mode)")]
+struct PruningOptions {
+    /// Maximum delay of a copy after the first one at which it is still useful, milliseconds
     #[arg(long, value_name = "MS")]
     tolerance_ms: Option<f64>,
-    /// Packets in the sliding window of `successive`
+    /// Size of the sliding window in mode `successive`, packets
     #[arg(long, value_name = "PACKETS")]
     window: Option<u32>,
-    /// Copies that a packet may have on average in `evidence`
+    /// Maximum average number of copies per packet in mode `evidence`
     #[arg(long, value_name = "COPIES")]
     budget: Option<f64>,
-    /// The part of frames that may be damaged in `evidence`, such as 0.01
+    /// Tolerated fraction of damaged frames in mode `evidence`, such as 0.01
     #[arg(long, value_name = "RATIO")]
     tolerated_damage: Option<f64>,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 pub(crate) enum ModeArg {
-    /// Nothing
+    /// Stay on the default route
     Single,
-    /// It moves to the path with the smallest round-trip time
+    /// Move to the path with the smallest round-trip time
     Redirect,
-    /// It is replicated on all paths
+    /// Replicate on all paths
     Replicate,
-    /// Replicated; Algorithm 1 of Qian et al. removes paths
+    /// Replicate; Algorithm 1 of Qian et al. removes paths
     Successive,
-    /// Replicated; paths that the evidence speaks against are removed and come back
+    /// Replicate; paths that do not contribute enough are removed and restored
     Evidence,
 }
 
-/// None: any.
+/// An IP protocol number; `None` for any.
 #[derive(Debug, Clone, Copy)]
 struct Protocol(Option<u8>);
 
-/// Empty: all.
+/// Path numbers; empty for all.
 #[derive(Debug, Clone)]
 struct Paths(Vec<u8>);
 
 impl Options {
-    /// What a flow cannot be without.
-    pub(crate) fn of_a_new_flow(&self) -> Result<(String, Mode)> {
+    /// Returns the options that a new flow requires.
+    pub(crate) fn required(&self) -> Result<(String, Mode)> {
         let destination = self.destination.clone();
-        let destination = destination.context("which packets? Give --destination PREFIX")?;
-        let mode = self
-            .mode
-            .context("what is to be done for the flow? Give --mode, for example evidence")?;
+        let destination = destination
+            .context("the packets of the flow are not specified: give --destination PREFIX")?;
+        let mode = self.mode.context(
+            "the mode of the flow is not specified: give --mode, for example --mode evidence",
+        )?;
         Ok((destination, mode.into()))
     }
 
-    /// Changes what is given.
+    /// Applies the options that are given.
     pub(crate) fn change(&self, flow: &mut Flow) -> Result<()> {
         set(&mut flow.select.destination, self.destination.clone());
         set(&mut flow.mode, self.mode.map(Mode::from));
@@ -122,7 +125,7 @@ impl Options {
             self.destination_ports.map(Some),
         );
         set(&mut flow.paths, self.paths.clone().map(|paths| paths.0));
-        let (judged, given) = (&mut flow.elimination, &self.elimination);
+        let (judged, given) = (&mut flow.pruning, &self.pruning);
         set(&mut judged.tolerance_ms, given.tolerance_ms.map(Some));
         set(&mut judged.window_packets, given.window.map(Some));
         set(&mut judged.budget_ratio, given.budget.map(Some));
@@ -221,10 +224,10 @@ impl From<Mode> for ModeArg {
     }
 }
 
-/// Protocols that have a name here (IANA protocol numbers).
+/// The protocols known by name (IANA protocol numbers).
 const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
 
-/// What a protocol is called.
+/// Returns the name of a protocol.
 pub(crate) fn name_of(protocol: u8) -> String {
     let known = PROTOCOLS.iter().find(|(_, number)| *number == protocol);
     known.map_or_else(
@@ -242,7 +245,7 @@ fn parse_protocol(text: &str) -> Result<Protocol, String> {
         ("any", _) => Ok(Protocol(None)),
         (_, Some(number)) => Ok(Protocol(Some(number))),
         _ => text.parse().map(|number| Protocol(Some(number))).map_err(|_| {
-            format!("{text:?} is no protocol: write any, tcp, udp, icmp, icmpv6 or a number up to 255")
+            format!("{text:?} is not a protocol: write any, tcp, udp, icmp, icmpv6 or a number up to 255")
         }),
     }
 }
@@ -254,7 +257,7 @@ fn parse_paths(text: &str) -> Result<Paths, String> {
     let number = |word: &str| match word.trim().parse() {
         Ok(number @ 1..=8) => Ok(number),
         _ => Err(format!(
-            "{word:?} is no path: write numbers 1 to 8 with commas between them, or all"
+            "{word:?} is not a path: write numbers 1 to 8 with commas between them, or `all`"
         )),
     };
     text.split(',')
@@ -282,19 +285,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_stays() {
+    fn options_that_are_not_given_keep_their_values() {
         let mut changed = flow();
         options(&["--mode", "redirect", "--tolerance-ms", "7.5"])
             .change(&mut changed)
             .unwrap();
         let mut expected = flow();
         expected.mode = Mode::Redirect;
-        expected.elimination.tolerance_ms = Some(7.5);
+        expected.pruning.tolerance_ms = Some(7.5);
         assert_eq!(changed, expected);
     }
 
     #[test]
-    fn what_was_narrowed_can_be_widened() {
+    fn a_selection_can_be_widened_again() {
         let mut changed = flow();
         options(&["--protocol", "any", "--paths", "all"])
             .change(&mut changed)
@@ -303,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trigger_begins_with_where_requests_go() {
+    fn a_new_trigger_needs_a_destination() {
         let mut changed = flow();
         assert!(options(&["--in-a-row", "5"]).change(&mut changed).is_err());
         let words = [

@@ -1,6 +1,7 @@
-//! An uplink's part in a session: a connection that is a path of it, made anew when it ends or falls silent.
+//! The uplinks of a session. Each has a connection that is one of its paths, and that is
+//! re-established when it closes or falls silent.
 
-use super::dial::{Attached, Dialer, Refused, pair};
+use super::dial::{Attached, Dialer, Refused, address_pair};
 use super::indices::{Index, Indices};
 use super::uplinks::Uplink;
 use crate::config::ServerEntry;
@@ -17,48 +18,49 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{interval, timeout};
 use tracing::{debug, info};
 
-/// For how long a path may be silent before another connection is tried beside it: a NAT may have forgotten it.
+/// The time without an acknowledgement after which another connection is tried besides the silent
+/// one: a NAT may have lost its mapping.
 const REDIAL: Duration = Duration::from_secs(3);
 
-/// How often that is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The interval at which that is checked.
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
-/// The pauses between attempts.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
+/// The initial and the largest pause between attempts.
+const BACKOFF: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(5));
 
-/// A session, as its uplinks need to know it.
+/// The state of a session that its uplinks share.
 pub(crate) struct Membership {
     pub(crate) server: ServerEntry,
     pub(crate) session: SessionId,
     pub(crate) secret: Secret,
     pub(crate) handle: Handle,
-    /// Where it is heard that the session cannot go on.
-    pub(crate) trouble: mpsc::Sender<Trouble>,
+    /// Reports that the session cannot continue.
+    pub(crate) session_loss: mpsc::Sender<SessionLoss>,
     indices: Indices,
-    /// The highest class of cost that is in use.
+    /// The highest cost class in use.
     pub(crate) level: AtomicU8,
-    /// Packets wait for a path at the server.
-    pub(crate) wanted: AtomicBool,
+    /// Whether packets wait for a path at the server.
+    pub(crate) server_backlog: AtomicBool,
 }
 
-/// Why a session cannot go on at its server.
+/// The reason why a session cannot continue at its server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Trouble {
-    /// The server does not know it any more.
-    Forgotten,
-    /// The server is about to end.
+pub(crate) enum SessionLoss {
+    /// The server no longer knows the session.
+    UnknownSession,
+    /// The server is shutting down.
     Draining,
-    /// Another client of the same name has taken the session's place.
+    /// Another client with the same name has taken over the session.
     Superseded,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for SessionLoss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Trouble::Forgotten => "the server does not know the session any more",
-            Trouble::Draining => "the server is about to end",
-            Trouble::Superseded => {
-                "another client of this name has opened a session: each needs a name of its own"
+            SessionLoss::UnknownSession => "the server no longer knows the session",
+            SessionLoss::Draining => "the server is shutting down",
+            SessionLoss::Superseded => {
+                "another client with this name has opened a session: each client needs its own name"
             }
         })
     }
@@ -70,10 +72,10 @@ impl Membership {
         session: SessionId,
         secret: Secret,
         handle: Handle,
-        trouble: mpsc::Sender<Trouble>,
+        session_loss: mpsc::Sender<SessionLoss>,
         first: PathId,
     ) -> Membership {
-        let (indices, level, wanted) = (
+        let (indices, level, server_backlog) = (
             Indices::new(first),
             AtomicU8::new(0),
             AtomicBool::new(false),
@@ -83,30 +85,31 @@ impl Membership {
             session,
             secret,
             handle,
-            trouble,
+            session_loss,
             indices,
             level,
-            wanted,
+            server_backlog,
         }
     }
 }
 
-/// A path of the session, and its index.
+/// A path of the session with its index.
 type Member = (Attached, Arc<Index>);
 
-/// Keeps `uplink` in the session as long as it is told to; `first` is a connection that it is in by already.
-pub(crate) async fn keep(
+/// Keeps `uplink` in the session until its sender is dropped. `first` is its existing connection,
+/// if any.
+pub(crate) async fn run_uplink(
     dialer: Arc<Dialer>,
     membership: Arc<Membership>,
     mut uplink: watch::Receiver<Uplink>,
     first: Option<Attached>,
 ) {
-    let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+    let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
     let mut attached = first.map(|path| {
         let index = membership.indices.first(path.number.index);
         (path, index)
     });
-    // The uplink has gone when nobody can tell of it any more.
+    // A closed channel means that the uplink was removed.
     while uplink.has_changed().is_ok() {
         let now = uplink.borrow_and_update().clone();
         let path = match attached.take() {
@@ -114,7 +117,7 @@ pub(crate) async fn keep(
             None => match join(&dialer, &membership, &now, None).await {
                 Ok(path) => path,
                 Err(error) => {
-                    if complain(&dialer, &membership, &now, &error) {
+                    if record_failure(&dialer, &membership, &now, &error) {
                         return;
                     }
                     tokio::select! {
@@ -126,12 +129,12 @@ pub(crate) async fn keep(
             },
         };
         backoff.reset();
-        attached = hold(&dialer, &membership, &mut uplink, path).await;
+        attached = serve_path(&dialer, &membership, &mut uplink, path).await;
     }
 }
 
-/// Whether there is no sense in going on.
-fn complain(
+/// Records the error; returns whether the session is lost.
+fn record_failure(
     dialer: &Dialer,
     membership: &Membership,
     uplink: &Uplink,
@@ -141,17 +144,20 @@ fn complain(
         .downcast_ref::<Refused>()
         .map(|refused| refused.reason);
     if reason == Some(Refusal::UnknownSession) {
-        // A receiver that is gone, or has as much to act upon, does not need it.
-        let _ = membership.trouble.try_send(Trouble::Forgotten);
+        // Not needed if the receiver has gone, or has other session losses to handle.
+        let _ = membership
+            .session_loss
+            .try_send(SessionLoss::UnknownSession);
         return true;
     }
     dialer
-        .complaints
-        .note(&uplink.interface, &membership.server.name, error);
+        .dial_errors
+        .record(&uplink.interface, &membership.server.name, error);
     false
 }
 
-/// Makes a connection a path; it takes the place of the one with the index `own` when no other index is free.
+/// Connects and joins the session as another path. If no index is free, it takes that of `own` and
+/// replaces the path there.
 async fn join(
     dialer: &Dialer,
     membership: &Membership,
@@ -161,8 +167,9 @@ async fn join(
     let dialed = dialer.dial(uplink, &membership.server).await?;
     let standby = uplink.cost > membership.level.load(Relaxed);
     let index = membership.indices.take().or_else(|| own.cloned());
-    let index =
-        index.with_context(|| format!("the session has {MAX_PATHS} paths, which is the limit"))?;
+    let index = index.with_context(|| {
+        format!("the session already has {MAX_PATHS} paths, which is the limit")
+    })?;
     let number = PathNumber {
         index: index.id,
         standby,
@@ -175,8 +182,8 @@ async fn join(
     ))
 }
 
-/// Stays with a path until it ends; returns the one that has taken its place, if there is one.
-async fn hold(
+/// Serves a path until it closes; returns its replacement, if any.
+async fn serve_path(
     dialer: &Dialer,
     membership: &Membership,
     uplink: &mut watch::Receiver<Uplink>,
@@ -185,7 +192,7 @@ async fn hold(
     let (standby, mut standby_changes) = watch::channel(path.number.standby);
     membership
         .handle
-        .tell(Command::Add(path.number, path.link(standby)))
+        .send_command(Command::Add(path.number, path.link(standby)))
         .await;
     let Attached {
         uplink: mut known,
@@ -202,34 +209,36 @@ async fn hold(
         server = membership.server.name,
         "uplink connected"
     );
-    dialer.complaints.settle(&known.interface);
-    let mut look = interval(LOOK_EVERY);
+    dialer.dial_errors.clear(&known.interface);
+    let mut poll = interval(POLL_INTERVAL);
     let mut redial_after = REDIAL;
-    let hear = async {
+    let receive_notices = async {
         loop {
             match join::receive(&mut receive).await {
-                // A receiver that is gone, or has as much to act upon, does not need it.
-                Ok(Notice::Draining) => _ = membership.trouble.try_send(Trouble::Draining),
-                Ok(Notice::Wanted(wanted)) => membership.wanted.store(wanted, Relaxed),
-                // A server that closes its stream or talks nonsense has nothing more to say.
+                // Not needed if the receiver has gone, or has other session losses to handle.
+                Ok(Notice::Draining) => _ = membership.session_loss.try_send(SessionLoss::Draining),
+                Ok(Notice::Wanted(server_backlog)) => {
+                    membership.server_backlog.store(server_backlog, Relaxed)
+                }
+                // The stream was closed, or the notice was not valid: ignore further ones.
                 Ok(Notice::Standby(_)) | Err(_) => std::future::pending::<()>().await,
             }
         }
     };
-    tokio::pin!(hear);
+    tokio::pin!(receive_notices);
     let successor = loop {
         tokio::select! {
             reason = connection.closed() => {
                 info!(interface = known.interface, "uplink disconnected: {reason}");
-                if CloseCode::Superseded.is_of(&reason) {
-                    let _ = membership.trouble.try_send(Trouble::Superseded);
+                if CloseCode::Superseded.is_reason_of(&reason) {
+                    let _ = membership.session_loss.try_send(SessionLoss::Superseded);
                 }
                 break None;
             }
-            () = &mut hear => {}
+            () = &mut receive_notices => {}
             Ok(()) = standby_changes.changed() => {
                 let waits = *standby_changes.borrow_and_update();
-                // A connection that has just ended need not be told.
+                // Fails only if the connection has just closed.
                 let _ = join::send(&mut send, &Notice::Standby(waits)).await;
             }
             changed = uplink.changed() => {
@@ -238,26 +247,26 @@ async fn hold(
                     break None;
                 }
                 let now = uplink.borrow_and_update().clone();
-                if let Err(error) = follow(dialer, &endpoint, &membership.server, &known, &now) {
-                    info!(interface = now.interface, "connecting anew: {error:#}");
+                if let Err(error) = update_address(dialer, &endpoint, &membership.server, &known, &now) {
+                    info!(interface = now.interface, "reconnecting the uplink: {error:#}");
                     CloseCode::Replaced.close(&connection);
                     break None;
                 }
                 known = now;
             }
-            _ = look.tick() => {
+            _ = poll.tick() => {
                 let unanswered = live.figures(Instant::now()).unanswered;
                 if unanswered < REDIAL {
                     redial_after = REDIAL;
                 } else if unanswered >= redial_after {
                     redial_after *= 2;
-                    debug!(interface = known.interface, "silent: trying another connection");
+                    debug!(interface = known.interface, "path silent: trying another connection");
                     match timeout(REDIAL, join(dialer, membership, &known, Some(&index))).await {
                         Ok(Ok(path)) => {
                             CloseCode::Replaced.close(&connection);
                             break Some(path);
                         }
-                        Ok(Err(error)) if complain(dialer, membership, &known, &error) => break None,
+                        Ok(Err(error)) if record_failure(dialer, membership, &known, &error) => break None,
                         _ => {}
                     }
                 }
@@ -266,25 +275,27 @@ async fn hold(
     };
     membership
         .handle
-        .tell(Command::Remove(number.index, connection.stable_id()))
+        .send_command(Command::Remove(number.index, connection.stable_id()))
         .await;
-    // Who said it is not heard any more; another path that has waited says it with the next change.
-    membership.wanted.store(false, Relaxed);
+    // No notice can arrive on this path any more. Another path that has been on standby reports the
+    // next change.
+    membership.server_backlog.store(false, Relaxed);
     successor
 }
 
-/// Brings the connection to the address that the uplink has now; an error when that cannot be.
-fn follow(
+/// Moves the connection to the current address of the uplink. Fails if it needs a new connection.
+fn update_address(
     dialer: &Dialer,
     endpoint: &noq::Endpoint,
     server: &ServerEntry,
     before: &Uplink,
     now: &Uplink,
 ) -> Result<()> {
-    let ((old, old_remote), (own, remote)) = (pair(before, server)?, pair(now, server)?);
-    anyhow::ensure!(old_remote == remote, "it has addresses of another family");
+    let ((old, old_remote), (own, remote)) =
+        (address_pair(before, server)?, address_pair(now, server)?);
+    anyhow::ensure!(old_remote == remote, "the address family has changed");
     if old != own {
-        info!(interface = now.interface, %own, "uplink has another address");
+        info!(interface = now.interface, %own, "uplink address changed");
         endpoint.rebind(dialer.socket(own, &now.interface)?)?;
     }
     Ok(())

@@ -2,26 +2,27 @@ use hawser_units::Instant;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Which classes of cost are in use: the lowest one with a path that works, and more of them while packets wait.
+/// The highest cost class in use: the lowest one with a working path, and higher ones while packets
+/// wait.
 #[derive(Debug)]
 pub(crate) struct CostLevel {
     level: u8,
     waiting_since: Option<Instant>,
-    /// Since when nothing has waited.
-    eased_since: Instant,
+    /// The time since which no packets have waited.
+    idle_since: Instant,
     raised_at: Option<Instant>,
-    /// How long a higher level stays without need.
+    /// The time for which a higher level stays in use without need.
     hold: Duration,
 }
 
-/// How long packets wait before a class is added.
-const SUFFICES_NOT: Duration = Duration::from_millis(500);
+/// The time that packets wait before another class is added.
+const RAISE_AFTER: Duration = Duration::from_millis(500);
 
-/// How long an added class stays without need, at first and at most.
+/// The initial and the largest time for which an added class stays in use without need.
 const HOLD: Duration = Duration::from_secs(10);
-const MOST_HOLD: Duration = Duration::from_secs(300);
+const MAX_HOLD: Duration = Duration::from_secs(300);
 
-/// A path of a class, and whether it works.
+/// The class of a path, and whether the path works.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) cost: u8,
@@ -33,13 +34,13 @@ impl CostLevel {
         CostLevel {
             level: 0,
             waiting_since: None,
-            eased_since: now,
+            idle_since: now,
             raised_at: None,
             hold: HOLD,
         }
     }
 
-    /// The highest class that is to be used, given the paths and whether packets wait.
+    /// Returns the highest class to use, given the paths and whether packets wait.
     pub(crate) fn update(&mut self, now: Instant, paths: &[Candidate], waits: bool) -> u8 {
         let mut classes: BTreeMap<u8, bool> = BTreeMap::new();
         for path in paths {
@@ -54,23 +55,23 @@ impl CostLevel {
         };
         if self.level < lowest {
             self.level = lowest;
-            self.eased_since = now;
+            self.idle_since = now;
         }
         if waits {
-            self.eased_since = now;
+            self.idle_since = now;
             let since = *self.waiting_since.get_or_insert(now);
             let above = classes
                 .range(self.level.saturating_add(1)..)
                 .find(|(_, works)| **works);
             if let Some((above, _)) = above
-                && now.saturating_since(since) >= SUFFICES_NOT
+                && now.saturating_since(since) >= RAISE_AFTER
             {
-                // It was tried lately to do without: next time later.
-                let soon = self
+                // The class was dropped only recently: hold it longer this time.
+                let is_recent = self
                     .raised_at
                     .is_some_and(|raised| now.saturating_since(raised) < self.hold * 2);
-                self.hold = if soon {
-                    (self.hold * 2).min(MOST_HOLD)
+                self.hold = if is_recent {
+                    (self.hold * 2).min(MAX_HOLD)
                 } else {
                     HOLD
                 };
@@ -80,7 +81,7 @@ impl CostLevel {
             }
         } else {
             self.waiting_since = None;
-            if self.level > lowest && now.saturating_since(self.eased_since) >= self.hold {
+            if self.level > lowest && now.saturating_since(self.idle_since) >= self.hold {
                 self.level = lowest;
             }
         }

@@ -1,4 +1,4 @@
-use super::complaints::Complaints;
+use super::dial_errors::DialErrors;
 use super::kill_switch::{self, KillSwitch};
 use super::uplinks::Uplink;
 use crate::config::{ClientConfig, Credentials, ServerEntry};
@@ -20,27 +20,27 @@ use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-/// How long a handshake may take.
-const HANDSHAKE: Duration = Duration::from_secs(10);
+/// The time limit of a handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long an answer may take. The server waits longer for the question than this, so a question that does not get there
-/// is noticed here, where it can be said why.
-const ANSWER: Duration = Duration::from_secs(5);
+/// The time limit for the answer to the first message. The server waits longer than this for the
+/// message, so that a message that is lost is noticed here, where the cause can be reported.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is assumed of an interface that does not say: the least that QUIC and IPv6 need.
-const LEAST_MTU: u16 = 1280;
+/// The smallest MTU that QUIC and IPv6 allow, in bytes; assumed of interfaces that report less.
+const MIN_MTU: u16 = 1280;
 
-/// Makes connections to servers.
+/// Connects to servers.
 pub(crate) struct Dialer {
     /// Read for each connection, because certificates are renewed.
     credentials: Credentials,
     inner_mtu: u16,
-    /// Lets out only what it knows by its mark and that goes to servers that it was told of.
+    /// Accepts only packets with its mark to servers that it was told to allow.
     kill_switch: Option<Arc<KillSwitch>>,
-    pub(crate) complaints: Complaints,
+    pub(crate) dial_errors: DialErrors,
 }
 
-/// A connection to a server, over one uplink, that has not said yet what it is for.
+/// A connection to a server over one uplink, before the first message.
 pub(crate) struct Dialed {
     pub(crate) uplink: Uplink,
     pub(crate) endpoint: Endpoint,
@@ -49,12 +49,12 @@ pub(crate) struct Dialed {
     wake: WakeCell,
     send: SendStream,
     receive: RecvStream,
-    /// Bytes that a packet's payload may have, and those of UDP and IP around it.
+    /// The UDP payload of a full packet, and the size of the IP and UDP headers, in bytes.
     payload: u16,
     headers: u16,
 }
 
-/// A connection that the server has taken for a path.
+/// A connection that the server has accepted as a path.
 pub(crate) struct Attached {
     pub(crate) uplink: Uplink,
     pub(crate) endpoint: Endpoint,
@@ -66,16 +66,16 @@ pub(crate) struct Attached {
     wake: WakeCell,
 }
 
-/// The server does not want the connection.
+/// The server refused the connection.
 #[derive(Debug, Clone, thiserror::Error)]
-#[error("the server refuses: {explanation}")]
+#[error("refused by the server: {explanation}")]
 pub(crate) struct Refused {
     pub(crate) reason: Refusal,
     explanation: String,
 }
 
 impl Dialer {
-    /// Fails when there are no certificates that can be used.
+    /// Fails if the certificates are missing or not valid.
     pub(crate) fn new(
         config: &ClientConfig,
         kill_switch: Option<Arc<KillSwitch>>,
@@ -86,18 +86,18 @@ impl Dialer {
             credentials,
             inner_mtu: config.common.mtu,
             kill_switch,
-            complaints: Complaints::default(),
+            dial_errors: DialErrors::default(),
         })
     }
 
-    /// A socket that keeps to the interface and its address.
+    /// Opens a socket bound to the interface and its address.
     pub(crate) fn socket(&self, own: IpAddr, interface: &str) -> Result<UdpSocket> {
         let mark = self.kill_switch.is_some().then_some(kill_switch::MARK);
         uplink_socket(SocketAddr::new(own, 0), interface, mark)
     }
 
-    /// Lets packets to the servers pass the kill switch, if there is one.
-    pub(crate) async fn let_out(&self, servers: &[ServerEntry]) -> Result<()> {
+    /// Allows packets to the servers through the kill switch, if there is one.
+    pub(crate) async fn allow_servers(&self, servers: &[ServerEntry]) -> Result<()> {
         let Some(kill_switch) = self.kill_switch.clone() else {
             return Ok(());
         };
@@ -106,13 +106,13 @@ impl Dialer {
             .flat_map(|server| &server.addresses)
             .copied()
             .collect();
-        spawn_blocking(move || kill_switch.let_out(addresses)).await?
+        spawn_blocking(move || kill_switch.allow_servers(addresses)).await?
     }
 
-    /// Connects to the server over the uplink, whose device and address it keeps to.
+    /// Connects to the server over the uplink, bound to its interface and address.
     pub(crate) async fn dial(&self, uplink: &Uplink, server: &ServerEntry) -> Result<Dialed> {
-        let (own, remote) = pair(uplink, server)?;
-        self.let_out(slice::from_ref(server)).await?;
+        let (own, remote) = address_pair(uplink, server)?;
+        self.allow_servers(slice::from_ref(server)).await?;
         let mtu = match uplink.mtu {
             Some(mtu) => mtu,
             None => interface_mtu(&uplink.interface)?,
@@ -129,14 +129,16 @@ impl Dialer {
         let mut config = noq::ClientConfig::new(tls::client(&self.credentials)?);
         config.transport_config(transport(payload, &live)?);
         let connecting = endpoint.connect_with(config, remote, &server.name)?;
-        let connection = timeout(HANDSHAKE, connecting).await.with_context(|| {
-            format!(
-                "no answer from {remote}: is there a route by {}, and does UDP pass?",
-                uplink.interface
-            )
-        })??;
+        let connection = timeout(HANDSHAKE_TIMEOUT, connecting)
+            .await
+            .with_context(|| {
+                format!(
+                    "no answer from {remote}: check the route over {} and that UDP is not blocked",
+                    uplink.interface
+                )
+            })??;
         if connection.max_datagram_size().is_none() {
-            bail!("the server takes no datagrams");
+            bail!("the server does not support QUIC datagrams");
         }
         let (send, receive) = connection.open_bi().await?;
         let headers = headers(remote.ip());
@@ -155,7 +157,7 @@ impl Dialer {
 }
 
 impl Dialed {
-    /// Opens a session, if possible with the inner addresses that the client had.
+    /// Opens a session, if possible with the inner addresses in `wanted`.
     pub(crate) async fn open(
         mut self,
         wanted: &[IpAddr],
@@ -174,7 +176,7 @@ impl Dialed {
         }
     }
 
-    /// Becomes one more path of a session.
+    /// Joins a session as another path.
     pub(crate) async fn join(
         mut self,
         session: SessionId,
@@ -196,13 +198,13 @@ impl Dialed {
     }
 
     async fn ask(&mut self, hello: &Hello) -> Result<Answer> {
-        join::send_filling(&mut self.send, hello, self.payload).await?;
-        let answer = timeout(ANSWER, join::receive(&mut self.receive)).await;
-        // Packets of the handshake are smaller.
+        join::send_padded(&mut self.send, hello, self.payload).await?;
+        let answer = timeout(ANSWER_TIMEOUT, join::receive(&mut self.receive)).await;
+        // The handshake has passed, but its packets are smaller.
         answer.with_context(|| {
             let mtu = self.payload + self.headers;
             format!(
-                "small packets pass, and one of {mtu} bytes does not: lower the uplink's mtu_bytes"
+                "small packets arrive but packets of {mtu} bytes do not: lower the uplink's mtu_bytes"
             )
         })?
     }
@@ -218,7 +220,7 @@ impl Dialed {
                 explanation,
             }
             .into(),
-            _ => anyhow::anyhow!("the server answers something else than it was asked"),
+            _ => anyhow::anyhow!("unexpected answer from the server"),
         }
     }
 
@@ -247,7 +249,8 @@ impl Dialed {
 }
 
 impl Attached {
-    /// What the session needs; that the path waits is said at `standby`.
+    /// Returns the link for the session, which sends changes of the path's standby state to
+    /// `standby`.
     pub(crate) fn link(&self, standby: watch::Sender<bool>) -> Link {
         Link {
             connection: self.connection.clone(),
@@ -261,8 +264,8 @@ impl Attached {
     }
 }
 
-/// The first of the server's addresses whose family the uplink has, with the uplink's own.
-pub(crate) fn pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpAddr, SocketAddr)> {
+/// Returns the first address of the server whose family the uplink has, with the uplink's own.
+pub(crate) fn address_pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpAddr, SocketAddr)> {
     let own = |remote: &SocketAddr| {
         if remote.is_ipv4() {
             uplink.ipv4
@@ -276,7 +279,7 @@ pub(crate) fn pair(uplink: &Uplink, server: &ServerEntry) -> Result<(IpAddr, Soc
         .find_map(|remote| Some((own(remote)?, *remote)));
     pair.with_context(|| {
         format!(
-            "{} has no address of a family of {}'s",
+            "{} and {} have no address family in common",
             uplink.interface, server.name
         )
     })
@@ -288,9 +291,9 @@ fn interface_mtu(interface: &str) -> Result<u16> {
         .output();
     let output = output.context("cannot run `ip`: is iproute2 installed?")?;
     let links: serde_json::Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("cannot ask for the MTU of {interface}"))?;
+        .with_context(|| format!("cannot read the MTU of {interface}"))?;
     let mtu = links[0]["mtu"]
         .as_u64()
         .with_context(|| format!("{interface} has no MTU"))?;
-    Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(LEAST_MTU))
+    Ok(u16::try_from(mtu).unwrap_or(u16::MAX).max(MIN_MTU))
 }

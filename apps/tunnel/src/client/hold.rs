@@ -1,9 +1,9 @@
-//! What the client does while it has a session.
+//! The client while it has a session.
 
-use super::attach::Trouble;
+use super::attach::SessionLoss;
 use super::cost::Candidate;
 use super::search::{Found, finished, search};
-use super::{Client, LOOK_EVERY, PAUSES, STATUS_EVERY};
+use super::{BACKOFF, Client, POLL_INTERVAL, POLLS_PER_STATUS};
 use crate::config::ServerEntry;
 use crate::session::{Command, PathReport};
 use crate::time;
@@ -15,23 +15,24 @@ use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, interval, sleep};
 use tracing::{info, warn};
 
-/// For how long nothing may be heard over any path before other servers are tried as well.
+/// The time without an acknowledgement over any path after which other servers are tried as well.
 const SILENCE: Duration = Duration::from_secs(1);
 
-/// A path that has been silent for this long does not count as one that works.
+/// The time without an acknowledgement after which a path does not count as working.
 const HICCUP: Duration = Duration::from_millis(500);
 
-/// The pause after another client of the same name has taken the session: two of them are not to take turns.
-const SUPERSEDED: Duration = Duration::from_secs(30);
+/// The pause after another client with the same name has taken over the session, so that the two do
+/// not take turns.
+const SUPERSEDED_PAUSE: Duration = Duration::from_secs(30);
 
 impl Client {
-    /// Stays with the session until there is another server to go to, or none at all.
-    pub(super) async fn hold(&mut self) -> Found {
-        let mut look = interval(LOOK_EVERY);
-        let mut looks = 0;
-        let mut forgotten = false;
+    /// Runs the session until it has ended, or until another server was found, which is returned.
+    pub(super) async fn run_session(&mut self) -> Found {
+        let mut poll = interval(POLL_INTERVAL);
+        let mut polls = 0;
+        let mut session_unknown = false;
         let mut search: Option<tokio::task::JoinHandle<Found>> = None;
-        let mut backoff = Backoff::new(PAUSES.0, PAUSES.1);
+        let mut backoff = Backoff::new(BACKOFF.0, BACKOFF.1);
         let mut not_before = Instant::now();
         let mut was_silent = false;
         loop {
@@ -40,16 +41,16 @@ impl Client {
             };
             tokio::select! {
                 Ok(()) = self.uplinks.changed() => self.follow_uplinks(),
-                Some(trouble) = current.trouble.recv() => {
+                Some(session_loss) = current.session_loss.recv() => {
                     let own = current.membership.server.clone();
-                    warn!(server = own.name, "{trouble}");
-                    if trouble == Trouble::Superseded {
-                        self.end();
-                        self.show_while(sleep(SUPERSEDED)).await;
+                    warn!(server = own.name, "{session_loss}");
+                    if session_loss == SessionLoss::Superseded {
+                        self.close_session();
+                        self.show_while(sleep(SUPERSEDED_PAUSE)).await;
                         return None;
                     }
-                    forgotten |= trouble == Trouble::Forgotten;
-                    let elsewhere = |server: &ServerEntry| trouble != Trouble::Draining || *server != own;
+                    session_unknown |= session_loss == SessionLoss::UnknownSession;
+                    let elsewhere = |server: &ServerEntry| session_loss != SessionLoss::Draining || *server != own;
                     if search.is_none() {
                         let servers = self.servers.get().await.into_iter();
                         search = Some(self.begin_search(servers.filter(elsewhere).collect()));
@@ -57,19 +58,19 @@ impl Client {
                 }
                 found = finished(&mut search) => {
                     search = None;
-                    let over = forgotten || current.membership.handle.is_over();
+                    let ended = session_unknown || current.membership.handle.has_ended();
                     match found {
-                        Some((_, server)) if server == current.membership.server && !over => self.reconnect(),
+                        Some((_, server)) if server == current.membership.server && !ended => self.reconnect(),
                         Some(found) => return Some(found),
-                        None if over => return None,
+                        None if ended => return None,
                         None => not_before = Instant::now() + backoff.after_failure(1.0),
                     }
                 }
-                _ = look.tick() => {
-                    looks += 1;
-                    let silent = self.look(looks % STATUS_EVERY == 0).await;
+                _ = poll.tick() => {
+                    polls += 1;
+                    let silent = self.poll(polls % POLLS_PER_STATUS == 0).await;
                     if silent && !was_silent {
-                        info!("nothing is heard over any uplink: trying all servers");
+                        info!("no acknowledgement over any uplink: trying all servers");
                     }
                     was_silent = silent;
                     if !silent {
@@ -86,8 +87,8 @@ impl Client {
         tokio::spawn(search(Arc::clone(&self.dialer), self.usable(), servers))
     }
 
-    /// Looks at the session; whether nothing has been heard over any of its paths for too long.
-    async fn look(&mut self, write: bool) -> bool {
+    /// Polls the session; returns whether no path has delivered anything for too long.
+    async fn poll(&mut self, write: bool) -> bool {
         let Some(current) = &mut self.current else {
             return false;
         };
@@ -103,27 +104,31 @@ impl Client {
                 works: works(path),
             })
             .collect();
-        let waits = report.waiting > 0 || current.membership.wanted.load(Relaxed);
+        let waits = report.waiting > 0 || current.membership.server_backlog.load(Relaxed);
         let level = current.cost.update(time::now(), &paths, waits);
         current.membership.level.store(level, Relaxed);
         for path in &report.paths {
             let waits = path.cost > level;
             if waits != path.standby {
-                info!(interface = path.name, waits, "uplink of a higher cost");
+                info!(
+                    interface = path.name,
+                    standby = waits,
+                    "uplink standby changed"
+                );
                 let id = PathId::all().nth(path.index).expect("a path's index");
                 current
                     .membership
                     .handle
-                    .tell(Command::Standby(id, waits))
+                    .send_command(Command::Standby(id, waits))
                     .await;
             }
         }
-        let heard = report
+        let any_delivered = report
             .paths
             .iter()
             .any(|path| path.figures.unanswered < SILENCE);
         let now = std::time::Instant::now();
-        let silent_since = if heard {
+        let silent_since = if any_delivered {
             None
         } else {
             Some(current.silent_since.unwrap_or(now))
@@ -137,19 +142,19 @@ impl Client {
             .map(|path| (path.name.clone(), path.standby))
             .collect();
         let shape = (paths, report.mtu);
-        let is_news = std::mem::replace(&mut current.shape, shape.clone()) != shape;
+        let shape_changed = std::mem::replace(&mut current.shape, shape.clone()) != shape;
         if write {
             self.usage.add(&report.paths, SystemTime::now());
             self.usage.write();
             self.follow_uplinks();
         }
-        if write || is_news {
+        if write || shape_changed {
             self.show().await;
         }
         lost
     }
 
-    /// Makes all connections of the session anew.
+    /// Re-establishes all connections of the session.
     fn reconnect(&mut self) {
         if let Some(current) = &mut self.current {
             current.members.clear();

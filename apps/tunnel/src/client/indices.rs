@@ -2,12 +2,12 @@ use hawser_units::PathId;
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Which indices of paths are free, those first that were not used for the longest time: what is still under way for a
-/// path that has ended is not taken for its successor's.
+/// The free path indices, least recently used first, so that packets still in flight on a closed
+/// path are not attributed to the path that reuses its index.
 #[derive(Debug, Clone)]
 pub(crate) struct Indices(Arc<Mutex<VecDeque<PathId>>>);
 
-/// A path's index, which is free again when nobody has this any more.
+/// The index of a path, which is free again when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Index {
     pub(crate) id: PathId,
@@ -15,14 +15,14 @@ pub(crate) struct Index {
 }
 
 impl Indices {
-    /// Those of a session whose first path has the index `first`.
+    /// Returns all indices but `first`, which the session's first path has.
     pub(crate) fn new(first: PathId) -> Indices {
         Indices(Arc::new(Mutex::new(
             PathId::all().filter(|id| *id != first).collect(),
         )))
     }
 
-    /// The index of the session's first path.
+    /// Returns the index of the session's first path.
     pub(crate) fn first(&self, first: PathId) -> Arc<Index> {
         Arc::new(Index {
             id: first,
@@ -30,7 +30,7 @@ impl Indices {
         })
     }
 
-    /// A free one, if there is one.
+    /// Takes a free index, if any.
     pub(crate) fn take(&self) -> Option<Arc<Index>> {
         let id = self.lock().pop_front()?;
         Some(Arc::new(Index {
@@ -67,7 +67,7 @@ mod tests {
             assert_ne!(
                 Some(flapping.id),
                 before,
-                "the one that has just ended rests"
+                "the index used last is not reused at once"
             );
             before = Some(flapping.id);
         }

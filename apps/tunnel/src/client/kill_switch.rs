@@ -1,4 +1,5 @@
-//! Keeps what should go through the tunnel from leaving past it: rules of the kernel that outlive this process.
+//! Keeps traffic that should go through the tunnel from leaving outside it, by nftables rules that
+//! outlive this process.
 
 use crate::config::{ClientConfig, Prefix};
 use crate::nat::table_of;
@@ -14,28 +15,32 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use tracing::{info, warn};
 
-/// The mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW to set it.
+/// The firewall mark of the tunnel's own packets. Other processes need CAP_NET_ADMIN or CAP_NET_RAW
+/// to set it.
 pub(crate) const MARK: u32 = 14752;
 
-/// The last part of a kill switch table's name.
+/// The suffix of the names of kill switch tables.
 const TABLES: &str = "_kill_switch";
 
-/// Rules that close what the configuration closes. They stay when this value goes.
+/// The kill switch of a client. Its rules stay when this value is dropped.
 pub(crate) struct KillSwitch {
     config: ClientConfig,
     table: Arc<Table>,
-    /// Where the tunnel's own packets may go.
+    /// The servers that the tunnel's own packets may go to.
     servers: Mutex<BTreeSet<SocketAddr>>,
 }
 
-/// Closes what the configuration closes, or opens what an earlier one closed and this one does not.
+/// Installs the kill switch if the configuration has one; otherwise removes the one that an earlier
+/// configuration installed.
 pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
     let table = Table::named(table(config));
     warn_of_others(table.name());
     if config.kill_switch {
         let servers = config.servers.iter().flat_map(|server| &server.addresses);
         let servers: BTreeSet<_> = servers.copied().map(canonical).collect();
-        table.make(rules(config, &servers)).context("kill_switch")?;
+        table
+            .create(rules(config, &servers))
+            .context("kill_switch")?;
         let unnamed = config
             .controllers
             .iter()
@@ -43,13 +48,13 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
         for controller in unnamed {
             warn!(
                 %controller,
-                "kill_switch: a controller that is known by a name is reached through the tunnel alone, unless `bare` has \
+                "kill_switch: a controller with a host name is reached only through the tunnel, unless `bare` contains \
                  its address and that of a name server"
             );
         }
         info!(
             table = table.name(),
-            "kill_switch: what is routed into the tunnel does not leave past it, also after the end"
+            "kill_switch on: traffic routed into the tunnel cannot leave outside it, even after this process has exited"
         );
         let (config, table, servers) = (config.clone(), Arc::new(table), Mutex::new(servers));
         return Ok(Some(KillSwitch {
@@ -58,60 +63,64 @@ pub(crate) fn apply(config: &ClientConfig) -> Result<Option<KillSwitch>> {
             servers,
         }));
     }
-    info!("kill_switch is off: without a session, what is routed into the tunnel leaves past it");
+    info!("kill_switch off: without a session, traffic routed into the tunnel leaves outside it");
     match table.remove() {
-        // Without nftables nothing can have been closed.
+        // Without nftables no rules can have been installed.
         Err(error) if !is_missing(&error) => {
-            warn!("what an earlier kill_switch closed may be closed still: {error:#}");
+            warn!(
+                "cannot remove the rules of an earlier kill_switch, which may still block traffic: {error:#}"
+            );
         }
         _ => {}
     }
     Ok(None)
 }
 
-/// Closes what the configuration closes, as [`apply`] does, unless the client runs: that keeps rules which are as good, and let
-/// out the servers that a controller has named, too.
+/// Installs the kill switch like [`apply`], unless the client is running: its rules are equivalent,
+/// and also allow the servers that a controller has named.
 pub(crate) fn close(config: &ClientConfig) -> Result<()> {
     let tun = &config.common.interface;
     if client_runs(config) {
-        info!("{tun} is there: the client runs and keeps its own rules, which stay as they are");
+        info!("{tun} exists, so the client is running: its kill switch stays unchanged");
         return Ok(());
     }
     apply(config).map(drop)
 }
 
-/// Opens what is closed.
+/// Removes the kill switch.
 ///
 /// # Errors
-/// While the client runs, which would close it again.
+///
+/// If the client is running, because it would install the rules again.
 pub(crate) fn release(config: &ClientConfig) -> Result<()> {
     let tun = &config.common.interface;
     ensure!(
         !client_runs(config),
-        "{tun} is there: stop the client first, which keeps this closed"
+        "{tun} exists, so the client is running and would install the kill switch again: stop it first"
     );
     Table::named(table(config)).remove()
 }
 
-/// The device is gone as soon as the client has ended, however it did.
+/// Returns whether the client is running. The kernel removes its device when the client exits for
+/// any reason.
 fn client_runs(config: &ClientConfig) -> bool {
     interface::index(&config.common.interface).is_some()
 }
 
 impl KillSwitch {
-    /// The table of nftables that holds the rules.
+    /// Returns the nftables table that holds the rules.
     pub(crate) fn table(&self) -> Arc<Table> {
         Arc::clone(&self.table)
     }
 
-    /// Lets the tunnel's own packets to servers out; waits for nftables if one of them is new.
-    pub(crate) fn let_out(&self, new: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
+    /// Allows the tunnel's own packets to these servers. Runs nftables if one of them is new.
+    pub(crate) fn allow_servers(&self, new: impl IntoIterator<Item = SocketAddr>) -> Result<()> {
         let mut servers = self.servers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut more = servers.clone();
         more.extend(new.into_iter().map(canonical));
         if more.len() > servers.len() {
             self.table
-                .make(rules(&self.config, &more))
+                .create(rules(&self.config, &more))
                 .context("kill_switch")?;
             *servers = more;
         }
@@ -119,7 +128,8 @@ impl KillSwitch {
     }
 }
 
-/// The `interface` may have been another one when they were made.
+/// Warns of kill switches of other interfaces: `interface` may have been changed since they were
+/// installed.
 fn warn_of_others(own: &str) {
     for table in tables::names()
         .into_iter()
@@ -127,8 +137,8 @@ fn warn_of_others(own: &str) {
     {
         warn!(
             table,
-            "another kill_switch is closed; if no client with that `interface` is to keep it so, `nft delete table inet \
-             {table}` opens it"
+            "there is a kill switch of another interface; if no client with that `interface` needs it, remove it with \
+             `nft delete table inet {table}`"
         );
     }
 }
@@ -147,7 +157,7 @@ fn table(config: &ClientConfig) -> String {
     format!("{}{TABLES}", table_of(&config.common.interface))
 }
 
-/// Lets out the packets that have the mark, are of this process's user and go to a server.
+/// Returns rules that accept packets to a server with the mark and the user of this process.
 fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
     let user = geteuid();
     let rule = |server: &SocketAddr| {
@@ -161,8 +171,9 @@ fn own_packets(servers: &BTreeSet<SocketAddr>) -> String {
     servers.iter().map(rule).collect()
 }
 
-/// What leaves by another device than the tunnel's: of this node itself no more than what an uplink needs to be one, and
-/// what goes to `bare`. The rules come after all others that may change where a packet goes.
+/// Returns the rules for packets that leave through other devices than the tunnel's. They accept
+/// packets to `bare`, and those of this node that an uplink needs to work. Their priority puts them
+/// after all rules that may change the route of a packet.
 fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     let tun = &config.common.interface;
     let mut controllers = String::new();
@@ -180,14 +191,14 @@ fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
         );
     }
     let own = own_packets(servers);
-    let closed: String = closed(config)
+    let closed: String = blocked_prefixes(config)
         .iter()
-        .map(|prefix| format!("    {} goto refused\n", to(*prefix)))
+        .map(|prefix| format!("    {} goto refused\n", destination_match(*prefix)))
         .collect();
     let bare: String = config
         .bare
         .iter()
-        .map(|prefix| format!("    {} accept\n", to(*prefix)))
+        .map(|prefix| format!("    {} accept\n", destination_match(*prefix)))
         .collect();
     format!(
         "  chain output {{
@@ -215,8 +226,9 @@ fn rules(config: &ClientConfig, servers: &BTreeSet<SocketAddr>) -> String {
     )
 }
 
-/// What `routes` covers, and families that it has nothing of: an application prefers the one that is left.
-fn closed(config: &ClientConfig) -> Vec<Prefix> {
+/// Returns `routes`, and all addresses of a family without routes: otherwise applications would
+/// fall back to that family.
+fn blocked_prefixes(config: &ClientConfig) -> Vec<Prefix> {
     let everything =
         ["0.0.0.0/0", "::/0"].map(|prefix| prefix.parse::<Prefix>().expect("a prefix"));
     let is_missing = |all: &Prefix| {
@@ -233,8 +245,8 @@ fn closed(config: &ClientConfig) -> Vec<Prefix> {
         .collect()
 }
 
-/// Matches packets to these addresses.
-fn to(prefix: Prefix) -> String {
+/// Returns a match for packets to these addresses.
+fn destination_match(prefix: Prefix) -> String {
     match (prefix.is_ipv4(), prefix.length()) {
         (true, 0) => "meta nfproto ipv4".to_owned(),
         (false, 0) => "meta nfproto ipv6".to_owned(),

@@ -1,4 +1,4 @@
-//! Which server is the nearest.
+//! Searches for the nearest server.
 
 use super::dial::{Dialed, Dialer};
 use super::uplinks::Uplink;
@@ -9,13 +9,13 @@ use std::time::Duration;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::timeout;
 
-/// How long servers that may be nearer get after the first one has answered.
+/// The time that nearer servers get to answer after the first one.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A server that answers, with the connection by which it did.
+/// A server that answered, with the connection over which it did.
 pub(crate) type Found = Option<(Dialed, ServerEntry)>;
 
-/// What a search came to; waits as long as there is none.
+/// Waits for the result of a search; pending while there is no search.
 pub(crate) async fn finished(search: &mut Option<JoinHandle<Found>>) -> Found {
     match search {
         Some(search) => search.await.unwrap_or(None),
@@ -23,28 +23,29 @@ pub(crate) async fn finished(search: &mut Option<JoinHandle<Found>>) -> Found {
     }
 }
 
-/// Tries all servers over all uplinks at once. Of those that answer about as soon as the first one, the one with the
-/// lowest round-trip time is taken.
+/// Connects to all servers over all uplinks at once. Of the servers that answer within [`GRACE`] of
+/// each other, the one with the lowest round-trip time is chosen.
 pub(crate) async fn search(
     dialer: Arc<Dialer>,
     uplinks: Vec<Uplink>,
     servers: Vec<ServerEntry>,
 ) -> Found {
-    // All at once, so that none is late because others were let out before it. If it fails, each attempt says so.
-    let _ = dialer.let_out(&servers).await;
+    // Allow all servers at once, so that none of them is delayed by the rule update for another.
+    // Each attempt reports a failure itself.
+    let _ = dialer.allow_servers(&servers).await;
     let mut attempts = JoinSet::new();
     for server in servers {
         for uplink in &uplinks {
             let (dialer, uplink, server) = (Arc::clone(&dialer), uplink.clone(), server.clone());
             attempts.spawn(async move {
                 let dialed = dialer.dial(&uplink, &server).await;
-                let complain = |error: &_| {
+                let record = |error: &_| {
                     dialer
-                        .complaints
-                        .note(&uplink.interface, &server.name, error)
+                        .dial_errors
+                        .record(&uplink.interface, &server.name, error)
                 };
                 dialed
-                    .inspect_err(complain)
+                    .inspect_err(record)
                     .map(|dialed| (dialed, server.clone()))
             });
         }

@@ -1,7 +1,7 @@
-//! Where the tunnel may end: servers by configuration, or those that a controller knows.
+//! The servers to choose from: those of the configuration, or those that a controller names.
 
 use crate::config::{ClientConfig, ServerEntry};
-use crate::server::guests::node_client;
+use crate::server::allowlist::node_client;
 use anyhow::Result;
 use hawser_client::NodeClient;
 use hawser_control::tunnel::Server;
@@ -11,99 +11,107 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
-/// How long the controller may take before the servers of the configuration are tried.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// The time limit for the controller's first answer; then the servers of the configuration are
+/// tried.
+const CONTROLLER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The pause after an attempt that failed.
-const PAUSE: Duration = Duration::from_secs(2);
+/// The pause after a failed request.
+const RETRY_PAUSE: Duration = Duration::from_secs(2);
 
-/// Servers that are tried at most: those with the least load.
-const MOST: usize = 16;
+/// The largest number of servers to try: those with the least load.
+const MAX_SERVERS: usize = 16;
 
-/// What is known of servers; it changes while a controller answers.
+/// The known servers, updated while a controller answers.
 #[derive(Debug, Clone)]
 pub(crate) struct Servers {
     configured: Vec<ServerEntry>,
     /// None without a controller.
-    told: Option<watch::Receiver<Option<Told>>>,
+    from_controller: Option<watch::Receiver<Option<ServerList>>>,
 }
 
-/// What a controller said.
+/// The answer of a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Told {
+struct ServerList {
     servers: Vec<ServerEntry>,
-    /// The inner addresses that this client has at all of them.
+    /// This client's inner addresses, the same at all servers.
     addresses: Vec<IpAddr>,
 }
 
 impl Servers {
-    /// Asks the controller, if there is one, now and again and again.
+    /// Starts to poll the controller, if there is one.
     pub(crate) fn watch(config: &ClientConfig) -> Servers {
-        let told = (!config.controllers.is_empty()).then(|| {
+        let from_controller = (!config.controllers.is_empty()).then(|| {
             let (sender, receiver) = watch::channel(None);
-            tokio::spawn(keep_asking(config.clone(), sender));
+            tokio::spawn(poll_controller(config.clone(), sender));
             receiver
         });
         Servers {
             configured: config.servers.clone(),
-            told,
+            from_controller,
         }
     }
 
-    /// The servers to try now; none while nobody has named one.
+    /// Returns the servers to try now; empty if none are known.
     pub(crate) async fn get(&self) -> Vec<ServerEntry> {
-        let Some(told) = &self.told else {
+        let Some(from_controller) = &self.from_controller else {
             return self.configured.clone();
         };
-        let mut told = told.clone();
-        // The one who asks lives as long as the client.
-        let known = timeout(PATIENCE, told.wait_for(Option::is_some)).await;
+        let mut list = from_controller.clone();
+        // The polling task runs as long as the client.
+        let known = timeout(CONTROLLER_TIMEOUT, list.wait_for(Option::is_some)).await;
         let servers = known
             .ok()
             .and_then(Result::ok)
-            .and_then(|told| Some(told.as_ref()?.servers.clone()));
+            .and_then(|list| Some(list.as_ref()?.servers.clone()));
         servers
             .filter(|servers| !servers.is_empty())
             .unwrap_or_else(|| self.configured.clone())
     }
 
-    /// The inner addresses that the controller gave this client, if it has.
+    /// Returns the inner addresses that the controller assigned to this client, if any.
     pub(crate) fn addresses(&self) -> Vec<IpAddr> {
-        let told = self.told.as_ref().and_then(|told| told.borrow().clone());
-        told.map_or_else(Vec::new, |told| told.addresses)
+        let list = self
+            .from_controller
+            .as_ref()
+            .and_then(|list| list.borrow().clone());
+        list.map_or_else(Vec::new, |list| list.addresses)
     }
 }
 
-async fn keep_asking(config: ClientConfig, known: watch::Sender<Option<Told>>) {
+async fn poll_controller(config: ClientConfig, known: watch::Sender<Option<ServerList>>) {
     let mut client = None;
-    let mut fails = false;
+    let mut failing = false;
     loop {
-        let pause = match ask(&config, &mut client).await {
-            Ok((told, pause)) => {
-                fails = false;
-                let news =
-                    |known: &mut Option<Told>| known.replace(told.clone()).as_ref() != Some(&told);
+        let pause = match query(&config, &mut client).await {
+            Ok((list, pause)) => {
+                failing = false;
+                let news = |known: &mut Option<ServerList>| {
+                    known.replace(list.clone()).as_ref() != Some(&list)
+                };
                 if known.send_if_modified(news) {
-                    let servers: Vec<_> = told.servers.iter().map(|server| &server.name).collect();
-                    info!(?servers, addresses = ?told.addresses, "the controller knows servers");
+                    let servers: Vec<_> = list.servers.iter().map(|server| &server.name).collect();
+                    info!(?servers, addresses = ?list.addresses, "list of servers updated by the controller");
                 }
                 pause
             }
             Err(error) => {
-                // Another certificate may help, or another connection.
+                // A new certificate or a new connection may help.
                 client = None;
-                if !std::mem::replace(&mut fails, true) {
-                    warn!("no news of servers: {error:#}");
+                if !std::mem::replace(&mut failing, true) {
+                    warn!("cannot get the list of servers from the controller: {error:#}");
                 }
-                PAUSE
+                RETRY_PAUSE
             }
         };
         sleep(pause).await;
     }
 }
 
-/// What the controller says, and how long to wait until it is asked again.
-async fn ask(config: &ClientConfig, client: &mut Option<NodeClient>) -> Result<(Told, Duration)> {
+/// Queries the controller; returns its answer and the time until the next query.
+async fn query(
+    config: &ClientConfig,
+    client: &mut Option<NodeClient>,
+) -> Result<(ServerList, Duration)> {
     let client = match client {
         Some(client) => client,
         None => client.insert(node_client(
@@ -112,17 +120,17 @@ async fn ask(config: &ClientConfig, client: &mut Option<NodeClient>) -> Result<(
         )?),
     };
     let answer = client.tunnel_servers().await?;
-    let told = Told {
+    let list = ServerList {
         servers: to_try(answer.servers),
         addresses: answer.addresses,
     };
     Ok((
-        told,
-        Duration::from_millis(answer.ask_every_ms.into()).max(PAUSE),
+        list,
+        Duration::from_millis(answer.ask_every_ms.into()).max(RETRY_PAUSE),
     ))
 }
 
-/// Those with room, if any has; they come in the order of their load.
+/// Returns the servers with room, or all of them if none has room. `servers` are sorted by load.
 fn to_try(mut servers: Vec<Server>) -> Vec<ServerEntry> {
     if servers.iter().any(Server::has_room) {
         servers.retain(Server::has_room);
@@ -131,8 +139,8 @@ fn to_try(mut servers: Vec<Server>) -> Vec<ServerEntry> {
         name: server.name.to_string(),
         addresses: server.addresses,
     };
-    let mut entries: Vec<_> = servers.into_iter().take(MOST).map(entry).collect();
-    // How the load changes is no news.
+    let mut entries: Vec<_> = servers.into_iter().take(MAX_SERVERS).map(entry).collect();
+    // Sorted by name, so that changes of the load alone do not count as a new list.
     entries.sort_by(|one, other| one.name.cmp(&other.name));
     entries
 }
@@ -164,6 +172,6 @@ mod tests {
             ["s1", "s3"]
         );
         assert_eq!(servers(&[(10, false), (0, true)]), ["s0", "s1"]);
-        assert_eq!(servers(&[(1, false); 40]).len(), MOST);
+        assert_eq!(servers(&[(1, false); 40]).len(), MAX_SERVERS);
     }
 }

@@ -6,7 +6,7 @@ impl Client {
     pub(super) async fn show(&mut self) {
         let mut status = Status::new(&self.config.common, "client");
         status.addresses = self.addresses.iter().map(|(address, _)| *address).collect();
-        status.not_passed_on = self.device.counted();
+        status.not_passed_on = self.device.drop_counts();
         status.tables_restored = self.tables.iter().map(|table| table.restored()).sum();
         if let Some(current) = &self.current
             && let Some(report) = current.membership.handle.report().await
@@ -30,10 +30,10 @@ impl Client {
         let uplinks = uplinks.iter().map(|uplink| {
             let used = self.usage.of(&uplink.interface);
             let state = match uplink.monthly_cap {
-                Some(cap) if used >= cap => "its monthly cap is used up".to_owned(),
+                Some(cap) if used >= cap => "monthly cap used up".to_owned(),
                 _ => match (
                     path(&uplink.interface),
-                    self.dialer.complaints.of(&uplink.interface),
+                    self.dialer.dial_errors.of(&uplink.interface),
                 ) {
                     (Some(path), Some(why)) if path.is_silent() => format!("silent; {why}"),
                     (Some(_), _) => "connected".to_owned(),
@@ -59,6 +59,7 @@ impl Client {
             .map(|rule| UplinkStatus::missing(&rule.interface))
             .collect();
         status.uplinks.extend(missing);
-        *self.shown.lock().expect("nobody panics with it") = self.status_file.write(status);
+        *self.last_status.lock().expect("the lock is not poisoned") =
+            self.status_file.write(status);
     }
 }

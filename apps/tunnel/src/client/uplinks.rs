@@ -7,26 +7,28 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tokio::sync::watch;
 
-/// An interface that can be used now.
+/// A usable interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Uplink {
     pub(crate) interface: String,
     /// Its addresses, at most one of each family.
     pub(crate) ipv4: Option<IpAddr>,
     pub(crate) ipv6: Option<IpAddr>,
-    /// Largest packet of the network behind it, if that is known to be less than the interface's.
+    /// The largest packet of the network behind it, in bytes, if it is configured to be smaller
+    /// than the interface's MTU.
     pub(crate) mtu: Option<u16>,
     pub(crate) cost: u8,
     pub(crate) monthly_cap: Option<u64>,
 }
 
-/// Keeps a list of the interfaces that the rules name and that can be used.
+/// Watches the usable interfaces that match the rules.
 pub(crate) fn watch(rules: Vec<UplinkRule>) -> Result<watch::Receiver<Vec<Uplink>>> {
-    interfaces::watch(move || look(&rules))
+    interfaces::watch(move || usable_uplinks(&rules))
 }
 
-/// The interfaces that are up, have a carrier and an address, and are named by a rule, of which the first counts.
-fn look(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
+/// Returns the interfaces that are up, have a carrier and an address, and match a rule. The first
+/// matching rule applies.
+fn usable_uplinks(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
     let usable = InterfaceFlags::IFF_UP | InterfaceFlags::IFF_RUNNING;
     let mut uplinks = BTreeMap::new();
     for entry in getifaddrs().context("cannot list the interfaces")? {
@@ -50,12 +52,12 @@ fn look(rules: &[UplinkRule]) -> Result<Vec<Uplink>> {
                 cost: rule.cost,
                 monthly_cap: rule.monthly_cap,
             });
-        let place = if address.is_ipv4() {
+        let slot = if address.is_ipv4() {
             &mut uplink.ipv4
         } else {
             &mut uplink.ipv6
         };
-        place.get_or_insert(address);
+        slot.get_or_insert(address);
     }
     Ok(uplinks.into_values().collect())
 }

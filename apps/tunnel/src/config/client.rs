@@ -1,5 +1,5 @@
 use super::{
-    Common, ConfigError, MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
+    Common, ConfigError, OUTER_MTU, Prefix, Shared, Source, Tls, default_interface, default_mtu,
     default_state,
 };
 use hawser_client::Controller;
@@ -9,59 +9,63 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// The client's end of a tunnel.
+/// The configuration of a tunnel client.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClientConfig {
-    /// What it has in common with a server.
+    /// The settings that client and server share.
     pub common: Common,
-    /// How long a session without any path is kept.
+    /// The time for which a session without a path is kept.
     pub keep: Duration,
     /// Destinations that are routed into the tunnel.
     pub routes: Vec<Prefix>,
-    /// Whether what this node forwards into the tunnel takes the tunnel's address as its source.
+    /// Whether packets that this node forwards into the tunnel get the tunnel's address as their
+    /// source.
     pub masquerade: bool,
-    /// Networks behind this node to which packets from the tunnel may go.
+    /// Networks behind this node that packets from the tunnel may reach.
     pub lan: Vec<Prefix>,
-    /// Whether what `routes` covers is kept from leaving past the tunnel, and a family that it has nothing of.
+    /// Whether packets to `routes`, and all packets of a family without routes, are kept from
+    /// leaving outside the tunnel.
     pub kill_switch: bool,
-    /// Destinations that are left out of that.
+    /// Destinations excluded from the kill switch.
     pub bare: Vec<Prefix>,
-    /// Where the tunnel may end, as long as no controller says it.
+    /// The servers to use as long as no controller has named any.
     pub servers: Vec<ServerEntry>,
-    /// Who knows servers; none: nobody.
+    /// The controllers that know servers; empty if there are none.
     pub controllers: Vec<Controller>,
-    /// Where it is kept what uplinks have carried this month.
+    /// The file with the bytes that the uplinks have used this month.
     pub usage_file: PathBuf,
-    /// What it may use.
+    /// The interfaces that may be used.
     pub uplinks: Vec<UplinkRule>,
 }
 
-/// A server.
+/// A tunnel server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerEntry {
-    /// Its name in its certificate.
+    /// The name in its certificate.
     pub name: String,
-    /// Where it listens; an uplink uses the first of a family that it has.
+    /// Its addresses; an uplink uses the first one whose family it has.
     pub addresses: Vec<SocketAddr>,
 }
 
-/// Interfaces that the tunnel may use, and how.
+/// The interfaces to which this rule applies, and how they are used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UplinkRule {
-    /// The name of an interface, or its beginning and `*`.
+    /// An interface name, or a prefix followed by `*`.
     pub interface: String,
-    /// The address to use on it; none: those that it has.
+    /// The local address to use; none for any address of the interface.
     pub address: Option<IpAddr>,
-    /// Largest packet of the network behind it, if that is less than the interface takes, bytes.
+    /// The largest packet of the network behind it, in bytes, if it is smaller than the interface's
+    /// MTU.
     pub mtu: Option<u16>,
-    /// Uplinks of a higher class wait until those of lower classes do not suffice.
+    /// The cost class. Uplinks of higher classes are on standby while those of lower classes
+    /// suffice.
     pub cost: u8,
-    /// Bytes in both directions that may be used in a month of the calendar.
+    /// The limit of bytes per calendar month, in both directions.
     pub monthly_cap: Option<u64>,
 }
 
 impl UplinkRule {
-    /// Whether the rule is about the interface called `name`.
+    /// Returns whether the rule applies to the interface `name`.
     pub fn matches(&self, name: &str) -> bool {
         match self.interface.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning),
@@ -90,46 +94,47 @@ struct Tunnel {
     /// The TUN device.
     #[serde(default = "default_interface")]
     interface: String,
-    /// Largest inner packet where the uplinks have room for it.
+    /// The largest inner packet where the uplinks have room for it, in bytes.
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
-    /// How long a session without any path is kept, seconds.
+    /// The time for which a session without a path is kept, in seconds.
     #[serde(default = "default_keep_s")]
     keep_s: u64,
     /// Destinations that are routed into the tunnel.
     #[serde(default)]
     routes: Vec<Prefix>,
-    /// For a node that forwards: sources become the tunnel's address.
+    /// Replaces the source of forwarded packets with the tunnel's address.
     #[serde(default)]
     masquerade: bool,
-    /// Networks behind this node to which packets from the tunnel may go.
+    /// Networks behind this node that packets from the tunnel may reach.
     #[serde(default)]
     lan: Vec<Prefix>,
-    /// What `routes` covers never leaves past the tunnel, nor anything of a family that it has nothing of.
+    /// Keeps packets to `routes`, and all packets of a family without routes, from leaving outside
+    /// the tunnel.
     #[serde(default)]
     kill_switch: bool,
-    /// Destinations that may be reached past the tunnel although `kill_switch` is on.
+    /// Destinations that may be reached outside the tunnel although `kill_switch` is set.
     #[serde(default)]
     bare: Vec<Prefix>,
-    /// Where the status is written, and what uplinks with a cap have carried.
+    /// The directory of the status and of the uplinks' data usage.
     state: Option<PathBuf>,
-    /// A loopback address where metrics are served.
+    /// The loopback address at which metrics are served.
     metrics: Option<SocketAddr>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControllerEntry {
-    /// `https://HOST:PORT` of every instance.
+    /// The URLs of all instances, `https://HOST:PORT`.
     urls: Vec<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Server {
-    /// As in its certificate.
+    /// The name in its certificate.
     name: String,
-    /// With their ports, at most one of each family.
+    /// The addresses with ports, at most one of each family.
     #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
 }
@@ -137,26 +142,26 @@ struct Server {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Uplink {
-    /// A name, or its beginning and `*`.
+    /// An interface name, or a prefix followed by `*`.
     interface: String,
-    /// One of its addresses.
+    /// The local address to use.
     address: Option<IpAddr>,
-    /// Largest packet of the network behind it; as much as the interface takes when not given.
+    /// The largest packet of the network behind it, in bytes; the interface's MTU by default.
     mtu_bytes: Option<u16>,
-    /// Classes from 0; higher ones wait.
+    /// The cost class, from 0; uplinks of higher classes are on standby.
     #[serde(default)]
     cost: u8,
-    /// Megabytes (10^6) in both directions in a month.
+    /// The limit per calendar month in both directions, in megabytes (10^6 bytes).
     monthly_cap_mb: Option<u64>,
 }
 
-/// The client looks for another server long before.
+/// Long, because the client looks for another server much earlier.
 fn default_keep_s() -> u64 {
     600
 }
 
 impl ClientConfig {
-    /// Reads and checks a file. Paths in it are relative to it.
+    /// Reads and validates a configuration file. Paths in it are relative to its directory.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
@@ -171,7 +176,7 @@ impl ClientConfig {
         if file.server.is_empty() && file.controller.is_none() {
             return Err(source.wrong(
                 &file.tunnel,
-                "there is no [[server]] to connect to, and no [controller] that knows one",
+                "there is no [[server]] to connect to, and no [controller] that knows any",
             ));
         }
         let controllers = match &file.controller {
@@ -184,13 +189,13 @@ impl ClientConfig {
         if tunnel.kill_switch && tunnel.routes.is_empty() {
             return Err(source.wrong(
                 &file.tunnel,
-                "kill_switch closes what routes covers, which is nothing",
+                "kill_switch closes what routes covers, but routes is empty",
             ));
         }
         if !tunnel.kill_switch && !tunnel.bare.is_empty() {
             return Err(source.wrong(
                 &file.tunnel,
-                "bare leaves destinations out of kill_switch, which is off",
+                "bare leaves destinations out of kill_switch, which is not set",
             ));
         }
         Ok(ClientConfig {
@@ -201,7 +206,7 @@ impl ClientConfig {
             lan: tunnel.lan.clone(),
             kill_switch: tunnel.kill_switch,
             bare: tunnel.bare.clone(),
-            usage_file: super::lasting(&source, tunnel.state.as_deref(), &tunnel.name)
+            usage_file: super::persistent_state(&source, tunnel.state.as_deref(), &tunnel.name)
                 .join("usage.json"),
             controllers,
             servers: file
@@ -246,7 +251,7 @@ fn uplink(
         cost: *cost,
         monthly_cap: monthly_cap_mb.map(|megabytes| megabytes.saturating_mul(1_000_000)),
     };
-    if mtu_bytes.is_some_and(|mtu| !MTU.contains(&mtu)) {
+    if mtu_bytes.is_some_and(|mtu| !OUTER_MTU.contains(&mtu)) {
         return Err(source.wrong(entry, "mtu_bytes is 1280 to 9000"));
     }
     if rule.matches(tun) || rule.matches("lo") {

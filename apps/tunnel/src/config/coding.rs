@@ -1,119 +1,123 @@
 use hawser_units::ByteSize;
-use hawser_xnc::{Config, NoScheme, Scheme};
+use hawser_xnc::{Config, Scheme, UnknownScheme};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-/// `[coding]` of a server's file, which its clients are told: how packets are sent and recovered. What is not given is
-/// as in the paper that published the scheme.
+/// `[coding]` of a server's file: the parameters by which packets are sent and recovered. The
+/// server sends them to its clients. Parameters that are not given have the values of the paper
+/// that published the scheme.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Coding {
-    /// The name of a scheme; `xnc` when not given.
+    /// The name of the scheme; `xnc` by default.
     pub scheme: Option<String>,
-    /// A packet that is not acknowledged after this time counts as lost.
+    /// The time without an acknowledgement after which a packet is considered lost.
     pub loss_threshold_ms: Option<u64>,
     /// The same while packets wait for an uplink.
     pub loss_threshold_waiting_ms: Option<u64>,
-    /// Packets of an encoding range at most, 1 to 63.
+    /// The largest number of packets in an encoding range, 1 to 63.
     pub range_packets: Option<usize>,
-    /// A packet later than expected by this counts as lost, if its frame lacks little or its uplink is quiet.
+    /// The delay beyond the expected acknowledgement after which a packet is considered lost, if
+    /// its frame lacks little or its uplink is quiet.
     pub straggler_ms: Option<u64>,
-    /// The share of a frame's packets that is little.
+    /// The largest share of a frame's packets that counts as little.
     pub straggler_share: Option<f64>,
-    /// From the first packet of an encoding range to its last at most.
+    /// The longest time from the first packet of an encoding range to its last.
     pub range_span_ms: Option<u64>,
-    /// After this time a packet is of no use any more.
+    /// The time after which a packet is of no use any more.
     pub expiry_ms: Option<u64>,
-    /// A packet that waited this long for an uplink is not sent any more.
-    pub patience_ms: Option<u64>,
-    /// A video frame that waited this long is not begun.
-    pub frame_patience_ms: Option<u64>,
-    /// How much longer the next one may wait for each frame that was dropped since one was sent.
-    pub frame_patience_step_ms: Option<u64>,
+    /// The time after which a packet that waits for an uplink is dropped.
+    pub max_queue_delay_ms: Option<u64>,
+    /// The time after which a waiting video frame is not begun.
+    pub max_frame_queue_delay_ms: Option<u64>,
+    /// The additional time for each frame that was dropped since the last one was sent.
+    pub frame_queue_delay_step_ms: Option<u64>,
     /// The share of an uplink's congestion window that may wait in its connection.
     pub connection_share: Option<f64>,
-    /// An uplink gets no more than it drains within its least round-trip time and this.
+    /// An uplink gets no more data than it drains within its minimum round-trip time plus this
+    /// time.
     pub queue_target_ms: Option<u64>,
     /// The same for packets of other flows while there is a video.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_target_shared_ms: Option<u64>,
-    /// Of a flow whose packets wait for longer than this, some are dropped or marked.
+    /// The queueing delay above which packets of a flow are dropped or marked (CoDel).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codel_target_ms: Option<u64>,
-    /// As soon as they have done so for this long.
+    /// The time for which the delay has to stay above the target before that (CoDel).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub codel_interval_ms: Option<u64>,
-    /// An uplink whose acknowledgements are later than at best by more than this gets nothing new.
-    pub queue_delay_ms: Option<u64>,
-    /// Coded packets beyond the number of lost ones.
+    /// The queueing delay above which an uplink gets no new packets.
+    pub max_path_backlog_ms: Option<u64>,
+    /// The number of coded packets in addition to the number of lost ones.
     pub extra_packets: Option<usize>,
     /// The same while packets wait for an uplink.
     pub extra_packets_waiting: Option<usize>,
-    /// The share of coded packets that one path gets at most.
+    /// The largest share of the coded packets that one path gets.
     pub path_share: Option<f64>,
-    /// The share of coded packets that all paths get together at most.
+    /// The largest share of the coded packets that all paths get together.
     pub total_share: Option<f64>,
-    /// Paths that get a copy where one packet was lost alone.
+    /// The number of paths that get a copy where a single packet was lost.
     pub copies: Option<usize>,
-    /// The same where an earlier shot did not suffice.
+    /// The same where an earlier shot was not enough.
     pub copies_again: Option<usize>,
-    /// An uplink on which nothing was acknowledged for this long is quiet.
+    /// The time without an acknowledgement after which an uplink is quiet.
     pub quiet_after_ms: Option<u64>,
-    /// What is recovered takes a path last that was not heard of for this long beyond its least round-trip time.
-    pub heard_within_ms: Option<u64>,
-    /// Shots for the same packets at most.
+    /// The time without an acknowledgement, beyond the minimum round-trip time, after which
+    /// recovery packets use a path only as the last choice.
+    pub delivered_within_ms: Option<u64>,
+    /// The largest number of shots for the same packets.
     pub shots: Option<u32>,
-    /// How long the losses of a range are gathered before the shot.
-    pub gather_ms: Option<u64>,
-    /// How long a receiver waits before it acknowledges.
+    /// The time for which losses of a range are collected before a shot.
+    pub recovery_delay_ms: Option<u64>,
+    /// The time that a receiver waits before it acknowledges.
     pub ack_delay_ms: Option<u64>,
-    /// A path on which nothing was sent for this long is probed.
+    /// The time without sending after which a path is probed.
     pub probe_idle_ms: Option<u64>,
-    /// The same when no packet went either way for as long.
+    /// The same while no packets are carried in either direction.
     pub probe_rest_ms: Option<u64>,
-    /// The time between the single packets by which a silent path is tried.
+    /// The interval of the single packets by which a silent path is probed.
     pub probe_silent_ms: Option<u64>,
-    /// How long packets wait for those before them; 0: not at all.
+    /// The time that packets wait in the reordering buffer for earlier ones; 0 disables it.
     pub reorder_ms: Option<u64>,
-    /// What may wait for a path, kilobytes.
+    /// The largest queue for the paths, in kilobytes.
     pub queue_kb: Option<u64>,
-    /// What is kept of packets, in each direction: sent ones until it is known what became of them, received ones until
-    /// combinations and packets before them have come. Kilobytes.
+    /// The memory for packets in each direction, in kilobytes: sent ones until their outcome is
+    /// known, received ones until coded packets and earlier packets have arrived.
     pub pool_kb: Option<u64>,
-    /// Which packets end a video frame.
-    pub borders: Borders,
+    /// The method to recognize the end of a video frame.
+    pub frame_boundary: FrameBoundary,
 }
 
-/// What shows that a packet is the last of a video frame.
+/// The method to recognize the last packet of a video frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Borders {
-    /// Nothing.
+pub enum FrameBoundary {
+    /// Frames are not recognized.
     None,
-    /// The marker of what looks like RTP over UDP.
+    /// By the marker of packets that look like RTP over UDP.
     #[default]
     Rtp,
 }
 
-/// Parameters outside what can work.
+/// Invalid parameters.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidCoding {
-    /// Not the name of a scheme.
+    /// An unknown scheme.
     #[error("{0}")]
-    Scheme(#[from] NoScheme),
+    Scheme(#[from] UnknownScheme),
     /// A number out of range.
     #[error("{key} is {allowed}")]
     Range {
-        /// Which.
+        /// The key.
         key: &'static str,
-        /// What it may be.
+        /// The valid range.
         allowed: &'static str,
     },
 }
 
 impl Coding {
-    /// The parameters of both ends.
+    /// Returns the parameters of both ends.
     pub fn config(&self) -> Result<Config, InvalidCoding> {
         let defaults = Config::of(self.scheme.as_deref().map_or(Ok(Scheme::Xnc), str::parse)?);
         let reorder = match self.reorder_ms {
@@ -154,16 +158,20 @@ impl Coding {
             )?,
             range_span: time("range_span_ms", self.range_span_ms, defaults.range_span)?,
             expiry: time("expiry_ms", self.expiry_ms, defaults.expiry)?,
-            patience: time("patience_ms", self.patience_ms, defaults.patience)?,
-            frame_patience: time(
-                "frame_patience_ms",
-                self.frame_patience_ms,
-                defaults.frame_patience,
+            max_queue_delay: time(
+                "max_queue_delay_ms",
+                self.max_queue_delay_ms,
+                defaults.max_queue_delay,
             )?,
-            frame_patience_step: time(
-                "frame_patience_step_ms",
-                self.frame_patience_step_ms,
-                defaults.frame_patience_step,
+            max_frame_queue_delay: time(
+                "max_frame_queue_delay_ms",
+                self.max_frame_queue_delay_ms,
+                defaults.max_frame_queue_delay,
+            )?,
+            frame_queue_delay_step: time(
+                "frame_queue_delay_step_ms",
+                self.frame_queue_delay_step_ms,
+                defaults.frame_queue_delay_step,
             )?,
             connection_share: within(
                 "connection_share",
@@ -198,7 +206,11 @@ impl Coding {
                 self.codel_interval_ms,
                 defaults.codel_interval,
             )?,
-            queue_delay: time("queue_delay_ms", self.queue_delay_ms, defaults.queue_delay)?,
+            max_path_backlog: time(
+                "max_path_backlog_ms",
+                self.max_path_backlog_ms,
+                defaults.max_path_backlog,
+            )?,
             extra_packets: within(
                 "extra_packets",
                 self.extra_packets,
@@ -226,13 +238,17 @@ impl Coding {
                 (1..=8, "1 to 8"),
             )?,
             quiet_after: time("quiet_after_ms", self.quiet_after_ms, defaults.quiet_after)?,
-            heard_within: time(
-                "heard_within_ms",
-                self.heard_within_ms,
-                defaults.heard_within,
+            delivered_within: time(
+                "delivered_within_ms",
+                self.delivered_within_ms,
+                defaults.delivered_within,
             )?,
             shots: within("shots", self.shots, defaults.shots, (1..=10, "1 to 10"))?,
-            gather: time("gather_ms", self.gather_ms, defaults.gather)?,
+            recovery_delay: time(
+                "recovery_delay_ms",
+                self.recovery_delay_ms,
+                defaults.recovery_delay,
+            )?,
             ack_delay: time("ack_delay_ms", self.ack_delay_ms, defaults.ack_delay)?,
             probe_idle: interval("probe_idle_ms", self.probe_idle_ms, defaults.probe_idle)?,
             probe_rest: interval("probe_rest_ms", self.probe_rest_ms, defaults.probe_rest)?,
@@ -249,7 +265,7 @@ impl Coding {
     }
 }
 
-/// What was given, if it is allowed, or the default.
+/// Returns the given value if it is valid, or the default.
 fn within<T: PartialOrd>(
     key: &'static str,
     given: Option<T>,
@@ -263,7 +279,7 @@ fn within<T: PartialOrd>(
     }
 }
 
-/// What was given in milliseconds, or the default, which may be finer.
+/// Converts milliseconds, if given and valid; the default may be finer.
 fn time(
     key: &'static str,
     given: Option<u64>,
@@ -272,7 +288,7 @@ fn time(
     time_within(key, given, default, (1..=10_000, "1 to 10000"))
 }
 
-/// The same of a time between pings over an idle path, which are to cost little.
+/// Like `time`, for the interval of pings on an idle path, which must not cost much.
 fn interval(
     key: &'static str,
     given: Option<u64>,
@@ -296,11 +312,11 @@ fn milliseconds(ms: u64) -> Duration {
     Duration::from_millis(ms)
 }
 
-/// A queue that is full for 0.1 s at 300 Mb/s.
+/// The default queue, in kilobytes: full after 0.1 s at 300 Mb/s.
 const QUEUE_KB: u64 = 4000;
 
-/// What 300 Mb/s carry in 0.4 s, which is longer than most recoveries take. With both directions and the queue, a session
-/// keeps no more than some 36 MB.
+/// The default memory for packets, in kilobytes: 0.4 s at 300 Mb/s, which is longer than most
+/// recoveries take. With both directions and the queue, a session uses no more than about 36 MB.
 const POOL_KB: u64 = 16_000;
 
 #[cfg(test)]
@@ -325,19 +341,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_is_not_told_to_clients_that_may_not_know_it() {
-        let told = serde_json::to_string(&Coding::default()).unwrap();
+    fn what_is_not_given_is_not_sent_to_clients_that_may_not_know_it() {
+        let json = serde_json::to_string(&Coding::default()).unwrap();
         assert!(
-            !told.contains("codel") && !told.contains("shared"),
-            "{told}"
+            !json.contains("codel") && !json.contains("shared"),
+            "{json}"
         );
         let given = Coding {
             codel_target_ms: Some(5),
             codel_interval_ms: Some(50),
             ..Coding::default()
         };
-        let told: Coding = serde_json::from_str(&serde_json::to_string(&given).unwrap()).unwrap();
-        let config = told.config().unwrap();
+        let received: Coding =
+            serde_json::from_str(&serde_json::to_string(&given).unwrap()).unwrap();
+        let config = received.config().unwrap();
         assert_eq!(
             [config.codel_target, config.codel_interval],
             [5, 50].map(Duration::from_millis)

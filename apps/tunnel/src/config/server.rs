@@ -1,6 +1,6 @@
 use super::{
-    Coding, Common, ConfigError, DEFAULT_PORT, MTU, Prefix, Shared, Source, Tls, default_interface,
-    default_mtu, default_state,
+    Coding, Common, ConfigError, DEFAULT_PORT, OUTER_MTU, Prefix, Shared, Source, Tls,
+    default_interface, default_mtu, default_state,
 };
 use hawser_client::Controller;
 use hawser_control::at_most_one_of_each_family;
@@ -14,56 +14,58 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use toml::Spanned;
 
-/// The server's end of tunnels.
+/// The configuration of a tunnel server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServerConfig {
-    /// What it has in common with a client.
+    /// The settings that client and server share.
     pub common: Common,
-    /// Where it waits for clients.
+    /// The addresses at which it listens for clients.
     pub listen: Vec<SocketAddr>,
-    /// Inner addresses: one prefix of IPv4, one of IPv6, or both. The first address of each is the server's own.
+    /// The prefixes of inner addresses: one of IPv4, one of IPv6, or both. The first address of
+    /// each is the server's own.
     pub prefixes: Vec<Prefix>,
-    /// Whether what leaves by another device than the tunnel's takes that device's address as its source.
+    /// Whether packets that leave through other devices than the tunnel's get that device's address
+    /// as their source.
     pub nat: bool,
-    /// Private destinations, and the machine's own, that clients may reach.
+    /// Private destinations, and addresses of this machine, that clients may reach.
     pub reach: Vec<Prefix>,
-    /// Connections of one client at once that the address translation keeps.
+    /// The largest number of concurrent connections of a client in the address translation.
     pub most_connections: u32,
-    /// Largest packet of the network between here and the clients, bytes.
+    /// The largest packet of the network towards the clients, in bytes.
     pub outer_mtu: u16,
-    /// How long a session without any path is kept.
+    /// The time for which a session without a path is kept.
     pub keep: Duration,
-    /// How long clients have to go elsewhere when the server ends.
+    /// The time that clients have to move to another server when this one shuts down.
     pub drain: Duration,
-    /// Sessions at once.
+    /// The largest number of sessions.
     pub most_clients: usize,
-    /// What all of them may keep of packets together.
+    /// The memory that all sessions together may use for packets.
     pub memory: ByteSize,
-    /// Whether clients that are not listed are let in.
+    /// Whether clients without a `[[client]]` entry are admitted.
     pub open: bool,
-    /// What is said of single clients, by the name in their certificate.
+    /// The clients with an entry, by the name in their certificate.
     pub clients: BTreeMap<String, Client>,
-    /// The controller that tells clients of this server, and says which of them to let in.
-    pub listed: Option<Listed>,
-    /// How packets are sent and recovered, here and at the clients.
+    /// The controller that lists this server for clients and decides which clients are admitted.
+    pub registration: Option<Registration>,
+    /// The parameters of the coded transport, here and at the clients.
     pub coding: Coding,
 }
 
-/// How a controller lists this server.
+/// The registration of this server with a controller.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
-    /// Every instance of the controller.
+pub struct Registration {
+    /// All instances of the controller.
     pub controllers: Vec<Controller>,
-    /// Where clients reach this server, at most one address of each family.
+    /// The addresses at which clients reach this server, at most one of each family.
     pub addresses: Vec<SocketAddr>,
-    /// Where it is kept whom the controller lets in, for the time without one.
+    /// The file with the clients that the controller admits, used while it is unreachable.
     pub clients_file: PathBuf,
 }
 
-/// A client that is named.
+/// A client with an entry in the configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Client {
-    /// The inner addresses that it always has, at most one of each family.
+    /// Its permanent inner addresses, at most one of each family.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -87,52 +89,53 @@ struct Tunnel {
     /// The TUN device.
     #[serde(default = "default_interface")]
     interface: String,
-    /// Largest inner packet where the uplinks have room for it.
+    /// The largest inner packet where the uplinks have room for it, in bytes.
     #[serde(default = "default_mtu")]
     mtu_bytes: u16,
     /// Where the server waits for clients.
     #[serde(default = "default_listen", deserialize_with = "super::addresses")]
     listen: Vec<SocketAddr>,
-    /// Inner addresses.
+    /// The prefixes of inner addresses.
     addresses: Vec<Prefix>,
-    /// Source NAT for what goes on from here.
+    /// Enables source NAT for packets that leave the tunnel here.
     #[serde(default = "yes")]
     nat: bool,
     /// Private destinations, and addresses of this machine, that clients may reach.
     #[serde(default)]
     reach: Vec<Prefix>,
-    /// Connections of one client at once that the address translation keeps.
+    /// The largest number of concurrent connections of a client in the address translation.
     #[serde(default = "default_most_connections")]
     most_connections: u32,
-    /// Largest packet of the network between here and the clients.
+    /// The largest packet of the network towards the clients, in bytes.
     #[serde(default = "default_outer_mtu")]
     outer_mtu_bytes: u16,
-    /// How long a session without any path is kept, seconds.
+    /// The time for which a session without a path is kept, in seconds.
     #[serde(default = "default_keep_s")]
     keep_s: u64,
-    /// How long clients have to go elsewhere, seconds.
+    /// The time that clients have to move to another server, in seconds.
     #[serde(default = "default_drain_s")]
     drain_s: u64,
-    /// Sessions at once.
+    /// The largest number of sessions.
     #[serde(default = "default_most_clients")]
     most_clients: usize,
-    /// Megabytes (10^6) that all of them may keep of packets together; half of the machine's when not given.
+    /// The memory that all sessions together may use for packets, in megabytes (10^6 bytes); by
+    /// default half of the machine's.
     memory_mb: Option<u64>,
-    /// Whether clients that are not listed are let in.
+    /// Whether clients without a `[[client]]` entry are admitted.
     #[serde(default = "yes")]
     open: bool,
-    /// Where the status is written, and whom a controller lets in.
+    /// The directory of the status and of the clients that a controller admits.
     state: Option<PathBuf>,
-    /// A loopback address where metrics are served.
+    /// The loopback address at which metrics are served.
     metrics: Option<SocketAddr>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ControllerEntry {
-    /// `https://HOST:PORT` of every instance.
+    /// The URLs of all instances, `https://HOST:PORT`.
     urls: Vec<String>,
-    /// Where clients reach this server, with their ports, at most one of each family.
+    /// The addresses with ports at which clients reach this server, at most one of each family.
     #[serde(deserialize_with = "super::addresses")]
     addresses: Vec<SocketAddr>,
 }
@@ -140,18 +143,18 @@ struct ControllerEntry {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClientEntry {
-    /// As in its certificate.
+    /// The name in its certificate.
     name: String,
-    /// The inner addresses that it always has.
+    /// Its permanent inner addresses, at most one of each family.
     #[serde(default)]
     addresses: Vec<IpAddr>,
 }
 
-/// What all sessions may keep together, megabytes.
+/// The valid memory limits, in megabytes.
 const MEMORY_MB: RangeInclusive<u64> = 16..=1_000_000;
 
-/// As long as a server may take to end, seconds.
-const MOST_DRAIN_S: u64 = 3600;
+/// The longest drain time, in seconds.
+const MAX_DRAIN_S: u64 = 3600;
 
 fn default_listen() -> Vec<SocketAddr> {
     vec![(Ipv6Addr::UNSPECIFIED, DEFAULT_PORT).into()]
@@ -169,12 +172,13 @@ fn default_drain_s() -> u64 {
     10
 }
 
-/// More than a vehicle has; a thousand clients with as many fill a quarter of a large machine's table.
+/// More than a vehicle needs. A thousand clients with this many connections fill a quarter of the
+/// connection table of a large machine.
 fn default_most_connections() -> u32 {
     4096
 }
 
-/// Half of the machine's memory; a gigabyte where that is not known.
+/// Half of the machine's memory; a gigabyte if that is unknown.
 fn default_memory_mb() -> u64 {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = meminfo
@@ -195,7 +199,7 @@ fn yes() -> bool {
 }
 
 impl ServerConfig {
-    /// Reads and checks a file. Paths in it are relative to it.
+    /// Reads and validates a configuration file. Paths in it are relative to its directory.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let source = Source::read(path)?;
         let file: File = source.parse()?;
@@ -225,9 +229,12 @@ impl ServerConfig {
             ));
         }
         if tunnel.listen.is_empty() {
-            return Err(source.wrong(&file.tunnel, "listen names no address"));
+            return Err(source.wrong(
+                &file.tunnel,
+                "listen is empty: it names the addresses at which the server listens",
+            ));
         }
-        if !MTU.contains(&tunnel.outer_mtu_bytes) {
+        if !OUTER_MTU.contains(&tunnel.outer_mtu_bytes) {
             return Err(source.wrong(&file.tunnel, "outer_mtu_bytes is 1280 to 9000"));
         }
         if tunnel.most_connections == 0 {
@@ -239,14 +246,14 @@ impl ServerConfig {
         {
             return Err(source.wrong(&file.tunnel, "memory_mb is 16 to 1000000"));
         }
-        if tunnel.drain_s > MOST_DRAIN_S {
+        if tunnel.drain_s > MAX_DRAIN_S {
             return Err(source.wrong(
                 &file.tunnel,
-                format!("drain_s is at most {MOST_DRAIN_S}, an hour"),
+                format!("drain_s is at most {MAX_DRAIN_S}, an hour"),
             ));
         }
-        let listed = match &file.controller {
-            Some(entry) => Some(listed(&source, entry, &file.tls, tunnel)?),
+        let registration = match &file.controller {
+            Some(entry) => Some(registration(&source, entry, &file.tls, tunnel)?),
             None => None,
         };
         file.coding
@@ -265,25 +272,25 @@ impl ServerConfig {
             most_clients: tunnel.most_clients,
             memory: ByteSize(tunnel.memory_mb.unwrap_or_else(default_memory_mb) * 1_000_000),
             open: tunnel.open,
-            listed,
+            registration,
             clients: clients(&source, &file.client, &tunnel.addresses)?,
             coding: file.coding,
         })
     }
 }
 
-fn listed(
+fn registration(
     source: &Source<'_>,
     entry: &Spanned<ControllerEntry>,
     tls: &Spanned<Tls>,
     tunnel: &Tunnel,
-) -> Result<Listed, ConfigError> {
+) -> Result<Registration, ConfigError> {
     let ControllerEntry { urls, addresses } = entry.get_ref();
     super::check_addresses(source, entry, addresses)?;
-    Ok(Listed {
+    Ok(Registration {
         controllers: super::controllers(source, entry, urls, tls)?,
         addresses: addresses.clone(),
-        clients_file: super::lasting(source, tunnel.state.as_deref(), &tunnel.name)
+        clients_file: super::persistent_state(source, tunnel.state.as_deref(), &tunnel.name)
             .join("clients.json"),
     })
 }
@@ -299,22 +306,22 @@ fn clients(
         let ClientEntry { name, addresses } = entry.get_ref();
         for address in addresses {
             let prefix = prefixes.iter().find(|prefix| prefix.contains(*address));
-            // The first two are the network's and the server's.
+            // The first two addresses are those of the network and the server.
             if prefix
                 .and_then(|prefix| prefix.number(*address))
                 .is_none_or(|number| number < 2)
             {
                 let message = format!(
-                    "{address} is none that a client can have within the prefixes of `addresses`"
+                    "{address} is not an address that a client can have: it has to be in a prefix of `addresses`, from the third address on"
                 );
                 return Err(source.wrong(entry, message));
             }
             if !taken.insert(*address) {
-                return Err(source.wrong(entry, format!("{address} is another client's")));
+                return Err(source.wrong(entry, format!("{address} is assigned to another client")));
             }
         }
         if !at_most_one_of_each_family(addresses.iter().map(IpAddr::is_ipv4)) {
-            return Err(source.wrong(entry, "a client has one address of each family at most"));
+            return Err(source.wrong(entry, "a client has at most one address of each family"));
         }
         if clients
             .insert(
@@ -325,7 +332,7 @@ fn clients(
             )
             .is_some()
         {
-            return Err(source.wrong(entry, format!("there is another client called {name:?}")));
+            return Err(source.wrong(entry, format!("there is another client named {name:?}")));
         }
     }
     Ok(clients)

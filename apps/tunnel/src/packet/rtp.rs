@@ -1,44 +1,47 @@
-//! Which datagrams are those of a video over RTP (RFC 3550), judged by how they follow one another: a payload of random
-//! bytes looks like the end of a frame every now and then.
+//! Detects video streams over RTP (RFC 3550) by the order of their packets: a single payload of
+//! random bytes looks like the end of a frame every now and then.
 
 use hawser_units::Instant;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Streams that are told apart, as a power of two. One that is believed keeps its place; the others have to share.
-const PLACES_LOG2: u32 = 9;
+/// The number of slots for streams, as a power of two. A confirmed stream keeps its slot; the
+/// others share.
+const SLOTS_LOG2: u32 = 9;
 
-/// After how long a stream of which nothing comes may lose its place.
-const REST: Duration = Duration::from_secs(2);
+/// The time without packets after which a confirmed stream may lose its slot.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Packets that have to follow one another as those of RTP do, and ends of frames among them, until a stream is believed.
-const LEAST_RUN: u8 = 8;
-const LEAST_FRAMES: u8 = 2;
+/// The consecutive packets that have to follow one another as in RTP, and the ends of frames among
+/// them, before a stream is confirmed.
+const MIN_RUN: u8 = 8;
+const MIN_FRAMES: u8 = 2;
 
-/// By how much the sequence number may grow from one packet to the next: some were lost before they came here.
-const MOST_STEP: u16 = 16;
+/// The largest step of the sequence number between packets: some may have been lost before the
+/// tunnel.
+const MAX_STEP: u16 = 16;
 
-/// How far behind a packet may be that was overtaken by others.
-const MOST_BEHIND: u16 = 64;
+/// The largest number of sequence numbers by which a reordered packet may be late.
+const MAX_BEHIND: u16 = 64;
 
 /// Streams that are, or may be, RTP.
 #[derive(Debug, Default)]
 pub(super) struct Streams {
-    places: BTreeMap<u16, Stream>,
+    slots: BTreeMap<u16, Stream>,
 }
 
 #[derive(Debug)]
 struct Stream {
-    /// Of its flow and its source.
+    /// A hash of flow and RTP source (SSRC).
     key: u64,
     last: Header,
     seen: Instant,
-    /// Packets that followed one another as they should, and ends of frames among them.
+    /// Consecutive packets in order, and ends of frames among them.
     run: u8,
     frames: u8,
 }
 
-/// The parts of a header by which packets are known to follow one another.
+/// The fields of the RTP header that order packets.
 #[derive(Debug, Clone, Copy)]
 struct Header {
     is_last: bool,
@@ -49,19 +52,19 @@ struct Header {
 }
 
 impl Streams {
-    /// Whether a datagram with this payload is the last of a video frame.
+    /// Returns whether a datagram with this payload is the last of a video frame.
     pub(super) fn ends_frame(&mut self, now: Instant, flow_hash: u64, payload: &[u8]) -> bool {
         let Some(header) = Header::parse(payload) else {
             return false;
         };
         let key = (flow_hash ^ u64::from(header.source)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = (key >> (u64::BITS - PLACES_LOG2)) as u16;
-        match self.places.get_mut(&place) {
-            Some(stream) if stream.key == key => stream.follow(now, header),
-            Some(stream) if stream.is_believed() && now < stream.seen + REST => false,
+        let slot = (key >> (u64::BITS - SLOTS_LOG2)) as u16;
+        match self.slots.get_mut(&slot) {
+            Some(stream) if stream.key == key => stream.update(now, header),
+            Some(stream) if stream.is_confirmed() && now < stream.seen + IDLE_TIMEOUT => false,
             _ => {
-                self.places.insert(
-                    place,
+                self.slots.insert(
+                    slot,
                     Stream {
                         key,
                         last: header,
@@ -77,15 +80,15 @@ impl Streams {
 }
 
 impl Stream {
-    fn is_believed(&self) -> bool {
-        self.run >= LEAST_RUN && self.frames >= LEAST_FRAMES
+    fn is_confirmed(&self) -> bool {
+        self.run >= MIN_RUN && self.frames >= MIN_FRAMES
     }
 
-    /// Whether the next packet ends a frame.
-    fn follow(&mut self, now: Instant, header: Header) -> bool {
+    /// Records the next packet; returns whether it ends a frame.
+    fn update(&mut self, now: Instant, header: Header) -> bool {
         self.seen = now;
-        if self.last.sequence.wrapping_sub(header.sequence) <= MOST_BEHIND {
-            return header.is_last && self.is_believed();
+        if self.last.sequence.wrapping_sub(header.sequence) <= MAX_BEHIND {
+            return header.is_last && self.is_confirmed();
         }
         if header.follows(&self.last) {
             self.run = self.run.saturating_add(1);
@@ -94,12 +97,13 @@ impl Stream {
             (self.run, self.frames) = (1, 0);
         }
         self.last = header;
-        header.is_last && self.is_believed()
+        header.is_last && self.is_confirmed()
     }
 }
 
 impl Header {
-    /// Of version 2, and no packet of RTCP, whose types are those of RTP with marker between 72 and 76 (RFC 5761).
+    /// Parses an RTP header of version 2. RTCP is excluded: its packet types look like RTP payload
+    /// types 72 to 76 with the marker set (RFC 5761).
     fn parse(payload: &[u8]) -> Option<Header> {
         let [first, second, s0, s1, t0, t1, t2, t3, c0, c1, c2, c3] = *payload.first_chunk()?;
         let (is_last, payload_type) = (second & 0x80 != 0, second & 0x7f);
@@ -113,14 +117,15 @@ impl Header {
         })
     }
 
-    /// Whether it follows another one of its source as in a video: the time of a frame is that of all of its packets, and the
-    /// marker stands at its end (RFC 3550, section 5.1; RFC 6184, section 5.1).
+    /// Returns whether this packet follows `before` of the same source as in a video: all packets
+    /// of a frame have the same timestamp, and the marker is set on the last one (RFC 3550, section
+    /// 5.1; RFC 6184, section 5.1).
     fn follows(&self, before: &Header) -> bool {
         let step = self.sequence.wrapping_sub(before.sequence);
         let is_next_frame = self.timestamp != before.timestamp;
-        // Those that are missing in between may have ended a frame.
+        // Missing packets in between may have ended a frame.
         let fits = step > 1 || is_next_frame == before.is_last;
-        self.payload_type == before.payload_type && (1..=MOST_STEP).contains(&step) && fits
+        self.payload_type == before.payload_type && (1..=MAX_STEP).contains(&step) && fits
     }
 }
 
@@ -132,7 +137,8 @@ mod tests {
         Instant::ZERO + Duration::from_millis(ms)
     }
 
-    /// A packet of a video with five packets in each frame of 33 ms, whose sequence numbers soon begin again.
+    /// A packet of a video with five packets in each frame of 33 ms, whose sequence numbers wrap
+    /// around soon.
     fn video(source: u32, number: u16) -> Vec<u8> {
         let marker = if number % 5 == 4 { 0x80 } else { 0 };
         let timestamp = u32::from(number / 5) * 3000;
@@ -143,7 +149,7 @@ mod tests {
         packet
     }
 
-    /// The numbers of those of a video that end a frame.
+    /// Returns the numbers of the packets that end a frame.
     fn ends(
         streams: &mut Streams,
         source: u32,
@@ -157,7 +163,7 @@ mod tests {
             .collect()
     }
 
-    /// Bytes that are the same in every run, and look like nothing.
+    /// Deterministic pseudo-random bytes.
     fn noise(seed: u64) -> [u8; 16] {
         let mix = |x: u64| (x ^ x >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let words = [seed * 2 + 1, seed * 2 + 2]
@@ -187,7 +193,7 @@ mod tests {
         for seed in 0..100_000 {
             assert!(!streams.ends_frame(at(seed / 3), seed % 3, &noise(seed)));
         }
-        assert!(streams.places.len() <= 1 << PLACES_LOG2);
+        assert!(streams.slots.len() <= 1 << SLOTS_LOG2);
     }
 
     #[test]

@@ -3,29 +3,32 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-/// The inner addresses of a server's clients. Who comes back gets what it had, as long as nobody else needed it.
+/// The inner addresses of a server's clients. A client that comes back gets its previous addresses
+/// unless another client has them.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     prefixes: Vec<Prefix>,
-    /// By configuration, and by a controller.
+    /// Permanent addresses by client: from the configuration, and from a controller.
     fixed: BTreeMap<String, Vec<IpAddr>>,
     assigned: BTreeMap<String, Vec<IpAddr>>,
-    /// All of these.
+    /// All permanent addresses.
     promised: BTreeSet<IpAddr>,
     taken: BTreeSet<IpAddr>,
-    had: HashMap<String, Vec<IpAddr>>,
-    /// Who had an address last, and until when nobody else gets it for asking.
+    previous: HashMap<String, Vec<IpAddr>>,
+    /// The last client of an address, and the time until which other clients do not get the address
+    /// by requesting it.
     reserved: HashMap<IpAddr, (String, Instant)>,
-    /// For how long that is.
+    /// The duration of such a reservation.
     keep: Duration,
-    /// By prefix, the number to try next: an address rests for as long as possible.
+    /// The number to try next, by prefix: addresses are reused as late as possible.
     next: Vec<u64>,
 }
 
-/// Numbers of a prefix that are not clients': the network's own, and the server's.
+/// The first number of a prefix that a client can have, after those of the network and of the
+/// server.
 const FIRST: u64 = 2;
 
-/// Clients whose last addresses are remembered.
+/// The number of clients whose previous addresses are remembered.
 const REMEMBERED: usize = 65_536;
 
 impl Addresses {
@@ -50,14 +53,14 @@ impl Addresses {
             next: vec![FIRST; prefixes.len()],
             prefixes,
             taken: BTreeSet::new(),
-            had: HashMap::new(),
+            previous: HashMap::new(),
             reserved: HashMap::new(),
             keep,
         }
     }
 
-    /// Clients have these addresses unless the configuration gives them others. Who has another client's keeps it until it
-    /// goes.
+    /// Sets the permanent addresses that the controller assigned; those of the configuration take
+    /// precedence. A session that has another client's permanent address keeps it until it ends.
     pub(crate) fn assign(&mut self, assigned: impl Iterator<Item = (String, Vec<IpAddr>)>) {
         self.assigned = assigned.collect();
         self.promised = self
@@ -69,14 +72,15 @@ impl Addresses {
             .collect();
     }
 
-    /// The server's own addresses, with the lengths of their prefixes.
+    /// Returns the server's own addresses with their prefix lengths.
     pub(crate) fn of_server(&self) -> Vec<(IpAddr, u8)> {
         let own = |prefix: &Prefix| Some((prefix.address(1)?, prefix.length()));
         self.prefixes.iter().filter_map(own).collect()
     }
 
-    /// One address of each prefix for a client: those that it always has; those that it wants if they are free and nobody
-    /// else had them a while ago; those that it had if they are free; others otherwise. None when a prefix is used up.
+    /// Takes one address of each prefix for a client, in this order of preference: its permanent
+    /// ones; those that it requests, if they are free and not reserved for another client; its
+    /// previous ones, if they are free; any free ones. Returns none when a prefix is exhausted.
     pub(crate) fn take(
         &mut self,
         client: &str,
@@ -96,7 +100,7 @@ impl Addresses {
             .copied()
             .filter(|address| !self.is_reserved(address, client, now))
             .collect();
-        let had = self.had.get(client).cloned().unwrap_or_default();
+        let previous = self.previous.get(client).cloned().unwrap_or_default();
         let mut addresses = Vec::new();
         for number in 0..self.prefixes.len() {
             let prefix = self.prefixes[number];
@@ -107,19 +111,19 @@ impl Addresses {
             };
             let fixed = fixed.iter().copied().find(is_client_s);
             let usable = |address: &IpAddr| is_client_s(address) && self.is_free(*address);
-            let chosen = fixed.or_else(|| wanted.iter().chain(&had).copied().find(usable));
+            let chosen = fixed.or_else(|| wanted.iter().chain(&previous).copied().find(usable));
             addresses.push(chosen.or_else(|| self.search(number))?);
         }
         self.taken.extend(addresses.iter().copied());
         Some(addresses)
     }
 
-    /// The client has gone; it is remembered what it had.
-    pub(crate) fn give_back(&mut self, client: &str, addresses: Vec<IpAddr>, now: Instant) {
+    /// Frees the addresses of a client and remembers them as its previous ones.
+    pub(crate) fn release(&mut self, client: &str, addresses: Vec<IpAddr>, now: Instant) {
         for address in &addresses {
             self.taken.remove(address);
         }
-        if self.had.len() < REMEMBERED || self.had.contains_key(client) {
+        if self.previous.len() < REMEMBERED || self.previous.contains_key(client) {
             if self.reserved.len() >= REMEMBERED {
                 self.reserved.retain(|_, (_, until)| now < *until);
             }
@@ -129,18 +133,18 @@ impl Addresses {
                     .iter()
                     .map(|address| (*address, (client.to_owned(), until))),
             );
-            self.had.insert(client.to_owned(), addresses);
+            self.previous.insert(client.to_owned(), addresses);
         }
     }
 
-    /// Whether it is to wait for another client that had it.
+    /// Returns whether the address is reserved for another client.
     fn is_reserved(&self, address: &IpAddr, client: &str, now: Instant) -> bool {
         self.reserved
             .get(address)
             .is_some_and(|(owner, until)| owner != client && now < *until)
     }
 
-    /// Neither in use nor promised.
+    /// Returns whether the address is neither in use nor permanently assigned.
     fn is_free(&self, address: IpAddr) -> bool {
         !self.taken.contains(&address) && !self.promised.contains(&address)
     }
@@ -150,7 +154,7 @@ impl Addresses {
         let mut number = start;
         loop {
             let address = self.prefixes[prefix].address(number);
-            // The last IPv4 address of a prefix is everybody's.
+            // The last IPv4 address of a prefix is the broadcast address.
             let usable = self.prefixes[prefix].address(number + 1).is_some()
                 || !self.prefixes[prefix].is_ipv4();
             number = match address {
@@ -199,8 +203,8 @@ mod tests {
             self.take(client, wanted, Instant::now())
         }
 
-        fn give_back_now(&mut self, client: &str, addresses: Vec<IpAddr>) {
-            self.give_back(client, addresses, Instant::now());
+        fn release_now(&mut self, client: &str, addresses: Vec<IpAddr>) {
+            self.release(client, addresses, Instant::now());
         }
     }
 
@@ -224,10 +228,10 @@ mod tests {
     #[test]
     fn who_comes_back_has_what_it_had() {
         let mut pool = pool(&[]);
-        let had = pool.take_now("a", &[]).unwrap();
-        pool.give_back_now("a", had.clone());
-        assert_ne!(pool.take_now("b", &[]), Some(had.clone()));
-        assert_eq!(pool.take_now("a", &[]), Some(had));
+        let previous = pool.take_now("a", &[]).unwrap();
+        pool.release_now("a", previous.clone());
+        assert_ne!(pool.take_now("b", &[]), Some(previous.clone()));
+        assert_eq!(pool.take_now("a", &[]), Some(previous));
     }
 
     #[test]
@@ -239,7 +243,7 @@ mod tests {
         for not_for_clients in ["10.77.0.0", "10.77.0.1", "10.77.0.4", "192.0.2.1"] {
             let got = pool.take_now("c", &[ip(not_for_clients)]).unwrap();
             assert_ne!(got[0], ip(not_for_clients));
-            pool.give_back_now("c", got);
+            pool.release_now("c", got);
         }
         assert_eq!(pool.take_now("fixed", &[]).unwrap()[0], ip("10.77.0.4"));
     }
@@ -248,16 +252,22 @@ mod tests {
     fn what_a_client_had_a_while_ago_another_one_does_not_get_for_asking() {
         let mut pool = pool(&[]);
         let start = Instant::now();
-        let had = pool.take("a", &[], start).unwrap();
-        pool.give_back("a", had.clone(), start);
-        let thief = pool.take("thief", &had, start + KEEP / 2).unwrap();
+        let previous = pool.take("a", &[], start).unwrap();
+        pool.release("a", previous.clone(), start);
+        let thief = pool.take("thief", &previous, start + KEEP / 2).unwrap();
         assert!(
-            thief.iter().all(|address| !had.contains(address)),
+            thief.iter().all(|address| !previous.contains(address)),
             "{thief:?}"
         );
-        assert_eq!(pool.take("a", &had, start + KEEP / 2), Some(had.clone()));
-        pool.give_back("a", had.clone(), start + KEEP / 2);
-        assert_eq!(pool.take("heir", &had, start + 2 * KEEP), Some(had));
+        assert_eq!(
+            pool.take("a", &previous, start + KEEP / 2),
+            Some(previous.clone())
+        );
+        pool.release("a", previous.clone(), start + KEEP / 2);
+        assert_eq!(
+            pool.take("heir", &previous, start + 2 * KEEP),
+            Some(previous)
+        );
     }
 
     #[test]
@@ -282,23 +292,23 @@ mod tests {
         assert_eq!(
             b[0],
             ip("10.77.0.6"),
-            "somebody has it still, and all others are promised"
+            "its own is still in use, and all others are promised"
         );
-        pool.give_back_now("b", b);
-        pool.give_back_now("early", early);
+        pool.release_now("b", b);
+        pool.release_now("early", early);
         assert_eq!(pool.take_now("b", &[]).unwrap()[0], ip("10.77.0.3"));
         assert_eq!(
             pool.take_now("c", &[]).unwrap()[0],
             ip("10.77.0.6"),
-            "it is of no prefix of this server"
+            "its own is in no prefix of this server"
         );
     }
 
     #[test]
     fn what_a_client_has_now_counts_more_than_what_it_had_here_before() {
         let mut pool = pool(&[]);
-        let had = pool.take_now("a", &[]).unwrap();
-        pool.give_back_now("a", had);
+        let previous = pool.take_now("a", &[]).unwrap();
+        pool.release_now("a", previous);
         assert_eq!(
             pool.take_now("a", &[ip("10.77.0.5")]).unwrap()[0],
             ip("10.77.0.5")
@@ -317,7 +327,7 @@ mod tests {
             "10.77.0.7 is the broadcast address"
         );
         let (name, addresses) = taken[3].clone();
-        pool.give_back_now(&name.to_string(), addresses.clone());
+        pool.release_now(&name.to_string(), addresses.clone());
         assert_eq!(pool.take_now("more", &[]).unwrap()[0], addresses[0]);
     }
 }

@@ -1,6 +1,6 @@
 use super::Server;
-use super::places::{Full, Place, Places};
-use super::registry::Open;
+use super::handshakes::{Full, HandshakeSlot, HandshakeSlots};
+use super::registry::OpenSession;
 use crate::join::{
     self, Answer, CloseCode, Hello, Notice, Opened, PathNumber, Refusal, Secret, SessionId,
 };
@@ -16,104 +16,108 @@ use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tracing::{debug, info, warn};
 
-/// How long a client may take from its first packet to what it wants, and to the end of the TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(10);
-const TLS_HANDSHAKE: Duration = Duration::from_secs(3);
+/// The time limits from a client's first packet to its first message, and to the end of the TLS
+/// handshake.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+const TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The same where places are short: still a round trip by satellite, and a packet sent twice.
-const PRESSED_HANDSHAKE: Duration = Duration::from_secs(3);
-const PRESSED_TLS_HANDSHAKE: Duration = Duration::from_millis(1500);
+/// The same while handshake slots are short: still enough for a round trip over satellite and one
+/// retransmission.
+const SHORT_HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(3);
+const SHORT_TLS_HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// That clients are turned away is said again when none was for so long.
-const CALM: Duration = Duration::from_secs(60);
+/// The time without a refused handshake after which the next one is logged again.
+const WARN_AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// How often it is looked whether packets wait for the paths of a client some of which wait.
-const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// The interval at which the backlog of a client with standby paths is checked.
+const BACKLOG_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Lets clients in until the endpoint closes.
+/// Accepts connections until the endpoint closes.
 pub(super) async fn accept(
     server: Arc<Server>,
     endpoint: Endpoint,
-    places: Arc<Places>,
+    slots: Arc<HandshakeSlots>,
     quic: watch::Receiver<ServerConfig>,
 ) {
-    let mut turned_away: Option<Instant> = None;
+    let mut last_refused: Option<Instant> = None;
     while let Some(incoming) = endpoint.accept().await {
         let source = session::canonical(incoming.remote_address()).ip();
-        if places.is_crowded(source) && !incoming.remote_address_validated() {
-            server.registry.refuse("retry");
-            // It may not be asked to try again twice; then it is refused.
+        if slots.is_crowded(source) && !incoming.remote_address_validated() {
+            server.registry.count_refusal("retry");
+            // Fails if the client has already answered a Retry; then the connection is refused.
             let _ = incoming.retry();
             continue;
         }
-        let place = match places.take(source) {
-            Ok(place) => place,
+        let slot = match slots.take(source) {
+            Ok(slot) => slot,
             Err(full) => {
-                server.registry.refuse(match full {
+                server.registry.count_refusal(match full {
                     Full::Source => "too_many_of_source",
                     Full::Server => "too_many_handshakes",
                 });
-                if turned_away
+                if last_refused
                     .replace(Instant::now())
-                    .is_none_or(|last| last.elapsed() >= CALM)
+                    .is_none_or(|last| last.elapsed() >= WARN_AGAIN_AFTER)
                 {
-                    warn!(%source, "too many handshakes at once: clients are turned away; the status counts them");
+                    warn!(%source, "too many handshakes at once: clients are refused; the status counts them");
                 }
-                // The answer is shorter than the question, and lets the client try another server at once.
+                // The refusal is shorter than the client's packet, and lets the client try another
+                // server at once.
                 incoming.refuse();
                 continue;
             }
         };
-        let (server, places, quic) = (
+        let (server, slots, quic) = (
             Arc::clone(&server),
-            Arc::clone(&places),
+            Arc::clone(&slots),
             quic.borrow().clone(),
         );
         tokio::spawn(async move {
             let remote = session::canonical(incoming.remote_address());
-            let patience = if place.is_pressed {
-                PRESSED_HANDSHAKE
+            let time_limit = if slot.has_less_time {
+                SHORT_HANDSHAKE_TIMEOUT
             } else {
-                HANDSHAKE
+                HANDSHAKE_TIMEOUT
             };
-            match timeout(patience, welcome(&server, incoming, &place, quic)).await {
+            match timeout(time_limit, handshake(&server, incoming, &slot, quic)).await {
                 Ok(Ok(Some(path))) => {
-                    drop(place);
-                    places.remember(source);
-                    attend(&server, path, &places).await;
+                    drop(slot);
+                    slots.remember(source);
+                    serve_path(&server, path, &slots).await;
                 }
                 Ok(Ok(None)) => {}
                 Ok(Err(error)) => {
-                    server.registry.refuse("handshake");
-                    debug!(%remote, "refused: {error:#}");
+                    server.registry.count_refusal("handshake");
+                    debug!(%remote, "handshake failed: {error:#}");
                 }
                 Err(_) => {
-                    server.registry.refuse("timeout");
-                    debug!(%remote, "took too long to say what it wants");
+                    server.registry.count_refusal("timeout");
+                    debug!(%remote, "timeout: no valid first message");
                 }
             }
         });
     }
 }
 
-/// A connection that has become a path.
+/// A connection that has been accepted as a path.
 struct Attached {
     peer: Peer,
     link: Link,
     send: SendStream,
     receive: RecvStream,
     number: PathNumber,
-    open: Arc<Open>,
+    open: Arc<OpenSession>,
     answer: Answer,
-    /// Bytes that a packet's payload may have.
+    /// The UDP payload of a full packet, in bytes.
     payload: u16,
 }
 
-/// Hears what a client wants and does it; none when it was refused or wanted nothing more.
-async fn welcome(
+/// Completes the TLS handshake and processes the client's first message. Returns none if the
+/// connection was refused.
+async fn handshake(
     server: &Arc<Server>,
     incoming: Incoming,
-    place: &Place,
+    slot: &HandshakeSlot,
     mut quic: ServerConfig,
 ) -> Result<Option<Attached>> {
     let (live, wake) = Link::live();
@@ -124,15 +128,15 @@ async fn welcome(
         server.config.common.mtu,
     );
     quic.transport_config(transport(payload, &live)?);
-    let patience = if place.is_pressed {
-        PRESSED_TLS_HANDSHAKE
+    let time_limit = if slot.has_less_time {
+        SHORT_TLS_HANDSHAKE_TIMEOUT
     } else {
-        TLS_HANDSHAKE
+        TLS_HANDSHAKE_TIMEOUT
     };
-    let connection = timeout(patience, incoming.accept_with(Arc::new(quic))?);
+    let connection = timeout(time_limit, incoming.accept_with(Arc::new(quic))?);
     let Ok(connection) = connection.await else {
-        server.registry.refuse("timeout");
-        debug!(%remote, "took too long to show its certificate");
+        server.registry.count_refusal("timeout");
+        debug!(%remote, "timeout: TLS handshake not completed");
         return Ok(None);
     };
     let connection = connection?;
@@ -152,7 +156,7 @@ async fn welcome(
         }
     };
     if !admits(server, &peer).await {
-        let explanation = format!("{} is not among the clients of this server", peer.name);
+        let explanation = format!("client {} is not admitted by this server", peer.name);
         return refuse(
             server,
             &connection,
@@ -175,10 +179,13 @@ async fn welcome(
             path,
             proof,
         } => match server.registry.find(session, client) {
-            None => Err((Refusal::UnknownSession, "this session is over".to_owned())),
+            None => Err((
+                Refusal::UnknownSession,
+                "the session does not exist or has ended".to_owned(),
+            )),
             Some(open) if !open.secret.accepts(&connection, path, &proof) => Err((
                 Refusal::Proof,
-                "the proof is of another session or connection".to_owned(),
+                "the proof is not valid for this session and connection".to_owned(),
             )),
             Some(open) => {
                 debug!(client, %remote, "path joined");
@@ -215,13 +222,13 @@ async fn welcome(
     }
 }
 
-/// Whether a client with a certificate of the authority may come in.
+/// Returns whether a client with a valid certificate is admitted.
 async fn admits(server: &Server, peer: &Peer) -> bool {
     let config = &server.config;
     let is_listed = config.open || config.clients.contains_key(&peer.name);
     is_listed
-        && match &server.guests {
-            Some(guests) => guests.admits(peer).await,
+        && match &server.allowlist {
+            Some(allowlist) => allowlist.admits(peer).await,
             None => true,
         }
 }
@@ -233,7 +240,7 @@ async fn refuse(
     reason: Refusal,
     explanation: String,
 ) -> Result<Option<Attached>> {
-    server.registry.refuse(match reason {
+    server.registry.count_refusal(match reason {
         Refusal::Busy => "busy",
         Refusal::Memory => "memory",
         Refusal::TooOften => "too_often",
@@ -250,7 +257,8 @@ async fn refuse(
         },
     )
     .await?;
-    // The client closes when it has the answer; what it says cannot be a path's any more.
+    // The client closes the connection when it has the answer, because it cannot become a path any
+    // more.
     let _ = send.finish();
     let _ = timeout(Duration::from_secs(1), connection.closed()).await;
     CloseCode::Refused.close(connection);
@@ -264,12 +272,12 @@ fn open(
     connection: &Connection,
     client: &str,
     wanted: &[IpAddr],
-) -> Outcome<(Arc<Open>, Answer)> {
+) -> Outcome<(Arc<OpenSession>, Answer)> {
     let config = &server.config;
     if *server.draining.borrow() {
-        return Err((Refusal::Busy, "the server is ending".to_owned()));
+        return Err((Refusal::Busy, "the server is shutting down".to_owned()));
     }
-    // One that is there already leaves its former session.
+    // A client with a session replaces it.
     if !server.budget.has_room() && !server.registry.has(client) {
         return Err((
             Refusal::Memory,
@@ -351,7 +359,7 @@ fn start_session(
             .coding
             .config()
             .expect("the configuration was checked"),
-        borders: config.coding.borders,
+        frame_boundary: config.coding.frame_boundary,
         device: Arc::clone(&server.device),
         admission: Admission::FromClient {
             own: addresses.to_vec(),
@@ -367,19 +375,23 @@ fn start_session(
     })
 }
 
-/// When the session has ended, its addresses are free.
-async fn clean_up(server: Arc<Server>, open: Arc<Open>, session: tokio::task::JoinHandle<()>) {
+/// Waits for the end of a session and frees its addresses.
+async fn clean_up(
+    server: Arc<Server>,
+    open: Arc<OpenSession>,
+    session: tokio::task::JoinHandle<()>,
+) {
     if let Err(error) = session.await {
-        warn!(client = open.client, "the session ended badly: {error}");
+        warn!(client = open.client, "the session's task failed: {error}");
     }
     server.registry.close(open.id);
     server.changed.notify_one();
-    server.routes.end(open.id, &open.addresses);
+    server.routes.delete(open.id, &open.addresses);
     info!(client = open.client, "session closed");
 }
 
-/// Stays with a path until its connection ends.
-async fn attend(server: &Server, path: Attached, places: &Places) {
+/// Serves a path until its connection closes.
+async fn serve_path(server: &Server, path: Attached, slots: &HandshakeSlots) {
     let Attached {
         peer,
         link,
@@ -391,64 +403,64 @@ async fn attend(server: &Server, path: Attached, places: &Places) {
         payload,
     } = path;
     let connection = link.connection.clone();
-    open.handle.tell(Command::Add(number, link)).await;
+    open.handle.send_command(Command::Add(number, link)).await;
     open.attach(connection.clone(), peer.clone());
     server.changed.notify_one();
-    // Whoever revokes the certificate from now on sees the connection; it may have happened since it was looked at.
+    // From here on a revocation closes this connection; check whether it happened just before.
     if server
-        .guests
+        .allowlist
         .as_ref()
-        .is_some_and(|guests| !guests.knows(&peer))
+        .is_some_and(|allowlist| !allowlist.contains(&peer))
     {
         CloseCode::Refused.close(&connection);
     }
-    // A client has uplinks that wait when it wants to know whether it needs them.
-    let has_waited = watch::Sender::new(number.standby);
-    let listen = async {
+    // A client receives notices of a backlog only on paths that have been on standby.
+    let was_standby = watch::Sender::new(number.standby);
+    let receive_notices = async {
         while let Ok(Notice::Standby(standby)) = join::receive(&mut receive).await {
-            has_waited
-                .send_if_modified(|has_waited| standby && !std::mem::replace(has_waited, true));
-            // A session that has enough to do lets the client wait, by QUIC's flow control.
+            was_standby
+                .send_if_modified(|was_standby| standby && !std::mem::replace(was_standby, true));
+            // While the command queue is full, QUIC's flow control makes the client wait.
             open.handle
-                .tell(Command::Standby(number.index, standby))
+                .send_command(Command::Standby(number.index, standby))
                 .await;
             server.changed.notify_one();
         }
-        // A client that closes its stream or talks nonsense has nothing more to say.
+        // The stream was closed, or the message was not valid: ignore further ones.
         std::future::pending::<()>().await;
     };
-    let speak = async {
-        // A connection that has just ended needs no answer.
-        let _ = join::send_filling(&mut send, &answer, payload).await;
-        notify(server, &open, has_waited.subscribe(), &mut send).await;
+    let send_notices = async {
+        // Fails only if the connection has just closed.
+        let _ = join::send_padded(&mut send, &answer, payload).await;
+        notify(server, &open, was_standby.subscribe(), &mut send).await;
     };
     tokio::select! {
         reason = connection.closed() => {
             debug!(client = open.client, path = %number.index, "path lost: {reason}");
-            if CloseCode::Done.is_of(&reason) {
+            if CloseCode::Done.is_reason_of(&reason) {
                 open.handle.stop(CloseCode::Done);
             }
         }
-        () = listen => {}
-        () = speak => {}
+        () = receive_notices => {}
+        () = send_notices => {}
     }
-    // It may have moved; from there it comes again.
+    // The client may have migrated, and may reconnect from its current address.
     let path = connection.path(noq::PathId::ZERO);
     if let Some(remote) = path.and_then(|path| path.remote_address().ok()) {
-        places.remember(session::canonical(remote).ip());
+        slots.remember(session::canonical(remote).ip());
     }
     open.detach(connection.stable_id());
     open.handle
-        .tell(Command::Remove(number.index, connection.stable_id()))
+        .send_command(Command::Remove(number.index, connection.stable_id()))
         .await;
     server.changed.notify_one();
 }
 
-/// Tells a client what it should know, on the stream of one of its paths.
+/// Sends notices to a client on the stream of one of its paths.
 async fn notify(
     server: &Server,
-    open: &Open,
-    mut has_waited: watch::Receiver<bool>,
+    open: &OpenSession,
+    mut was_standby: watch::Receiver<bool>,
     send: &mut SendStream,
 ) {
     let mut draining = server.draining.subscribe();
@@ -459,8 +471,8 @@ async fn notify(
                 warned = true;
                 Notice::Draining
             }
-            () = is_set(&mut has_waited) => {
-                sleep(LOOK_EVERY).await;
+            () = is_set(&mut was_standby) => {
+                sleep(BACKLOG_INTERVAL).await;
                 let waits = open.handle.report().await.is_some_and(|report| report.waiting > 0);
                 if std::mem::replace(&mut wanted, waits) == waits {
                     continue;
@@ -468,7 +480,7 @@ async fn notify(
                 Notice::Wanted(waits)
             }
         };
-        // A connection that has just ended needs no notice.
+        // Fails only if the connection has just closed.
         let _ = join::send(send, &notice).await;
     }
 }

@@ -1,5 +1,5 @@
 use super::addresses::Addresses;
-use super::opens::Opens;
+use super::rate_limit::OpenRateLimit;
 use crate::config::ServerConfig;
 use crate::join::{CloseCode, Secret, SessionId};
 use crate::packet;
@@ -15,31 +15,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::{Instant, SystemTime};
 use tokio::sync::mpsc;
 
-/// A session of a client.
-pub(crate) struct Open {
+/// An open session of a client.
+pub(crate) struct OpenSession {
     pub(crate) id: SessionId,
     pub(crate) client: String,
     pub(crate) addresses: Vec<IpAddr>,
     pub(crate) secret: Secret,
     pub(crate) handle: Handle,
     pub(crate) since: SystemTime,
-    /// Its connections, by what the library calls them, with the certificates that they were let in by.
+    /// Its connections by stable ID, with the certificates that they were admitted with.
     connections: Mutex<HashMap<usize, (Connection, Peer)>>,
 }
 
-impl Open {
-    /// Remembers a connection, and by which certificate it was let in.
+impl OpenSession {
+    /// Adds a connection with the certificate that it was admitted with.
     pub(crate) fn attach(&self, connection: Connection, peer: Peer) {
         self.connections()
             .insert(connection.stable_id(), (connection, peer));
     }
 
-    /// Forgets a connection that has ended.
+    /// Removes a closed connection.
     pub(crate) fn detach(&self, connection: usize) {
         self.connections().remove(&connection);
     }
 
-    /// Closes the connections of those that are not admitted; returns how many these were.
+    /// Closes the connections whose certificates are not admitted; returns their number.
     pub(crate) fn close_unless(&self, admits: impl Fn(&Peer) -> bool) -> usize {
         let connections = self.connections();
         let foreign = connections.values().filter(|(_, peer)| !admits(peer));
@@ -59,22 +59,22 @@ impl Open {
     }
 }
 
-/// Who is there, and which packet is whose.
+/// The open sessions, and the session that each inner address belongs to.
 pub(crate) struct Registry {
-    most: usize,
+    max_clients: usize,
     own: Vec<(IpAddr, u8)>,
     clients: Mutex<Clients>,
-    /// Read for every batch of packets, written when somebody comes or goes.
+    /// Read for every batch of packets, written when a session is opened or closed.
     by_address: RwLock<HashMap<IpAddr, mpsc::Sender<Vec<u8>>>>,
-    for_nobody: AtomicU64,
+    no_client: AtomicU64,
     queue_full: AtomicU64,
     refused: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 struct Clients {
-    opens: Opens,
+    open_rate_limit: OpenRateLimit,
     addresses: Addresses,
-    by_id: HashMap<SessionId, Arc<Open>>,
+    by_id: HashMap<SessionId, Arc<OpenSession>>,
     by_name: HashMap<String, SessionId>,
 }
 
@@ -82,59 +82,60 @@ impl Registry {
     pub(crate) fn new(config: &ServerConfig) -> Registry {
         let addresses = Addresses::new(config.prefixes.clone(), &config.clients, config.keep);
         Registry {
-            most: config.most_clients,
+            max_clients: config.most_clients,
             own: addresses.of_server(),
             clients: Mutex::new(Clients {
-                opens: Opens::default(),
+                open_rate_limit: OpenRateLimit::default(),
                 addresses,
                 by_id: HashMap::new(),
                 by_name: HashMap::new(),
             }),
             by_address: RwLock::default(),
-            for_nobody: AtomicU64::new(0),
+            no_client: AtomicU64::new(0),
             queue_full: AtomicU64::new(0),
             refused: Mutex::default(),
         }
     }
 
-    /// The server's inner addresses, with the lengths of their prefixes.
+    /// Returns the server's inner addresses with their prefix lengths.
     pub(crate) fn own_addresses(&self) -> Vec<(IpAddr, u8)> {
         self.own.clone()
     }
 
-    /// How many sessions there are.
+    /// Returns the number of sessions.
     pub(crate) fn count(&self) -> usize {
         self.lock().by_id.len()
     }
 
-    /// Whether the client has a session.
+    /// Returns whether the client has a session.
     pub(crate) fn has(&self, client: &str) -> bool {
         self.lock().by_name.contains_key(client)
     }
 
-    /// Whether the client has not opened too many sessions of late; it counts as one more.
+    /// Returns whether the client may open a session now, and counts it if so.
     pub(crate) fn may_open(&self, client: &str) -> bool {
-        self.lock().opens.allow(client, Instant::now())
+        self.lock().open_rate_limit.allow(client, Instant::now())
     }
 
-    /// Makes a session for `client`, in place of the one that it may have: a client that was restarted does not wait for
-    /// what it left behind. `start` gets its name and addresses. None when the server is full.
+    /// Opens a session for `client` and closes its previous one, so that a restarted client does
+    /// not have to wait until that expires. `start` gets the ID and the addresses of the session.
+    /// Returns none if the server is full.
     pub(crate) fn open(
         &self,
         client: &str,
         wanted: &[IpAddr],
         secret: impl FnOnce(SessionId) -> Option<Secret>,
         start: impl FnOnce(SessionId, &[IpAddr]) -> Handle,
-    ) -> Option<Arc<Open>> {
+    ) -> Option<Arc<OpenSession>> {
         let mut clients = self.lock();
         if let Some(former) = clients.by_name.get(client).copied() {
             if let Some(former) = clients.by_id.get(&former) {
                 former.handle.stop(CloseCode::Superseded);
-                self.refuse("superseded");
+                self.count_refusal("superseded");
             }
             self.remove(&mut clients, former);
         }
-        if clients.by_id.len() >= self.most {
+        if clients.by_id.len() >= self.max_clients {
             return None;
         }
         let id = SessionId::random();
@@ -152,7 +153,7 @@ impl Registry {
         );
         let since = SystemTime::now();
         let (client_name, connections) = (client.to_owned(), Mutex::default());
-        let open = Open {
+        let open = OpenSession {
             id,
             client: client_name,
             addresses,
@@ -167,14 +168,14 @@ impl Registry {
         Some(open)
     }
 
-    /// Remembers the addresses that clients always have.
+    /// Sets the permanent addresses that a controller assigned to clients.
     pub(crate) fn assign<'a>(&self, clients: impl Iterator<Item = &'a Client>) {
         let of = |client: &Client| (client.name.to_string(), client.addresses.clone());
         self.lock().addresses.assign(clients.map(of));
     }
 
-    /// The session called `id`, if it is the client's.
-    pub(crate) fn find(&self, id: SessionId, client: &str) -> Option<Arc<Open>> {
+    /// Returns the session with this ID if it belongs to the client.
+    pub(crate) fn find(&self, id: SessionId, client: &str) -> Option<Arc<OpenSession>> {
         self.lock()
             .by_id
             .get(&id)
@@ -182,12 +183,12 @@ impl Registry {
             .cloned()
     }
 
-    /// Whether the session called `id` is open.
+    /// Returns whether the session with this ID is open.
     pub(crate) fn is_open(&self, id: SessionId) -> bool {
         self.lock().by_id.contains_key(&id)
     }
 
-    /// Whether a client has the address.
+    /// Returns whether the address belongs to a session.
     pub(crate) fn is_taken(&self, address: IpAddr) -> bool {
         self.by_address
             .read()
@@ -195,30 +196,31 @@ impl Registry {
             .contains_key(&address)
     }
 
-    /// Forgets a session that has ended.
+    /// Removes a session that has ended.
     pub(crate) fn close(&self, id: SessionId) {
         self.remove(&mut self.lock(), id);
     }
 
-    /// Ends all sessions.
+    /// Stops all sessions.
     pub(crate) fn stop_all(&self) {
         for open in self.sessions() {
             open.handle.stop(CloseCode::Draining);
         }
     }
 
-    pub(crate) fn sessions(&self) -> Vec<Arc<Open>> {
+    pub(crate) fn sessions(&self) -> Vec<Arc<OpenSession>> {
         let mut sessions: Vec<_> = self.lock().by_id.values().cloned().collect();
         sessions.sort_by(|one, other| one.client.cmp(&other.client));
         sessions
     }
 
-    /// Brings packets to whom they are for. A client that does not keep up loses its own packets only.
+    /// Queues packets for the sessions of their destinations. Packets of a full queue are dropped,
+    /// which affects this client only.
     pub(crate) fn dispatch(&self, packets: Batch) {
         let mut batches: Vec<(IpAddr, Batch)> = Vec::new();
         for packet in packets {
             let Some(destination) = packet::destination(&packet) else {
-                self.for_nobody.fetch_add(1, Relaxed);
+                self.no_client.fetch_add(1, Relaxed);
                 continue;
             };
             match batches.iter_mut().rev().find(|(to, _)| *to == destination) {
@@ -231,29 +233,29 @@ impl Registry {
             .read()
             .unwrap_or_else(PoisonError::into_inner);
         for (destination, batch) in batches {
-            // One that has gone, and whose addresses are about to, is nobody, too.
+            // A session that has just ended counts as no client, too.
             let client = by_address
                 .get(&destination)
                 .filter(|client| !client.is_closed());
             let Some(client) = client else {
-                self.for_nobody.fetch_add(batch.len() as u64, Relaxed);
+                self.no_client.fetch_add(batch.len() as u64, Relaxed);
                 continue;
             };
-            // Nobody else takes what room there is.
+            // This is the only sender, so the capacity cannot shrink in between.
             let room = client.capacity().min(batch.len());
             self.queue_full
                 .fetch_add((batch.len() - room) as u64, Relaxed);
             match client.try_reserve_many(room) {
-                Ok(places) => places
+                Ok(permits) => permits
                     .zip(batch)
-                    .for_each(|(place, packet)| place.send(packet)),
-                Err(_) => _ = self.for_nobody.fetch_add(room as u64, Relaxed),
+                    .for_each(|(permit, packet)| permit.send(packet)),
+                Err(_) => _ = self.no_client.fetch_add(room as u64, Relaxed),
             }
         }
     }
 
-    /// Counts a connection that did not become a path.
-    pub(crate) fn refuse(&self, reason: &'static str) {
+    /// Counts a connection that was refused.
+    pub(crate) fn count_refusal(&self, reason: &'static str) {
         *self
             .refused
             .lock()
@@ -262,14 +264,15 @@ impl Registry {
             .or_default() += 1;
     }
 
-    /// What was not passed on or not let in, by reason.
-    pub(crate) fn counted(&self) -> BTreeMap<String, u64> {
+    /// Returns the packets not forwarded and the connections not admitted by reason, without
+    /// reasons that did not occur.
+    pub(crate) fn drop_counts(&self) -> BTreeMap<String, u64> {
         let refused = self.refused.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = refused
             .iter()
             .map(|(reason, count)| (format!("connection_{reason}"), *count));
         let packets = [
-            ("for_nobody", &self.for_nobody),
+            ("for_nobody", &self.no_client),
             ("queue_full", &self.queue_full),
         ];
         let packets = packets.map(|(reason, count)| (reason.to_owned(), count.load(Relaxed)));
@@ -293,10 +296,10 @@ impl Registry {
         }
         clients
             .addresses
-            .give_back(&open.client, open.addresses.clone(), Instant::now());
+            .release(&open.client, open.addresses.clone(), Instant::now());
     }
 
-    /// What a panicking thread left is whole: nothing in here panics half-way.
+    /// The data is consistent even after a panic of another thread: nothing here panics halfway.
     fn lock(&self) -> MutexGuard<'_, Clients> {
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }

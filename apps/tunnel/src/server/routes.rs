@@ -1,6 +1,8 @@
-//! The routes to clients, whose MTU lets the kernel tell senders of larger packets (RFC 1191, RFC 8201). What they are to be
-//! is noted, address by address, and brought to the kernel in batches: whatever clients do, a process of iproute2 runs a
-//! few times a second at most.
+//! The routes to clients. Their MTU makes the kernel report the size limit to senders of larger
+//! packets (RFC 1191, RFC 8201).
+//!
+//! Changes are recorded by address and applied in batches, so iproute2 runs at most a few times a
+//! second, regardless of the number of changes.
 
 use super::registry::Registry;
 use crate::device::Device;
@@ -15,26 +17,27 @@ use tracing::warn;
 /// The pause after a batch.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Addresses of a batch: so much is complained about in a pipe's buffer.
+/// The largest number of addresses in a batch: the error messages for all of them fit a pipe's
+/// buffer.
 const BATCH: usize = 256;
 
-/// What is not at the kernel yet.
+/// The changes that have not been applied yet.
 #[derive(Debug, Default)]
 pub(crate) struct Routes {
     pending: Mutex<BTreeMap<IpAddr, Change>>,
     changed: Condvar,
 }
 
-/// What is to become of the route to an address.
+/// A change of the route to an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Change {
     session: SessionId,
-    /// None: the session has ended.
+    /// The MTU of the route, in bytes; none deletes the route, because the session has ended.
     mtu: Option<u16>,
 }
 
 impl Routes {
-    /// Packets to a session's client have at most so many bytes. Of a session that is over nothing is noted.
+    /// Sets the MTU of the routes to a session's client, in bytes, unless the session has ended.
     pub(super) fn set(
         &self,
         registry: &Registry,
@@ -43,29 +46,30 @@ impl Routes {
         mtu: u16,
     ) {
         if registry.is_open(session) {
-            self.note(session, addresses, Some(mtu));
+            self.record(session, addresses, Some(mtu));
         }
     }
 
-    /// A session has ended. Its addresses may have become another one's.
-    pub(super) fn end(&self, session: SessionId, addresses: &[IpAddr]) {
-        self.note(session, addresses, None);
+    /// Deletes the routes of a session that has ended, except to addresses that another session has
+    /// by now.
+    pub(super) fn delete(&self, session: SessionId, addresses: &[IpAddr]) {
+        self.record(session, addresses, None);
     }
 
-    fn note(&self, session: SessionId, addresses: &[IpAddr], mtu: Option<u16>) {
+    fn record(&self, session: SessionId, addresses: &[IpAddr], mtu: Option<u16>) {
         let mut pending = self.lock();
         for address in addresses {
-            let is_successor_s = pending
+            let belongs_to_successor = pending
                 .get(address)
                 .is_some_and(|change| change.session != session);
-            if mtu.is_some() || !is_successor_s {
+            if mtu.is_some() || !belongs_to_successor {
                 pending.insert(*address, Change { session, mtu });
             }
         }
         self.changed.notify_one();
     }
 
-    /// Brings changes to the kernel for as long as the process lives.
+    /// Applies changes as long as the process runs.
     pub(super) fn apply(&self, device: &Device, registry: &Registry) {
         loop {
             let mut changes = self.take();
@@ -84,7 +88,7 @@ impl Routes {
         }
     }
 
-    /// Waits for changes.
+    /// Waits for changes and returns a batch of them.
     fn take(&self) -> Vec<(IpAddr, Change)> {
         let pending = self.lock();
         let pending = self
@@ -96,7 +100,7 @@ impl Routes {
             .collect()
     }
 
-    /// What a panicking thread left is whole: nothing in here panics half-way.
+    /// The data is consistent even after a panic of another thread: nothing here panics halfway.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<IpAddr, Change>> {
         self.pending.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,8 +117,8 @@ mod tests {
         let mut last = SessionId::random();
         for _ in 0..10_000 {
             last = SessionId::random();
-            routes.note(last, &addresses, Some(1400));
-            routes.note(last, &addresses, Some(1430));
+            routes.record(last, &addresses, Some(1400));
+            routes.record(last, &addresses, Some(1430));
         }
         let change = Change {
             session: last,
@@ -135,9 +139,9 @@ mod tests {
         let routes = Routes::default();
         let address: [IpAddr; 1] = [[10, 77, 0, 2].into()];
         let (former, latter) = (SessionId::random(), SessionId::random());
-        routes.note(former, &address, Some(1400));
-        routes.note(latter, &address, Some(1430));
-        routes.end(former, &address);
+        routes.record(former, &address, Some(1400));
+        routes.record(latter, &address, Some(1430));
+        routes.delete(former, &address);
         assert_eq!(
             routes.take()[0].1,
             Change {
@@ -145,7 +149,7 @@ mod tests {
                 mtu: Some(1430)
             }
         );
-        routes.end(latter, &address);
+        routes.delete(latter, &address);
         assert_eq!(routes.take()[0].1.mtu, None);
     }
 
@@ -155,7 +159,7 @@ mod tests {
         let address =
             |number: usize| IpAddr::from([10, 77, (number / 256) as u8, (number % 256) as u8]);
         let addresses: Vec<_> = (0..2 * BATCH + 1).map(address).collect();
-        routes.note(SessionId::random(), &addresses, Some(1400));
+        routes.record(SessionId::random(), &addresses, Some(1400));
         let batches: Vec<_> = (0..3).map(|_| routes.take().len()).collect();
         assert_eq!(batches, [BATCH, BATCH, 1]);
     }

@@ -1,4 +1,4 @@
-//! Which packets of the other end are passed on. What is not opened by configuration is closed.
+//! The filter for packets from the peer. Anything that the configuration does not allow is denied.
 
 use crate::config::Prefix;
 use crate::interfaces::Networks;
@@ -7,85 +7,91 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// What the other end may send.
+/// The packets that the peer may send.
 #[derive(Debug, Clone)]
 pub(crate) enum Admission {
-    /// At a client.
+    /// The filter of a client.
     FromServer {
         /// The client's inner addresses.
         own: Vec<IpAddr>,
-        /// Networks behind the client that the configuration opens.
+        /// Networks behind the client that the configuration allows.
         lan: Vec<Prefix>,
         /// Networks that the client is in.
         networks: watch::Receiver<Networks>,
     },
-    /// At a server.
+    /// The filter of a server.
     FromClient {
         /// The client's inner addresses.
         own: Vec<IpAddr>,
-        /// Where clients are.
+        /// The prefixes of the clients' inner addresses.
         clients: Vec<Prefix>,
-        /// Addresses of these that are the server's.
+        /// The server's own addresses in these prefixes.
         server: Vec<IpAddr>,
-        /// Private destinations that the configuration opens.
+        /// Private destinations that the configuration allows.
         reach: Arc<[Prefix]>,
         /// Networks that the server is in.
         networks: watch::Receiver<Networks>,
     },
 }
 
-/// Why a packet of the other end is not passed on.
+/// The reason for denying a packet from the peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Closed {
-    /// It is no IP packet.
+pub(crate) enum DenyReason {
+    /// It is not an IP packet.
     NoIp,
-    /// Its source is not the client's; or, from a server, one of this node's own networks or none that a packet can have.
+    /// Its source is not an address of the client. From a server: its source is an address of this
+    /// node's own networks, or invalid as a source.
     Spoofed,
-    /// It is for another client.
+    /// Its destination is another client.
     ToOtherClient,
-    /// It is for a private, link-local or otherwise special address that the server does not open.
+    /// Its destination is a private, link-local or otherwise special address that the server's
+    /// configuration does not allow.
     ToPrivate,
-    /// It is for an address of the server's machine that is not the tunnel's.
+    /// Its destination is an address of the server's machine outside the tunnel.
     ToServer,
-    /// It is for neither the client nor a network that this opens.
+    /// Its destination is neither the client nor a network that its configuration allows.
     NotForClient,
 }
 
-impl Closed {
-    pub(crate) const ALL: [Closed; 6] = [
-        Closed::NoIp,
-        Closed::Spoofed,
-        Closed::ToOtherClient,
-        Closed::ToPrivate,
-        Closed::ToServer,
-        Closed::NotForClient,
+impl DenyReason {
+    pub(crate) const ALL: [DenyReason; 6] = [
+        DenyReason::NoIp,
+        DenyReason::Spoofed,
+        DenyReason::ToOtherClient,
+        DenyReason::ToPrivate,
+        DenyReason::ToServer,
+        DenyReason::NotForClient,
     ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
-            Closed::NoIp => "no_ip",
-            Closed::Spoofed => "spoofed",
-            Closed::ToOtherClient => "to_other_client",
-            Closed::ToPrivate => "to_private",
-            Closed::ToServer => "to_server",
-            Closed::NotForClient => "not_for_client",
+            DenyReason::NoIp => "no_ip",
+            DenyReason::Spoofed => "spoofed",
+            DenyReason::ToOtherClient => "to_other_client",
+            DenyReason::ToPrivate => "to_private",
+            DenyReason::ToServer => "to_server",
+            DenyReason::NotForClient => "not_for_client",
         }
     }
 }
 
 impl Admission {
-    pub(crate) fn check(&self, packet: &[u8]) -> Result<(), Closed> {
+    pub(crate) fn check(&self, packet: &[u8]) -> Result<(), DenyReason> {
         let (source, to) = packet::source(packet)
             .zip(packet::destination(packet))
-            .ok_or(Closed::NoIp)?;
-        let refuse_if = |is_wrong: bool, why: Closed| if is_wrong { Err(why) } else { Ok(()) };
+            .ok_or(DenyReason::NoIp)?;
+        let deny_if =
+            |is_denied: bool, reason: DenyReason| if is_denied { Err(reason) } else { Ok(()) };
         match self {
             Admission::FromServer { own, lan, networks } => {
                 let is_local = own.contains(&source)
                     || covers(lan, source)
-                    || networks.borrow().contain(source);
-                refuse_if(is_local || !is_source(source), Closed::Spoofed)?;
-                refuse_if(!own.contains(&to) && !covers(lan, to), Closed::NotForClient)
+                    || networks.borrow().contains(source);
+                deny_if(is_local || !is_source(source), DenyReason::Spoofed)?;
+                deny_if(
+                    !own.contains(&to) && !covers(lan, to),
+                    DenyReason::NotForClient,
+                )
             }
             Admission::FromClient {
                 own,
@@ -94,15 +100,15 @@ impl Admission {
                 reach,
                 networks,
             } => {
-                refuse_if(!own.contains(&source), Closed::Spoofed)?;
+                deny_if(!own.contains(&source), DenyReason::Spoofed)?;
                 if covers(clients, to) {
-                    return refuse_if(!server.contains(&to), Closed::ToOtherClient);
+                    return deny_if(!server.contains(&to), DenyReason::ToOtherClient);
                 }
                 if covers(reach, to) {
                     return Ok(());
                 }
-                refuse_if(networks.borrow().have(to), Closed::ToServer)?;
-                refuse_if(!is_public(to), Closed::ToPrivate)
+                deny_if(networks.borrow().receives(to), DenyReason::ToServer)?;
+                deny_if(!is_public(to), DenyReason::ToPrivate)
             }
         }
     }
@@ -112,7 +118,7 @@ fn covers(prefixes: &[Prefix], address: IpAddr) -> bool {
     prefixes.iter().any(|prefix| prefix.contains(address))
 }
 
-/// Whether a packet from elsewhere can come from the address.
+/// Returns whether the address is valid as the source of a packet from another network.
 fn is_source(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => {
@@ -120,15 +126,17 @@ fn is_source(address: IpAddr) -> bool {
             (1..224).contains(&first) && !address.is_loopback() && !address.is_link_local()
         }
         IpAddr::V6(address) => {
-            let is_nobody =
+            let is_not_unicast =
                 address.is_unspecified() || address.is_loopback() || address.is_multicast();
-            !is_nobody && !address.is_unicast_link_local() && address.to_ipv4_mapped().is_none()
+            !is_not_unicast
+                && !address.is_unicast_link_local()
+                && address.to_ipv4_mapped().is_none()
         }
     }
 }
 
-/// Whether the address is one of the Internet's and not of somebody's own network or machine (IANA's special-purpose
-/// registries, RFC 6890). Prefixes for documentation are left out: nobody is there.
+/// Returns whether the address is globally reachable (IANA's special-purpose address registries,
+/// RFC 6890). Documentation prefixes count as such: they are not in use.
 fn is_public(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => is_public_ipv4(address),
@@ -140,10 +148,10 @@ fn is_public_ipv4(address: Ipv4Addr) -> bool {
     !match address.octets() {
         [0 | 10 | 127 | 224.., ..] | [192, 168, ..] | [169, 254, ..] | [192, 0, 0, _] => true,
         [172, second, ..] => second & 0xf0 == 16,
-        // Shared by the customers of a carrier (RFC 6598), and for benchmarks (RFC 2544).
+        // Carrier-grade NAT (RFC 6598).
         [100, second, ..] => second & 0xc0 == 64,
         [198, second, ..] => second & 0xfe == 18,
-        // Tells a virtual machine in Azure about itself.
+        // The platform service of Azure, which virtual machines query for their configuration.
         octets => octets == [168, 63, 129, 16],
     }
 }
@@ -153,7 +161,7 @@ fn is_public_ipv6(address: Ipv6Addr) -> bool {
         is_public_ipv4(Ipv4Addr::from(u32::from(high) << 16 | u32::from(low)))
     };
     match address.segments() {
-        // A translator's addresses of IPv4 (RFC 6052), and those of 6to4 (RFC 3056).
+        // NAT64 addresses (RFC 6052) and 6to4 addresses (RFC 3056), which embed an IPv4 address.
         [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => ipv4(high, low),
         [first, ..] => first & 0xe000 == 0x2000,
     }
@@ -230,33 +238,33 @@ mod tests {
             ("100.63.0.1", Ok(())),
             ("100.128.0.1", Ok(())),
             ("10.77.0.1", Ok(())),
-            ("10.77.0.3", Err(Closed::ToOtherClient)),
-            ("203.0.113.1", Err(Closed::ToServer)),
-            ("10.1.2.3", Err(Closed::ToPrivate)),
-            ("172.16.0.1", Err(Closed::ToPrivate)),
-            ("172.31.255.1", Err(Closed::ToPrivate)),
-            ("192.168.1.1", Err(Closed::ToPrivate)),
-            ("100.64.0.1", Err(Closed::ToPrivate)),
-            ("169.254.169.254", Err(Closed::ToPrivate)),
-            ("168.63.129.16", Err(Closed::ToPrivate)),
-            ("192.0.0.192", Err(Closed::ToPrivate)),
-            ("127.0.0.1", Err(Closed::ToPrivate)),
-            ("0.0.0.0", Err(Closed::ToPrivate)),
-            ("224.0.0.1", Err(Closed::ToPrivate)),
-            ("255.255.255.255", Err(Closed::ToPrivate)),
+            ("10.77.0.3", Err(DenyReason::ToOtherClient)),
+            ("203.0.113.1", Err(DenyReason::ToServer)),
+            ("10.1.2.3", Err(DenyReason::ToPrivate)),
+            ("172.16.0.1", Err(DenyReason::ToPrivate)),
+            ("172.31.255.1", Err(DenyReason::ToPrivate)),
+            ("192.168.1.1", Err(DenyReason::ToPrivate)),
+            ("100.64.0.1", Err(DenyReason::ToPrivate)),
+            ("169.254.169.254", Err(DenyReason::ToPrivate)),
+            ("168.63.129.16", Err(DenyReason::ToPrivate)),
+            ("192.0.0.192", Err(DenyReason::ToPrivate)),
+            ("127.0.0.1", Err(DenyReason::ToPrivate)),
+            ("0.0.0.0", Err(DenyReason::ToPrivate)),
+            ("224.0.0.1", Err(DenyReason::ToPrivate)),
+            ("255.255.255.255", Err(DenyReason::ToPrivate)),
             ("2606::1", Ok(())),
             ("fd77::1", Ok(())),
-            ("fd77::3", Err(Closed::ToOtherClient)),
-            ("2001:db8:1::1", Err(Closed::ToServer)),
+            ("fd77::3", Err(DenyReason::ToOtherClient)),
+            ("2001:db8:1::1", Err(DenyReason::ToServer)),
             ("2001:db8:1::2", Ok(())),
-            ("fd00:ec2::254", Err(Closed::ToPrivate)),
-            ("fe80::1", Err(Closed::ToPrivate)),
-            ("::1", Err(Closed::ToPrivate)),
-            ("::ffff:10.0.0.1", Err(Closed::ToPrivate)),
-            ("64:ff9b::10.0.0.1", Err(Closed::ToPrivate)),
+            ("fd00:ec2::254", Err(DenyReason::ToPrivate)),
+            ("fe80::1", Err(DenyReason::ToPrivate)),
+            ("::1", Err(DenyReason::ToPrivate)),
+            ("::ffff:10.0.0.1", Err(DenyReason::ToPrivate)),
+            ("64:ff9b::10.0.0.1", Err(DenyReason::ToPrivate)),
             ("64:ff9b::198.51.100.9", Ok(())),
-            ("2002:a9fe:a9fe::1", Err(Closed::ToPrivate)),
-            ("ff02::1", Err(Closed::ToPrivate)),
+            ("2002:a9fe:a9fe::1", Err(DenyReason::ToPrivate)),
+            ("ff02::1", Err(DenyReason::ToPrivate)),
         ] {
             assert_eq!(server(&[]).check(&packet(own(to), to)), expected, "{to}");
         }
@@ -276,11 +284,11 @@ mod tests {
         assert_eq!(open.check(&packet("fd77::2", "fd00:ec2::254")), Ok(()));
         assert_eq!(
             open.check(&packet("fd77::2", "fd00:ec3::1")),
-            Err(Closed::ToPrivate)
+            Err(DenyReason::ToPrivate)
         );
         assert_eq!(
             open.check(&packet("10.77.0.2", "10.77.0.3")),
-            Err(Closed::ToOtherClient)
+            Err(DenyReason::ToOtherClient)
         );
     }
 
@@ -289,10 +297,10 @@ mod tests {
         for from in ["10.77.0.3", "10.77.0.1", "198.51.100.9", "127.0.0.1"] {
             assert_eq!(
                 server(&["0.0.0.0/0"]).check(&packet(from, "198.51.100.9")),
-                Err(Closed::Spoofed)
+                Err(DenyReason::Spoofed)
             );
         }
-        assert_eq!(server(&[]).check(&[0x45; 19]), Err(Closed::NoIp));
+        assert_eq!(server(&[]).check(&[0x45; 19]), Err(DenyReason::NoIp));
     }
 
     #[test]
@@ -321,19 +329,19 @@ mod tests {
         ] {
             assert_eq!(
                 closed.check(&packet("198.51.100.9", to)),
-                Err(Closed::NotForClient),
+                Err(DenyReason::NotForClient),
                 "{to}"
             );
         }
         assert_eq!(
             closed.check(&packet("2001:db8::9", "fd07::20")),
-            Err(Closed::NotForClient)
+            Err(DenyReason::NotForClient)
         );
         let open = client(&["192.168.7.0/24"]);
         assert_eq!(open.check(&packet("198.51.100.9", cameras)), Ok(()));
         assert_eq!(
             open.check(&packet("198.51.100.9", "192.168.8.20")),
-            Err(Closed::NotForClient)
+            Err(DenyReason::NotForClient)
         );
     }
 
@@ -351,14 +359,14 @@ mod tests {
         ] {
             assert_eq!(
                 open.check(&packet(from, "10.77.0.2")),
-                Err(Closed::Spoofed),
+                Err(DenyReason::Spoofed),
                 "{from}"
             );
         }
         for from in ["224.0.0.1", "255.255.255.255"] {
             assert_eq!(
                 open.check(&packet(from, "10.77.0.2")),
-                Err(Closed::Spoofed),
+                Err(DenyReason::Spoofed),
                 "{from}"
             );
         }
@@ -373,7 +381,7 @@ mod tests {
         ] {
             assert_eq!(
                 open.check(&packet(from, "fd77::2")),
-                Err(Closed::Spoofed),
+                Err(DenyReason::Spoofed),
                 "{from}"
             );
         }

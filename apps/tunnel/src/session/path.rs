@@ -12,54 +12,55 @@ use std::time::Instant;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinHandle;
 
-/// Datagrams that a connection is asked for at once.
-pub(super) const READ: usize = 64;
+/// The largest number of datagrams read from a connection at once.
+pub(super) const READ_BATCH: usize = 64;
 
-/// Wakes a session when an acknowledgement has opened a window, if it wants to know.
+/// Wakes a session when an acknowledgement has opened a congestion window, at most once until it is
+/// rearmed.
 #[derive(Debug, Default)]
 pub(crate) struct Wake {
     notify: Notify,
-    told: AtomicBool,
+    is_notified: AtomicBool,
 }
 
 impl Wake {
-    pub(crate) async fn wanted(&self) {
+    pub(crate) async fn notified(&self) {
         self.notify.notified().await;
     }
 
     fn wake(&self) {
-        if !self.told.swap(true, Ordering::AcqRel) {
+        if !self.is_notified.swap(true, Ordering::AcqRel) {
             self.notify.notify_one();
         }
     }
 
-    /// From here on it wants to know again.
-    pub(crate) fn rest(&self) {
-        self.told.store(false, Ordering::Release);
+    /// Allows the next wake-up.
+    pub(crate) fn rearm(&self) {
+        self.is_notified.store(false, Ordering::Release);
     }
 }
 
-/// Who is woken by a connection's acknowledgements, once that is known.
+/// The session to wake for a connection's acknowledgements, set when the connection becomes a path.
 pub(crate) type WakeCell = Arc<OnceLock<Arc<Wake>>>;
 
-/// A connection that is to be a path.
+/// A connection that is about to become a path.
 pub(crate) struct Link {
     pub(crate) connection: Connection,
     pub(crate) live: Arc<Live>,
-    /// Who is woken by acknowledgements.
+    /// The session to wake for acknowledgements.
     pub(crate) wake: WakeCell,
-    /// What people call it.
+    /// The name shown to people.
     pub(crate) name: String,
-    /// Its class; higher ones wait.
+    /// Its cost class; paths of higher classes are on standby.
     pub(crate) cost: u8,
-    /// Where it is said that the path waits, to be told to the other end.
+    /// Receives changes of the path's standby state, to be sent to the peer.
     pub(crate) standby: Option<watch::Sender<bool>>,
-    /// Bytes that the connection keeps at most until it can send them.
+    /// The size of the connection's send buffer.
     pub(crate) buffer: ByteSize,
 }
 
 impl Link {
-    /// Live figures whose owner is told later whom to wake.
+    /// Returns live figures of a connection, and the cell for the session to wake.
     pub(crate) fn live() -> (Arc<Live>, WakeCell) {
         let wake: WakeCell = Arc::default();
         let woken = Arc::clone(&wake);
@@ -71,31 +72,31 @@ impl Link {
         (Arc::new(live), wake)
     }
 
-    pub(super) fn wake_up(&self, wake: Arc<Wake>) {
-        // A link becomes a path once.
+    pub(super) fn set_wake(&self, wake: Arc<Wake>) {
+        // A link becomes a path only once.
         let _ = self.wake.set(wake);
     }
 }
 
-/// What a connection received.
+/// Datagrams received by a connection.
 pub(super) struct Datagrams {
     pub(super) path: PathId,
     pub(super) connection: usize,
     pub(super) datagrams: Vec<Bytes>,
 }
 
-/// A connection of the session.
+/// A path of the session.
 pub(super) struct Path {
     pub(super) id: PathId,
     pub(super) link: Link,
     pub(super) standby: bool,
     pub(super) outgoing: Vec<Bytes>,
-    /// Bytes that a datagram may have. It stays, because the size of QUIC's packets is pinned.
+    /// The largest datagram, in bytes. It is constant, because the size of QUIC packets is pinned.
     datagram_size: usize,
     pub(super) sent_bytes: u64,
     pub(super) received_bytes: u64,
     reader: JoinHandle<()>,
-    /// Whether the reader waits for the session.
+    /// Whether the reader is waiting for the session.
     is_behind: Arc<AtomicBool>,
 }
 
@@ -109,7 +110,8 @@ impl Path {
         let reader = tokio::spawn(read(number.index, link.connection.clone(), handover));
         Path {
             id: number.index,
-            // The peer takes datagrams, as it could not be a tunnel's otherwise; 0 fits nothing.
+            // The peer supports datagrams, since the handshake checks it; 0 means that nothing
+            // fits.
             datagram_size: link.connection.max_datagram_size().unwrap_or(0),
             link,
             standby: number.standby,
@@ -132,7 +134,7 @@ impl Path {
         }
     }
 
-    /// The largest packet that it can carry, coded too.
+    /// Returns the largest packet that the path can carry, also as a coded packet, in bytes.
     pub(super) fn largest_packet(&self) -> u16 {
         u16::try_from(self.datagram_size.saturating_sub(CODED_OVERHEAD)).unwrap_or(u16::MAX)
     }
@@ -144,14 +146,14 @@ impl Path {
             .sum::<u64>();
     }
 
-    /// Where the other end is; it may move.
+    /// Returns the peer's current address; it may migrate.
     pub(super) fn remote(&self) -> Option<SocketAddr> {
         let path = self.link.connection.path(noq::PathId::ZERO)?;
         path.remote_address().ok().map(canonical)
     }
 
-    /// What the connection may have received that nobody has read. It gives no figure, so this is the most: nothing, unless the
-    /// session is behind.
+    /// Returns an upper bound of the bytes that the connection has received and the session has not
+    /// read. The library gives no figure; a reader that does not wait leaves nothing unread.
     pub(super) fn unread_bytes(&self) -> u64 {
         if self.is_behind.load(Ordering::Relaxed) {
             RECEIVED_BYTES
@@ -160,13 +162,13 @@ impl Path {
         }
     }
 
-    /// What the connection says about itself.
+    /// Returns the state of the connection's congestion control and buffers.
     pub(super) fn state(&self, now: Instant) -> PathState {
         let connection = &self.link.connection;
         let figures = self.link.live.figures(now);
         let room = connection.datagram_send_buffer_space() as u64;
         let queued = self.link.buffer.0.saturating_sub(room);
-        // What is handed over beyond the buffer would drop what is in it.
+        // Handing over more than the buffer holds would drop datagrams that are already in it.
         let most = figures.in_flight.0 + queued + room;
         PathState {
             congestion_window: ByteSize(figures.congestion_window.0.min(most)),
@@ -182,7 +184,7 @@ impl Path {
         }
     }
 
-    /// Hands the connection what was decided to be sent over it.
+    /// Hands the queued datagrams to the connection.
     pub(super) fn flush(&mut self) {
         if self.outgoing.is_empty() {
             return;
@@ -192,20 +194,20 @@ impl Path {
             .iter()
             .map(|datagram| datagram.len() as u64)
             .sum::<u64>();
-        // A connection that has just ended loses them; that it did is noticed elsewhere.
+        // Datagrams are lost if the connection has just closed, which is handled elsewhere.
         let _ = self.link.connection.send_many_datagrams(&self.outgoing);
         self.outgoing.clear();
     }
 }
 
-/// Without the prefix that IPv4 addresses have on sockets of both families.
+/// Converts an IPv4-mapped IPv6 address, as dual-stack sockets report it, to IPv4.
 pub(crate) fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 async fn read(path: PathId, connection: Connection, handover: Handover) {
     let id = connection.stable_id();
-    let mut room = vec![Bytes::new(); READ];
+    let mut room = vec![Bytes::new(); READ_BATCH];
     while let Ok(count) = connection.read_many_datagrams(&mut room).await {
         let datagrams = room[..count].iter_mut().map(std::mem::take).collect();
         if handover
@@ -222,14 +224,14 @@ async fn read(path: PathId, connection: Connection, handover: Handover) {
     }
 }
 
-/// Where a reader puts what its connection received.
+/// The queue of received datagrams from a reader to its session.
 struct Handover {
     to: mpsc::Sender<Datagrams>,
     is_behind: Arc<AtomicBool>,
 }
 
 impl Handover {
-    /// Waits until the session has room; meanwhile the connection keeps what it receives.
+    /// Waits until the session has room. In the meantime the connection buffers what it receives.
     async fn send(&self, batch: Datagrams) -> Result<(), mpsc::error::SendError<Datagrams>> {
         self.is_behind
             .store(self.to.capacity() == 0, Ordering::Relaxed);

@@ -5,7 +5,7 @@ use noq::Connection;
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// How a session is at one moment. Counters never go down.
+/// The state of a session. Counters never decrease.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
     pub(crate) paths: Vec<PathReport>,
@@ -13,19 +13,19 @@ pub(crate) struct Report {
     pub(crate) dropped: Dropped,
     /// Packets that wait for a path.
     pub(crate) waiting: usize,
-    /// Bytes of packets that were taken from the device.
+    /// Bytes of packets read from the device.
     pub(crate) sent_bytes: u64,
-    /// Bytes of packets that were handed to the device.
+    /// Bytes of packets written to the device.
     pub(crate) received_bytes: u64,
-    /// The largest packet that fits all paths, bytes; 0 before there was one.
+    /// The largest packet that fits all paths, in bytes; 0 before the first path.
     pub(crate) mtu: u16,
 }
 
-/// How a path is.
+/// The state of a path.
 #[derive(Debug, Clone)]
 pub(crate) struct PathReport {
     pub(crate) name: String,
-    /// Its index in `stats`.
+    /// The path's index in `stats`.
     pub(crate) index: usize,
     pub(crate) remote: Option<SocketAddr>,
     pub(crate) cost: u8,
@@ -33,12 +33,13 @@ pub(crate) struct PathReport {
     pub(crate) figures: Figures,
     pub(crate) sent_bytes: u64,
     pub(crate) received_bytes: u64,
-    /// The connection, whose bytes with those of IP and UDP were so many.
+    /// The connection's stable ID, and the bytes that it has sent and received including IP and UDP
+    /// headers.
     pub(crate) connection: usize,
     pub(crate) outer_bytes: u64,
 }
 
-/// Bytes of IP and UDP around each payload, over IPv6.
+/// The size of the IP and UDP headers over IPv6, in bytes.
 const HEADERS: u64 = 48;
 
 impl Session {

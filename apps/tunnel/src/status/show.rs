@@ -8,21 +8,21 @@ use std::path::PathBuf;
 use std::thread::sleep;
 use std::time::{Duration, SystemTime};
 
-/// Show what a tunnel's client or server is doing
+/// Show the status of a tunnel client or server
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
-    /// The client's or server's configuration
+    /// The configuration file of the client or server
     #[arg(long, value_name = "FILE")]
     pub config: PathBuf,
-    /// Show it anew every second until interrupted
+    /// Refresh every second until interrupted
     #[arg(long)]
     pub watch: bool,
-    /// As JSON, once
+    /// Print JSON once and exit
     #[arg(long, conflicts_with = "watch")]
     pub json: bool,
 }
 
-/// A status that is older than this comes from a process that has ended or hangs.
+/// The age from which a status is outdated: its process has exited or hangs.
 const STALE: Duration = Duration::from_secs(5);
 
 /// Prints the status.
@@ -50,10 +50,10 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
     let mut text = format!("{} {} (process {})", status.role, status.name, status.pid);
     let age = Duration::from_millis(now_unix_ms.saturating_sub(status.written_unix_ms));
     if age > STALE {
-        text += &format!(", as of {} s ago: it has ended or hangs", age.as_secs());
+        text += &format!(", as of {} s ago: it has exited or hangs", age.as_secs());
     }
     if status.draining {
-        text += ", ending";
+        text += ", shutting down";
     }
     text.push('\n');
     if status.sessions.is_empty() {
@@ -74,10 +74,7 @@ fn text(status: &Status, now_unix_ms: u64) -> String {
         );
     }
     if status.tables_restored > 0 {
-        text += &format!(
-            "tables of nftables made again: {}\n",
-            status.tables_restored
-        );
+        text += &format!("nftables tables restored: {}\n", status.tables_restored);
     }
     for (reason, count) in &status.not_passed_on {
         text += &format!("not passed on, {reason}: {count}\n");
@@ -104,11 +101,11 @@ fn session_text(session: &SessionStatus) -> String {
         "out Mb/s",
         "in Mb/s",
         "RTT ms",
-        "least",
+        "min",
         "loss %",
         "window kB",
         "in flight",
-        "again",
+        "recovery",
         "state",
     ];
     table.set_header(headings);
@@ -131,7 +128,7 @@ fn row(path: &PathStatus) -> Vec<String> {
     let ms = |time: Option<f64>| time.map_or("-".to_owned(), |ms| format!("{ms:.1}"));
     let kb = |bytes: u64| format!("{:.1}", bytes as f64 / 1e3);
     let state = match path {
-        PathStatus { standby: true, .. } => "waits".to_owned(),
+        PathStatus { standby: true, .. } => "standby".to_owned(),
         path if path.is_silent() => format!("silent for {} ms", path.unanswered_ms),
         _ => "in use".to_owned(),
     };

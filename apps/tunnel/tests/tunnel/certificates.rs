@@ -24,7 +24,7 @@ impl Authority {
         }
     }
 
-    /// Writes the files of an end called `name`, and returns its `[tls]`.
+    /// Writes the files of an end named `name`; returns its `[tls]` section.
     pub(crate) fn credentials(&self, folder: &Path, name: &str) -> String {
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();

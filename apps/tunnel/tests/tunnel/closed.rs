@@ -1,6 +1,7 @@
-//! What is closed unless the configuration opens it: what clients reach behind a server, and what a server sends to them.
+//! Packets that are denied unless the configuration allows them: from clients to networks behind a
+//! server, and from a server to networks behind a client.
 
-use crate::rig::{End, HOST4, HOST6, PATIENCE, PORT, Rig, nft};
+use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_quic::tls;
@@ -32,7 +33,7 @@ fn clients_reach_neither_private_networks_nor_the_metadata_of_a_cloud_nor_the_se
         "fd00:ec2::254",
     ];
     let own = ["203.0.0.1", "198.51.0.1", "2001:db8::1"];
-    // A socket that keeps to a device needs no route for IPv4.
+    // A socket bound to a device needs no route for IPv4.
     rig.client
         .ip("route add fd00:ec2::254 dev hawser-tun\nroute add 2001:db8::1 dev hawser-tun")
         .unwrap();
@@ -45,8 +46,8 @@ fn clients_reach_neither_private_networks_nor_the_metadata_of_a_cloud_nor_the_se
     for to in private.iter().chain(&own) {
         send(&rig.client, to);
     }
-    server.until_counted("to_private", private.len() as u64);
-    server.until_counted("to_server", own.len() as u64);
+    server.wait_until_counted("to_private", private.len() as u64);
+    server.wait_until_counted("to_server", own.len() as u64);
     let seen = nft(&rig.servers[0], "list counter inet seen inside");
     assert!(seen.contains("packets 0 "), "{seen}");
     echo(&rig.client, &rig.host, HOST4);
@@ -74,14 +75,14 @@ fn what_reach_opens_is_reached() {
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST6);
     send(&rig.client, "10.5.0.1");
-    server.until_counted("to_private", 1);
+    server.wait_until_counted("to_private", 1);
 }
 
 #[test]
 fn one_client_does_not_fill_the_table_of_connections() {
-    const MOST: usize = 10;
+    const MAX: usize = 10;
     let rig = Rig::new();
-    let _server = rig.server(0, &format!("most_connections = {MOST}"), "");
+    let _server = rig.server(0, &format!("most_connections = {MAX}"), "");
     let _client = rig.client("");
     for host in [HOST4, HOST6] {
         let any = if host == HOST4 { "0.0.0.0:0" } else { "[::]:0" };
@@ -92,13 +93,13 @@ fn one_client_does_not_fill_the_table_of_connections() {
         listener
             .set_read_timeout(Some(Duration::from_millis(20)))
             .unwrap();
-        let sockets: Vec<_> = (0..3 * MOST)
+        let sockets: Vec<_> = (0..3 * MAX)
             .map(|_| rig.client.run(|| UdpSocket::bind(any).unwrap()).unwrap())
             .collect();
-        let mut heard = std::collections::BTreeSet::new();
+        let mut received = std::collections::BTreeSet::new();
         let start = Instant::now();
-        // Each of them again and again, so that none is only late.
-        while dropped(&rig.servers[0], host == HOST4) < 5 * MOST as u64 {
+        // Repeatedly, so that none of them is only late.
+        while dropped(&rig.servers[0], host == HOST4) < 5 * MAX as u64 {
             for (number, socket) in sockets.iter().enumerate() {
                 socket
                     .send_to(&[number as u8], listener.local_addr().unwrap())
@@ -106,15 +107,15 @@ fn one_client_does_not_fill_the_table_of_connections() {
             }
             let mut number = [0];
             while listener.recv(&mut number).is_ok() {
-                heard.insert(number[0]);
+                received.insert(number[0]);
             }
-            assert!(start.elapsed() < PATIENCE, "nothing is dropped");
+            assert!(start.elapsed() < TIMEOUT, "no packet was dropped");
         }
-        assert_eq!(heard.len(), MOST, "{host}: {heard:?}");
+        assert_eq!(received.len(), MAX, "{host}: {received:?}");
     }
 }
 
-/// Packets that the bound on connections has dropped.
+/// Returns the packets dropped by the limit of connections.
 fn dropped(server: &Namespace, ipv4: bool) -> u64 {
     let rules = nft(server, "list chain inet hawser_hawser_tun connections");
     let set = if ipv4 { "@ip_clients" } else { "@ip6_clients" };
@@ -146,17 +147,17 @@ fn a_server_reaches_neither_what_is_behind_a_client_nor_seems_to_be_there() {
         ("127.0.0.1", OWN),
     ];
     for (lan, opened) in [("", 0), ("lan = [\"10.9.0.0/24\"]", 1)] {
-        let _server = FalseServer::start(&rig, &closed);
+        let _server = RogueServer::start(&rig, &closed);
         let client = client(&rig, lan);
         let socket = rig.client.run(|| bind_when_there(OWN)).unwrap();
         let (_, from) = socket.recv_from(&mut [0; 100]).unwrap();
         assert_eq!(
             from.ip(),
             HOST4.parse::<IpAddr>().unwrap(),
-            "what comes from elsewhere passes"
+            "a valid packet is forwarded"
         );
-        client.until_counted("not_for_client", 2 * (5 - opened));
-        client.until_counted("spoofed", 8);
+        client.wait_until_counted("not_for_client", 2 * (5 - opened));
+        client.wait_until_counted("spoofed", 8);
         assert_eq!(is_seen(&rig.client, BEHIND), opened == 1, "{lan}");
         assert!(!is_seen(&rig.client, "10.1.0.2"));
     }
@@ -172,7 +173,7 @@ fn client(rig: &Rig, more: &str) -> End {
         ),
     );
     let server = format!("[[server]]\nname = \"one\"\naddresses = [\"203.0.0.1:{PORT}\"]\n");
-    rig.client_of(
+    rig.client_with(
         "car",
         more,
         &format!("{server}[[uplink]]\ninterface = \"wan0\"\n"),
@@ -191,24 +192,25 @@ fn bind_when_there(address: &str) -> UdpSocket {
     loop {
         match UdpSocket::bind((address, 9)) {
             Ok(socket) => {
-                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                socket.set_read_timeout(Some(TIMEOUT)).unwrap();
                 return socket;
             }
-            Err(error) => assert!(start.elapsed() < PATIENCE, "{address}: {error}"),
+            Err(error) => assert!(start.elapsed() < TIMEOUT, "{address}: {error}"),
         }
         thread::sleep(Duration::from_millis(20));
     }
 }
 
-/// A server that lets everybody in and sends what it likes, until it is dropped.
-struct FalseServer {
+/// A server that admits any client and sends arbitrary packets, until it is dropped.
+struct RogueServer {
     stop: tokio::sync::watch::Sender<bool>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-impl FalseServer {
-    /// One that sends each of these packets again and again, and between them one from elsewhere to the client.
-    fn start(rig: &Rig, packets: &[(&str, &str)]) -> FalseServer {
+impl RogueServer {
+    /// Starts a server that sends each of these packets repeatedly, alternating with a valid packet
+    /// to the client.
+    fn start(rig: &Rig, packets: &[(&str, &str)]) -> RogueServer {
         let packets = packets
             .iter()
             .flat_map(|(from, to)| [udp(from, to), udp(HOST4, OWN)])
@@ -236,9 +238,9 @@ impl FalseServer {
                     while let Some(incoming) = endpoint.accept().await {
                         let packets = packets.clone();
                         tokio::spawn(async move {
-                            // A client that goes away is no matter.
+                            // A client may disconnect.
                             if let Ok(connection) = incoming.await {
-                                let _ = mislead(connection, &packets).await;
+                                let _ = send_packets(connection, &packets).await;
                             }
                         });
                     }
@@ -250,24 +252,24 @@ impl FalseServer {
             });
         };
         let thread = thread::spawn(move || namespace.run(serve).unwrap());
-        FalseServer {
+        RogueServer {
             stop,
             thread: Some(thread),
         }
     }
 }
 
-impl Drop for FalseServer {
+impl Drop for RogueServer {
     fn drop(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            // That it panicked the test sees by what it does not do.
+            // A panic shows in what the test observes.
             let _ = thread.join();
         }
     }
 }
 
-async fn mislead(connection: Connection, packets: &[Vec<u8>]) -> Option<()> {
+async fn send_packets(connection: Connection, packets: &[Vec<u8>]) -> Option<()> {
     let (mut send, mut receive) = connection.accept_bi().await.ok()?;
     let mut length = [0; 2];
     receive.read_exact(&mut length).await.ok()?;
@@ -287,13 +289,13 @@ async fn mislead(connection: Connection, packets: &[Vec<u8>]) -> Option<()> {
         let packet = &packets[number as usize % packets.len()];
         let datagram = [&[1, middle, low, high, middle, low][..], packet].concat();
         connection.send_datagram_wait(datagram.into()).await.ok()?;
-        // About as fast as a client comes to read them.
+        // About as fast as a client reads them.
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     Some(())
 }
 
-/// A datagram to port 9.
+/// Returns a UDP datagram to port 9.
 fn udp(from: &str, to: &str) -> Vec<u8> {
     let octets = |address: &str| address.parse::<Ipv4Addr>().unwrap().octets();
     let mut packet = vec![0x45, 0, 0, 29, 0, 0, 0, 0, 64, 17, 0, 0];
@@ -304,7 +306,7 @@ fn udp(from: &str, to: &str) -> Vec<u8> {
         .sum();
     let checksum = !((sum & 0xffff) + (sum >> 16)) as u16;
     packet[10..12].copy_from_slice(&checksum.to_be_bytes());
-    // No checksum, which IPv4 allows.
+    // Without a checksum, which IPv4 allows.
     packet.extend([0, 9, 0, 9, 0, 9, 0, 0, b'?']);
     packet
 }

@@ -1,7 +1,7 @@
-//! Servers and clients that a controller enrolled, and that hear from it of each other.
+//! Servers and clients that a controller enrolled, and that learn of each other from it.
 
 use crate::process;
-use crate::rig::{End, HOST4, PATIENCE, PORT, Rig, UPLINKS};
+use crate::rig::{End, HOST4, PORT, Rig, TIMEOUT, UPLINKS};
 use crate::traffic::{Connection, echo};
 use hawser_client::{OperatorClient, enrol};
 use hawser_control::Name;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 const URL: &str = "https://127.0.0.1:14750";
 
-/// A controller at the router, and what it has enrolled.
+/// A controller at the router, and the nodes that it has enrolled.
 struct Controlled {
     controller: Option<Process>,
     rig: Rig,
@@ -66,12 +66,12 @@ impl Controlled {
                 .unwrap()
         };
         while !serves() {
-            assert!(start.elapsed() < PATIENCE, "the controller does not serve");
+            assert!(start.elapsed() < TIMEOUT, "the controller does not serve");
             thread::sleep(Duration::from_millis(20));
         }
     }
 
-    /// Asks the controller as its first operator.
+    /// Runs a request to the controller as its first operator.
     fn ask<T: Send>(
         &self,
         question: impl AsyncFnOnce(&OperatorClient) -> Result<T, hawser_client::Error> + Send,
@@ -117,7 +117,7 @@ impl Controlled {
             .server_with(number, &format!("nat = false\n{more}"), &sections)
     }
 
-    /// A client that also knows the first server without being told.
+    /// Starts a client that also has the first server in its configuration.
     fn client(&self, node: &str) -> End {
         let config = format!(
             "[tunnel]\nname = \"{node}\"\ninterface = \"tun-{node}\"\nroutes = [\"{HOST4}/32\"]\nstate = \"{}\"\n\
@@ -128,8 +128,8 @@ impl Controlled {
         self.rig.start(&self.rig.client, node, "client", &config)
     }
 
-    /// Waits until the controller knows that many servers.
-    fn until_servers(&self, count: usize) {
+    /// Waits until the controller knows `count` servers.
+    fn wait_until_servers(&self, count: usize) {
         let start = Instant::now();
         while self
             .ask(async |operator| operator.tunnel_servers().all().await)
@@ -138,7 +138,7 @@ impl Controlled {
             != count
         {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "the controller does not know {count} servers"
             );
             thread::sleep(Duration::from_millis(20));
@@ -151,7 +151,7 @@ fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
     let controlled = Controlled::new(&["one", "two", "car"]);
     let rig = &controlled.rig;
     let mut servers = [0, 1].map(|number| Some(controlled.server(number, "")));
-    controlled.until_servers(2);
+    controlled.wait_until_servers(2);
     let client = controlled.client("car");
     client.until("both uplinks", |status| {
         status
@@ -163,7 +163,7 @@ fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
     let dying = if before.peer == "one" { 0 } else { 1 };
     rig.route_back_by(dying);
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
-    connection.progresses();
+    connection.wait_for_progress();
 
     drop(servers[dying].take());
     let other = ["two", "one"][dying];
@@ -172,9 +172,9 @@ fn a_client_hears_of_servers_and_has_its_addresses_at_each_of_them() {
     });
     assert_eq!(after.sessions[0].addresses, before.addresses);
     rig.route_back_by(1 - dying);
-    connection.progresses();
+    connection.wait_for_progress();
     connection.end();
-    controlled.until_servers(1);
+    controlled.wait_until_servers(1);
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_client_goes_where_there_is_room() {
     let controlled = Controlled::new(&["one", "two", "car"]);
     let _full = controlled.server(0, "most_clients = 0");
     let _other = controlled.server(1, "");
-    controlled.until_servers(2);
+    controlled.wait_until_servers(2);
     assert_eq!(controlled.client("car").session().peer, "two");
 }
 
@@ -190,7 +190,7 @@ fn a_client_goes_where_there_is_room() {
 fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
     let controlled = Controlled::new(&["one", "car", "stranger"]);
     let server = controlled.server(0, "");
-    controlled.until_servers(1);
+    controlled.wait_until_servers(1);
     let _client = controlled.client("car");
     server.until("the client is there", |status| !status.sessions.is_empty());
 
@@ -200,7 +200,7 @@ fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
     server.until("it has been thrown out", |status| {
         status.sessions.is_empty()
     });
-    server.until_counted("connection_not_admitted", 2);
+    server.wait_until_counted("connection_not_admitted", 2);
     assert!(
         server
             .until("it is still out", |_| true)
@@ -208,14 +208,14 @@ fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
             .is_empty()
     );
 
-    // Trusts the server, and has a certificate of its name that another authority signed.
+    // A client that trusts the server, with a certificate of the right name from another authority.
     let folder = controlled.rig.folder.path();
     controlled.rig.authority.credentials(folder, "stranger");
     let read = |name: &str| fs::read_to_string(folder.join(name)).unwrap();
     let node = format!("{}{}", read("stranger.key"), read("stranger.pem"));
     fs::write(folder.join("stranger.node/node.pem"), node).unwrap();
     let stranger = controlled.client("stranger");
-    server.until_counted("connection_handshake", 1);
+    server.wait_until_counted("connection_handshake", 1);
     assert!(stranger.until("a status", |_| true).sessions.is_empty());
 }
 
@@ -223,7 +223,7 @@ fn those_who_are_revoked_or_of_another_authority_are_not_let_in() {
 fn connections_of_a_certificate_that_was_replaced_are_closed() {
     let controlled = Controlled::new(&["one", "car"]);
     let server = controlled.server(0, "");
-    controlled.until_servers(1);
+    controlled.wait_until_servers(1);
     let client = controlled.client("car");
     let paths = |status: &Status| {
         status
@@ -234,14 +234,14 @@ fn connections_of_a_certificate_that_was_replaced_are_closed() {
     };
     server.until("both uplinks", |status| paths(status) == UPLINKS.len());
 
-    // The client goes on with the old key, while the node is enrolled again elsewhere.
+    // The client keeps using the old key, while the node is enrolled again elsewhere.
     let folder = |name: &str| controlled.rig.path(name);
     fs::rename(folder("car.node"), folder("old.node")).unwrap();
     controlled.enrol("car");
     fs::rename(folder("car.node"), folder("new.node")).unwrap();
     fs::rename(folder("old.node"), folder("car.node")).unwrap();
     server.until("its connections are closed", |status| paths(status) == 0);
-    server.until_counted("connection_not_admitted", 1);
+    server.wait_until_counted("connection_not_admitted", 1);
 
     fs::remove_dir_all(folder("car.node")).unwrap();
     fs::rename(folder("new.node"), folder("car.node")).unwrap();
@@ -256,7 +256,7 @@ fn connections_of_a_certificate_that_was_replaced_are_closed() {
 fn without_a_controller_those_it_let_in_last_are_let_in() {
     let mut controlled = Controlled::new(&["one", "car"]);
     let server = controlled.server(0, "");
-    controlled.until_servers(1);
+    controlled.wait_until_servers(1);
     let client = controlled.client("car");
     let before = client.session();
 
@@ -272,7 +272,7 @@ fn without_a_controller_those_it_let_in_last_are_let_in() {
     assert_eq!(after.sessions[0].addresses, before.addresses);
     echo(&controlled.rig.client, &controlled.rig.host, HOST4);
 
-    // Whoever is enrolled later is let in as soon as the controller is back.
+    // A node that is enrolled later is admitted as soon as the controller is back.
     controlled.start_controller();
     controlled.enrol("late");
     drop(client);

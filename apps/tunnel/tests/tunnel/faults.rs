@@ -1,17 +1,17 @@
-//! Servers that fail, end, or come back.
+//! Servers that fail, exit, or come back.
 
-use crate::rig::{HOST4, HOST6, PATIENCE, Rig};
+use crate::rig::{HOST4, HOST6, Rig, TIMEOUT};
 use crate::traffic::{Connection, Flood, echo};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::time::{Duration, Instant};
 
-/// From the death of a server to the session at another one.
+/// The longest time from the death of a server to a session at another one.
 const FAILOVER: Duration = Duration::from_secs(3);
 
 const NO_NAT: &str = "nat = false";
 
-/// In what a route says.
+/// Part of the output for a route with an MTU.
 const MTU: &str = "mtu lock 14";
 
 fn name_of(session: &hawser_tunnel::status::SessionStatus) -> usize {
@@ -27,23 +27,23 @@ fn connections_survive_the_death_of_a_server() {
     let dying = name_of(&before);
     rig.route_back_by(dying);
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
-    connection.progresses();
+    connection.wait_for_progress();
 
     let start = Instant::now();
     drop(servers[dying].take());
-    let after = client.within(PATIENCE, "a session at the other server", |status| {
+    let after = client.within(TIMEOUT, "a session at the other server", |status| {
         status
             .sessions
             .iter()
             .any(|session| name_of(session) != dying)
     });
 
-    // The status is written every second, the session is older.
+    // The status is written every second; the session may be older than its first status.
     let opened = Duration::from_millis(after.sessions[0].since_unix_ms) - since_1970(start);
     assert!(opened < FAILOVER, "{opened:?}");
     assert_eq!(after.sessions[0].addresses, before.addresses);
     rig.route_back_by(1 - dying);
-    connection.progresses();
+    connection.wait_for_progress();
     connection.end();
 }
 
@@ -59,7 +59,7 @@ fn a_hangup_does_not_end_a_client() {
         Signal::SIGHUP,
     )
     .unwrap();
-    connection.progresses();
+    connection.wait_for_progress();
     assert_eq!(client.process.ended().unwrap(), None);
     assert_eq!(
         client.session().since_unix_ms,
@@ -83,12 +83,12 @@ fn a_server_that_ends_is_left_in_time() {
             .take()
             .unwrap()
             .process
-            .stop(PATIENCE)
+            .stop(TIMEOUT)
             .unwrap()
             .success()
     );
 
-    // Its ten seconds of grace were not needed.
+    // It did not have to wait for `drain_s`, 10 s.
     assert!(
         start.elapsed() < Duration::from_secs(5),
         "{:?}",
@@ -134,7 +134,7 @@ fn a_client_that_ends_is_forgotten_and_one_that_is_killed_gets_its_addresses_bac
     assert_eq!(client.session().addresses, before);
     echo(&rig.client, &rig.host, HOST4);
 
-    assert!(client.process.stop(PATIENCE).unwrap().success());
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
 
     server.until("the session is gone", |status| status.sessions.is_empty());
 }
@@ -146,9 +146,9 @@ fn the_route_to_a_client_that_was_killed_and_came_back_stays() {
     for before in 0..4 {
         let client = rig.client("");
         let address = client.session().addresses[0].to_string();
-        rig.until_route(&address, MTU);
-        // By the time of the next status the predecessor's end has been heard of.
-        server.until_counted("connection_superseded", before);
+        rig.wait_until_route(&address, MTU);
+        // Once the counter is in the status, the server has handled the end of the former session.
+        server.wait_until_counted("connection_superseded", before);
         assert!(rig.route(&address).contains(MTU), "{}", rig.route(&address));
     }
 }
@@ -162,14 +162,14 @@ fn what_waits_when_a_session_ends_is_counted() {
     client.until("the flood arrives", |status| {
         status.sessions[0].received_bytes > 100_000
     });
-    // Nobody acknowledges any more, so that packets wait until the next client takes the session's place.
+    // Without acknowledgements packets wait until the next client replaces the session.
     drop(client);
     let carried = server.session().sent_bytes;
     server.until("the flood goes on", |status| {
         status.sessions[0].sent_bytes > carried + 200_000
     });
     let _client = rig.client("");
-    server.until_counted("session_ended", 1);
+    server.wait_until_counted("session_ended", 1);
     drop(flood);
 }
 
@@ -181,7 +181,7 @@ fn a_client_takes_the_nearest_server() {
         ("to0", [203, 0, 0, 1], "two"),
         ("to1", [203, 0, 1, 1], "one"),
     ] {
-        // A queue that is always full is a long way.
+        // A queue that is always full adds delay.
         let shape = |what: &str| {
             let mut shaper = rig.router.command("tc").unwrap();
             shaper.args(format!("qdisc {what}").split(' '));

@@ -1,7 +1,8 @@
-//! What a client with a kill switch lets past the tunnel: nothing that its routes cover, whatever becomes of it.
+//! The kill switch: no packets to the client's routes leave outside the tunnel, in any state of the
+//! client.
 
 use crate::process;
-use crate::rig::{End, HOST4, HOST6, PATIENCE, PORT, Rig, nft};
+use crate::rig::{End, HOST4, HOST6, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::{Connection, echo};
 use hawser_io::netns::Namespace;
 use nix::sys::socket::setsockopt;
@@ -12,14 +13,16 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Past the tunnel and with leave of the file: says that all that was sent before it has arrived, too.
+/// Addresses outside the tunnel that the configuration allows. A packet that arrives there shows
+/// that all earlier packets have arrived, too.
 const SENTINEL: [&str; 2] = ["10.1.0.2", "10.1.1.2"];
 
 const BARE: &str = "bare = [\"10.1.0.0/23\", \"10.9.0.0/24\"]\n";
 
 const ALL: &str = "[\"0.0.0.0/0\", \"::/0\"]";
 
-/// A client with a network behind it, and a router that counts what comes over the uplinks and is for the host.
+/// A client with a network behind it, and a router that counts packets to the host that arrive
+/// outside the tunnel.
 struct Car {
     rig: Rig,
     behind: Namespace,
@@ -57,13 +60,13 @@ impl Car {
             ),
         );
         let car = Car { rig, behind };
-        car.is_open();
+        car.wait_until_open();
         car
     }
 
-    /// Waits until both families are on their way over the uplinks.
-    fn is_open(&self) {
-        until("what is sent leaves bare", || {
+    /// Waits until packets of both families arrive outside the tunnel.
+    fn wait_until_open(&self) {
+        until("packets arrive outside the tunnel", || {
             self.leaked().iter().all(|count| *count >= 5)
         });
     }
@@ -76,8 +79,8 @@ impl Car {
         words.nth(1).unwrap().parse().unwrap()
     }
 
-    /// Sends datagrams of both families to the host, from the client and from behind it; returns how many of each came
-    /// over the uplinks bare.
+    /// Sends datagrams of both families to the host, from the client and from the network behind
+    /// it; returns how many of each family arrived outside the tunnel.
     fn leaked(&self) -> [u64; 2] {
         let before = ["ipv4", "ipv6"].map(|family| self.counted(family));
         for from in [&self.behind, &self.rig.client] {
@@ -118,7 +121,7 @@ impl Car {
         client
     }
 
-    /// Has a client do one thing by its file and end; returns whether it did.
+    /// Runs a one-shot client command; returns whether it succeeded.
     fn command(&self, option: &str, more: &str) -> bool {
         let file = self.rig.path("once.toml");
         std::fs::write(&file, self.config(more, "203.0.0.1")).unwrap();
@@ -131,7 +134,7 @@ impl Car {
         ended.unwrap().success()
     }
 
-    fn is_served(&self) {
+    fn assert_served(&self) {
         for from in [&self.rig.client, &self.behind] {
             for address in [HOST4, HOST6] {
                 echo(from, &self.rig.host, address);
@@ -142,12 +145,12 @@ impl Car {
 
 impl Drop for Car {
     fn drop(&mut self) {
-        // A test that failed has told why; this must not hide it.
+        // A failed test has already reported why; this must not hide it.
         let _ = self.behind.delete();
     }
 }
 
-/// Sends so many datagrams; what the kernel refuses is not sent.
+/// Sends `count` datagrams, except those that the kernel rejects.
 fn send(from: &Namespace, to: &str, count: usize) {
     let to: IpAddr = to.parse().unwrap();
     let any = if to.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" };
@@ -160,7 +163,7 @@ fn send(from: &Namespace, to: &str, count: usize) {
 fn until(what: &str, mut done: impl FnMut() -> bool) {
     let start = Instant::now();
     while !done() {
-        assert!(start.elapsed() < PATIENCE, "not so: {what}");
+        assert!(start.elapsed() < TIMEOUT, "timed out: {what}");
         thread::sleep(Duration::from_millis(20));
     }
 }
@@ -182,7 +185,7 @@ fn has_session(client: &End) {
 fn without_a_kill_switch_what_is_routed_leaves_bare_while_there_is_no_session() {
     let car = Car::new();
     let _client = car.start(&format!("routes = {ALL}"));
-    car.is_open();
+    car.wait_until_open();
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn with_a_kill_switch_nothing_leaves_bare_before_the_first_session_and_while_no_
     assert_eq!(car.leaked(), [0, 0], "before the first session");
     let server = car.rig.server(0, "", "");
     has_session(&client);
-    car.is_served();
+    car.assert_served();
     assert_eq!(car.leaked(), [0, 0], "with a session");
     let before = client.session().since_unix_ms;
     drop(server);
@@ -204,7 +207,7 @@ fn with_a_kill_switch_nothing_leaves_bare_before_the_first_session_and_while_no_
             .iter()
             .any(|session| session.since_unix_ms > before && session.paths.len() == 2)
     });
-    car.is_served();
+    car.assert_served();
 }
 
 #[test]
@@ -218,7 +221,7 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
 
     let client = car.start(&switch(ALL));
     has_session(&client);
-    car.is_served();
+    car.assert_served();
     assert!(
         !car.command("--release", &switch(ALL)),
         "the client keeps it closed"
@@ -237,16 +240,16 @@ fn a_kill_switch_outlives_a_killed_client_and_an_orderly_end_until_it_is_release
     assert!(car.command("--close", &bare), "there is nothing to do");
     assert!(table().contains("10.9.0.0/24"), "the client's rules stay");
     let restored = client.until("a status", |_| true).tables_restored;
-    assert_eq!(restored, 0, "nobody has changed them meanwhile");
-    assert!(client.process.stop(PATIENCE).unwrap().success());
+    assert_eq!(restored, 0, "no other program has changed them");
+    assert!(client.process.stop(TIMEOUT).unwrap().success());
     assert_eq!(car.leaked(), [0, 0], "after an orderly end");
 
     assert!(car.command("--release", &switch(ALL)));
-    car.is_open();
+    car.wait_until_open();
     assert!(car.command("--close", &switch(ALL)));
     assert_eq!(car.leaked(), [0, 0], "closed before the client runs");
 
-    // Without the switch in its file a client opens what an earlier one closed.
+    // Without `kill_switch` in its file, a client removes the rules of an earlier one.
     let client = car.start(&format!("routes = [\"{HOST4}/32\"]"));
     has_session(&client);
     until("IPv6 leaves bare", || {
@@ -262,7 +265,7 @@ fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
     let client = car.start(&switch(ALL));
     let table = "inet hawser_hawser_tun_kill_switch";
     let mut restored = 0;
-    // Of the client are the kill switch and the address translation.
+    // The client has two tables: the kill switch and the address translation.
     let changes = [
         "flush ruleset".to_owned(),
         format!("delete table {table}"),
@@ -278,11 +281,11 @@ fn rules_that_somebody_changes_or_removes_are_made_again_and_counted() {
     }
     let _server = car.rig.server(0, "", "");
     has_session(&client);
-    car.is_served();
+    car.assert_served();
     assert_eq!(
         client.until("a status", |_| true).tables_restored,
         restored,
-        "not more often than needed"
+        "not more often than necessary"
     );
 }
 
@@ -307,7 +310,7 @@ fn rules_that_somebody_flushes_while_a_client_starts_are_made_again() {
         until("nothing leaves bare", || car.leaked() == [0, 0]);
         let _server = car.rig.server(0, "", "");
         has_session(&client);
-        car.is_served();
+        car.assert_served();
         assert_eq!(car.leaked(), [0, 0]);
     });
 }
@@ -334,7 +337,7 @@ fn ipv6_that_does_not_fit_inside_does_not_leave_bare() {
     });
     assert_eq!(car.leaked(), [0, 0]);
     let connection = Connection::open(&car.rig.client, &car.rig.host, HOST4);
-    connection.progresses();
+    connection.wait_for_progress();
     connection.end();
 }
 
@@ -347,9 +350,9 @@ fn routes_of_one_family_leave_nothing_of_the_other_open() {
         let _server = car.rig.server(0, "", "");
         has_session(&client);
         assert_eq!(car.leaked(), [0, 0], "{routes}, with a session");
-        assert!(client.process.stop(PATIENCE).unwrap().success());
+        assert!(client.process.stop(TIMEOUT).unwrap().success());
         assert!(car.command("--release", &switch(routes)));
-        car.is_open();
+        car.wait_until_open();
     }
 }
 
@@ -358,7 +361,7 @@ fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
     let car = Car::new();
     let _server = car.rig.server(0, "", "");
     let more = format!("routes = {ALL}\nkill_switch = true\n");
-    // Its packets outside are of IPv6, for which it has to find its neighbour.
+    // The outer packets are IPv6, which needs neighbour discovery.
     car.rig.client.ip("neigh flush all").unwrap();
     let config = car.config(&more, "[fd20:0::1]");
     let client = car.rig.start(&car.rig.client, "car", "client", &config);
@@ -387,7 +390,7 @@ fn a_kill_switch_lets_out_what_an_uplink_needs_and_nothing_in_its_guise() {
         "the same over IPv6"
     );
 
-    // As a process with CAP_NET_RAW can.
+    // A process with CAP_NET_RAW can set the mark.
     let sends_marked = |user: u32, own: &str, to: &str| {
         let send = || {
             setfsuid(Uid::from_raw(user));

@@ -1,4 +1,5 @@
-//! A client and two servers in network namespaces, with a router between and a host behind.
+//! A client and two servers in network namespaces, with a router between them and a host behind the
+//! servers.
 
 mod certificates;
 mod closed;

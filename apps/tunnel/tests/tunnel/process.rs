@@ -1,4 +1,5 @@
-//! An end of a tunnel, or a controller, as a process of its own: this test program started once more.
+//! Runs an end of a tunnel, or a controller, in a process of its own by starting this test binary
+//! again.
 
 use clap::Parser;
 use hawser_io::netns::Namespace;
@@ -7,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// The command line of what the program is to be, instead of a test.
+/// The environment variable with the command line to run instead of a test.
 const COMMAND_LINE: &str = "HAWSER_TUNNEL_TEST";
 
 #[derive(Parser)]
@@ -32,7 +33,7 @@ pub(crate) fn start(namespace: &Namespace, what: &str, config: &Path) -> Process
     Process::spawn(namespace, command).unwrap()
 }
 
-/// Bytes of memory that a process has.
+/// Returns the resident memory of a process, in bytes.
 pub(crate) fn resident_bytes(process: u32) -> u64 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap();
     let line = status

@@ -1,8 +1,8 @@
-//! A server and clients that are made by hand: what they say wrongly, and how many of them there may be.
+//! A server and handwritten clients: invalid messages, and the limits of their number.
 
 use crate::certificates::Authority;
 use crate::process::resident_bytes;
-use crate::rig::{HOST4, PATIENCE, PORT, Rig, nft};
+use crate::rig::{HOST4, PORT, Rig, TIMEOUT, nft};
 use crate::traffic::echo;
 use hawser_io::netns::Namespace;
 use hawser_quic::{Congestion, Live, Transport, tls};
@@ -16,19 +16,19 @@ use std::time::Duration;
 
 const SERVER: &str = "203.0.0.1";
 
-/// What one client may cost a server.
+/// The largest memory of one idle client at a server, in bytes.
 const IDLE_CLIENT_BYTES: u64 = 200_000;
 
-/// What a session counts, and what its connection may keep of a stream.
+/// The memory counted for a session, and for the stream of its connection, in bytes.
 const SESSION_BYTES: u64 = 128 << 10;
 const STREAM_BYTES: u64 = 88 << 10;
 
 const CLIENTS: u64 = 1000;
 
-/// Handshakes that one source begins, more than a server has at once.
+/// Handshakes of one source, more than a server has slots.
 const HALF_OPEN: usize = 600;
 
-/// Notices of one client.
+/// Bytes of notices from one client.
 const FLOOD_BYTES: usize = 6_000_000;
 
 /// Runs `work` with an endpoint in the namespace.
@@ -37,7 +37,7 @@ fn with_endpoint<T: Send, F: Future<Output = T>>(
     work: impl FnOnce(Endpoint) -> F + Send,
 ) -> T {
     let run = || {
-        // The connections go on while a test waits for the server.
+        // A thread of its own keeps the connections alive while a test waits for the server.
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(1)
             .enable_all()
@@ -86,7 +86,7 @@ async fn connect(endpoint: &Endpoint, config: &ClientConfig) -> Connection {
         .unwrap()
 }
 
-/// Says something on the connection's stream, and returns the answer; none when there is none.
+/// Sends a message on a new stream; returns the answer, if any.
 async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
     let (mut send, mut receive) = connection.open_bi().await.ok()?;
     send.write_all(&framed(message)).await.ok()?;
@@ -94,12 +94,12 @@ async fn say(connection: &Connection, message: &[u8]) -> Option<Value> {
     receive.read_exact(&mut length).await.ok()?;
     let mut text = vec![0; u16::from_be_bytes(length).into()];
     receive.read_exact(&mut text).await.ok()?;
-    // An end of the stream would be the end of the path.
+    // Closing the stream would close the path.
     std::mem::forget(send);
     Some(serde_json::from_slice(&text).unwrap())
 }
 
-/// The message after its length.
+/// Returns the message with its length in front.
 fn framed(message: &[u8]) -> Vec<u8> {
     let length = u16::try_from(message.len()).unwrap().to_be_bytes();
     [&length, message].concat()
@@ -157,8 +157,8 @@ fn sessions_are_joined_by_their_own_client_alone() {
             reason(say(&other, &join(&unknown, &proof)).await),
             "\"unknown_session\""
         );
-        server.until_counted("connection_proof", 2);
-        server.until_counted("connection_unknown_session", 2);
+        server.wait_until_counted("connection_proof", 2);
+        server.wait_until_counted("connection_unknown_session", 2);
         assert_eq!(server.session().paths.len(), 1);
         drop(first);
     });
@@ -183,7 +183,7 @@ fn nonsense_is_refused_and_counted() {
             let answer = say(&connect(&endpoint, &car).await, message).await;
             assert_eq!(reason(answer), "\"malformed\"", "{} bytes", message.len());
         }
-        server.until_counted("connection_malformed", 6);
+        server.wait_until_counted("connection_malformed", 6);
 
         let connection = connect(&endpoint, &car).await;
         say(&connection, &open()).await.unwrap();
@@ -202,15 +202,15 @@ fn nonsense_is_refused_and_counted() {
                 .await
                 .unwrap();
         }
-        server.until_counted("malformed", 100);
+        server.wait_until_counted("malformed", 100);
     });
-    // Whoever comes next is served.
+    // The next client is served.
     let _client = rig.client("");
     echo(&rig.client, &rig.host, HOST4);
 }
 
-/// Begins handshakes from these addresses with the server, none of which come to an end: what is longer than a Retry gets
-/// lost on the way to `deaf`, where these are.
+/// Starts handshakes from these addresses with the server that never complete: packets larger than
+/// a Retry to `deaf`, which contains the addresses, are dropped.
 async fn half_open(
     rig: &Rig,
     deaf: &str,
@@ -230,7 +230,8 @@ async fn half_open(
         let (endpoint, config) = (endpoint_at(address), config.clone());
         tokio::spawn(async move {
             loop {
-                // It is given up at some point, and begun again; a little later if it was refused.
+                // Each attempt fails after a while and is repeated, a little later if it was
+                // refused.
                 let _ = endpoint
                     .connect_with(config.clone(), server.parse().unwrap(), "one")
                     .unwrap()
@@ -257,7 +258,7 @@ fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
         let one = ["10.1.0.66".to_owned()];
         let handshakes = half_open(&rig, "10.1.0.66", &one, "203.0.0.1:14752").await;
         let others = async {
-            server.until_counted("connection_too_many_of_source", 100);
+            server.wait_until_counted("connection_too_many_of_source", 100);
             let car = connect(
                 &endpoint_at("10.1.1.1"),
                 &quic(&rig.authority, folder, "car"),
@@ -265,7 +266,7 @@ fn handshakes_that_one_source_does_not_finish_leave_room_for_others() {
             .await;
             assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
         };
-        tokio::time::timeout(PATIENCE, others).await.unwrap();
+        tokio::time::timeout(TIMEOUT, others).await.unwrap();
         handshakes.iter().for_each(tokio::task::JoinHandle::abort);
     });
 }
@@ -286,14 +287,14 @@ fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_al
     with_endpoint(&rig.client, async |_| {
         let handshakes = half_open(&rig, "fd66::/48", &networks, "[fd20:0::1]:14752").await;
         let others = async {
-            server.until_counted("connection_too_many_of_source", 500);
+            server.wait_until_counted("connection_too_many_of_source", 500);
             let car = connect(
                 &endpoint_at("10.1.1.1"),
                 &quic(&rig.authority, folder, "car"),
             )
             .await;
             assert!(say(&car, &open()).await.unwrap()["opened"].is_object());
-            // One more of the same allocation hears that it is refused.
+            // Another client of the same allocation receives a refusal.
             let config = quic(&rig.authority, folder, "neighbour");
             let address = "[fd20:0::1]:14752".parse().unwrap();
             let refused = loop {
@@ -308,7 +309,7 @@ fn handshakes_of_one_allocation_of_ipv6_leave_room_for_others_and_are_refused_al
             };
             assert!(refused.contains("refused"), "{refused}");
         };
-        tokio::time::timeout(2 * PATIENCE, others).await.unwrap();
+        tokio::time::timeout(2 * TIMEOUT, others).await.unwrap();
         handshakes.iter().for_each(tokio::task::JoinHandle::abort);
     });
     let counted = server.until("the status", |_| true).not_passed_on;
@@ -325,7 +326,7 @@ fn an_address_that_another_client_had_is_not_to_be_had_for_asking() {
     let server = rig.server(0, "", "");
     let car = rig.client("");
     let had = car.session().addresses;
-    assert!(car.process.stop(PATIENCE).unwrap().success());
+    assert!(car.process.stop(TIMEOUT).unwrap().success());
     server.until("it has gone", |status| status.sessions.is_empty());
     let path = json!({ "index": 0, "standby": false });
     let wish = json!({ "open": { "addresses": had, "path": path } }).to_string();
@@ -370,7 +371,7 @@ fn a_flood_of_notices_costs_no_memory() {
 #[test]
 fn a_thousand_clients_cost_little_each() {
     let rig = Rig::new();
-    // These clients do not answer, and a server asks silent ones often.
+    // These clients do not answer, and a server probes silent paths often by default.
     let server = rig.server(
         0,
         "",
@@ -422,11 +423,11 @@ fn a_client_that_opens_sessions_again_and_again_is_told_to_wait() {
             (5..50).contains(&opened),
             "{opened} sessions, one after the other"
         );
-        server.until_counted("connection_too_often", 1);
+        server.wait_until_counted("connection_too_often", 1);
         let bus = connect(&endpoint, &quic(&rig.authority, folder, "bus")).await;
         assert!(
             say(&bus, &open()).await.unwrap()["opened"].is_object(),
-            "another client is none the worse"
+            "another client is not affected"
         );
     });
 }
@@ -447,11 +448,11 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
                 break answer;
             }
             clients.push(client);
-            assert!(clients.len() < 200, "16 MB are enough for everybody");
+            assert!(clients.len() < 200, "16 MB are enough for all clients");
         };
         assert_eq!(reason(Some(refused)), "\"memory\"");
         assert!(clients.len() > 40, "{} clients", clients.len());
-        server.until_counted("connection_memory", 1);
+        server.wait_until_counted("connection_memory", 1);
         echo(&rig.client, &rig.host, HOST4);
         let status = server.until("the status", |_| true);
         assert!(
@@ -464,10 +465,10 @@ fn a_server_whose_memory_is_used_up_lets_nobody_else_in_and_serves_those_who_are
             each >= SESSION_BYTES + STREAM_BYTES,
             "{each} bytes for each, with what its connection may keep"
         );
-        // Who is there may begin again.
+        // A client with a session may open another one.
         let again = connect(&endpoint, &quic(&rig.authority, folder, "car-0")).await;
         assert!(say(&again, &open()).await.unwrap()["opened"].is_object());
-        // Who goes leaves room.
+        // A client that leaves frees its memory.
         clients
             .drain(..20)
             .for_each(|client| client.close(0u8.into(), b""));

@@ -1,4 +1,4 @@
-//! Who and what is not let in.
+//! Clients and packets that a server rejects.
 
 use crate::certificates::Authority;
 use crate::process::resident_bytes;
@@ -28,7 +28,7 @@ fn a_source_that_is_not_the_client_s_is_dropped() {
             .unwrap();
         socket.send_to(b"not mine", (to, 9)).unwrap();
     }
-    server.until_counted("spoofed", 2);
+    server.wait_until_counted("spoofed", 2);
     echo(&rig.client, &rig.host, HOST4);
 }
 
@@ -42,8 +42,8 @@ fn clients_do_not_reach_each_other() {
         .client
         .run(|| UdpSocket::bind("0.0.0.0:0").unwrap())
         .unwrap();
-    socket.send_to(b"is there anybody?", other).unwrap();
-    server.until_counted("to_other_client", 1);
+    socket.send_to(b"hello?", other).unwrap();
+    server.wait_until_counted("to_other_client", 1);
 }
 
 #[test]
@@ -68,18 +68,18 @@ fn whatever_is_inside_a_source_or_destination_that_is_not_the_client_s_is_droppe
         }
         send_raw(&rig, protocol, fragment, &own.to_string(), neighbour);
     }
-    server.until_counted("spoofed", 15);
-    server.until_counted("to_other_client", 5);
+    server.wait_until_counted("spoofed", 15);
+    server.wait_until_counted("to_other_client", 5);
     echo(&rig.client, &rig.host, HOST4);
 }
 
 const UDP: u8 = 17;
 const ICMP: u8 = 1;
 
-/// In the field of a fragment's offset: it is not the last one.
+/// Flag in the fragment offset field: more fragments follow.
 const MORE_FRAGMENTS: u16 = 0x2000;
 
-/// Sends a packet of IPv4 as it is, but for what the kernel fills in.
+/// Sends a raw IPv4 packet, apart from the fields that the kernel fills in.
 fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
     let octets = |address: &str| address.parse::<std::net::Ipv4Addr>().unwrap().octets();
     let mut packet = vec![0x45, 0, 0, 48, 0x12, 0x34];
@@ -87,7 +87,7 @@ fn send_raw(rig: &Rig, protocol: u8, fragment: u16, from: &str, to: &str) {
     packet.extend([64, protocol, 0, 0]);
     packet.extend(octets(from));
     packet.extend(octets(to));
-    // Of UDP: ports 9. Of ICMP: nothing in particular.
+    // As UDP: ports 9. As ICMP: an arbitrary message.
     packet.extend([0, 9, 0, 9, 0, 28, 0, 0]);
     packet.resize(48, 0);
     let raw = socket2::Protocol::from(nix::libc::IPPROTO_RAW);
@@ -133,11 +133,8 @@ fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
         .lines()
         .any(has_dropped)
     {
-        socket.send_to(b"is there anybody?", (address, 9)).unwrap();
-        assert!(
-            start.elapsed() < crate::rig::PATIENCE,
-            "nothing was dropped"
-        );
+        socket.send_to(b"hello?", (address, 9)).unwrap();
+        assert!(start.elapsed() < crate::rig::TIMEOUT, "nothing was dropped");
         thread::sleep(std::time::Duration::from_millis(20));
     }
     echo(&rig.client, &rig.host, HOST4);
@@ -146,14 +143,14 @@ fn clients_of_two_servers_on_one_machine_do_not_reach_each_other() {
 #[test]
 fn certificates_of_another_authority_are_refused() {
     let rig = Rig::new();
-    let stranger = Authority::new();
+    let foreign = Authority::new();
     let server = rig.server(0, "", "");
-    let tls = stranger.credentials(rig.folder.path(), "stranger");
-    // It trusts the servers, which do not trust it.
+    let tls = foreign.credentials(rig.folder.path(), "stranger");
+    // The client trusts the servers, but they do not trust it.
     let tls = tls.replace("stranger.authority.pem", "one.authority.pem");
     let config = client_config(&rig, "stranger", &tls, "one");
     let client = rig.start(&rig.client, "stranger", "client", &config);
-    server.until_counted("connection_handshake", 1);
+    server.wait_until_counted("connection_handshake", 1);
     client.until("no session", |status| status.sessions.is_empty());
     assert!(
         server
@@ -174,7 +171,7 @@ fn a_server_of_another_name_is_not_talked_to() {
         "client",
         &client_config(&rig, "car", &tls, "somebody-else"),
     );
-    server.until_counted("connection_handshake", 1);
+    server.wait_until_counted("connection_handshake", 1);
     client.until("no session", |status| status.sessions.is_empty());
 }
 
@@ -206,7 +203,7 @@ fn an_uplink_says_why_it_is_not_connected() {
     let _server = rig.server(0, "", "");
     let servers = format!("[[server]]\nname = \"other\"\naddresses = [\"203.0.0.1:{PORT}\"]\n");
     let uplinks = "[[uplink]]\ninterface = \"wan*\"\n[[uplink]]\ninterface = \"modem\"\n";
-    let client = rig.client_of("car", "", &format!("{servers}{uplinks}"));
+    let client = rig.client_with("car", "", &format!("{servers}{uplinks}"));
     let state = |status: &Status, name: &str| {
         status
             .uplinks
@@ -230,10 +227,10 @@ fn a_client_that_is_not_listed_is_not_admitted() {
         "open = false",
         "[[client]]\nname = \"bus\"\naddresses = [\"10.77.0.50\"]\n",
     );
-    let _car = rig.lonely_client("car", "");
-    server.until_counted("connection_not_admitted", 1);
+    let _car = rig.start_client("car", "");
+    server.wait_until_counted("connection_not_admitted", 1);
     drop(_car);
-    let bus = rig.lonely_client("bus", "");
+    let bus = rig.start_client("bus", "");
     assert_eq!(bus.session().addresses[0], IpAddr::from([10, 77, 0, 50]));
 }
 
@@ -253,12 +250,12 @@ fn garbage_at_the_port_of_a_server_is_counted_and_does_no_harm() {
         garbage.send_random(&long_header(INITIAL, 1), 600);
         garbage.send_random(&long_header(INITIAL, 1)[..9], 0);
     }
-    server.until_counted("datagram_no_quic", 250);
+    server.wait_until_counted("datagram_no_quic", 250);
     for _ in 0..50 {
         garbage.send_random(&[0x43], 1200);
         garbage.send_random(&long_header(HANDSHAKE, 1), 1200);
     }
-    server.until_counted("datagram_no_connection", 100);
+    server.wait_until_counted("datagram_no_connection", 100);
     garbage.flood(&rig, &server);
 
     let flooded = resident_bytes(server.process.id()).saturating_sub(memory);
@@ -282,19 +279,20 @@ fn what_a_server_does_not_come_to_read_is_counted() {
     let mut garbage = Garbage::new(&rig);
     let pid = Pid::from_raw(server.process.id() as i32);
     kill(pid, Signal::SIGSTOP).unwrap();
-    // More than the 8 MB that the kernel keeps for it at most.
+    // More than the 8 MB of the kernel's receive buffer.
     (0..10_000).for_each(|_| garbage.send_random(&[0x43], 1400));
     kill(pid, Signal::SIGCONT).unwrap();
-    server.until_counted("datagram_buffer_full", 1000);
+    server.wait_until_counted("datagram_buffer_full", 1000);
     echo(&rig.client, &rig.host, HOST4);
     client.until("the session goes on", |status| status.sessions.len() == 1);
 }
 
-/// Types of packets with a long header.
+/// Packet types with a long header.
 const INITIAL: u8 = 0xc0;
 const HANDSHAKE: u8 = 0xe0;
 
-/// A long header with an ID of eight bytes, none of the other end, no token, and a length of 500.
+/// Returns a long header with a destination ID of eight bytes, no source ID, no token, and a length
+/// of 500.
 fn long_header(first: u8, version: u8) -> Vec<u8> {
     let mut header = vec![first, 0, 0, 0, version, 8, 1, 2, 3, 4, 5, 6, 7, 8, 0];
     header.extend(if first == INITIAL {
@@ -305,7 +303,7 @@ fn long_header(first: u8, version: u8) -> Vec<u8> {
     header
 }
 
-/// Somebody who sends what is no tunnel's.
+/// A sender of datagrams that do not belong to a tunnel.
 struct Garbage {
     socket: UdpSocket,
     state: u64,
@@ -338,25 +336,26 @@ impl Garbage {
         self.sent += 1;
     }
 
-    /// Sends a datagram of so many bytes that begins with `header`.
+    /// Sends a datagram of `length` bytes that starts with `header`, followed by random bytes.
     fn send_random(&mut self, header: &[u8], length: usize) {
         let mut datagram = header.to_vec();
         while datagram.len() < length {
             datagram.push(self.random() as u8);
         }
-        // Without a long header unless it is given.
+        // No long header unless `header` has one.
         if header.is_empty() {
             datagram[0] &= 0x7f;
         }
         self.send(&datagram);
     }
 
-    /// Sends 50,000 of all kinds, as fast as the server takes them, and waits until each of them is counted.
+    /// Sends 50,000 datagrams of all kinds, as fast as the server takes them, and waits until each
+    /// of them is counted.
     fn flood(&mut self, rig: &Rig, server: &End) {
         for number in 0..50_000u32 {
             match number % 4 {
                 0 => {
-                    // Of a connection of its own, as far as the ID tells.
+                    // Each with an ID of its own, like separate connections.
                     let mut header = long_header(INITIAL, 1);
                     header[6..10].copy_from_slice(&number.to_be_bytes());
                     self.send_random(&header, 1200);
@@ -382,7 +381,7 @@ impl Garbage {
                 .sum()
         };
         let status = server.until("all are counted", |status| counted(status) >= self.sent);
-        // The client, too, leaves a connection that another one was faster than.
+        // The client also closes connections that lost the race to another one.
         assert!(
             counted(&status) < self.sent + 10,
             "more than {}: {:?}",
@@ -392,7 +391,7 @@ impl Garbage {
     }
 }
 
-/// Bytes that the kernel keeps for the server's socket.
+/// Returns the bytes in the kernel's receive buffer of the server's socket.
 fn waiting_bytes(server: &Namespace) -> u64 {
     let table = server
         .run(|| fs::read_to_string("/proc/thread-self/net/udp6").unwrap())

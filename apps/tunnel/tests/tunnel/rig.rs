@@ -1,5 +1,5 @@
-//! Namespaces: `client` with two uplinks to `router`, from there to the servers `one` and `two`, and behind both of them
-//! `host`. The servers have the same inner prefixes.
+//! Network namespaces: `client` with two uplinks to `router`, from there to the servers `one` and
+//! `two`, and `host` behind both of them. The servers have the same inner prefixes.
 
 use crate::certificates::Authority;
 use crate::process;
@@ -14,10 +14,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// How long anything may take that is not measured.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// The time limit for anything that is not measured.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The host's addresses, and those of the servers as the client knows them.
+/// The host's addresses, and the port of the servers.
 pub(crate) const HOST4: &str = "198.51.100.9";
 pub(crate) const HOST6: &str = "fd51::9";
 pub(crate) const PORT: u16 = 14752;
@@ -110,7 +110,7 @@ impl Rig {
         self.route_back_by(0);
     }
 
-    /// A wire, of which the first end has the address `.1` and the other one `.2`.
+    /// Connects two namespaces; the first end has the address `.1`, the other one `.2`.
     fn wire(
         &self,
         one: &Namespace,
@@ -134,7 +134,8 @@ impl Rig {
         }
     }
 
-    /// Which server the host sends inner addresses to: what a routing protocol would do.
+    /// Sets the server to which the host sends packets for inner addresses, as a routing protocol
+    /// would.
     pub(crate) fn route_back_by(&self, server: usize) {
         self.host
             .ip(&format!(
@@ -143,7 +144,7 @@ impl Rig {
             .unwrap();
     }
 
-    /// What the first server's routes say of an address.
+    /// Returns the first server's routes to an address.
     pub(crate) fn route(&self, address: &str) -> String {
         let mut command = self.servers[0].command("ip").unwrap();
         let output = command
@@ -153,12 +154,12 @@ impl Rig {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Waits until they say that.
-    pub(crate) fn until_route(&self, address: &str, text: &str) {
+    /// Waits until the first server's routes to an address contain `text`.
+    pub(crate) fn wait_until_route(&self, address: &str, text: &str) {
         let start = Instant::now();
         while !self.route(address).contains(text) {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < TIMEOUT,
                 "not {text}: {}",
                 self.route(address)
             );
@@ -170,7 +171,8 @@ impl Rig {
         self.folder.path().join(name)
     }
 
-    /// Starts a server with more lines in its `[tunnel]` and other sections after it, and waits until it serves.
+    /// Starts a server with additional lines in `[tunnel]` and additional sections; waits until it
+    /// serves.
     pub(crate) fn server(&self, number: usize, more: &str, sections: &str) -> End {
         let name = ["one", "two"][number];
         let tls = self.authority.credentials(self.folder.path(), name);
@@ -179,7 +181,7 @@ impl Rig {
 
     pub(crate) fn server_with(&self, number: usize, more: &str, sections: &str) -> End {
         let name = ["one", "two"][number];
-        // The host's address of IPv6 is a private one.
+        // The host's IPv6 address is a private one.
         let reach = if more.contains("reach =") {
             String::new()
         } else {
@@ -195,9 +197,9 @@ impl Rig {
         end
     }
 
-    /// Starts a client with more lines in its `[tunnel]`, and waits until its uplinks are connected.
+    /// Starts a client with additional lines in `[tunnel]`; waits until its uplinks are connected.
     pub(crate) fn client(&self, more: &str) -> End {
-        let end = self.lonely_client("car", more);
+        let end = self.start_client("car", more);
         end.until("both uplinks are connected", |status| {
             status
                 .sessions
@@ -207,8 +209,8 @@ impl Rig {
         end
     }
 
-    /// Starts a client that may have nobody to talk to.
-    pub(crate) fn lonely_client(&self, name: &str, more: &str) -> End {
+    /// Starts a client without waiting for a session.
+    pub(crate) fn start_client(&self, name: &str, more: &str) -> End {
         let servers: String = (0..2)
             .map(|number| {
                 let name = ["one", "two"][number];
@@ -217,15 +219,15 @@ impl Rig {
                 format!("[[server]]\nname = \"{name}\"\naddresses = [{addresses}]\n")
             })
             .collect();
-        self.client_of(
+        self.client_with(
             name,
             more,
             &format!("{servers}[[uplink]]\ninterface = \"wan*\"\n"),
         )
     }
 
-    /// Starts a client with servers and uplinks of its own.
-    pub(crate) fn client_of(&self, name: &str, more: &str, sections: &str) -> End {
+    /// Starts a client with these servers and uplinks.
+    pub(crate) fn client_with(&self, name: &str, more: &str, sections: &str) -> End {
         let tls = self.authority.credentials(self.folder.path(), name);
         let config = format!(
             "[tunnel]\nname = \"{name}\"\nroutes = [\"{HOST4}/32\", \"{HOST6}/128\"]\nstate = \"{}\"\n{more}\n{tls}{sections}",
@@ -238,7 +240,7 @@ impl Rig {
         let file = self.path(&format!("{name}.toml"));
         fs::write(&file, config).unwrap();
         let status = self.path(name).join("status.json");
-        // What an earlier process left would be taken for this one's.
+        // A file of an earlier process would be mistaken for this one's.
         let _ = fs::remove_file(&status);
         End {
             process: process::start(namespace, &format!("tunnel {role}"), &file),
@@ -246,8 +248,9 @@ impl Rig {
         }
     }
 
-    /// Hides the client from the first server behind the router's address there, and these of its ports.
-    pub(crate) fn translate(&self, ports: &str) {
+    /// Translates the client's source to the router's address towards the first server, with these
+    /// ports.
+    pub(crate) fn set_up_nat(&self, ports: &str) {
         nft(
             &self.router,
             &format!(
@@ -257,9 +260,9 @@ impl Rig {
         );
     }
 
-    /// Lets nothing pass between the uplink's router and the rest, without a sign of it at the client.
-    pub(crate) fn swallow(&self, uplink: &str, swallow: bool) {
-        let rules = match swallow {
+    /// Drops all packets of an uplink at the router, without a sign of it at the client.
+    pub(crate) fn blackhole(&self, uplink: &str, blackhole: bool) {
+        let rules = match blackhole {
             true => format!(
                 "table inet cut {{\nchain forward {{\ntype filter hook forward priority 0;\niifname \"{uplink}\" drop\n\
                  oifname \"{uplink}\" drop\n}}\n}}"
@@ -276,7 +279,7 @@ impl Drop for Rig {
             .into_iter()
             .chain(&self.servers)
         {
-            // A test that failed has told why; this must not hide it.
+            // A failed test has already reported why; this must not hide it.
             let _ = namespace.kill_processes();
             let _ = namespace.delete();
         }
@@ -290,14 +293,14 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Waits for a status that is as wanted.
+    /// Waits for a status that fulfils `wanted`.
     pub(crate) fn until(&self, what: &str, wanted: impl Fn(&Status) -> bool) -> Status {
-        self.within(PATIENCE, what, wanted)
+        self.within(TIMEOUT, what, wanted)
     }
 
     pub(crate) fn within(
         &self,
-        patience: Duration,
+        time_limit: Duration,
         what: &str,
         wanted: impl Fn(&Status) -> bool,
     ) -> Status {
@@ -306,8 +309,8 @@ impl End {
             let status = Status::read(&self.status);
             match &status {
                 Ok(status) if wanted(status) => return status.clone(),
-                _ if start.elapsed() > patience => {
-                    panic!("not within {patience:?}: {what}; {status:#?}")
+                _ if start.elapsed() > time_limit => {
+                    panic!("not within {time_limit:?}: {what}; {status:#?}")
                 }
                 _ => thread::sleep(Duration::from_millis(20)),
             }
@@ -320,15 +323,15 @@ impl End {
             .remove(0)
     }
 
-    /// Waits until as many things were not passed on for a reason, in the session or outside of it.
-    pub(crate) fn until_counted(&self, reason: &str, least: u64) {
+    /// Waits until a reason was counted at least `min` times, in the session or outside it.
+    pub(crate) fn wait_until_counted(&self, reason: &str, min: u64) {
         self.until(reason, |status| {
             let counters = status.sessions.iter().map(|session| &session.not_passed_on);
             let counters = counters.chain([&status.not_passed_on]);
             counters
                 .filter_map(|counters| counters.get(reason))
                 .sum::<u64>()
-                >= least
+                >= min
         });
     }
 }

@@ -1,4 +1,4 @@
-//! What is carried: TCP and UDP, both families, both directions.
+//! Traffic through the tunnel: TCP and UDP, both families, both directions.
 
 use crate::rig::{HOST4, HOST6, PORT, Rig};
 use hawser_io::netns::Namespace;
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// A TCP connection inside the tunnel that carries numbered bytes until it is stopped.
+/// A TCP connection inside the tunnel that carries a known byte sequence until it is stopped.
 pub(crate) struct Connection {
     stop: Arc<AtomicBool>,
     received: Arc<AtomicU64>,
@@ -39,7 +39,7 @@ impl Connection {
                     let expected = (total..).map(|at: u64| (at % 251) as u8);
                     assert!(
                         buffer[..length].iter().copied().eq(expected.take(length)),
-                        "bytes are mixed up"
+                        "the received bytes are wrong"
                     );
                     total += length as u64;
                     received.store(total, Relaxed);
@@ -59,7 +59,7 @@ impl Connection {
                         .collect();
                     stream.write_all(&bytes).unwrap();
                     total += 1000;
-                    // About 4 Mb/s: faults are looked for, not speed.
+                    // About 4 Mb/s: the tests look for faults, not speed.
                     thread::sleep(Duration::from_millis(2));
                 }
                 total
@@ -72,15 +72,15 @@ impl Connection {
         }
     }
 
-    /// Waits until something more has arrived that was sent after now, and returns how long it took.
-    pub(crate) fn progresses(&self) -> Duration {
+    /// Waits until data that was sent after this call has arrived; returns the time that it took.
+    pub(crate) fn wait_for_progress(&self) -> Duration {
         let start = std::time::Instant::now();
-        // What is on its way now may arrive.
+        // Data in flight may still arrive.
         let goal = self.received.load(Relaxed) + 200_000;
         while self.received.load(Relaxed) < goal {
             assert!(
-                start.elapsed() < crate::rig::PATIENCE,
-                "the connection inside the tunnel stands still"
+                start.elapsed() < crate::rig::TIMEOUT,
+                "the connection inside the tunnel has stalled"
             );
             assert!(
                 !self.ends.iter().any(JoinHandle::is_finished),
@@ -98,7 +98,7 @@ impl Connection {
     }
 }
 
-/// Datagrams that nobody answers, until it is dropped.
+/// A stream of datagrams without an answer, until it is dropped.
 pub(crate) struct Flood {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -110,7 +110,7 @@ impl Flood {
         Flood::of(from, to, 1)
     }
 
-    /// So many datagrams every two milliseconds.
+    /// Sends `datagrams` datagrams every two milliseconds.
     fn of(from: &Namespace, to: IpAddr, datagrams: usize) -> Flood {
         let socket = from.run(|| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
@@ -119,7 +119,7 @@ impl Flood {
             move || {
                 while !stop.load(Relaxed) {
                     for _ in 0..datagrams {
-                        // That nobody listens the other end may say.
+                        // Fails with the ICMP error that the port is closed.
                         let _ = socket.send_to(&[0; 1000], (to, 9));
                     }
                     thread::sleep(Duration::from_millis(2));
@@ -137,19 +137,19 @@ impl Drop for Flood {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         if let Some(thread) = self.thread.take() {
-            // It does nothing that could panic.
+            // The thread cannot panic.
             let _ = thread.join();
         }
     }
 }
 
-/// Sends datagrams and waits for each to come back.
+/// Sends datagrams and waits until each of them comes back.
 pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
     let address: IpAddr = address.parse().unwrap();
     let listener = to.run(|| UdpSocket::bind((address, 0)).unwrap()).unwrap();
     let target: SocketAddr = listener.local_addr().unwrap();
     listener
-        .set_read_timeout(Some(crate::rig::PATIENCE))
+        .set_read_timeout(Some(crate::rig::TIMEOUT))
         .unwrap();
     let echo = thread::spawn(move || {
         let mut buffer = [0; 2000];
@@ -164,7 +164,7 @@ pub(crate) fn echo(from: &Namespace, to: &Namespace, address: &str) {
         [0; 16].into()
     };
     let socket = from.run(|| UdpSocket::bind((any, 0)).unwrap()).unwrap();
-    socket.set_read_timeout(Some(crate::rig::PATIENCE)).unwrap();
+    socket.set_read_timeout(Some(crate::rig::TIMEOUT)).unwrap();
     let mut buffer = [0; 2000];
     for size in 0..20 {
         let datagram = vec![size as u8; size * 70];
@@ -183,7 +183,7 @@ fn tcp_and_udp_of_both_families() {
     for address in [HOST4, HOST6] {
         echo(&rig.client, &rig.host, address);
         let connection = Connection::open(&rig.client, &rig.host, address);
-        connection.progresses();
+        connection.wait_for_progress();
         connection.end();
     }
 }
@@ -232,7 +232,7 @@ fn what_was_carried_is_measured() {
 #[test]
 fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with_the_server() {
     let rig = Rig::new();
-    // Its client has nowhere else to go.
+    // Its client has no other server.
     let server = rig.server(0, "drain_s = 0", "");
     let _client = rig.client("");
     let listener = rig
@@ -257,7 +257,7 @@ fn sources_are_rewritten_also_after_the_rules_were_flushed_and_the_rules_go_with
     });
     is_rewritten();
 
-    assert!(server.process.stop(crate::rig::PATIENCE).unwrap().success());
+    assert!(server.process.stop(crate::rig::TIMEOUT).unwrap().success());
 
     assert_eq!(crate::rig::nft(&rig.servers[0], "list tables"), "");
 }
@@ -295,7 +295,7 @@ fn what_is_too_big_is_answered_by_the_kernel() {
         let headers = if ipv6 { 48 } else { 28 };
         let fits = vec![0; usize::from(session.mtu_bytes) - headers];
         let too_big = vec![0; fits.len() + 1];
-        // Where a router has to say it, the first one is on its way when the answer comes.
+        // Where a router reports it, the first packet is sent before the ICMP message arrives.
         let refused = || {
             socket
                 .send(&too_big)
@@ -304,20 +304,20 @@ fn what_is_too_big_is_answered_by_the_kernel() {
         let start = std::time::Instant::now();
         while !refused() {
             assert!(
-                start.elapsed() < crate::rig::PATIENCE,
+                start.elapsed() < crate::rig::TIMEOUT,
                 "no ICMP for {address}"
             );
             thread::sleep(Duration::from_millis(20));
         }
-        // Nobody listens there, which the other end's kernel says.
+        // The port is closed, so the kernel of the peer may report an error.
         let _ = socket.send(&fits);
     }
 }
 
-/// Datagrams of a greedy client every two milliseconds, and in each direction: 400 Mb/s.
+/// The datagrams of a greedy client every two milliseconds in each direction: 400 Mb/s.
 const GREEDY: usize = 100;
 
-/// Datagrams that a modest client sends, one every so often: 5 Mb/s.
+/// The number, size and interval of the datagrams of a modest client: 5 Mb/s.
 const MODEST: u32 = 1000;
 const MODEST_BYTES: usize = 1000;
 const MODEST_EVERY: Duration = Duration::from_micros(1600);
@@ -342,7 +342,7 @@ fn a_greedy_client_leaves_a_modest_one_its_share() {
         status.sessions[0].sent_mbps > 50.0 && status.sessions[0].received_mbps > 50.0
     });
 
-    // Whoever else needs the machine takes from both of them.
+    // Retried, because other load on the machine slows down both clients.
     let start = std::time::Instant::now();
     loop {
         let times = round_trips(&rig);
@@ -354,14 +354,15 @@ fn a_greedy_client_leaves_a_modest_one_its_share() {
             break;
         }
         assert!(
-            start.elapsed() < crate::rig::PATIENCE,
+            start.elapsed() < crate::rig::TIMEOUT,
             "{count} of {MODEST} came back, after {median:?}"
         );
     }
     drop(floods);
 }
 
-/// What a datagram from client to host and back took, sorted; nothing of those that got lost.
+/// Returns the sorted round-trip times of datagrams between client and host, without those that
+/// were lost.
 fn round_trips(rig: &Rig) -> Vec<Duration> {
     let host = rig
         .host

@@ -1,12 +1,12 @@
-//! Uplinks that come and go under a connection.
+//! Uplinks that fail and come back during a connection.
 
-use crate::rig::{HOST4, HOST6, PATIENCE, PORT, Rig, UPLINKS, nft};
+use crate::rig::{HOST4, HOST6, PORT, Rig, TIMEOUT, UPLINKS, nft};
 use crate::traffic::{Connection, Flood, echo};
 use hawser_tunnel::status::{PathStatus, Status};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::Duration;
 
-/// How long a connection inside may stand still when one of two uplinks fails.
+/// The longest stall of a connection inside the tunnel when one of two uplinks fails.
 const HICCUP: Duration = Duration::from_secs(3);
 
 #[test]
@@ -17,9 +17,9 @@ fn each_uplink_is_cut_and_restored_under_a_connection() {
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     let since = client.session().since_unix_ms;
     for uplink in UPLINKS {
-        connection.progresses();
+        connection.wait_for_progress();
         rig.router.ip(&format!("link set {uplink} down")).unwrap();
-        assert!(connection.progresses() < HICCUP, "{uplink} cut");
+        assert!(connection.wait_for_progress() < HICCUP, "{uplink} cut");
         client.until("the other uplink alone", |status| {
             status.sessions[0].paths.len() == 1
         });
@@ -51,7 +51,7 @@ fn an_uplink_that_flaps_leaves_the_other_alone() {
             .next()
     };
     let before = steady(&server.until("the steady uplink", |status| steady(status).is_some()));
-    // More often than there are numbers of paths.
+    // More often than there are path indices.
     for _ in 0..=hawser_units::MAX_PATHS {
         rig.router.ip("link set wan1 down").unwrap();
         client.until("the steady uplink alone", |status| {
@@ -92,10 +92,10 @@ fn an_uplink_that_swallows_everything_is_done_without() {
     let client = rig.client("");
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     for uplink in UPLINKS {
-        connection.progresses();
-        rig.swallow(uplink, true);
-        assert!(connection.progresses() < HICCUP, "{uplink} swallows");
-        rig.swallow(uplink, false);
+        connection.wait_for_progress();
+        rig.blackhole(uplink, true);
+        assert!(connection.wait_for_progress() < HICCUP, "{uplink} swallows");
+        rig.blackhole(uplink, false);
         client.until("both uplinks answer", |status| {
             let paths = &status.sessions[0].paths;
             paths.len() == 2 && paths.iter().all(|path| path.unanswered_ms < 200)
@@ -125,7 +125,7 @@ fn an_uplink_gets_another_address() {
                 .filter_map(|path| path.remote)
                 .any(|remote| remote.ip().to_string() == moved)
         });
-        assert!(connection.progresses() < HICCUP);
+        assert!(connection.wait_for_progress() < HICCUP);
     }
     client.until("both uplinks", |status| status.sessions[0].paths.len() == 2);
     connection.end();
@@ -135,7 +135,7 @@ fn an_uplink_gets_another_address() {
 fn an_address_translation_forgets_all_uplinks() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
-    rig.translate("20000-39999");
+    rig.set_up_nat("20000-39999");
     let client = rig.client("");
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     let since = client.session().since_unix_ms;
@@ -150,10 +150,10 @@ fn an_address_translation_forgets_all_uplinks() {
             .all(|remote| remote.to_string().starts_with("203.0.0.2:")),
         "{before:?}"
     );
-    connection.progresses();
+    connection.wait_for_progress();
 
-    // When a masquerading device loses its address, the kernel forgets the connections that had it.
-    rig.translate("40000-59999");
+    // When a masquerading device loses its address, the kernel removes the connections that had it.
+    rig.set_up_nat("40000-59999");
     rig.router
         .sysctl("net.ipv4.conf.to0.promote_secondaries", "1")
         .unwrap();
@@ -161,7 +161,7 @@ fn an_address_translation_forgets_all_uplinks() {
         .ip("addr add 203.0.0.3/24 dev to0\naddr del 203.0.0.2/24 dev to0")
         .unwrap();
 
-    assert!(connection.progresses() < HICCUP);
+    assert!(connection.wait_for_progress() < HICCUP);
     server.until(
         "both uplinks come from another address and port",
         |status| {
@@ -186,7 +186,7 @@ fn all_uplinks_are_lost_for_a_while() {
     let client = rig.client("");
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
     let since = client.session().since_unix_ms;
-    connection.progresses();
+    connection.wait_for_progress();
     for uplink in UPLINKS {
         rig.router.ip(&format!("link set {uplink} down")).unwrap();
     }
@@ -199,7 +199,7 @@ fn all_uplinks_are_lost_for_a_while() {
     for uplink in UPLINKS {
         rig.router.ip(&format!("link set {uplink} up")).unwrap();
     }
-    connection.progresses();
+    connection.wait_for_progress();
     connection.end();
     assert_eq!(
         client.session().since_unix_ms,
@@ -208,7 +208,7 @@ fn all_uplinks_are_lost_for_a_while() {
     );
 }
 
-/// The first server, by that address.
+/// Returns a `[[server]]` entry for the first server at this address.
 fn server_at(address: &str) -> String {
     format!("[[server]]\nname = \"one\"\naddresses = [\"{address}:{PORT}\"]\n")
 }
@@ -218,7 +218,7 @@ fn a_dear_uplink_waits_until_the_cheap_one_fails() {
     let rig = Rig::new();
     let server = rig.server(0, "", "");
     let uplinks = "[[uplink]]\ninterface = \"wan0\"\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
-    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    let client = rig.client_with("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
     for end in [&client, &server] {
         end.until("one of two paths waits", |status| {
             let paths: Vec<_> = status
@@ -239,22 +239,24 @@ fn a_dear_uplink_waits_until_the_cheap_one_fails() {
     };
     let cheap = carried("wan0");
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
-    connection.progresses();
-    // A machine that is short of time may need the dear one for a while.
+    connection.wait_for_progress();
+    // A slow machine may use the expensive uplink for a while.
     client.until(
-        "the cheap uplink carries, and the dear one waits",
+        "the cheap uplink carries, and the expensive one waits",
         |status| {
-            let dear = status.sessions[0]
+            let expensive = status.sessions[0]
                 .paths
                 .iter()
                 .find(|path| path.name == "wan1");
-            carried("wan0") > cheap + 200_000 && dear.is_some_and(|path| path.standby)
+            carried("wan0") > cheap + 200_000 && expensive.is_some_and(|path| path.standby)
         },
     );
-    let dear = carried("wan1");
+    let expensive = carried("wan1");
     rig.router.ip("link set wan0 down").unwrap();
-    assert!(connection.progresses() < HICCUP);
-    client.until("the dear uplink carries", |_| carried("wan1") > dear);
+    assert!(connection.wait_for_progress() < HICCUP);
+    client.until("the expensive uplink carries", |_| {
+        carried("wan1") > expensive
+    });
     connection.end();
 }
 
@@ -263,8 +265,8 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
     let rig = Rig::new();
     let _server = rig.server(0, "nat = false", "");
     let uplinks = "[[uplink]]\ninterface = \"wan0\"\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
-    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
-    let is_dear_one_waiting = |status: &Status| {
+    let client = rig.client_with("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    let is_expensive_one_waiting = |status: &Status| {
         let paths: Vec<_> = status
             .sessions
             .iter()
@@ -272,13 +274,13 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
             .collect();
         paths.len() == 2 && paths.iter().any(|path| path.name == "wan1" && path.standby)
     };
-    client.until("the dear uplink waits", is_dear_one_waiting);
-    // Towards the client, of 4 Mb/s that are sent.
+    client.until("the expensive uplink waits", is_expensive_one_waiting);
+    // Limits the rate towards the client to 1 Mb/s, of 4 Mb/s that are sent.
     let mut shaper = rig.router.command("tc").unwrap();
     shaper.args("qdisc add dev wan0 root tbf rate 1mbit burst 5kb latency 60ms".split(' '));
     assert!(shaper.status().unwrap().success());
     let flood = Flood::start(&rig.host, client.session().addresses[0]);
-    client.until("the dear uplink helps", |status| {
+    client.until("the expensive uplink helps", |status| {
         let paths: Vec<_> = status
             .sessions
             .iter()
@@ -289,7 +291,7 @@ fn a_dear_uplink_helps_with_what_comes_from_the_server() {
             .any(|path| path.name == "wan1" && !path.standby && path.received_bytes > 100_000)
     });
     drop(flood);
-    client.until("it waits again", is_dear_one_waiting);
+    client.until("it waits again", is_expensive_one_waiting);
 }
 
 #[test]
@@ -297,7 +299,7 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let uplinks = "[[uplink]]\ninterface = \"wan0\"\nmonthly_cap_mb = 1\n[[uplink]]\ninterface = \"wan1\"\ncost = 1\n";
-    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    let client = rig.client_with("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
     client.until("both uplinks", |status| {
         status
             .sessions
@@ -314,12 +316,12 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
             .iter()
             .all(|session| session.paths.len() == 1)
     });
-    connection.progresses();
+    connection.wait_for_progress();
     connection.end();
 
-    // It is remembered.
+    // The usage survives a restart.
     drop(client);
-    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
+    let client = rig.client_with("car", "", &format!("{}{uplinks}", server_at("203.0.0.1")));
     client.until("the capped uplink is not used", |status| {
         status
             .uplinks
@@ -336,7 +338,7 @@ fn an_uplink_whose_cap_is_used_up_is_left() {
 fn routes_of_uplinks_to_the_same_destinations_stay() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
-    // As most hosts have one: without a metric.
+    // Without a metric, as on most hosts.
     let defaults =
         "route replace default via 10.1.0.2 dev wan0\nroute replace default via fd01:0::2 dev wan0";
     rig.client.ip(defaults).unwrap();
@@ -386,14 +388,14 @@ fn an_uplink_whose_network_carries_less_than_its_interface_says_so() {
     let rule = "iifname \"wan0\" meta l4proto udp meta length > 1400 drop";
     let chain = format!("chain forward {{ type filter hook forward priority 0;\n{rule}\n}}");
     nft(&rig.router, &format!("table inet narrow {{\n{chain}\n}}"));
-    let client = rig.lonely_client("car", "");
+    let client = rig.start_client("car", "");
     client.until("the other uplink carries", |status| {
         status
             .sessions
             .iter()
             .any(|session| session.paths.iter().any(|path| path.name == "wan1"))
     });
-    client.within(2 * PATIENCE, "it is said why this one does not", |status| {
+    client.within(2 * TIMEOUT, "it is said why this one does not", |status| {
         let narrow = status.uplinks.iter().find(|uplink| uplink.name == "wan0");
         narrow.is_some_and(|uplink| uplink.state.contains("lower the uplink's mtu_bytes"))
     });
@@ -423,7 +425,7 @@ fn ipv6_inside_is_there_again_when_all_uplinks_have_room_for_it() {
         status.sessions[0].mtu_bytes < 1280 && !has_own()
     });
     let connection = Connection::open(&rig.client, &rig.host, HOST4);
-    connection.progresses();
+    connection.wait_for_progress();
     rig.router.ip("link set wan1 down").unwrap();
     client.until("the wide uplink alone", |status| {
         status.sessions[0].mtu_bytes > 1280 && has_own()
@@ -436,7 +438,7 @@ fn the_outside_may_be_ipv6() {
     let rig = Rig::new();
     let _server = rig.server(0, "", "");
     let uplinks = "[[uplink]]\ninterface = \"wan*\"\n";
-    let client = rig.client_of("car", "", &format!("{}{uplinks}", server_at("[fd20:0::1]")));
+    let client = rig.client_with("car", "", &format!("{}{uplinks}", server_at("[fd20:0::1]")));
     let session = client.session();
     assert!(
         session

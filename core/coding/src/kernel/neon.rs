@@ -53,13 +53,13 @@ fn zero() -> Vector {
 #[inline]
 #[target_feature(enable = "neon")]
 fn load(bytes: &[u8; BYTES]) -> Vector {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the load requires no alignment.
     unsafe { vld1q_u8(bytes.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "neon")]
 fn store(bytes: &mut [u8; BYTES], vector: Vector) {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the store requires no alignment.
     unsafe { vst1q_u8(bytes.as_mut_ptr(), vector) }
 }

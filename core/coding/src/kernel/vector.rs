@@ -1,18 +1,21 @@
-//! What all vector kernels share.
+//! Code that all vector kernels share.
 
-/// Defines `combine` (see [`super::Kernel`]) over vectors, for a module that has
+/// Defines `combine` (see [`super::Kernel`]) over vectors. The calling module provides
 ///
 /// - `Vector`, of `BYTES` bytes, `zero()` and `load(&[u8; BYTES])`;
 /// - `store(&mut [u8; BYTES], Vector)`;
-/// - `load_part(&[u8])` and `store_part(&mut [u8], Vector)`, for fewer bytes; the others are zero, or kept;
-/// - `Factor`, `factor(coefficient)`: a coefficient in the form in which it multiplies;
+/// - `load_part(&[u8])` and `store_part(&mut [u8], Vector)` for fewer bytes, where a load sets the
+///   other bytes to zero and a store leaves them unchanged;
+/// - `Factor`, `factor(coefficient)`: a coefficient in the form in which it is multiplied;
 /// - `add_product(sum, Factor, Vector)`.
 ///
-/// It is a macro because what is generic cannot ask for instructions, and what asks for none is not inlined into them.
+/// It is a macro because a generic function cannot enable target features, and functions with
+/// target features are not inlined into functions without them.
 macro_rules! define_combine {
     ($features:literal) => {
-        /// Vectors that are summed side by side: as many as hide that a sum waits for the one before.
-        const WIDE: usize = 4;
+        /// The number of vectors that are summed side by side. It hides the latency of the
+        /// additions, each of which depends on the one before.
+        const UNROLL: usize = 4;
 
         #[target_feature(enable = $features)]
         pub(super) fn combine(
@@ -22,9 +25,9 @@ macro_rules! define_combine {
             start: crate::kernel::Start,
         ) {
             let mut at = 0;
-            while destination.len() - at >= WIDE * BYTES {
-                sum::<WIDE>(&mut destination[at..], at, coefficients, sources, start);
-                at += WIDE * BYTES;
+            while destination.len() - at >= UNROLL * BYTES {
+                sum::<UNROLL>(&mut destination[at..], at, coefficients, sources, start);
+                at += UNROLL * BYTES;
             }
             while at < destination.len() {
                 sum::<1>(&mut destination[at..], at, coefficients, sources, start);
@@ -32,7 +35,8 @@ macro_rules! define_combine {
             }
         }
 
-        /// The first `N` vectors of `destination`, which belong to the sources' bytes from `at`.
+        /// Computes the first `N` vectors of `destination` from the sources' bytes starting at
+        /// `at`.
         #[inline]
         #[target_feature(enable = $features)]
         fn sum<const N: usize>(
@@ -69,14 +73,14 @@ macro_rules! define_combine {
             }
         }
 
-        /// The vector with number `i` of `bytes`, zeros where they end.
+        /// Loads vector number `i` of `bytes`, padded with zeros past their end.
         #[inline]
         #[target_feature(enable = $features)]
         fn load_up_to(bytes: &[u8], i: usize) -> Vector {
             let bytes = bytes.get(i * BYTES..).unwrap_or_default();
             match bytes.first_chunk() {
                 Some(whole) => load(whole),
-                // Where nothing can be read, even a load of nothing is slow.
+                // A masked load of no bytes is slow if the address is not readable.
                 None if bytes.is_empty() => zero(),
                 None => load_part(bytes),
             }
@@ -94,7 +98,7 @@ macro_rules! define_combine {
     };
 }
 
-/// Defines `load_part` and `store_part` for instructions that know whole vectors only.
+/// Defines `load_part` and `store_part` for instruction sets without masked loads and stores.
 macro_rules! define_parts {
     ($features:literal) => {
         #[inline]

@@ -1,4 +1,5 @@
-//! Kernels for x86. Without GFNI a product is the sum of two table look-ups, which `PSHUFB` does for a whole vector.
+//! Kernels for x86. Without GFNI, a product is the sum of two table look-ups, which `PSHUFB`
+//! performs on a whole vector.
 
 #![allow(unsafe_code, reason = "loads and stores of vectors")]
 
@@ -11,7 +12,7 @@ mod ssse3;
 
 use super::Kernel;
 
-/// What the processor has, the fastest last.
+/// Returns the kernels that the processor supports, the fastest last.
 pub(super) fn detect() -> impl Iterator<Item = Kernel> {
     let avx2 = is_x86_feature_detected!("avx2");
     let avx512 = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");

@@ -2,19 +2,20 @@ use hawser_units::{Instant, MAX_PATHS, PathId, PathSet};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// How many slots are remembered; the oldest is forgotten as a whole.
+/// The number of slots in the window; the oldest is discarded as a whole.
 const SLOTS: usize = 8;
 
-/// How long a slot collects at least.
+/// Minimum duration of a slot.
 const SLOT: Duration = Duration::from_millis(500);
 
-/// A path keeps the order when at most one copy in so many comes out of order.
+/// A path keeps order if at most one copy in this many arrives out of order.
 const IN_ORDER: u32 = 100;
 
-/// How many packets there are for each set of paths.
+/// The number of packets for each set of paths.
 type Counts = [u64; 256];
 
-/// The packets of the last seconds, by what they were sent over and whose copies were of use.
+/// The packets of the last seconds, by the paths that they were sent over and the paths whose
+/// copies were useful.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Window {
     slots: VecDeque<Slot>,
@@ -22,11 +23,12 @@ pub(super) struct Window {
 
 #[derive(Debug, Clone)]
 struct Slot {
-    began: Instant,
+    start: Instant,
     packets: u64,
-    /// What packets were sent over, and how many by the set of paths whose copies were of use.
+    /// For each path set that packets were sent over: packet counts by the set of paths whose
+    /// copies were useful.
     sent: Vec<(PathSet, Box<[u32; 256]>)>,
-    /// By path index: copies that followed another, and those of them that came out of order.
+    /// By path index: copies that followed another one, and how many of them arrived out of order.
     order: [(u32, u32); MAX_PATHS],
 }
 
@@ -34,13 +36,13 @@ impl Window {
     /// Counts a packet that was sent over `sent`; a slot holds at least `slot_packets` of them.
     pub(super) fn count(&mut self, at: Instant, sent: PathSet, useful: PathSet, slot_packets: u64) {
         let is_full =
-            |slot: &Slot| at.saturating_since(slot.began) >= SLOT && slot.packets >= slot_packets;
+            |slot: &Slot| at.saturating_since(slot.start) >= SLOT && slot.packets >= slot_packets;
         if self.slots.back().is_none_or(is_full) {
             if self.slots.len() == SLOTS {
                 self.slots.pop_front();
             }
             self.slots.push_back(Slot {
-                began: at,
+                start: at,
                 packets: 0,
                 sent: Vec::new(),
                 order: Default::default(),
@@ -61,49 +63,50 @@ impl Window {
         slot.sent[index].1[usize::from(useful.bits())] += 1;
     }
 
-    /// Counts a copy that followed another on its path, in order or not.
+    /// Counts a copy that followed another one on its path, in order or not.
     pub(super) fn count_order(&mut self, path: PathId, out_of_order: bool) {
         let Some(slot) = self.slots.back_mut() else {
             return;
         };
-        let (copies, swapped) = &mut slot.order[path.index()];
+        let (copies, reordered) = &mut slot.order[path.index()];
         *copies += 1;
-        *swapped += u32::from(out_of_order);
+        *reordered += u32::from(out_of_order);
     }
 
-    /// Whether copies keep their order on a path.
+    /// Returns whether copies keep their order on a path.
     pub(super) fn keeps_order(&self, path: PathId) -> bool {
         let orders = self.slots.iter().map(|slot| slot.order[path.index()]);
-        let (copies, swapped) = orders.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
-        copies >= IN_ORDER && swapped <= copies / IN_ORDER
+        let (copies, reordered) = orders.fold((0, 0), |sum, more| (sum.0 + more.0, sum.1 + more.1));
+        copies >= IN_ORDER && reordered <= copies / IN_ORDER
     }
 
-    pub(super) fn forget(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.slots.clear();
     }
 
-    /// How far back it reaches.
+    /// Returns the time span of the window.
     pub(super) fn span(&self, now: Instant) -> Duration {
         self.slots
             .front()
-            .map_or(Duration::ZERO, |slot| now.saturating_since(slot.began))
+            .map_or(Duration::ZERO, |slot| now.saturating_since(slot.start))
     }
 
-    /// Packets per second, once there is half a second of them.
+    /// Returns the packet rate per second once the window spans half a second.
     pub(super) fn rate(&self, now: Instant) -> Option<f64> {
         let span = self.span(now);
         let packets: u64 = self.slots.iter().map(|slot| slot.packets).sum();
         (span >= SLOT).then(|| packets as f64 / span.as_secs_f64())
     }
 
-    /// Of all packets that are remembered.
+    /// Returns the damage of all packets in the window.
     pub(super) fn damages(&self) -> Damages {
         self.damages_since(Instant::ZERO)
     }
 
-    /// Of the packets from `since` on, and of some before.
+    /// Returns the damage of the packets from `since` on, and of some before: slots are not
+    /// divided.
     pub(super) fn damages_since(&self, since: Instant) -> Damages {
-        let ended_before = |next: Option<&Slot>| next.is_some_and(|next| next.began <= since);
+        let ended_before = |next: Option<&Slot>| next.is_some_and(|next| next.start <= since);
         let first = (0..self.slots.len())
             .find(|slot| !ended_before(self.slots.get(slot + 1)))
             .unwrap_or(0);
@@ -137,14 +140,15 @@ fn sum_over_subsets(counts: &mut Counts) {
     }
 }
 
-/// What the flow would have suffered over fewer paths.
+/// The damage that the flow would have taken over fewer paths.
 #[derive(Debug, Clone)]
 pub(super) struct Damages {
-    /// What packets were sent over, and how many had copies of use on no path outside the set that is the index.
+    /// For each path set that packets were sent over: by set, the packets without a useful copy
+    /// outside that set.
     sent: Vec<(PathSet, Counts)>,
 }
 
-/// How many packets were damaged, out of how many.
+/// A number of damaged packets, and the number of packets that it refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Damage {
     pub(super) damaged: u64,
@@ -152,22 +156,23 @@ pub(super) struct Damage {
 }
 
 impl Damages {
-    /// The packets to which only paths outside `paths` were of use, of those that were sent over `paths` and others.
+    /// Returns the packets whose useful copies all came over paths outside `paths`, of the packets
+    /// sent over `paths` and others.
     pub(super) fn without_others(&self, paths: PathSet) -> Damage {
         self.sum(
             |sent, counts| {
-                let of_no_use = counts[0];
+                let useless = counts[0];
                 let has_others = sent != paths;
                 has_others.then(|| Damage {
-                    damaged: counts[usize::from(!paths.bits())] - of_no_use,
-                    packets: counts[0xff] - of_no_use,
+                    damaged: counts[usize::from(!paths.bits())] - useless,
+                    packets: counts[0xff] - useless,
                 })
             },
             paths,
         )
     }
 
-    /// The packets to which no path of `paths` was of use, of those that were sent over them.
+    /// Returns the packets without a useful copy over `paths`, of the packets sent over them.
     pub(super) fn whole(&self, paths: PathSet) -> Damage {
         self.sum(
             |_, counts| {

@@ -1,4 +1,5 @@
-//! A flow over emulated paths in virtual time, with a receiver that judges them and a sender that does what it says.
+//! A flow over emulated paths in virtual time, with a receiver that judges them and a sender that
+//! applies its judgements.
 #![allow(dead_code, reason = "each test uses its part")]
 
 use hawser_netem::{
@@ -8,25 +9,26 @@ use hawser_pathset::{Arrival, Evidence, JudgeEvent, JudgedPacket, Judgement, Suc
 use hawser_units::{Bitrate, ByteSize, FlowId, Instant, PathId, PathSet, PolicyCode};
 use std::time::Duration;
 
-/// How often the receiver looks at its records.
+/// The interval at which the receiver reads its records.
 const TICK: Duration = Duration::from_millis(10);
 
-/// How long it takes from a judgement to the policy at the sender.
+/// The delay from a judgement to the policy at the sender.
 const CONTROL_DELAY: Duration = Duration::from_millis(30);
 
-/// When a copy that has not arrived counts as missing.
+/// The time after which a copy that has not arrived counts as missing.
 const DEADLINE: Duration = Duration::from_millis(500);
 
-/// A packet and its outer headers.
+/// The size of a packet with its outer headers.
 const PACKET: ByteSize = ByteSize(1500);
 
-/// The sender's own link: the pace of the packets of a frame.
+/// The pacing interval of the packets of a frame: the rate of the sender's own link.
 const PACE: Duration = Duration::from_micros(30);
 
 const FRAME: Duration = Duration::from_nanos(33_333_333);
 
-/// A packet that takes longer than this is too late for its frame: the slowest that the two good paths of Table I are
-/// under variation is 35 ms and the 13 ms that the longest train takes, the tolerance of `evidence` is 25 ms.
+/// A packet with a longer one-way delay is too late for its frame. The slowest of the two good
+/// paths of Table I takes 35 ms under variation, plus 13 ms for the longest train; the tolerance of
+/// `evidence` is 25 ms.
 const TOO_LATE: Duration = Duration::from_millis(60);
 
 pub(crate) enum Judge {
@@ -69,7 +71,7 @@ impl Judge {
     }
 }
 
-/// What became of a packet.
+/// A packet sent, and its fate.
 struct Sent {
     at: Instant,
     copies: usize,
@@ -82,7 +84,7 @@ pub(crate) struct Network {
     first_number: u64,
     policy: Judgement,
     epoch: u32,
-    coming: Option<(Instant, Judgement)>,
+    pending: Option<(Instant, Judgement)>,
     tracker: Tracker,
     judge: Judge,
     packets: Vec<Sent>,
@@ -92,7 +94,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// A flow of so many packets a frame, 30 frames a second, over all of `links`.
+    /// Creates a flow of `packets_per_frame` packets per frame, 30 frames/s, over all of `links`.
     pub(crate) fn new(
         links: Vec<LinkConfig>,
         packets_per_frame: u64,
@@ -115,7 +117,7 @@ impl Network {
             first_number: u64::MAX - 1000 + seed,
             policy,
             epoch: 0,
-            coming: None,
+            pending: None,
             tracker: Tracker::new(DEADLINE),
             judge,
             packets: Vec::new(),
@@ -129,11 +131,11 @@ impl Network {
         self.policy.code.0
     }
 
-    /// Lets the flow run until so long after the beginning.
+    /// Runs the flow until `end` after the start.
     pub(crate) fn run_to(&mut self, end: Duration) {
         while self.now < Instant::ZERO + end {
             let tick = self.now + TICK;
-            if let Some((_, policy)) = self.coming.take_if(|(at, _)| *at <= self.now) {
+            if let Some((_, policy)) = self.pending.take_if(|(at, _)| *at <= self.now) {
                 self.apply(policy);
             }
             self.send_until(tick);
@@ -215,13 +217,13 @@ impl Network {
         judge.handle_timeout(until);
         while let Some(event) = judge.poll_event() {
             if let JudgeEvent::Judgement(judgement) = &event {
-                self.coming = Some((until + CONTROL_DELAY, judgement.clone()));
+                self.pending = Some((until + CONTROL_DELAY, judgement.clone()));
             }
             self.events.push(event);
         }
     }
 
-    /// Copies per packet of those sent from `from` to `to`.
+    /// Returns the mean number of copies of the packets sent from `from` to `to`.
     pub(crate) fn cost(&self, from: Duration, to: Duration) -> f64 {
         let period = Instant::ZERO + from..Instant::ZERO + to;
         let copies = self
@@ -233,7 +235,8 @@ impl Network {
         copies as f64 / f64::from(packets)
     }
 
-    /// The part of frames sent from `from` to `to` of which a packet came too late or not at all.
+    /// Returns the share of frames sent from `from` to `to` of which a packet arrived too late or
+    /// not at all.
     pub(crate) fn damaged_frames(&self, from: Duration, to: Duration) -> f64 {
         let period = Instant::ZERO + from..Instant::ZERO + to;
         let is_late = |packet: &Sent| {
@@ -252,7 +255,7 @@ impl Network {
             / frames.len() as f64
     }
 
-    /// When a policy came into force, its paths, and why.
+    /// Returns when each policy came into force, its paths and its reason.
     pub(crate) fn policies(&self) -> Vec<(Duration, u8, &str)> {
         self.in_force
             .iter()
@@ -260,13 +263,17 @@ impl Network {
             .collect()
     }
 
-    /// How often the judge said this.
-    pub(crate) fn heard(&self, event: &JudgeEvent) -> usize {
-        self.events.iter().filter(|said| *said == event).count()
+    /// Returns how often the judge emitted the event.
+    pub(crate) fn count_of(&self, event: &JudgeEvent) -> usize {
+        self.events
+            .iter()
+            .filter(|emitted| *emitted == event)
+            .count()
     }
 }
 
-/// One direction of a path: rate, delay, loss, and the range of what each packet takes longer, for so long.
+/// One direction of a path: rate, delay, loss, and the maximum extra delay of each packet during
+/// the first `variation`.
 pub(crate) fn link(
     mbps: f64,
     delay_ms: u64,
@@ -289,7 +296,7 @@ pub(crate) fn link(
     }
 }
 
-/// The paths of Table I (Qian, section IV) under variation for so long.
+/// The paths of Table I (Qian, section IV), with variation for the given time.
 pub(crate) fn table_1(variation: Duration) -> Vec<LinkConfig> {
     vec![
         link(400.0, 20, 0.0005, 50, variation),
@@ -300,12 +307,12 @@ pub(crate) fn table_1(variation: Duration) -> Vec<LinkConfig> {
     ]
 }
 
-/// One of two paths that a flow needs both, as each loses one packet in a hundred.
+/// One of two paths both of which a flow needs, as each loses one packet in a hundred.
 pub(crate) fn lossy(delay_ms: u64) -> LinkConfig {
     link(400.0, delay_ms, 0.01, 5, Duration::MAX)
 }
 
-/// A path over which nothing passes for a while.
+/// The same link, cut for a while.
 pub(crate) fn with_cut(link: LinkConfig, from: Duration, to: Duration) -> LinkConfig {
     LinkConfig {
         cuts: vec![Span::new(from, to).unwrap()],
@@ -313,7 +320,7 @@ pub(crate) fn with_cut(link: LinkConfig, from: Duration, to: Duration) -> LinkCo
     }
 }
 
-/// Two such paths, the first of which is cut for a while, and a third that is too slow to help.
+/// Two lossy paths, the first of which is cut for a while, and a third that is too slow to help.
 pub(crate) fn two_needed(from: Duration, to: Duration) -> Vec<LinkConfig> {
     vec![
         with_cut(lossy(30), from, to),
@@ -322,5 +329,5 @@ pub(crate) fn two_needed(from: Duration, to: Duration) -> Vec<LinkConfig> {
     ]
 }
 
-/// The levels of the talker, and how many packets of 1444 bytes a frame has.
+/// The levels of the talker, and the number of packets of 1444 bytes per frame.
 pub(crate) const LEVELS: [(&str, u64); 3] = [("nfov", 124), ("hd", 248), ("fhd", 418)];

@@ -1,13 +1,14 @@
-use super::{Behaviour, Candidate, Place, View, fastest};
+use super::{Candidate, PathChoice, Scheduler, View, fastest};
 use crate::path::{Path, QUIC_OVERHEAD};
 use hawser_units::Instant;
 
-/// Blocking estimation (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for Heterogeneous Networks", IFIP
-/// Networking 2016): a slower path is not used when what it carries would fill the send window before the fastest path had
-/// carried what it could in the meantime.
+/// Blocking estimation (Ferlin et al., "BLEST: Blocking Estimation-based MPTCP Scheduler for
+/// Heterogeneous Networks", IFIP Networking 2016). A slower path is not used if its packets would
+/// fill the send window before the fastest path could have carried as much as possible in the
+/// meantime.
 #[derive(Debug)]
 pub(crate) struct Blest {
-    /// The correction of the estimate.
+    /// The correction factor of the estimate.
     lambda: f64,
     updated: Instant,
     was_blocked: bool,
@@ -29,16 +30,21 @@ impl Default for Blest {
     }
 }
 
-impl Behaviour for Blest {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        let fast = fastest(view.paths.iter().filter(|path| path.outstanding.may_send()));
+impl Scheduler for Blest {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
+        let fast = fastest(
+            view.paths
+                .iter()
+                .filter(|path| path.transmissions.may_send()),
+        );
         let best = fastest(view.paths.iter().filter(|path| path.fits(candidate.size)));
         let (Some(fast), Some(best)) = (fast, best) else {
-            return Place::Wait;
+            return PathChoice::Wait;
         };
-        self.was_blocked |= view.pool.bytes() + candidate.size as u64 > view.config.pool_limit.0;
+        self.was_blocked |=
+            view.sent_packets.bytes() + candidate.size as u64 > view.config.pool_limit.0;
         if best.id == fast.id {
-            return Place::On(best.id);
+            return PathChoice::On(best.id);
         }
         self.adapt(view.now, fast);
         let packet = candidate.size as u64 + QUIC_OVERHEAD;
@@ -48,16 +54,17 @@ impl Behaviour for Blest {
             .0
             .saturating_sub(best.outstanding_bytes() + packet);
         if self.sent_meanwhile(fast, best, packet) > left as f64 {
-            Place::Wait
+            PathChoice::Wait
         } else {
-            Place::On(best.id)
+            PathChoice::On(best.id)
         }
     }
 }
 
 impl Blest {
-    /// Bytes that the fast path can send during a round trip of the slow one, were its window to grow by one packet in
-    /// each of its own (equation 1 of the paper, times lambda).
+    /// Returns the bytes that the fast path can send during a round trip of the slow one, if its
+    /// window grows by one packet in each of its own round trips (equation 1 of the paper, times
+    /// lambda).
     fn sent_meanwhile(&self, fast: &Path, slow: &Path, packet: u64) -> f64 {
         let rtt = |path: &Path| path.state.rtt.smoothed.as_secs_f64().max(1e-6);
         let rounds = (rtt(slow) / rtt(fast)).max(1.0);
@@ -65,7 +72,8 @@ impl Blest {
         packet as f64 * (window + (rounds - 1.0) / 2.0) * rounds * self.lambda
     }
 
-    /// Once in a round trip: more caution after the window was full, less otherwise.
+    /// Updates lambda once per round trip: increases it after the send window was full, decreases
+    /// it otherwise.
     fn adapt(&mut self, now: Instant, fast: &Path) {
         if now.saturating_since(self.updated) < fast.state.rtt.smoothed {
             return;
@@ -88,7 +96,8 @@ mod tests {
     use crate::Scheme;
     use hawser_units::ByteSize;
 
-    /// Paths of 20 and 200 ms, the first with a window of 30 packets that is full or not, and a send window.
+    /// Two paths of 20 and 200 ms, and a send window. The first path has a window of 30 packets,
+    /// which is full if `is_full`.
     fn scene(is_full: bool, send_window: u64) -> Scene {
         let mut scene = Scene::new(Scheme::Blest, &[(20, 30_960), (200, 100_000)]);
         if is_full {
@@ -101,23 +110,24 @@ mod tests {
 
     #[test]
     fn the_slow_path_waits_when_it_would_fill_the_send_window() {
-        // Equation 1: 10 rounds of 30 packets, and one more in each, times 1.19 are 423,688 bytes; the packet has 1,032.
+        // Equation 1: 10 rounds of 30 packets, growing by one packet each, times 1.19 are 423,688
+        // bytes. The packet has 1,032.
         let meanwhile = 423_688 + 1_032;
-        let place = |scene: &Scene| Blest::default().place(&scene.view(), candidate(0));
+        let choice = |scene: &Scene| Blest::default().select_path(&scene.view(), candidate(0));
         let scene_with = |send_window| {
             let mut scene = scene(true, send_window);
             scene.wait(20);
             scene
         };
-        assert_eq!(place(&scene_with(meanwhile)), Place::On(path(1)));
-        assert_eq!(place(&scene_with(meanwhile - 1)), Place::Wait);
+        assert_eq!(choice(&scene_with(meanwhile)), PathChoice::On(path(1)));
+        assert_eq!(choice(&scene_with(meanwhile - 1)), PathChoice::Wait);
     }
 
     #[test]
     fn a_fast_path_with_window_is_taken_whatever_the_send_window() {
         assert_eq!(
-            Blest::default().place(&scene(false, 1).view(), candidate(0)),
-            Place::On(path(0))
+            Blest::default().select_path(&scene(false, 1).view(), candidate(0)),
+            PathChoice::On(path(0))
         );
     }
 
@@ -126,7 +136,7 @@ mod tests {
         let mut blest = Blest::default();
         let mut blocked = scene(true, 999);
         blocked.wait(20);
-        blest.place(&blocked.view(), candidate(0));
+        blest.select_path(&blocked.view(), candidate(0));
         assert!(blest.lambda > FIRST_LAMBDA);
     }
 }

@@ -1,45 +1,50 @@
-use super::{Behaviour, Candidate, Place, View, fastest};
+use super::{Candidate, PathChoice, Scheduler, View, fastest};
 use crate::path::{Path, QUIC_OVERHEAD};
 
-/// Earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous Paths", CoNEXT 2017,
-/// algorithm 1): when the fastest path has no window, a slower one is used only if the packet is expected there before the
-/// fastest path could have carried all that waits.
+/// Earliest completion first (Lim et al., "ECF: An MPTCP Path Scheduler to Manage Heterogeneous
+/// Paths", CoNEXT 2017, algorithm 1). When the fastest path has no window, a slower one is used
+/// only if the packet is expected to arrive there before the fastest path could have carried all
+/// waiting packets.
 #[derive(Debug, Default)]
 pub(crate) struct Ecf {
     waiting: bool,
 }
 
-/// The paper's hysteresis.
+/// The hysteresis of the paper.
 const BETA: f64 = 0.25;
 
-impl Behaviour for Ecf {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        let Some(first) = fastest(view.paths.iter().filter(|path| path.outstanding.may_send()))
-        else {
-            return Place::Wait;
+impl Scheduler for Ecf {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
+        let Some(first) = fastest(
+            view.paths
+                .iter()
+                .filter(|path| path.transmissions.may_send()),
+        ) else {
+            return PathChoice::Wait;
         };
         if first.fits(candidate.size) {
-            return Place::On(first.id);
+            return PathChoice::On(first.id);
         }
         let Some(second) = fastest(view.paths.iter().filter(|path| path.fits(candidate.size)))
         else {
-            return Place::Wait;
+            return PathChoice::Wait;
         };
         if self.is_worth_waiting(
             view.waiting as f64,
-            Figures::of(first, candidate),
-            Figures::of(second, candidate),
+            PathEstimate::of(first, candidate),
+            PathEstimate::of(second, candidate),
         ) {
-            Place::Wait
+            PathChoice::Wait
         } else {
-            Place::On(second.id)
+            PathChoice::On(second.id)
         }
     }
 }
 
 impl Ecf {
-    /// `k` packets wait; the symbols are those of the paper's algorithm.
-    fn is_worth_waiting(&mut self, k: f64, f: Figures, s: Figures) -> bool {
+    /// Returns whether to wait for the fast path `f` rather than use the slow path `s`, with `k`
+    /// waiting packets. The symbols are those of the paper's algorithm.
+    fn is_worth_waiting(&mut self, k: f64, f: PathEstimate, s: PathEstimate) -> bool {
         let n = 1.0 + k / f.window;
         let delta = f.deviation.max(s.deviation);
         let margin = if self.waiting { 1.0 + BETA } else { 1.0 };
@@ -54,18 +59,18 @@ impl Ecf {
     }
 }
 
-/// Seconds, and packets.
+/// The round-trip time and its deviation in seconds, and the window in packets.
 #[derive(Debug, Clone, Copy)]
-struct Figures {
+struct PathEstimate {
     rtt: f64,
     deviation: f64,
     window: f64,
 }
 
-impl Figures {
-    fn of(path: &Path, candidate: Candidate) -> Figures {
+impl PathEstimate {
+    fn of(path: &Path, candidate: Candidate) -> PathEstimate {
         let packet = candidate.size as u64 + QUIC_OVERHEAD;
-        Figures {
+        PathEstimate {
             rtt: path.state.rtt.smoothed.as_secs_f64(),
             deviation: path.state.rtt.variation.as_secs_f64(),
             window: (path.state.congestion_window.0 as f64 / packet as f64).max(1.0),
@@ -77,8 +82,8 @@ impl Figures {
 mod tests {
     use super::*;
 
-    fn figures(rtt_ms: f64, window: f64) -> Figures {
-        Figures {
+    fn figures(rtt_ms: f64, window: f64) -> PathEstimate {
+        PathEstimate {
             rtt: rtt_ms / 1e3,
             deviation: 0.0,
             window,
@@ -100,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waited_goes_on_waiting_a_little_longer() {
+    fn hysteresis_prolongs_waiting() {
         let (fast, slow) = (figures(20.0, 10.0), figures(100.0, 10.0));
         assert!(!Ecf { waiting: false }.is_worth_waiting(45.0, fast, slow));
         assert!(Ecf { waiting: true }.is_worth_waiting(45.0, fast, slow));

@@ -1,42 +1,43 @@
 use super::min_rtt::MinRtt;
-use super::{Behaviour, Candidate, Extra, Place, View, frame_size};
+use super::{Candidate, Extra, PathChoice, Scheduler, View, frame_size};
 
-/// Sliding-window coding ahead of losses, after Pluribus (Mahajan et al., "High Performance Vehicular Connectivity using
-/// Opportunistic Erasure Coding", ATC 2012): combinations of the last packets follow them, as many as the losses measured
-/// ask for, over the path with the most spare capacity. What they do not recover stays lost.
+/// Proactive sliding-window coding, after Pluribus (Mahajan et al., "High Performance Vehicular
+/// Connectivity using Opportunistic Erasure Coding", ATC 2012). Coded packets over the last packets
+/// follow these, at a rate that depends on the measured loss, over the path with the most spare
+/// capacity. Losses that they do not recover are final.
 #[derive(Debug, Default)]
 pub(crate) struct Fec {
-    /// The next packet for which nothing was added.
+    /// The first packet that does not count towards `credit` yet.
     next: u64,
-    /// Combinations that are owed.
-    owed: f64,
+    /// The number of coded packets that may be sent.
+    credit: f64,
 }
 
-/// Packets that a combination covers at most.
+/// The maximum number of packets that a coded packet covers.
 pub(crate) const WINDOW: u64 = 32;
 
-/// Combinations for each lost packet: losses come in bursts.
+/// Coded packets per lost packet. It exceeds 1 because losses come in bursts.
 const FACTOR: f64 = 2.0;
 
-/// Combinations for each packet, at least and at most.
+/// The minimum and maximum of coded packets per packet.
 const BOUNDS: std::ops::RangeInclusive<f64> = 0.05..=1.0;
 
-impl Behaviour for Fec {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        MinRtt.place(view, candidate)
+impl Scheduler for Fec {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
+        MinRtt.select_path(view, candidate)
     }
 
     fn extra(&mut self, view: &View<'_>) -> Option<Extra> {
-        let sent = view.pool.next();
+        let sent = view.sent_packets.next();
         let fresh = sent.saturating_sub(self.next);
         self.next = sent;
-        self.owed = (self.owed + fresh as f64 * share(view)).min(WINDOW as f64);
-        if self.owed < 1.0 || sent == 0 {
+        self.credit = (self.credit + fresh as f64 * share(view)).min(WINDOW as f64);
+        if self.credit < 1.0 || sent == 0 {
             return None;
         }
-        let start = sent.saturating_sub(WINDOW).max(view.pool.first());
+        let start = sent.saturating_sub(WINDOW).max(view.sent_packets.first());
         let longest = (start..sent)
-            .filter_map(|id| view.pool.get(id))
+            .filter_map(|id| view.sent_packets.get(id))
             .map(|o| frame_size(&o.bytes))
             .max()?;
         let path = view
@@ -44,7 +45,7 @@ impl Behaviour for Fec {
             .iter()
             .filter(|path| path.fits(longest + 2))
             .max_by_key(|path| path.window())?;
-        self.owed -= 1.0;
+        self.credit -= 1.0;
         Some(Extra::Coded {
             start,
             count: (sent - start) as u8,
@@ -53,7 +54,8 @@ impl Behaviour for Fec {
     }
 }
 
-/// Combinations for each packet: the loss of the paths in proportion to what is under way over them.
+/// Returns the coded packets per packet: the loss of the paths, weighted with the bytes in flight,
+/// times [`FACTOR`].
 fn share(view: &View<'_>) -> f64 {
     let weight: f64 = view
         .paths
@@ -63,7 +65,7 @@ fn share(view: &View<'_>) -> f64 {
     let loss = view
         .paths
         .iter()
-        .map(|path| path.outstanding.loss() * path.outstanding_bytes() as f64)
+        .map(|path| path.transmissions.loss() * path.outstanding_bytes() as f64)
         .sum::<f64>();
     let loss = if weight > 0.0 { loss / weight } else { 0.0 };
     (loss * FACTOR).clamp(*BOUNDS.start(), *BOUNDS.end())

@@ -1,15 +1,15 @@
-use super::{Behaviour, Candidate, Place, View};
+use super::{Candidate, PathChoice, Scheduler, View};
 use crate::path::Path;
 
-/// Each flow stays on one path: that which its hash names, as bonding routers do it, or the first.
+/// Keeps each flow on one path: the one selected by its hash, as bonding routers do, or the first.
 #[derive(Debug)]
 pub(crate) enum Fixed {
     ByHash,
     First,
 }
 
-impl Behaviour for Fixed {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
+impl Scheduler for Fixed {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
         let paths: Vec<&Path> = view.paths.iter().collect();
         let index = match self {
             Fixed::ByHash => (candidate.flow_hash % paths.len().max(1) as u64) as usize,
@@ -36,22 +36,20 @@ mod tests {
             Scheme::Bonding,
             &[(90, 100_000), (20, 100_000), (50, 100_000)],
         );
-        let place = |scene: &Scene, flow| Fixed::ByHash.place(&scene.view(), candidate(flow));
-        let places: Vec<Place> = (0..3).map(|flow| place(&scene, flow)).collect();
-        let distinct: BTreeSet<String> = places.iter().map(|place| format!("{place:?}")).collect();
-        assert_eq!(distinct.len(), 3, "{places:?}");
-        let Place::On(taken) = places[0] else {
-            panic!("a path")
+        let choice =
+            |scene: &Scene, flow| Fixed::ByHash.select_path(&scene.view(), candidate(flow));
+        let choices: Vec<PathChoice> = (0..3).map(|flow| choice(&scene, flow)).collect();
+        let distinct: BTreeSet<String> =
+            choices.iter().map(|choice| format!("{choice:?}")).collect();
+        assert_eq!(distinct.len(), 3, "{choices:?}");
+        let PathChoice::On(taken) = choices[0] else {
+            panic!("no path selected")
         };
         scene.update(taken, 500, 50_000);
-        assert_eq!(place(&scene, 0), places[0], "however slow it has become");
+        assert_eq!(choice(&scene, 0), choices[0], "even if it has become slow");
         scene.update(taken, 500, 0);
-        assert_eq!(
-            place(&scene, 0),
-            Place::Wait,
-            "nor does it change when there is no window"
-        );
-        assert_eq!(place(&scene, 1), places[1]);
+        assert_eq!(choice(&scene, 0), PathChoice::Wait, "and without window");
+        assert_eq!(choice(&scene, 1), choices[1]);
     }
 
     #[test]
@@ -59,8 +57,8 @@ mod tests {
         let scene = Scene::new(Scheme::Single, &[(90, 100_000), (20, 100_000)]);
         for flow in 0..3 {
             assert_eq!(
-                Fixed::First.place(&scene.view(), candidate(flow)),
-                Place::On(path(0))
+                Fixed::First.select_path(&scene.view(), candidate(flow)),
+                PathChoice::On(path(0))
             );
         }
     }

@@ -1,12 +1,13 @@
-use super::{Behaviour, Candidate, Place, View, fastest};
+use super::{Candidate, PathChoice, Scheduler, View, fastest};
 
-/// The path of the lowest smoothed round-trip time that has window, as multipath TCP's default scheduler takes it
-/// (Raiciu et al., "How Hard Can It Be?", NSDI 2012) and multipath QUIC after it (De Coninck and Bonaventure, CoNEXT 2017).
+/// Selects the path with the lowest smoothed round-trip time of those with window, as the default
+/// scheduler of multipath TCP (Raiciu et al., "How Hard Can It Be?", NSDI 2012) and multipath QUIC
+/// (De Coninck and Bonaventure, CoNEXT 2017).
 #[derive(Debug)]
 pub(crate) struct MinRtt;
 
-impl Behaviour for MinRtt {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
+impl Scheduler for MinRtt {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
         fastest(view.paths.iter().filter(|path| path.fits(candidate.size)))
             .map(|path| path.id)
             .into()

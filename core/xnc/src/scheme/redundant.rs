@@ -1,17 +1,17 @@
-use super::{Behaviour, Candidate, Place, View};
+use super::{Candidate, PathChoice, Scheduler, View};
 
-/// Every packet on every path that has window, as ReMP TCP does it (Froemmgen et al., "ReMP TCP: Low Latency Multipath
-/// TCP", ICC 2016).
+/// Sends every packet on every path with window, as ReMP TCP (Froemmgen et al., "ReMP TCP: Low
+/// Latency Multipath TCP", ICC 2016).
 #[derive(Debug)]
 pub(crate) struct Redundant;
 
-impl Behaviour for Redundant {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
+impl Scheduler for Redundant {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
         let fitting = view.paths.fitting(candidate.size);
         if fitting.is_empty() {
-            Place::Wait
+            PathChoice::Wait
         } else {
-            Place::OnAll(fitting)
+            PathChoice::OnAll(fitting)
         }
     }
 }

@@ -1,14 +1,14 @@
-//! Paths and packets for a scheme to decide upon, in tests.
+//! Paths and packets for tests of schedulers.
 
 use super::{Candidate, View};
 use crate::config::{Config, Scheme};
-use crate::outstanding::Content;
 use crate::path::{PathState, Paths, QUIC_OVERHEAD, Rtt};
-use crate::pool::{Hint, Pool};
+use crate::sent_packets::{Hint, SentPackets};
+use crate::sent_transmissions::Content;
 use hawser_units::{ByteSize, Instant, PathId};
 use std::time::Duration;
 
-/// Bytes of each packet.
+/// The size of each packet in bytes.
 const PACKET: usize = 1000;
 
 pub(super) struct Scene {
@@ -16,16 +16,16 @@ pub(super) struct Scene {
     pub(super) config: Config,
     pub(super) paths: Paths,
     pub(super) waiting: usize,
-    pool: Pool,
+    sent_packets: SentPackets,
 }
 
 impl Scene {
-    /// Paths of these round-trip times in milliseconds and windows in bytes.
+    /// Creates paths with these round-trip times in milliseconds and windows in bytes.
     pub(super) fn new(scheme: Scheme, paths: &[(u64, u64)]) -> Scene {
         let config = Config::of(scheme);
         let mut scene = Scene {
             now: Instant::ZERO,
-            pool: Pool::new(&config, 0),
+            sent_packets: SentPackets::new(&config, 0),
             paths: Paths::default(),
             waiting: 0,
             config,
@@ -56,20 +56,20 @@ impl Scene {
         self.now += Duration::from_millis(ms);
     }
 
-    /// Sends a packet, and returns its number.
+    /// Sends a packet and returns its number.
     pub(super) fn send(&mut self, id: PathId) -> u64 {
         let packet = self
-            .pool
+            .sent_packets
             .push(self.now, self.now, vec![7; PACKET], Hint::default());
-        let original = self.pool.get_mut(packet).unwrap();
+        let original = self.sent_packets.get_mut(packet).unwrap();
         (original.in_flight, original.path) = (1, Some(id));
         let path = self.paths.get_mut(id).unwrap();
-        let under_way = path.outstanding_bytes();
-        path.outstanding.push(
+        let in_flight = path.outstanding_bytes();
+        path.transmissions.push(
             self.now,
             Content::Original(packet),
             PACKET as u64 + QUIC_OVERHEAD,
-            under_way,
+            in_flight,
         );
         packet
     }
@@ -79,20 +79,20 @@ impl Scene {
             now,
             config,
             paths,
-            pool,
+            sent_packets,
             waiting,
         } = self;
         View {
             now: *now,
             config,
             paths,
-            pool,
+            sent_packets,
             waiting: *waiting,
         }
     }
 }
 
-/// A packet of a flow.
+/// Returns a packet of a flow.
 pub(super) fn candidate(flow_hash: u64) -> Candidate {
     Candidate {
         size: PACKET,

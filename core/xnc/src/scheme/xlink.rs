@@ -1,31 +1,33 @@
 use super::min_rtt::MinRtt;
-use super::{Behaviour, Candidate, Extra, Place, View, fastest};
+use super::{Candidate, Extra, PathChoice, Scheduler, View, fastest};
 use crate::scheme::frame_size;
 use std::time::Duration;
 
-/// Multipath QUIC that sends unacknowledged packets again over another path while the viewer's buffer runs dry (Zheng et
-/// al., "XLINK: QoE-Driven Multi-Path QUIC Transport in Large-scale Video Services", SIGCOMM 2021, section 5.2).
+/// Multipath QUIC that retransmits unacknowledged packets over another path when the viewer's
+/// buffer runs low (Zheng et al., "XLINK: QoE-Driven Multi-Path QUIC Transport in Large-scale Video
+/// Services", SIGCOMM 2021, section 5.2).
 ///
-/// There the viewer reports the play time that it has left. A live stream has a play-out buffer of fixed length, from which
-/// the age of the oldest packet that is not acknowledged takes away.
+/// In the paper the viewer reports its remaining play time. Here a live stream has a play-out
+/// buffer of fixed length, reduced by the age of the oldest unacknowledged packet.
 #[derive(Debug, Default)]
 pub(crate) struct Xlink {
-    /// Packets before this one were sent again, if they had to be.
+    /// Packets before this one were retransmitted if necessary.
     next: u64,
 }
 
-/// The longest gap between frames that is no stall (Ni, appendix C).
-const BUFFER: Duration = Duration::from_millis(200);
+/// The longest gap between frames that is not a stall (Ni, appendix C).
+const PLAYOUT_BUFFER: Duration = Duration::from_millis(200);
 
-/// With less than this left, packets are always sent again (T_th1).
-const LITTLE: Duration = Duration::from_millis(50);
+/// With less play time left, packets are always retransmitted (T_th1).
+const LOW_BUFFER: Duration = Duration::from_millis(50);
 
-/// With more than this left, never (T_th2). Between the two, when a packet may take longer than that to be delivered.
-const PLENTY: Duration = Duration::from_millis(150);
+/// With more play time left, packets are never retransmitted (T_th2). Between the two, they are if
+/// delivery may take longer than the time left.
+const HIGH_BUFFER: Duration = Duration::from_millis(150);
 
-impl Behaviour for Xlink {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
-        MinRtt.place(view, candidate)
+impl Scheduler for Xlink {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
+        MinRtt.select_path(view, candidate)
     }
 
     fn extra(&mut self, view: &View<'_>) -> Option<Extra> {
@@ -33,16 +35,17 @@ impl Behaviour for Xlink {
             return None;
         }
         let expected = fastest(view.paths.iter())?.state.rtt;
-        self.next = self.next.max(view.pool.first());
-        while self.next < view.pool.next() {
+        self.next = self.next.max(view.sent_packets.first());
+        while self.next < view.sent_packets.next() {
             let id = self.next;
             if let Some(original) = view
-                .pool
+                .sent_packets
                 .get(id)
                 .filter(|original| !original.fate.is_settled())
             {
-                // The fastest path could have delivered it by now. Younger ones cost much and help nobody.
-                if view.now.saturating_since(original.since)
+                // The fastest path could have delivered it by now. Copies of more recent packets
+                // cost much and rarely help.
+                if view.now.saturating_since(original.queued_at)
                     < expected.smoothed + expected.variation
                 {
                     return None;
@@ -64,19 +67,19 @@ impl Behaviour for Xlink {
 
 fn is_urgent(view: &View<'_>) -> bool {
     let oldest = view
-        .pool
+        .sent_packets
         .iter()
         .find(|(_, original)| !original.fate.is_settled());
     let Some((_, oldest)) = oldest else {
         return false;
     };
-    let left = BUFFER.saturating_sub(view.now.saturating_since(oldest.since));
+    let left = PLAYOUT_BUFFER.saturating_sub(view.now.saturating_since(oldest.queued_at));
     let slowest = view
         .paths
         .iter()
         .map(|path| path.state.rtt.smoothed + path.state.rtt.variation)
         .max();
-    left < LITTLE || left <= PLENTY && left < slowest.unwrap_or_default()
+    left < LOW_BUFFER || left <= HIGH_BUFFER && left < slowest.unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -85,7 +88,7 @@ mod tests {
     use super::*;
     use crate::Scheme;
 
-    /// Paths of 20 ms and of so many, and a packet on the first one that was sent so many milliseconds ago.
+    /// Paths of 20 ms and of `slow_ms`, and a packet that was sent on the first one `age_ms` ago.
     fn scene(slow_ms: u64, age_ms: u64) -> Scene {
         let mut scene = Scene::new(Scheme::Xlink, &[(20, 100_000), (slow_ms, 100_000)]);
         scene.send(path(0));

@@ -1,18 +1,18 @@
-use super::{Behaviour, Candidate, Place, View};
+use super::{Candidate, PathChoice, Scheduler, View};
 use crate::config::Config;
 use crate::path::Path;
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// The path that is expected to deliver soonest. The paper takes the one of the lowest round-trip time that has window
-/// (Ni, section 4.2); here the time counts what is under way over the path, at the rate that it was seen to take, so that
-/// a frame larger than one path's share goes over several; a path that falls behind counts as that late at once, and a
-/// silent one is left alone.
+/// Selects the path with the earliest expected delivery. The paper uses the path with the lowest
+/// round-trip time of those with window (Ni, section 4.2). Here the expected time includes the
+/// bytes in flight at the estimated rate of the path, so a frame that exceeds the share of one path
+/// is spread over several. The lateness of a path counts at once, and silent paths are not used.
 #[derive(Debug)]
-pub(crate) struct Soonest;
+pub(crate) struct EarliestDelivery;
 
-impl Behaviour for Soonest {
-    fn place(&mut self, view: &View<'_>, candidate: Candidate) -> Place {
+impl Scheduler for EarliestDelivery {
+    fn select_path(&mut self, view: &View<'_>, candidate: Candidate) -> PathChoice {
         let room = |path: &Path| match candidate.is_bulk {
             true => path.room_for_bulk(view.now, candidate.size, candidate.queue),
             false => path.room_within(candidate.size, candidate.queue),
@@ -27,36 +27,36 @@ impl Behaviour for Soonest {
         };
         let paths = view.paths.iter().filter(may_take);
         paths
-            .min_by_key(|path| expected(path, view.now, view.config, candidate.size))
+            .min_by_key(|path| expected_delay(path, view.now, view.config, candidate.size))
             .map(|path| path.id)
             .into()
     }
 }
 
-/// Bytes under way with which a path is tried when none is open.
+/// The bytes in flight up to which a path is tried when none is open.
 const TRIAL: u64 = 3_000;
 
-/// Whether new packets may take a path: not while it is silent, and not while a queue stands there. What waits for it waits
-/// better here, where it can take another path.
+/// Returns whether new packets may take a path: it is not silent and has no long queue. Packets
+/// wait in the sender rather than on the path, because there they can still take another path.
 pub(crate) fn is_open(path: &Path, now: Instant, config: &Config) -> bool {
-    !path.silent && path.backlog(now, config) <= config.queue_delay
+    !path.silent && path.backlog(now, config) <= config.max_path_backlog
 }
 
-/// How long a packet of `size` bytes that is sent now is expected to take until it is acknowledged.
-pub(crate) fn expected(path: &Path, now: Instant, config: &Config, size: usize) -> Duration {
-    let outstanding = &path.outstanding;
-    let usual = outstanding.expected(path.outstanding_bytes().saturating_add(size as u64));
+/// Returns the expected time until a packet of `size` bytes that is sent now is acknowledged.
+pub(crate) fn expected_delay(path: &Path, now: Instant, config: &Config, size: usize) -> Duration {
+    let transmissions = &path.transmissions;
+    let usual = transmissions.expected_delay(path.outstanding_bytes().saturating_add(size as u64));
     let waiting = if path.is_quiet(now, config) {
-        path.waiting(now)
+        path.unacked_for(now)
     } else {
         Duration::ZERO
     };
-    let penalty = Duration::from_secs_f64(outstanding.loss() * LOSS_PENALTY.as_secs_f64());
+    let penalty = Duration::from_secs_f64(transmissions.loss() * LOSS_PENALTY.as_secs_f64());
     usual
         .unwrap_or(path.state.rtt.smoothed)
         .max(waiting)
         .saturating_add(penalty)
 }
 
-/// What a lost packet costs: until it counts as lost, and until its recovery arrives.
+/// The delay caused by a loss: until the packet counts as lost, and until its recovery arrives.
 const LOSS_PENALTY: Duration = Duration::from_millis(200);

@@ -1,68 +1,70 @@
-//! What follows from what became known of transmissions.
+//! Reactions to acknowledgements and losses.
 
 use super::Sender;
-use crate::outstanding::{Content, Outcome};
-use crate::pool::Fate;
 use crate::scheme::Recovery;
+use crate::sent_packets::Fate;
+use crate::sent_transmissions::{Content, Outcome};
 use hawser_units::{Instant, PathId};
 
-/// What becomes known at once of a path that is not busy; room for more is not kept.
+/// The usual number of outcomes at once on a path that is not busy. The buffer is shrunk to it.
 const USUAL_OUTCOMES: usize = 256;
 
 impl Sender {
-    /// Draws the consequences of what became known of transmissions over `path`.
-    pub(super) fn settle_outcomes(&mut self, now: Instant, path: PathId) {
+    /// Applies the outcomes of transmissions over `path`.
+    pub(super) fn apply_outcomes(&mut self, now: Instant, path: PathId) {
         let mut outcomes = std::mem::take(&mut self.outcomes);
         for outcome in outcomes.drain(..) {
             let stats = &mut self.stats.paths[path.index()];
             match outcome {
                 Outcome::Arrived(content) => {
                     stats.arrived += 1;
-                    self.arrived(now, content, true);
+                    self.handle_arrived(now, content, true);
                 }
                 Outcome::ArrivedLate(content) => {
                     stats.arrived += 1;
                     stats.lost -= 1;
                     self.stats.spurious += 1;
-                    self.arrived(now, content, false);
+                    self.handle_arrived(now, content, false);
                 }
                 Outcome::Lost(content) => {
                     stats.lost += 1;
-                    self.lost(now, content);
+                    self.handle_lost(now, content);
                 }
-                Outcome::Repeat(Content::Original(id)) => self.send_again(id),
-                Outcome::Repeat(_) => {}
+                Outcome::Retransmit(Content::Original(id)) => self.queue_retransmission(id),
+                Outcome::Retransmit(_) => {}
             }
         }
         outcomes.shrink_to(USUAL_OUTCOMES);
         self.outcomes = outcomes;
     }
 
-    fn arrived(&mut self, now: Instant, content: Content, was_under_way: bool) {
+    fn handle_arrived(&mut self, now: Instant, content: Content, was_in_flight: bool) {
         match content {
             Content::Original(id) => {
-                if let Some(original) = self.pool.get_mut(id).filter(|_| was_under_way) {
+                if let Some(original) = self.sent_packets.get_mut(id).filter(|_| was_in_flight) {
                     original.in_flight -= 1;
                 }
                 self.settle_delivered(id);
-                if let Some((number, range)) = self.pool.range_of(id)
-                    && range.shot.fired > 0
+                if let Some((number, range)) = self.sent_packets.range_of(id)
+                    && range.shot.attempts > 0
                 {
-                    self.judge(now, number);
+                    self.evaluate_shot(now, number);
                 }
             }
-            Content::Coded { start, count } => self.coded_decided(now, start, count, true),
+            Content::Coded { start, count } => self.handle_coded_outcome(now, start, count, true),
             Content::Ping => {}
         }
     }
 
-    pub(super) fn lost(&mut self, now: Instant, content: Content) {
+    pub(super) fn handle_lost(&mut self, now: Instant, content: Content) {
         let id = match content {
             Content::Original(id) => id,
-            Content::Coded { start, count } => return self.coded_decided(now, start, count, false),
+            Content::Coded { start, count } => {
+                return self.handle_coded_outcome(now, start, count, false);
+            }
             Content::Ping => return,
         };
-        let Some(original) = self.pool.get_mut(id) else {
+        let Some(original) = self.sent_packets.get_mut(id) else {
             return;
         };
         original.in_flight -= 1;
@@ -71,16 +73,16 @@ impl Sender {
         }
         match (original.fate, self.parts.recovery) {
             (Fate::Recovering, _) => {
-                if let Some((number, _)) = self.pool.range_of(id) {
-                    self.judge(now, number);
+                if let Some((number, _)) = self.sent_packets.range_of(id) {
+                    self.evaluate_shot(now, number);
                 }
             }
             (Fate::Sent, recovery) => {
                 self.stats.lost += 1;
                 match recovery {
                     Recovery::None => self.give_up(id),
-                    Recovery::Resend => self.send_again(id),
-                    Recovery::OneShot { .. } => self.mark_lost(now, id),
+                    Recovery::Retransmit => self.queue_retransmission(id),
+                    Recovery::OneShot { .. } => self.schedule_recovery(now, id),
                 }
             }
             _ => {}
@@ -88,24 +90,24 @@ impl Sender {
     }
 
     pub(super) fn settle_delivered(&mut self, id: u64) {
-        if self.pool.settle(id, Fate::Delivered) {
+        if self.sent_packets.settle(id, Fate::Delivered) {
             self.stats.delivered += 1;
         }
     }
 
-    fn send_again(&mut self, id: u64) {
+    fn queue_retransmission(&mut self, id: u64) {
         if let Some(original) = self
-            .pool
+            .sent_packets
             .get_mut(id)
             .filter(|original| original.fate == Fate::Sent)
         {
             original.fate = Fate::Lost;
-            self.again.push_back(id);
+            self.retransmissions.push_back(id);
         }
     }
 
     pub(super) fn give_up(&mut self, id: u64) {
-        if self.pool.settle(id, Fate::GivenUp) {
+        if self.sent_packets.settle(id, Fate::GivenUp) {
             self.stats.given_up += 1;
         }
     }

@@ -1,8 +1,9 @@
-//! Packets that wait for a path with window: fair queueing by flow, each with controlled delay (RFC 8290).
+//! The queue of packets that wait for window: fair queueing by flow, with CoDel for each flow (RFC
+//! 8290).
 
 use crate::config::Config;
-use crate::memory::{cost, give_back};
-use crate::pool::Hint;
+use crate::memory::{cost, shrink_if_sparse};
+use crate::sent_packets::Hint;
 use hawser_units::Instant;
 use hawser_wire::ip::mark_congestion;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -16,98 +17,103 @@ use flow::Flow;
 
 /// A packet that was not sent yet.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct QueuedPacket {
     pub(super) bytes: Vec<u8>,
     pub(super) hint: Hint,
-    pub(super) since: Instant,
+    pub(super) queued_at: Instant,
 }
 
-/// Which of the packets that wait.
+/// A class of waiting packets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Class {
-    /// Those whose sender asks for it, in the order in which they came.
+    /// Packets marked as urgent by the application, in order of arrival.
     Urgent,
-    /// Those of flows that tell where their frames end: they cannot send less without harm, and are late sooner.
+    /// Packets of flows with marked ends of frames. Such flows cannot reduce their rate without
+    /// harm, and their packets are late sooner.
     Live,
-    /// The others.
-    Rest,
+    /// All other packets.
+    Other,
 }
 
-/// Urgent packets at most that go one after another while others wait.
+/// The maximum number of consecutive urgent packets while others wait.
 const URGENT_IN_A_ROW: u32 = 16;
 
-/// Live flows together get so many bytes for each of the others, where they need them and others wait.
+/// Bytes of live flows for each byte of the others, if both have packets waiting.
 const LIVE_WEIGHT: i64 = 3;
 
-/// Bytes that a flow may send before the next one has its turn: a packet.
+/// The bytes that a flow may send in one turn of the round robin: one packet.
 const QUANTUM: i64 = 1500;
 
-/// What recovery may take in advance of a flow's turns, bytes.
-const MOST_DEBT: i64 = 64_000;
+/// The maximum number of bytes by which recovery may exceed the flow's share.
+const MAX_DEBT: i64 = 64_000;
 
-/// Flows that are told apart; what is of further ones shares the queues of these.
+/// The maximum number of flows with their own queue. Further flows share these queues.
 const MAX_FLOWS: usize = 1024;
 
-/// Packets of a flow that are dropped at once when there is no room (RFC 8290, section 4.1.2).
+/// The maximum number of packets of a flow that are dropped at once when the queue is full (RFC
+/// 8290, section 4.1.2).
 const DROPPED_AT_ONCE: usize = 64;
 
-/// Flows that are forgotten at once when there are too many: to look for them takes a walk over all of them.
+/// The minimum number of flows that are forgotten at once when there are too many, because finding
+/// them takes a walk over all flows.
 const FORGOTTEN_AT_ONCE: usize = 64;
 
-/// Packets that were not sent, and those that were marked.
+/// Counters of packets that were dropped or marked.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Counts {
-    /// They waited too long.
+    /// Waited too long.
     pub(super) expired: u64,
-    /// There was no room, and their flow was among those that had most waiting.
+    /// Dropped when the queue was full, from one of the longest flows.
     pub(super) overflowed: u64,
-    /// Their flow is to send less.
+    /// Dropped by CoDel.
     pub(super) congested: u64,
-    /// They were sent, marked, for their flow to send less.
+    /// Marked by CoDel and sent.
     pub(super) marked: u64,
 }
 
 /// The packets that were not sent yet.
 #[derive(Debug, Default)]
 pub(super) struct Queue {
-    keeps_frames: bool,
+    drops_whole_frames: bool,
     flows: BTreeMap<u64, Flow>,
-    live: Turns,
-    rest: Turns,
-    /// By how many bytes live flows are ahead of their share, while others wait too.
+    live: RoundRobin,
+    other: RoundRobin,
+    /// The bytes by which live flows exceed their share while other flows wait too.
     ahead: i64,
-    /// Flows that are live.
+    /// The number of live flows.
     live_flows: usize,
-    urgent: VecDeque<Waiting>,
-    /// What urgent packets cost.
+    urgent: VecDeque<QueuedPacket>,
+    /// The cost of the urgent packets.
     urgent_bytes: u64,
-    /// Urgent packets that were sent since another one was.
+    /// Consecutive urgent packets that were sent last.
     urgent_in_a_row: u32,
     len: usize,
     bytes: u64,
-    /// Flows of which something waits or did, by [`Flow::class`] as it was when it grew last.
+    /// Flows with packets, or that recently had some, by their [`Flow::length_class`] when they
+    /// last grew.
     by_length: BTreeSet<(u32, u64)>,
     swept_at: Instant,
     counts: Counts,
-    /// Flows that were looked at to make room.
+    /// The number of flows examined to make room.
     #[cfg(test)]
-    looked_at: usize,
+    flows_examined: usize,
 }
 
-/// Whose turn it is among the flows of a class: deficit round robin, those first that begin to send (RFC 8290, section 4).
+/// The flows of a class in deficit round robin. Flows that start to send come first (RFC 8290,
+/// section 4).
 #[derive(Debug, Default)]
-struct Turns {
+struct RoundRobin {
     new: VecDeque<u64>,
     old: VecDeque<u64>,
-    /// Packets that wait.
+    /// The number of waiting packets.
     packets: usize,
 }
 
 impl Queue {
-    /// An empty one, which keeps frames whole or not.
-    pub(super) fn new(keeps_frames: bool) -> Self {
+    /// Creates an empty queue. With `drops_whole_frames`, a frame is dropped as a whole.
+    pub(super) fn new(drops_whole_frames: bool) -> Self {
         Queue {
-            keeps_frames,
+            drops_whole_frames,
             ..Queue::default()
         }
     }
@@ -116,7 +122,7 @@ impl Queue {
         self.len
     }
 
-    /// What the packets cost.
+    /// Returns the cost of the waiting packets.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -125,13 +131,14 @@ impl Queue {
         self.counts
     }
 
-    /// Whether there is a live flow, for which the others leave room.
+    /// Returns whether there is a live flow, for which the others leave room.
     pub(super) fn has_live(&self) -> bool {
         self.live_flows > 0
     }
 
-    /// Whether what live flows need waits, or anything where there are none.
-    pub(super) fn is_pressed(&self) -> bool {
+    /// Returns whether packets of live flows or urgent packets wait; without live flows, whether
+    /// any packets wait.
+    pub(super) fn is_backlogged(&self) -> bool {
         let waiting = if self.has_live() {
             self.live.packets + self.urgent.len()
         } else {
@@ -140,8 +147,8 @@ impl Queue {
         waiting > 0
     }
 
-    /// Takes a packet, and makes room for it in `limit` bytes at the expense of a flow of those that have most waiting.
-    pub(super) fn push(&mut self, waiting: Waiting, limit: u64) {
+    /// Adds a packet. If the queue would exceed `limit` bytes, drops packets of the longest flows.
+    pub(super) fn push(&mut self, waiting: QueuedPacket, limit: u64) {
         let added = cost(&waiting.bytes);
         while self.bytes > limit.saturating_sub(added) && self.make_room() {}
         if waiting.hint.urgent {
@@ -155,21 +162,21 @@ impl Queue {
         let flow = self
             .flows
             .entry(key)
-            .or_insert_with(|| Flow::new(waiting.since, self.keeps_frames));
+            .or_insert_with(|| Flow::new(waiting.queued_at, self.drops_whole_frames));
         let was_live = flow.is_live();
-        if flow.tells(&waiting) != was_live {
+        if flow.note_frame_end(&waiting) != was_live {
             self.change_class(key);
         }
         self.change(key, |flow| flow.push(waiting));
         self.list(key);
     }
 
-    /// The classes in the order in which their packets are to go.
+    /// Returns the classes in the order in which they are served.
     pub(super) fn order(&self) -> [Class; 3] {
         let [first, second] = if self.ahead > 0 {
-            [Class::Rest, Class::Live]
+            [Class::Other, Class::Live]
         } else {
-            [Class::Live, Class::Rest]
+            [Class::Live, Class::Other]
         };
         match self.urgent_in_a_row < URGENT_IN_A_ROW {
             true => [Class::Urgent, first, second],
@@ -177,13 +184,13 @@ impl Queue {
         }
     }
 
-    /// The packet of a class that is to be sent next, after those were dropped that have waited too long.
+    /// Drops the packets of a class that waited too long, and returns the next one to send.
     pub(super) fn front(
         &mut self,
         class: Class,
         now: Instant,
         config: &Config,
-    ) -> Option<&Waiting> {
+    ) -> Option<&QueuedPacket> {
         if class == Class::Urgent {
             self.drop_expired_urgent(now, config);
             return self.urgent.front();
@@ -192,14 +199,19 @@ impl Queue {
         self.flows.get(&key)?.front()
     }
 
-    /// Takes the packet that [`Queue::front`] names. None where it was dropped, for its flow to send less.
-    pub(super) fn pop(&mut self, class: Class, now: Instant, config: &Config) -> Option<Waiting> {
+    /// Removes the packet that [`Queue::front`] returned. Returns `None` if CoDel dropped it.
+    pub(super) fn pop(
+        &mut self,
+        class: Class,
+        now: Instant,
+        config: &Config,
+    ) -> Option<QueuedPacket> {
         if class == Class::Urgent {
             self.urgent_in_a_row = (self.urgent_in_a_row + 1).min(URGENT_IN_A_ROW);
             return self.remove_urgent();
         }
         let is_live = class == Class::Live;
-        let key = self.turns(is_live).first()?;
+        let key = self.round_robin(is_live).first()?;
         let flow = self.flows.get_mut(&key)?;
         let is_congested = flow.is_congested(now, config);
         if is_congested && !flow.front()?.hint.ecn {
@@ -216,20 +228,20 @@ impl Queue {
         Some(sent)
     }
 
-    /// Something else was sent for a flow, which its turns pay for.
+    /// Charges the flow for bytes that were sent in addition, such as recovery packets.
     pub(super) fn charge(&mut self, flow_hash: u64, bytes: usize) {
         self.urgent_in_a_row = self.urgent_in_a_row.saturating_sub(1);
         if let Some(flow) = self.flows.get_mut(&flow_hash) {
-            flow.deficit = (flow.deficit - bytes as i64).max(-MOST_DEBT);
+            flow.deficit = (flow.deficit - bytes as i64).max(-MAX_DEBT);
         }
     }
 
-    /// When a packet has waited too long.
+    /// Returns when the next packet will have waited too long.
     pub(super) fn deadline(&self, config: &Config) -> Option<Instant> {
         let urgent = self
             .urgent
             .front()
-            .map(|front| front.since + config.patience);
+            .map(|front| front.queued_at + config.max_queue_delay);
         self.flows
             .values()
             .filter_map(|flow| flow.deadline(config))
@@ -237,7 +249,7 @@ impl Queue {
             .min()
     }
 
-    /// Drops what waited too long, and forgets flows of which nothing comes any more.
+    /// Drops packets that waited too long, and forgets unused flows.
     pub(super) fn drop_expired(&mut self, now: Instant, config: &Config) {
         self.drop_expired_urgent(now, config);
         let late = self
@@ -253,29 +265,29 @@ impl Queue {
         }
     }
 
-    /// The flow of a class whose turn it is.
+    /// Returns the flow of a class whose turn it is.
     fn next_flow(&mut self, is_live: bool, now: Instant, config: &Config) -> Option<u64> {
         loop {
-            let key = self.turns(is_live).first()?;
+            let key = self.round_robin(is_live).first()?;
             self.expire(key, now, config);
-            let (turns, flow) = self.turns_and_flow(is_live, key)?;
+            let (round_robin, flow) = self.round_robin_and_flow(is_live, key)?;
             if flow.len() == 0 {
-                flow.is_listed = turns.rest();
+                flow.is_listed = round_robin.retire_first();
             } else if flow.deficit <= 0 {
                 flow.deficit += QUANTUM;
-                turns.pass();
+                round_robin.pass();
             } else {
                 return Some(key);
             }
         }
     }
 
-    /// The queue of a flow: its own, as long as there are not too many.
+    /// Returns the key of a flow's queue: its own, unless there are too many flows.
     fn key(&mut self, flow_hash: u64) -> u64 {
         if self.flows.len() < MAX_FLOWS || self.flows.contains_key(&flow_hash) {
             return flow_hash;
         }
-        if self.live.len() + self.rest.len() + self.live_flows + FORGOTTEN_AT_ONCE
+        if self.live.len() + self.other.len() + self.live_flows + FORGOTTEN_AT_ONCE
             <= self.flows.len()
         {
             self.forget(|flow| !flow.is_live());
@@ -285,27 +297,27 @@ impl Queue {
         nearest.map_or(flow_hash, |(key, _)| *key)
     }
 
-    /// Forgets those flows without a turn of which `is_useless` says so.
+    /// Forgets the flows that are not in a round robin and for which `is_useless` returns `true`.
     fn forget(&mut self, is_useless: impl Fn(&Flow) -> bool) {
         self.flows
             .retain(|_, flow| flow.is_listed || !is_useless(flow));
         self.live_flows = self.flows.values().filter(|flow| flow.is_live()).count();
         self.by_length
             .retain(|(_, key)| self.flows.contains_key(key));
-        self.note_looks(self.flows.len());
+        self.count_examined(self.flows.len());
     }
 
-    /// Gives a flow its turns.
+    /// Adds a flow to the round robin of its class.
     fn list(&mut self, key: u64) {
         let Some(flow) = self.flows.get_mut(&key).filter(|flow| !flow.is_listed) else {
             return;
         };
         (flow.is_listed, flow.deficit) = (true, QUANTUM);
         let is_live = flow.is_live();
-        self.turns(is_live).new.push_back(key);
+        self.round_robin(is_live).new.push_back(key);
     }
 
-    /// A flow is live now and was not, or the other way round: its turns are among those of the others.
+    /// Moves a flow between the classes, after it became live or ceased to be.
     fn change_class(&mut self, key: u64) {
         let Some(flow) = self.flows.get_mut(&key) else {
             return;
@@ -317,13 +329,13 @@ impl Queue {
         } else {
             self.live_flows - 1
         };
-        let former = self.turns(!is_live);
+        let former = self.round_robin(!is_live);
         former.remove(key);
         former.packets -= packets;
-        self.turns(is_live).packets += packets;
+        self.round_robin(is_live).packets += packets;
     }
 
-    /// Does something to the packets of a flow, and counts what it changes.
+    /// Changes the packets of a flow, and updates the totals.
     fn change<T>(&mut self, key: u64, change: impl FnOnce(&mut Flow) -> T) -> T
     where
         T: Default,
@@ -336,13 +348,13 @@ impl Queue {
         let (is_live, len_now, bytes_now) = (flow.is_live(), flow.len(), flow.bytes());
         self.len = self.len + len_now - len;
         self.bytes = self.bytes + bytes_now - bytes;
-        let turns = self.turns(is_live);
-        turns.packets = turns.packets + len_now - len;
+        let round_robin = self.round_robin(is_live);
+        round_robin.packets = round_robin.packets + len_now - len;
         self.sort_in(key);
         changed
     }
 
-    /// Drops what waited too long of a flow.
+    /// Drops the packets of a flow that waited too long.
     fn expire(&mut self, key: u64, now: Instant, config: &Config) {
         let before = self.len;
         if self
@@ -359,14 +371,15 @@ impl Queue {
         while self
             .urgent
             .front()
-            .is_some_and(|front| front.since + config.patience <= now)
+            .is_some_and(|front| front.queued_at + config.max_queue_delay <= now)
         {
             self.remove_urgent();
             self.counts.expired += 1;
         }
     }
 
-    /// Drops packets from the head of a flow that has at least half of what the longest one has; false when nothing waits.
+    /// Drops packets at the head of a flow that is at least half as long as the longest. Returns
+    /// `false` if no packets wait.
     fn make_room(&mut self) -> bool {
         let before = self.len;
         let long = self
@@ -385,14 +398,15 @@ impl Queue {
         self.len < before
     }
 
-    /// A flow of the highest class of length, and what it has waiting. Flows whose class is lower than when they grew last are
-    /// sorted in on the way: each of them has been sent from since, so that a search takes few steps for each packet.
+    /// Returns a flow of the highest length class, and its length in bytes. Flows that shrank since
+    /// they last grew are moved to their present class. Packets of each of them were sent in
+    /// between, so the amortised cost is a few steps per packet.
     fn long_flow(&mut self) -> Option<(u64, u64)> {
         loop {
             let (class, key) = *self.by_length.last()?;
-            self.note_looks(1);
+            self.count_examined(1);
             let flow = self.flows.get_mut(&key)?;
-            if flow.class() == class {
+            if flow.length_class() == class {
                 return Some((key, flow.bytes()));
             }
             self.by_length.pop_last();
@@ -401,72 +415,76 @@ impl Queue {
         }
     }
 
-    /// Puts a flow that has grown among those of its class of length.
+    /// Updates the length class of a flow that has grown.
     fn sort_in(&mut self, key: u64) {
         let Some(flow) = self
             .flows
             .get_mut(&key)
-            .filter(|flow| flow.class() > flow.sorted_class)
+            .filter(|flow| flow.length_class() > flow.sorted_class)
         else {
             return;
         };
-        let class = flow.class();
+        let class = flow.length_class();
         self.by_length
             .remove(&(std::mem::replace(&mut flow.sorted_class, class), key));
         self.by_length.insert((class, key));
     }
 
-    /// What was sent of one class while the other one waits is set off against its share.
+    /// Accounts bytes sent by one class against its share, if the other class has packets waiting.
     fn balance(&mut self, is_live: bool, bytes: i64) {
-        let most = LIVE_WEIGHT * QUANTUM;
+        let max_ahead = LIVE_WEIGHT * QUANTUM;
         let ahead = if is_live {
             self.ahead + bytes
         } else {
             self.ahead - LIVE_WEIGHT * bytes
         };
-        self.ahead = if self.turns(!is_live).packets > 0 {
-            ahead.clamp(-most, most)
+        self.ahead = if self.round_robin(!is_live).packets > 0 {
+            ahead.clamp(-max_ahead, max_ahead)
         } else {
             0
         };
     }
 
-    fn turns(&mut self, is_live: bool) -> &mut Turns {
+    fn round_robin(&mut self, is_live: bool) -> &mut RoundRobin {
         if is_live {
             &mut self.live
         } else {
-            &mut self.rest
+            &mut self.other
         }
     }
 
-    fn turns_and_flow(&mut self, is_live: bool, key: u64) -> Option<(&mut Turns, &mut Flow)> {
-        let turns = if is_live {
+    fn round_robin_and_flow(
+        &mut self,
+        is_live: bool,
+        key: u64,
+    ) -> Option<(&mut RoundRobin, &mut Flow)> {
+        let round_robin = if is_live {
             &mut self.live
         } else {
-            &mut self.rest
+            &mut self.other
         };
-        Some((turns, self.flows.get_mut(&key)?))
+        Some((round_robin, self.flows.get_mut(&key)?))
     }
 
-    fn remove_urgent(&mut self) -> Option<Waiting> {
+    fn remove_urgent(&mut self) -> Option<QueuedPacket> {
         let front = self.urgent.pop_front()?;
         self.len -= 1;
         self.bytes -= cost(&front.bytes);
         self.urgent_bytes -= cost(&front.bytes);
-        give_back(&mut self.urgent);
+        shrink_if_sparse(&mut self.urgent);
         Some(front)
     }
 
-    /// Counts the steps of walks over flows.
-    fn note_looks(&mut self, _flows: usize) {
+    /// Counts the flows examined in walks over flows.
+    fn count_examined(&mut self, _flows: usize) {
         #[cfg(test)]
         {
-            self.looked_at += _flows;
+            self.flows_examined += _flows;
         }
     }
 }
 
-impl Turns {
+impl RoundRobin {
     fn len(&self) -> usize {
         self.new.len() + self.old.len()
     }
@@ -475,23 +493,24 @@ impl Turns {
         self.new.front().or(self.old.front()).copied()
     }
 
-    /// The first has had its turn.
+    /// Ends the turn of the first flow.
     fn pass(&mut self) {
         let first = self.new.pop_front().or_else(|| self.old.pop_front());
         self.old.extend(first);
     }
 
-    /// The first has nothing that waits. One that was new waits for the others nevertheless, so that it is not new again
-    /// before they had their turn (RFC 8290, section 4.2). Whether it still has turns.
-    fn rest(&mut self) -> bool {
+    /// Handles a first flow without packets, and returns whether it stays in the round robin. A new
+    /// flow is moved behind the old ones if there are any, so that it cannot be new again before
+    /// they had their turn (RFC 8290, section 4.2).
+    fn retire_first(&mut self) -> bool {
         let stays = !self.new.is_empty() && !self.old.is_empty();
         if stays {
             self.pass();
         } else if self.new.pop_front().is_none() {
             self.old.pop_front();
         }
-        give_back(&mut self.new);
-        give_back(&mut self.old);
+        shrink_if_sparse(&mut self.new);
+        shrink_if_sparse(&mut self.old);
         stays
     }
 

@@ -1,31 +1,31 @@
-//! The next datagram: what goes before what, and what a frame holds.
+//! Selection and encoding of the next datagram.
 
-use super::queue::{Class, Waiting};
+use super::queue::{Class, QueuedPacket};
 use super::{CODED_OVERHEAD, Sender, Transmit};
 use crate::config::Config;
 use crate::memory::cost;
-use crate::outstanding::Content;
 use crate::path::QUIC_OVERHEAD;
-use crate::pool::{Fate, Hint};
-use crate::scheme::{Behaviour, Candidate, Extra, Place, Recovery, View};
+use crate::scheme::{Candidate, Extra, PathChoice, Recovery, Scheduler, View};
+use crate::sent_packets::{Fate, Hint};
+use crate::sent_transmissions::Content;
 use hawser_units::{Instant, PathId};
 use hawser_wire::xnc::{PacketHeader, emit_ping};
 
 impl Sender {
-    /// The next datagram that a path has window for.
+    /// Returns the next datagram that a path has window for.
     pub(crate) fn poll_transmit(&mut self, now: Instant) -> Option<Transmit> {
         self.poll_planned(now)
             .or_else(|| self.poll_probe(now))
             .or_else(|| self.poll_urgent(now))
             .or_else(|| self.poll_shot(now))
-            .or_else(|| self.poll_again(now))
+            .or_else(|| self.poll_retransmission(now))
             .or_else(|| self.poll_extra(now))
             .or_else(|| self.poll_waiting(now))
     }
 
     pub(super) fn poll_planned(&mut self, now: Instant) -> Option<Transmit> {
         while let Some((path, content)) = self.planned.pop_front() {
-            if !self.is_wanted(now, content) {
+            if !self.is_useful(now, content) {
                 self.drop_planned(now, content);
             } else if let Some(transmit) = self.transmit(now, path, content) {
                 return Some(transmit);
@@ -43,7 +43,7 @@ impl Sender {
         self.transmit(now, path, Content::Ping)
     }
 
-    /// Urgent packets go before what was lost, but not so many that nothing of that goes.
+    /// Sends urgent packets before recovery packets, but leaves room for some of those.
     fn poll_urgent(&mut self, now: Instant) -> Option<Transmit> {
         let is_next = self.queue.order().first() == Some(&Class::Urgent);
         is_next
@@ -51,21 +51,21 @@ impl Sender {
             .flatten()
     }
 
-    fn poll_again(&mut self, now: Instant) -> Option<Transmit> {
-        while let Some(&id) = self.again.front() {
+    fn poll_retransmission(&mut self, now: Instant) -> Option<Transmit> {
+        while let Some(&id) = self.retransmissions.front() {
             let Some(original) = self
-                .pool
+                .sent_packets
                 .get(id)
                 .filter(|original| original.fate == Fate::Lost)
             else {
-                self.again.pop_front();
+                self.retransmissions.pop_front();
                 continue;
             };
             let candidate = self.candidate(original.bytes.len(), original.hint, Class::Live);
-            let place = self.place(now, candidate);
-            let path = self.first_of(place, Content::Original(id))?;
-            self.again.pop_front();
-            if let Some(original) = self.pool.get_mut(id) {
+            let choice = self.select_path(now, candidate);
+            let path = self.first_path(choice, Content::Original(id))?;
+            self.retransmissions.pop_front();
+            if let Some(original) = self.sent_packets.get_mut(id) {
                 original.fate = Fate::Sent;
             }
             return self.transmit(now, path, Content::Original(id));
@@ -74,10 +74,11 @@ impl Sender {
     }
 
     fn poll_extra(&mut self, now: Instant) -> Option<Transmit> {
-        let (path, content) = match self.ask(now, |behaviour, view| behaviour.extra(view))? {
-            Extra::Copy { id, path } => (path, Content::Original(id)),
-            Extra::Coded { start, count, path } => (path, Content::Coded { start, count }),
-        };
+        let (path, content) =
+            match self.query_scheduler(now, |scheduler, view| scheduler.extra(view))? {
+                Extra::Copy { id, path } => (path, Content::Original(id)),
+                Extra::Coded { start, count, path } => (path, Content::Coded { start, count }),
+            };
         self.transmit(now, path, content)
     }
 
@@ -88,42 +89,48 @@ impl Sender {
             .find_map(|class| self.poll_class(now, class))
     }
 
-    /// The first packet of a class, unless it has to wait.
+    /// Sends the first packet of a class, unless it has to wait.
     fn poll_class(&mut self, now: Instant, class: Class) -> Option<Transmit> {
         loop {
             let front = self.queue.front(class, now, &self.config)?;
             let (hint, size) = (front.hint, front.bytes.len());
-            let is_full = self.pool.bytes() + cost(&front.bytes) > self.config.pool_limit.0;
-            if is_full && self.parts.recovery == Recovery::Resend {
+            let is_full = self.sent_packets.bytes() + cost(&front.bytes) > self.config.pool_limit.0;
+            if is_full && self.parts.recovery == Recovery::Retransmit {
                 return None;
             }
             let candidate = self.candidate(size, hint, class);
-            let place = self.place(now, candidate);
-            if place == Place::Wait {
+            let choice = self.select_path(now, candidate);
+            if choice == PathChoice::Wait {
                 return None;
             }
-            let Some(Waiting { bytes, hint, since }) = self.queue.pop(class, now, &self.config)
+            let Some(QueuedPacket {
+                bytes,
+                hint,
+                queued_at,
+            }) = self.queue.pop(class, now, &self.config)
             else {
                 continue;
             };
-            let path = self.first_of(place, Content::Original(self.pool.next()))?;
+            let path = self.first_path(choice, Content::Original(self.sent_packets.next()))?;
             if is_full {
-                self.stats.given_up += self.pool.drop_first_range();
+                self.stats.given_up += self.sent_packets.drop_first_range();
             }
             let stats = &mut self.stats.paths[path.index()];
             stats.first += 1;
             stats.first_bytes += (bytes.len() + PacketHeader::LEN) as u64;
-            let id = self.pool.push(now, since, bytes, hint);
+            let id = self.sent_packets.push(now, queued_at, bytes, hint);
             return self.emit(now, path, Content::Original(id));
         }
     }
 
-    fn place(&mut self, now: Instant, candidate: Candidate) -> Place {
-        self.ask(now, |behaviour, view| behaviour.place(view, candidate))
+    fn select_path(&mut self, now: Instant, candidate: Candidate) -> PathChoice {
+        self.query_scheduler(now, |scheduler, view| {
+            scheduler.select_path(view, candidate)
+        })
     }
 
     fn candidate(&self, bytes: usize, hint: Hint, class: Class) -> Candidate {
-        let is_bulk = class == Class::Rest;
+        let is_bulk = class == Class::Other;
         let yields = is_bulk && self.queue.has_live();
         let Config {
             queue_target,
@@ -143,28 +150,28 @@ impl Sender {
         }
     }
 
-    /// What the scheme says to a question about how things are.
-    fn ask<T>(
+    /// Calls the scheduler with the current state.
+    fn query_scheduler<T>(
         &mut self,
         now: Instant,
-        question: impl FnOnce(&mut dyn Behaviour, &View<'_>) -> T,
+        query: impl FnOnce(&mut dyn Scheduler, &View<'_>) -> T,
     ) -> T {
         let view = View {
             now,
             config: &self.config,
             paths: &self.paths,
-            pool: &self.pool,
+            sent_packets: &self.sent_packets,
             waiting: self.queue.len(),
         };
-        question(self.parts.behaviour.as_mut(), &view)
+        query(self.parts.scheduler.as_mut(), &view)
     }
 
-    /// The first path of a place; what is to go on others is planned.
-    fn first_of(&mut self, place: Place, content: Content) -> Option<PathId> {
-        match place {
-            Place::Wait => None,
-            Place::On(path) => Some(path),
-            Place::OnAll(paths) => {
+    /// Returns the first selected path, and plans the transmissions on the others.
+    fn first_path(&mut self, choice: PathChoice, content: Content) -> Option<PathId> {
+        match choice {
+            PathChoice::Wait => None,
+            PathChoice::On(path) => Some(path),
+            PathChoice::OnAll(paths) => {
                 let mut paths = paths.iter();
                 let first = paths.next()?;
                 self.planned.extend(paths.map(|path| (path, content)));
@@ -173,7 +180,8 @@ impl Sender {
         }
     }
 
-    /// A datagram besides the first transmission of a packet; none when there is nothing to send any more.
+    /// Returns a datagram other than the first transmission of a packet, or `None` if its content
+    /// is not available any more.
     fn transmit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
         let transmit = self.emit(now, path, content)?;
         let bytes = transmit.datagram.len() as u64;
@@ -189,24 +197,24 @@ impl Sender {
         Some(transmit)
     }
 
-    /// What is sent once more for a flow, its turns pay for.
+    /// Charges the flow of a packet for the bytes of a recovery packet.
     fn charge(&mut self, content: Content, bytes: usize) {
         let (Content::Original(first) | Content::Coded { start: first, .. }) = content else {
             return;
         };
-        if let Some(original) = self.pool.get(first) {
+        if let Some(original) = self.sent_packets.get(first) {
             self.queue.charge(original.hint.flow_hash, bytes);
         }
     }
 
     fn emit(&mut self, now: Instant, path: PathId, content: Content) -> Option<Transmit> {
-        let rests = self.rests(now);
+        let is_idle = self.is_idle(now);
         let known = self.paths.get_mut(path)?;
-        let number = known.outstanding.next();
+        let number = known.transmissions.next();
         let datagram = match content {
             Content::Ping => emit_ping(number),
             Content::Original(id) => {
-                let original = self.pool.get_mut(id)?;
+                let original = self.sent_packets.get_mut(id)?;
                 original.in_flight += 1;
                 original.path = Some(path);
                 let mut datagram = Vec::with_capacity(PacketHeader::LEN + original.bytes.len());
@@ -216,7 +224,11 @@ impl Sender {
             }
             Content::Coded { start, count } => {
                 let ids = start..start + u64::from(count);
-                let originals = ids.map(|id| self.pool.get(id).map(|original| &original.bytes[..]));
+                let originals = ids.map(|id| {
+                    self.sent_packets
+                        .get(id)
+                        .map(|original| &original.bytes[..])
+                });
                 let originals: Vec<&[u8]> = originals.collect::<Option<_>>()?;
                 let longest = originals.iter().map(|bytes| bytes.len()).max()?;
                 let mut datagram = Vec::with_capacity(CODED_OVERHEAD + longest);
@@ -225,20 +237,20 @@ impl Sender {
                 datagram
             }
         };
-        let under_way = known.outstanding_bytes();
-        known.outstanding.push(
+        let in_flight = known.outstanding_bytes();
+        known.transmissions.push(
             now,
             content,
             datagram.len() as u64 + QUIC_OVERHEAD,
-            under_way,
+            in_flight,
         );
         known.hand_out(datagram.len());
-        known.next_probe = now + known.probe_interval(&self.config, rests);
+        known.next_probe = now + known.probe_interval(&self.config, is_idle);
         Some(Transmit { path, datagram })
     }
 }
 
-/// Numbers are cut short to what the frame has room for.
+/// Creates a header. Numbers are truncated to the fields of the frame.
 fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
     PacketHeader {
         count,
@@ -247,7 +259,7 @@ fn header(count: u8, transmission: u64, start: u64) -> PacketHeader {
     }
 }
 
-/// The seed of a combination, which both ends know.
+/// Returns the seed of a coded packet, which both ends derive.
 pub(crate) fn seed(path: PathId, transmission: u64, start: u64) -> u64 {
     (u64::from(u8::from(path)) << 56) ^ (start << 24) ^ transmission
 }

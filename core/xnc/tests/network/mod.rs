@@ -1,15 +1,16 @@
-//! Two endpoints, and between them paths of fixed delay and window that can lose, reorder and hold datagrams.
+//! Two endpoints, connected by paths of fixed delay and window that can lose, reorder and hold
+//! datagrams.
 
 #![allow(dead_code, reason = "each test uses a part of it")]
 
 use hawser_units::{ByteSize, Instant, PathId};
-use hawser_xnc::{Config, Ecn, Endpoint, Event, Hint, Packet, PathState, Refused, Rtt};
+use hawser_xnc::{Config, Ecn, Endpoint, Event, Hint, Packet, PathState, RejectReason, Rtt};
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 pub(crate) const MS: Duration = Duration::from_millis(1);
 
-/// What QUIC takes to declare a packet lost.
+/// The time in which QUIC declares a packet lost.
 const QUIC_TIMEOUT: Duration = Duration::from_millis(300);
 
 const QUIC_OVERHEAD: u64 = 32;
@@ -18,24 +19,24 @@ pub(crate) fn path(index: u8) -> PathId {
     PathId::try_from(index).unwrap()
 }
 
-/// One path, both ways.
+/// A bidirectional path.
 pub(crate) struct Pipe {
     pub(crate) delay: Duration,
     pub(crate) window: u64,
-    /// Nothing passes.
+    /// Whether all datagrams are lost.
     pub(crate) is_cut: bool,
-    /// Every so many datagrams of the first end one is lost; 0: none.
+    /// Of the datagrams of the first end, one in this number is lost; 0: none.
     pub(crate) lose_every: u64,
-    /// How many of the next datagrams of the first end are lost.
+    /// The number of the next datagrams of the first end that are lost.
     pub(crate) lose_next: u64,
     sent: u64,
-    /// From the first end and from the second.
+    /// From the first end, and from the second.
     directions: [Direction; 2],
 }
 
 #[derive(Default)]
 struct Direction {
-    under_way: VecDeque<(Instant, Vec<u8>)>,
+    in_transit: VecDeque<(Instant, Vec<u8>)>,
     in_flight: VecDeque<(Instant, u64)>,
 }
 
@@ -52,12 +53,12 @@ impl Pipe {
         }
     }
 
-    /// Lets the datagram of the first end that would arrive next arrive last.
+    /// Moves the next datagram from the first end behind all others.
     pub(crate) fn reorder(&mut self) {
-        let under_way = &mut self.directions[0].under_way;
-        if let (Some(first), Some(last)) = (under_way.pop_front(), under_way.back()) {
+        let in_transit = &mut self.directions[0].in_transit;
+        if let (Some(first), Some(last)) = (in_transit.pop_front(), in_transit.back()) {
             let at = last.0;
-            under_way.push_back((at, first.1));
+            in_transit.push_back((at, first.1));
         }
     }
 
@@ -71,23 +72,23 @@ impl Pipe {
             self.lose_next = self.lose_next.saturating_sub(1);
         }
         let size = datagram.len() as u64 + QUIC_OVERHEAD;
-        let answered = now
+        let settled_at = now
             + if is_lost {
                 QUIC_TIMEOUT
             } else {
                 2 * self.delay
             };
-        self.directions[end].in_flight.push_back((answered, size));
+        self.directions[end].in_flight.push_back((settled_at, size));
         if !is_lost {
             self.directions[end]
-                .under_way
+                .in_transit
                 .push_back((now + self.delay, datagram));
         }
     }
 
     fn state(&mut self, now: Instant, end: usize) -> PathState {
         let in_flight = &mut self.directions[end].in_flight;
-        in_flight.retain(|(answered, _)| *answered > now);
+        in_flight.retain(|(settled_at, _)| *settled_at > now);
         let bytes: u64 = in_flight.iter().map(|(_, size)| size).sum();
         let rtt = 2 * self.delay;
         PathState {
@@ -110,7 +111,7 @@ pub(crate) struct Network {
     pub(crate) now: Instant,
     pub(crate) ends: [Endpoint; 2],
     pub(crate) pipes: BTreeMap<PathId, Pipe>,
-    /// What came out at the second end, and when.
+    /// The packets received by the second end, and when.
     pub(crate) received: Vec<(Instant, Packet)>,
     pub(crate) events: Vec<(Instant, Event)>,
     pub(crate) sent: u64,
@@ -149,17 +150,18 @@ impl Network {
         }
     }
 
-    /// Hands packets of a frame to the first end. Their first bytes are their number.
+    /// Sends a frame of this number of packets from the first end. The packets start with their
+    /// number.
     pub(crate) fn send_frame(&mut self, packets: u64, bytes: usize) {
         self.send_frame_of(Hint::default(), packets, bytes);
     }
 
-    /// The same of a flow.
+    /// Same as [`Network::send_frame`], for a flow.
     pub(crate) fn send_frame_of(&mut self, hint: Hint, packets: u64, bytes: usize) {
         for index in 0..packets {
             self.send(
                 Hint {
-                    border: index + 1 == packets,
+                    end_of_frame: index + 1 == packets,
                     ..hint
                 },
                 bytes,
@@ -168,7 +170,7 @@ impl Network {
         self.turn();
     }
 
-    /// Hands a packet to the first end, and says its number.
+    /// Sends a packet from the first end and returns its number.
     pub(crate) fn send(&mut self, hint: Hint, bytes: usize) -> u64 {
         let number = self.sent;
         let mut packet = vec![number as u8; bytes.max(8)];
@@ -178,7 +180,7 @@ impl Network {
         number
     }
 
-    /// Lets time pass.
+    /// Advances the time.
     pub(crate) fn run_for(&mut self, time: Duration) {
         let end = self.now + time;
         while let Some(next) = self.next().filter(|next| *next <= end) {
@@ -189,7 +191,7 @@ impl Network {
         self.turn();
     }
 
-    /// A video for so long: a frame every 33 ms, `packets` of 1200 bytes each.
+    /// Sends a video: a frame every 33 ms, of `packets` packets of 1200 bytes each.
     pub(crate) fn stream(&mut self, time: Duration, packets: u64) {
         let end = self.now + time;
         while self.now < end {
@@ -198,7 +200,7 @@ impl Network {
         }
     }
 
-    /// The numbers that came out.
+    /// Returns the numbers of the received packets.
     pub(crate) fn numbers(&self) -> Vec<u64> {
         let number = |packet: &Packet| u64::from_be_bytes(packet.bytes[..8].try_into().unwrap());
         self.received
@@ -210,13 +212,13 @@ impl Network {
     fn next(&mut self) -> Option<Instant> {
         let pipes = self.pipes.values().flat_map(|pipe| &pipe.directions);
         let times = pipes.flat_map(|direction| {
-            let answered = direction.in_flight.iter().map(|(at, _)| *at).min();
-            let arrival = direction.under_way.iter().map(|(at, _)| *at).min();
-            [answered, arrival]
+            let settled_at = direction.in_flight.iter().map(|(at, _)| *at).min();
+            let arrival = direction.in_transit.iter().map(|(at, _)| *at).min();
+            [settled_at, arrival]
         });
         let timeouts = self.ends.iter_mut().map(|end| end.poll_timeout());
         let next = times.chain(timeouts).flatten().min();
-        // What is due and could not be done waits for something else to happen.
+        // Work that is due but could not be done waits for the next event.
         next.map(|next| next.max(self.now + MS / 10))
     }
 
@@ -224,16 +226,20 @@ impl Network {
         for (id, pipe) in &mut self.pipes {
             for (from, direction) in pipe.directions.iter_mut().enumerate() {
                 while direction
-                    .under_way
+                    .in_transit
                     .front()
                     .is_some_and(|(at, _)| *at <= self.now)
                 {
-                    let (_, datagram) = direction.under_way.pop_front().unwrap();
+                    let (_, datagram) = direction.in_transit.pop_front().unwrap();
                     let result =
                         self.ends[1 - from].handle_datagram(self.now, *id, &datagram, Ecn::Ect0);
-                    // Of a path that vanished, or of packets that are of no use any more.
+                    // Datagrams of a removed path, or of packets that are no longer useful, are
+                    // rejected.
                     assert!(
-                        matches!(result, Ok(()) | Err(Refused::NoPath | Refused::Undecodable)),
+                        matches!(
+                            result,
+                            Ok(()) | Err(RejectReason::NoPath | RejectReason::Undecodable)
+                        ),
                         "{result:?}"
                     );
                 }
@@ -245,10 +251,7 @@ impl Network {
                 end.update_path(self.now, *id, pipe.state(self.now, index));
             }
             while let Some(transmit) = end.poll_transmit(self.now) {
-                let pipe = self
-                    .pipes
-                    .get_mut(&transmit.path)
-                    .expect("a path that is there");
+                let pipe = self.pipes.get_mut(&transmit.path).expect("the path exists");
                 pipe.push(self.now, index, transmit.datagram);
             }
         }

@@ -3,7 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Virtual time. QUIC counts in `std`'s instants, which can only be had from the real clock: one of them is the origin.
+/// Virtual time. QUIC uses `std::time::Instant`, which can only be obtained from the real clock:
+/// one such instant is the origin.
 #[derive(Debug, Clone)]
 pub(super) struct Clock {
     origin: std::time::Instant,
@@ -11,7 +12,7 @@ pub(super) struct Clock {
 }
 
 impl Clock {
-    /// Time that stands at zero.
+    /// Creates a clock that is at zero.
     pub(super) fn new() -> Self {
         Clock {
             origin: std::time::Instant::now(),
@@ -19,27 +20,27 @@ impl Clock {
         }
     }
 
-    /// What `std` calls zero.
+    /// Returns the `std` instant at virtual time zero.
     pub(super) fn origin(&self) -> std::time::Instant {
         self.origin
     }
 
-    /// Moves on.
+    /// Advances the clock.
     pub(super) fn set(&self, now: Instant) {
         self.now.store(now.as_nanos(), Relaxed);
     }
 
-    /// The time, as `std` says it.
+    /// Returns the current virtual time as a `std` instant.
     pub(super) fn now(&self) -> std::time::Instant {
         self.std(Instant::from_nanos(self.now.load(Relaxed)))
     }
 
-    /// Ours as `std`'s.
+    /// Converts virtual time to a `std` instant.
     pub(super) fn std(&self, at: Instant) -> std::time::Instant {
         self.origin + Duration::from_nanos(at.as_nanos())
     }
 
-    /// `std`'s as ours.
+    /// Converts a `std` instant to virtual time.
     pub(super) fn instant(&self, at: std::time::Instant) -> Instant {
         Instant::ZERO + at.saturating_duration_since(self.origin)
     }

@@ -17,20 +17,21 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What IPv4 and UDP put in front of a QUIC packet.
+/// Bytes of the IPv4 and UDP headers in front of a QUIC packet.
 const OUTER_HEADERS: u64 = 28;
 
-/// What 1500 bytes hold over IPv4.
+/// Payload of a UDP datagram over IPv4 with an MTU of 1500 bytes.
 const UDP_PAYLOAD: u16 = 1472;
 
-/// Longer than a drive: some uplinks are dead for half a minute, and what a tunnel does then, connect again, is not what
-/// schemes are compared for.
+/// The timeout is longer than a drive. Some uplinks are dead for half a minute; a tunnel would
+/// reconnect then, which is not part of this comparison.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 const PROTOCOL: &[u8] = b"hawser-simulation";
 const SERVER_NAME: &str = "cloud.invalid";
 
-/// Who the two ends are. The same in every run, so that every handshake has the same size.
+/// The certificates of both ends. They are derived from fixed keys, so that handshakes have the
+/// same size in every run.
 pub(super) struct Identities {
     authority: String,
     car: tls::Identity,
@@ -61,17 +62,17 @@ impl Identities {
     }
 }
 
-/// An Ed25519 key: its signatures have a fixed size.
+/// Creates an Ed25519 key, because its signatures have a fixed size.
 fn key(seed: u8) -> Result<KeyPair> {
     /// PKCS #8, version 1, of Ed25519 (RFC 8410, section 7), without the 32 bytes of the key.
     const PREFIX: [u8; 16] = [
         0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20,
     ];
     let der = [&PREFIX[..], &[seed; 32]].concat();
-    KeyPair::try_from(der).context("a key that is fixed")
+    KeyPair::try_from(der).context("cannot parse the fixed key")
 }
 
-/// An uplink of the car: its end, the cloud's, and the links between them.
+/// An uplink of the car: the QUIC endpoints of the car and the cloud, and the links between them.
 pub(super) struct Uplink {
     clock: Clock,
     pub(super) car: Side,
@@ -81,7 +82,7 @@ pub(super) struct Uplink {
 }
 
 impl Uplink {
-    /// Whose trace begins at `starts`; until then its first row holds.
+    /// Creates an uplink. Its trace begins at `starts`; before that its first row applies.
     pub(super) fn new(
         drive: &Drive,
         path: usize,
@@ -103,7 +104,7 @@ impl Uplink {
         })
     }
 
-    /// When something happens by itself.
+    /// Returns the time of the next event.
     pub(super) fn next(&self) -> Option<Instant> {
         let timeouts = [
             self.car.timeout,
@@ -114,7 +115,7 @@ impl Uplink {
         timeouts.into_iter().flatten().min()
     }
 
-    /// Lets everything happen that is due.
+    /// Processes all events that are due.
     pub(super) fn advance(&mut self, now: Instant) -> Result<()> {
         let at = self.clock.std(now);
         while let Some((_, packet)) = self.up.pop(now) {
@@ -126,20 +127,20 @@ impl Uplink {
         for side in [&mut self.car, &mut self.cloud] {
             if side.timeout.is_some_and(|timeout| timeout <= now) {
                 side.connection()?.handle_timeout(at);
-                side.is_touched = true;
+                side.needs_flush = true;
             }
         }
         Ok(())
     }
 
-    /// Puts what both ends have to send onto the links.
+    /// Sends the pending packets of both ends over the links.
     pub(super) fn flush(&mut self, now: Instant) -> Result<()> {
         let at = self.clock.std(now);
         for (side, link) in [
             (&mut self.car, &mut self.up),
             (&mut self.cloud, &mut self.down),
         ] {
-            if !std::mem::take(&mut side.is_touched) {
+            if !std::mem::take(&mut side.needs_flush) {
                 continue;
             }
             while let Some(packet) = side.transmit(at)? {
@@ -154,7 +155,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// What became of the packets from the car to the cloud.
+    /// Returns the statistics of the link from the car to the cloud.
     pub(super) fn stats(&self) -> LinkStats {
         self.up.stats()
     }
@@ -168,10 +169,10 @@ pub(super) struct Side {
     live: Arc<Live>,
     seed: u64,
     peer: FourTuple,
-    /// The room for datagrams in a connection that has none.
-    room: usize,
+    /// The space of the connection's datagram buffer when it is empty.
+    send_buffer_bytes: usize,
     timeout: Option<Instant>,
-    is_touched: bool,
+    needs_flush: bool,
     is_connected: bool,
 }
 
@@ -195,7 +196,7 @@ impl Side {
             .endpoint
             .connect(clock.now(), config, peer, SERVER_NAME);
         side.connection = Some(connected.with_context(|| format!("{local} cannot connect"))?);
-        side.is_touched = true;
+        side.needs_flush = true;
         Ok(side)
     }
 
@@ -230,9 +231,9 @@ impl Side {
             live: Arc::new(Live::starting(clock.origin(), || {})),
             peer: FourTuple::from_remote(peer),
             seed,
-            room: 0,
+            send_buffer_bytes: 0,
             timeout: None,
-            is_touched: false,
+            needs_flush: false,
             is_connected: false,
             clock: clock.clone(),
         }
@@ -251,23 +252,24 @@ impl Side {
         Ok(Arc::new(transport.config(congestion)?))
     }
 
-    /// Whether the handshake is over, for this side.
+    /// Returns whether the handshake is complete on this side.
     pub(super) fn is_connected(&self) -> bool {
         self.is_connected
     }
 
-    /// What congestion control knows, and the bytes of datagrams that it holds back.
+    /// Returns the figures of congestion control, and the bytes of datagrams that the connection
+    /// has queued.
     pub(super) fn figures(&mut self) -> (Figures, ByteSize) {
         let queued = match &mut self.connection {
             Some((_, connection)) => self
-                .room
+                .send_buffer_bytes
                 .saturating_sub(connection.datagrams().send_buffer_space()),
             None => 0,
         };
         (self.live.figures(self.clock.now()), ByteSize(queued as u64))
     }
 
-    /// The longest datagram.
+    /// Returns the maximum size of a datagram.
     pub(super) fn datagram_size(&mut self) -> usize {
         let connection = self.connection.as_mut();
         connection
@@ -275,16 +277,16 @@ impl Side {
             .unwrap_or(0)
     }
 
-    /// Hands a datagram to the connection.
+    /// Passes a datagram to the connection.
     pub(super) fn send(&mut self, datagram: Vec<u8>) -> Result<()> {
-        self.is_touched = true;
+        self.needs_flush = true;
         Ok(self
             .connection()?
             .datagrams()
             .send(Bytes::from(datagram), false)?)
     }
 
-    /// A datagram from the other side.
+    /// Returns a datagram received from the other side.
     pub(super) fn poll_datagram(&mut self) -> Option<Bytes> {
         self.connection.as_mut()?.1.datagrams().recv()
     }
@@ -298,7 +300,7 @@ impl Side {
     }
 
     fn receive(&mut self, now: std::time::Instant, packet: BytesMut) -> Result<()> {
-        self.is_touched = true;
+        self.needs_flush = true;
         let mut response = Vec::new();
         match self
             .endpoint
@@ -313,14 +315,14 @@ impl Side {
                     accepted.map_err(|error| anyhow::anyhow!("not accepted: {}", error.cause))?;
                 self.connection = Some(accepted);
             }
-            Some(DatagramEvent::Response(_)) => bail!("a packet that belongs to no connection"),
+            Some(DatagramEvent::Response(_)) => bail!("a packet belongs to no connection"),
             None => {}
         }
-        self.settle()
+        self.process_events()
     }
 
-    /// What happened inside.
-    fn settle(&mut self) -> Result<()> {
+    /// Processes the events of the endpoint and the connection.
+    fn process_events(&mut self) -> Result<()> {
         let Some((handle, connection)) = &mut self.connection else {
             return Ok(());
         };
@@ -333,7 +335,7 @@ impl Side {
             match event {
                 Event::Connected => {
                     self.is_connected = true;
-                    self.room = connection.datagrams().send_buffer_space();
+                    self.send_buffer_bytes = connection.datagrams().send_buffer_space();
                 }
                 Event::ConnectionLost { reason } => bail!("a connection was lost: {reason}"),
                 _ => {}
@@ -343,7 +345,7 @@ impl Side {
     }
 
     fn transmit(&mut self, now: std::time::Instant) -> Result<Option<BytesMut>> {
-        self.settle()?;
+        self.process_events()?;
         let Some((_, connection)) = &mut self.connection else {
             return Ok(None);
         };

@@ -1,4 +1,4 @@
-//! What a simulation takes of the processor: the only figures of it that differ from run to run.
+//! Processor time of a simulation, the only figure that differs from run to run.
 
 use super::score::Score;
 use anyhow::{Context, Result};
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 const FILE_NAME: &str = "cost.json";
 
-/// The processor time of this thread so far.
+/// Returns the processor time of this thread so far.
 pub(super) fn thread_cpu() -> Result<Duration> {
     Ok(clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID)?.into())
 }
 
-/// What a packet of the video takes of the processor, both ends and the links included, in µs.
+/// Returns the processor time per packet of the video in µs, with both ends and the links included.
 pub(super) fn per_packet_us(score: &Score) -> f64 {
     let packets = score.packet_delays.total() + score.lost_packets;
     total(score).as_secs_f64() * 1e6 / packets as f64
 }
 
-/// Writes `cost.json`: for each case its processor time, all of it and for each packet of the video.
+/// Writes `cost.json`: each case's processor time, in total and per packet of the video.
 pub(super) fn write(scores: &[Score], out: &Path) -> Result<()> {
     let cost = |score: &Score| {
         let cost = json!({ "cpu_s": total(score).as_secs_f64(), "cpu_per_packet_us": per_packet_us(score) });

@@ -1,4 +1,4 @@
-//! The drives: uplinks of a moving car, from the shared traces or drawn.
+//! The drives: uplinks of a moving car, from the shared traces or generated.
 
 use anyhow::{Context, Result, ensure};
 use hawser_io::media::data_dir;
@@ -10,18 +10,18 @@ use std::fmt::Write as _;
 use std::fs;
 use std::time::Duration;
 
-/// How long a drive lasts.
+/// The duration of a drive.
 pub(in crate::experiments) const LENGTH: Duration = Duration::from_secs(60);
 
-/// How long each row of a trace holds.
+/// The interval between the rows of a trace.
 pub(super) const STEP: Duration = Duration::from_millis(100);
 
-/// What a base station holds for one modem. Such queues are deep, because radio links pause; this one takes 80 ms to
-/// drain at 100 Mb/s and 1.6 s at 5 Mb/s.
+/// The buffer of a base station for one modem. Such queues are deep, because radio links pause;
+/// this one takes 80 ms to drain at 100 Mb/s and 1.6 s at 5 Mb/s.
 const QUEUE: QueueLimit = QueueLimit::Bytes(ByteSize(1_000_000));
 
-/// How many drives are drawn where the traces are not there, and how many paths each has.
-const DRAWN: u64 = 6;
+/// The number of drives generated without the shared traces, and the number of paths of each.
+const GENERATED_DRIVES: u64 = 6;
 const PATHS: u32 = 4;
 
 /// One drive.
@@ -32,7 +32,7 @@ pub(in crate::experiments) struct Drive {
 }
 
 impl Drive {
-    /// Reads a trace.
+    /// Parses a trace.
     pub(super) fn parse(name: &str, text: &str) -> Result<Self> {
         let trace = Trace::parse(text)?;
         let paths = trace
@@ -46,17 +46,17 @@ impl Drive {
         })
     }
 
-    /// A drive as the shared ones are, drawn from `seed`: rates wander between nothing and 100 Mb/s, and while a path is
-    /// bad it also loses packets, unless the drive is `lossless`.
-    pub(in crate::experiments) fn drawn(seed: u64, lossless: bool) -> Self {
+    /// Generates a drive that resembles the shared ones from a seed: rates vary between 0 and 100
+    /// Mb/s, and a path with a low rate also loses packets, unless the drive is `lossless`.
+    pub(in crate::experiments) fn generated(seed: u64, lossless: bool) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let mut rates = [30.0_f64; PATHS as usize];
         let mut text = "t_ms,path,rate_mbps,owd_ms,loss\n".to_owned();
         for row in 0..LENGTH.as_millis() / STEP.as_millis() {
             for (path, rate) in rates.iter_mut().enumerate() {
                 let step = if lossless { 2.0 } else { 12.0 };
-                let least = if lossless { 15.0 } else { -10.0 };
-                *rate = (*rate + step * (2.0 * random.random::<f64>() - 1.0)).clamp(least, 100.0);
+                let min = if lossless { 15.0 } else { -10.0 };
+                *rate = (*rate + step * (2.0 * random.random::<f64>() - 1.0)).clamp(min, 100.0);
                 let loss = if !lossless && *rate < 5.0 {
                     0.2 * random.random::<f64>()
                 } else {
@@ -68,15 +68,15 @@ impl Drive {
                     .expect("a string");
             }
         }
-        Drive::parse(&format!("drawn-{seed:03}"), &text).expect("drawn as traces are written")
+        Drive::parse(&format!("drawn-{seed:03}"), &text).expect("the generated trace is valid")
     }
 
-    /// How many uplinks the car has.
+    /// Returns the number of uplinks of the car.
     pub(in crate::experiments) fn paths(&self) -> usize {
         self.paths.len()
     }
 
-    /// From the car to the cloud.
+    /// Returns the link from the car to the cloud.
     pub(in crate::experiments) fn uplink(&self, path: usize) -> LinkConfig {
         LinkConfig {
             queue: Some(QUEUE),
@@ -84,7 +84,8 @@ impl Drive {
         }
     }
 
-    /// From the cloud to the car: as far and as lossy, but with rate to spare.
+    /// Returns the link from the cloud to the car. It has the same delay and loss, but an unlimited
+    /// rate.
     pub(in crate::experiments) fn downlink(&self, path: usize) -> LinkConfig {
         LinkConfig {
             rate: None,
@@ -93,11 +94,13 @@ impl Drive {
     }
 }
 
-/// The shared drives in the order of their names, or drawn ones on a machine without them.
+/// Returns the shared drives, ordered by name, or generated ones on a machine without them.
 pub(in crate::experiments) fn all() -> Result<Vec<Drive>> {
     let folder = data_dir().join("traces/drives");
     if !folder.exists() {
-        return Ok((0..DRAWN).map(|seed| Drive::drawn(seed, false)).collect());
+        return Ok((0..GENERATED_DRIVES)
+            .map(|seed| Drive::generated(seed, false))
+            .collect());
     }
     let entries =
         fs::read_dir(&folder).with_context(|| format!("cannot list {}", folder.display()))?;

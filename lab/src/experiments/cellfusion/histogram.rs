@@ -1,6 +1,7 @@
 use std::time::Duration;
 
-/// Durations counted in steps of 0.1 ms, which add up to the same whatever their order.
+/// A histogram of durations with a resolution of 0.1 ms. Its percentiles do not depend on the order
+/// of insertion.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Histogram {
     counts: Vec<u32>,
@@ -10,7 +11,7 @@ pub(super) struct Histogram {
 impl Histogram {
     const STEP: Duration = Duration::from_micros(100);
 
-    /// Counts one.
+    /// Counts one duration.
     pub(super) fn add(&mut self, duration: Duration) {
         let step =
             usize::try_from(duration.as_nanos().div_ceil(Self::STEP.as_nanos())).expect("minutes");
@@ -21,7 +22,7 @@ impl Histogram {
         self.total += 1;
     }
 
-    /// Counts all of another's.
+    /// Adds the counts of another histogram.
     pub(super) fn merge(&mut self, other: &Histogram) {
         if other.counts.len() > self.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -32,12 +33,12 @@ impl Histogram {
         self.total += other.total;
     }
 
-    /// How many were counted.
+    /// Returns the number of durations counted.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// The share that is at most as long, for each ms of a curve.
+    /// Returns the empirical distribution function as points (ms, share), one for each ms.
     pub(super) fn distribution(&self) -> Vec<(f64, f64)> {
         let (mut below, mut points) = (0, Vec::new());
         for (step, count) in self.counts.iter().enumerate() {
@@ -52,7 +53,7 @@ impl Histogram {
         points
     }
 
-    /// The nearest-rank percentile in ms, rounded up to a step; not a number when nothing was counted.
+    /// Returns the nearest-rank percentile in ms, rounded up to a step; NaN if nothing was counted.
     pub(super) fn percentile_ms(&self, share: f64) -> f64 {
         let rank = ((share * self.total as f64).ceil() as u64).max(1);
         let mut below = 0;

@@ -1,8 +1,9 @@
-//! The floor: a sender that knows what every link will do.
+//! The lower bound: a sender that knows the future behaviour of each link.
 //!
-//! It sends each packet over the link where it arrives first, bare, and over a link that loses nothing: one that knew
-//! which packets will be lost would send something else in their place, and what is lost takes none of the link's rate.
-//! A frame that would arrive later than anybody waits is not sent at all.
+//! It sends each packet over the link where it arrives first, without headers, and over a link
+//! without loss: a sender that knew which packets are lost would send others in their place, and
+//! lost packets do not use the link's rate. A frame that would arrive after its expiry is not sent
+//! at all.
 
 use super::drive::{Drive, STEP};
 use super::simulation::{VIDEO_BEGINS, WARM_UP};
@@ -11,10 +12,10 @@ use hawser_netem::{Delay, LinkConfig, Rate};
 use hawser_units::{ByteSize, Instant};
 use std::time::Duration;
 
-/// How late a frame may be.
+/// The maximum delay of a frame.
 const EXPIRY: Duration = Duration::from_millis(700);
 
-/// What the viewer sees at best.
+/// Returns the frames as the viewer receives them at best.
 pub(super) fn run(drive: &Drive, length: Duration) -> Viewer {
     let begins = Instant::ZERO + VIDEO_BEGINS;
     let mut source = Source::new(begins, WARM_UP - VIDEO_BEGINS + length);
@@ -50,12 +51,12 @@ pub(super) fn run(drive: &Drive, length: Duration) -> Viewer {
     viewer
 }
 
-/// How far a link has got.
+/// The state of a link.
 #[derive(Debug, Clone, Copy, Default)]
 struct Progress {
-    /// When it has serialised what it took.
+    /// The time at which it has serialised the packets that it accepted.
     finish: Instant,
-    /// When the last of that arrives.
+    /// The time at which the last of them arrives.
     arrival: Instant,
 }
 
@@ -77,7 +78,8 @@ fn first_arrival(
     plan.arrival
 }
 
-/// What a link would do with a packet: as [`hawser_netem::Link`] does, but nothing is changed by asking.
+/// Returns the state of a link after it sent a packet, computed as in [`hawser_netem::Link`] but
+/// without changing the link.
 fn plan(link: &LinkConfig, progress: Progress, now: Instant, size: ByteSize) -> Progress {
     let starts = Instant::ZERO + WARM_UP;
     let finish = serialise(link, starts, progress.finish.max(now), size);
@@ -91,7 +93,7 @@ fn plan(link: &LinkConfig, progress: Progress, now: Instant, size: ByteSize) -> 
     }
 }
 
-/// When a packet that the link begins with at `at` is serialised.
+/// Returns the time at which a packet is serialised if the link begins with it at `at`.
 fn serialise(link: &LinkConfig, starts: Instant, mut at: Instant, size: ByteSize) -> Instant {
     let Some(Rate::Steps(rates)) = &link.rate else {
         return at;

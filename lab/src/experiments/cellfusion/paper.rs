@@ -1,10 +1,11 @@
-//! What the paper reports: Y. Ni et al., *CellFusion: Multipath vehicle-to-cloud video streaming with network coding in
-//! the wild*, SIGCOMM 2023.
+//! Figures of the paper: Y. Ni et al., *CellFusion: Multipath vehicle-to-cloud video streaming with
+//! network coding in the wild*, SIGCOMM 2023.
 
 use crate::summary::Metrics;
 
-/// The paper's figures under our names. Its curves have no numbers; these are from its text: frame rate and stalls of
-/// road tests (8.1.4), packet delays and redundancy of the deployment (8.2), reductions of the emulation (8.3).
+/// Returns the paper's figures under our metric names. Its curves have no numbers; these are from
+/// its text: frame rate and stalls of road tests (8.1.4), packet delays and redundancy of the
+/// deployment (8.2), reductions of the emulation (8.3).
 pub(super) fn figures(case: &str) -> Metrics {
     match case {
         "xnc" => Metrics::from([

@@ -10,12 +10,12 @@ use std::path::Path;
 pub(super) fn write(summary: &Summary, scores: &[Score], out: &Path) -> Result<()> {
     let report = Report {
         title: "A car's video over four cellular uplinks".to_owned(),
-        intro: "A moving car streams 30 frames a second at 30 Mb/s to the cloud over four cellular uplinks that were \
-                measured on real drives: two of 5G, two of LTE. Time is virtual, but everything above the links is what \
+        intro: "A moving car streams 30 frames per second at 30 Mb/s to the cloud over four cellular uplinks that were \
+                measured on real drives: two of 5G, two of LTE. Time is virtual, but everything above the links is the code that \
                 the tunnel runs: four QUIC connections with their handshakes, encryption, acknowledgements and congestion \
-                control, and the schemes above them. Every scheme meets the same packets and the same links. A frame \
-                counts when all of it arrived; a player that has a frame waits up to 100 ms for those before it. \
-                The oracle knows what the links will do, and is the floor below which no scheme can get."
+                control, and the schemes above them. All schemes send the same packets over the same links. A frame \
+                counts as received when all of its packets have arrived; the player waits up to 100 ms for missing earlier frames. \
+                The oracle knows the future behaviour of the links. No scheme can achieve less delay, loss or stalls."
             .to_owned(),
         highlights: highlights(summary),
         sections: sections(summary, scores),
@@ -32,27 +32,30 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     let share = |value: f64| format!("{:.1} %", 100.0 * value);
     let highlight = |metric: &str, label: &str| {
         let ours = xnc.metrics.get(metric).filter(|value| value.is_finite())?;
-        let beside = xnc
+        let comparison = xnc
             .paper
             .get(metric)
             .map_or_else(String::new, |paper| format!("paper {}", share(paper)));
         Some(Highlight {
             value: share(ours),
             label: label.to_owned(),
-            beside,
+            comparison,
         })
     };
     let mut highlights: Vec<Highlight> = [
-        highlight("stall_ratio", "of the time the picture stands, with XNC"),
+        highlight("stall_ratio", "of the time the video is frozen, with XNC"),
         highlight(
             "stall_reduction_vs_minrtt_ratio",
-            "fewer stalls than by least round-trip time",
+            "less stall time than with the minimum-RTT scheduler",
         ),
         highlight(
             "stall_reduction_vs_xlink_ratio",
-            "fewer stalls than by re-injection (XLINK)",
+            "less stall time than with re-injection (XLINK)",
         ),
-        highlight("redundancy_ratio", "sent besides the packets themselves"),
+        highlight(
+            "redundancy_ratio",
+            "redundancy: bytes sent in addition to the packets",
+        ),
     ]
     .into_iter()
     .flatten()
@@ -61,13 +64,14 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         .case(ORACLE)
         .and_then(|oracle| oracle.metrics.get("stall_ratio"))
     {
-        highlights[0].beside = format!("the links themselves: {}", share(floor));
+        highlights[0].comparison = format!("oracle: {}", share(floor));
     }
     highlights
 }
 
-/// A report has six colours, given to names in the order in which they appear: the first section brings them in an order
-/// in which no figure has one twice.
+/// Returns the sections. A report has six colours, assigned to names in the order of their
+/// appearance. The first section introduces the names in an order that gives no colour to two
+/// series of one figure.
 fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
     let of = |cases: &[&str]| -> Vec<&Score> {
         cases
@@ -94,7 +98,7 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
     vec![
         section(
             "All schemes",
-            "What is sent besides the packets, and how long the picture stands: a dot for each drive.",
+            "Redundancy (bytes sent in addition to the packets) and stalls: one dot for each drive.",
             vec![
                 vec![cost_and_stalls(&of(&[XNC, "minrtt", "bonding", ORACLE, SINGLE, "xnc-uncoded"]))],
                 vec![cost_and_stalls(&of(&["blest", "xnc-slow-loss", "xlink", "ecf", "redundant", "fec"]))],
@@ -108,15 +112,15 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
         ),
         section(
             "Packet delay",
-            "The paper's figure 10a: 47.4, 73.8 and 222 ms at the percentiles 95, 99 and 99.9 with CellFusion, 55.8, 259 \
-             and 955 ms on 5G alone. One path here is the one with the fewest stalls. Packets that never came keep a \
-             curve below its top only where they are counted: see lost packets in the table.",
+            "The paper's figure 10a: percentiles 95, 99 and 99.9 of 47.4, 73.8 and 222 ms with CellFusion, and of 55.8, 259 \
+             and 955 ms on 5G alone. The single path here is the one with the least stall time. Lost packets are not part \
+             of these curves: see lost packets in the table.",
             vec![vec![delays(&of(&[XNC, SINGLE, ORACLE]))]],
         ),
         section(
             "Against other schedulers",
-            "The paper's figure 11: XNC has 86.6 % fewer stalls than minRTT, 82.2 % than XLINK, 92.8 % than ECF, at less \
-             than 10 % of redundancy, where the redundant scheduler takes up to 300 %.",
+            "The paper's figure 11: XNC has 86.6 % fewer stalls than minRTT, 82.2 % fewer than XLINK and 92.8 % fewer than ECF, with less \
+             than 10 % redundancy; the redundant scheduler has up to 300 %.",
             vec![experience(&schedulers), vec![redundancy(&schedulers)]],
         ),
         section(
@@ -126,24 +130,24 @@ fn sections(summary: &Summary, scores: &[Score]) -> Vec<Section> {
         ),
         section(
             "What coding and early loss detection contribute",
-            "The paper's figure 13: coding lowers the loss by 15.6 and 41.7 % at the percentiles 95 and 99 (here what is late, by more \
-             than 200 ms, counts as lost); taking packets \
-             for lost when the video needs them lowers the packet delay by 8.5 and 28.4 %.",
+            "The paper's figure 13: coding reduces the percentiles 95 and 99 of the loss by 15.6 and 41.7 % (here packets with a delay of more \
+             than 200 ms count as lost); declaring packets \
+             lost when the video needs them reduces the packet delay by 8.5 and 28.4 %.",
             vec![vec![losses(&of(&[XNC, "xnc-uncoded"])), delays(&of(&[XNC, "xnc-slow-loss"]))]],
         ),
         Section {
             title: "Processor".to_owned(),
-            text: "The paper's figure 14: at 30 Mb/s, XNC takes 23 % more of the processor than multipath QUIC. Here both \
-                   ends, encryption and the emulated links are counted, on whatever machine this ran."
+            text: "The paper's figure 14: at 30 Mb/s, XNC takes 23 % more processor time than multipath QUIC. Here both \
+                   ends, encryption and the emulated links are included, on the machine that ran this."
                 .to_owned(),
             items: vec![Item::Table(processor(scores))],
         },
         Section {
             title: "All figures".to_owned(),
-            text: "The paper's below ours where its text has one: frame rate and stalls of its road tests, delays and \
-                   redundancy of its deployment, reductions of its emulation. stall_above_floor: beyond the oracle's. \
-                   late_packets_per_second: those that never came or came after more than 200 ms, of each second of each drive, a \
-                   percentile."
+            text: "The paper's figures are below ours where its text has one: frame rate and stalls of its road tests, delays and \
+                   redundancy of its deployment, reductions of its emulation. stall_above_floor: in excess of the oracle's. \
+                   late_packets_per_second: percentile, over all seconds of all drives, of the share of packets that were lost or \
+                   delayed by more than 200 ms."
                 .to_owned(),
             items: vec![Item::Table(Table::of_cases(&summary.cases, ""))],
         },
@@ -170,7 +174,7 @@ fn processor(scores: &[Score]) -> Table {
             cell(relative, paper),
         ]
     };
-    let header = ["case", "µs for each packet", "relative to minrtt"]
+    let header = ["case", "µs per packet", "relative to minrtt"]
         .map(String::from)
         .to_vec();
     Table {
@@ -200,7 +204,7 @@ fn cost_and_stalls(scores: &[&Score]) -> Plot {
     plot("drives", x, y, scores.iter().map(series).collect())
 }
 
-/// Frame rates and stalls.
+/// Returns the distributions of frame rates and stalls.
 fn experience(scores: &[&Score]) -> Vec<Plot> {
     let fps = |trip: &Trip| trip.qoe.fps_mean;
     let stalls = |trip: &Trip| 100.0 * trip.qoe.stall_ratio;
@@ -216,7 +220,7 @@ fn redundancy(scores: &[&Score]) -> Plot {
     })
 }
 
-/// How a figure is distributed over the drives.
+/// Returns the distribution of a figure over the drives.
 fn distribution(
     title: &str,
     label: &str,
@@ -251,7 +255,7 @@ fn losses(scores: &[&Score]) -> Plot {
         let losses: Vec<f64> = score.losses().iter().map(|loss| 100.0 * loss).collect();
         Series::distribution(score.case, &losses)
     };
-    let x = Axis::linear("packets lost or late (% of a second's)");
+    let x = Axis::linear("packets lost or late (% of the packets of a second)");
     plot(
         "loss",
         x,

@@ -1,9 +1,9 @@
-//! What the schemes achieve: for each drive, and over all of them.
+//! Results of the schemes: for each drive, and over all drives.
 
 use super::drive::Drive;
 use super::histogram::Histogram;
 use super::simulation::{Outcome, window};
-use super::video::{FPS, Seen, Viewer, timeline};
+use super::video::{FPS, ReceivedFrame, Viewer, timeline};
 use super::{Job, ORACLE, SINGLE, XNC, paper};
 use crate::summary::{Case, Metrics};
 use anyhow::{Context, Result};
@@ -14,19 +14,19 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// One drive with one scheme.
+/// The results of one drive with one scheme.
 pub(super) struct Trip {
     case: &'static str,
-    /// The path, where there is one only.
+    /// The path, if only one is used.
     path: Option<usize>,
     pub(super) drive: String,
     pub(super) qoe: Qoe,
-    seen: Vec<Seen>,
+    seen: Vec<ReceivedFrame>,
     packet_delays: Histogram,
     frame_delays: Histogram,
     lost_packets: u64,
     loss_by_second: Vec<f64>,
-    /// Of the frames captured in the window: all, and those never shown.
+    /// Of the frames captured in the window: all of them, and those not shown.
     frames: u64,
     lost_frames: u64,
     first_bytes: u64,
@@ -37,10 +37,10 @@ pub(super) struct Trip {
 }
 
 impl Trip {
-    /// From what the viewer saw.
-    pub(super) fn seen(job: &Job, drive: &Drive, viewer: &Viewer, length: Duration) -> Self {
+    /// Creates the results from the frames that the viewer received.
+    pub(super) fn of_viewer(job: &Job, drive: &Drive, viewer: &Viewer, length: Duration) -> Self {
         let (from, to) = window(length);
-        let seen = viewer.seen();
+        let seen = viewer.received_frames();
         let captured = || {
             seen.iter()
                 .filter(|frame| (from..to).contains(&frame.captured))
@@ -74,23 +74,29 @@ impl Trip {
         }
     }
 
-    /// What was sent besides the first transmission of each packet.
+    /// Returns the redundancy: the bytes sent in addition to the first transmission of each packet,
+    /// relative to those.
     pub(super) fn redundancy(&self) -> f64 {
         self.further_bytes as f64 / self.first_bytes.max(1) as f64
     }
 
-    /// The same, with what it took.
-    pub(super) fn carried(job: &Job, drive: &Drive, outcome: &Outcome, length: Duration) -> Self {
+    /// Creates the results with the bytes and datagrams that were sent.
+    pub(super) fn of_outcome(
+        job: &Job,
+        drive: &Drive,
+        outcome: &Outcome,
+        length: Duration,
+    ) -> Self {
         Trip {
             first_bytes: outcome.first_bytes,
             further_bytes: outcome.further_bytes,
             datagrams: outcome.datagrams,
             lost_datagrams: outcome.lost_datagrams,
-            ..Trip::seen(job, drive, &outcome.viewer, length)
+            ..Trip::of_viewer(job, drive, &outcome.viewer, length)
         }
     }
 
-    /// Writes every frame to the raw data of the experiment.
+    /// Writes all frames to the raw data of the experiment.
     pub(super) fn write(&self, out: &Path) -> Result<()> {
         let case = self.path.map_or_else(
             || self.case.to_owned(),
@@ -103,7 +109,7 @@ impl Trip {
         let or_nothing =
             |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.3}", ms(at)));
         let mut text = "captured_ms,bytes,complete_ms,shown_ms\n".to_owned();
-        for Seen {
+        for ReceivedFrame {
             captured,
             complete,
             shown,
@@ -119,12 +125,12 @@ impl Trip {
     }
 }
 
-/// A scheme over its drives.
+/// The results of a scheme over its drives.
 pub(super) struct Score {
     pub(super) case: &'static str,
-    /// The path that was best, for one path.
+    /// The best path, for the case of a single path.
     path: Option<usize>,
-    /// In the order of the drives.
+    /// The results of the drives, in their order.
     pub(super) trips: Vec<Trip>,
     pub(super) packet_delays: Histogram,
     pub(super) frame_delays: Histogram,
@@ -148,17 +154,19 @@ impl Score {
         }
     }
 
-    /// The share of time in which the picture stands, all drives alike.
+    /// Returns the share of time in which the video is frozen, with equal weight for each drive.
     pub(super) fn stall_ratio(&self) -> f64 {
         self.mean(|trip| trip.qoe.stall_ratio)
     }
 
-    /// What was sent besides the first transmission of each packet.
+    /// Returns the redundancy: the bytes sent in addition to the first transmission of each packet,
+    /// relative to those.
     fn redundancy(&self) -> f64 {
         self.share(|trip| trip.further_bytes, |trip| trip.first_bytes)
     }
 
-    /// The share of packets that never came or came too late, of each second of each drive, from the least to the most.
+    /// Returns the share of lost or late packets for each second of each drive, sorted in ascending
+    /// order.
     pub(super) fn losses(&self) -> Vec<f64> {
         let mut losses: Vec<f64> = self
             .trips
@@ -229,7 +237,8 @@ impl Score {
     }
 }
 
-/// Trips in the order of cases and drives as scores. Of the single paths the one with the fewest stalls remains.
+/// Groups trips, which are in the order of cases and drives, into scores. Of the single paths only
+/// the one with the least stall time is kept.
 pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     let mut groups: Vec<Vec<Trip>> = Vec::new();
     for trip in trips {
@@ -249,7 +258,7 @@ pub(super) fn collect(trips: Vec<Trip>) -> Vec<Score> {
     scores
 }
 
-/// The cases of the summary.
+/// Returns the cases of the summary.
 pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
     let find = |case: &str| scores.iter().find(|score| score.case == case);
     let describe = |score: &Score| {
@@ -281,7 +290,7 @@ pub(super) fn cases(scores: &[Score], length: Duration) -> Vec<Case> {
     scores.iter().map(describe).collect()
 }
 
-/// What XNC spares in comparison with another scheme.
+/// Sets the reductions that XNC achieves in comparison with another scheme.
 fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
     let mut reduction = |of: &str, figure: &dyn Fn(&Score) -> f64| {
         let name = format!("{of}_reduction_vs_{}_ratio", other.case.replace('-', "_"));
@@ -311,7 +320,7 @@ fn compare(xnc: &Score, other: &Score, metrics: &mut Metrics) {
     }
 }
 
-/// Only what met the same links can be compared.
+/// Returns whether two scores can be compared: they have to be of the same drives.
 fn comparable(one: &Score, other: &Score) -> bool {
     one.trips
         .iter()

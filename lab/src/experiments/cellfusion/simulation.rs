@@ -9,27 +9,30 @@ use hawser_units::{Instant, PathId};
 use hawser_xnc::{Config, Ecn, Endpoint, Hint, PathState, Rtt};
 use std::time::Duration;
 
-/// The tunnel is up before the drive begins: connections are made, and windows have grown.
+/// The time before the drive begins, in which connections are established and congestion windows
+/// grow.
 pub(super) const WARM_UP: Duration = Duration::from_secs(3);
 
-/// The video begins when the connections are there.
+/// The time at which the video begins. The connections are established by then.
 pub(super) const VIDEO_BEGINS: Duration = Duration::from_secs(1);
 
-/// What is under way at the end may still arrive.
+/// The time after the end in which packets in flight may still arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// What came of it.
+/// The results of a simulation.
 pub(super) struct Outcome {
     pub(super) viewer: Viewer,
-    /// Bytes of packets sent for the first time, and of everything sent besides them and acknowledgements.
+    /// Bytes of first transmissions of packets, and of everything else that was sent but
+    /// acknowledgements.
     pub(super) first_bytes: u64,
     pub(super) further_bytes: u64,
-    /// UDP datagrams from the car to the cloud, and how many of them the links lost.
+    /// UDP datagrams from the car to the cloud, and the number of them that the links lost.
     pub(super) datagrams: u64,
     pub(super) lost_datagrams: u64,
 }
 
-/// When the first and the last measured frame are captured: the drive without what comes before it.
+/// Returns the capture times of the first and the last measured frame: the drive without the
+/// warm-up.
 pub(super) fn window(length: Duration) -> (Instant, Instant) {
     let from = Instant::ZERO + WARM_UP;
     (from, from + length)
@@ -56,7 +59,7 @@ struct Simulation {
     cloud: Endpoint,
     source: Source,
     viewer: Viewer,
-    /// Of the video's addresses and ports, which are others on every drive.
+    /// The hash of the video's addresses and ports, which differ on every drive.
     flow_hash: u64,
 }
 
@@ -100,7 +103,7 @@ impl Simulation {
         })
     }
 
-    /// The order in which things that are due at the same time happen is fixed.
+    /// Runs until `end`. Events at the same time are processed in a fixed order.
     fn run(&mut self, end: Instant) -> Result<()> {
         let mut now = Instant::ZERO;
         while now < end {
@@ -114,12 +117,15 @@ impl Simulation {
             for (_, uplink) in &mut self.uplinks {
                 uplink.flush(now)?;
             }
-            now = self.next(now).context("nothing will ever happen again")?;
+            now = self
+                .next(now)
+                .context("the simulation has no further event")?;
         }
         Ok(())
     }
 
-    /// An end whose time has come has done what it could; for the rest it waits for a connection.
+    /// Returns the time of the next event after `now`. An endpoint whose timeout has passed has
+    /// sent what it could and waits for its connections.
     fn next(&mut self, now: Instant) -> Option<Instant> {
         let uplinks = self.uplinks.iter().filter_map(|(_, uplink)| uplink.next());
         let ends = [
@@ -135,7 +141,7 @@ impl Simulation {
 
     fn receive(&mut self, now: Instant) {
         for (id, uplink) in &mut self.uplinks {
-            // What is refused is counted by the endpoints, and a part of the outcome there.
+            // The endpoints count rejected datagrams; they are part of the outcome.
             while let Some(datagram) = uplink.cloud.poll_datagram() {
                 let _ = self
                     .cloud
@@ -154,21 +160,21 @@ impl Simulation {
         while let Some(frame) = self.source.poll(now) {
             for packet in frame.packets {
                 let hint = Hint {
-                    border: ends_frame(&packet),
+                    end_of_frame: ends_frame(&packet),
                     flow_hash: self.flow_hash,
                     ..Hint::default()
                 };
-                // What is refused, because there is no path yet, the viewer misses.
+                // A packet that is rejected because there is no path yet is missing at the viewer.
                 let _ = self.car.handle_packet(now, packet, hint);
             }
         }
     }
 
     fn send(&mut self, now: Instant) -> Result<()> {
-        drive_end(&mut self.car, now, &mut self.uplinks, |uplink| {
+        drive_endpoint(&mut self.car, now, &mut self.uplinks, |uplink| {
             &mut uplink.car
         })?;
-        drive_end(&mut self.cloud, now, &mut self.uplinks, |uplink| {
+        drive_endpoint(&mut self.cloud, now, &mut self.uplinks, |uplink| {
             &mut uplink.cloud
         })
     }
@@ -189,8 +195,9 @@ impl Simulation {
     }
 }
 
-/// What every driver of an endpoint does: timeouts, the state of the connections, then what is to be sent.
-fn drive_end(
+/// Drives an endpoint: handles timeouts, updates the state of the connections, and sends the
+/// pending datagrams.
+fn drive_endpoint(
     end: &mut Endpoint,
     now: Instant,
     uplinks: &mut [(PathId, Uplink)],

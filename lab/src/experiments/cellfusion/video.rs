@@ -1,31 +1,32 @@
-//! The video: frames of a real encode as RTP packets, and what a viewer sees of them.
+//! The video: frames of a real encode as RTP packets, and their arrival at a viewer.
 
 use super::histogram::Histogram;
 use hawser_qoe::{Frame, STALL_THRESHOLD};
 use hawser_units::{ByteSize, Instant};
 use std::time::Duration;
 
-/// The sizes of 300 frames of an H.264 encode at 30 Mb/s, bytes; `docs/cellfusion.md` has the command.
+/// The sizes of 300 frames of an H.264 encode at 30 Mb/s in bytes; `docs/cellfusion.md` has the
+/// command.
 const FRAME_SIZES: &str = include_str!("frame_sizes.txt");
 
-/// The rate of the camera.
+/// Frame rate of the camera.
 pub(super) const FPS: u64 = 30;
 
-/// What of a frame one packet carries at most.
+/// Maximum bytes of a frame in one packet.
 const PAYLOAD: usize = 1260;
 
-/// Headers of IPv4, UDP and RTP.
+/// Bytes of the IPv4, UDP and RTP headers.
 const HEADERS: usize = 20 + 8 + 12;
 
 const RTP_VERSION_2: u8 = 0x80;
 const RTP_MARKER: u8 = 0x80;
 const RTP_DYNAMIC_TYPE: u8 = 96;
 
-/// For how long a player that has a whole frame waits for the frames before it: what ffmpeg's RTSP receiver takes for
-/// reordering when nothing else is said.
+/// The time that a player with a complete frame waits for the frames before it: the default
+/// reordering delay of ffmpeg's RTSP receiver.
 pub(in crate::experiments) const REORDERING_WAIT: Duration = Duration::from_millis(100);
 
-/// A video that starts at a time and ends at another.
+/// The camera's video from its start to its end.
 pub(super) struct Source {
     sizes: Vec<usize>,
     starts: Instant,
@@ -34,7 +35,7 @@ pub(super) struct Source {
     next_packet: u64,
 }
 
-/// The packets of one frame, of which the last has the marker.
+/// The packets of one frame. The last one has the RTP marker.
 pub(super) struct Packets {
     pub(super) packets: Vec<Vec<u8>>,
 }
@@ -55,7 +56,7 @@ impl Source {
         }
     }
 
-    /// Every frame, to compare with what arrives.
+    /// Creates a viewer that expects the frames of this source.
     pub(super) fn viewer(&self) -> Viewer {
         let frame = |frame: u64| {
             let size = self.size(frame);
@@ -75,17 +76,17 @@ impl Source {
         });
         Viewer {
             firsts: firsts.collect(),
-            seen: vec![None; first],
+            arrivals: vec![None; first],
             frames,
         }
     }
 
-    /// When the next frame is captured.
+    /// Returns the capture time of the next frame.
     pub(super) fn due(&self) -> Option<Instant> {
         (self.next_frame < self.frames).then(|| self.captured(self.next_frame))
     }
 
-    /// The next frame, which leaves the encoder at once.
+    /// Returns the packets of the next frame if it is due. Encoding takes no time.
     pub(super) fn poll(&mut self, now: Instant) -> Option<Packets> {
         let captured = self.due().filter(|due| *due <= now)?;
         let mut left = self.size(self.next_frame);
@@ -112,7 +113,8 @@ impl Source {
         rtp[2..4].copy_from_slice(&number.to_be_bytes()[6..]);
         let time = captured.as_nanos() / 1000 * RTP_CLOCK_HZ / 1_000_000;
         rtp[4..8].copy_from_slice(&time.to_be_bytes()[4..]);
-        // Its number among all packets, whole, in the words of the source: the sequence number of RTP wraps.
+        // The SSRC field carries the packet's number, because the sequence number of RTP wraps
+        // around.
         rtp[8..12].copy_from_slice(&number.to_be_bytes()[4..]);
         packet
     }
@@ -126,21 +128,21 @@ impl Source {
     }
 }
 
-/// Whether RTP's marker says that the frame ends with this packet.
+/// Returns whether the RTP marker says that this packet is the last one of its frame.
 pub(super) fn ends_frame(packet: &[u8]) -> bool {
     packet
         .get(29)
         .is_some_and(|second| second & RTP_MARKER != 0)
 }
 
-/// What arrives of a video.
+/// The receiver of a video.
 #[derive(Debug, Clone)]
 pub(super) struct Viewer {
     frames: Vec<Expected>,
     /// The number of each frame's first packet.
     firsts: Vec<usize>,
-    /// When each packet arrived.
-    seen: Vec<Option<Instant>>,
+    /// The arrival time of each packet.
+    arrivals: Vec<Option<Instant>>,
 }
 
 #[derive(Debug, Clone)]
@@ -151,32 +153,32 @@ struct Expected {
     complete: Option<Instant>,
 }
 
-/// A frame as the viewer saw it.
+/// A frame as received by the viewer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seen {
-    /// When it was captured.
+pub(super) struct ReceivedFrame {
+    /// The capture time.
     pub(super) captured: Instant,
-    /// When its last packet arrived.
+    /// The arrival time of its last packet.
     pub(super) complete: Option<Instant>,
-    /// When it was shown.
+    /// The time at which it was shown.
     pub(super) shown: Option<Instant>,
-    /// Encoded.
+    /// The encoded size.
     pub(super) size: ByteSize,
 }
 
 impl Viewer {
-    /// A packet that came out of the tunnel. The second of a number says nothing new.
+    /// Receives a packet from the tunnel. Duplicates are ignored.
     pub(super) fn receive(&mut self, now: Instant, packet: &[u8]) {
         let number = u32::from_be_bytes(packet[36..40].try_into().expect("four bytes"));
         self.receive_number(now, number as usize);
     }
 
-    /// The same, by the packet's number.
+    /// Receives the packet of the given number.
     pub(super) fn receive_number(&mut self, now: Instant, number: usize) {
-        if self.seen[number].is_some() {
+        if self.arrivals[number].is_some() {
             return;
         }
-        self.seen[number] = Some(now);
+        self.arrivals[number] = Some(now);
         let frame = &mut self.frames[self.firsts.partition_point(|first| *first <= number) - 1];
         frame.missing -= 1;
         if frame.missing == 0 {
@@ -184,11 +186,11 @@ impl Viewer {
         }
     }
 
-    /// Every frame.
-    pub(super) fn seen(&self) -> Vec<Seen> {
+    /// Returns all frames.
+    pub(super) fn received_frames(&self) -> Vec<ReceivedFrame> {
         let complete: Vec<Option<Instant>> =
             self.frames.iter().map(|frame| frame.complete).collect();
-        let seen = |(frame, shown): (&Expected, Option<Instant>)| Seen {
+        let seen = |(frame, shown): (&Expected, Option<Instant>)| ReceivedFrame {
             captured: frame.captured,
             complete: frame.complete,
             shown,
@@ -197,7 +199,8 @@ impl Viewer {
         self.frames.iter().zip(play(&complete)).map(seen).collect()
     }
 
-    /// Delays of the packets captured in a window, from the camera to the end of the tunnel, and how many never came.
+    /// Returns the delays of the packets captured in a window, from the camera to the end of the
+    /// tunnel, and the number of lost packets.
     pub(super) fn packet_delays(&self, from: Instant, to: Instant) -> (Histogram, u64) {
         let (mut delays, mut lost) = (Histogram::default(), 0);
         for (captured, arrived) in self.packets(from, to) {
@@ -209,7 +212,8 @@ impl Viewer {
         (delays, lost)
     }
 
-    /// The share of packets that never came, or so late that the picture stands, for each second of a window.
+    /// Returns, for each second of a window, the share of packets that were lost or delayed by more
+    /// than the stall threshold.
     pub(super) fn loss_by_second(&self, from: Instant, to: Instant) -> Vec<f64> {
         let mut counts =
             vec![(0_u32, 0_u32); to.saturating_since(from).as_secs_f64().ceil() as usize];
@@ -226,7 +230,7 @@ impl Viewer {
             .collect()
     }
 
-    /// When each packet of a window was captured and when it arrived.
+    /// Returns the capture time and the arrival time of each packet of a window.
     fn packets(
         &self,
         from: Instant,
@@ -241,16 +245,17 @@ impl Viewer {
                     .firsts
                     .get(index + 1)
                     .copied()
-                    .unwrap_or(self.seen.len());
-                self.seen[self.firsts[index]..end]
+                    .unwrap_or(self.arrivals.len());
+                self.arrivals[self.firsts[index]..end]
                     .iter()
                     .map(|arrived| (frame.captured, *arrived))
             })
     }
 }
 
-/// When a player shows each frame, by when frames are complete. It shows them in order, and gives up on one that is missing
-/// [`REORDERING_WAIT`] after a later one is complete.
+/// Returns the time at which a player shows each frame, given the times at which frames are
+/// complete. It shows frames in order, and skips a missing one [`REORDERING_WAIT`] after a later
+/// one is complete.
 pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<Instant>> {
     let mut given_up = vec![Instant::MAX; complete.len()];
     let mut later = Instant::MAX;
@@ -267,9 +272,9 @@ pub(in crate::experiments) fn play(complete: &[Option<Instant>]) -> Vec<Option<I
     complete.iter().zip(&given_up).map(&mut show).collect()
 }
 
-/// The frames that were shown, for [`hawser_qoe::measure`].
-pub(super) fn timeline(seen: &[Seen]) -> Vec<Frame> {
-    let shown = |frame: &Seen| {
+/// Returns the frames that were shown, for [`hawser_qoe::measure`].
+pub(super) fn timeline(seen: &[ReceivedFrame]) -> Vec<Frame> {
+    let shown = |frame: &ReceivedFrame| {
         Some(Frame {
             captured: frame.captured,
             decoded: frame.shown?,

@@ -4,28 +4,29 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// The camera's rate.
+/// Frame rate of the camera.
 pub(super) const FPS: u64 = 30;
 
 /// Frames from one key frame to the next.
 const GROUP: u64 = 30;
 
-/// What is encoded at most; it is repeated for as long as the video lasts.
+/// Maximum number of encoded frames. They are repeated for as long as the video lasts.
 const FRAMES: u64 = 10 * FPS;
 
-/// What fills a packet of 1300 bytes with the headers of IPv4 and UDP.
+/// RTP packet size that results in packets of 1300 bytes with the IPv4 and UDP headers.
 const RTP_PACKET_BYTES: u64 = 1272;
 
 /// An encoded video that a camera can send.
 pub(super) struct Clip {
     file: PathBuf,
-    /// Whether it was filmed.
+    /// Whether it was recorded with a camera.
     pub(super) is_filmed: bool,
 }
 
 impl Clip {
-    /// Encodes the dashcam's recording, or a test picture on a machine without it, at 30 Mb/s: with the settings of which
-    /// the simulation has the sizes of its frames. `length` is how long a camera is to send it.
+    /// Encodes the dashcam's recording, or a test pattern on a machine without it, at 30 Mb/s. The
+    /// settings are those with which the simulation's frame sizes were measured. `length` is the
+    /// time for which a camera sends it.
     pub(super) fn encode(folder: &Path, length: Duration) -> Result<Self> {
         let filmed = data_dir().join("video/dashcam.mp4");
         let clip = Clip {
@@ -73,8 +74,8 @@ impl Clip {
         Ok(clip)
     }
 
-    /// A command that sends the video in real time to a port of its own node: one packet of RTP after the other, the last
-    /// of a frame with the marker.
+    /// Returns a command that sends the video in real time to a local port as RTP packets, of which
+    /// the last one of a frame has the marker.
     pub(super) fn camera(&self, port: u16, length: Duration) -> Command {
         let mut ffmpeg = Command::new("ffmpeg");
         ffmpeg
@@ -97,12 +98,12 @@ impl Clip {
     }
 }
 
-/// How many frames a time has.
+/// Returns the number of frames in a duration.
 pub(super) fn frames(length: Duration) -> u64 {
     (length.as_secs_f64() * FPS as f64).round() as u64
 }
 
-/// Runs a tool to its end.
+/// Runs a command and waits until it exits.
 pub(super) fn finish(mut command: Command) -> Result<()> {
     let program = command.get_program().to_string_lossy().into_owned();
     let output = command.stdin(Stdio::null()).output();

@@ -1,4 +1,4 @@
-//! What a decoder makes of the frames that it gets, compared with what it makes of all.
+//! Quality of the decoded frames, compared with the frames that the camera sent.
 
 use super::clip::{FPS, finish};
 use super::rtp::AccessUnit;
@@ -9,31 +9,32 @@ use std::io::{BufWriter, Write};
 use std::path::Path;
 use std::process::Command;
 
-/// What a decoder gets of a frame.
+/// The data of a frame that the decoder receives.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Received {
-    /// What was sent.
+    /// All of it.
     Whole,
-    /// What had arrived of it when its turn came.
+    /// The packets that had arrived when the frame was due for decoding.
     Part(Vec<u8>),
-    /// Nothing.
+    /// No data.
     Nothing,
 }
 
-/// The likeness (SSIM over all planes) of each received frame with what was filmed; none for frames that the decoder could
-/// make no picture of.
+/// Returns the similarity (SSIM over all planes) of each received frame to the frame that was sent;
+/// `None` for frames that the decoder did not output.
 ///
-/// Where all frames from one key frame to the next are whole, the decoder gets what the camera sent, and the pictures are
-/// the same: only the rest is decoded, and what comes before it, from which a decoder conceals what is missing.
-pub(super) fn likeness(
+/// If all frames from one key frame to the next are whole, the decoder's input and output are the
+/// same as the camera's. Therefore only the other groups are decoded, each with the group before
+/// it, from which the decoder conceals missing data.
+pub(super) fn ssim(
     sent: &[AccessUnit],
     received: &[Received],
     folder: &Path,
 ) -> Result<Vec<Option<f64>>> {
-    let doubtful = doubtful(sent, received);
-    // Before the first key frame nothing can be decoded.
+    let to_decode = to_decode(sent, received);
+    // Decoding starts with the first whole key frame.
     let is_beginning = |frame: &usize| {
-        doubtful[*frame] && sent[*frame].is_key && received[*frame] == Received::Whole
+        to_decode[*frame] && sent[*frame].is_key && received[*frame] == Received::Whole
     };
     let compared = match (0..sent.len()).find(is_beginning) {
         Some(begins) => {
@@ -41,7 +42,7 @@ pub(super) fn likeness(
             write(
                 &reference,
                 (0..sent.len())
-                    .filter(|frame| doubtful[*frame])
+                    .filter(|frame| to_decode[*frame])
                     .map(|frame| (frame, &sent[frame].bytes[..])),
             )?;
             let bytes = |frame: usize| match &received[frame] {
@@ -49,12 +50,12 @@ pub(super) fn likeness(
                 Received::Part(bytes) => Some(&bytes[..]),
                 Received::Nothing => None,
             };
-            let decoded = (begins..sent.len()).filter(|frame| doubtful[*frame]);
+            let decoded = (begins..sent.len()).filter(|frame| to_decode[*frame]);
             write(
                 &video,
                 decoded.filter_map(|frame| Some((frame, bytes(frame)?))),
             )?;
-            let compared = compare(&video, &reference, &folder.join("likeness.txt"))?;
+            let compared = compare(&video, &reference, &folder.join("ssim.txt"))?;
             for file in [reference, video] {
                 fs::remove_file(&file)
                     .with_context(|| format!("cannot remove {}", file.display()))?;
@@ -63,36 +64,37 @@ pub(super) fn likeness(
         }
         None => BTreeMap::new(),
     };
-    let likeness = |frame| {
-        if doubtful[frame] {
+    let ssim = |frame| {
+        if to_decode[frame] {
             compared.get(&frame).copied()
         } else {
             Some(1.0)
         }
     };
-    Ok((0..sent.len()).map(likeness).collect())
+    Ok((0..sent.len()).map(ssim).collect())
 }
 
-/// Which frames have to be decoded.
-fn doubtful(sent: &[AccessUnit], received: &[Received]) -> Vec<bool> {
+/// Returns which frames have to be decoded.
+fn to_decode(sent: &[AccessUnit], received: &[Received]) -> Vec<bool> {
     let keys = (0..sent.len()).filter(|frame| sent[*frame].is_key);
-    let mut borders: Vec<usize> = [0].into_iter().chain(keys).chain([sent.len()]).collect();
-    borders.dedup();
-    let is_damaged = |border: &[usize]| {
-        received[border[0]..border[1]]
+    let mut boundaries: Vec<usize> = [0].into_iter().chain(keys).chain([sent.len()]).collect();
+    boundaries.dedup();
+    let is_damaged = |bounds: &[usize]| {
+        received[bounds[0]..bounds[1]]
             .iter()
             .any(|frame| *frame != Received::Whole)
     };
-    let damaged: Vec<bool> = borders.windows(2).map(is_damaged).collect();
-    let mut doubtful = vec![false; sent.len()];
-    for (group, border) in borders.windows(2).enumerate() {
+    let damaged: Vec<bool> = boundaries.windows(2).map(is_damaged).collect();
+    let mut to_decode = vec![false; sent.len()];
+    for (group, bounds) in boundaries.windows(2).enumerate() {
         let next = damaged.get(group + 1).copied().unwrap_or(false);
-        doubtful[border[0]..border[1]].fill(damaged[group] || next);
+        to_decode[bounds[0]..bounds[1]].fill(damaged[group] || next);
     }
-    doubtful
+    to_decode
 }
 
-/// Writes frames with their numbers as time stamps, in the simplest container that has time stamps (IVF).
+/// Writes frames with their numbers as time stamps to an IVF file, the simplest container with time
+/// stamps.
 fn write<'a>(path: &Path, frames: impl Iterator<Item = (usize, &'a [u8])>) -> Result<()> {
     let wrong = || format!("cannot write {}", path.display());
     let mut file = BufWriter::new(fs::File::create(path).with_context(wrong)?);
@@ -115,10 +117,11 @@ fn write<'a>(path: &Path, frames: impl Iterator<Item = (usize, &'a [u8])>) -> Re
     put().with_context(wrong)
 }
 
-/// Decodes both and compares pictures with the same time stamp.
+/// Decodes both files and compares frames with the same time stamp.
 fn compare(received: &Path, reference: &Path, log: &Path) -> Result<BTreeMap<usize, f64>> {
     let mut ffmpeg = Command::new("ffmpeg");
-    // A receiver shows what it could repair, too. What the decoder says of damages is not asked for.
+    // A receiver also shows frames that it could only repair in part. Decoder messages about damage
+    // are not needed.
     ffmpeg
         .args([
             "-nostdin",
@@ -146,16 +149,21 @@ fn compare(received: &Path, reference: &Path, log: &Path) -> Result<BTreeMap<usi
     ]);
     finish(ffmpeg)?;
     let text = fs::read_to_string(log).with_context(|| format!("cannot read {}", log.display()))?;
-    parse(&text).with_context(|| format!("{} is not what ffmpeg writes", log.display()))
+    parse(&text).with_context(|| {
+        format!(
+            "cannot parse {}: it does not have the format that ffmpeg writes",
+            log.display()
+        )
+    })
 }
 
-/// Reads pairs of lines such as `frame:0 pts:7 pts_time:0.23` and `lavfi.ssim.All=0.98`.
+/// Parses pairs of lines such as `frame:0 pts:7 pts_time:0.23` and `lavfi.ssim.All=0.98`.
 fn parse(text: &str) -> Option<BTreeMap<usize, f64>> {
-    let mut likeness = BTreeMap::new();
+    let mut ssim = BTreeMap::new();
     let mut frame = None;
     for line in text.lines() {
         if let Some(value) = line.strip_prefix("lavfi.ssim.All=") {
-            likeness.insert(frame.take()?, value.parse().ok()?);
+            ssim.insert(frame.take()?, value.parse().ok()?);
         } else {
             let stamp = line
                 .split_whitespace()
@@ -163,7 +171,7 @@ fn parse(text: &str) -> Option<BTreeMap<usize, f64>> {
             frame = Some(stamp.parse().ok()?);
         }
     }
-    Some(likeness)
+    Some(ssim)
 }
 
 #[cfg(test)]
@@ -186,10 +194,10 @@ mod tests {
         let (yes, no) = (true, false);
         let mut received = vec![Received::Whole; 8];
 
-        assert_eq!(doubtful(&frames, &received), [no; 8]);
+        assert_eq!(to_decode(&frames, &received), [no; 8]);
         received[5] = Received::Nothing;
         assert_eq!(
-            doubtful(&frames, &received),
+            to_decode(&frames, &received),
             [no, no, yes, yes, yes, yes, no, no]
         );
     }
@@ -244,36 +252,36 @@ mod tests {
             _ => Received::Whole,
         });
 
-        let likeness = likeness(&frames, &received.collect::<Vec<_>>(), folder.path()).unwrap();
+        let ssim = ssim(&frames, &received.collect::<Vec<_>>(), folder.path()).unwrap();
 
-        assert_eq!(likeness.len(), 40);
-        for (frame, likeness) in likeness.into_iter().enumerate() {
+        assert_eq!(ssim.len(), 40);
+        for (frame, ssim) in ssim.into_iter().enumerate() {
             match frame {
-                0..10 | 23 => assert_eq!(likeness, None, "{frame}"),
+                0..10 | 23 => assert_eq!(ssim, None, "{frame}"),
                 24..30 => assert!(
-                    likeness.unwrap() < 0.999,
-                    "{frame} lacks what it refers to: {likeness:?}"
+                    ssim.unwrap() < 0.999,
+                    "{frame} lacks what it refers to: {ssim:?}"
                 ),
-                _ => assert_eq!(likeness, Some(1.0), "{frame}"),
+                _ => assert_eq!(ssim, Some(1.0), "{frame}"),
             }
         }
     }
 
-    /// Each begins with a delimiter.
+    /// Splits a stream into access units, each of which begins with a delimiter.
     fn access_units(video: &[u8]) -> Vec<AccessUnit> {
         const DELIMITER: [u8; 5] = [0, 0, 0, 1, 9];
         const KEY_SLICE: [u8; 4] = [0, 0, 1, 0x65];
         let holds =
             |bytes: &[u8], what: &[u8]| bytes.windows(what.len()).any(|window| window == what);
         let starts = (0..video.len()).filter(|at| video[*at..].starts_with(&DELIMITER));
-        let borders: Vec<usize> = starts.chain([video.len()]).collect();
-        let unit = |border: &[usize]| {
-            let bytes = video[border[0]..border[1]].to_vec();
+        let boundaries: Vec<usize> = starts.chain([video.len()]).collect();
+        let unit = |bounds: &[usize]| {
+            let bytes = video[bounds[0]..bounds[1]].to_vec();
             AccessUnit {
                 is_key: holds(&bytes, &KEY_SLICE),
                 bytes,
             }
         };
-        borders.windows(2).map(unit).collect()
+        boundaries.windows(2).map(unit).collect()
     }
 }

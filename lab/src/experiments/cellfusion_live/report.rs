@@ -11,11 +11,11 @@ use std::path::Path;
 pub(super) fn write(summary: &Summary, trials: &[Trial], out: &Path) -> Result<()> {
     let report = Report {
         title: "A car's video over four cellular uplinks, in real time".to_owned(),
-        intro: "ffmpeg streams 30 frames a second at 30 Mb/s by RTP through the tunnel, whose ends are processes of their \
-                own, over four emulated uplinks, by drives that are put together from measured links. Beside it stand the \
-                same packets by MPTCP of the kernel, and by UDP over the best single uplink. A frame counts when all of it \
-                arrived. Likeness is of every picture that a decoder makes of what arrived, damaged or not, with the same \
-                frame of what the camera sent."
+        intro: "ffmpeg streams 30 frames per second at 30 Mb/s over RTP through the tunnel, whose client and server are real \
+                processes, over four emulated uplinks. The drives are composed of measured links. For comparison the \
+                same packets are sent over the kernel's MPTCP, and over UDP on the best single uplink. A frame counts as received when all of it \
+                has arrived. SSIM is the similarity of each frame that the decoder outputs, damaged or not, to the same \
+                frame as the camera sent it."
             .to_owned(),
         highlights: highlights(summary),
         sections: sections(summary, trials),
@@ -40,7 +40,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         Some(Highlight {
             value,
             label: label.to_owned(),
-            beside: others(metric, show),
+            comparison: others(metric, show),
         })
     };
     let plain = |value: f64| format!("{value:.2}");
@@ -53,12 +53,12 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         ),
         highlight(
             "stall_above_floor_ratio",
-            "stalled beyond what the links enforce; the target is 1.5 %",
+            "of the time frozen, in excess of the oracle; the target is 1.5 %",
             &percent,
         ),
         highlight(
             "ssim_mean",
-            "likeness (SSIM); the target is 0.9",
+            "similarity (SSIM); the target is 0.9",
             &|value| format!("{value:.3}"),
         ),
     ]
@@ -85,14 +85,14 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
     };
     vec![
         section(
-            "On average",
-            "Means over drives; the paper's figures of its road tests below ours.",
+            "Averages",
+            "Means over drives, with the figures of the paper's road tests below ours.",
             vec![Item::Table(Table::of_cases(means, ""))],
         ),
         section(
-            "What viewers saw",
-            "Distributions over all frames; what was never whole, or no picture, keeps a curve below its top.",
-            vec![figure(vec![delays(trials), likeness(trials)])],
+            "Delay and quality of frames",
+            "Distributions over all frames. Frames that were never complete, or not decoded, keep a curve below 1.",
+            vec![figure(vec![delays(trials), ssim(trials)])],
         ),
         section(
             "Each drive",
@@ -101,8 +101,8 @@ fn sections(summary: &Summary, trials: &[Trial]) -> Vec<Section> {
         ),
         section(
             "All figures",
-            "stall_above_floor: beyond the oracle's of the simulation, which knows what the links will do. picture: of every \
-             picture that the decoder makes, damaged or not.",
+            "stall_above_floor: in excess of the simulation's oracle, which knows the future behaviour of the links. picture: of all \
+             frames that the decoder outputs, damaged or not.",
             vec![Item::Table(Table::of_cases(drives, ""))],
         ),
     ]
@@ -118,7 +118,7 @@ fn plot(title: &str, x: Axis, y: Axis, series: Vec<Series>) -> Plot {
     }
 }
 
-/// In the order in which they first appear.
+/// Returns the distinct names, in the order of their first appearance.
 fn names<'a>(trials: &'a [Trial], name: impl Fn(&'a Trial) -> &'a str) -> Vec<&'a str> {
     let mut names = Vec::new();
     for trial in trials {
@@ -129,7 +129,7 @@ fn names<'a>(trials: &'a [Trial], name: impl Fn(&'a Trial) -> &'a str) -> Vec<&'
     names
 }
 
-/// A distribution for each scheme of a figure of each frame.
+/// Returns, for each scheme, the distribution of a figure over all frames.
 fn distribution(trials: &[Trial], figure: impl Fn(&Frame) -> f64) -> Vec<Series> {
     let series = |scheme: &str| {
         let of_scheme = trials.iter().filter(|trial| trial.scheme() == scheme);
@@ -158,13 +158,13 @@ fn delays(trials: &[Trial]) -> Plot {
     plot("delay", x, y, distribution(trials, delay))
 }
 
-fn likeness(trials: &[Trial]) -> Plot {
-    let likeness = |frame: &Frame| frame.likeness.unwrap_or(f64::NAN);
+fn ssim(trials: &[Trial]) -> Plot {
+    let ssim = |frame: &Frame| frame.ssim.unwrap_or(f64::NAN);
     let (x, y) = (
         Axis::linear("SSIM").showing(0.5..=1.0),
         Axis::linear("share of frames"),
     );
-    plot("likeness", x, y, distribution(trials, likeness))
+    plot("similarity", x, y, distribution(trials, ssim))
 }
 
 fn by_drive(trials: &[Trial]) -> Vec<Plot> {

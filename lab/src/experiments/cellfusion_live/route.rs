@@ -1,6 +1,6 @@
-//! How the packets get from the car to the cloud: through the tunnel, past it, or by MPTCP.
+//! Ways for the packets from the car to the cloud: the tunnel, single uplinks, or MPTCP.
 
-use super::stream::{READ_TIMEOUT, framed, prepare};
+use super::stream::{READ_TIMEOUT, prepare, with_length};
 use super::tunnel::{self, Tunnel};
 use crate::topology::{End, Lab, Link};
 use anyhow::{Context, Result};
@@ -14,42 +14,45 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// Where the cloud is, whatever the uplink.
+/// The cloud's address over all uplinks.
 pub(super) const CLOUD: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
 
-/// How long tunnels and connections have, at the first rates of the drive, before the video begins, and how long sockets
-/// have that connect to nothing.
+/// The time for tunnels and connections to come up before the video begins, at the first rates of
+/// the drive, and the time for sockets that need no connection.
 const PREPARATION: Duration = Duration::from_secs(8);
-const PREPARATION_OF_SOCKETS: Duration = Duration::from_secs(1);
+const SOCKET_PREPARATION: Duration = Duration::from_secs(1);
 
-/// How long a connection may take, and its further subflows.
-const PATIENCE: Duration = Duration::from_secs(20);
-const FURTHER_SUBFLOWS: Duration = Duration::from_secs(2);
+/// The maximum time to connect, and the time for additional subflows.
+const TIMEOUT: Duration = Duration::from_secs(20);
+const SUBFLOW_SETUP_TIME: Duration = Duration::from_secs(2);
 
-/// What carries the video.
+/// The transport of the video.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Route {
-    /// The tunnel with a scheme of its own.
+    /// The tunnel with a scheme.
     Tunnel(Scheme),
-    /// UDP over each uplink by itself, over all at the same time: they do not disturb each other.
+    /// UDP over each uplink separately. All uplinks are measured at the same time, because they do
+    /// not influence each other.
     Single,
-    /// One connection with a subflow on each uplink.
+    /// One MPTCP connection with a subflow on each uplink.
     Mptcp,
 }
 
-/// Where packets go in and where they come out. What carries them ends when this is dropped.
-pub(super) struct Ends {
+/// The senders and receivers of a route. The processes of the route are stopped when this is
+/// dropped.
+pub(super) struct RouteEndpoints {
     pub(super) senders: Vec<Sender>,
-    /// One for each route that can be told from the others.
+    /// One for each path that is measured separately.
     pub(super) receivers: Vec<Receiver>,
     tunnel: Option<Tunnel>,
 }
 
-/// Where packets go in.
+/// The sending side of a route.
 pub(super) enum Sender {
     /// A connected socket.
     Datagrams(UdpSocket),
-    /// A connection, and who writes to it: it waits when the connection is full, the camera does not.
+    /// A connection and the thread that writes to it. The thread waits when the send buffer is
+    /// full, the camera does not.
     Stream {
         queue: Option<mpsc::Sender<Vec<u8>>>,
         connection: TcpStream,
@@ -57,7 +60,7 @@ pub(super) enum Sender {
     },
 }
 
-/// Where they come out.
+/// The receiving side of a route.
 pub(super) enum Receiver {
     /// A bound socket.
     Datagrams(UdpSocket),
@@ -66,7 +69,7 @@ pub(super) enum Receiver {
 }
 
 impl Route {
-    /// The route of that name.
+    /// Returns the route of the given name.
     pub(super) fn of(name: &str) -> Result<Self> {
         Ok(match name {
             "single" => Route::Single,
@@ -75,23 +78,23 @@ impl Route {
         })
     }
 
-    /// How long it has to be ready, in which links are as at the beginning of the drive.
+    /// Returns the time to become ready, in which links are as at the beginning of the drive.
     pub(super) fn preparation(self) -> Duration {
         match self {
-            Route::Single => PREPARATION_OF_SOCKETS,
+            Route::Single => SOCKET_PREPARATION,
             Route::Tunnel(_) | Route::Mptcp => PREPARATION,
         }
     }
 
-    /// Makes ready what carries the packets, from and to a UDP port. `binary` is `hawser`; configurations and logs go to
-    /// `directory`.
+    /// Sets the route up between UDP ports of the given number. `binary` is `hawser`.
+    /// Configurations and logs go to `directory`.
     pub(super) fn open(
         self,
         lab: &Lab,
         port: u16,
         binary: &Path,
         directory: &Path,
-    ) -> Result<Ends> {
+    ) -> Result<RouteEndpoints> {
         lab.egress().ip(&format!("addr add {CLOUD}/32 dev lo"))?;
         let default_route = |(path, metric)| {
             let Link { near, far, .. } = lab.path(path);
@@ -106,29 +109,29 @@ impl Route {
             .map(default_route)
             .collect::<String>())?;
         match self {
-            Route::Tunnel(scheme) => through_tunnel(scheme, lab, port, binary, directory),
-            Route::Single => by_each_path(lab, port),
-            Route::Mptcp => by_mptcp(lab, port),
+            Route::Tunnel(scheme) => over_tunnel(scheme, lab, port, binary, directory),
+            Route::Single => over_single_paths(lab, port),
+            Route::Mptcp => over_mptcp(lab, port),
         }
     }
 }
 
-impl Ends {
-    /// What the car's end of the tunnel says of it.
+impl RouteEndpoints {
+    /// Returns the status of the tunnel's session at the client.
     pub(super) fn session(&self) -> Result<Option<SessionStatus>> {
         self.tunnel.as_ref().map(Tunnel::session).transpose()
     }
 }
 
 impl Sender {
-    /// Sends a packet, as a camera does: what the network does not take is lost.
+    /// Sends a packet like a camera: packets that the network does not accept are lost.
     pub(super) fn send(&self, packet: &[u8]) {
         match self {
             Sender::Datagrams(socket) => {
                 let _ = socket.send(packet);
             }
             Sender::Stream { queue, .. } => {
-                let _ = queue.as_ref().map(|queue| queue.send(framed(packet)));
+                let _ = queue.as_ref().map(|queue| queue.send(with_length(packet)));
             }
         }
     }
@@ -143,15 +146,15 @@ impl Drop for Sender {
         } = self
         {
             queue.take();
-            // Who writes may wait for the network.
+            // The writing thread may be blocked by the network.
             let _ = connection.shutdown(Shutdown::Both);
             let _ = writer.take().map(JoinHandle::join);
         }
     }
 }
 
-fn by_each_path(lab: &Lab, port: u16) -> Result<Ends> {
-    let mut ends = Ends {
+fn over_single_paths(lab: &Lab, port: u16) -> Result<RouteEndpoints> {
+    let mut ends = RouteEndpoints {
         senders: Vec::new(),
         receivers: Vec::new(),
         tunnel: None,
@@ -173,10 +176,11 @@ fn datagrams(lab: &Lab, from: Ipv4Addr, to: Ipv4Addr, port: u16) -> Result<(Send
     Ok((Sender::Datagrams(sender), Receiver::Datagrams(receiver)))
 }
 
-fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
+fn over_mptcp(lab: &Lab, port: u16) -> Result<RouteEndpoints> {
     for end in [lab.ingress(), lab.egress()] {
-        // The network shall be the limit, not these. While data of a slow path is missing the reader takes nothing, and
-        // a small buffer full of data of the others stays small for ever.
+        // The network has to be the bottleneck, not the hosts. While data of a slow path is missing
+        // the reader consumes nothing, so a small buffer that is full of data of other paths would
+        // never grow.
         end.sysctl("net.ipv4.tcp_rmem", "4096 16777216 67108864")?;
         end.sysctl("net.ipv4.tcp_wmem", "4096 65536 67108864")?;
         end.sysctl("net.ipv4.tcp_congestion_control", "bbr")?;
@@ -194,7 +198,7 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
     lab.ingress().ip(&(limits + &subflows.concat()))?;
     let socket = || Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP));
     let listener = lab.egress().run(|| -> Result<Socket> {
-        let listener = socket().context("the kernel has no MPTCP")?;
+        let listener = socket().context("the kernel does not support MPTCP")?;
         listener.bind(&SocketAddr::from((CLOUD, port)).into())?;
         listener.listen(1)?;
         Ok(listener)
@@ -202,7 +206,7 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
     let sending = lab.ingress().run(|| -> Result<Socket> {
         let sending = socket()?;
         sending.set_tcp_nodelay(true)?;
-        sending.connect_timeout(&SocketAddr::from((CLOUD, port)).into(), PATIENCE)?;
+        sending.connect_timeout(&SocketAddr::from((CLOUD, port)).into(), TIMEOUT)?;
         Ok(sending)
     })??;
     let (mut receiving, mut connection) = (
@@ -210,14 +214,14 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
         TcpStream::from(sending),
     );
     receiving.set_read_timeout(Some(READ_TIMEOUT))?;
-    // The further subflows are made as soon as the first one has carried something.
+    // The additional subflows are established once the first one has carried data.
     receiving.write_all(&[0])?;
     connection.read_exact(&mut [0])?;
-    thread::sleep(FURTHER_SUBFLOWS);
+    thread::sleep(SUBFLOW_SETUP_TIME);
     let mut writing = connection.try_clone()?;
     let (queue, packets) = mpsc::channel::<Vec<u8>>();
     let writer = thread::spawn(move || {
-        // It ends when the connection is shut down, at the latest.
+        // The loop ends at the latest when the connection is shut down.
         while packets
             .recv()
             .is_ok_and(|packet| writing.write_all(&packet).is_ok())
@@ -228,23 +232,23 @@ fn by_mptcp(lab: &Lab, port: u16) -> Result<Ends> {
         connection,
         writer: Some(writer),
     };
-    Ok(Ends {
+    Ok(RouteEndpoints {
         senders: vec![sender],
         receivers: vec![Receiver::Stream(receiving)],
         tunnel: None,
     })
 }
 
-fn through_tunnel(
+fn over_tunnel(
     scheme: Scheme,
     lab: &Lab,
     port: u16,
     binary: &Path,
     directory: &Path,
-) -> Result<Ends> {
+) -> Result<RouteEndpoints> {
     let tunnel = Tunnel::start(scheme, lab, binary, directory)?;
     let (sender, receiver) = datagrams(lab, Ipv4Addr::UNSPECIFIED, tunnel::CLOUD_INSIDE, port)?;
-    Ok(Ends {
+    Ok(RouteEndpoints {
         senders: vec![sender],
         receivers: vec![receiver],
         tunnel: Some(tunnel),

@@ -1,38 +1,39 @@
-//! H.264 in RTP (RFC 6184), as ffmpeg sends it.
+//! H.264 in RTP (RFC 6184), in the form that ffmpeg sends.
 
 use anyhow::{Context, Result, bail};
 
 const HEADER: usize = 12;
 const START_CODE: [u8; 4] = [0, 0, 0, 1];
 
-/// The bits of a unit's first byte that say what it is; the others are kept when it is sent in fragments.
+/// The bits of a NAL unit's first byte that contain its type. The other bits are copied to its
+/// fragments.
 const TYPE: u8 = 0x1f;
 const KEY_SLICE: u8 = 5;
 const AGGREGATE: u8 = 24;
 const FRAGMENT: u8 = 28;
 
-/// In the second byte of a fragment: it is the first one of its unit, or the last.
+/// Bits in the second byte of a fragment: it is the first one of its unit, or the last.
 const FIRST: u8 = 0x80;
 const LAST: u8 = 0x40;
 
-/// A frame as a decoder takes it.
+/// A frame in the form that a decoder expects.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct AccessUnit {
     /// NAL units behind start codes (H.264, Annex B).
     pub(super) bytes: Vec<u8>,
-    /// Whether it can be decoded without any other.
+    /// Whether it can be decoded without any other frame.
     pub(super) is_key: bool,
 }
 
-/// The same of all packets of a frame, and no other's.
+/// Returns the RTP timestamp, which all packets of a frame share and no other packets have.
 pub(super) fn timestamp(packet: &[u8]) -> Option<u32> {
     let (_, rest) = packet.split_at_checked(4)?;
     rest.first_chunk().map(|bytes| u32::from_be_bytes(*bytes))
 }
 
-/// Puts the packets of a frame together, in their order. Where some are missing, what is there is put together, as
-/// receivers do; but for the rest of a unit whose beginning is missing, which behind one of another kind would be read as
-/// what that says of the whole video.
+/// Reassembles a frame from its packets in their order. If packets are missing, the remaining ones
+/// are reassembled, as receivers do. The rest of a unit whose beginning is missing is dropped,
+/// because a decoder would take it for a part of the unit before it.
 pub(super) fn assemble<'a>(packets: impl IntoIterator<Item = &'a [u8]>) -> Result<AccessUnit> {
     let mut frame = AccessUnit::default();
     let mut is_open = false;
@@ -64,21 +65,22 @@ impl AccessUnit {
         self.bytes.extend(unit);
     }
 
-    /// Each has its length before it.
+    /// Adds the units of an aggregate, each of which follows its length.
     fn add_all(&mut self, mut units: &[u8]) -> Result<()> {
         while let Some((length, rest)) = units.split_first_chunk() {
             let length = usize::from(u16::from_be_bytes(*length));
             let unit = rest
                 .split_at_checked(length)
                 .filter(|(unit, _)| !unit.is_empty());
-            let (unit, rest) = unit.context("an aggregate is cut off")?;
+            let (unit, rest) = unit.context("an aggregate is truncated")?;
             self.add(unit);
             units = rest;
         }
         Ok(())
     }
 
-    /// `is_open`: the last unit came in fragments, and this may be another one. Returns whether more may follow.
+    /// Adds a fragment. `is_open` says that the last unit consisted of fragments, so that this may
+    /// be the next one. Returns whether more may follow.
     fn add_fragment(&mut self, indicator: u8, rest: &[u8], is_open: bool) -> Result<bool> {
         let (header, rest) = rest.split_first().context("a fragment is empty")?;
         let is_first = header & FIRST != 0;

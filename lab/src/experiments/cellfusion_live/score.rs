@@ -1,4 +1,4 @@
-//! What the schemes achieve: on each drive, and on average over drives.
+//! Results of the schemes: on each drive, and on average over drives.
 
 use super::XNC;
 use super::clip::FPS;
@@ -10,7 +10,7 @@ use hawser_qoe::{Qoe, Window};
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// A drive with a scheme.
+/// Returns the case of a scheme on a drive.
 pub(super) fn case(
     setting: &Setting,
     view: &View,
@@ -38,7 +38,7 @@ pub(super) fn case(
         .iter()
         .filter(|frame| window.contains(frame.captured))
         .collect();
-    let pictures = view.qoe_of_pictures(window);
+    let pictures = view.decoded_qoe(window);
     let packets = view
         .packets
         .iter()
@@ -53,7 +53,7 @@ pub(super) fn case(
         ),
         (
             "ssim_mean",
-            mean(frames.iter().filter_map(|frame| frame.likeness)),
+            mean(frames.iter().filter_map(|frame| frame.ssim)),
         ),
         (
             "lost_frames_ratio",
@@ -61,9 +61,7 @@ pub(super) fn case(
         ),
         (
             "damaged_frames_ratio",
-            share(&frames, |frame| {
-                frame.likeness.is_some_and(|likeness| likeness < 1.0)
-            }),
+            share(&frames, |frame| frame.ssim.is_some_and(|ssim| ssim < 1.0)),
         ),
         ("picture_fps_mean", pictures.fps_mean),
         ("picture_stall_ratio", pictures.stall_ratio),
@@ -75,7 +73,7 @@ pub(super) fn case(
     );
     let lost = percentiles(&mut case.metrics, "packet_delay", packets.copied());
     case.metrics.set("lost_packets_ratio", lost);
-    case.metrics.set("altered_packets", view.strange as f64);
+    case.metrics.set("altered_packets", view.unexpected as f64);
     case.metrics
         .set("emulator_lateness_p99_us", emulation.health.lateness_p99_us);
     case.metrics
@@ -83,7 +81,7 @@ pub(super) fn case(
     case
 }
 
-/// Sets the percentiles of delays, and returns the share of what never arrived.
+/// Sets the percentiles of delays, and returns the share of items that did not arrive.
 fn percentiles(
     metrics: &mut Metrics,
     name: &str,
@@ -103,7 +101,7 @@ fn percentiles(
     1.0 - delays.len() as f64 / all.len() as f64
 }
 
-/// For each scheme the mean of its drives, then the drives.
+/// Returns the means over drives of each scheme, then all drives.
 pub(super) fn cases(trials: &[Trial]) -> Vec<Case> {
     let mut schemes: Vec<&str> = Vec::new();
     for trial in trials {

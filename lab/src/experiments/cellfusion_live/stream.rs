@@ -1,9 +1,10 @@
-//! The packets of the video, when they left the camera and when they came out of the network.
+//! The packets of the video, with the times at which they left the camera and arrived at the
+//! receiver.
 
 use super::clip::Clip;
-use super::route::{Ends, Receiver, Sender};
+use super::route::{Receiver, RouteEndpoints, Sender};
 use crate::experiment::Run;
-use crate::logs::last_words;
+use crate::logs::last_log_line;
 use crate::topology::Lab;
 use anyhow::{Context, Result, bail, ensure};
 use hawser_io::process::Process;
@@ -20,18 +21,19 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::Duration;
 
-/// The video begins so long before the drive, at its first rates: windows grow in this time.
+/// The time for which the video runs before the drive begins, at the drive's first rates.
+/// Congestion windows grow in this time.
 pub(super) const WARM_UP: Duration = Duration::from_secs(2);
 
-/// What is under way at the end may still arrive.
+/// The time after the end in which packets in flight may still arrive.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// How long the camera's last packets may take when it has ended.
-const REST: Duration = Duration::from_millis(200);
+/// The time in which the camera's last packets may arrive after it has exited.
+const CAMERA_DRAIN_TIME: Duration = Duration::from_millis(200);
 
-/// Sockets hold what comes while their thread waits for a processor.
+/// Receive buffer that holds the packets that arrive while the thread waits for a processor.
 const BUFFER_BYTES: usize = 64 << 20;
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A packet of the camera.
 pub(super) struct Sent {
@@ -39,23 +41,23 @@ pub(super) struct Sent {
     pub(super) bytes: Vec<u8>,
 }
 
-/// What came out of one route.
+/// The arrivals on one route.
 #[derive(Default)]
-pub(super) struct Arrived {
+pub(super) struct Arrivals {
     /// The first arrival of each packet, by its digest.
     pub(super) at: HashMap<u64, Instant>,
     /// Packets dropped at the receiver's own socket.
     pub(super) overflow: u32,
 }
 
-/// One run of the video.
+/// The recording of one run of the video.
 pub(super) struct Recording {
     pub(super) sent: Vec<Sent>,
-    /// For each route.
-    pub(super) arrived: Vec<Arrived>,
-    /// When the drive began.
+    /// The arrivals on each route.
+    pub(super) arrived: Vec<Arrivals>,
+    /// The time at which the drive began.
     pub(super) began: Instant,
-    /// Packets that got no further than the camera's own node.
+    /// Packets dropped at the socket that receives from the camera.
     pub(super) camera_overflow: u32,
 }
 
@@ -63,7 +65,7 @@ pub(super) struct Recording {
 pub(super) fn play(
     run: &Run,
     lab: &Lab,
-    ends: &Ends,
+    ends: &RouteEndpoints,
     clip: &Clip,
     began: Instant,
     length: Duration,
@@ -82,14 +84,14 @@ pub(super) fn play(
     let wait = began.saturating_since(ring::now() + WARM_UP);
     ensure!(
         !wait.is_zero(),
-        "the network was not ready when the video should have begun"
+        "the network was not ready in time for the start of the video"
     );
     run.stop.sleep(wait);
-    let Ends {
+    let RouteEndpoints {
         senders, receivers, ..
     } = ends;
     thread::scope(|scope| {
-        // Whatever goes wrong here, the threads end.
+        // The threads end even if this returns an error.
         let _end = SetOnDrop([&camera_done, &all_done]);
         let receiving: Vec<_> = receivers
             .iter()
@@ -100,14 +102,14 @@ pub(super) fn play(
         let status = loop {
             match ffmpeg.ended()? {
                 Some(status) => break status,
-                None if run.stop.sleep(LOOK_AGAIN) => bail!("stopped"),
+                None if run.stop.sleep(POLL_INTERVAL) => bail!("stopped"),
                 None => {}
             }
         };
         if !status.success() {
-            bail!("the camera ended with {status}: {}", last_words(&log));
+            bail!("the camera exited with {status}: {}", last_log_line(&log));
         }
-        run.stop.sleep(REST);
+        run.stop.sleep(CAMERA_DRAIN_TIME);
         camera_done.store(true, Relaxed);
         let (sent, camera_overflow) = join(relaying)?;
         run.stop.sleep(GRACE);
@@ -136,19 +138,21 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
 }
 
-/// What a packet is known by.
+/// Returns a digest that identifies a packet.
 pub(super) fn digest(packet: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     packet.hash(&mut hasher);
     hasher.finish()
 }
 
-/// Takes the packets from the camera to the routes, and notes when each came.
+/// Relays the packets from the camera to the routes, and records the time of each.
 fn relay(camera: &UdpSocket, senders: &[Sender], done: &AtomicBool) -> Result<(Vec<Sent>, u32)> {
     let mut sent: Vec<Sent> = Vec::new();
     let mut buffer = [0; 2048];
     while !done.load(Relaxed) {
-        let Some(length) = took(camera.recv(&mut buffer)).context("the camera's packets")? else {
+        let Some(length) =
+            or_timeout(camera.recv(&mut buffer)).context("cannot receive the camera's packets")?
+        else {
             continue;
         };
         let (at, packet) = (ring::now(), &buffer[..length]);
@@ -161,25 +165,31 @@ fn relay(camera: &UdpSocket, senders: &[Sender], done: &AtomicBool) -> Result<(V
     Ok((sent, sockopt::drops(camera)?))
 }
 
-fn receive(receiver: &Receiver, done: &AtomicBool) -> Result<Arrived> {
-    let mut arrived = Arrived::default();
+fn receive(receiver: &Receiver, done: &AtomicBool) -> Result<Arrivals> {
+    let mut arrived = Arrivals::default();
     match receiver {
         Receiver::Datagrams(socket) => {
             let mut buffer = [0; 2048];
             while !done.load(Relaxed) {
-                if let Some(length) = took(socket.recv(&mut buffer)).context("receiving")? {
-                    arrived.note(&buffer[..length]);
+                if let Some(length) =
+                    or_timeout(socket.recv(&mut buffer)).context("cannot receive from the route")?
+                {
+                    arrived.record(&buffer[..length]);
                 }
             }
             arrived.overflow = sockopt::drops(socket)?;
         }
         Receiver::Stream(stream) => {
             let (mut stream, mut buffer) = (stream, [0; 1 << 16]);
-            let mut framed = Framed::default();
+            let mut packets = PacketReader::default();
             while !done.load(Relaxed) {
-                match took(stream.read(&mut buffer)).context("receiving")? {
-                    Some(0) => bail!("the connection was closed"),
-                    Some(length) => framed.take(&buffer[..length], |packet| arrived.note(packet)),
+                match or_timeout(stream.read(&mut buffer))
+                    .context("cannot receive from the route")?
+                {
+                    Some(0) => bail!("the connection was closed by the sender"),
+                    Some(length) => {
+                        packets.push(&buffer[..length], |packet| arrived.record(packet))
+                    }
                     None => {}
                 }
             }
@@ -188,18 +198,18 @@ fn receive(receiver: &Receiver, done: &AtomicBool) -> Result<Arrived> {
     Ok(arrived)
 }
 
-impl Arrived {
-    fn note(&mut self, packet: &[u8]) {
+impl Arrivals {
+    fn record(&mut self, packet: &[u8]) {
         self.at.entry(digest(packet)).or_insert_with(ring::now);
     }
 }
 
-/// Packets in a stream of bytes, each behind its length (RFC 4571).
+/// A buffer that extracts packets from a stream of bytes, each after its length (RFC 4571).
 #[derive(Default)]
-struct Framed(Vec<u8>);
+struct PacketReader(Vec<u8>);
 
-impl Framed {
-    fn take(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
+impl PacketReader {
+    fn push(&mut self, bytes: &[u8], mut each: impl FnMut(&[u8])) {
         self.0.extend(bytes);
         let mut rest = &self.0[..];
         while let Some((length, after)) = rest.split_first_chunk()
@@ -213,23 +223,23 @@ impl Framed {
     }
 }
 
-/// The packet as it stands in a stream of bytes.
-pub(super) fn framed(packet: &[u8]) -> Vec<u8> {
+/// Returns a packet with the length that precedes it in a stream of bytes.
+pub(super) fn with_length(packet: &[u8]) -> Vec<u8> {
     let length = u16::try_from(packet.len()).expect("a packet is smaller than 64 KiB");
     [&length.to_be_bytes()[..], packet].concat()
 }
 
-/// Makes a socket hold much, and its reader look up now and then.
+/// Enlarges the receive buffer of a socket, and sets its read timeout.
 pub(super) fn prepare(socket: &UdpSocket) -> io::Result<()> {
     setsockopt(socket, option::RcvBufForce, &BUFFER_BYTES)?;
-    socket.set_read_timeout(Some(LOOK_AGAIN))
+    socket.set_read_timeout(Some(POLL_INTERVAL))
 }
 
-/// How long the reader of a connection waits before it looks up.
-pub(super) const READ_TIMEOUT: Duration = LOOK_AGAIN;
+/// The read timeout of a connection.
+pub(super) const READ_TIMEOUT: Duration = POLL_INTERVAL;
 
-/// Nothing when the time was up.
-fn took(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
+/// Maps a timeout to `None`.
+fn or_timeout(outcome: io::Result<usize>) -> io::Result<Option<usize>> {
     match outcome {
         Ok(length) => Ok(Some(length)),
         Err(error) => match error.kind() {
@@ -246,12 +256,15 @@ mod tests {
     #[test]
     fn packets_are_found_again_however_the_stream_is_cut() {
         let packets = [vec![1; 300], vec![2], vec![3; 70]];
-        let stream: Vec<u8> = packets.iter().flat_map(|packet| framed(packet)).collect();
+        let stream: Vec<u8> = packets
+            .iter()
+            .flat_map(|packet| with_length(packet))
+            .collect();
         for size in [1, 2, 3, 100, stream.len()] {
-            let (mut reader, mut found) = (Framed::default(), Vec::new());
+            let (mut reader, mut found) = (PacketReader::default(), Vec::new());
             stream
                 .chunks(size)
-                .for_each(|part| reader.take(part, |packet| found.push(packet.to_vec())));
+                .for_each(|part| reader.push(part, |packet| found.push(packet.to_vec())));
             assert_eq!(found, packets, "{size}");
         }
     }

@@ -1,4 +1,4 @@
-//! One drive with one scheme.
+//! A run of one drive with one scheme.
 
 use super::clip::{Clip, frames};
 use super::route::Route;
@@ -18,24 +18,25 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// The share of frames that the camera sends at least when the machine has time for it, and how late it is at most.
-const SENT_FRAMES: f64 = 0.995;
-const CAMERA_LATE: Duration = Duration::from_millis(33);
+/// The minimum share of frames that the camera has to send, and the maximum of its 99th percentile
+/// of lateness, for a run to be valid.
+const MIN_SENT_FRAMES_RATIO: f64 = 0.995;
+const MAX_CAMERA_LATENESS: Duration = Duration::from_millis(33);
 
-/// What is run.
+/// The parameters of a run.
 pub(super) struct Setting<'a> {
-    /// Of the case.
+    /// The name of the case.
     pub(super) name: &'a str,
     pub(super) route: Route,
     pub(super) drive: &'a Drive,
     pub(super) port: u16,
     pub(super) clip: &'a Clip,
     pub(super) length: Duration,
-    /// Of the links.
+    /// Seed of the links.
     pub(super) seed: u64,
 }
 
-/// What came of it.
+/// The results of a run.
 pub(super) struct Trial {
     pub(super) case: Case,
     pub(super) view: View,
@@ -63,7 +64,7 @@ impl Trial {
             .expect("cases are scheme/drive")
     }
 
-    /// The frames that count: those of the drive, and not of the time before it.
+    /// Returns the frames of the drive, without those of the warm-up.
     pub(super) fn frames(&self) -> impl Iterator<Item = &Frame> {
         self.view
             .frames
@@ -72,7 +73,7 @@ impl Trial {
     }
 }
 
-/// Runs the drive.
+/// Runs the drive and evaluates it.
 pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     let directory = run.raw(&setting.name.replace('/', "-"))?;
     let (recording, emulation, session) = carry(run, setting, &directory)?;
@@ -86,12 +87,12 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     )?;
 
     let window = Window::new(recording.began, recording.began + setting.length)
-        .context("a drive takes time")?;
+        .context("the duration of a drive has to be positive")?;
     let views = recording
         .arrived
         .iter()
         .map(|arrived| View::of(&recording.sent, arrived));
-    // Of several routes, the best one in hindsight.
+    // Of several routes, the best one is selected afterwards.
     let stalls = |view: &View| view.qoe(window).stall_ratio;
     let best = views
         .into_iter()
@@ -121,7 +122,7 @@ pub(super) fn run(run: &Run, setting: &Setting) -> Result<Trial> {
     })
 }
 
-/// The part in real time.
+/// Runs the part in real time.
 fn carry(
     run: &Run,
     setting: &Setting,
@@ -164,7 +165,7 @@ fn emulated(lab: &Lab, drive: &Drive) -> Vec<EmulatedPath> {
     lab.paths().enumerate().map(path).collect()
 }
 
-/// Why the figures may not be used.
+/// Returns the reasons why the figures are not valid.
 fn invalid_because(
     length: Duration,
     recording: &Recording,
@@ -174,26 +175,27 @@ fn invalid_because(
     let mut reasons = emulation.health.invalid_because();
     let wanted = frames(WARM_UP + length);
     let sent = view.frames.len();
-    if (sent as f64) < SENT_FRAMES * wanted as f64 {
+    if (sent as f64) < MIN_SENT_FRAMES_RATIO * wanted as f64 {
         reasons.push(format!("the camera sent {sent} frames of {wanted}"));
     }
     let late = view.camera_lateness(0.99);
-    if late > CAMERA_LATE {
+    if late > MAX_CAMERA_LATENESS {
         reasons.push(format!(
-            "the camera was late: 99th percentile {} ms",
-            late.as_millis()
+            "the camera was late: 99th percentile of the lateness {} ms, limit {} ms",
+            late.as_millis(),
+            MAX_CAMERA_LATENESS.as_millis()
         ));
     }
     let lost = [
         (
             u64::from(recording.camera_overflow),
-            "were lost between the camera and the network",
+            "were dropped between the camera and the network",
         ),
         (
             u64::from(view.overflow),
-            "were lost at the viewer's own socket",
+            "were dropped at the viewer's socket because the machine was too slow",
         ),
-        (view.strange as u64, "arrived that had not been sent"),
+        (view.unexpected as u64, "arrived that were not sent"),
     ];
     reasons.extend(
         lost.into_iter()
@@ -209,7 +211,7 @@ mod tests {
     use crate::emulator::Health;
     use hawser_units::{ByteSize, Instant};
 
-    /// A view of frames of which each was captured so many ms after the first.
+    /// Returns a view of frames that were captured at the given times, ms.
     fn view(captured_ms: impl Iterator<Item = u64>) -> View {
         let frame = |ms| Frame {
             captured: Instant::from_nanos(ms * 1_000_000),
@@ -217,13 +219,13 @@ mod tests {
             first: None,
             complete: None,
             shown: None,
-            turn: Instant::MAX,
-            likeness: None,
+            decode_at: Instant::MAX,
+            ssim: None,
         };
         View {
             frames: captured_ms.map(frame).collect(),
             packets: Vec::new(),
-            strange: 0,
+            unexpected: 0,
             overflow: 0,
         }
     }
@@ -256,10 +258,10 @@ mod tests {
         let late = view((0..300).map(|number| on_time(number) + if number > 295 { 40 } else { 0 }));
         assert_eq!(
             reasons(&late, 0, Health::default()),
-            ["the camera was late: 99th percentile 40 ms"]
+            ["the camera was late: 99th percentile of the lateness 40 ms, limit 33 ms"]
         );
         let lossy = View {
-            strange: 1,
+            unexpected: 1,
             overflow: 2,
             ..good
         };

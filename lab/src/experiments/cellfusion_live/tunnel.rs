@@ -1,6 +1,6 @@
 use super::route::CLOUD;
 use crate::certificates;
-use crate::logs::last_words;
+use crate::logs::last_log_line;
 use crate::topology::Lab;
 use anyhow::{Context, Result, bail};
 use hawser_io::interface;
@@ -15,20 +15,21 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where the cloud is inside the tunnel.
+/// The cloud's address inside the tunnel.
 pub(super) const CLOUD_INSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 
-/// What both ends are called, and the name of their certificate.
+/// The name of client and server, and of their certificate.
 const NAME: &str = "lab";
 
 const DEVICE: &str = "hawser-tun";
 
-/// How long a tunnel may take, and how long its further paths: some are dead when a drive begins.
-const PATIENCE: Duration = Duration::from_secs(20);
-const FURTHER_PATHS: Duration = Duration::from_secs(3);
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+/// The maximum time for a tunnel to come up, and the time for additional paths: some are dead when
+/// a drive begins.
+const TIMEOUT: Duration = Duration::from_secs(20);
+const PATH_SETUP_TIME: Duration = Duration::from_secs(3);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A client in the car and a server in the cloud. They end when this is dropped.
+/// A client in the car and a server in the cloud. They are stopped when this is dropped.
 pub(super) struct Tunnel {
     client: Process,
     _server: Process,
@@ -36,7 +37,7 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts both ends and waits until they are connected over every path that works.
+    /// Starts client and server and waits until they are connected over every path that works.
     pub(super) fn start(
         scheme: Scheme,
         lab: &Lab,
@@ -83,7 +84,7 @@ impl Tunnel {
         Ok(tunnel)
     }
 
-    /// What the client says of the session, at most a second old.
+    /// Returns the client's status of the session, at most a second old.
     pub(super) fn session(&self) -> Result<SessionStatus> {
         let status = Status::read(&self.directory.join("client").join(NAME).join("status.json"))?;
         status
@@ -100,28 +101,29 @@ impl Tunnel {
         loop {
             if let Some(status) = self.client.ended()? {
                 bail!(
-                    "the tunnel's client ended with {status}: {}",
-                    last_words(&self.directory.join("client.log"))
+                    "the tunnel client exited with {status}: {}",
+                    last_log_line(&self.directory.join("client.log"))
                 );
             }
             let paths = self.session().map_or(0, |session| session.paths.len());
             if paths > 0 && has_route(lab)? {
                 let since = *connected.get_or_insert_with(Instant::now);
-                if paths == all || since.elapsed() > FURTHER_PATHS {
+                if paths == all || since.elapsed() > PATH_SETUP_TIME {
                     return Ok(());
                 }
-            } else if start.elapsed() > PATIENCE {
+            } else if start.elapsed() > TIMEOUT {
                 bail!(
-                    "the tunnel does not come up: {}",
-                    last_words(&self.directory.join("client.log"))
+                    "the tunnel did not come up within {TIMEOUT:?}: {}",
+                    last_log_line(&self.directory.join("client.log"))
                 );
             }
-            thread::sleep(LOOK_AGAIN);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 }
 
-/// Before the tunnel is up the same address can be reached past it.
+/// Returns whether packets to the cloud use the tunnel. Before the tunnel is up, the same address
+/// has a route outside it.
 fn has_route(lab: &Lab) -> Result<bool> {
     let route = lab
         .ingress()

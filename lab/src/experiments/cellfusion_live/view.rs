@@ -1,9 +1,9 @@
-//! The frames, as a viewer sees them.
+//! The frames as received by a viewer.
 
 use super::clip::FPS;
 use super::picture::{self, Received};
 use super::rtp::{assemble, timestamp};
-use super::stream::{Arrived, Sent, digest};
+use super::stream::{Arrivals, Sent, digest};
 use crate::experiments::cellfusion::{REORDERING_WAIT, play};
 use anyhow::{Context, Result};
 use hawser_qoe::{Qoe, Window, measure};
@@ -13,42 +13,45 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Earlier than its first frame tells no camera sends a frame.
-const EARLY: Duration = Duration::from_secs(1);
+/// Offset that keeps differences positive: no camera sends a frame earlier than this before it is
+/// due relative to the first one.
+const OFFSET: Duration = Duration::from_secs(1);
 
 /// A frame of the video.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Frame {
-    /// When the camera sent its first packet.
+    /// The time at which the camera sent its first packet.
     pub(super) captured: Instant,
-    /// Encoded, with the headers of RTP.
+    /// The encoded size, RTP headers included.
     pub(super) size: ByteSize,
-    /// When the first of its packets arrived.
+    /// The arrival time of the first of its packets to arrive.
     pub(super) first: Option<Instant>,
-    /// When the last of them did.
+    /// The arrival time of the last of its packets.
     pub(super) complete: Option<Instant>,
-    /// When it is shown by a player that waits for whole frames, as the simulation's does.
+    /// The time at which a player that waits for whole frames shows it, as in the simulation.
     pub(super) shown: Option<Instant>,
-    /// When it goes to the decoder, whatever is there of it; [`Instant::MAX`] if nothing further comes.
-    pub(super) turn: Instant,
-    /// How like what was filmed the decoder's picture is (SSIM); none if there was no picture.
-    pub(super) likeness: Option<f64>,
+    /// The time at which it is passed to the decoder, complete or not; [`Instant::MAX`] if no later
+    /// packet arrives.
+    pub(super) decode_at: Instant,
+    /// The similarity (SSIM) of the decoded frame to the frame sent; `None` if the decoder did not
+    /// output it.
+    pub(super) ssim: Option<f64>,
 }
 
-/// What a viewer saw, and what became of packets.
+/// The frames and packets that a viewer received.
 pub(super) struct View {
     pub(super) frames: Vec<Frame>,
-    /// When each packet was sent, and when it arrived.
+    /// The time at which each packet was sent, and that of its arrival.
     pub(super) packets: Vec<(Instant, Option<Instant>)>,
-    /// Packets that arrived and had not been sent.
-    pub(super) strange: usize,
-    /// Packets dropped at the viewer's own socket.
+    /// Packets that arrived and were not sent.
+    pub(super) unexpected: usize,
+    /// Packets dropped at the viewer's socket.
     pub(super) overflow: u32,
 }
 
 impl View {
-    /// What comes out of one route, before it is decoded.
-    pub(super) fn of(sent: &[Sent], arrived: &Arrived) -> Self {
+    /// Creates the view of one route, before it is decoded.
+    pub(super) fn of(sent: &[Sent], arrived: &Arrivals) -> Self {
         let packets: Vec<_> = sent
             .iter()
             .map(|sent| (sent.at, arrived.at.get(&digest(&sent.bytes)).copied()))
@@ -64,12 +67,12 @@ impl View {
                 first: packets.iter().filter_map(|packet| packet.1).min(),
                 complete: arrivals.and_then(|arrivals| arrivals.into_iter().max()),
                 shown: None,
-                turn: Instant::MAX,
-                likeness: None,
+                decode_at: Instant::MAX,
+                ssim: None,
             }
         };
         let mut frames: Vec<Frame> = by_frame(sent).map(frame).collect();
-        take_turns(&mut frames);
+        schedule_decoding(&mut frames);
         let complete: Vec<Option<Instant>> = frames.iter().map(|frame| frame.complete).collect();
         for (frame, shown) in frames.iter_mut().zip(play(&complete)) {
             frame.shown = shown;
@@ -77,13 +80,13 @@ impl View {
         let found = packets.iter().filter(|packet| packet.1.is_some()).count();
         View {
             frames,
-            strange: arrived.at.len() - found,
+            unexpected: arrived.at.len() - found,
             overflow: arrived.overflow,
             packets,
         }
     }
 
-    /// Decodes what was there of each frame when its turn came.
+    /// Decodes the data of each frame that had arrived when it was passed to the decoder.
     pub(super) fn decode(&mut self, sent: &[Sent], folder: &Path) -> Result<()> {
         let (mut units, mut received) = (Vec::new(), Vec::new());
         let mut rest = &self.packets[..];
@@ -91,14 +94,14 @@ impl View {
             let (packets, further) = rest.split_at(sent.len());
             rest = further;
             units.push(assemble(sent.iter().map(|packet| &packet.bytes[..]))?);
-            let is_there = |at: Option<Instant>| {
-                at.is_some_and(|at| at <= frame.turn && frame.turn < Instant::MAX)
+            let has_arrived = |at: Option<Instant>| {
+                at.is_some_and(|at| at <= frame.decode_at && frame.decode_at < Instant::MAX)
             };
             let part = sent
                 .iter()
                 .zip(packets)
-                .filter(|(_, packet)| is_there(packet.1));
-            received.push(if is_there(frame.complete) {
+                .filter(|(_, packet)| has_arrived(packet.1));
+            received.push(if has_arrived(frame.complete) {
                 Received::Whole
             } else {
                 match assemble(part.map(|(packet, _)| &packet.bytes[..]))?.bytes {
@@ -107,14 +110,15 @@ impl View {
                 }
             });
         }
-        let likeness = picture::likeness(&units, &received, folder)?;
-        for (frame, likeness) in self.frames.iter_mut().zip(likeness) {
-            frame.likeness = likeness;
+        let ssim = picture::ssim(&units, &received, folder)?;
+        for (frame, ssim) in self.frames.iter_mut().zip(ssim) {
+            frame.ssim = ssim;
         }
         Ok(())
     }
 
-    /// How much later than due a share of frames was sent at most, when the earliest one was in time.
+    /// Returns the quantile of the camera's lateness. The frame that is earliest relative to its
+    /// schedule counts as in time.
     pub(super) fn camera_lateness(&self, share: f64) -> Duration {
         let first = self
             .frames
@@ -122,8 +126,8 @@ impl View {
             .map_or(Instant::ZERO, |frame| frame.captured);
         let offset = |(number, frame): (u64, &Frame)| {
             let due = Duration::from_nanos(number * 1_000_000_000 / FPS);
-            // The first frame is sent at once and later ones may come a little early.
-            (frame.captured + EARLY).saturating_since(first + due)
+            // The first frame is sent at once, and later ones may be slightly early.
+            (frame.captured + OFFSET).saturating_since(first + due)
         };
         let mut offsets: Vec<Duration> = (0..).zip(&self.frames).map(offset).collect();
         offsets.sort();
@@ -134,35 +138,36 @@ impl View {
             .map_or(Duration::ZERO, |offset| offset.saturating_sub(earliest))
     }
 
-    /// Writes every frame.
+    /// Writes all frames to a file.
     pub(super) fn write(&self, path: &Path, began: Instant) -> Result<()> {
         let seconds = |at: Instant| (at.as_nanos() as f64 - began.as_nanos() as f64) / 1e9;
         let or_nothing =
             |at: Option<Instant>| at.map_or_else(String::new, |at| format!("{:.6}", seconds(at)));
         let mut text = "captured_s,bytes,complete_s,shown_s,picture_s,ssim\n".to_owned();
         for frame in &self.frames {
-            let likeness = frame
-                .likeness
-                .map_or_else(String::new, |likeness| format!("{likeness:.6}"));
+            let ssim = frame
+                .ssim
+                .map_or_else(String::new, |ssim| format!("{ssim:.6}"));
             let (captured, size) = (seconds(frame.captured), frame.size.0);
             let [complete, shown, picture] =
-                [frame.complete, frame.shown, frame.pictured()].map(or_nothing);
+                [frame.complete, frame.shown, frame.decoded_at()].map(or_nothing);
             writeln!(
                 text,
-                "{captured:.6},{size},{complete},{shown},{picture},{likeness}"
+                "{captured:.6},{size},{complete},{shown},{picture},{ssim}"
             )?;
         }
         fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// What it is like to watch whole frames.
+    /// Returns the quality of experience if only whole frames are shown.
     pub(super) fn qoe(&self, window: Window) -> Qoe {
         self.measure(window, |frame| frame.shown)
     }
 
-    /// What it is like to watch every picture that the decoder makes, whatever is in it.
-    pub(super) fn qoe_of_pictures(&self, window: Window) -> Qoe {
-        self.measure(window, Frame::pictured)
+    /// Returns the quality of experience if every frame that the decoder outputs is shown, damaged
+    /// or not.
+    pub(super) fn decoded_qoe(&self, window: Window) -> Qoe {
+        self.measure(window, Frame::decoded_at)
     }
 
     fn measure(&self, window: Window, shown: impl Fn(&Frame) -> Option<Instant>) -> Qoe {
@@ -181,27 +186,27 @@ impl View {
 }
 
 impl Frame {
-    /// When the decoder made a picture of it.
-    pub(super) fn pictured(&self) -> Option<Instant> {
-        self.likeness.map(|_| self.turn)
+    /// Returns the time at which the frame was decoded.
+    pub(super) fn decoded_at(&self) -> Option<Instant> {
+        self.ssim.map(|_| self.decode_at)
     }
 }
 
-/// Frames go to the decoder in order, each when it is complete. When packets of a later frame have waited for
-/// [`REORDERING_WAIT`], what is missing is given up.
-fn take_turns(frames: &mut [Frame]) {
+/// Sets the times at which frames are passed to the decoder: in order, each when it is complete.
+/// When packets of a later frame have waited for [`REORDERING_WAIT`], missing packets are given up.
+fn schedule_decoding(frames: &mut [Frame]) {
     let mut later = Instant::MAX;
     for frame in frames.iter_mut().rev() {
         let given_up = later + REORDERING_WAIT;
-        frame.turn = frame
+        frame.decode_at = frame
             .complete
             .map_or(given_up, |complete| complete.min(given_up));
         later = later.min(frame.first.unwrap_or(Instant::MAX));
     }
     let mut last = Instant::ZERO;
     for frame in frames {
-        last = last.max(frame.turn);
-        frame.turn = last;
+        last = last.max(frame.decode_at);
+        frame.decode_at = last;
     }
 }
 
@@ -217,7 +222,7 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    /// A packet of the frame captured so many ms after the first.
+    /// Returns a packet of the frame captured at the given time, ms.
     fn packet(frame_ms: u64, number: u8) -> Sent {
         let stamp = u32::try_from(frame_ms * 90).unwrap().to_be_bytes();
         let bytes = [
@@ -237,7 +242,7 @@ mod tests {
         let arrived = arrived.filter_map(|(sent, at)| Some((digest(&sent.bytes), ms((*at)?))));
         View::of(
             sent,
-            &Arrived {
+            &Arrivals {
                 at: arrived.collect(),
                 overflow: 0,
             },
@@ -256,8 +261,8 @@ mod tests {
 
         let view = view(&sent, &[Some(60), Some(50), None, Some(90), Some(95)]);
 
-        let seen = |frame: &Frame| (frame.captured, frame.complete, frame.turn);
-        // What is missing is given up when the next frame's first packet has waited.
+        let seen = |frame: &Frame| (frame.captured, frame.complete, frame.decode_at);
+        // Missing packets are given up when the next frame's first packet has waited.
         let expected = [
             (ms(0), Some(ms(60)), ms(60)),
             (ms(35), None, ms(190)),
@@ -265,17 +270,17 @@ mod tests {
         ];
         assert_eq!(view.frames.iter().map(seen).collect::<Vec<_>>(), expected);
         assert_eq!(view.frames[0].size, ByteSize(2 * 14));
-        assert_eq!(view.strange, 0);
+        assert_eq!(view.unexpected, 0);
     }
 
     #[test]
-    fn what_was_not_sent_is_strange() {
+    fn what_was_not_sent_is_unexpected() {
         let sent = [packet(0, 0)];
         let at = [packet(0, 0), packet(0, 9)]
             .iter()
             .map(|packet| (digest(&packet.bytes), ms(5)))
             .collect();
-        assert_eq!(View::of(&sent, &Arrived { at, overflow: 0 }).strange, 1);
+        assert_eq!(View::of(&sent, &Arrivals { at, overflow: 0 }).unexpected, 1);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use hawser_control::node::{
     SendReport,
 };
 use hawser_control::resource::{
-    Cause, Elimination, Flow, Mode, PathEnd, PathHealth, Policy, Selector, Tenant, Trigger,
+    Cause, Flow, Mode, PathEnd, PathHealth, Policy, Pruning, Selector, Tenant, Trigger,
 };
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -22,27 +22,28 @@ use tokio::task::JoinSet;
 
 const TENANT: &str = "lab";
 
-/// Requests at once while nodes and flows are made.
-const AT_ONCE: usize = 64;
+/// Concurrent requests while nodes and flows are created.
+const CONCURRENCY: usize = 64;
 
-/// Every node has so many paths.
+/// Number of paths of each node.
 const PATHS: u8 = 2;
 
-/// As the controller's own default has it.
-const REPORT_EVERY: Duration = Duration::from_secs(5);
+/// The reporting interval, which is the controller's default.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Simulated nodes: real clients, keys, certificates and connections, but no kernel behind them.
 pub(super) struct Fleet {
     agents: Vec<NodeClient>,
     latencies: Arc<Latencies>,
     assigned: AtomicUsize,
-    /// When a change of each flow was asked for, nanoseconds since `origin`; 0: never.
-    asked_ns: Vec<AtomicU64>,
+    /// The time of the last change requested of each flow, nanoseconds since `origin`; 0 if there
+    /// was none.
+    requested_ns: Vec<AtomicU64>,
     origin: Instant,
 }
 
-/// Enrols all nodes, each by a token of its own. Every step is that of a real node: a new key, its request, the authority
-/// pinned by the token, a connection of its own.
+/// Enrols all nodes, each with a token of its own. Every step is that of a real node: a new key,
+/// its request, the authority pinned by the token, and a connection of its own.
 pub(super) async fn enrol(
     access: &Access,
     operator: &OperatorClient,
@@ -67,12 +68,12 @@ pub(super) async fn enrol(
     };
     stream::iter(0..agents)
         .map(enrol)
-        .buffered(AT_ONCE)
+        .buffered(CONCURRENCY)
         .try_collect()
         .await
 }
 
-/// Makes [`FLOWS_PER_AGENT`] flows for each node, from it to the nodes that follow.
+/// Creates [`FLOWS_PER_AGENT`] flows for each node, from it to the nodes that follow.
 pub(super) async fn create_flows(
     operator: &OperatorClient,
     agents: usize,
@@ -87,7 +88,7 @@ pub(super) async fn create_flows(
     };
     stream::iter(0..agents * FLOWS_PER_AGENT)
         .map(create)
-        .buffer_unordered(AT_ONCE)
+        .buffer_unordered(CONCURRENCY)
         .try_collect()
         .await
 }
@@ -106,38 +107,39 @@ impl Fleet {
             agents: clients?,
             latencies: Arc::clone(latencies),
             assigned: AtomicUsize::new(0),
-            asked_ns: (0..identities.len() * FLOWS_PER_AGENT)
+            requested_ns: (0..identities.len() * FLOWS_PER_AGENT)
                 .map(|_| AtomicU64::new(0))
                 .collect(),
             origin: Instant::now(),
         }))
     }
 
-    /// Lets the nodes connect, [`ARRIVALS_PER_S`] of them a second. They live as long as the result.
+    /// Connects the nodes, [`ARRIVALS_PER_S`] of them per second. They are stopped when the result
+    /// is dropped.
     pub(super) fn start(self: &Arc<Self>) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         for index in 0..self.agents.len() {
-            tasks.spawn(Arc::clone(self).live(index));
+            tasks.spawn(Arc::clone(self).run_node(index));
         }
         tasks
     }
 
-    /// How many nodes have had their assignment.
+    /// Returns the number of nodes that have received their assignment.
     pub(super) fn assigned(&self) -> usize {
         self.assigned.load(Ordering::Relaxed)
     }
 
-    /// How many flows there are.
+    /// Returns the number of flows.
     pub(super) fn flows(&self) -> usize {
-        self.asked_ns.len()
+        self.requested_ns.len()
     }
 
-    /// A change of the flow is asked for now.
-    pub(super) fn asks_for(&self, flow: usize) {
-        self.asked_ns[flow].store(nanos(self.origin.elapsed()), Ordering::Relaxed);
+    /// Records that a change of the flow is requested now.
+    pub(super) fn note_request(&self, flow: usize) {
+        self.requested_ns[flow].store(nanos(self.origin.elapsed()), Ordering::Relaxed);
     }
 
-    /// The egress of the flow says that it is degraded.
+    /// Reports the flow as degraded, as its egress.
     pub(super) async fn degrade(&self, flow: usize) {
         let observation = Observation::Degraded {
             flow: flow_name(flow),
@@ -149,28 +151,28 @@ impl Fleet {
             ..Report::default()
         };
         let egress = &self.agents[egress_of(flow, self.agents.len())];
-        self.latencies.asked(egress.report(&report).await);
+        self.latencies.record_response(egress.report(&report).await);
     }
 
-    async fn live(self: Arc<Self>, index: usize) {
+    async fn run_node(self: Arc<Self>, index: usize) {
         tokio::time::sleep(Duration::from_secs_f64(index as f64 / ARRIVALS_PER_S)).await;
         let mut backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(15));
         let mut is_first = true;
         loop {
             let reason = match self.session(&self.agents[index], &mut is_first).await {
-                Ok(()) => "the controller ended a stream".to_owned(),
+                Ok(()) => "the controller closed a stream".to_owned(),
                 Err(error) => error.to_string(),
             };
-            self.latencies.failed(&reason);
+            self.latencies.record_error(&reason);
             backoff.pause().await;
         }
     }
 
-    /// One connection, until it is lost.
+    /// Runs one connection until it is lost.
     async fn session(&self, client: &NodeClient, is_first: &mut bool) -> Result<(), Error> {
         let began = Instant::now();
         client.register(&registration()).await?;
-        self.latencies.took(Kind::Registration, began.elapsed());
+        self.latencies.record(Kind::Registration, began.elapsed());
         let registered = Instant::now();
         let mut stream = client.stream().await?;
         let report = Mutex::new(Report::default());
@@ -179,13 +181,14 @@ impl Fleet {
                 match message {
                     NodeMessage::Assignment(assignment) => {
                         if std::mem::take(is_first) {
-                            self.latencies.took(Kind::Assignment, registered.elapsed());
+                            self.latencies
+                                .record(Kind::Assignment, registered.elapsed());
                             self.assigned.fetch_add(1, Ordering::Relaxed);
                         }
                         *report.lock().unwrap_or_else(PoisonError::into_inner) =
                             report_of(&assignment);
                     }
-                    NodeMessage::Policy(policy) => self.arrived(&policy),
+                    NodeMessage::Policy(policy) => self.record_policy(&policy),
                     NodeMessage::Ping => {}
                 }
             }
@@ -203,29 +206,33 @@ impl Fleet {
         report: &Mutex<Report>,
     ) -> Result<(), Error> {
         loop {
-            tokio::time::sleep(REPORT_EVERY).await;
+            tokio::time::sleep(REPORT_INTERVAL).await;
             let report = report
                 .lock()
                 .unwrap_or_else(PoisonError::into_inner)
                 .clone();
             let began = Instant::now();
-            if self.latencies.asked(client.report(&report).await).is_some() {
-                self.latencies.took(Kind::Heartbeat, began.elapsed());
+            if self
+                .latencies
+                .record_response(client.report(&report).await)
+                .is_some()
+            {
+                self.latencies.record(Kind::Heartbeat, began.elapsed());
             }
         }
     }
 
-    fn arrived(&self, policy: &Policy) {
+    fn record_policy(&self, policy: &Policy) {
         let kind = match policy.because {
-            Cause::Operator => Kind::Ordered,
-            Cause::Degraded => Kind::Observed,
+            Cause::Operator => Kind::PolicyChange,
+            Cause::Degraded => Kind::ObservedChange,
             _ => return,
         };
-        let asked_ns =
-            flow_index(&policy.flow).map_or(0, |flow| self.asked_ns[flow].load(Ordering::Relaxed));
-        if asked_ns > 0 {
-            let took_ns = nanos(self.origin.elapsed()).saturating_sub(asked_ns);
-            self.latencies.took(kind, Duration::from_nanos(took_ns));
+        let requested_ns = flow_index(&policy.flow)
+            .map_or(0, |flow| self.requested_ns[flow].load(Ordering::Relaxed));
+        if requested_ns > 0 {
+            let took_ns = nanos(self.origin.elapsed()).saturating_sub(requested_ns);
+            self.latencies.record(kind, Duration::from_nanos(took_ns));
         }
     }
 }
@@ -242,7 +249,7 @@ fn agent_name(index: usize) -> Name {
     format!("node-{index}").parse().expect("a word")
 }
 
-/// The name of the flow of that index.
+/// Returns the name of the flow of the given index.
 pub(super) fn flow_name(index: usize) -> Name {
     format!("flow-{index}").parse().expect("a word")
 }
@@ -255,7 +262,8 @@ fn ingress_of(flow: usize) -> usize {
     flow / FLOWS_PER_AGENT
 }
 
-/// The nodes that follow the ingress, each for one of its flows; so every node is the egress of as many.
+/// Returns the egress of a flow: one of the nodes that follow the ingress, a different one for each
+/// of its flows. Thus every node is the egress of the same number of flows.
 fn egress_of(flow: usize, agents: usize) -> usize {
     (ingress_of(flow) + 1 + flow % FLOWS_PER_AGENT) % agents
 }
@@ -286,7 +294,7 @@ fn flow(index: usize, agents: usize) -> Flow {
             late_after_ms: Trigger::late_after_ms(),
             in_a_row: Trigger::in_a_row(),
         }),
-        elimination: Elimination::default(),
+        pruning: Pruning::default(),
     }
 }
 
@@ -304,7 +312,8 @@ fn registration() -> Registration {
     }
 }
 
-/// As large as a real one: every flow with its counters, every path with its health.
+/// Returns a report as large as a real one: every flow with its counters, every path with its
+/// health.
 fn report_of(assignment: &Assignment) -> Report {
     let path = |number| ReceivedPath {
         number,

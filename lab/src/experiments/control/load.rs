@@ -8,13 +8,15 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-/// Flows are changed in an order that spreads them over the nodes; each once. A prime that divides no number of flows.
+/// The distance between flows changed one after the other, so that the changes are spread over the
+/// nodes and no flow is changed twice. It is a prime that divides no number of flows.
 const STRIDE: usize = 7_919;
 
 /// Both of the paths of a simulated node.
 const BOTH_PATHS: u8 = 0b11;
 
-/// Policies that change at a steady rate, in turn by an operator and by what a node observes.
+/// Policy changes at a steady rate, caused alternately by an operator and by an observation of a
+/// node.
 pub(super) struct Changes {
     stop: watch::Sender<bool>,
     task: JoinHandle<usize>,
@@ -36,7 +38,7 @@ impl Changes {
         Changes { stop, task }
     }
 
-    /// Makes no further changes and waits for those that were asked for. Returns how many there were.
+    /// Stops making changes and waits for those in progress. Returns their total number.
     pub(super) async fn stop(self) -> usize {
         self.stop.send_replace(true);
         self.task.await.expect("making changes does not panic")
@@ -60,12 +62,12 @@ async fn change(
             Arc::clone(&fleet),
             Arc::clone(&latencies),
         );
-        let is_ordered = made % 2 == 0;
+        let by_operator = made % 2 == 0;
         changing.spawn(async move {
-            fleet.asks_for(flow);
-            if is_ordered {
+            fleet.note_request(flow);
+            if by_operator {
                 let choice = Override { code: BOTH_PATHS };
-                latencies.asked(operator.override_policy(&flow_name(flow), choice).await);
+                latencies.record_response(operator.override_policy(&flow_name(flow), choice).await);
             } else {
                 fleet.degrade(flow).await;
             }

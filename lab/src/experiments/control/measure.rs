@@ -8,24 +8,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// When timers of the simulated nodes fire so late, 99 of 100 times at most, nodes and controller wait for a processor
-/// rather than for each other.
+/// The limit of the 99th percentile of the lateness of the simulated nodes' timers. Above it, nodes
+/// and controller wait for a processor rather than for each other.
 const LAG_LIMIT_MS: f64 = 50.0;
 
-/// What takes time.
+/// The kinds of latencies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// From the first packet of the connection until the controller has registered the node.
     Registration,
-    /// From there until the node has its assignment.
+    /// From the registration until the node has its assignment.
     Assignment,
-    /// A report and its answer.
+    /// From a report to its response.
     Heartbeat,
     /// From an operator's request until a node's stream has the policy.
-    Ordered,
+    PolicyChange,
     /// From a node's observation until a node's stream has the policy.
-    Observed,
-    /// How late a timer of the simulated nodes fires: what their own machine adds to all of this.
+    ObservedChange,
+    /// The lateness of a timer of the simulated nodes. The load of the machine contributes this to
+    /// all other latencies.
     Lag,
 }
 
@@ -34,30 +35,30 @@ impl Kind {
         Kind::Registration,
         Kind::Assignment,
         Kind::Heartbeat,
-        Kind::Ordered,
-        Kind::Observed,
+        Kind::PolicyChange,
+        Kind::ObservedChange,
         Kind::Lag,
     ];
 
-    /// The beginning of its metrics' names.
+    /// Returns the prefix of the metrics' names.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Registration => "registration",
             Kind::Assignment => "assignment",
             Kind::Heartbeat => "heartbeat",
-            Kind::Ordered => "policy_change",
-            Kind::Observed => "observed_change",
+            Kind::PolicyChange => "policy_change",
+            Kind::ObservedChange => "observed_change",
             Kind::Lag => "agents_lag",
         }
     }
 
-    /// Whether it belongs to the steady state.
+    /// Returns whether the latency is measured in the steady state only.
     fn is_steady(self) -> bool {
         !matches!(self, Kind::Registration | Kind::Assignment)
     }
 }
 
-/// What was seen of one case, by all nodes.
+/// The latencies and errors of one case over all nodes.
 #[derive(Debug, Default)]
 pub(super) struct Latencies {
     samples: [Mutex<Vec<Duration>>; Kind::ALL.len()],
@@ -68,36 +69,38 @@ pub(super) struct Latencies {
 }
 
 impl Latencies {
-    /// From now on the steady state is measured.
+    /// Begins the measurement of the steady state.
     pub(super) fn begin(&self) {
         self.is_steady.store(true, Ordering::Relaxed);
     }
 
-    /// Nothing more is measured.
+    /// Ends the measurement of the steady state.
     pub(super) fn end(&self) {
         self.is_steady.store(false, Ordering::Relaxed);
     }
 
-    /// One more sample.
-    pub(super) fn took(&self, kind: Kind, time: Duration) {
+    /// Records a latency.
+    pub(super) fn record(&self, kind: Kind, time: Duration) {
         if !kind.is_steady() || self.is_steady.load(Ordering::Relaxed) {
             lock(&self.samples[kind as usize]).push(time);
         }
     }
 
-    /// One more request; its error counts.
-    pub(super) fn asked<T>(&self, answer: Result<T, hawser_client::Error>) -> Option<T> {
+    /// Counts a request, and its error if it failed.
+    pub(super) fn record_response<T>(&self, answer: Result<T, hawser_client::Error>) -> Option<T> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        answer.map_err(|error| self.failed(&error.to_string())).ok()
+        answer
+            .map_err(|error| self.record_error(&error.to_string()))
+            .ok()
     }
 
-    /// Something went wrong.
-    pub(super) fn failed(&self, error: &str) {
+    /// Counts an error.
+    pub(super) fn record_error(&self, error: &str) {
         self.errors.fetch_add(1, Ordering::Relaxed);
         error.clone_into(&mut lock(&self.last_error));
     }
 
-    /// Errors by requests.
+    /// Returns the number of errors relative to the number of requests.
     pub(super) fn errors_ratio(&self) -> f64 {
         let requests = self.requests.load(Ordering::Relaxed).max(1);
         self.errors.load(Ordering::Relaxed) as f64 / requests as f64
@@ -107,12 +110,12 @@ impl Latencies {
         lock(&self.last_error).clone()
     }
 
-    /// How many samples.
+    /// Returns the number of samples.
     pub(super) fn count(&self, kind: Kind) -> usize {
         lock(&self.samples[kind as usize]).len()
     }
 
-    /// In milliseconds, ascending.
+    /// Returns the samples in milliseconds, in ascending order.
     pub(super) fn sorted_ms(&self, kind: Kind) -> Vec<f64> {
         let mut times: Vec<f64> = lock(&self.samples[kind as usize])
             .iter()
@@ -122,7 +125,7 @@ impl Latencies {
         times
     }
 
-    /// Writes every sample to `latencies.csv`.
+    /// Writes all samples to `latencies.csv`.
     pub(super) fn write(&self, folder: &Path) -> Result<()> {
         let mut text = String::from("kind,ms\n");
         for kind in Kind::ALL {
@@ -135,17 +138,17 @@ impl Latencies {
     }
 }
 
-/// Measures how late timers fire, for ever.
+/// Measures the lateness of timers until cancelled.
 pub(super) async fn lag(latencies: Arc<Latencies>) {
-    const EVERY: Duration = Duration::from_millis(20);
+    const INTERVAL: Duration = Duration::from_millis(20);
     loop {
-        let due = Instant::now() + EVERY;
+        let due = Instant::now() + INTERVAL;
         tokio::time::sleep_until(due.into()).await;
-        latencies.took(Kind::Lag, due.elapsed());
+        latencies.record(Kind::Lag, due.elapsed());
     }
 }
 
-/// Processor time of this process.
+/// Returns the processor time of this process.
 pub(super) fn own_cpu() -> Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let micros = |time: nix::sys::time::TimeVal| {
@@ -154,14 +157,15 @@ pub(super) fn own_cpu() -> Result<Duration> {
     Ok(micros(usage.user_time()) + micros(usage.system_time()))
 }
 
-/// Processor time that this machine has spent on anything, since it started.
+/// Returns the total busy processor time of this machine since it booted.
 pub(super) fn machine_cpu() -> Result<Duration> {
     let path = "/proc/stat";
     let statistics = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
-    busy(&statistics).context("the kernel's statistics have another form")
+    busy(&statistics).context("cannot parse /proc/stat")
 }
 
-/// All but idle and waiting, which are fields 4 and 5 of the first line; the last two are contained in others.
+/// Returns the sum of all times but idle and iowait, which are fields 4 and 5 of the first line.
+/// The last two fields are contained in others.
 fn busy(statistics: &str) -> Option<Duration> {
     let fields = statistics
         .lines()
@@ -176,16 +180,16 @@ fn busy(statistics: &str) -> Option<Duration> {
     Some(TICK * u32::try_from(busy).ok()?)
 }
 
-/// What one case gave.
+/// The measurements of one case.
 #[derive(Debug)]
 pub(super) struct Measured {
-    /// Until the controller served.
+    /// Usage when the controller has started.
     pub(super) empty: Usage,
-    /// With all nodes enrolled and all flows made, but no node connected.
+    /// Usage with all nodes enrolled and all flows created, but no node connected.
     pub(super) idle: Usage,
-    /// At the beginning of the steady state.
+    /// Usage at the beginning of the steady state.
     pub(super) steady_from: Usage,
-    /// At its end.
+    /// Usage at the end of the steady state.
     pub(super) steady_to: Usage,
     /// Processor time of the simulated nodes in the steady state.
     pub(super) agents_cpu: Duration,
@@ -193,13 +197,13 @@ pub(super) struct Measured {
     pub(super) machine_cpu: Duration,
     pub(super) enrolment: Duration,
     pub(super) flows_created: Duration,
-    /// Policy changes that were asked for; each goes to two nodes.
+    /// Number of policy changes requested. Each is sent to two nodes.
     pub(super) changes: usize,
     pub(super) latencies: Arc<Latencies>,
 }
 
 impl Measured {
-    /// Processors that somebody else kept busy in the steady state.
+    /// Returns the number of processors kept busy by other processes in the steady state.
     pub(super) fn others_cores(&self) -> f64 {
         let controller = self.steady_to.cpu - self.steady_from.cpu;
         self.machine_cpu
@@ -208,12 +212,12 @@ impl Measured {
             / self.seconds()
     }
 
-    /// How long the steady state was measured.
+    /// Returns the duration of the steady state in seconds.
     pub(super) fn seconds(&self) -> f64 {
         (self.steady_to.at - self.steady_from.at).as_secs_f64()
     }
 
-    /// Why the latencies are not the controller's.
+    /// Returns the reasons why the latencies are not those of the controller.
     pub(super) fn invalid_because(&self) -> Vec<String> {
         let lag_ms = quantile(&self.latencies.sorted_ms(Kind::Lag), 0.99);
         if lag_ms <= LAG_LIMIT_MS {
@@ -221,7 +225,7 @@ impl Measured {
         }
         let others = self.others_cores();
         vec![format!(
-            "timers of the simulated nodes fired {lag_ms:.0} ms late: something else kept {others:.2} processors busy"
+            "timers of the simulated nodes fired {lag_ms:.0} ms late (99th percentile, limit {LAG_LIMIT_MS:.0} ms): other processes kept {others:.2} processors busy"
         )]
     }
 }
@@ -244,12 +248,12 @@ mod tests {
     fn the_steady_state_has_a_beginning_and_an_end() {
         let latencies = Latencies::default();
         for kind in [Kind::Registration, Kind::Heartbeat] {
-            latencies.took(kind, Duration::from_millis(1));
+            latencies.record(kind, Duration::from_millis(1));
         }
         latencies.begin();
-        latencies.took(Kind::Heartbeat, Duration::from_millis(2));
+        latencies.record(Kind::Heartbeat, Duration::from_millis(2));
         latencies.end();
-        latencies.took(Kind::Heartbeat, Duration::from_millis(3));
+        latencies.record(Kind::Heartbeat, Duration::from_millis(3));
         assert_eq!(latencies.sorted_ms(Kind::Heartbeat), [2.0]);
         assert_eq!(latencies.count(Kind::Registration), 1);
     }

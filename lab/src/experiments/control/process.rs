@@ -10,19 +10,20 @@ use std::time::{Duration, Instant};
 
 const URL: &str = "https://127.0.0.1:14750";
 
-/// How long the controller may take to make its authority and to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The maximum time for the controller to create its certificate authority and to start, and to
+/// exit.
+const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The kernel counts processor time in hundredths of a second for user space (USER_HZ).
+/// The unit of processor time in `/proc`: hundredths of a second (USER_HZ).
 pub(super) const TICK: Duration = Duration::from_millis(10);
 
-/// A running controller. It ends when this is dropped.
+/// A running controller. It is stopped when this is dropped.
 pub(super) struct ControllerProcess {
     process: Process,
     folder: PathBuf,
 }
 
-/// How to reach the controller, and where to look at its process.
+/// The address and credentials of the controller, and its process id.
 #[derive(Debug, Clone)]
 pub(super) struct Access {
     pub(super) controllers: [Controller; 1],
@@ -31,7 +32,7 @@ pub(super) struct Access {
     process_id: u32,
 }
 
-/// What a process has used.
+/// The resource usage of a process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Usage {
     pub(super) at: Instant,
@@ -40,8 +41,9 @@ pub(super) struct Usage {
 }
 
 impl ControllerProcess {
-    /// Starts `hawser controller` with a database of its own in `folder` and waits until it serves.
-    pub(super) fn start(binary: &Path, place: &Namespace, folder: &Path) -> Result<Self> {
+    /// Starts `hawser controller` with a database of its own in `folder` and waits until it accepts
+    /// connections.
+    pub(super) fn start(binary: &Path, namespace: &Namespace, folder: &Path) -> Result<Self> {
         let configuration = folder.join("controller.toml");
         fs::write(&configuration, settings(folder))
             .with_context(|| format!("cannot write {}", configuration.display()))?;
@@ -55,14 +57,14 @@ impl ControllerProcess {
             .env("RUST_LOG", "warn");
         command.stdout(output.try_clone()?).stderr(output);
         let mut controller = ControllerProcess {
-            process: Process::spawn(place, command)?,
+            process: Process::spawn(namespace, command)?,
             folder: folder.to_owned(),
         };
-        controller.wait_until_ready(place)?;
+        controller.wait_until_ready(namespace)?;
         Ok(controller)
     }
 
-    /// How to reach it, as its first administrator.
+    /// Returns the access to the controller as its first administrator.
     pub(super) fn access(&self) -> Result<Access> {
         let read = |name: &str| {
             let path = self.state().join(name);
@@ -76,33 +78,33 @@ impl ControllerProcess {
         })
     }
 
-    /// Ends it in order.
+    /// Stops the controller with SIGTERM.
     pub(super) fn stop(self) -> Result<()> {
         let log = self.folder.join("controller.log");
-        let status = self.process.stop(PATIENCE)?;
+        let status = self.process.stop(TIMEOUT)?;
         if !status.success() {
             bail!(
-                "the controller failed with {status}; its log is {}",
+                "the controller exited with {status}; see its log {}",
                 log.display()
             );
         }
         Ok(())
     }
 
-    fn wait_until_ready(&mut self, place: &Namespace) -> Result<()> {
-        let deadline = Instant::now() + PATIENCE;
+    fn wait_until_ready(&mut self, namespace: &Namespace) -> Result<()> {
+        let deadline = Instant::now() + TIMEOUT;
         let address = URL.trim_start_matches("https://");
-        while !place.run(|| std::net::TcpStream::connect(address).is_ok())? {
+        while !namespace.run(|| std::net::TcpStream::connect(address).is_ok())? {
             let log = self.folder.join("controller.log");
             if let Some(status) = self.process.ended()? {
                 bail!(
-                    "the controller ended with {status}; its log is {}",
+                    "the controller exited with {status}; see its log {}",
                     log.display()
                 );
             }
             if Instant::now() > deadline {
                 bail!(
-                    "the controller does not serve; its log is {}",
+                    "the controller did not accept connections within {TIMEOUT:?}; see its log {}",
                     log.display()
                 );
             }
@@ -117,7 +119,7 @@ impl ControllerProcess {
 }
 
 impl Access {
-    /// A client with all rights.
+    /// Returns a client with all rights.
     pub(super) fn operator(&self) -> Result<OperatorClient> {
         Ok(OperatorClient::new(
             &self.controllers,
@@ -126,24 +128,23 @@ impl Access {
         )?)
     }
 
-    /// What the controller has used so far.
+    /// Returns the resource usage of the controller so far.
     pub(super) fn usage(&self) -> Result<Usage> {
         let read = |name: &str| {
             let path = format!("/proc/{}/{name}", self.process_id);
             fs::read_to_string(&path)
-                .with_context(|| format!("the controller has ended: no {path}"))
+                .with_context(|| format!("cannot read {path}; the controller may have exited"))
         };
         Ok(Usage {
             at: Instant::now(),
-            cpu: cpu(&read("stat")?)
-                .context("the kernel's process statistics have another form")?,
-            memory_bytes: resident(&read("status")?)
-                .context("the kernel's process status has another form")?,
+            cpu: cpu(&read("stat")?).context("cannot parse /proc/PID/stat")?,
+            memory_bytes: resident(&read("status")?).context("cannot parse /proc/PID/status")?,
         })
     }
 }
 
-/// Limits that are meant for many strangers would stop as many nodes of one machine.
+/// Returns the controller's configuration. It raises the limits per address and per operator,
+/// because all nodes are on one machine.
 fn settings(folder: &Path) -> String {
     format!(
         "listen = \"127.0.0.1:14750\"\nstate = {:?}\n\n\
@@ -152,7 +153,8 @@ fn settings(folder: &Path) -> String {
     )
 }
 
-/// User and system time, fields 14 and 15 of `/proc/PID/stat`; the second field is a name that may have spaces.
+/// Parses user and system time, fields 14 and 15 of `/proc/PID/stat`. The second field is a name
+/// that may contain spaces.
 fn cpu(stat: &str) -> Option<Duration> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
     let mut ticks = || fields.next()?.parse::<u32>().ok();

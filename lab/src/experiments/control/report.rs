@@ -10,25 +10,25 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
     let report = Report {
         title: "One controller and thousands of nodes".to_owned(),
         intro: format!(
-            "Simulated nodes, each with its own key, certificate and mutual TLS connection, enrol, register, hold their \
+            "Simulated nodes, each with its own key, certificate and mutual TLS connection, enrol, register, keep their \
              stream of policies open and report every 5 s with the counters of all their flows; each replicates \
-             {FLOWS_PER_AGENT} flows and eliminates as many. Meanwhile {CHANGES_PER_S} policies change every second, one \
-             half because an operator says so, the other because a node says that its viewer suffers. The controller is \
-             one process with the embedded store. Nodes and controller share this machine, so what the nodes need of \
-             its processors the controller does not get."
+             {FLOWS_PER_AGENT} flows and deduplicates the same number. Meanwhile {CHANGES_PER_S} policies change per second, one \
+             half on request of an operator, the other half because a node reports late requests of its viewer. The controller is \
+             one process with the embedded store. Nodes and controller share this machine, so the processor time \
+             of the nodes is not available to the controller."
         ),
         highlights: highlights(summary),
         sections: vec![
             Section {
                 title: "From one thousand to ten thousand".to_owned(),
-                text: "Latencies are what nodes and operator see. The last panels show what the controller uses: growth \
+                text: "Latencies are measured at the nodes and the operator. The last panels show the resource usage of the controller: growth \
                        in proportion to the nodes is a straight line through the origin."
                     .to_owned(),
                 items: vec![Item::Figure(figure(summary))],
             },
             Section {
                 title: "All figures".to_owned(),
-                text: "agents_lag: how late timers of the simulated nodes fire, which is contained in the other \
+                text: "agents_lag: lateness of the timers of the simulated nodes, which is contained in the other \
                        latencies. assignment: from registration to the first assignment."
                     .to_owned(),
                 items: vec![Item::Table(Table::of_cases(&summary.cases, ""))],
@@ -50,8 +50,8 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             .metrics
             .get(metric)
             .map_or_else(|| "–".to_owned(), |ms| format!("{ms:.0} ms")),
-        label: format!("{label}, 99 of 100, {agents} nodes"),
-        beside: format!("below {TARGET_P99_MS:.0} ms"),
+        label: format!("{label}, 99th percentile, {agents} nodes"),
+        comparison: format!("the target is {TARGET_P99_MS:.0} ms"),
     };
     vec![
         latency("registration_p99_ms", "registration"),
@@ -62,8 +62,8 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
                 .metrics
                 .get("controller_memory_per_agent_bytes")
                 .map_or_else(|| "–".to_owned(), |bytes| format!("{:.0} kB", bytes / 1e3)),
-            label: "memory of the controller for each connected node".to_owned(),
-            beside: String::new(),
+            label: "memory of the controller per connected node".to_owned(),
+            comparison: String::new(),
         },
     ]
 }
@@ -81,10 +81,10 @@ fn figure(summary: &Summary) -> Figure {
         bands: Vec::new(),
     };
     Figure {
-        caption: "Lines join the cases.".to_owned(),
+        caption: "Each point is a case.".to_owned(),
         panels: vec![
             panel(
-                "Latency, 99 of 100",
+                "Latency, 99th percentile",
                 "ms",
                 vec![
                     series("registration", "registration_p99_ms", 1.0),

@@ -7,10 +7,10 @@ use std::path::Path;
 /// Writes `report.html`.
 pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
     let report = Report {
-        title: "No packet missing beside a path that misbehaves".to_owned(),
-        intro: "Two paths lie between the edges. Path 2 loses nothing. Path 1, the default route, is the faster one, and \
-                something is wrong with it in both directions. Every kind of packet is replicated onto both and counted \
-                at the viewer, with a number and a digest in each: UDP from connected and unconnected sockets, with DF \
+        title: "Replication over a faulty path without losing a packet".to_owned(),
+        intro: "There are two paths between the edges. Path 2 loses no packets. Path 1, the default route, is the faster one and \
+                has a fault in both directions. All kinds of packets are replicated on both and counted \
+                at the viewer by the number and the digest in each: UDP from connected and unconnected sockets, with DF \
                 and in segmentation trains, TCP, and ICMP, over IPv4 and IPv6. Copies are authenticated."
             .to_owned(),
         highlights: highlights(summary),
@@ -25,9 +25,9 @@ pub(super) fn write(summary: &Summary, out: &Path) -> Result<()> {
             matrix(
                 summary,
                 "Transparent, the paper's form",
-                "Nothing is added to packets, so a copy is known by what the packet carries. A packet whose IPv4 ID is 0 \
-                 cannot be known and takes the default route alone: every packet of UDP with DF from an unconnected \
-                 socket, and a few others. What path 1 does to these is missing. IPv6 has no such form: beside it, IPv6 \
+                "Nothing is added to packets, so copies are identified by the packet's own fields. A packet whose IPv4 ID is 0 \
+                 cannot be identified and takes only the default route: every packet of UDP with DF from an unconnected \
+                 socket, and a few others. Those that path 1 drops are missing. IPv6 has no such form and \
                  is encapsulated.",
                 true,
             ),
@@ -62,17 +62,18 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         Highlight {
             value: format!("{}", sum("missing_packets")),
             label: "packets missing, encapsulated".to_owned(),
-            beside: format!("of {sent}; none may be"),
+            comparison: format!("of {sent} sent; the target is 0"),
         },
         Highlight {
             value: format!("{:.4} %", duplicates * 100.0),
-            label: "duplicates passed, the worst case".to_owned(),
-            beside: "at most 0.1 %".to_owned(),
+            label: "duplicates passed, worst case".to_owned(),
+            comparison: "at most 0.1 %".to_owned(),
         },
     ]
 }
 
-/// Scenarios down, kinds of packets across; nothing without any.
+/// Returns the section with a row for each scenario and a column for each kind of packets; `None`
+/// if there are no cases.
 fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Option<Section> {
     let cases: Vec<&Case> = summary
         .cases
@@ -84,9 +85,12 @@ fn matrix(summary: &Summary, title: &str, text: &str, transparent: bool) -> Opti
     }
     let items = [
         ("Packets missing.", "missing_packets"),
-        ("Duplicates passed, of 100 packets.", "duplicates_ratio"),
         (
-            "Packets that came after a later one, of 100.",
+            "Duplicates passed, in percent of the packets.",
+            "duplicates_ratio",
+        ),
+        (
+            "Reordered packets, in percent of the packets.",
             "reordered_ratio",
         ),
     ];

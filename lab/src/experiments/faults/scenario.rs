@@ -11,20 +11,21 @@ use std::time::Duration;
 /// The delay of the faster path.
 const FAST: Duration = Duration::from_millis(1);
 
-/// How much longer the other takes, unless the skew is what is tried.
-const BEHIND: Duration = Duration::from_millis(4);
+/// The additional delay of the other path, unless the skew is the fault.
+const SLOWER_BY: Duration = Duration::from_millis(4);
 
-/// What packets that are held back wait: long enough for the copy on the other path to overtake them.
-const HELD_BACK: Duration = Duration::from_millis(10);
+/// The additional delay of reordered packets: enough for the copy on the other path to overtake
+/// them.
+const REORDER_DELAY: Duration = Duration::from_millis(10);
 
-/// A fault in a form of replication.
+/// A fault with a form of replication.
 pub(in crate::experiments) struct Scenario {
     pub(in crate::experiments) name: &'static str,
     pub(in crate::experiments) fault: Fault,
     form: Form,
 }
 
-/// What is wrong with path 1, the default route, in both directions. The other path loses nothing.
+/// The fault of path 1, the default route, in both directions. Path 2 loses no packets.
 #[derive(Clone, Copy)]
 pub(in crate::experiments) enum Fault {
     None,
@@ -36,38 +37,39 @@ pub(in crate::experiments) enum Fault {
     Reordering {
         percent: u8,
     },
-    /// It is faster by this time and loses packets, so that each of these comes late, among newer ones.
+    /// The path is faster by this time and loses packets, so that the copy on the other path
+    /// arrives late, after newer packets.
     Ahead {
         ms: u64,
     },
-    /// It is slower by this time.
+    /// The path is slower by this time.
     Late {
         ms: u64,
     },
-    /// It changes a byte of the payload of packets.
+    /// The path changes a byte of the payload of packets.
     Corrupting {
         percent: u8,
     },
 }
 
-/// How traffic is replicated.
+/// The form of replication.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// What passes through the ingress edge, encapsulated.
+    /// Traffic through the ingress edge, encapsulated.
     Transit,
-    /// The same with tags that cover the whole packet.
+    /// Like `Transit`, with tags that cover the whole packet.
     TransitWhole,
-    /// The same in IPv6 headers.
+    /// Like `Transit`, with IPv6 outer headers.
     TransitV6,
-    /// What the ingress edge itself sends.
+    /// Traffic that the ingress edge itself sends, encapsulated.
     Local,
-    /// The same with tags that cover the whole packet.
+    /// Like `Local`, with tags that cover the whole packet.
     LocalWhole,
-    /// The same in IPv6 headers.
+    /// Like `Local`, with IPv6 outer headers.
     LocalV6,
-    /// The paper's form, for the IPv4 that passes through, beside encapsulated IPv6.
+    /// The paper's form for IPv4 traffic through the ingress edge; IPv6 is encapsulated.
     Transparent,
-    /// The same for what the ingress edge itself sends.
+    /// Like `Transparent`, for traffic that the ingress edge itself sends.
     LocalTransparent,
 }
 
@@ -75,7 +77,7 @@ const fn scenario(name: &'static str, fault: Fault, form: Form) -> Scenario {
     Scenario { name, fault, form }
 }
 
-/// The matrix.
+/// All scenarios of the matrix.
 pub(in crate::experiments) const SCENARIOS: &[Scenario] = &[
     scenario("clean", Fault::None, Form::Transit),
     scenario("cut", Fault::Cut, Form::Transit),
@@ -152,7 +154,7 @@ impl Scenario {
         }
     }
 
-    /// Whether the ingress edge itself sends.
+    /// Returns whether the ingress edge itself sends.
     pub(super) fn is_local(&self) -> bool {
         matches!(
             self.form,
@@ -160,12 +162,12 @@ impl Scenario {
         )
     }
 
-    /// Whether nothing is added to IPv4 packets.
+    /// Returns whether IPv4 packets are sent unchanged.
     pub(super) fn is_transparent(&self) -> bool {
         matches!(self.form, Form::Transparent | Form::LocalTransparent)
     }
 
-    /// A local sender hands trains of segments to its device, as it does on a real one.
+    /// Enables segmentation offload for a local sender, as on a real device.
     pub(super) fn prepare(&self, lab: &Lab) -> Result<()> {
         if self.is_local() {
             let device = &lab.addressing().paths[0].near.device;
@@ -176,7 +178,7 @@ impl Scenario {
     }
 
     pub(in crate::experiments) fn paths(&self, lab: &Lab) -> Result<Vec<EmulatedPath>> {
-        let links = [self.fault.bad()?, self.fault.good()];
+        let links = [self.fault.faulty_link()?, self.fault.other_link()];
         let paths = lab.paths().zip(links).map(|(id, link)| EmulatedPath {
             name: id.to_string(),
             ingress_device: network_ingress(id),
@@ -189,7 +191,7 @@ impl Scenario {
 }
 
 impl Fault {
-    fn bad(self) -> Result<LinkConfig> {
+    fn faulty_link(self) -> Result<LinkConfig> {
         const ALWAYS: Duration = Duration::from_secs(86_400);
         const FLAP: Duration = Duration::from_millis(500);
         let lossy = |percent| -> Result<_> { Ok(Some(Loss::Independent(share(percent)?))) };
@@ -222,7 +224,7 @@ impl Fault {
             Fault::Reordering { percent } => {
                 let reorder = Some(Reorder {
                     share: share(percent)?,
-                    delay: HELD_BACK,
+                    delay: REORDER_DELAY,
                 });
                 LinkConfig {
                     reorder,
@@ -235,19 +237,19 @@ impl Fault {
                 ..link
             },
             Fault::Late { ms } => LinkConfig {
-                delay: Delay::Constant(FAST + BEHIND + Duration::from_millis(ms)),
+                delay: Delay::Constant(FAST + SLOWER_BY + Duration::from_millis(ms)),
                 ..link
             },
         })
     }
 
-    fn good(self) -> LinkConfig {
-        let behind = match self {
+    fn other_link(self) -> LinkConfig {
+        let slower_by = match self {
             Fault::Ahead { ms } => Duration::from_millis(ms),
-            _ => BEHIND,
+            _ => SLOWER_BY,
         };
         LinkConfig {
-            delay: Delay::Constant(FAST + behind),
+            delay: Delay::Constant(FAST + slower_by),
             ..LinkConfig::default()
         }
     }
@@ -288,7 +290,7 @@ mod tests {
                 "{}",
                 scenario.name
             );
-            assert!(scenario.fault.bad().is_ok(), "{}", scenario.name);
+            assert!(scenario.fault.faulty_link().is_ok(), "{}", scenario.name);
         }
     }
 }

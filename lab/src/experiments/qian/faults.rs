@@ -13,11 +13,11 @@ use hawser_io::ring;
 use std::fs;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What the names of these cases begin with.
+/// The prefix of the names of these cases.
 pub(super) const FAULTS: &str = "faults";
 
-/// The faults of path 1, of which every one leaves path 2 whole.
-const CHOSEN: [&str; 6] = [
+/// The faults of path 1. None of them affects path 2.
+const SCENARIO_NAMES: [&str; 6] = [
     "clean",
     "cut",
     "flapping",
@@ -26,19 +26,19 @@ const CHOSEN: [&str; 6] = [
     "reordering-20",
 ];
 
-/// How long packets are sent.
+/// The time for which packets are sent.
 const SECONDS: f64 = 20.0;
 
 const RATE_PPS: u32 = 2_000;
 const PAYLOAD_BYTES: usize = 300;
 
-/// Longer than any delay of any path: what late copies are given to be seen.
+/// Longer than any delay of any path, so that late copies are counted.
 const GRACE: Duration = Duration::from_millis(1_500);
 
-/// Path 2, which loses nothing.
-const WHOLE: u8 = 0b10;
+/// Path 2, which loses no packets.
+const LOSSLESS_PATH: u8 = 0b10;
 
-/// A scenario under control, measured.
+/// The results of a scenario under control.
 pub(super) struct Outcome {
     pub(super) case: Case,
     pub(super) history: History,
@@ -46,18 +46,21 @@ pub(super) struct Outcome {
     pub(super) invalid_because: Vec<String>,
 }
 
-/// The names of all cases with a fault.
+/// Returns the names of all cases with a fault.
 pub(super) fn names() -> Vec<String> {
-    CHOSEN.map(|scenario| format!("{FAULTS}/{scenario}")).into()
+    SCENARIO_NAMES
+        .map(|scenario| format!("{FAULTS}/{scenario}"))
+        .into()
 }
 
-/// Sends packets over two paths of which the first is at fault, judged by evidence from the beginning.
+/// Sends packets over two paths of which the first is faulty. The flow has mode evidence and no
+/// trigger.
 pub(super) fn run(run: &Run, name: &str) -> Result<Outcome> {
     let scenario = name
         .strip_prefix(FAULTS)
         .and_then(|rest| rest.strip_prefix('/'));
     let scenario = SCENARIOS.iter().find(|known| Some(known.name) == scenario);
-    let scenario = scenario.with_context(|| format!("{name} is no case"))?;
+    let scenario = scenario.with_context(|| format!("no case is called {name:?}"))?;
     let seconds = run.seconds.map_or(SECONDS, |seconds| seconds.min(SECONDS));
     let directory = run.raw(&format!("{}-{}", name.replace('/', "-"), run.seed))?;
 
@@ -139,7 +142,7 @@ fn describe(
         ("duplicates_packets", report.duplicates as f64),
         (
             "without_whole_path_s",
-            history.without(WHOLE, Duration::ZERO, end),
+            history.seconds_without(LOSSLESS_PATH, Duration::ZERO, end),
         ),
         ("paths_mean", history.paths_mean(Duration::ZERO, end)),
     ]);

@@ -5,39 +5,40 @@ use serde::Deserialize;
 use std::path::Path;
 use std::time::Duration;
 
-/// What was judged and decided while a stream ran, from the traces of both agents. Times are seconds since the stream
-/// began.
+/// Judgements and decisions during a stream, from the traces of both agents. Times are seconds
+/// since the start of the stream.
 #[derive(Debug, Clone, Default)]
 pub(super) struct History {
-    /// The paths that packets take from then on; bit i is path i+1, none is the default route. The first is from before
-    /// the stream.
+    /// The changes of the policy: time, and the paths from then on. Bit i is path i+1, 0 is the
+    /// default route. The first entry is the policy before the stream.
     pub(super) policies: Vec<(f64, u8)>,
-    /// What each path did for a window of packets, at the egress.
+    /// The windows of packets of each path, at the egress.
     pub(super) windows: Vec<Window>,
-    /// When the trigger fired, and when the last of the late requests was due.
+    /// The times at which the trigger fired.
     pub(super) degradations: Vec<Degradation>,
-    /// When the first copy took a new path.
+    /// The times of the first copy on a new path.
     pub(super) first_copies: Vec<f64>,
 }
 
-/// The trigger fired.
+/// An activation of the trigger: the time of it, and the time at which the last of the late
+/// requests was due.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Degradation {
     pub(super) at: f64,
     pub(super) due: f64,
 }
 
-/// A path and a window of packets.
+/// A window of packets on a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Window {
     pub(super) at: f64,
-    /// Its number, from 1.
+    /// The path's number, from 1.
     pub(super) path: u8,
-    /// Copies that came within the tolerance, of as many as were sent.
+    /// Number of copies that arrived within the tolerance.
     pub(super) rewards: u32,
 }
 
-/// A line of an agent's trace.
+/// A row of an agent's trace.
 #[derive(Debug, Deserialize)]
 struct Row {
     monotonic_ns: u64,
@@ -50,7 +51,8 @@ struct Row {
 }
 
 impl History {
-    /// Reads what agents in `directory` have written; `began_ns` is when the stream began, nanoseconds since 1970.
+    /// Reads the traces of the agents in `directory`. `began_ns` is the start of the stream in
+    /// nanoseconds since 1970.
     pub(super) fn read(directory: &Path, began_ns: u64) -> Result<Self> {
         let mut history = History {
             policies: vec![(f64::NEG_INFINITY, 0)],
@@ -78,18 +80,19 @@ impl History {
         Ok(history)
     }
 
-    /// How many paths packets take on average, from one time of the stream to another. The default route is one.
+    /// Returns the mean number of paths between two times of the stream. The default route counts
+    /// as one.
     pub(super) fn paths_mean(&self, from: Duration, to: Duration) -> f64 {
         self.mean(from, to, |code| f64::from(paths(code)))
     }
 
-    /// How long packets take none of the given paths, seconds.
-    pub(super) fn without(&self, wanted: u8, from: Duration, to: Duration) -> f64 {
+    /// Returns the time in seconds for which the policy contains none of the given paths.
+    pub(super) fn seconds_without(&self, wanted: u8, from: Duration, to: Duration) -> f64 {
         self.mean(from, to, |code| f64::from(u8::from(code & wanted == 0)))
             * (to - from).as_secs_f64()
     }
 
-    /// When the trigger first fired in the variation.
+    /// Returns the time at which the trigger first fired in the variation.
     pub(super) fn triggered_in(&self, variation: &Variation) -> Option<f64> {
         let within = variation.from().as_secs_f64()..variation.to().as_secs_f64();
         self.degradations
@@ -98,9 +101,9 @@ impl History {
             .find(|at| within.contains(at))
     }
 
-    /// From when the late request was due that made the trigger fire for the first time to the first copy on a new path,
-    /// seconds.
-    pub(super) fn helped_after(&self) -> Option<f64> {
+    /// Returns the time in seconds between two events: the due time of the late request that made
+    /// the trigger fire for the first time, and the first copy on a new path.
+    pub(super) fn trigger_to_first_copy(&self) -> Option<f64> {
         let Degradation { due, .. } = *self.degradations.first()?;
         self.first_copies
             .iter()
@@ -108,7 +111,8 @@ impl History {
             .map(|at| at - due)
     }
 
-    /// When packets first take a number of paths as wanted, at or after a time.
+    /// Returns the first time, at or after a given time, at which the number of paths meets a
+    /// condition.
     pub(super) fn first(&self, after: Duration, wanted: impl Fn(u32) -> bool) -> Option<f64> {
         let after = after.as_secs_f64();
         let ends = self
@@ -125,7 +129,7 @@ impl History {
         stretch.map(|((at, _), _)| at.max(after))
     }
 
-    /// The number of paths over time, as steps.
+    /// Returns the number of paths over time as points of a step function.
     pub(super) fn steps(&self, end: Duration) -> Vec<(f64, f64)> {
         let last = self.policies.last().map_or(0, |(_, code)| *code);
         let changes = self.policies.iter().map(|&(at, code)| (at.max(0.0), code));
@@ -145,13 +149,14 @@ impl History {
     }
 }
 
-/// How many paths a policy takes; the default route is one.
+/// Returns the number of paths of a policy. The default route counts as one.
 fn paths(code: u8) -> u32 {
     code.count_ones().max(1)
 }
 
-/// The lines of an edge's trace with their times. The wall clock is read when a line is written, which is a little later
-/// than what it tells; the least difference of the two clocks is the true one.
+/// Returns the rows of an edge's trace with their times. The wall clock is read when a row is
+/// written, which is slightly later than the event. The minimum difference of the two clocks is
+/// therefore the best estimate of their offset.
 fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> {
     let path = directory.join(format!("{}.csv", edge.name()));
     let rows: Result<Vec<Row>, _> = csv::Reader::from_path(&path)?.deserialize().collect();
@@ -165,12 +170,12 @@ fn rows(directory: &Path, edge: Edge, began_ns: u64) -> Result<Vec<(f64, Row)>> 
     Ok(rows.into_iter().map(|row| (at(&row), row)).collect())
 }
 
-/// From "1200 us since due; 451200 us of silence".
+/// Parses the first number of "1200 us since due; 451200 us of silence".
 fn since_due_us(detail: &str) -> Result<f64> {
     let number = detail.split(' ').next().unwrap_or_default();
     number
         .parse()
-        .with_context(|| format!("a degradation says {detail:?}"))
+        .with_context(|| format!("cannot parse the detail of a degradation: {detail:?}"))
 }
 
 #[cfg(test)]
@@ -200,7 +205,10 @@ mod tests {
             (1.0 + 5.0 + 8.0 + 2.0) / 8.0
         );
         assert_eq!(history().paths_mean(7 * SECOND, 8 * SECOND), 1.0);
-        assert_eq!(history().without(0b1, Duration::ZERO, 8 * SECOND), 3.0);
+        assert_eq!(
+            history().seconds_without(0b1, Duration::ZERO, 8 * SECOND),
+            3.0
+        );
     }
 
     #[test]
@@ -249,6 +257,6 @@ mod tests {
             end: 6 * SECOND,
         };
         assert!((history.triggered_in(&variation).unwrap() - 0.99).abs() < 1e-9);
-        assert!((history.helped_after().unwrap() - 0.015).abs() < 1e-9);
+        assert!((history.trigger_to_first_copy().unwrap() - 0.015).abs() < 1e-9);
     }
 }

@@ -17,26 +17,26 @@ pub(super) fn write(
     faults: &[(u64, faults::Outcome)],
     out: &Path,
 ) -> Result<()> {
-    let shown = Shown::of(trials);
+    let shown = FirstSeed::of(trials);
     let sections = [
-        Some(beside_the_paper(summary)),
+        Some(paper_comparison(summary)),
         shown.experience(),
         shown.paths(),
         shown.arrivals(),
         shown.rewards(),
         shown.recovery(),
         under_faults(summary, faults),
-        Some(everything(summary)),
+        Some(all_figures(summary)),
     ];
     let report = Report {
-        title: "Replication that starts by itself and keeps the paths that help".to_owned(),
-        intro: "A person is streamed at 30 frames per second over TCP with BBR; between the two edges lie the five paths \
-                of Table I of Qian et al., which vary in the shaded time. The flow begins on the default path. When the \
-                viewer's requests come late three times in a row, the controller acts: not at all (single), by moving it \
-                to the path with the smallest round-trip time (redirect), or by replicating it on all paths, of which \
-                Algorithm 1 of the paper (successive) or Hawser's own judgement (evidence) then removes what does not \
-                help. MPTCP of the kernel, with a subflow on each path, stands beside. Curves are of the first seed, \
-                figures the medians of all."
+        title: "Replication that starts automatically and keeps the paths that help".to_owned(),
+        intro: "A point cloud of a person is streamed at 30 frames per second over TCP with BBR. Between the two edges are the five paths \
+                of Table I of Qian et al., which vary during the shaded time. The flow begins on the default path. When the \
+                viewer's requests are late three times in a row, the controller leaves it there (single), moves it \
+                to the path with the smallest round-trip time (redirect), or replicates it on all paths, of which \
+                Algorithm 1 of the paper (successive) or Hawser's own algorithm (evidence) then removes those that do not \
+                help. For comparison the kernel's MPTCP is run with a subflow on each path. Curves show the first seed, \
+                figures are medians over all seeds."
             .to_owned(),
         highlights: highlights(summary),
         sections: sections.into_iter().flatten().collect(),
@@ -50,12 +50,12 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     let figure =
         |case: &str, metric: &str| summary.case(case).and_then(|case| case.metrics.get(metric));
     let highlight =
-        |label: &str, case: &str, metric: &str, digits: usize, unit: &str, beside: String| {
+        |label: &str, case: &str, metric: &str, digits: usize, unit: &str, comparison: String| {
             let value = format!("{:.digits$}{unit}", figure(case, metric)?);
             Some(Highlight {
                 value,
                 label: label.to_owned(),
-                beside,
+                comparison,
             })
         };
     let alone = figure("single/fhd", "fps_mean").map_or("the target is 28".to_owned(), |fps| {
@@ -100,8 +100,8 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     .collect()
 }
 
-/// Figures 6c and 7, and what else the paper's text gives a number for.
-fn beside_the_paper(summary: &Summary) -> Section {
+/// Returns the section of figures 6c and 7, and of other numbers in the paper's text.
+fn paper_comparison(summary: &Summary) -> Section {
     let figure = |policy: &str, level: &str, metric: &str| {
         summary
             .case(&format!("{policy}/{level}"))
@@ -142,11 +142,11 @@ fn beside_the_paper(summary: &Summary) -> Section {
         })
     };
     Section {
-        title: "Beside the paper".to_owned(),
-        text: "While the network varies. docs/qian.md says where ours differ and why.".to_owned(),
+        title: "Comparison with the paper".to_owned(),
+        text: "During the variation of the network. docs/qian.md explains where our figures differ and why.".to_owned(),
         items: vec![
             table(
-                "Figure 6c: bandwidth cost, bytes that went onto paths over bytes of the source. MPTCP replicates nothing.",
+                "Figure 6c: bandwidth cost, the ratio of the bytes sent on paths to the bytes of the source. MPTCP does not replicate.",
                 "bandwidth_cost_ratio",
                 &["single", "redirect", "successive", "evidence", "mptcp"],
                 &LEVELS,
@@ -157,8 +157,8 @@ fn beside_the_paper(summary: &Summary) -> Section {
                 },
             ),
             table(
-                "Figure 7: throughput over that of the single path. A level's own rate is the most that it can gain; the \
-                 uncapped source has none.",
+                "Figure 7: throughput relative to the single path. The rate of a level limits its gain; the \
+                 uncapped source has no such limit.",
                 "throughput_gain_ratio",
                 &["redirect", "successive", "evidence", "mptcp"],
                 &["nfov", "hd", "fhd", "uncapped"],
@@ -168,19 +168,19 @@ fn beside_the_paper(summary: &Summary) -> Section {
     }
 }
 
-/// What the curves show: the trials of the first seed.
-struct Shown<'a> {
-    /// Of the policies of figure 5 at the levels.
+/// The trials of the first seed, which the curves show.
+struct FirstSeed<'a> {
+    /// Trials of the policies of figure 5 at the levels.
     streams: Vec<&'a Trial>,
     recoveries: Vec<&'a Trial>,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> FirstSeed<'a> {
     fn of(trials: &'a [Trial]) -> Self {
         let seed = trials.iter().map(|trial| trial.seed).min();
         let shown = trials.iter().filter(|trial| Some(trial.seed) == seed);
         let (streams, recoveries) = shown.partition(|trial| is_policy(trial.outcome.policy()));
-        Shown {
+        FirstSeed {
             streams,
             recoveries,
         }
@@ -201,8 +201,8 @@ impl<'a> Shown<'a> {
     fn arrivals(&self) -> Option<Section> {
         (!self.streams.is_empty()).then(|| Section {
             title: "Arrival of packets".to_owned(),
-            text: "The paper's figure 6a: what has arrived, when. A step is a wait for a packet that was delayed, or for \
-                   one that was sent again."
+            text: "The paper's figure 6a: data that has arrived over time. A step is a wait for a packet that was delayed or \
+                   retransmitted."
                 .to_owned(),
             items: vec![figures::arrivals(&self.outcomes())],
         })
@@ -230,11 +230,11 @@ impl<'a> Shown<'a> {
         };
         let panels: Vec<Plot> = LEVELS.into_iter().filter_map(panel).collect();
         (!panels.is_empty()).then(|| Section {
-            title: "How many paths the flow takes".to_owned(),
-            text: "From the trigger, which sets it to five, to what the egress leaves of them. The default route counts as \
+            title: "Number of paths of the flow".to_owned(),
+            text: "The trigger sets it to five; then the egress removes paths. The default route counts as \
                    one."
                 .to_owned(),
-            items: vec![Item::Figure(Figure { caption: "Paths of every packet.".to_owned(), panels })],
+            items: vec![Item::Figure(Figure { caption: "Number of paths.".to_owned(), panels })],
         })
     }
 
@@ -247,8 +247,8 @@ impl<'a> Shown<'a> {
             .collect();
         (!panels.is_empty()).then(|| Section {
             title: "Reward of each path".to_owned(),
-            text: "The paper's figure 6b, with Algorithm 1: of each 100 packets, how many copies came by a path within 5 ms \
-                   of the first. A path ends where it is removed."
+            text: "The paper's figure 6b, with Algorithm 1: of each 100 packets, the number of copies that arrived on a path within 5 ms \
+                   after the first one. The curve of a path ends when it is removed."
                 .to_owned(),
             items: vec![Item::Figure(Figure {
                 caption: "Figure 6b: cumulative reward in windows of 100 packets.".to_owned(),
@@ -264,9 +264,9 @@ impl<'a> Shown<'a> {
             .flat_map(|trial| recovery(trial))
             .collect();
         (!panels.is_empty()).then(|| Section {
-            title: "The end of a variation, and the next".to_owned(),
-            text: "What the paper does not show: with evidence the flow goes back to one path when the network is calm, and \
-                   is replicated again when it is not."
+            title: "End of a variation, and the next one".to_owned(),
+            text: "Not in the paper: with evidence the flow returns to one path when the network is calm, and \
+                   is replicated again at the next variation."
                 .to_owned(),
             items: vec![Item::Figure(Figure {
                 caption: "Frames and paths over two variations, fhd.".to_owned(),
@@ -347,29 +347,29 @@ fn under_faults(summary: &Summary, faults: &[(u64, faults::Outcome)]) -> Option<
         .iter()
         .filter(|case| case.name.starts_with(faults::FAULTS));
     Some(Section {
-        title: "A path at fault, under control".to_owned(),
-        text: "Two paths, judged by evidence from the beginning; something is wrong with the faster one, path 2 loses \
-               nothing. 2,000 UDP packets a second. A packet can be missing only while the flow does not take path 2 \
+        title: "Faulty path under control".to_owned(),
+        text: "Two paths, in mode evidence without a trigger; the faster one is faulty, path 2 loses \
+               no packets. 2,000 UDP packets per second. Packets can only be missing while the flow does not use path 2 \
                (without whole path)."
             .to_owned(),
         items: vec![
-            Item::Figure(Figure { caption: "Paths of every packet.".to_owned(), panels: panels.collect() }),
-            Item::Table(Table::of_cases(cases, "Packets that did not arrive, and why they may not have.")),
+            Item::Figure(Figure { caption: "Number of paths.".to_owned(), panels: panels.collect() }),
+            Item::Table(Table::of_cases(cases, "Missing packets, and the time without path 2.")),
         ],
     })
 }
 
-fn everything(summary: &Summary) -> Section {
+fn all_figures(summary: &Summary) -> Section {
     let cases = summary
         .cases
         .iter()
         .filter(|case| !case.name.starts_with(faults::FAULTS));
-    let caption = "Medians; what each seed gave is in summary.json. fps_min: the worst second. trigger_to_first_replica: \
-                   from when the third late request was due, the first time that the trigger fired, to the first copy on \
+    let caption = "Medians; the figures of each seed are in summary.json. fps_min: the worst second. trigger_to_first_replica: \
+                   time from the due time of the third late request, when the trigger fired first, to the first copy on \
                    a new path.";
     Section {
         title: "All figures".to_owned(),
-        text: "While the network varies. The paper's figure below ours where its text has one."
+        text: "During the variation of the network. The paper's figure is below ours where its text has one."
             .to_owned(),
         items: vec![Item::Table(Table::of_cases(cases, caption))],
     }

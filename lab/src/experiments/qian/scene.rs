@@ -3,47 +3,48 @@ use crate::experiments::live::{self, LEVELS};
 use crate::stream::Source;
 use crate::topology::{Lab, Topology};
 use anyhow::Result;
-use hawser_control::resource::{Elimination, Flow, Mode, Selector, Trigger};
+use hawser_control::resource::{Flow, Mode, Pruning, Selector, Trigger};
 use serde_json::{Map, Value};
 use std::path::Path;
 
-/// The paper's threshold of 150 ms never fires here, because five requests are on their way at once (docs/qian.md). At 30
-/// frames a second this is more than two frames that do not come.
+/// The trigger's threshold. The paper's threshold of 150 ms never fires here, because five requests
+/// are in flight at once (docs/qian.md). At 30 frames per second this is the time of slightly more
+/// than two missing frames.
 const LATE_AFTER_MS: u32 = 70;
 
 /// The paper's tolerance and window (section IV-A).
-const ALGORITHM_1: Elimination = Elimination {
+const ALGORITHM_1: Pruning = Pruning {
     tolerance_ms: Some(5.0),
     window_packets: Some(100),
     budget_ratio: None,
     tolerated_damage_ratio: None,
 };
 
-/// Frames a second of a source that is faster than the fastest path: 580 Mb/s.
+/// Frames per second of a source that is faster than the fastest path: 580 Mb/s.
 const UNCAPPED_FPS: f64 = 120.0;
 
-/// Frames asked for ahead of an uncapped source: 280 ms at the rate of the fastest path.
+/// Frames requested ahead from an uncapped source: 280 ms at the rate of the fastest path.
 const UNCAPPED_IN_FLIGHT: usize = 24;
 
 /// The TCP port of the publisher.
 const PORT: u16 = 14748;
 
-/// What is done for the stream.
+/// The treatment of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// Nothing.
+    /// The stream stays on the default path.
     Single,
-    /// It moves to the path with the smallest round-trip time.
+    /// The stream is moved to the path with the smallest round-trip time.
     Redirect,
-    /// Algorithm 1.
+    /// The stream is replicated and paths are pruned by Algorithm 1.
     Successive,
-    /// The default.
+    /// The stream is replicated and paths are pruned by evidence, the default.
     Evidence,
-    /// Publisher and viewer split it themselves.
+    /// Publisher and viewer distribute the stream over subflows themselves.
     Mptcp,
 }
 
-/// A case with a stream: its parts.
+/// The parameters of a case with a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Scene {
     pub(super) policy: Policy,
@@ -55,7 +56,7 @@ pub(super) struct Scene {
     pub(super) recovery: bool,
 }
 
-/// Policies by the names that they have in cases, in the order of figure 5.
+/// Policies with their names in cases, in the order of figure 5.
 pub(super) const POLICIES: [(&str, Policy); 5] = [
     ("single", Policy::Single),
     ("redirect", Policy::Redirect),
@@ -64,14 +65,14 @@ pub(super) const POLICIES: [(&str, Policy); 5] = [
     ("mptcp", Policy::Mptcp),
 ];
 
-/// What takes the place of the level in the name of an uncapped case.
+/// Replaces the level in the name of an uncapped case.
 const UNCAPPED: &str = "uncapped";
 
-/// What takes the place of the policy in the name of a case with two variations.
+/// Replaces the policy in the name of a case with two variations.
 const RECOVERY: &str = "recovery";
 
 impl Scene {
-    /// The names of all cases with a stream.
+    /// Returns the names of all cases with a stream.
     pub(super) fn names() -> Vec<String> {
         let levels = LEVELS
             .into_iter()
@@ -84,7 +85,7 @@ impl Scene {
             .collect()
     }
 
-    /// The case of that name; none for a case without a stream.
+    /// Returns the scene of the given case; `None` for a case without a stream.
     pub(super) fn of(name: &str) -> Option<Self> {
         let (policy, level) = name.split_once('/')?;
         let recovery = policy == RECOVERY;
@@ -119,7 +120,7 @@ impl Scene {
         let mptcp = self.policy == Policy::Mptcp;
         Topology {
             control: !mptcp,
-            homes: mptcp,
+            multihomed: mptcp,
             ..Topology::default()
         }
     }
@@ -142,8 +143,9 @@ impl Scene {
         })
     }
 
-    /// What the controller is told of the stream; none when it is left to MPTCP. An uncapped stream gets help from the
-    /// beginning: its viewer asks so far ahead that its requests say nothing.
+    /// Returns the flow of the stream for the controller; `None` with MPTCP. The flow of an
+    /// uncapped stream has no trigger: its viewer requests so far ahead that the times of its
+    /// requests carry no information.
     pub(super) fn flow(&self, lab: &Lab) -> Option<Flow> {
         let mode = self.mode()?;
         let trigger = Trigger {
@@ -157,21 +159,21 @@ impl Scene {
             late_after_ms: LATE_AFTER_MS,
             in_a_row: Trigger::in_a_row(),
         };
-        let elimination = if mode == Mode::Successive {
+        let pruning = if mode == Mode::Successive {
             ALGORITHM_1
         } else {
-            Elimination::default()
+            Pruning::default()
         };
         let trigger = (!self.uncapped).then_some(trigger);
         Some(Flow {
             mode,
             trigger,
-            elimination,
+            pruning,
             ..flow(lab)
         })
     }
 
-    /// What is to be known beside the figures.
+    /// Returns the parameters of the case besides those of the stream.
     pub(super) fn params(&self) -> Map<String, Value> {
         let mut params = Map::new();
         if self.mode().is_some() && !self.uncapped {
@@ -196,7 +198,8 @@ impl Scene {
     }
 }
 
-/// All IPv4 traffic to the viewer, on all paths, judged by evidence from the beginning.
+/// Returns a flow of all IPv4 traffic to the viewer, on all paths, in mode evidence without a
+/// trigger.
 pub(super) fn flow(lab: &Lab) -> Flow {
     let name = |text: &str| text.parse().expect("the lab's names are words of letters");
     Flow {
@@ -213,7 +216,7 @@ pub(super) fn flow(lab: &Lab) -> Flow {
         paths: Vec::new(),
         mode: Mode::Evidence,
         trigger: None,
-        elimination: Elimination::default(),
+        pruning: Pruning::default(),
     }
 }
 

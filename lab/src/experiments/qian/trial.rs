@@ -16,15 +16,15 @@ use serde_json::Value;
 use std::fs;
 use std::time::Duration;
 
-/// A case, run with one seed.
+/// A run of a case with one seed.
 pub(super) struct Trial {
     pub(super) seed: u64,
     pub(super) outcome: Outcome,
-    /// What controller and agents did; nothing where there are none.
+    /// The judgements and decisions of controller and agents; `None` with MPTCP.
     pub(super) history: Option<History>,
 }
 
-/// Everything of a link's header in a frame, which is no part of a packet.
+/// Bytes of the link header in a frame, which are not part of the packet.
 const LINK_HEADER_BYTES: u64 = 14;
 
 /// Runs a stream.
@@ -71,7 +71,7 @@ pub(super) fn run(run: &Run, name: &str, scene: &Scene) -> Result<Trial> {
     })
 }
 
-/// A stream's flow in the hands of a controller.
+/// The controller and the agents of a stream's flow.
 struct Controlled {
     control: Control,
     edges: Edges,
@@ -94,11 +94,11 @@ impl Controlled {
     }
 }
 
-/// What had been sent at some time.
+/// The traffic sent until some time.
 struct Reading {
-    /// By the source.
+    /// The counters of the source.
     source: Counters,
-    /// By the ingress edge; nothing where there is no agent.
+    /// The status of the ingress edge; `None` if there is no agent.
     ingress: Option<Status>,
 }
 
@@ -114,7 +114,8 @@ impl Reading {
         })
     }
 
-    /// Bytes that went onto paths over bytes of the source, between two readings.
+    /// Returns the ratio of the bytes sent on paths to the bytes of the source, between two
+    /// readings.
     fn cost_until(&self, after: &Reading) -> f64 {
         let (Some(before), Some(then)) = (&self.ingress, &after.ingress) else {
             return 1.0;
@@ -125,7 +126,7 @@ impl Reading {
     }
 }
 
-/// Bytes of copies beyond the first of each packet that was replicated.
+/// Returns the bytes of copies other than the first of each replicated packet.
 fn additional_bytes(status: &Status) -> f64 {
     let copies = status
         .send
@@ -145,7 +146,7 @@ fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &m
         let after = history
             .triggered_in(variation)
             .map(|at| at - variation.from().as_secs_f64());
-        let first_copy = history.helped_after().map(|seconds| seconds * 1e3);
+        let first_copy = history.trigger_to_first_copy().map(|seconds| seconds * 1e3);
         metrics.set("variation_to_trigger_s", after.unwrap_or(f64::NAN));
         metrics.set(
             "trigger_to_first_replica_ms",
@@ -169,7 +170,8 @@ fn describe(history: &History, scene: &Scene, variation: &Variation, metrics: &m
     }
 }
 
-/// The throughput of every trial over that of the single path with the same level and seed.
+/// Sets the throughput of every trial relative to that of the single path with the same level and
+/// seed.
 pub(super) fn compare(trials: &mut [Trial]) {
     let single: Vec<(String, u64, f64)> = trials
         .iter()
@@ -183,11 +185,11 @@ pub(super) fn compare(trials: &mut [Trial]) {
         })
         .collect();
     for trial in trials {
-        let beside = |(level, seed, _): &&(String, u64, f64)| {
+        let same_case = |(level, seed, _): &&(String, u64, f64)| {
             level == trial.outcome.level() && *seed == trial.seed
         };
-        if let Some((_, _, alone)) = single.iter().find(beside) {
-            let gain = throughput(trial) / alone;
+        if let Some((_, _, single_path)) = single.iter().find(same_case) {
+            let gain = throughput(trial) / single_path;
             trial
                 .outcome
                 .case
@@ -206,7 +208,7 @@ fn throughput(trial: &Trial) -> f64 {
         .unwrap_or(f64::NAN)
 }
 
-/// One case of several with different seeds: medians, and beside them what each seed gave.
+/// Combines cases of different seeds into one, with the medians and the figures of each seed.
 pub(super) fn summarise<'a>(cases: impl IntoIterator<Item = (u64, &'a Case)>) -> Option<Case> {
     let cases: Vec<(u64, &Case)> = cases.into_iter().collect();
     let (_, first) = cases.first()?;
@@ -242,7 +244,7 @@ pub(super) fn summarise<'a>(cases: impl IntoIterator<Item = (u64, &'a Case)>) ->
     Some(summary)
 }
 
-/// The middle of the values that there are.
+/// Returns the median of the finite values.
 fn median(values: &[f64]) -> f64 {
     let mut sorted: Vec<f64> = values
         .iter()

@@ -9,12 +9,12 @@ use std::path::Path;
 pub(super) fn write(summary: &Summary, outcomes: &[Outcome], out: &Path) -> Result<()> {
     let shown: Vec<&Outcome> = outcomes.iter().collect();
     let report = Report {
-        title: "A live stream over five misbehaving paths".to_owned(),
-        intro: "A person, captured by two depth cameras, is streamed at 30 frames per second over TCP with BBR. Between \
-                the two edges lie the five paths of Table I of Qian et al.; in the shaded time each packet on a path \
-                takes longer by a random delay of its own, on the default path by up to 50 ms. The flow stays on the \
-                default path (single), is moved to path 2 (redirect), or is sent over all five, where the first \
-                arrival wins (replicate)."
+        title: "A live stream over five paths with varying delay".to_owned(),
+        intro: "A point cloud of a person, captured by two depth cameras, is streamed at 30 frames per second over TCP with BBR. Between \
+                the two edges are the five paths of Table I of Qian et al. During the shaded time each packet on a path \
+                has a random additional delay, on the default path of up to 50 ms. The flow stays on the \
+                default path (single), is moved to path 2 (redirect), or is sent on all five paths, of which the first \
+                copy to arrive is used (replicate)."
             .to_owned(),
         highlights: highlights(summary),
         sections: sections(summary, &shown),
@@ -35,7 +35,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
         Some(Highlight {
             value: format!("{ours:.1} {unit}"),
             label: label.to_owned(),
-            beside: format!("{single:.1} {unit} on the default path alone"),
+            comparison: format!("{single:.1} {unit} on the default path"),
         })
     };
     [
@@ -56,14 +56,14 @@ fn sections(summary: &Summary, outcomes: &[&Outcome]) -> Vec<Section> {
     vec![
         Section {
             title: "Experience at the viewer".to_owned(),
-            text: "Per second of the stream. The paper's figures 5a, 5b and 5c, with redirection beside."
+            text: "Per second of the stream. The paper's figures 5a, 5b and 5c, with redirection in addition."
                 .to_owned(),
             items: figures::experience(outcomes),
         },
         Section {
             title: "Arrival of packets".to_owned(),
-            text: "The paper's figure 6a: what has arrived, when. A step is a wait for a packet that was delayed, or for \
-                   one that was sent again."
+            text: "The paper's figure 6a: data that has arrived over time. A step is a wait for a packet that was delayed or \
+                   retransmitted."
                 .to_owned(),
             items: vec![figures::arrivals(outcomes)],
         },
@@ -72,11 +72,11 @@ fn sections(summary: &Summary, outcomes: &[&Outcome]) -> Vec<Section> {
 }
 
 fn table(summary: &Summary) -> Section {
-    let caption = "While the network varies. bandwidth_cost_ratio: bytes of copies over bytes of packets; the paper's \
-                   figures are with path elimination, ours keep all five paths. fps_min: the worst second.";
+    let caption = "During the variation of the network. bandwidth_cost_ratio: ratio of the bytes of copies to the bytes of packets; the paper's \
+                   figures are with path pruning, ours are with all five paths. fps_min: the worst second.";
     Section {
         title: "Figures".to_owned(),
-        text: "The paper's figure below ours where its text has one.".to_owned(),
+        text: "The paper's figure is below ours where its text has one.".to_owned(),
         items: vec![Item::Table(Table::of_cases(&summary.cases, caption))],
     }
 }

@@ -2,7 +2,7 @@ use crate::summary::quantile;
 use hawser_units::Instant;
 use std::sync::Mutex;
 
-/// Questions in the order in which they were asked, with the times of their answers.
+/// Requests in the order in which they were sent, with the times of their replies.
 #[derive(Debug, Default)]
 pub(super) struct Exchanges(Mutex<Vec<Exchange>>);
 
@@ -12,19 +12,23 @@ struct Exchange {
     answered: Option<Instant>,
 }
 
-/// What is so of the questions of some time, milliseconds. Times to an answer are of those that were answered.
+/// Figures of the requests sent within some windows, milliseconds. Response times are those of the
+/// requests that were answered.
 pub(super) struct Figures {
     pub(super) p50_ms: f64,
     pub(super) p99_ms: f64,
-    /// The longest time between two answers.
+    /// The longest time between two replies.
     pub(super) gap_max_ms: f64,
     pub(super) unanswered_ratio: f64,
 }
 
 impl Exchanges {
-    /// Notes a question, and returns its number.
-    pub(super) fn ask(&self, now: Instant) -> usize {
-        let mut exchanges = self.0.lock().expect("nobody panics with it");
+    /// Records a request and returns its number.
+    pub(super) fn record_request(&self, now: Instant) -> usize {
+        let mut exchanges = self
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock");
         exchanges.push(Exchange {
             asked: now,
             answered: None,
@@ -32,31 +36,34 @@ impl Exchanges {
         exchanges.len() - 1
     }
 
-    /// Notes an answer; the first one counts.
-    pub(super) fn answer(&self, number: usize, now: Instant) {
+    /// Records a reply. Only the first one of a request counts.
+    pub(super) fn record_reply(&self, number: usize, now: Instant) {
         if let Some(exchange) = self
             .0
             .lock()
-            .expect("nobody panics with it")
+            .expect("no thread panics while it holds the lock")
             .get_mut(number)
         {
             exchange.answered.get_or_insert(now);
         }
     }
 
-    /// How many questions were answered.
+    /// Returns the number of requests that were answered.
     pub(super) fn answered(&self) -> usize {
         self.0
             .lock()
-            .expect("nobody panics with it")
+            .expect("no thread panics while it holds the lock")
             .iter()
             .filter(|one| one.answered.is_some())
             .count()
     }
 
-    /// The figures of some stretches of time.
+    /// Returns the figures of some windows.
     pub(super) fn within(&self, windows: &[(Instant, Instant)]) -> Figures {
-        let exchanges = self.0.lock().expect("nobody panics with it");
+        let exchanges = self
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock");
         let asked = exchanges.iter().filter(|one| {
             windows
                 .iter()
@@ -80,9 +87,12 @@ impl Exchanges {
         }
     }
 
-    /// When each was asked, and how long the answer took, seconds.
+    /// Returns the time of each request and its response time, seconds.
     pub(super) fn seconds(&self, began: Instant) -> Vec<(f64, Option<f64>)> {
-        let exchanges = self.0.lock().expect("nobody panics with it");
+        let exchanges = self
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock");
         let seconds = |one: &Exchange| {
             let took = one.answered.map(|answered| ms(one.asked, answered) / 1e3);
             (ms(began, one.asked) / 1e3, took)
@@ -91,8 +101,8 @@ impl Exchanges {
     }
 }
 
-/// The longest time within a window in which nothing happened, milliseconds. What began before the window counts from its
-/// beginning.
+/// Returns the longest time within a window without an event, milliseconds. Gaps are limited to the
+/// window.
 pub(super) fn longest_gap(times: &[Instant], (from, to): (Instant, Instant)) -> f64 {
     let mut within: Vec<Instant> = times
         .iter()
@@ -131,10 +141,10 @@ mod tests {
     fn what_is_never_answered_is_counted() {
         let exchanges = Exchanges::default();
         for number in 0..4 {
-            assert_eq!(exchanges.ask(at(number * 10)), number as usize);
+            assert_eq!(exchanges.record_request(at(number * 10)), number as usize);
         }
         for (number, answered) in [(0, 5), (1, 30), (0, 90), (3, 31)] {
-            exchanges.answer(number, at(answered));
+            exchanges.record_reply(number, at(answered));
         }
         let figures = exchanges.within(&[(at(0), at(40))]);
         assert_eq!((figures.p50_ms, figures.p99_ms), (5.0, 20.0));

@@ -6,29 +6,29 @@ use serde::Serialize;
 use std::fmt;
 use std::time::Duration;
 
-/// What each uplink carries, in either direction, and what it does when it is throttled, Mb/s.
+/// The rate of each uplink in either direction, and its rate while throttled, Mb/s.
 const RATE_MBPS: f64 = 20.0;
 const THROTTLED_MBPS: f64 = 1.0;
 
-/// The queue before each uplink: 60 ms at its rate, and a second when it is throttled.
+/// The queue of each uplink: 60 ms at its rate, and one second while throttled.
 const QUEUE: QueueLimit = QueueLimit::Bytes(ByteSize(150_000));
 
 /// The one-way delays of the uplinks, milliseconds.
 const DELAYS_MS: [u64; UPLINKS] = [15, 20, 25, 30];
 
-/// How an uplink fails.
+/// A kind of fault of an uplink.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(super) enum Fault {
-    /// Its interface has no carrier.
+    /// The interface has no carrier.
     LinkDown,
-    /// It drops everything, without a sign of it at the client.
+    /// The uplink drops all packets, which the client's interface does not show.
     Silent,
     /// The interface gets another address.
     Readdressed,
-    /// The carrier's address translation forgets the connection, and takes another address and other ports.
+    /// The carrier's NAT loses its state, and uses another address and other ports.
     Rebound,
-    /// It carries a twentieth of what it did.
+    /// The uplink has a twentieth of its rate.
     Throttled,
 }
 
@@ -52,15 +52,15 @@ impl Fault {
     }
 }
 
-/// A fault of an uplink and its time.
+/// A fault of an uplink, with its schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Planned {
     pub(super) fault: Fault,
     pub(super) uplink: usize,
-    /// When it begins and ends.
+    /// The start and the end of the fault.
     pub(super) from: Duration,
     pub(super) to: Duration,
-    /// When the next one begins.
+    /// The start of the next fault.
     pub(super) until: Duration,
 }
 
@@ -70,8 +70,8 @@ impl fmt::Display for Planned {
     }
 }
 
-/// Every fault of every uplink in turn, over `length`: the first half of its time each lasts, in the other the uplink
-/// works again.
+/// Returns a schedule of each fault of each uplink in turn, over `length`. A fault lasts for the
+/// first half of its slot; in the second half the uplink works again.
 pub(super) fn plan(faults: &[Fault], length: Duration) -> Vec<Planned> {
     let all = (0..UPLINKS).flat_map(|uplink| faults.iter().map(move |fault| (uplink, *fault)));
     let slot = length / u32::try_from(faults.len() * UPLINKS).expect("a few faults");
@@ -88,7 +88,7 @@ pub(super) fn plan(faults: &[Fault], length: Duration) -> Vec<Planned> {
     (0..).zip(all).map(planned).collect()
 }
 
-/// The uplink as the emulator is to play it, in either direction.
+/// Returns the emulated link of an uplink, the same in either direction.
 pub(super) fn link(plan: &[Planned], uplink: usize) -> Result<LinkConfig> {
     let of = |fault| {
         plan.iter()

@@ -7,8 +7,8 @@
 //! ...
 //! ```
 //!
-//! The host answers packets by the way they came, as a network does whose routing follows a client from one server to
-//! the other.
+//! The host replies by the server from which a packet came, as in a network whose routing follows a
+//! client from one server to the other.
 
 use super::fault::{Fault, Planned, link};
 use crate::emulator::{EmulatedPath, Emulator, EmulatorReport};
@@ -22,19 +22,19 @@ use std::net::Ipv4Addr;
 
 pub(super) const UPLINKS: usize = 4;
 
-/// The other end of everything inside the tunnel.
+/// The host that the applications inside the tunnel communicate with.
 pub(super) const HOST: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 9);
 
-/// The inner addresses of both servers.
+/// The inner addresses that both servers assign.
 pub(super) const INNER: &str = "10.77.0.0/16";
 
-/// Where a carrier has its two public addresses, by turns.
+/// The host parts of a carrier's two public addresses, used alternately.
 const PUBLIC: [u8; 2] = [1, 2];
 
-/// The ports that its address translation uses, by turns.
+/// The port ranges of a carrier's NAT, used alternately.
 const PORTS: [&str; 2] = ["20000-39999", "40000-59999"];
 
-/// The addresses of the car on an uplink, by turns.
+/// The host parts of the car's two addresses on an uplink, used alternately.
 const OWN: [u8; 2] = [1, 77];
 
 pub(super) struct Network {
@@ -42,10 +42,11 @@ pub(super) struct Network {
     pub(super) car: Namespace,
     pub(super) servers: [Namespace; 2],
     pub(super) host: Namespace,
-    /// Which of its addresses the car has on each uplink, and which of theirs the carriers.
+    /// The indices of the car's current address on each uplink, and of the carriers' current public
+    /// addresses.
     own: [Cell<usize>; UPLINKS],
     public: [Cell<usize>; UPLINKS],
-    /// Removes all namespaces, and so comes last.
+    /// Removes all namespaces when dropped, and therefore is the last field.
     lab: Lab,
 }
 
@@ -57,7 +58,7 @@ impl Network {
             ..Topology::default()
         }
         .build()?;
-        // The lab removes whatever has its name.
+        // The lab removes all namespaces whose names contain its id.
         let named = |role: &str| Namespace::create(format!("hawser-{}-{role}", lab.id()));
         let path = |(uplink, id): (usize, PathId)| {
             let link = link(plan, uplink)?;
@@ -87,25 +88,25 @@ impl Network {
             public,
             lab,
         };
-        network.cable_uplinks()?;
-        network.cable_servers()?;
-        network.answer_by_the_same_way()?;
+        network.connect_uplinks()?;
+        network.connect_servers()?;
+        network.set_up_symmetric_replies()?;
         network.translate()?;
         Ok(network)
     }
 
-    /// Where a client finds a server.
+    /// Returns the address of a server for clients.
     pub(super) fn server_address(number: usize) -> Ipv4Addr {
         Ipv4Addr::new(203, 0, number as u8, 1)
     }
 
-    /// Makes second 0 of the plan the time `origin`.
+    /// Sets second 0 of the plan to the time `origin`.
     pub(super) fn set_origin(&self, origin: Instant) {
         self.emulator.set_origin(origin);
     }
 
-    /// Begins a fault. Those of the link itself the emulator knows by the plan.
-    pub(super) fn inflict(&self, fault: Fault, uplink: usize) -> Result<()> {
+    /// Begins a fault. The emulator executes those of the link itself by the plan.
+    pub(super) fn begin_fault(&self, fault: Fault, uplink: usize) -> Result<()> {
         match fault {
             Fault::LinkDown => Ok(self
                 .lab
@@ -117,8 +118,8 @@ impl Network {
         }
     }
 
-    /// Ends a fault. Another address is not taken back.
-    pub(super) fn relieve(&self, fault: Fault, uplink: usize) -> Result<()> {
+    /// Ends a fault. A changed address is not restored.
+    pub(super) fn end_fault(&self, fault: Fault, uplink: usize) -> Result<()> {
         match fault {
             Fault::LinkDown => Ok(self.lab.ingress().ip(&format!("link set lan{uplink} up"))?),
             _ => Ok(()),
@@ -129,7 +130,7 @@ impl Network {
         self.emulator.stop()
     }
 
-    fn cable_uplinks(&self) -> Result<()> {
+    fn connect_uplinks(&self) -> Result<()> {
         let (ingress, egress) = (self.lab.ingress(), self.lab.egress());
         for (uplink, id) in self.lab.paths().enumerate() {
             let own = OWN[0];
@@ -154,8 +155,8 @@ rule add iif lan{uplink} lookup {table}",
                 default_route(uplink)
             ))?;
             let mut back = format!("addr add 10.3.{uplink}.254/24 dev {}\n", far.device);
-            for turn in 0..PUBLIC.len() {
-                let (address, mac) = (public(uplink, turn), path.near.mac);
+            for index in 0..PUBLIC.len() {
+                let (address, mac) = (public(uplink, index), path.near.mac);
                 let _ = writeln!(
                     back,
                     "neigh replace {address} lladdr {mac} nud permanent dev {}",
@@ -167,7 +168,7 @@ rule add iif lan{uplink} lookup {table}",
         Ok(())
     }
 
-    fn cable_servers(&self) -> Result<()> {
+    fn connect_servers(&self) -> Result<()> {
         self.host.ip(&format!("addr add {HOST}/32 dev lo"))?;
         for (number, server) in self.servers.iter().enumerate() {
             let address = Network::server_address(number);
@@ -196,13 +197,13 @@ rule add fwmark {mark} lookup {table}",
                 mark = number + 1,
             ))?;
         }
-        // What decides until the mark is known: it has to be some route.
+        // The route before the mark is applied. Any route is sufficient, but there has to be one.
         Ok(self
             .host
             .ip(&format!("route add {INNER} via 198.51.0.1 dev to0"))?)
     }
 
-    fn answer_by_the_same_way(&self) -> Result<()> {
+    fn set_up_symmetric_replies(&self) -> Result<()> {
         nft(
             &self.host,
             "table ip back {
@@ -219,7 +220,7 @@ rule add fwmark {mark} lookup {table}",
         )
     }
 
-    /// The carriers' address translation, with the ports of which it is their turn.
+    /// Sets up the carriers' NAT with their current port ranges.
     fn translate(&self) -> Result<()> {
         let mut rules =
             "table ip carriers\ndelete table ip carriers\ntable ip carriers {\n  chain leaves {
@@ -239,7 +240,7 @@ rule add fwmark {mark} lookup {table}",
     }
 
     fn readdress(&self, uplink: usize) -> Result<()> {
-        let (old, new) = turn(&self.own[uplink]);
+        let (old, new) = toggle(&self.own[uplink]);
         let (old, new) = (OWN[old], OWN[new]);
         Ok(self.car.ip(&format!(
             "addr del 10.2.{uplink}.{old}/24 dev wan{uplink}\naddr add 10.2.{uplink}.{new}/24 dev wan{uplink}\n{}",
@@ -247,9 +248,10 @@ rule add fwmark {mark} lookup {table}",
         ))?)
     }
 
-    /// When a masquerading device loses its address, the kernel forgets the connections that had it.
+    /// Changes the public address of an uplink. When a masquerading device loses its address, the
+    /// kernel removes the connections that used it.
     fn rebind(&self, uplink: usize) -> Result<()> {
-        let (old, new) = turn(&self.public[uplink]);
+        let (old, new) = toggle(&self.public[uplink]);
         self.translate()?;
         let id = self
             .lab
@@ -266,14 +268,14 @@ rule add fwmark {mark} lookup {table}",
     }
 }
 
-fn turn(which: &Cell<usize>) -> (usize, usize) {
+fn toggle(which: &Cell<usize>) -> (usize, usize) {
     let old = which.get();
     which.set(1 - old);
     (old, 1 - old)
 }
 
-fn public(uplink: usize, turn: usize) -> Ipv4Addr {
-    Ipv4Addr::new(10, 3, uplink as u8, PUBLIC[turn])
+fn public(uplink: usize, index: usize) -> Ipv4Addr {
+    Ipv4Addr::new(10, 3, uplink as u8, PUBLIC[index])
 }
 
 fn table(number: usize) -> usize {
@@ -295,7 +297,7 @@ fn nft(namespace: &Namespace, rules: &str) -> Result<()> {
         .context("cannot run nft: install nftables")?;
     ensure!(
         output.status.success(),
-        "nft: {}",
+        "nft failed: {}",
         String::from_utf8_lossy(&output.stderr).trim()
     );
     Ok(())

@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// How often the host is asked.
-const EVERY: Duration = Duration::from_millis(10);
+/// The interval between requests.
+const INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long the last answers may take.
-const LAST: Duration = Duration::from_secs(2);
+/// The maximum time for the last replies to arrive.
+const DRAIN_TIME: Duration = Duration::from_secs(2);
 
-/// How often a thread that waits for packets looks whether it is to end.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// The interval in which a thread that waits for packets checks whether to exit.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Small datagrams from the car to the host and back.
+/// A client that sends small datagrams from the car to the host, and a server that echoes them.
 pub(super) struct Ping {
     exchanges: Arc<Exchanges>,
     sending: Arc<AtomicBool>,
@@ -33,7 +33,7 @@ impl Ping {
             .run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         socket.connect(echo.local_addr()?)?;
         for socket in [&echo, &socket] {
-            socket.set_read_timeout(Some(LOOK_EVERY))?;
+            socket.set_read_timeout(Some(POLL_INTERVAL))?;
         }
         let exchanges = Arc::<Exchanges>::default();
         let (sending, answering) = (
@@ -44,15 +44,15 @@ impl Ping {
         let threads = [
             thread::spawn({
                 let (exchanges, sending) = (Arc::clone(&exchanges), Arc::clone(&sending));
-                move || ask(&socket, &exchanges, &sending)
+                move || send_requests(&socket, &exchanges, &sending)
             }),
             thread::spawn({
                 let (exchanges, answering) = (Arc::clone(&exchanges), Arc::clone(&answering));
-                move || hear(&receiver, &exchanges, &answering)
+                move || receive_replies(&receiver, &exchanges, &answering)
             }),
             thread::spawn({
                 let answering = Arc::clone(&answering);
-                move || answer(&echo, &answering)
+                move || send_replies(&echo, &answering)
             }),
         ];
         Ok(Ping {
@@ -65,42 +65,42 @@ impl Ping {
 
     pub(super) fn stop(self) -> Result<Arc<Exchanges>> {
         self.sending.store(false, Relaxed);
-        thread::sleep(LAST);
+        thread::sleep(DRAIN_TIME);
         self.answering.store(false, Relaxed);
         for thread in self.threads {
             thread
                 .join()
-                .map_err(|_| anyhow::anyhow!("a thread that pings panicked"))?;
+                .map_err(|_| anyhow::anyhow!("a ping thread panicked"))?;
         }
         Ok(self.exchanges)
     }
 }
 
-fn ask(socket: &UdpSocket, exchanges: &Exchanges, sending: &AtomicBool) {
+fn send_requests(socket: &UdpSocket, exchanges: &Exchanges, sending: &AtomicBool) {
     let mut due = Instant::now();
     while sending.load(Relaxed) {
-        let number = exchanges.ask(ring::now());
-        // What cannot be sent is not answered, and so counted.
+        let number = exchanges.record_request(ring::now());
+        // Requests that cannot be sent count as unanswered.
         let _ = socket.send(&(number as u64).to_be_bytes());
-        due += EVERY;
+        due += INTERVAL;
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
 }
 
-fn hear(socket: &UdpSocket, exchanges: &Exchanges, answering: &AtomicBool) {
+fn receive_replies(socket: &UdpSocket, exchanges: &Exchanges, answering: &AtomicBool) {
     let mut number = [0; 8];
     while answering.load(Relaxed) {
         if let Ok(8) = socket.recv(&mut number) {
-            exchanges.answer(u64::from_be_bytes(number) as usize, ring::now());
+            exchanges.record_reply(u64::from_be_bytes(number) as usize, ring::now());
         }
     }
 }
 
-fn answer(socket: &UdpSocket, answering: &AtomicBool) {
+fn send_replies(socket: &UdpSocket, answering: &AtomicBool) {
     let mut datagram = [0; 8];
     while answering.load(Relaxed) {
         if let Ok((length, from)) = socket.recv_from(&mut datagram) {
-            // As above.
+            // Replies that cannot be sent count as unanswered.
             let _ = socket.send_to(&datagram[..length], from);
         }
     }

@@ -8,11 +8,11 @@ use std::path::Path;
 /// Writes `report.html`.
 pub(super) fn write(summary: &Summary, sections: Vec<Section>, out: &Path) -> Result<()> {
     let report = Report {
-        title: "A tunnel whose uplinks and servers fail".to_owned(),
-        intro: "Four uplinks of 20 Mb/s and 30 to 60 ms lie between a car and two servers, each behind a carrier's address \
-                translation. Inside the tunnel there are an SSH session in which a line is typed ten times a second and \
-                comes back, pings every 10 ms, and a video of 6 Mb/s and 30 frames a second. Nothing inside may end, and \
-                little of it may be late."
+        title: "A tunnel with faults of uplinks and servers".to_owned(),
+        intro: "Four uplinks of 20 Mb/s with round-trip times of 30 to 60 ms connect a car to two servers, each uplink behind a carrier's address \
+                translation. Inside the tunnel there are an SSH session in which a line is sent ten times per second and \
+                echoed, pings every 10 ms, and a video of 6 Mb/s and 30 frames per second. No connection inside may be lost, and \
+                few packets may be late."
             .to_owned(),
         highlights: highlights(summary),
         sections,
@@ -25,11 +25,11 @@ pub(super) fn write(summary: &Summary, sections: Vec<Section>, out: &Path) -> Re
 fn highlights(summary: &Summary) -> Vec<Highlight> {
     let figure = |case: &str, metric: &str| summary.case(case)?.metrics.get(metric);
     let highlight =
-        |case: &str, metric: &str, scale: f64, unit: &str, label: &str, beside: &str| {
+        |case: &str, metric: &str, scale: f64, unit: &str, label: &str, comparison: &str| {
             Some(Highlight {
                 value: format!("{:.3} {unit}", figure(case, metric)? * scale),
                 label: label.to_owned(),
-                beside: beside.to_owned(),
+                comparison: comparison.to_owned(),
             })
         };
     [
@@ -38,15 +38,15 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "sessions_lost_ratio",
             100.0,
             "%",
-            "faults that ended the session",
-            "none may",
+            "of the faults ended the session",
+            "the target is 0",
         ),
         highlight(
             ALL_UPLINKS,
             "ssh_echo_p99_ms",
             1.0,
             "ms",
-            "99 of 100 lines came back within",
+            "99th percentile of the time until a line was echoed",
             "",
         ),
         highlight(
@@ -54,7 +54,7 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "stall_ratio",
             100.0,
             "%",
-            "of the time the video stood still",
+            "of the time the video was frozen",
             "",
         ),
         highlight(
@@ -62,8 +62,8 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             "recovery_max_ms",
             1e-3,
             "s",
-            "longest silence after a server's death",
-            "below 3 s",
+            "longest time without a ping reply after a server was killed",
+            "the target is 3 s",
         ),
     ]
     .into_iter()
@@ -71,25 +71,25 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
     .collect()
 }
 
-/// What the faults of uplinks did.
+/// Returns the section of the faults of uplinks.
 pub(super) fn uplinks(outcome: &Outcome) -> Section {
     Section {
         title: "Uplinks".to_owned(),
-        text: "Each uplink fails in every way, one after the other. link-down: the interface has no carrier. silent: \
-               everything is dropped without a sign of it. readdressed: the interface gets another address. rebound: the \
-               address translation forgets the connection and takes another address and other ports. throttled: 1 Mb/s \
-               behind a queue that then takes a second."
+        text: "Each uplink has each kind of fault, one after the other. link-down: the interface has no carrier. silent: \
+               all packets are dropped, which the interface does not show. readdressed: the interface gets another address. rebound: the \
+               address translation loses its state and uses another address and other ports. throttled: 1 Mb/s \
+               with a queue that then takes one second to drain."
             .to_owned(),
         items: items(outcome),
     }
 }
 
-/// What the deaths of servers did.
+/// Returns the section of killed servers.
 pub(super) fn servers(outcome: &Outcome) -> Section {
     Section {
         title: "Servers".to_owned(),
-        text: "The server that has the session is killed, and started again 6 seconds later. The other one takes the \
-               session over with its inner addresses. The host's answers follow the packets of the client."
+        text: "The server that has the session is killed, and restarted 6 seconds later. The other one takes over the \
+               session with its inner addresses. The host replies by the server from which the client's packets come."
             .to_owned(),
         items: items(outcome),
     }
@@ -115,7 +115,7 @@ fn items(outcome: &Outcome) -> Vec<Item> {
         panel(
             outcome,
             "SSH",
-            "time until a line came back (ms)",
+            "time until a line was echoed (ms)",
             answers("lines", &outcome.ssh),
         ),
         panel(
@@ -127,11 +127,11 @@ fn items(outcome: &Outcome) -> Vec<Item> {
         panel(
             outcome,
             "video",
-            "time since the frame before (ms)",
+            "time since the previous frame (ms)",
             Series::dots("frames", gaps),
         ),
     ];
-    let caption = "Shaded: while the fault lasted.".to_owned();
+    let caption = "Shaded: duration of the faults.".to_owned();
     vec![
         Item::Figure(Figure {
             caption,
@@ -145,7 +145,7 @@ fn panel(outcome: &Outcome, title: &str, label: &str, series: Series) -> Plot {
     let band = |event: &Event| Band {
         from: event.at_s,
         to: event.at_s + event.lasted_s,
-        // There are too many of them to name: the table below does.
+        // There are too many events to label; the table below names them.
         label: String::new(),
     };
     Plot {
@@ -159,14 +159,14 @@ fn panel(outcome: &Outcome, title: &str, label: &str, series: Series) -> Plot {
 
 fn table(outcome: &Outcome) -> Table {
     let header = [
-        "what failed",
-        "at (s)",
-        "kept: session",
-        "inner addresses",
-        "SSH",
-        "longest time without: a line (ms)",
-        "a ping (ms)",
-        "a frame (ms)",
+        "fault",
+        "start (s)",
+        "same session",
+        "same inner addresses",
+        "SSH alive",
+        "longest gap between lines (ms)",
+        "between pings (ms)",
+        "between frames (ms)",
     ];
     let row = |event: &Event| {
         let yes = |survived| if survived { "yes" } else { "no" }.to_owned();
@@ -194,6 +194,6 @@ fn table(outcome: &Outcome) -> Table {
     Table {
         header: header.map(str::to_owned).into(),
         rows: outcome.events.iter().map(row).collect(),
-        caption: "What each fault did until the next one.".to_owned(),
+        caption: "Consequences of each fault until the next one.".to_owned(),
     }
 }

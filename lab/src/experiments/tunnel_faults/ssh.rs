@@ -12,16 +12,16 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a line is typed.
-const EVERY: Duration = Duration::from_millis(100);
+/// The interval between lines.
+const INTERVAL: Duration = Duration::from_millis(100);
 
-/// How long the session may take to open.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The maximum time for the session to open.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long the last lines may take to come back.
-const LAST: Duration = Duration::from_secs(5);
+/// The maximum time for the last lines to be echoed.
+const DRAIN_TIME: Duration = Duration::from_secs(5);
 
-/// An SSH session from the car to the host, in which each line that is typed comes back.
+/// An SSH session from the car to the host, in which each line is echoed.
 pub(super) struct Ssh {
     exchanges: Arc<Exchanges>,
     client: Process,
@@ -29,8 +29,8 @@ pub(super) struct Ssh {
 }
 
 impl Ssh {
-    /// Opens the session; keys and logs go to `directory`. The server sees `directory`'s folder in place of root's home,
-    /// so that it lets in a key that nobody else accepts.
+    /// Opens the session. Keys and logs go to `directory`. The server sees a subfolder of
+    /// `directory` in place of root's home, so that only it accepts the generated key.
     pub(super) fn start(network: &Network, directory: &Path) -> Result<Ssh> {
         let home = directory.join("ssh");
         fs::create_dir_all(home.join(".ssh"))
@@ -40,7 +40,7 @@ impl Ssh {
         fs::write(home.join(".ssh/authorized_keys"), public)?;
         let log = |name: &str| File::create(directory.join(name));
         let root = User::from_uid(Uid::from_raw(0))?
-            .context("this machine has no root")?
+            .context("this machine has no user root")?
             .dir;
         let mut server = Command::new("unshare");
         server.args(["--mount", "sh", "-c"]);
@@ -53,7 +53,7 @@ impl Ssh {
             .stdout(Stdio::null())
             .stderr(log("sshd.log")?);
         let server = Process::spawn(&network.host, server)?;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TIMEOUT;
         while network
             .host
             .run(|| std::net::TcpStream::connect((HOST, 22)))?
@@ -61,7 +61,7 @@ impl Ssh {
         {
             ensure!(
                 Instant::now() < deadline,
-                "the SSH server does not serve: see {}",
+                "the SSH server did not accept connections within {TIMEOUT:?}; see the logs in {}",
                 directory.display()
             );
             thread::sleep(Duration::from_millis(20));
@@ -96,7 +96,7 @@ impl Ssh {
         while ssh.exchanges.answered() == 0 {
             if !ssh.is_alive()? || Instant::now() > deadline {
                 bail!(
-                    "the SSH session does not open: see {}",
+                    "the SSH session did not open; see {}",
                     directory.join("ssh.log").display()
                 );
             }
@@ -105,19 +105,19 @@ impl Ssh {
         Ok(ssh)
     }
 
-    /// Whether the session is still open.
+    /// Returns whether the session is still open.
     pub(super) fn is_alive(&mut self) -> Result<bool> {
         Ok(self.client.ended()?.is_none())
     }
 
-    /// Waits for the last lines and ends the session.
+    /// Waits for the last lines and closes the session.
     pub(super) fn stop(self) -> Result<Arc<Exchanges>> {
-        thread::sleep(LAST);
+        thread::sleep(DRAIN_TIME);
         Ok(self.exchanges)
     }
 }
 
-/// Makes a key in a file and returns its public part.
+/// Creates a key in a file and returns its public part.
 fn make_key(file: &Path) -> Result<String> {
     let mut command = Command::new("dropbearkey");
     let output = command.args(["-t", "ed25519", "-f"]).arg(file).output();
@@ -126,15 +126,15 @@ fn make_key(file: &Path) -> Result<String> {
     let public = text.lines().find(|line| line.starts_with("ssh-ed25519 "));
     Ok(format!(
         "{}\n",
-        public.with_context(|| format!("dropbearkey made no key: {output:?}"))?
+        public.with_context(|| format!("dropbearkey created no key: {output:?}"))?
     ))
 }
 
 fn write(mut keyboard: PipeWriter, exchanges: &Exchanges) {
     let mut due = Instant::now();
-    // It ends with the session.
-    while writeln!(keyboard, "{}", exchanges.ask(ring::now())).is_ok() {
-        due += EVERY;
+    // The loop ends with the session.
+    while writeln!(keyboard, "{}", exchanges.record_request(ring::now())).is_ok() {
+        due += INTERVAL;
         thread::sleep(due.saturating_duration_since(Instant::now()));
     }
 }
@@ -142,7 +142,7 @@ fn write(mut keyboard: PipeWriter, exchanges: &Exchanges) {
 fn read(screen: impl BufRead, exchanges: &Exchanges) {
     for line in screen.lines().map_while(Result::ok) {
         if let Ok(number) = line.parse() {
-            exchanges.answer(number, ring::now());
+            exchanges.record_reply(number, ring::now());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The tunnel's ends as processes.
+//! The processes of the tunnel: a client and two servers.
 
 use super::network::{HOST, INNER, Network, UPLINKS};
 use crate::certificates;
@@ -15,10 +15,10 @@ use std::time::{Duration, Instant};
 const SERVERS: [&str; 2] = ["one", "two"];
 const CLIENT: &str = "car";
 
-/// How long the tunnel may take to come up.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// The maximum time for the tunnel to come up.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The client and the servers that run. They end when this is dropped.
+/// The running client and servers. They are stopped when this is dropped.
 pub(super) struct Tunnel {
     servers: [Option<Process>; 2],
     _client: Process,
@@ -27,7 +27,7 @@ pub(super) struct Tunnel {
 }
 
 impl Tunnel {
-    /// Starts both servers and the client; configurations, status and logs go to `directory`.
+    /// Starts both servers and the client. Configurations, status and logs go to `directory`.
     pub(super) fn start(network: &Network, binary: &Path, directory: &Path) -> Result<Tunnel> {
         certificates::write(directory, &[SERVERS[0], SERVERS[1], CLIENT])?;
         for (number, name) in SERVERS.iter().enumerate() {
@@ -57,15 +57,15 @@ impl Tunnel {
         })
     }
 
-    /// The client's session, once it has so many paths.
-    pub(super) fn settled(&self, paths: usize) -> Result<SessionStatus> {
-        let deadline = Instant::now() + PATIENCE;
+    /// Waits until the client's session has the given number of paths, and returns it.
+    pub(super) fn wait_for_paths(&self, paths: usize) -> Result<SessionStatus> {
+        let deadline = Instant::now() + TIMEOUT;
         loop {
             match self.session() {
                 Ok(Some(session)) if session.paths.len() == paths => return Ok(session),
                 other if Instant::now() > deadline => {
                     bail!(
-                        "the tunnel does not come up: {other:?}; its logs are in {}",
+                        "the tunnel did not come up within {TIMEOUT:?}: {other:?}; see the logs in {}",
                         self.directory.display()
                     )
                 }
@@ -74,20 +74,20 @@ impl Tunnel {
         }
     }
 
-    /// The client's session now.
+    /// Returns the client's session at present.
     pub(super) fn session(&self) -> Result<Option<SessionStatus>> {
         let status = Status::read(&self.directory.join(CLIENT).join("status.json"))?;
         Ok(status.sessions.into_iter().next())
     }
 
-    /// Kills a server without warning, and returns its number.
+    /// Kills a server with SIGKILL, and returns its number.
     pub(super) fn kill(&mut self, name: &str) -> Result<usize> {
         let number = SERVERS.iter().position(|server| *server == name);
         let number = number.with_context(|| format!("there is no server {name:?}"))?;
         drop(
             self.servers[number]
                 .take()
-                .with_context(|| format!("server {name} does not run"))?,
+                .with_context(|| format!("server {name} is not running"))?,
         );
         Ok(number)
     }
@@ -109,7 +109,7 @@ impl Tunnel {
 fn start(
     binary: &Path,
     directory: &Path,
-    place: &Namespace,
+    namespace: &Namespace,
     role: &str,
     name: &str,
 ) -> Result<Process> {
@@ -121,10 +121,10 @@ fn start(
         .args(["tunnel", role, "--config"])
         .arg(directory.join(format!("{name}.toml")));
     command.stdout(output.try_clone()?).stderr(output);
-    Ok(Process::spawn(place, command)?)
+    Ok(Process::spawn(namespace, command)?)
 }
 
-/// The end of `[tunnel]`, and `[tls]`.
+/// Returns the last keys of `[tunnel]`, and `[tls]`.
 fn common(name: &str, directory: &Path) -> String {
     format!(
         "name = \"{name}\"\nstate = {directory:?}\n\n{}",

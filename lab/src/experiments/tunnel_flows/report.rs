@@ -4,23 +4,23 @@ use crate::summary::{Case, Summary};
 use anyhow::Result;
 use std::path::Path;
 
-/// Writes `report.html`; `timelines` are the ages of complete frames over time, by case.
+/// Writes `report.html`. `timelines` are the ages of complete frames over time, by case.
 pub(super) fn write(
     summary: &Summary,
     timelines: Vec<(String, Vec<(f64, f64)>)>,
     out: &Path,
 ) -> Result<()> {
     let report = Report {
-        title: "A video beside other traffic in the tunnel".to_owned(),
-        intro: "A client and a server are joined by two uplinks of 10 Mb/s and 20 ms each way. A video of 6 Mb/s and 30 \
-                frames a second goes through the tunnel in RTP, alone and beside uploads that take what they can get, a \
-                UDP sender of 30 Mb/s, and a second camera. Without a suffix from the client to the server, with /down the \
-                other way."
+        title: "A video with cross traffic in the tunnel".to_owned(),
+        intro: "A client and a server are connected by two uplinks of 10 Mb/s with a one-way delay of 20 ms. A video of 6 Mb/s and 30 \
+                frames per second is sent through the tunnel over RTP, alone and with cross traffic: TCP uploads at full speed, a \
+                UDP sender at 30 Mb/s, and a second camera. Cases without a suffix are from the client to the server, those with /down are in \
+                the opposite direction."
             .to_owned(),
         highlights: highlights(summary),
         sections: vec![Section {
-            title: "The video and the others".to_owned(),
-            text: "Frames count when they are complete. What the video leaves is the rate of both uplinks less the video's."
+            title: "Video and cross traffic".to_owned(),
+            text: "Only complete frames count. The remaining capacity is the rate of both uplinks minus that of the video."
                 .to_owned(),
             items: vec![Item::Table(table(summary)), Item::Figure(figure(timelines))],
         }],
@@ -38,12 +38,12 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             .filter_map(move |case| case.metrics.get(metric));
         figures.reduce(pick)
     };
-    let highlight = |value: Option<f64>, scale: f64, unit: &str, label: &str, beside: &str| {
+    let highlight = |value: Option<f64>, scale: f64, unit: &str, label: &str, comparison: &str| {
         let value = format!("{:.1} {unit}", value? * scale);
         Some(Highlight {
             value,
             label: label.to_owned(),
-            beside: beside.to_owned(),
+            comparison: comparison.to_owned(),
         })
     };
     let shares = summary
@@ -58,21 +58,21 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
             worst("fps_mean", f64::min),
             1.0,
             "fps",
-            "the video's frame rate, the worst case",
+            "frame rate of the video, worst case",
             "of 30",
         ),
         highlight(
             worst("frame_delay_p95_ms", f64::max),
             1.0,
             "ms",
-            "95 of 100 frames were complete within, the worst case",
-            "20 ms of them the uplinks'",
+            "95th percentile of the frame delay, worst case",
+            "including 20 ms of the uplinks",
         ),
         highlight(
             share,
             100.0,
             "%",
-            "of what the video leaves went to the others, the worst case",
+            "of the remaining capacity used by cross traffic, worst case",
             "",
         ),
     ]
@@ -83,13 +83,13 @@ fn highlights(summary: &Summary) -> Vec<Highlight> {
 
 fn table(summary: &Summary) -> Table {
     const COLUMNS: [(&str, &str, f64, usize); 6] = [
-        ("frames a second", "fps_mean", 1.0, 2),
+        ("frames per second", "fps_mean", 1.0, 2),
         ("stalled (%)", "stall_ratio", 100.0, 2),
         ("frame delay, median (ms)", "frame_delay_p50_ms", 1.0, 0),
         ("p95 (ms)", "frame_delay_p95_ms", 1.0, 0),
-        ("others (Mb/s)", "other_throughput_mbps", 1.0, 1),
+        ("cross traffic (Mb/s)", "other_throughput_mbps", 1.0, 1),
         (
-            "of what the video leaves (%)",
+            "of the remaining capacity (%)",
             "other_of_what_the_video_leaves_ratio",
             100.0,
             0,
@@ -107,12 +107,12 @@ fn table(summary: &Summary) -> Table {
             .collect()
     };
     Table {
-        header: std::iter::once("beside the video")
+        header: std::iter::once("cross traffic")
             .chain(COLUMNS.map(|column| column.0))
             .map(str::to_owned)
             .collect(),
         rows: summary.cases.iter().map(row).collect(),
-        caption: "The video and what is beside it.".to_owned(),
+        caption: "The video and the cross traffic of each case.".to_owned(),
     }
 }
 

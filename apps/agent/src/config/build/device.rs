@@ -10,13 +10,13 @@ use std::net::IpAddr;
 /// MTU assumed for a path whose MTU is not given, bytes.
 const ETHERNET_MTU: u16 = 1500;
 
-/// Least MTU of IPv4 (RFC 791) and of IPv6 (RFC 8200, section 5), bytes.
-const LEAST_MTU: [u16; 2] = [576, 1280];
+/// Minimum MTU of IPv4 (RFC 791) and of IPv6 (RFC 8200, section 5), bytes.
+const MIN_MTU: [u16; 2] = [576, 1280];
 
 type Paths = BTreeMap<PathId, PathConfig>;
 
 impl Builder<'_> {
-    /// The interface that the agent is to make, if there is to be one.
+    /// Returns the description of the interface that the agent is to create, if the file has one.
     pub(super) fn device(
         &self,
         file: &File,
@@ -27,8 +27,7 @@ impl Builder<'_> {
             return Ok(None);
         };
         if file.send.is_empty() && file.controller.is_none() {
-            let message =
-                "nothing is replicated by this interface: describe a [[send]], or remove [device]";
+            let message = "no traffic through this interface is replicated: add a [[send]], or remove [device]";
             return Err(self.at(spanned, message.to_owned()));
         }
         for peer in spanned.get_ref().routes.keys() {
@@ -46,7 +45,7 @@ fn check_name(file: &File, Device { name, .. }: &Device) -> Result<(), String> {
         |letter: char| letter.is_ascii_alphanumeric() || letter == '-' || letter == '_';
     if name.is_empty() || name.len() >= 16 || !name.chars().all(is_allowed) {
         return Err(format!(
-            "name {name:?} is to have 1 to 15 letters, digits and dashes"
+            "name {name:?} must have 1 to 15 letters, digits and dashes"
         ));
     }
     let node = file.node.get_ref();
@@ -59,8 +58,8 @@ fn check_name(file: &File, Device { name, .. }: &Device) -> Result<(), String> {
         .any(|other| other == name)
     {
         return Err(format!(
-            "the agent makes {name} itself and replicates what leaves by it: name it here only, and other interfaces \
-             elsewhere"
+            "the agent creates {name} itself and replicates the traffic through it: name it only here, and use another \
+             interface elsewhere"
         ));
     }
     Ok(())
@@ -85,14 +84,14 @@ fn describe(entry: &Device, paths: &Paths) -> Result<DeviceConfig, String> {
         }
     }
     if routes.is_empty() {
-        return Err("routes names what is reached by the interface, such as { viewer = [\"10.99.0.2/32\"] }"
+        return Err("routes is empty: name the prefixes that the interface leads to, such as { viewer = [\"10.99.0.2/32\"] }"
             .to_owned());
     }
     let mtu_bytes = entry.mtu_bytes.unwrap_or_else(|| narrowest(paths));
-    let least = LEAST_MTU[usize::from(entry.addresses.iter().any(IpAddr::is_ipv6))];
-    if mtu_bytes < least {
+    let minimum = MIN_MTU[usize::from(entry.addresses.iter().any(IpAddr::is_ipv6))];
+    if mtu_bytes < minimum {
         return Err(format!(
-            "packets of {mtu_bytes} bytes are too small: mtu_bytes is at least {least}"
+            "packets of {mtu_bytes} bytes are too small: mtu_bytes is at least {minimum}"
         ));
     }
     Ok(DeviceConfig {
@@ -111,17 +110,18 @@ fn route(
 ) -> Result<DeviceRoute, String> {
     let prefix: Prefix = destination
         .parse()
-        .map_err(|error| format!("the route {destination:?} is no prefix: {error}"))?;
+        .map_err(|error| format!("the route {destination:?} is not a prefix: {error}"))?;
     let is_ipv4 = prefix.address().is_ipv4();
     let source = entry
         .addresses
         .iter()
         .find(|address| address.is_ipv4() == is_ipv4);
     let source = *source.ok_or_else(|| {
-        format!("addresses has none of the IP version of {prefix}, which packets to there could come from")
+        format!("addresses has none of the IP version of {prefix}, to be the source address of packets to it")
     })?;
     let leads_there = |path: &&PathId| paths[path].peer.as_ref().is_none_or(|name| name == peer);
-    // IPv4 packets can be sent to a router's IPv6 address (RFC 5549), IPv6 packets only to an IPv6 address.
+    // IPv4 packets can be sent to a router's IPv6 address (RFC 5549), IPv6 packets only to an IPv6
+    // address.
     let carries = |path: &&PathId| is_ipv4 || paths[path].remote.is_ipv6();
     let fallback: Vec<PathId> = match &entry.fallback {
         None => paths
@@ -155,7 +155,7 @@ fn route(
     {
         return Err(format!(
             "no path to peer {peer:?} could carry packets to {prefix} without an agent (IPv6 needs a path with IPv6 \
-             addresses); name one, or say `fallback = []`"
+             addresses); name one, or set `fallback = []`"
         ));
     }
     Ok(DeviceRoute {
@@ -165,7 +165,8 @@ fn route(
     })
 }
 
-/// The largest packet that fits every path with the outer headers.
+/// Returns the size of the largest packet that fits every path together with the outer headers,
+/// bytes.
 fn narrowest(paths: &Paths) -> u16 {
     let inner = |path: &PathConfig| {
         let overhead = if path.local.is_ipv6() {
@@ -266,14 +267,10 @@ paths = [1, 2]
             (
                 "\"10.99.0.2/32\"] }\n",
                 "\"10.99.0.2\"] }\n",
-                "\"10.99.0.2\" is no prefix: a prefix is an address",
+                "\"10.99.0.2\" is not a prefix: a prefix is an address",
             ),
             ("{ viewer =", "{ other =", "no [[peer]] is called \"other\""),
-            (
-                "{ viewer = [\"10.99.0.2/32\"] }",
-                "{}",
-                "routes names what is reached",
-            ),
+            ("{ viewer = [\"10.99.0.2/32\"] }", "{}", "routes is empty"),
             (
                 "[\"10.99.0.1\"]",
                 "[\"10.99.0.1\", \"10.99.0.7\"]",
@@ -302,7 +299,7 @@ paths = [1, 2]
             (
                 "[device]\n",
                 "[device]\nname = \"wlan0\"\n",
-                "the agent makes wlan0 itself",
+                "the agent creates wlan0 itself",
             ),
             (
                 "[device]\n",
@@ -322,7 +319,7 @@ paths = [1, 2]
         let idle = MACHINE.split("[[send]]").next().unwrap();
         let message = parse(idle).unwrap_err().to_string();
         assert!(
-            message.contains("line 5: nothing is replicated by this interface"),
+            message.contains("line 5: no traffic through this interface is replicated"),
             "{message}"
         );
     }

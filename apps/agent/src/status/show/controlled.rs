@@ -2,7 +2,7 @@ use super::{paths, table};
 use crate::status::{ControllerStatus, PolicyStatus};
 use std::fmt::Write;
 
-/// How a node stands with its controller, and what follows from it.
+/// Describes the connection to the controller, the policies and the judgements.
 pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
     let since_s = now_ms.saturating_sub(status.since_unix_ms) / 1000;
     let urls = status.urls.join(", ");
@@ -19,7 +19,7 @@ pub(super) fn describe(status: &ControllerStatus, now_ms: u64) -> String {
     if status.observations_dropped > 0 {
         let _ = writeln!(
             text,
-            "{} observations were never reported",
+            "{} observations were dropped",
             status.observations_dropped
         );
     }
@@ -68,7 +68,7 @@ fn policies(status: &ControllerStatus) -> String {
             policy.epoch.to_string(),
             paths(policy.code),
             probed,
-            policy.because.clone(),
+            policy.reason.clone(),
         ]
     };
     let sent = status
@@ -152,14 +152,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     fn policy(code: u8) -> PolicyStatus {
-        let because = "judged".to_owned();
+        let reason = "judged".to_owned();
         PolicyStatus {
             flow: "stage".parse().unwrap(),
             epoch: 4,
             code,
             probes: 0b100,
             probe_every: 64,
-            because,
+            reason,
         }
     }
 
@@ -272,9 +272,6 @@ mod tests {
             text.contains("flow stage is not as assigned: no such peer"),
             "{text}"
         );
-        assert!(
-            text.contains("3 observations were never reported"),
-            "{text}"
-        );
+        assert!(text.contains("3 observations were dropped"), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! A node's certificate ends, and the node has another one by then.
+//! A node renews its certificate before the certificate expires.
 
 use super::rig::{Controlled, state};
 use crate::support::wait;
@@ -9,14 +9,14 @@ use hawser_lab::edges::Edge;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-const LIFE: Duration = Duration::from_secs(20);
+const LIFETIME: Duration = Duration::from_secs(20);
 
 #[test]
 fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends() {
     let mut controlled = Controlled::with_flow(Mode::Replicate, None);
     controlled.kill_controller();
     let file = controlled.rig.file("controller.toml");
-    let days = LIFE.as_secs_f64() / Duration::from_secs(24 * 3600).as_secs_f64();
+    let days = LIFETIME.as_secs_f64() / Duration::from_secs(24 * 3600).as_secs_f64();
     let configuration =
         fs::read_to_string(&file).unwrap() + &format!("certificate_days = {days:.9}\n");
     fs::write(&file, configuration).unwrap();
@@ -42,9 +42,10 @@ fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends
         .unwrap();
     let since_unix_ms = status.controller.unwrap().since_unix_ms;
 
-    // A certificate is valid up to and including the second that it names (RFC 5280, section 4.1.2.5).
+    // A certificate is valid up to and including the second of its `notAfter` time (RFC 5280,
+    // section 4.1.2.5).
     let end = first.expires() + Duration::from_secs(1);
-    wait("the end of the first", || {
+    wait("the expiry of the first certificate", || {
         (SystemTime::now() >= end).then_some(())
     });
     let controller: Controller = controlled.control.url(Edge::Ingress).parse().unwrap();
@@ -58,11 +59,11 @@ fn a_certificate_is_renewed_after_two_thirds_of_its_life_and_the_one_before_ends
     assert_eq!(
         error.status(),
         None,
-        "the handshake ends before anything is asked: {error}"
+        "the handshake fails before a request is sent: {error}"
     );
     report(&second).unwrap();
 
-    // The agent has changed over without being away.
+    // The agent has changed its certificate without becoming unreachable.
     controlled.fix(0b1);
     controlled.await_code(0b1);
     let status = controlled.rig.edges.ingress().unwrap().controller.unwrap();

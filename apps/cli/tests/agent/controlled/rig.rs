@@ -1,9 +1,9 @@
-//! A lab of two paths, both edges under a controller in a network of its own.
+//! A lab of two paths whose edges are under a controller in a network of its own.
 
 use crate::rig::Rig;
 use crate::support::{connect, hawser};
 use hawser_control::Name;
-use hawser_control::resource::{Elimination, Flow, Mode, Override, Selector, Trigger};
+use hawser_control::resource::{Flow, Mode, Override, Pruning, Selector, Trigger};
 use hawser_io::process::Process;
 use hawser_lab::control::Control;
 use hawser_lab::edges::Edges;
@@ -17,12 +17,12 @@ use std::process::Command;
 pub(super) struct Controlled {
     pub(super) rig: Rig,
     pub(super) control: Control,
-    /// A controller that was started in the place of one that was killed.
-    again: Option<Process>,
+    /// A controller that replaced one that was killed.
+    restarted: Option<Process>,
 }
 
 impl Controlled {
-    /// Both edges run.
+    /// Starts the controller and both edges.
     pub(super) fn new() -> Self {
         let lab = Topology {
             paths: 2,
@@ -42,7 +42,7 @@ impl Controlled {
                 directory,
             },
             control,
-            again: None,
+            restarted: None,
         }
     }
 
@@ -58,7 +58,8 @@ impl Controlled {
         }
     }
 
-    /// The flow of everything to the viewer over IPv4, in force at both edges with the code that the mode begins with.
+    /// Starts with a flow of all IPv4 packets to the viewer, in force at both edges with the
+    /// initial code of the mode.
     pub(super) fn with_flow(mode: Mode, trigger: Option<Trigger>) -> Self {
         let mut controlled = Controlled::new();
         let flow = controlled.flow(mode, trigger);
@@ -79,11 +80,11 @@ impl Controlled {
             paths: Vec::new(),
             mode,
             trigger,
-            elimination: Elimination::default(),
+            pruning: Pruning::default(),
         }
     }
 
-    /// Has the flow take the paths of `code`.
+    /// Overrides the policy, so that the flow uses the paths of `code`.
     pub(super) fn fix(&self, code: u8) {
         let fixed = self
             .control
@@ -91,7 +92,7 @@ impl Controlled {
         fixed.unwrap();
     }
 
-    /// Waits until both edges say that the flow takes the paths of `code`.
+    /// Waits until both edges report that the flow uses the paths of `code`.
     pub(super) fn await_code(&mut self, code: u8) {
         let edges = &mut self.rig.edges;
         edges
@@ -100,15 +101,15 @@ impl Controlled {
             .unwrap();
         edges
             .egress_agent
-            .wait_until("heard of the policy", |status| {
+            .wait_until("received the policy", |status| {
                 received_code(status) == Some(code)
             })
             .unwrap();
     }
 
-    /// Kills the controller on the spot.
+    /// Kills the controller with SIGKILL.
     pub(super) fn kill_controller(&mut self) {
-        match self.again.take() {
+        match self.restarted.take() {
             Some(process) => drop(process),
             None => kill(
                 controller_process(self.rig.directory.path()),
@@ -121,7 +122,9 @@ impl Controlled {
             &mut self.rig.edges.egress_agent,
         ] {
             agent
-                .wait_until("noticed", |status| state(status) == "away")
+                .wait_until("noticed the loss of the controller", |status| {
+                    state(status) == "away"
+                })
                 .unwrap();
         }
     }
@@ -135,7 +138,7 @@ impl Controlled {
             .args(["controller", "--config"])
             .arg(directory.join("controller.toml"));
         command.stdout(log.try_clone().unwrap()).stderr(log);
-        self.again = Some(Process::spawn(self.rig.lab.control().unwrap(), command).unwrap());
+        self.restarted = Some(Process::spawn(self.rig.lab.control().unwrap(), command).unwrap());
         self.await_connection();
     }
 }
@@ -153,7 +156,7 @@ pub(super) fn to(destination: String) -> Selector {
     }
 }
 
-/// How the node stands with its controller.
+/// Returns the state of the node's connection to the controller.
 pub(super) fn state(status: &hawser_agent::Status) -> &str {
     status
         .controller
@@ -177,7 +180,7 @@ pub(super) fn received_code(status: &hawser_agent::Status) -> Option<u8> {
         .map(|judged| judged.policy.code)
 }
 
-/// The controller that was started with a configuration in `directory`.
+/// Returns the process of the controller that was started with a configuration in `directory`.
 fn controller_process(directory: &Path) -> Pid {
     let configuration = directory.join("controller.toml");
     let runs = |process: &Path| {

@@ -1,4 +1,4 @@
-//! Traffic goes on whatever becomes of the controller and of agents under it.
+//! Traffic continues when the controller and its agents fail.
 
 use super::rig::{Controlled, received_code, sent_code, stage, state};
 use crate::rig::{IN_FLIGHT, assert_losses, unplugged};
@@ -10,7 +10,7 @@ use hawser_lab::traffic::{Family, StreamReport};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// The reports of the stream that the flow is.
+/// Returns the reports of the stream that belongs to the flow.
 fn of_the_flow(reports: &[StreamReport]) -> Vec<StreamReport> {
     reports
         .iter()
@@ -19,7 +19,7 @@ fn of_the_flow(reports: &[StreamReport]) -> Vec<StreamReport> {
         .collect()
 }
 
-/// Waits until copies arrive by both paths.
+/// Waits until copies arrive on both paths.
 fn await_copies(edges: &mut Edges) {
     let copies = |edges: &Edges| {
         let receive = edges.egress().unwrap().receive;
@@ -58,7 +58,7 @@ fn a_flow_is_replicated_when_its_egress_is_ready_and_loses_nothing() {
         let is_replicated = |status: &hawser_agent::Status| received_code(status) == Some(0b11);
         edges
             .egress_agent
-            .wait_until("heard that it is replicated", is_replicated)
+            .wait_until("received the policy", is_replicated)
             .unwrap();
         await_copies(edges);
     });
@@ -105,7 +105,7 @@ fn agents_that_are_started_without_a_controller_go_on_by_the_last_policy() {
         await_copies(edges);
     });
     assert_losses(&reports, 2 * IN_FLIGHT, 2 * IN_FLIGHT);
-    // What the controller decides next counts on from there.
+    // Later decisions of the controller have greater epochs.
     controlled.start_controller_again();
     controlled.fix(0b1);
     controlled.await_code(0b1);
@@ -133,7 +133,7 @@ fn a_flow_that_is_deleted_takes_the_default_route() {
     assert_losses(&reports, 0, 0);
 }
 
-/// How a node's path is, as the controller knows it.
+/// Returns the health of a node's path, as known to the controller.
 fn health(control: &Control, node: Edge, number: u8) -> Option<PathHealth> {
     let paths = control
         .ask(async |client| client.paths().all().await)
@@ -151,7 +151,7 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
         mut rig, control, ..
     } = controlled;
     let up = |edge, wanted| health(&control, edge, 2).filter(|health| health.up == wanted);
-    // Missing also while the egress gets its first flow.
+    // The interface is also missing while the egress gets its first flow.
     let mut begin = Some(|| {
         drop(
             control
@@ -161,9 +161,9 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
     });
     let reports = rig.under_traffic(|edges, lab| {
         for edge in [Edge::Egress, Edge::Ingress] {
-            wait("word of the path", || up(edge, true));
+            wait("a report of the path", || up(edge, true));
             unplugged(lab, edge, || {
-                wait("word of the path that is down", || up(edge, false));
+                wait("a report of the path that is down", || up(edge, false));
                 begin.take().into_iter().for_each(|begin| begin());
                 let goes_on = |status: &hawser_agent::Status| received_code(status) == Some(0b11);
                 edges
@@ -171,7 +171,7 @@ fn an_interface_that_goes_and_comes_back_is_told_to_the_controller_and_costs_not
                     .wait_until("received the flow", goes_on)
                     .unwrap();
             });
-            wait("word of the path that is back", || up(edge, true));
+            wait("a report of the path that is back", || up(edge, true));
             await_copies(edges);
         }
     });
@@ -189,11 +189,11 @@ fn a_next_hop_that_vanishes_is_told_to_the_controller_and_costs_nothing() {
     let reports = rig.under_traffic(|edges, lab| {
         await_copies(edges);
         lab.network().ip("link set in2 nomaster").unwrap();
-        wait("word of the silent path", || {
+        wait("a report of the silent path", || {
             health(2).filter(|health| health.rtt_us.is_none())
         });
         lab.ingress().ip("link set path2 down").unwrap();
-        wait("word of the path that is down", || {
+        wait("a report of the path that is down", || {
             health(2).filter(|health| !health.up)
         });
         assert!(health(1).is_some_and(|health| health.up && health.rtt_us.is_some()));

@@ -1,4 +1,5 @@
-//! From a viewer's requests that come late to copies on all paths, by the controller's stream and by in-band signals.
+//! Late requests of a viewer lead to copies on all paths, by the controller's stream and by in-band
+//! signals.
 
 use super::rig::{Controlled, to};
 use crate::support::wait;
@@ -8,7 +9,7 @@ use std::net::UdpSocket;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What every viewer asks with.
+/// The request of the viewer.
 const REQUEST: [u8; 16] = [7; 16];
 
 fn trigger(lab: &Lab) -> Trigger {
@@ -20,7 +21,7 @@ fn trigger(lab: &Lab) -> Trigger {
     }
 }
 
-/// A viewer that asks thirty times a second, and a source that sends all the time.
+/// A viewer that sends thirty requests per second, and a source that sends continuously.
 struct Conversation {
     viewer: UdpSocket,
     source: UdpSocket,
@@ -41,12 +42,12 @@ impl Conversation {
         Conversation { viewer, source }
     }
 
-    /// Talks until `enough`, with requests or without.
-    fn go_on(&self, asking: bool, what: &str, mut enough: impl FnMut() -> bool) {
+    /// Sends until `enough` returns `true`, with or without requests.
+    fn send_until(&self, with_requests: bool, what: &str, mut enough: impl FnMut() -> bool) {
         let (mut next, deadline) = (Instant::now(), Instant::now() + Duration::from_secs(30));
         while !enough() {
-            assert!(Instant::now() < deadline, "{what} never came");
-            if asking && Instant::now() >= next {
+            assert!(Instant::now() < deadline, "timed out waiting for {what}");
+            if with_requests && Instant::now() >= next {
                 self.viewer.send(&REQUEST).unwrap();
                 next += Duration::from_millis(33);
             }
@@ -56,7 +57,8 @@ impl Conversation {
     }
 }
 
-/// Microseconds of the first row of that event in a trace, and since the epoch's policy took effect or the request was due.
+/// Returns the time of the first row of an event in a trace, and the time in its detail: since the
+/// policy took effect, or since the request was due. Both in microseconds.
 fn traced(directory: &std::path::Path, edge: &str, event: &str) -> Option<(u64, u64)> {
     let text = std::fs::read_to_string(directory.join(format!("{edge}.csv"))).ok()?;
     let row = text
@@ -74,14 +76,14 @@ fn traced(directory: &std::path::Path, edge: &str, event: &str) -> Option<(u64, 
     Some((at_ns / 1000, number))
 }
 
-/// Runs the flow until its viewer falls silent and copies take both paths; returns how long after the last of the late
-/// requests was due the first copy left.
+/// Runs the flow until its viewer falls silent and copies are sent on both paths. Returns the time
+/// from when the last of the late requests was due until the first copy was sent.
 fn silence_brings_copies(controlled: &mut Controlled) -> Duration {
     let directory = controlled.rig.directory.path().to_owned();
-    let talk = Conversation::new(&controlled.rig.lab);
-    let mut asked = 0;
-    talk.go_on(true, "a hundred requests", || {
-        asked += 1;
+    let conversation = Conversation::new(&controlled.rig.lab);
+    let mut checks = 0;
+    conversation.send_until(true, "a hundred requests", || {
+        checks += 1;
         let edges = &controlled.rig.edges;
         let watch = || {
             edges
@@ -93,9 +95,9 @@ fn silence_brings_copies(controlled: &mut Controlled) -> Duration {
                 .next()?
                 .watch
         };
-        asked % 100 == 0 && watch().is_some_and(|watch| watch.requests > 30 && watch.degraded == 0)
+        checks % 100 == 0 && watch().is_some_and(|watch| watch.requests > 30 && watch.degraded == 0)
     });
-    talk.go_on(false, "the first copy", || {
+    conversation.send_until(false, "the first copy", || {
         traced(&directory, "ingress", "first_replica").is_some()
     });
     let (first_us, _) = traced(&directory, "ingress", "first_replica").unwrap();
@@ -113,19 +115,22 @@ fn a_viewer_that_falls_silent_gets_copies_on_all_paths() {
     println!("the first copy left {after_due:?} after the third late request was due");
     assert!(after_due < Duration::from_millis(700), "{after_due:?}");
     controlled.await_code(0b11);
-    // Stream and signal bring the same policy; it takes effect once.
-    let told = |kind: &str| {
+    // Stream and signal bring the same policy. It takes effect once.
+    let count_events = |kind: &str| {
         let events = controlled.control.events().unwrap();
         events
             .into_iter()
             .filter(|event| event.kind == kind)
             .count()
     };
-    wait("word of the first copy", || {
-        (told("first_replica") > 0).then_some(())
+    wait("a report of the first copy", || {
+        (count_events("first_replica") > 0).then_some(())
     });
     assert_eq!(
-        (told("policy_applied"), told("first_replica")),
+        (
+            count_events("policy_applied"),
+            count_events("first_replica")
+        ),
         (2, 1),
         "off at first, then on both paths"
     );
@@ -145,7 +150,7 @@ fn a_signal_arrives_where_the_stream_is_cut() {
     let mut controlled = Controlled::new();
     let flow = controlled.flow(Mode::Replicate, Some(trigger(&controlled.rig.lab)));
     controlled.control.create_flow(&flow).unwrap();
-    // TCP to the ingress is lost from here on, and nobody has noticed yet.
+    // From here on, TCP to the ingress is lost, and neither side has noticed yet.
     let links = controlled.rig.lab.addressing().control.clone().unwrap();
     let cut = format!("rule add to {} ipproto tcp blackhole", links[0].far.v4);
     controlled.rig.lab.control().unwrap().ip(&cut).unwrap();

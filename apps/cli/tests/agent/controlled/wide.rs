@@ -6,7 +6,7 @@ use hawser_lab::edges::Edge;
 use std::fs;
 use std::net::SocketAddr;
 
-/// The port that nodes are managed by.
+/// The port through which nodes are managed.
 const SSH: u16 = 22;
 
 #[test]
@@ -16,7 +16,7 @@ fn a_controller_that_has_everything_replicated_cuts_no_node_off() {
         select: to("0.0.0.0/0".to_owned()),
         ..controlled.flow(Mode::Replicate, None)
     };
-    // What the ingress edge sends to its controller, too.
+    // Includes the traffic of the ingress edge to its controller.
     let by = controlled.control.node(Edge::Ingress).device.clone();
     let agent = &mut controlled.rig.edges.ingress_agent;
     assert!(agent.terminate().unwrap().success());
@@ -49,10 +49,10 @@ fn a_controller_that_has_everything_replicated_cuts_no_node_off() {
         |status: &Status| passed(status, "passed_local") && passed(status, "passed_management");
     rig.edges
         .ingress_agent
-        .wait_until("left its own alone", spared)
+        .wait_until("did not replicate its own traffic", spared)
         .unwrap();
 
-    // It begins with what it was told last, and must reach its controller all the same.
+    // It starts with its last assignment, and must still reach its controller.
     assert!(rig.edges.ingress_agent.terminate().unwrap().success());
     rig.edges.ingress_agent.start_again().unwrap();
     let connected = rig

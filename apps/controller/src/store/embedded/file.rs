@@ -1,4 +1,4 @@
-//! The database file: one table of entries, one of numbers about the file.
+//! The database file: one table of entries, and one of numbers about the file.
 
 use super::index::Stored;
 use crate::store::{OpenError, Revision};
@@ -9,26 +9,28 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Key to the revision that wrote it and its value.
+/// Maps a key to the revision that wrote it and its value.
 const ENTRIES: TableDefinition<&str, (u64, &[u8])> = TableDefinition::new("entries");
 
 const NUMBERS: TableDefinition<&str, u64> = TableDefinition::new("numbers");
 
-/// How the tables are to be read. Another number is refused.
+/// The format of the tables. Files with another number are rejected.
 const FORMAT: (&str, u64) = ("format", 1);
 
-/// No revision above this one has been used. Not every revision is written to the file, but none is used twice.
+/// The greatest revision that may have been used. Not every revision is written to the file, but
+/// none is used twice.
 const REVISIONS: &str = "revisions";
 
-/// So many revisions are set aside at a time.
+/// The number of revisions that are reserved at a time.
 const REVISIONS_AT_ONCE: u64 = 1 << 20;
 
-/// Reads come from memory, so this holds what the writer touches.
+/// The size of the database cache. Reads are served from memory, so it only holds what the writer
+/// touches.
 const CACHE_BYTES: usize = 32 << 20;
 
 pub(super) type Entries = BTreeMap<Arc<str>, Stored>;
 
-/// Rows to be written; none: to be removed.
+/// Rows to write; `None` removes the row.
 pub(super) type Rows = BTreeMap<Arc<str>, Option<Stored>>;
 
 pub(super) struct File {
@@ -39,15 +41,17 @@ pub(super) struct File {
 
 enum State {
     Open(Database),
-    /// A write found no room. What it wrote before may be there or not; redb wants the file to be opened again.
+    /// A write failed for lack of space. Whether its content is in the file is unknown; redb
+    /// requires the file to be reopened.
     Full,
-    /// The disk failed, for this reason. What was written before may be in the kernel's memory and not on the disk, which
-    /// nobody can tell (the kernel reports that once), so nothing may be built upon it.
+    /// The disk failed, for this reason. Earlier writes may be in the kernel's memory and not on
+    /// the disk. That cannot be detected, because the kernel reports the failure only once, so the
+    /// file must not be used any further.
     Broken(String),
 }
 
 impl File {
-    /// The file, what is in it, and the revision after which it goes on.
+    /// Opens the file. Returns it with its content and the revision to continue after.
     pub(super) fn open(path: &Path) -> Result<(File, Entries, Revision), OpenError> {
         let refused = |reason: String| OpenError::File {
             file: path.display().to_string(),
@@ -56,7 +60,7 @@ impl File {
         let is_new = !path.exists();
         let database = open(path)?;
         if is_new {
-            // The file is there after a loss of power only if the directory says so.
+            // The file survives a power failure only if its directory entry is on the disk.
             let directory = path
                 .parent()
                 .filter(|p| !p.as_os_str().is_empty())
@@ -79,20 +83,20 @@ impl File {
             State::Open(database) => Ok(database),
             State::Full => Err("the disk was full".into()),
             State::Broken(reason) => Err(format!(
-                "{reason}; this disk is trusted again after a restart"
+                "{reason}; restart the controller to use this disk again"
             )),
         }
     }
 
     fn read(&self) -> Result<(Entries, Revision), String> {
-        let transaction = self.database()?.begin_read().map_err(say)?;
+        let transaction = self.database()?.begin_read().map_err(text)?;
         let numbers = match transaction.open_table(NUMBERS) {
             Ok(numbers) => numbers,
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Entries::new(), 0)),
-            Err(e) => return Err(say(e)),
+            Err(e) => return Err(text(e)),
         };
         let number =
-            |name| Ok::<_, String>(numbers.get(name).map_err(say)?.map(|guard| guard.value()));
+            |name| Ok::<_, String>(numbers.get(name).map_err(text)?.map(|guard| guard.value()));
         if let format @ Some(..) = number(FORMAT.0)?
             && format != Some(FORMAT.1)
         {
@@ -104,11 +108,11 @@ impl File {
         let mut entries = Entries::new();
         for row in transaction
             .open_table(ENTRIES)
-            .map_err(say)?
+            .map_err(text)?
             .iter()
-            .map_err(say)?
+            .map_err(text)?
         {
-            let (key, row) = row.map_err(say)?;
+            let (key, row) = row.map_err(text)?;
             let (revision, value) = row.value();
             entries.insert(
                 key.value().into(),
@@ -122,23 +126,24 @@ impl File {
         Ok((entries, number(REVISIONS)?.unwrap_or(0)))
     }
 
-    /// The highest revision that may be used before the next [`write`](Self::write).
+    /// Returns the greatest revision that may be used before the next [`write`](Self::write).
     pub(super) fn revisions(&self) -> Revision {
         self.revisions
     }
 
-    /// Whether more revisions should be set aside, even if nothing else is to be written.
+    /// Returns whether more revisions should be reserved, even if nothing else is to be written.
     pub(super) fn is_short_of_revisions(&self, revision: Revision) -> bool {
         revision + REVISIONS_AT_ONCE / 2 > self.revisions
     }
 
-    /// Writes the rows and waits for the disk. After an error it is not known whether they are in the file.
+    /// Writes the rows and waits until they are on the disk. After an error it is unknown whether
+    /// they are in the file.
     pub(super) fn write(&mut self, rows: &Rows, revision: Revision) -> Result<(), String> {
-        let set_aside = self
+        let reserved = self
             .is_short_of_revisions(revision)
             .then(|| revision + REVISIONS_AT_ONCE);
-        if let Err(e) = write(self.database()?, rows, set_aside) {
-            let reason = say(&e);
+        if let Err(e) = write(self.database()?, rows, reserved) {
+            let reason = text(&e);
             self.state = if is_lack_of_room(&e) {
                 State::Full
             } else {
@@ -146,20 +151,20 @@ impl File {
             };
             return Err(reason);
         }
-        self.revisions = set_aside.unwrap_or(self.revisions);
+        self.revisions = reserved.unwrap_or(self.revisions);
         Ok(())
     }
 
-    /// Opens the file again if the disk was full, and takes back what that write may have left in it, so that it holds
-    /// what is in memory.
-    pub(super) fn mend<'a>(
+    /// Reopens the file if the disk was full, and reverts changes that the failed write may have
+    /// left in it, so that it matches the entries in memory.
+    pub(super) fn recover<'a>(
         &mut self,
         durable: impl Iterator<Item = (&'a Arc<str>, &'a Stored)>,
     ) -> Result<(), String> {
         if !matches!(self.state, State::Full) {
             return Ok(());
         }
-        self.state = State::Open(open(&self.path).map_err(say)?);
+        self.state = State::Open(open(&self.path).map_err(text)?);
         let (mut in_file, revision) = self.read()?;
         let mut rows = Rows::new();
         for (key, stored) in durable {
@@ -176,7 +181,7 @@ impl File {
     }
 }
 
-fn write(database: &Database, rows: &Rows, set_aside: Option<Revision>) -> Result<(), redb::Error> {
+fn write(database: &Database, rows: &Rows, reserved: Option<Revision>) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
     {
         let mut entries = transaction.open_table(ENTRIES)?;
@@ -186,10 +191,10 @@ fn write(database: &Database, rows: &Rows, set_aside: Option<Revision>) -> Resul
                 None => entries.remove(&**key)?,
             };
         }
-        if let Some(set_aside) = set_aside {
+        if let Some(reserved) = reserved {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert(FORMAT.0, FORMAT.1)?;
-            numbers.insert(REVISIONS, set_aside)?;
+            numbers.insert(REVISIONS, reserved)?;
         }
     }
     Ok(transaction.commit()?)
@@ -225,6 +230,6 @@ fn open(path: &Path) -> Result<Database, OpenError> {
     }
 }
 
-fn say(error: impl std::fmt::Display) -> String {
+fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }

@@ -1,14 +1,15 @@
-//! What the store holds, in memory, and the last changes to it.
+//! The store's content in memory, and the latest changes to it.
 
 use crate::store::{Change, Entry, LeaseId, Page, Revision};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Bound;
 use std::sync::Arc;
 
-/// Changes that are remembered for watchers. A watcher that is further behind lists again.
+/// The number of changes that are retained for watchers. A watcher that is further behind lists
+/// again.
 const HISTORY: usize = 1 << 16;
 
-/// What a key holds.
+/// The value of a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) value: Arc<[u8]>,
@@ -20,7 +21,7 @@ pub(super) struct Index {
     entries: BTreeMap<Arc<str>, Stored>,
     revision: Revision,
     history: VecDeque<Change>,
-    /// The changes up to this revision are not in the history.
+    /// The changes up to this revision are no longer in the history.
     forgotten: Revision,
 }
 
@@ -42,7 +43,7 @@ impl Index {
         self.entries.get_key_value(key)
     }
 
-    /// Entries that are in the file as well.
+    /// Returns the entries that are also in the file.
     pub(super) fn durable(&self) -> impl Iterator<Item = (&Arc<str>, &Stored)> {
         self.entries
             .iter()
@@ -76,13 +77,13 @@ impl Index {
         (self.list(prefix, None, usize::MAX).entries, self.revision)
     }
 
-    /// What was changed after a revision, about `most` of it, and the revision that this reaches; none when not all of
-    /// it is known any more. A revision is never cut in two.
+    /// Returns about `max` changes after a revision, and the revision that they reach; `None` if
+    /// some of them are no longer retained. The changes of one revision are never split.
     pub(super) fn changes(
         &self,
         prefix: &str,
         after: Revision,
-        most: usize,
+        max: usize,
     ) -> Option<(Vec<Change>, Revision)> {
         if after < self.forgotten {
             return None;
@@ -92,7 +93,7 @@ impl Index {
             .partition_point(|change| change.revision() <= after);
         let (mut found, mut looked_at, mut reached) = (Vec::new(), 0, after);
         for change in self.history.range(first..) {
-            if looked_at >= most && change.revision() > reached {
+            if looked_at >= max && change.revision() > reached {
                 return Some((found, reached));
             }
             looked_at += 1;
@@ -104,7 +105,7 @@ impl Index {
         Some((found, reached))
     }
 
-    /// Takes over what was committed, in order.
+    /// Applies committed changes, in order.
     pub(super) fn apply(&mut self, changes: impl IntoIterator<Item = (Change, Option<LeaseId>)>) {
         for (change, lease) in changes {
             self.revision = change.revision();
@@ -158,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_watcher_behind_the_history_is_told_so() {
+    fn a_watcher_behind_the_history_is_detected() {
         let mut index = Index::new(BTreeMap::new(), 0);
         index.apply((1..=HISTORY as u64 + 1).map(|revision| put("a", revision)));
 

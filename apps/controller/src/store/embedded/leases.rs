@@ -15,7 +15,7 @@ pub(super) struct Leases {
 struct State {
     ttl: Duration,
     end: Instant,
-    /// What was written under it; some may have been written without it, or deleted, since.
+    /// Keys written under the lease. Some may since have been written without it, or deleted.
     keys: HashSet<Arc<str>>,
 }
 
@@ -35,7 +35,7 @@ impl Leases {
         Lease { id, ttl }
     }
 
-    /// Whether it still existed.
+    /// Renews a lease. Returns whether it still exists.
     pub(super) fn keep_alive(&mut self, id: LeaseId, now: Instant) -> bool {
         let Some(state) = self.by_id.get_mut(&id) else {
             return false;
@@ -56,7 +56,7 @@ impl Leases {
         }
     }
 
-    /// Keys that may have been written under it last.
+    /// Returns the keys that may have been written under the lease last.
     pub(super) fn keys(&self, id: LeaseId) -> Vec<Arc<str>> {
         self.by_id
             .get(&id)
@@ -74,7 +74,7 @@ impl Leases {
         self.by_end.first().map(|(end, _)| *end)
     }
 
-    /// Those that have run out.
+    /// Returns the expired leases.
     pub(super) fn ended(&self, now: Instant) -> Vec<LeaseId> {
         self.by_end
             .iter()

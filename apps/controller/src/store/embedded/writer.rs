@@ -1,4 +1,5 @@
-//! The thread that writes: commits in the order in which they came, many at once, and leases that run out.
+//! The writer thread: it performs commits in the order of their arrival, many in one transaction,
+//! and ends expired leases.
 
 use super::Shared;
 use super::file::{File, Rows};
@@ -11,22 +12,24 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{oneshot, watch};
 
-/// The most requests that share a transaction, so that the first of them is answered soon.
+/// The maximum number of requests that share a transaction, which bounds the latency of the first
+/// one.
 const REQUESTS_AT_ONCE: usize = 4096;
 
-/// How long commits are refused after the disk refused one; opening the file again takes time, and leases have to go on.
-const REST_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The time for which commits are rejected after a failure of the disk: reopening the file takes
+/// time, and leases have to be served.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 pub(super) struct Request {
     pub(super) job: Job,
-    /// None: nobody waits.
+    /// The receiver of the result; `None` if no task waits for it.
     pub(super) answer: Option<oneshot::Sender<Result<Revision, Error>>>,
 }
 
 pub(super) enum Job {
     Commit(Vec<Write>),
     Revoke(LeaseId),
-    /// Look when the next lease runs out.
+    /// Recompute when the next lease expires.
     Wake,
 }
 
@@ -34,7 +37,7 @@ pub(super) struct Writer {
     file: File,
     shared: Arc<Shared>,
     changed: watch::Sender<Revision>,
-    /// What the disk said last, while commits are refused.
+    /// The time and the text of the last error of the disk, while commits are rejected.
     failed: Option<(Instant, String)>,
 }
 
@@ -48,7 +51,7 @@ impl Writer {
         }
     }
 
-    /// Until nobody can ask any more.
+    /// Serves requests until all senders are dropped.
     pub(super) fn run(mut self, inbox: &Receiver<Request>) {
         loop {
             let wake = self.shared.leases().next_end();
@@ -77,7 +80,8 @@ impl Writer {
         if batch.needs_disk(&self.file)
             && let Err(reason) = self.persist(&batch)
         {
-            // What needs no disk goes on: liveness and leadership do not hang on it.
+            // Requests that need no disk are still served, so that liveness and leadership do not
+            // depend on it.
             batch = self.decide(&requests, Some(&reason));
         }
         let mut leases = self.shared.leases();
@@ -93,13 +97,14 @@ impl Writer {
         }
         for (request, result) in requests.into_iter().zip(batch.results) {
             if let Some(answer) = request.answer {
-                // Who asked may have given up.
+                // The requester may have given up.
                 let _ = answer.send(result);
             }
         }
     }
 
-    /// What the requests come to, one after the other; those that need the disk are refused if it has failed.
+    /// Computes the results of the requests in order. Requests that need the disk are rejected if
+    /// it has failed.
     fn decide(&self, requests: &[Request], failed: Option<&str>) -> Batch {
         let (index, mut leases) = (self.shared.index(), self.shared.leases());
         let mut batch = Batch {
@@ -110,7 +115,7 @@ impl Writer {
             let mut step = Step {
                 index: &index,
                 batch: &mut batch,
-                most: self.file.revisions(),
+                max_revision: self.file.revisions(),
                 failed,
             };
             let result = match &request.job {
@@ -125,21 +130,22 @@ impl Writer {
 
     fn persist(&mut self, batch: &Batch) -> Result<(), String> {
         if let Some((at, reason)) = &self.failed
-            && at.elapsed() < REST_AFTER_FAILURE
+            && at.elapsed() < RETRY_AFTER
         {
             return Err(reason.clone());
         }
-        let mended = self.file.mend(self.shared.index().durable());
-        match mended.and_then(|()| self.file.write(&batch.rows, batch.revision)) {
+        let recovered = self.file.recover(self.shared.index().durable());
+        match recovered.and_then(|()| self.file.write(&batch.rows, batch.revision)) {
             Ok(()) => {
                 if self.failed.take().is_some() {
-                    tracing::info!("the store writes again");
+                    tracing::info!("the store has recovered");
                 }
                 Ok(())
             }
             Err(e) => {
-                let reason =
-                    format!("the store cannot write: {e}; make room on its disk, or replace it");
+                let reason = format!(
+                    "the store cannot write: {e}; free space on its disk, or replace the disk"
+                );
                 tracing::error!("{reason}");
                 self.failed = Some((Instant::now(), reason.clone()));
                 Err(reason)
@@ -148,7 +154,7 @@ impl Writer {
     }
 }
 
-/// What several requests come to, on top of the index.
+/// The combined results of several requests, relative to the index.
 #[derive(Default)]
 struct Batch {
     revision: Revision,
@@ -166,11 +172,11 @@ impl Batch {
     }
 }
 
-/// One request's turn.
+/// The processing of one request.
 struct Step<'a> {
     index: &'a Index,
     batch: &'a mut Batch,
-    most: Revision,
+    max_revision: Revision,
     failed: Option<&'a str>,
 }
 
@@ -258,8 +264,8 @@ impl Step<'_> {
 
     fn next_revision(&self) -> Result<Revision, Error> {
         let revision = self.batch.revision + 1;
-        if revision > self.most {
-            let reason = self.failed.unwrap_or("there are too many changes at once");
+        if revision > self.max_revision {
+            let reason = self.failed.unwrap_or("too many changes at once");
             return Err(Error::Unavailable(reason.into()));
         }
         Ok(revision)

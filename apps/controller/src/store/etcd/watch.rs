@@ -1,4 +1,4 @@
-//! A watch that is taken up again where it was, whenever the connection to etcd is lost.
+//! A watch that resumes where it was interrupted whenever the connection to etcd is lost.
 
 use crate::store::{Change, Error, Revision, Watch};
 use etcd_client::{
@@ -7,16 +7,16 @@ use etcd_client::{
 use futures_util::stream::{self, StreamExt};
 use std::time::Duration;
 
-/// How long to wait before etcd is asked again: at first, and at most.
+/// The initial and the maximum pause before etcd is retried.
 const PAUSE: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 
 pub(super) struct Watcher {
     client: WatchClient,
-    /// What all keys of the store begin with.
+    /// The prefix of all keys of the store.
     root: String,
-    /// What the keys that are watched begin with.
+    /// The prefix of the watched keys.
     prefix: String,
-    /// All changes up to this revision were delivered.
+    /// All changes up to this revision have been delivered.
     after: Revision,
     stream: Option<WatchStream>,
     pause: Duration,
@@ -26,7 +26,7 @@ pub(super) struct Watcher {
 impl Watcher {
     pub(super) fn new(client: WatchClient, root: &str, prefix: &str, after: Revision) -> Watcher {
         Watcher {
-            client: client.max_decoding_message_size(super::ANSWER_BYTES),
+            client: client.max_decoding_message_size(super::MAX_RESPONSE_BYTES),
             root: root.into(),
             prefix: format!("{root}{prefix}"),
             after,
@@ -49,7 +49,7 @@ impl Watcher {
                     self.ended = true;
                     return Some((vec![Err(Error::Compacted(self.after))], self));
                 }
-                Ok(answer) if answer.canceled() => self.rest(answer.cancel_reason()).await,
+                Ok(answer) if answer.canceled() => self.back_off(answer.cancel_reason()).await,
                 Ok(answer) => {
                     self.pause = PAUSE.0;
                     let changes = self.take(&answer);
@@ -57,7 +57,7 @@ impl Watcher {
                         return Some((changes.into_iter().map(Ok).collect(), self));
                     }
                 }
-                Err(e) => self.rest(&super::with_causes(&e)).await,
+                Err(e) => self.back_off(&super::with_causes(&e)).await,
             }
         }
         None
@@ -86,7 +86,7 @@ impl Watcher {
         let mut changes = Vec::with_capacity(answer.events().len());
         for event in answer.events() {
             let Some(kv) = event.kv() else { continue };
-            // The revision of a deletion is that of the deletion.
+            // For a deletion, this is the revision of the deletion itself.
             self.after = self.after.max(kv.mod_revision().cast_unsigned());
             let Some(entry) = super::entry(&self.root, kv.clone()) else {
                 continue;
@@ -99,7 +99,8 @@ impl Watcher {
                 },
             });
         }
-        // Without events it says how far the watch has come; otherwise etcd may be ahead of it.
+        // A response without events reports the progress of the watch; in others the header's
+        // revision may be ahead of the delivered events.
         if answer.events().is_empty()
             && !answer.created()
             && let Some(header) = answer.header()
@@ -109,11 +110,11 @@ impl Watcher {
         changes
     }
 
-    async fn rest(&mut self, reason: &str) {
+    async fn back_off(&mut self, reason: &str) {
         self.stream = None;
         tracing::warn!(
             prefix = self.prefix,
-            "the watch is taken up again in {:?}: {reason}",
+            "the watch was interrupted, resuming in {:?}: {reason}",
             self.pause
         );
         tokio::time::sleep(self.pause).await;

@@ -28,11 +28,11 @@ fn factor(coefficient: u8) -> Factor {
     }
 }
 
-/// A table in both halves, since each is shuffled by itself.
+/// Copies a table into both halves of a vector, because each half is shuffled separately.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn twice(table: &[u8; 16]) -> __m256i {
-    // SAFETY: the array is as long as the vector that is read, and any alignment will do.
+    // SAFETY: the array has the length of the loaded vector, and the load requires no alignment.
     _mm256_broadcastsi128_si256(unsafe { _mm_loadu_si128(table.as_ptr().cast()) })
 }
 
@@ -57,13 +57,13 @@ pub(super) fn zero() -> Vector {
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn load(bytes: &[u8; BYTES]) -> Vector {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the load requires no alignment.
     unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx2")]
 pub(super) fn store(bytes: &mut [u8; BYTES], vector: Vector) {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the store requires no alignment.
     unsafe { _mm256_storeu_si256(bytes.as_mut_ptr().cast(), vector) }
 }

@@ -24,11 +24,11 @@ fn factor(coefficient: u8) -> Factor {
     }
 }
 
-/// A table in all quarters, since each is shuffled by itself.
+/// Copies a table into all quarters of a vector, because each quarter is shuffled separately.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 fn four_times(table: &[u8; 16]) -> __m512i {
-    // SAFETY: the array is as long as the vector that is read, and any alignment will do.
+    // SAFETY: the array has the length of the loaded vector, and the load requires no alignment.
     _mm512_broadcast_i32x4(unsafe { _mm_loadu_si128(table.as_ptr().cast()) })
 }
 

@@ -1,4 +1,4 @@
-//! Vectors of AVX-512, of which a part can be loaded and stored.
+//! AVX-512 vectors, with masked loads and stores of a part.
 
 #[cfg(target_arch = "x86")]
 use std::arch::x86::*;
@@ -18,32 +18,32 @@ pub(super) fn zero() -> Vector {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn load(bytes: &[u8; BYTES]) -> Vector {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the load requires no alignment.
     unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn store(bytes: &mut [u8; BYTES], vector: Vector) {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the store requires no alignment.
     unsafe { _mm512_storeu_si512(bytes.as_mut_ptr().cast(), vector) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn load_part(bytes: &[u8]) -> Vector {
-    // SAFETY: what the mask leaves out is not read, and any alignment will do.
+    // SAFETY: bytes that the mask excludes are not read, and the load requires no alignment.
     unsafe { _mm512_maskz_loadu_epi8(first(bytes.len()), bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(super) fn store_part(bytes: &mut [u8], vector: Vector) {
-    // SAFETY: what the mask leaves out is not written, and any alignment will do.
+    // SAFETY: bytes that the mask excludes are not written, and the store requires no alignment.
     unsafe { _mm512_mask_storeu_epi8(bytes.as_mut_ptr().cast(), first(bytes.len()), vector) }
 }
 
-/// The mask of the first `count` bytes of a vector.
+/// Returns the mask of the first `count` bytes of a vector.
 #[inline]
 fn first(count: usize) -> __mmask64 {
     debug_assert!(count < BYTES);

@@ -49,13 +49,13 @@ fn zero() -> Vector {
 #[inline]
 #[target_feature(enable = "ssse3")]
 fn load(bytes: &[u8; BYTES]) -> Vector {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the load requires no alignment.
     unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "ssse3")]
 fn store(bytes: &mut [u8; BYTES], vector: Vector) {
-    // SAFETY: the array is as long as the vector, and any alignment will do.
+    // SAFETY: the array has the length of the vector, and the store requires no alignment.
     unsafe { _mm_storeu_si128(bytes.as_mut_ptr().cast(), vector) }
 }

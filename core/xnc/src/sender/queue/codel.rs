@@ -1,31 +1,33 @@
-//! Controlled delay (RFC 8289): of a queue that stays longer than it needs to, a packet is dropped every now and then.
+//! CoDel (RFC 8289): drops packets at intervals while the delay of a queue stays above a target.
 
 use crate::config::Config;
 use hawser_units::Instant;
 use std::time::Duration;
 
-/// A queue of less than this is not shortened: a packet that is being sent is no queue (RFC 8289, section 5.4).
-const LEAST_BYTES: u64 = 1500;
+/// A queue shorter than this is left alone, because a packet that is being sent is not a queue (RFC
+/// 8289, section 5.4).
+const MIN_BYTES: u64 = 1500;
 
-/// After fewer intervals without a drop the rate of drops goes on where it was (RFC 8289, section 5.4).
+/// If the last drop is fewer intervals ago than this, the drop rate continues from its previous
+/// value (RFC 8289, section 5.4).
 const RESUMED_WITHIN: u32 = 16;
 
-/// The state of one queue.
+/// The state of CoDel for one queue.
 #[derive(Debug, Default)]
 pub(super) struct Codel {
-    /// When packets will have waited too long for an interval.
+    /// When the delay will have been above the target for an interval.
     above_from: Option<Instant>,
     is_dropping: bool,
     next_drop: Instant,
-    /// Packets dropped since dropping began, and of these when it began last.
+    /// Packets dropped in the current dropping state, and the count at its start.
     count: u32,
     count_before: u32,
 }
 
 impl Codel {
-    /// Whether a packet that is taken from the head now, after it waited for `waited`, is to be dropped or marked. `bytes`
-    /// are those that wait, the packet's among them.
-    pub(super) fn is_to_drop(
+    /// Returns whether to drop or mark the packet at the head, which waited for `waited`. `bytes`
+    /// is the length of the queue, including the packet.
+    pub(super) fn should_drop(
         &mut self,
         now: Instant,
         waited: Duration,
@@ -55,13 +57,13 @@ impl Codel {
         true
     }
 
-    /// Nothing waits any more.
-    pub(super) fn rest(&mut self) {
+    /// Resets the state when the queue is empty.
+    pub(super) fn reset(&mut self) {
         (self.above_from, self.is_dropping) = (None, false);
     }
 
     fn is_above(&mut self, now: Instant, waited: Duration, bytes: u64, config: &Config) -> bool {
-        if waited < config.codel_target || bytes <= LEAST_BYTES {
+        if waited < config.codel_target || bytes <= MIN_BYTES {
             self.above_from = None;
             return false;
         }
@@ -70,7 +72,8 @@ impl Codel {
     }
 }
 
-/// When the next packet is dropped: the more were, the sooner (RFC 8289, section 4.4).
+/// Returns the time of the next drop. The interval decreases with the number of drops (RFC 8289,
+/// section 4.4).
 fn control_law(from: Instant, interval: Duration, count: u32) -> Instant {
     from + interval.div_f64(f64::from(count).sqrt())
 }
@@ -81,7 +84,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    /// When packets are dropped of a queue of 30 kB in which each waited for as long as `waited` says at a time in ms.
+    /// Returns the times of drops in ms, from a queue of 30 kB in which `waited` returns the delay
+    /// of the packet at the head for a time in ms.
     fn drops(waited: impl Fn(u32) -> u32, until: u32) -> Vec<u32> {
         let config = Config {
             codel_target: 10 * MS,
@@ -89,9 +93,9 @@ mod tests {
             ..Config::default()
         };
         let mut codel = Codel::default();
-        let mut is_to_drop =
-            |ms: u32| codel.is_to_drop(Instant::ZERO + ms * MS, waited(ms) * MS, 30_000, &config);
-        (0..until).filter(|ms| is_to_drop(*ms)).collect()
+        let mut should_drop =
+            |ms: u32| codel.should_drop(Instant::ZERO + ms * MS, waited(ms) * MS, 30_000, &config);
+        (0..until).filter(|ms| should_drop(*ms)).collect()
     }
 
     #[test]
@@ -129,7 +133,7 @@ mod tests {
     fn one_packet_is_no_queue() {
         let config = Config::default();
         let mut codel = Codel::default();
-        assert!((0..10_000).all(|ms| !codel.is_to_drop(
+        assert!((0..10_000).all(|ms| !codel.should_drop(
             Instant::ZERO + ms * MS,
             300 * MS,
             1500,

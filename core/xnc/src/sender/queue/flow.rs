@@ -1,44 +1,45 @@
-//! The packets of one flow that wait.
+//! The waiting packets of one flow.
 
-use super::Waiting;
+use super::QueuedPacket;
 use super::codel::Codel;
 use crate::config::Config;
-use crate::memory::{cost, give_back};
+use crate::memory::{cost, shrink_if_sparse};
 use hawser_units::Instant;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// After how long without a packet a flow is forgotten, and without the end of a frame, that it is a video.
+/// The time without packets after which a flow is forgotten, and without an end of a frame after
+/// which it is no longer live.
 pub(super) const MEMORY: Duration = Duration::from_secs(2);
 
-/// The packets of a flow in the order in which they came, and what is known of its frames.
+/// The packets of a flow in order of arrival, and the state of its frames.
 #[derive(Debug)]
 pub(super) struct Flow {
-    waiting: VecDeque<Waiting>,
-    /// What they cost.
+    waiting: VecDeque<QueuedPacket>,
+    /// The cost of the packets.
     bytes: u64,
-    /// Bytes that may be sent before the next flow has its turn.
+    /// Bytes that the flow may still send in its turn.
     pub(super) deficit: i64,
-    /// Whether it stands in one of the lists of its class.
+    /// Whether the flow is in the round robin of its class.
     pub(super) is_listed: bool,
-    /// Where it stands among the flows by their length; 0: nowhere.
+    /// The length class under which the flow is listed, 0 if it is not.
     pub(super) sorted_class: u32,
     codel: Codel,
     used_at: Instant,
-    /// When the last end of a frame came, as long as it is a video.
-    framed_at: Option<Instant>,
-    /// Of a frame of which a part is dropped, all is.
-    keeps_frames: bool,
-    /// The frame at the head cannot be whole any more.
-    is_doomed: bool,
-    /// A part of the frame at the head was sent.
-    is_begun: bool,
-    /// Frames that were dropped since one was sent.
+    /// When the last end of a frame arrived; `None` if the flow is not live.
+    last_frame_end: Option<Instant>,
+    /// Whether a frame is dropped as a whole when a part of it is dropped.
+    drops_whole_frames: bool,
+    /// Whether a part of the frame at the head was dropped.
+    is_incomplete: bool,
+    /// Whether a part of the frame at the head was sent.
+    is_partly_sent: bool,
+    /// The number of frames dropped since the last one was sent.
     dropped_frames: u32,
 }
 
 impl Flow {
-    pub(super) fn new(now: Instant, keeps_frames: bool) -> Self {
+    pub(super) fn new(now: Instant, drops_whole_frames: bool) -> Self {
         Flow {
             waiting: VecDeque::new(),
             bytes: 0,
@@ -47,10 +48,10 @@ impl Flow {
             sorted_class: 0,
             codel: Codel::default(),
             used_at: now,
-            framed_at: None,
-            keeps_frames,
-            is_doomed: false,
-            is_begun: false,
+            last_frame_end: None,
+            drops_whole_frames,
+            is_incomplete: false,
+            is_partly_sent: false,
             dropped_frames: 0,
         }
     }
@@ -63,123 +64,132 @@ impl Flow {
         self.bytes
     }
 
-    /// How long its queue is: flows of one class differ by less than a factor of two. 0 when nothing waits.
-    pub(super) fn class(&self) -> u32 {
+    /// Returns the class of the queue's length, 0 if it is empty. The lengths in a class differ by
+    /// less than a factor of two.
+    pub(super) fn length_class(&self) -> u32 {
         u64::BITS - self.bytes.leading_zeros()
     }
 
-    pub(super) fn front(&self) -> Option<&Waiting> {
+    pub(super) fn front(&self) -> Option<&QueuedPacket> {
         self.waiting.front()
     }
 
-    /// Whether it lately told where frames end.
+    /// Returns whether ends of frames were marked recently.
     pub(super) fn is_live(&self) -> bool {
-        self.framed_at.is_some()
+        self.last_frame_end.is_some()
     }
 
-    /// Whether nothing came for so long that nothing need be remembered.
+    /// Returns whether the flow was unused for so long that it can be forgotten.
     pub(super) fn is_unused(&self, now: Instant) -> bool {
         self.used_at + MEMORY <= now
     }
 
-    /// Takes note of the frames that a packet tells of before it is pushed, and says whether the flow is live from then on.
-    pub(super) fn tells(&mut self, waiting: &Waiting) -> bool {
-        let now = waiting.since;
-        if waiting.hint.border {
-            self.framed_at = Some(now);
-        } else if self.framed_at.is_some_and(|at| at + MEMORY <= now) {
+    /// Updates the state of frames for a packet that is about to be pushed, and returns whether the
+    /// flow is live.
+    pub(super) fn note_frame_end(&mut self, waiting: &QueuedPacket) -> bool {
+        let now = waiting.queued_at;
+        if waiting.hint.end_of_frame {
+            self.last_frame_end = Some(now);
+        } else if self.last_frame_end.is_some_and(|at| at + MEMORY <= now) {
             (
-                self.framed_at,
-                self.is_doomed,
-                self.is_begun,
+                self.last_frame_end,
+                self.is_incomplete,
+                self.is_partly_sent,
                 self.dropped_frames,
             ) = (None, false, false, 0);
         }
         self.is_live()
     }
 
-    pub(super) fn push(&mut self, waiting: Waiting) {
-        self.used_at = waiting.since;
+    pub(super) fn push(&mut self, waiting: QueuedPacket) {
+        self.used_at = waiting.queued_at;
         self.bytes += cost(&waiting.bytes);
         self.waiting.push_back(waiting);
     }
 
-    /// Whether the head is to be dropped, or marked, for the flow to send less. A video's frames have a patience instead.
+    /// Returns whether CoDel drops or marks the packet at the head. Live flows have a maximum
+    /// queueing delay for frames instead.
     pub(super) fn is_congested(&mut self, now: Instant, config: &Config) -> bool {
         let Some(front) = self.waiting.front().filter(|_| !self.is_live()) else {
             return false;
         };
-        self.codel
-            .is_to_drop(now, now.saturating_since(front.since), self.bytes, config)
+        self.codel.should_drop(
+            now,
+            now.saturating_since(front.queued_at),
+            self.bytes,
+            config,
+        )
     }
 
-    /// The head, which is sent.
-    pub(super) fn send(&mut self) -> Option<Waiting> {
+    /// Removes the packet at the head in order to send it.
+    pub(super) fn send(&mut self) -> Option<QueuedPacket> {
         let sent = self.remove_front()?;
         self.deficit -= sent.bytes.len() as i64;
         if self.has_frames() {
-            self.is_begun = !sent.hint.border;
+            self.is_partly_sent = !sent.hint.end_of_frame;
             self.dropped_frames = 0;
         }
         Some(sent)
     }
 
-    /// The head, which is dropped; with it goes what is left of its frame, sooner or later.
+    /// Drops the packet at the head. The rest of its frame is dropped later.
     pub(super) fn drop_front(&mut self) {
         let Some(gone) = self.remove_front() else {
             return;
         };
         if self.has_frames() {
-            let is_last = gone.hint.border;
-            self.is_doomed = !is_last;
-            self.is_begun &= !is_last;
+            let is_last = gone.hint.end_of_frame;
+            self.is_incomplete = !is_last;
+            self.is_partly_sent &= !is_last;
             self.dropped_frames = self.dropped_frames.saturating_add(is_last.into());
         }
     }
 
-    /// Drops what waited too long. A frame of which a packet is dropped cannot be shown: the rest of it goes too.
+    /// Drops packets that waited too long. A frame that lacks a packet cannot be shown, so the rest
+    /// of it is dropped too.
     pub(super) fn drop_expired(&mut self, now: Instant, config: &Config) {
         while self.has_expired(now, config) {
             self.drop_front();
         }
     }
 
-    /// Whether the head has waited too long, or is of a frame of which a part was dropped.
+    /// Returns whether the packet at the head waited too long, or belongs to a frame of which a
+    /// part was dropped.
     pub(super) fn has_expired(&self, now: Instant, config: &Config) -> bool {
         self.deadline(config)
-            .is_some_and(|deadline| deadline <= now || self.is_doomed)
+            .is_some_and(|deadline| deadline <= now || self.is_incomplete)
     }
 
-    /// When the head has waited too long. It is given more time when a part of its frame was sent, and when the frames before
-    /// were dropped.
+    /// Returns when the packet at the head will have waited too long. It may wait longer if a part
+    /// of its frame was sent, or if the previous frames were dropped.
     pub(super) fn deadline(&self, config: &Config) -> Option<Instant> {
         let front = self.waiting.front()?;
-        let patience = match self.has_frames() {
-            false => config.patience,
-            true if self.is_begun => config.expiry,
+        let max_delay = match self.has_frames() {
+            false => config.max_queue_delay,
+            true if self.is_partly_sent => config.expiry,
             true => {
                 let further = config
-                    .frame_patience_step
+                    .frame_queue_delay_step
                     .saturating_mul(self.dropped_frames);
                 config
-                    .frame_patience
+                    .max_frame_queue_delay
                     .saturating_add(further)
-                    .min(config.patience)
+                    .min(config.max_queue_delay)
             }
         };
-        Some(front.since + patience)
+        Some(front.queued_at + max_delay)
     }
 
     fn has_frames(&self) -> bool {
-        self.keeps_frames && self.is_live()
+        self.drops_whole_frames && self.is_live()
     }
 
-    fn remove_front(&mut self) -> Option<Waiting> {
+    fn remove_front(&mut self) -> Option<QueuedPacket> {
         let front = self.waiting.pop_front()?;
         self.bytes -= cost(&front.bytes);
-        give_back(&mut self.waiting);
+        shrink_if_sparse(&mut self.waiting);
         if self.waiting.is_empty() {
-            self.codel.rest();
+            self.codel.reset();
         }
         Some(front)
     }

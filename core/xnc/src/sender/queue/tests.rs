@@ -8,9 +8,9 @@ const MS: Duration = Duration::from_millis(1);
 
 fn config() -> Config {
     Config {
-        frame_patience: 60 * MS,
-        frame_patience_step: 30 * MS,
-        patience: 100 * MS,
+        max_frame_queue_delay: 60 * MS,
+        frame_queue_delay_step: 30 * MS,
+        max_queue_delay: 100 * MS,
         expiry: 300 * MS,
         codel_target: 10 * MS,
         codel_interval: 100 * MS,
@@ -22,24 +22,24 @@ fn at(ms: u32) -> Instant {
     Instant::ZERO + ms * MS
 }
 
-fn packet(flow_hash: u64, ms: u32, bytes: usize) -> Waiting {
-    Waiting {
+fn packet(flow_hash: u64, ms: u32, bytes: usize) -> QueuedPacket {
+    QueuedPacket {
         bytes: vec![0; bytes],
         hint: Hint {
             flow_hash,
             ..Hint::default()
         },
-        since: at(ms),
+        queued_at: at(ms),
     }
 }
 
-fn framed(flow_hash: u64, ms: u32, bytes: usize, border: bool) -> Waiting {
+fn framed(flow_hash: u64, ms: u32, bytes: usize, end_of_frame: bool) -> QueuedPacket {
     let mut packet = packet(flow_hash, ms, bytes);
-    packet.hint.border = border;
+    packet.hint.end_of_frame = end_of_frame;
     packet
 }
 
-/// Frames of three packets that came at once, every 33 ms.
+/// Creates a queue with frames of three packets each, at intervals of 33 ms.
 fn queue(frames: u32) -> Queue {
     let mut queue = Queue::new(true);
     (0..3 * frames)
@@ -47,8 +47,8 @@ fn queue(frames: u32) -> Queue {
     queue
 }
 
-/// What goes next, as a sender with window for everything takes it.
-fn take(queue: &mut Queue, now: Instant) -> Option<Waiting> {
+/// Returns the next packet for a sender with unlimited window.
+fn take(queue: &mut Queue, now: Instant) -> Option<QueuedPacket> {
     queue.order().into_iter().find_map(|class| {
         while queue.front(class, now, &config()).is_some() {
             if let Some(sent) = queue.pop(class, now, &config()) {
@@ -59,7 +59,7 @@ fn take(queue: &mut Queue, now: Instant) -> Option<Waiting> {
     })
 }
 
-fn flows(taken: impl Iterator<Item = Waiting>) -> Vec<u64> {
+fn flows(taken: impl Iterator<Item = QueuedPacket>) -> Vec<u64> {
     taken.map(|waiting| waiting.hint.flow_hash).collect()
 }
 
@@ -80,11 +80,11 @@ fn the_frame_after_a_dropped_one_may_wait_longer() {
     let mut queue = queue(6);
     let mut waits = Vec::new();
     while let Some(late) = queue.deadline(&config()) {
-        let since = queue
+        let queued_at = queue
             .front(Class::Live, Instant::ZERO, &config())
             .unwrap()
-            .since;
-        waits.push(late.saturating_since(since).as_millis());
+            .queued_at;
+        waits.push(late.saturating_since(queued_at).as_millis());
         queue.drop_expired(late, &config());
         if waits.len() == 4 {
             (0..3).for_each(|_| drop(take(&mut queue, Instant::ZERO)));
@@ -94,7 +94,7 @@ fn the_frame_after_a_dropped_one_may_wait_longer() {
 }
 
 #[test]
-fn a_frame_that_was_begun_is_given_more_time() {
+fn a_partly_sent_frame_may_wait_longer() {
     let mut queue = queue(2);
     take(&mut queue, Instant::ZERO);
     queue.drop_expired(at(299), &config());
@@ -111,18 +111,18 @@ fn push_urgent(queue: &mut Queue, ms: u32) {
 }
 
 #[test]
-fn urgent_packets_go_first_and_leave_the_others_a_little() {
+fn urgent_packets_go_first_but_do_not_starve_others() {
     let mut queue = queue(1);
     take(&mut queue, Instant::ZERO);
     (0..40).for_each(|ms| push_urgent(&mut queue, ms));
-    let order: Vec<Waiting> = std::iter::from_fn(|| take(&mut queue, Instant::ZERO)).collect();
+    let order: Vec<QueuedPacket> = std::iter::from_fn(|| take(&mut queue, Instant::ZERO)).collect();
     let of_others: Vec<usize> = (0..42).filter(|index| !order[*index].hint.urgent).collect();
     assert_eq!(of_others, [16, 18]);
     assert!(
         order
             .iter()
             .filter(|waiting| waiting.hint.urgent)
-            .is_sorted_by_key(|waiting| waiting.since)
+            .is_sorted_by_key(|waiting| waiting.queued_at)
     );
     assert_eq!((queue.len(), queue.bytes), (0, 0));
 }
@@ -141,7 +141,7 @@ fn urgent_packets_expire_and_do_not_go_with_a_frame() {
         queue
             .front(Class::Urgent, at(100), &config())
             .unwrap()
-            .since,
+            .queued_at,
         at(30)
     );
 }
@@ -219,7 +219,7 @@ fn live_flows_go_first_and_leave_the_others_a_quarter() {
 }
 
 #[test]
-fn what_is_sent_once_more_is_paid_for_by_its_flow() {
+fn recovery_bytes_are_charged_to_their_flow() {
     let mut queue = Queue::new(true);
     for flow in [1, 2] {
         (0..50).for_each(|_| queue.push(packet(flow, 0, 1500), LIMIT));
@@ -234,7 +234,7 @@ fn what_is_sent_once_more_is_paid_for_by_its_flow() {
 }
 
 #[test]
-fn the_longest_queue_pays_when_there_is_no_room() {
+fn packets_of_the_longest_queue_are_dropped_when_there_is_no_room() {
     let mut queue = Queue::new(true);
     for index in 0..2000u64 {
         queue.push(packet(1, 0, 1000), 100_000);
@@ -249,13 +249,14 @@ fn the_longest_queue_pays_when_there_is_no_room() {
     assert_eq!(
         sent.iter().filter(|flow| **flow != 1).count(),
         20,
-        "none of those that send little is dropped"
+        "no packet of the small flows is dropped"
     );
 }
 
-/// Flows that are looked at for each of 20,000 packets of 1000 bytes while there is room for `room` of them. `flow` names the flow of a
-/// packet; `takes` of ten packets that are pushed, so many are taken.
-fn looks_for_each(flow: impl Fn(u64) -> u64, room: u64, takes: u64) -> f64 {
+/// Returns the number of flows examined per packet, for 20,000 packets of 1000 bytes and a queue
+/// with room for `room` of them. `flow` returns the flow of a packet. Of ten packets pushed,
+/// `takes` are taken.
+fn examined_for_each(flow: impl Fn(u64) -> u64, room: u64, takes: u64) -> f64 {
     const PACKETS: u64 = 20_000;
     let mut queue = Queue::new(true);
     let mut push = |index| {
@@ -263,7 +264,7 @@ fn looks_for_each(flow: impl Fn(u64) -> u64, room: u64, takes: u64) -> f64 {
         if index % 10 < takes {
             take(&mut queue, at(0)).unwrap();
         }
-        queue.looked_at
+        queue.flows_examined
     };
     let before = (0..PACKETS).map(&mut push).last().unwrap();
     let after = (PACKETS..2 * PACKETS).map(&mut push).last().unwrap();
@@ -276,16 +277,16 @@ fn looks_for_each(flow: impl Fn(u64) -> u64, room: u64, takes: u64) -> f64 {
 }
 
 #[test]
-fn room_is_made_without_looking_at_all_flows_for_each_packet() {
+fn room_is_made_without_examining_all_flows_for_each_packet() {
     const FLOWS: u64 = MAX_FLOWS as u64;
     for (waiting, takes) in [(1, 0), (1, 5), (2, 0), (3, 5), (30, 0)] {
         let room = waiting * FLOWS;
-        let alike = looks_for_each(|index| index % FLOWS, room, takes);
+        let alike = examined_for_each(|index| index % FLOWS, room, takes);
         assert!(
             alike < 4.0,
             "{alike}: all flows are alike, {waiting} packets wait of each"
         );
-        let greedy = looks_for_each(
+        let greedy = examined_for_each(
             |index| {
                 if index.is_multiple_of(2) {
                     0
@@ -300,7 +301,7 @@ fn room_is_made_without_looking_at_all_flows_for_each_packet() {
             greedy < 4.0,
             "{greedy}: one flow sends half of all, {waiting} packets wait for each flow"
         );
-        let alone = looks_for_each(
+        let alone = examined_for_each(
             |index| index.saturating_sub(room).min(1) * FLOWS + index.min(room) % FLOWS,
             room + 3,
             takes,
@@ -309,7 +310,7 @@ fn room_is_made_without_looking_at_all_flows_for_each_packet() {
             alone < 4.0,
             "{alone}: one flow sends, and {waiting} packets wait of each of the others"
         );
-        let fresh = looks_for_each(|index| index, room, takes);
+        let fresh = examined_for_each(|index| index, room, takes);
         assert!(
             fresh < 20.0,
             "{fresh}: each packet is of another flow, with room for {waiting} of each"
@@ -318,7 +319,7 @@ fn room_is_made_without_looking_at_all_flows_for_each_packet() {
 }
 
 #[test]
-fn flows_of_one_length_pay_in_turn() {
+fn flows_of_equal_length_lose_packets_in_turn() {
     const FLOWS: u64 = 500;
     let mut queue = Queue::new(true);
     (0..40_000).for_each(|index| queue.push(packet(index % FLOWS, 0, 1000), 4 * FLOWS * 1000));
@@ -330,7 +331,7 @@ fn flows_of_one_length_pay_in_turn() {
 }
 
 #[test]
-fn urgent_packets_that_are_the_most_pay_too() {
+fn urgent_packets_are_dropped_when_they_are_the_longest_queue() {
     let mut queue = Queue::new(true);
     (0..10).for_each(|_| queue.push(packet(1, 0, 300), 30_000));
     (0..1000).for_each(|_| push_urgent(&mut queue, 0));
@@ -341,11 +342,12 @@ fn urgent_packets_that_are_the_most_pay_too() {
         queue.push(urgent, 30_000);
     }
     assert!(queue.bytes <= 30_000);
-    assert_eq!(queue.rest.packets, 10);
+    assert_eq!(queue.other.packets, 10);
 }
 
-/// For so long a flow hands in a packet each millisecond, and from 50 ms on one is taken.
-fn standing(ecn: bool, until: u32) -> (Queue, Vec<Waiting>) {
+/// Pushes a packet of one flow each millisecond until `until`, and takes one each millisecond from
+/// 50 ms on.
+fn standing(ecn: bool, until: u32) -> (Queue, Vec<QueuedPacket>) {
     let (mut queue, mut taken) = (Queue::new(true), Vec::new());
     for ms in 0..until {
         let source = "10.0.0.1:1".parse().unwrap();
@@ -356,10 +358,10 @@ fn standing(ecn: bool, until: u32) -> (Queue, Vec<Waiting>) {
             ..Hint::default()
         };
         queue.push(
-            Waiting {
+            QueuedPacket {
                 bytes,
                 hint,
-                since: at(ms),
+                queued_at: at(ms),
             },
             LIMIT,
         );
@@ -371,19 +373,19 @@ fn standing(ecn: bool, until: u32) -> (Queue, Vec<Waiting>) {
 }
 
 #[test]
-fn a_standing_queue_is_dropped_from() {
+fn codel_drops_from_a_standing_queue() {
     let (queue, _) = standing(false, 2000);
     let counts = queue.counts();
     assert!(counts.congested > 30 && counts.expired == 0, "{counts:?}");
     assert!(
         queue.len() < 20,
-        "{} wait of the fifty that waited first",
+        "{} of the initial fifty packets wait",
         queue.len()
     );
 }
 
 #[test]
-fn a_sender_that_hears_marks_is_marked_instead() {
+fn packets_of_an_ecn_sender_are_marked_instead() {
     let (queue, taken) = standing(true, 1000);
     let counts = queue.counts();
     assert!(counts.marked > 5 && counts.congested == 0, "{counts:?}");
@@ -392,12 +394,13 @@ fn a_sender_that_hears_marks_is_marked_instead() {
         .filter(|waiting| waiting.bytes[1] & 0b11 == 0b11)
         .count();
     assert_eq!(marked as u64, counts.marked);
-    let is_whole = |waiting: &Waiting| hawser_wire::ip::Ipv4Header::parse(&waiting.bytes).is_ok();
+    let is_whole =
+        |waiting: &QueuedPacket| hawser_wire::ip::Ipv4Header::parse(&waiting.bytes).is_ok();
     assert!(taken.iter().all(is_whole), "with right checksums");
 }
 
 #[test]
-fn frames_are_not_dropped_from_for_their_flow_to_send_less() {
+fn codel_does_not_drop_from_live_flows() {
     let mut queue = Queue::new(true);
     for ms in 0..2000 {
         queue.push(framed(FLOW, ms, 1000, ms % 10 == 9), LIMIT);
@@ -409,38 +412,37 @@ fn frames_are_not_dropped_from_for_their_flow_to_send_less() {
 }
 
 #[test]
-fn a_flow_that_tells_of_no_frames_any_more_is_one_of_the_others() {
+fn a_flow_without_marked_frames_is_no_longer_live() {
     let mut queue = queue(1);
     assert!(queue.has_live());
     queue.push(packet(FLOW, 66 + 2000, 10), LIMIT);
     assert!(!queue.has_live());
-    assert_eq!((queue.live.packets, queue.rest.packets), (0, 4));
+    assert_eq!((queue.live.packets, queue.other.packets), (0, 4));
     assert_eq!(
-        queue.front(Class::Rest, at(0), &config()).unwrap().since,
+        queue
+            .front(Class::Other, at(0), &config())
+            .unwrap()
+            .queued_at,
         at(0)
     );
     queue.push(framed(FLOW, 2100, 10, true), LIMIT);
-    assert_eq!((queue.live.packets, queue.rest.packets), (5, 0));
+    assert_eq!((queue.live.packets, queue.other.packets), (5, 0));
     while take(&mut queue, at(0)).is_some() {}
     queue.drop_expired(at(10_000), &config());
     assert!(
         !queue.has_live() && queue.flows.is_empty(),
-        "one of which nothing comes is forgotten"
+        "an unused flow is forgotten"
     );
 }
 
 #[test]
-fn flows_beyond_those_that_are_told_apart_share_queues() {
+fn flows_beyond_the_maximum_share_queues() {
     let mut queue = Queue::new(true);
     (0..3000).for_each(|flow| queue.push(packet(flow * 7, 0, 10), LIMIT));
     assert_eq!((queue.flows.len(), queue.len()), (MAX_FLOWS, 3000));
     assert_eq!(std::iter::from_fn(|| take(&mut queue, at(0))).count(), 3000);
     queue.push(packet(1, 1, 10), LIMIT);
-    assert_eq!(
-        queue.flows.len(),
-        1,
-        "those that have nothing waiting make room"
-    );
+    assert_eq!(queue.flows.len(), 1, "flows without packets make room");
 }
 
 #[derive(Debug, Clone)]
@@ -448,7 +450,7 @@ enum Step {
     Push {
         flow: u64,
         bytes: usize,
-        border: bool,
+        end_of_frame: bool,
         urgent: bool,
     },
     Take,
@@ -470,7 +472,7 @@ fn step() -> impl Strategy<Value = Step> {
         prop::bool::weighted(0.1),
     );
     prop_oneof![
-        8 => push.prop_map(|(flow, bytes, border, urgent)| Step::Push { flow, bytes, border: border && !urgent, urgent }),
+        8 => push.prop_map(|(flow, bytes, end_of_frame, urgent)| Step::Push { flow, bytes, end_of_frame: end_of_frame && !urgent, urgent }),
         4 => Just(Step::Take),
         1 => (0u64..6, 0usize..100_000).prop_map(|(flow, bytes)| Step::Charge { flow, bytes }),
         1 => Just(Step::Expire),
@@ -480,12 +482,12 @@ fn step() -> impl Strategy<Value = Step> {
 
 proptest! {
     #[test]
-    fn what_comes_in_goes_out_or_is_counted(steps in proptest::collection::vec(step(), 0..400)) {
+    fn every_packet_is_sent_or_counted(steps in proptest::collection::vec(step(), 0..400)) {
         let (mut queue, mut now, mut pushed, mut taken) = (Queue::new(true), 0, 0, 0);
         for step in steps {
             match step {
-                Step::Push { flow, bytes, border, urgent } => {
-                    let mut packet = framed(flow, now, bytes, border);
+                Step::Push { flow, bytes, end_of_frame, urgent } => {
+                    let mut packet = framed(flow, now, bytes, end_of_frame);
                     packet.hint.urgent = urgent;
                     queue.push(packet, 20_000);
                     pushed += 1;
@@ -497,7 +499,7 @@ proptest! {
             }
             let Counts { expired, overflowed, congested, .. } = queue.counts();
             prop_assert_eq!(pushed, taken + expired + overflowed + congested + queue.len() as u64);
-            prop_assert_eq!(queue.live.packets + queue.rest.packets + queue.urgent.len(), queue.len());
+            prop_assert_eq!(queue.live.packets + queue.other.packets + queue.urgent.len(), queue.len());
             let flows = queue.flows.values();
             prop_assert_eq!(queue.live_flows, flows.filter(|flow| flow.is_live()).count());
             let of_flows: u64 = queue.flows.values().map(Flow::bytes).sum();
@@ -505,7 +507,7 @@ proptest! {
             prop_assert_eq!((queue.bytes, queue.urgent_bytes), (of_flows + of_urgent, of_urgent));
             prop_assert!(queue.bytes <= 20_000);
             for (key, flow) in &queue.flows {
-                prop_assert!(flow.sorted_class >= flow.class());
+                prop_assert!(flow.sorted_class >= flow.length_class());
                 prop_assert_eq!(flow.sorted_class > 0, queue.by_length.contains(&(flow.sorted_class, *key)));
             }
             prop_assert!(queue.by_length.len() <= queue.flows.len());
@@ -514,6 +516,6 @@ proptest! {
         let (before, out) = (queue.counts(), std::iter::from_fn(|| take(&mut queue, at(now))).count());
         let Counts { expired, congested, .. } = queue.counts();
         let dropped = expired - before.expired + congested - before.congested;
-        prop_assert_eq!(left as u64, out as u64 + dropped, "whatever waits has its turn");
+        prop_assert_eq!(left as u64, out as u64 + dropped, "every waiting packet has its turn");
     }
 }

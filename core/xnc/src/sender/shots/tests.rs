@@ -1,6 +1,6 @@
 use super::*;
 use crate::path::{PathState, Rtt};
-use crate::pool::Hint;
+use crate::sent_packets::Hint;
 use hawser_units::ByteSize;
 use hawser_wire::xnc::{AckBlock, Frame};
 use std::time::Duration;
@@ -27,26 +27,26 @@ fn two_paths(config: Config) -> Sender {
     sender
 }
 
-/// A packet that went over a path, from one time to another in milliseconds.
+/// Sends a packet over a path and acknowledges it, at these times in milliseconds.
 fn deliver(sender: &mut Sender, id: PathId, sent: u32, acknowledged: u32) {
-    let outstanding = &mut sender.paths.get_mut(id).unwrap().outstanding;
-    let number = outstanding.next();
-    outstanding.push(Instant::ZERO + sent * MS, Content::Original(0), 1000, 0);
+    let transmissions = &mut sender.paths.get_mut(id).unwrap().transmissions;
+    let number = transmissions.next();
+    transmissions.push(Instant::ZERO + sent * MS, Content::Original(0), 1000, 0);
     let block = AckBlock {
         path: id,
         delay: Duration::ZERO,
         ranges: vec![number..=number],
         ecn: None,
     };
-    outstanding
+    transmissions
         .acknowledge(Instant::ZERO + acknowledged * MS, &block, &mut Vec::new())
         .unwrap();
 }
 
 #[test]
-fn a_path_that_was_not_heard_of_lately_comes_last() {
+fn a_path_that_delivered_nothing_recently_comes_last() {
     let mut sender = two_paths(Config {
-        heard_within: 60 * MS,
+        delivered_within: 60 * MS,
         ..Config::default()
     });
     deliver(&mut sender, path(0), 0, 20);
@@ -58,22 +58,18 @@ fn a_path_that_was_not_heard_of_lately_comes_last() {
             .map(|(path, _)| path.index())
             .collect::<Vec<_>>()
     };
-    assert_eq!(
-        order(&sender, 80),
-        [0, 1],
-        "the path of 20 ms is the better one"
-    );
+    assert_eq!(order(&sender, 80), [0, 1], "the path of 20 ms is faster");
     assert_eq!(
         order(&sender, 81),
         [1, 0],
-        "but delivered nothing that was sent in the last 80 ms"
+        "but nothing sent over it in the last 80 ms was acknowledged"
     );
     deliver(&mut sender, path(0), 81, 101);
     assert_eq!(order(&sender, 101), [0, 1]);
 }
 
 #[test]
-fn what_is_lost_again_goes_over_more_paths() {
+fn packets_lost_again_take_more_paths() {
     let mut sender = two_paths(Config::default());
     let packets = |sender: &mut Sender, now: Instant| {
         let transmits = std::iter::from_fn(|| sender.poll_transmit(now));
@@ -87,17 +83,18 @@ fn what_is_lost_again_goes_over_more_paths() {
         .unwrap();
     assert_eq!(packets(&mut sender, now).len(), 1);
     for copies in [1, 2] {
-        sender.lost(now, Content::Original(0));
-        now += sender.config.gather;
+        sender.handle_lost(now, Content::Original(0));
+        now += sender.config.recovery_delay;
         let mut used = packets(&mut sender, now);
         used.sort();
         assert_eq!(used.len(), copies);
         used.dedup();
-        assert_eq!(used.len(), copies, "each over a path of its own");
+        assert_eq!(used.len(), copies, "each over a different path");
     }
 }
 
-/// Packets of 1000 bytes, all of which are lost with the paths that carried them, and paths without a window.
+/// Creates a sender whose packets of 1000 bytes were all lost when their paths were replaced, and
+/// whose paths have no window.
 fn lost_without_window(packets: u64) -> (Sender, Instant) {
     let mut sender = two_paths(Config::default());
     let now = Instant::ZERO;
@@ -111,7 +108,7 @@ fn lost_without_window(packets: u64) -> (Sender, Instant) {
         sender.add_path(now, id);
     }
     open(&mut sender, 0);
-    let now = now + sender.config.gather;
+    let now = now + sender.config.recovery_delay;
     sender.handle_timeout(now);
     assert!(packets_sent(&mut sender, now).is_empty());
     (sender, now)
@@ -132,7 +129,7 @@ fn open(sender: &mut Sender, window: u64) {
     }
 }
 
-/// How many packets each of the datagrams is for that are sent now, and the first of them.
+/// Returns the packet count and the first packet number of each datagram that is sent now.
 fn packets_sent(sender: &mut Sender, now: Instant) -> Vec<(u8, u32)> {
     let sent = std::iter::from_fn(|| sender.poll_transmit(now));
     let header = |sent: Transmit| match Frame::parse(&sent.datagram) {
@@ -143,12 +140,12 @@ fn packets_sent(sender: &mut Sender, now: Instant) -> Vec<(u8, u32)> {
 }
 
 #[test]
-fn a_shot_that_waited_for_a_window_until_it_is_of_no_use_is_not_fired() {
+fn a_shot_that_expires_while_it_waits_for_a_window_is_not_sent() {
     let (mut sender, now) = lost_without_window(5);
     sender
         .handle_packet(now, vec![7; 1000], Hint::default())
         .unwrap();
-    let in_time = now + (sender.config.patience - MS);
+    let in_time = now + (sender.config.max_queue_delay - MS);
     open(&mut sender, 100_000);
     let sent = packets_sent(&mut sender, in_time);
     assert!(sent.len() > 5 && sent[0] == (5, 0), "{sent:?}");
@@ -163,20 +160,20 @@ fn a_shot_that_waited_for_a_window_until_it_is_of_no_use_is_not_fired() {
     assert_eq!(
         packets_sent(&mut sender, late),
         [(1, 5)],
-        "nothing but what is new"
+        "only the new packet"
     );
     assert_eq!((sender.stats().given_up, sender.shots.len()), (5, 0));
 }
 
 #[test]
-fn shots_of_no_use_are_dropped_though_there_is_no_window() {
+fn expired_shots_are_dropped_even_without_window() {
     let (mut sender, _) = lost_without_window(5);
     sender.handle_timeout(Instant::ZERO + sender.config.expiry);
     assert_eq!((sender.stats().given_up, sender.shots.len()), (5, 0));
 }
 
 #[test]
-fn what_was_planned_is_not_handed_out_when_it_is_of_no_use() {
+fn planned_packets_are_not_sent_once_they_have_expired() {
     let (mut sender, now) = lost_without_window(5);
     open(&mut sender, 100_000);
     let coded = |sent: Option<Transmit>| {
@@ -185,7 +182,7 @@ fn what_was_planned_is_not_handed_out_when_it_is_of_no_use() {
     };
     assert!(
         (0..3).any(|_| coded(sender.poll_transmit(now))),
-        "after a ping over each path"
+        "after one ping per path"
     );
     assert!(!sender.planned.is_empty());
     let late = Instant::ZERO + sender.config.expiry;
@@ -196,7 +193,7 @@ fn what_was_planned_is_not_handed_out_when_it_is_of_no_use() {
 }
 
 #[test]
-fn urgent_packets_go_before_what_was_lost_and_leave_it_a_little() {
+fn urgent_packets_precede_recovery_but_do_not_starve_it() {
     let (mut sender, now) = lost_without_window(9);
     let urgent = Hint {
         urgent: true,
@@ -214,11 +211,11 @@ fn urgent_packets_go_before_what_was_lost_and_leave_it_a_little() {
 }
 
 #[test]
-fn a_range_for_which_there_is_no_window_is_looked_at_once() {
+fn a_range_without_window_is_examined_once() {
     let (mut sender, now) = lost_without_window(60);
     assert!(sender.shots.len() >= 6);
     assert!(sender.poll_shot(now).is_none());
-    let (at, next) = sender.next_shot.expect("all were passed by");
+    let (at, next) = sender.next_shot.expect("all ranges were passed over");
     assert!(at == now && sender.shots.range(next..).next().is_none());
     open(&mut sender, 1_000_000);
     assert!(sender.poll_shot(now).is_some(), "a window opens");

@@ -1,5 +1,5 @@
-//! What a node finds around it: the bpf file system, paths as the routing table has them, and settings that would stand in
-//! the way.
+//! The environment of a node: the bpf file system, the resolution of paths by the routing table,
+//! and settings of the machine that prevent replication or deduplication.
 
 use crate::config::{Config, PathConfig};
 use anyhow::{Context, Result, bail, ensure};
@@ -13,23 +13,23 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tracing::warn;
 
-/// Copies of a transparent packet come within this time (the paper's threshold).
+/// The time within which all copies of a transparent packet arrive (the paper's threshold).
 const TRANSPARENT_WITHIN: Duration = Duration::from_secs(1);
 
-/// The interfaces that a node works on, as they are.
+/// The state of the interfaces that a node uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Interfaces(BTreeMap<String, Option<State>>);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct State {
     number: u32,
-    /// It is up and has a carrier.
-    runs: bool,
+    /// Whether it is up and has a carrier.
+    is_running: bool,
 }
 
 impl Interfaces {
-    pub(super) fn look(config: &Config) -> Result<Self> {
-        let running = interface::running().context("the interfaces cannot be looked at")?;
+    pub(super) fn read(config: &Config) -> Result<Self> {
+        let running = interface::running().context("cannot read the state of the interfaces")?;
         let of_paths = config.paths.values().map(|path| &path.interface);
         let named = [&config.transit, &config.local, &config.watch]
             .into_iter()
@@ -42,7 +42,7 @@ impl Interfaces {
         let state = |name: &String| {
             interface::index(name).map(|number| State {
                 number,
-                runs: running.contains(name),
+                is_running: running.contains(name),
             })
         };
         Ok(Interfaces(
@@ -54,7 +54,7 @@ impl Interfaces {
         self.state(name).map(|state| state.number)
     }
 
-    /// The name of an interface.
+    /// Returns the name of the interface of this index.
     pub(super) fn name(&self, number: u32) -> Option<&str> {
         let mut named = self
             .0
@@ -63,13 +63,13 @@ impl Interfaces {
         named.next().map(|(name, _)| name.as_str())
     }
 
-    /// Why nothing can leave by an interface, if nothing can.
+    /// Returns the reason that no packet can leave on an interface, if there is one.
     pub(super) fn obstacle(&self, name: &str) -> Option<String> {
         match self.state(name) {
             None => Some(format!("its interface {name} does not exist")),
-            Some(State { runs: false, .. }) => {
-                Some(format!("its interface {name} is down or has no carrier"))
-            }
+            Some(State {
+                is_running: false, ..
+            }) => Some(format!("its interface {name} is down or has no carrier")),
             Some(_) => None,
         }
     }
@@ -79,18 +79,19 @@ impl Interfaces {
     }
 }
 
-/// The directory of this node's pins. It is made when there is something to pin.
+/// Returns the directory of this node's pins. It is created when there is something to pin.
 pub(super) fn pins(config: &Config) -> Result<PathBuf> {
     let pins = config.pins.join(&config.name);
     ensure!(
         is_in_bpf_file_system(&pins)?,
-        "{} is not in a bpf file system: `mount -t bpf bpf /sys/fs/bpf`, and let `pins` be a place in it",
+        "{} is not in a bpf file system: run `mount -t bpf bpf /sys/fs/bpf`, and set `pins` to a directory in it",
         pins.display()
     );
     Ok(pins)
 }
 
-/// Ends the elimination that an earlier agent of this node left; says whether there was one.
+/// Removes the deduplication that an earlier agent of this node left. Returns whether there was
+/// any.
 pub(crate) fn remove_pins(config: &Config) -> Result<bool> {
     let pins = config.pins.join(&config.name);
     if !pins.exists() || !is_in_bpf_file_system(&pins)? {
@@ -102,9 +103,10 @@ pub(crate) fn remove_pins(config: &Config) -> Result<bool> {
 
 fn is_in_bpf_file_system(path: &Path) -> Result<bool> {
     let existing = path.ancestors().find(|path| path.exists());
-    let existing = existing.with_context(|| format!("{} is nowhere", path.display()))?;
-    let found =
-        statfs(existing).with_context(|| format!("cannot look at {}", existing.display()))?;
+    let existing =
+        existing.with_context(|| format!("no parent directory of {} exists", path.display()))?;
+    let found = statfs(existing)
+        .with_context(|| format!("cannot read the file system of {}", existing.display()))?;
     Ok(found.filesystem_type() == BPF_FS_MAGIC)
 }
 
@@ -123,16 +125,16 @@ pub(super) fn load_receiver(config: &Config, pins: PathBuf) -> Result<Receiver> 
     let receiver = Receiver::load(&options)?;
     if !receiver.replaced_tables().is_empty() {
         warn!(
-            "the tables of an earlier agent have another layout and are replaced: {}; counters begin again, and copies \
-             that are on their way may pass twice",
+            "the tables of an earlier agent have another layout and are replaced: {}; counters restart at zero, and duplicates \
+             of packets that are in flight may pass",
             receiver.replaced_tables().join(", ")
         );
     }
     Ok(receiver)
 }
 
-/// What the kernel needs to know of a path, from the routing table and the kernel's neighbours; none while the next hop is
-/// being asked for its link-layer address.
+/// Resolves a path by the routing table and the kernel's neighbour table. Returns `None` while the
+/// kernel resolves the link-layer address of the next hop.
 pub(super) fn resolve(path: &PathConfig) -> Result<Option<SendPath>> {
     let interface = interface::find(&path.interface)?;
     let mtu_bytes = match path.mtu_bytes {
@@ -157,7 +159,8 @@ fn next_hop(path: &PathConfig) -> Result<IpAddr> {
     }
 }
 
-/// A packet that came by another path than the route back would take is dropped by a strict filter, after elimination.
+/// Rejects a strict reverse path filter. It drops packets, after deduplication, that arrived on
+/// another path than the route back takes.
 pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
     const STRICT: u8 = 1;
     let setting = |scope: &str| {
@@ -172,14 +175,15 @@ pub(super) fn refuse_reverse_path_filter(interface: &str) -> Result<()> {
     // The larger of the two is in force (Documentation/networking/ip-sysctl.rst).
     if setting("all").max(setting(interface)) == STRICT {
         bail!(
-            "interface {interface}: the reverse path filter is strict, which drops what arrives by other paths than the route back; \
+            "interface {interface}: the reverse path filter is strict and drops packets that arrive on other paths than the route back; \
              run `sysctl -w net.ipv4.conf.{interface}.rp_filter=2`"
         );
     }
     Ok(())
 }
 
-/// Packets that do not fit a path with the outer headers are not replicated: say so before it is noticed.
+/// Warns if packets to a destination can be too large for a path with the outer headers. Such
+/// packets are not replicated.
 pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Rule]) {
     let Some(fits) = rules
         .iter()
@@ -188,7 +192,7 @@ pub(super) fn warn_of_large_packets(prefix: Prefix, sender: &Sender, rules: &[Ru
     else {
         return;
     };
-    // A destination without a route shows itself in other ways.
+    // A destination without a route is noticed in other ways.
     let Ok(route) = interface::route(prefix.address(), None) else {
         return;
     };

@@ -1,40 +1,40 @@
 use crate::config::Config;
-use crate::memory::{cost, give_back};
+use crate::memory::{cost, shrink_if_sparse};
 use hawser_units::Instant;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-/// A packet as it was handed in at the other end.
+/// A packet as it was passed to [`handle_packet`](crate::Endpoint::handle_packet) at the other end.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Packet {
-    /// Its number: one more for each packet sent.
+    /// The number of the packet. Numbers increase by one for each packet sent.
     pub id: u64,
-    /// Its bytes.
+    /// The bytes of the packet.
     pub bytes: Vec<u8>,
-    /// Whether it was decoded from combinations.
+    /// Whether it was decoded from coded packets.
     pub recovered: bool,
 }
 
-/// Hands packets out: as they arrive, or in order.
+/// Delivers packets as they arrive, or in order.
 #[derive(Debug)]
-pub(crate) struct Release {
+pub(crate) struct ReorderBuffer {
     ready: VecDeque<Packet>,
     order: Option<Order>,
 }
 
-/// Packets that wait for those before them.
+/// Packets that wait for earlier ones.
 #[derive(Debug)]
 struct Order {
     wait: Duration,
     limit: u64,
     held: BTreeMap<u64, (Instant, Packet)>,
-    /// What those cost that are held.
+    /// The cost of the packets in `held`.
     held_bytes: u64,
     next: u64,
     skipped: u64,
 }
 
-impl Release {
+impl ReorderBuffer {
     pub(crate) fn new(config: &Config) -> Self {
         let order = config.reorder.map(|wait| Order {
             wait,
@@ -44,17 +44,18 @@ impl Release {
             next: 0,
             skipped: 0,
         });
-        Release {
+        ReorderBuffer {
             ready: VecDeque::new(),
             order,
         }
     }
 
-    /// Takes a packet that was not taken before.
+    /// Takes a packet. The caller has removed duplicates.
     pub(crate) fn push(&mut self, now: Instant, packet: Packet) {
         match &mut self.order {
             None => self.ready.push_back(packet),
-            // Others did not wait for it, and it has lost its place.
+            // Later packets were delivered without waiting for this one, so its place in the order
+            // is lost.
             Some(order) if packet.id < order.next => self.ready.push_back(packet),
             Some(order) => {
                 order.held_bytes += cost(&packet.bytes);
@@ -81,16 +82,16 @@ impl Release {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Packet> {
-        give_back(&mut self.ready);
+        shrink_if_sparse(&mut self.ready);
         self.ready.pop_front()
     }
 
-    /// What the packets cost that wait for those before them.
+    /// Returns the cost of the packets that wait for earlier ones.
     pub(crate) fn held_bytes(&self) -> u64 {
         self.order.as_ref().map_or(0, |order| order.held_bytes)
     }
 
-    /// Packets that were not waited for any longer.
+    /// Returns the number of packets that later ones no longer wait for.
     pub(crate) fn skipped(&self) -> u64 {
         self.order.as_ref().map_or(0, |order| order.skipped)
     }
@@ -120,8 +121,8 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn release(reorder: Option<Duration>, limit: u64) -> Release {
-        Release::new(&Config {
+    fn reorder_buffer(reorder: Option<Duration>, limit: u64) -> ReorderBuffer {
+        ReorderBuffer::new(&Config {
             reorder,
             pool_limit: ByteSize(limit),
             ..Config::default()
@@ -136,46 +137,50 @@ mod tests {
         }
     }
 
-    fn popped(release: &mut Release) -> Vec<u64> {
-        std::iter::from_fn(|| release.pop())
+    fn popped(buffer: &mut ReorderBuffer) -> Vec<u64> {
+        std::iter::from_fn(|| buffer.pop())
             .map(|packet| packet.id)
             .collect()
     }
 
     #[test]
-    fn without_order_packets_pass_as_they_come() {
-        let mut release = release(None, 1000);
+    fn without_order_packets_are_delivered_as_they_arrive() {
+        let mut buffer = reorder_buffer(None, 1000);
         for id in [2, 0, 1] {
-            release.push(Instant::ZERO, packet(id));
+            buffer.push(Instant::ZERO, packet(id));
         }
-        assert_eq!(popped(&mut release), [2, 0, 1]);
+        assert_eq!(popped(&mut buffer), [2, 0, 1]);
     }
 
     #[test]
-    fn a_missing_packet_holds_the_others_back_for_so_long() {
-        let mut release = release(Some(10 * MS), 1000);
+    fn a_missing_packet_delays_later_ones_for_the_configured_time() {
+        let mut buffer = reorder_buffer(Some(10 * MS), 1000);
         for id in [0, 2, 3] {
-            release.push(Instant::ZERO, packet(id));
+            buffer.push(Instant::ZERO, packet(id));
         }
-        assert_eq!(popped(&mut release), [0]);
-        let due = release.poll_timeout().unwrap();
+        assert_eq!(popped(&mut buffer), [0]);
+        let due = buffer.poll_timeout().unwrap();
         assert_eq!(due, Instant::ZERO + 10 * MS);
 
-        release.handle_timeout(due);
+        buffer.handle_timeout(due);
 
-        assert_eq!(popped(&mut release), [2, 3]);
-        assert_eq!(release.skipped(), 1);
-        release.push(due, packet(1));
-        assert_eq!(popped(&mut release), [1], "late is better than never");
+        assert_eq!(popped(&mut buffer), [2, 3]);
+        assert_eq!(buffer.skipped(), 1);
+        buffer.push(due, packet(1));
+        assert_eq!(
+            popped(&mut buffer),
+            [1],
+            "a late packet is delivered at once"
+        );
     }
 
     #[test]
     fn memory_is_bounded_where_time_is_not() {
-        let mut release = release(Some(Duration::MAX), 1000);
+        let mut buffer = reorder_buffer(Some(Duration::MAX), 1000);
         for id in 1..100 {
-            release.push(Instant::ZERO, packet(id));
+            buffer.push(Instant::ZERO, packet(id));
         }
-        assert_eq!(release.poll_timeout(), None);
-        assert_eq!(popped(&mut release), (1..100).collect::<Vec<_>>());
+        assert_eq!(buffer.poll_timeout(), None);
+        assert_eq!(popped(&mut buffer), (1..100).collect::<Vec<_>>());
     }
 }

@@ -10,7 +10,7 @@ fn at(ms: u64) -> Instant {
     Instant::ZERO + Duration::from_millis(ms)
 }
 
-fn acknowledge(outstanding: &mut Outstanding, now: Instant, number: u64) {
+fn acknowledge(transmissions: &mut SentTransmissions, now: Instant, number: u64) {
     let ranges = vec![number..=number];
     let block = AckBlock {
         path: PathId::all().next().unwrap(),
@@ -18,19 +18,20 @@ fn acknowledge(outstanding: &mut Outstanding, now: Instant, number: u64) {
         ranges,
         ecn: None,
     };
-    outstanding
+    transmissions
         .acknowledge(now, &block, &mut Vec::new())
         .unwrap();
 }
 
-/// A link that sends a packet in so many ms, with a sender that keeps under way what it is allowed, from one time to
-/// another. Says how many packets arrived, and the longest that one waited, in ms.
+/// A link that sends one packet every `spacing` ms, and a sender that keeps as much in flight as it
+/// may. `run` covers a time span and returns the number of packets that arrived and the longest
+/// queueing delay in ms.
 struct Bottleneck {
-    outstanding: Outstanding,
+    transmissions: SentTransmissions,
     queue: VecDeque<(u64, u64)>,
-    /// Packets that arrived, and when their acknowledgements come, in ms.
+    /// Packets that arrived, and the times of their acknowledgements in ms.
     acknowledged: VecDeque<(u64, u64)>,
-    under_way: u64,
+    in_flight: u64,
 }
 
 impl Bottleneck {
@@ -38,14 +39,14 @@ impl Bottleneck {
         let (mut arrived, mut longest) = (0, 0);
         for now in ms {
             while let Some((number, _)) = self.acknowledged.pop_front_if(|(_, due)| *due <= now) {
-                self.under_way -= PACKET;
-                acknowledge(&mut self.outstanding, at(now), number);
+                self.in_flight -= PACKET;
+                acknowledge(&mut self.transmissions, at(now), number);
             }
-            while self.under_way + PACKET <= self.outstanding.limit(TARGET).min(200 * PACKET) {
-                self.queue.push_back((self.outstanding.next(), now));
-                self.outstanding
-                    .push(at(now), Content::Ping, PACKET, self.under_way);
-                self.under_way += PACKET;
+            while self.in_flight + PACKET <= self.transmissions.limit(TARGET).min(200 * PACKET) {
+                self.queue.push_back((self.transmissions.next(), now));
+                self.transmissions
+                    .push(at(now), Content::Ping, PACKET, self.in_flight);
+                self.in_flight += PACKET;
             }
             if now % spacing == 0
                 && let Some((number, since)) = self.queue.pop_front()
@@ -63,10 +64,10 @@ impl Bottleneck {
 #[test]
 fn a_path_is_filled_as_far_as_it_drains() {
     let mut link = Bottleneck {
-        outstanding: Outstanding::default(),
+        transmissions: SentTransmissions::default(),
         queue: VecDeque::new(),
         acknowledged: VecDeque::new(),
-        under_way: 0,
+        in_flight: 0,
     };
     link.run(0..500, 1);
     let (arrived, waited) = link.run(500..1000, 1);
@@ -91,68 +92,71 @@ fn a_path_is_filled_as_far_as_it_drains() {
 }
 
 #[test]
-fn what_is_under_way_says_when_more_would_arrive() {
-    let mut outstanding = Outstanding::default();
-    assert_eq!(outstanding.expected(PACKET), None);
-    outstanding.push(at(0), Content::Ping, PACKET, 0);
-    acknowledge(&mut outstanding, at(50), 0);
+fn the_expected_delay_grows_with_the_bytes_in_flight() {
+    let mut transmissions = SentTransmissions::default();
+    assert_eq!(transmissions.expected_delay(PACKET), None);
+    transmissions.push(at(0), Content::Ping, PACKET, 0);
+    acknowledge(&mut transmissions, at(50), 0);
     assert_eq!(
-        outstanding.expected(100 * PACKET),
+        transmissions.expected_delay(100 * PACKET),
         Some(BASE),
-        "nobody knows what the path takes"
+        "the rate is unknown"
     );
 
-    outstanding.push(at(100), Content::Ping, PACKET, 99 * PACKET);
-    acknowledge(&mut outstanding, at(200), 1);
+    transmissions.push(at(100), Content::Ping, PACKET, 99 * PACKET);
+    acknowledge(&mut transmissions, at(200), 1);
     assert_eq!(
-        outstanding.expected(PACKET),
+        transmissions.expected_delay(PACKET),
         Some(BASE + 50 * MS),
-        "as late as the last one"
+        "as late as the last acknowledgement"
     );
     assert_eq!(
-        outstanding.expected(200 * PACKET),
+        transmissions.expected_delay(200 * PACKET),
         Some(200 * MS + 50 * MS),
-        "a packet in a ms"
+        "one packet per ms"
     );
 }
 
 #[test]
 fn a_long_path_has_its_time_before_anything_straggles() {
-    let mut outstanding = Outstanding::default();
-    outstanding.push(at(0), Content::Ping, PACKET, 0);
-    acknowledge(&mut outstanding, at(400), 0);
-    outstanding.push(at(400), Content::Ping, PACKET, 99 * PACKET);
-    acknowledge(&mut outstanding, at(900), 1);
-    outstanding.push(at(1000), Content::Original(0), PACKET, 0);
+    let mut transmissions = SentTransmissions::default();
+    transmissions.push(at(0), Content::Ping, PACKET, 0);
+    acknowledge(&mut transmissions, at(400), 0);
+    transmissions.push(at(400), Content::Ping, PACKET, 99 * PACKET);
+    acknowledge(&mut transmissions, at(900), 1);
+    transmissions.push(at(1000), Content::Original(0), PACKET, 0);
     assert_eq!(
-        outstanding.next_straggler(at(1000), 30 * MS),
+        transmissions.next_straggler(at(1000), 30 * MS),
         Some(at(1430))
     );
-    outstanding.push(at(1100), Content::Original(1), PACKET, 999 * PACKET);
+    transmissions.push(at(1100), Content::Original(1), PACKET, 999 * PACKET);
     let pause_shows = at(1100 + 400 + 100 + 30);
     assert_eq!(
-        outstanding.next_straggler(at(1430), 30 * MS),
+        transmissions.next_straggler(at(1430), 30 * MS),
         Some(pause_shows),
-        "however much is under way"
+        "regardless of the bytes in flight"
     );
 }
 
 #[test]
 fn stragglers_are_lost_where_that_is_worth_it() {
-    let mut outstanding = Outstanding::default();
-    outstanding.push(at(0), Content::Ping, PACKET, 0);
-    acknowledge(&mut outstanding, at(50), 0);
+    let mut transmissions = SentTransmissions::default();
+    transmissions.push(at(0), Content::Ping, PACKET, 0);
+    acknowledge(&mut transmissions, at(50), 0);
     for id in 0..3 {
-        outstanding.push(at(100), Content::Original(id), PACKET, 0);
+        transmissions.push(at(100), Content::Original(id), PACKET, 0);
     }
     let mut outcomes = Vec::new();
-    assert_eq!(outstanding.next_straggler(at(100), 30 * MS), Some(at(180)));
-    outstanding.detect_stragglers(at(179), 30 * MS, |_| true, &mut outcomes);
+    assert_eq!(
+        transmissions.next_straggler(at(100), 30 * MS),
+        Some(at(180))
+    );
+    transmissions.detect_stragglers(at(179), 30 * MS, |_| true, &mut outcomes);
     assert_eq!(outcomes, []);
-    outstanding.detect_stragglers(at(180), 30 * MS, |id| id == 1, &mut outcomes);
+    transmissions.detect_stragglers(at(180), 30 * MS, |id| id == 1, &mut outcomes);
     assert_eq!(outcomes, [Outcome::Lost(Content::Original(1))]);
     outcomes.clear();
-    outstanding.detect_stragglers(at(190), 30 * MS, |_| true, &mut outcomes);
+    transmissions.detect_stragglers(at(190), 30 * MS, |_| true, &mut outcomes);
     assert_eq!(
         outcomes,
         [0, 2].map(|id| Outcome::Lost(Content::Original(id)))

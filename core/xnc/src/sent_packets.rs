@@ -1,34 +1,38 @@
 //! The packets that were sent and may have to be recovered, in encoding ranges (Ni, section 4.4.2).
 
 use crate::Config;
-use crate::memory::{cost, give_back};
+use crate::memory::{cost, shrink_if_sparse};
 use hawser_units::{Instant, MAX_PATHS, PathId};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Duration;
 
-/// What the application knows of a packet.
+/// Properties of a packet that the application knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Hint {
-    /// It is the last of a video frame: lost packets of different frames are recovered apart.
-    pub border: bool,
-    /// Tells flows apart. Who can choose what it is made of shares the queue of another flow, so it has a secret key.
+    /// Whether this is the last packet of a video frame. Encoding ranges do not extend over the end
+    /// of a frame.
+    pub end_of_frame: bool,
+    /// The hash that identifies the flow. It has to be keyed with a secret: an attacker who can
+    /// predict hashes could make flows share a queue.
     pub flow_hash: u64,
-    /// It goes before those that wait and are not urgent, and is never part of a frame.
+    /// Whether the packet precedes waiting packets that are not urgent. An urgent packet is never a
+    /// part of a frame.
     pub urgent: bool,
-    /// It is an IP packet whose sender takes a mark of congestion for a loss (RFC 3168).
+    /// Whether this is an IP packet whose sender supports ECN, so that it may be marked instead of
+    /// dropped (RFC 3168).
     pub ecn: bool,
 }
 
 /// A packet that was sent at least once.
 #[derive(Debug)]
-pub(crate) struct Original {
+pub(crate) struct SentPacket {
     pub(crate) bytes: Vec<u8>,
     pub(crate) hint: Hint,
-    /// When it was handed in.
-    pub(crate) since: Instant,
-    /// Transmissions of unknown fate.
+    /// When the application passed the packet to the sender.
+    pub(crate) queued_at: Instant,
+    /// The number of transmissions of unknown fate.
     pub(crate) in_flight: u32,
     pub(crate) fate: Fate,
     /// The path of the last transmission.
@@ -37,8 +41,8 @@ pub(crate) struct Original {
     frame: u64,
 }
 
-impl Original {
-    /// It counts as lost, and it is not known that it was recovered.
+impl SentPacket {
+    /// Returns whether the packet counts as lost and is not known to be recovered.
     pub(crate) fn is_missing(&self) -> bool {
         matches!(self.fate, Fate::Lost | Fate::Recovering)
     }
@@ -46,15 +50,15 @@ impl Original {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// Under way.
+    /// In flight.
     Sent,
-    /// Lost, and to be recovered.
+    /// Lost, waiting for recovery.
     Lost,
-    /// Lost, and combinations of it are under way.
+    /// Lost, with recovery packets planned or in flight.
     Recovering,
-    /// Acknowledged, or certain to have been recovered.
+    /// Acknowledged, or recovered with certainty.
     Delivered,
-    /// Nothing more is done for it.
+    /// Not recovered any more.
     GivenUp,
 }
 
@@ -64,7 +68,7 @@ impl Fate {
     }
 }
 
-/// A contiguous range of originals that are encoded together.
+/// A contiguous range of packets that are encoded together.
 #[derive(Debug)]
 pub(crate) struct EncodingRange {
     pub(crate) start: u64,
@@ -73,27 +77,27 @@ pub(crate) struct EncodingRange {
     closed: bool,
     unsettled: u64,
     pub(crate) shot: Shot,
-    /// When the losses in it are to be recovered, should there be any.
+    /// When to recover the losses in the range, if there are any.
     pub(crate) recover_at: Option<Instant>,
 }
 
 /// The recovery of a range.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shot {
-    /// The packets that are combined.
+    /// The first packet, and the number of packets, that the shot covers.
     pub(crate) first: u64,
     pub(crate) count: u8,
-    /// How many of them were lost.
+    /// The number of lost packets among them.
     pub(crate) lost: usize,
-    /// Packets of the shot that wait for a window.
-    pub(crate) owed: usize,
-    /// What each path got of it.
+    /// Packets of the shot that wait for window.
+    pub(crate) unsent: usize,
+    /// Packets of the shot on each path.
     pub(crate) by_path: [usize; MAX_PATHS],
-    /// Combinations of these packets that are under way or planned, and that arrived.
+    /// Coded packets over these packets that are planned or in flight, and that arrived.
     pub(crate) in_flight: usize,
     pub(crate) arrived: usize,
-    /// Shots for packets of this range so far.
-    pub(crate) fired: u32,
+    /// The number of shots for packets of this range so far.
+    pub(crate) attempts: u32,
 }
 
 impl Shot {
@@ -110,84 +114,84 @@ impl EncodingRange {
 
 /// The packets that were sent and may have to be recovered.
 #[derive(Debug)]
-pub(crate) struct Pool {
-    originals: VecDeque<Original>,
+pub(crate) struct SentPackets {
+    packets: VecDeque<SentPacket>,
     first: u64,
     ranges: VecDeque<EncodingRange>,
     first_range: u64,
     bytes: u64,
     range_packets: u64,
     range_span: Duration,
-    /// Packets that are kept though they are settled, because later combinations reach back to them.
-    reach: usize,
-    /// The video frames that the packets are of, by number.
+    /// The number of settled packets that are kept because later coded packets may cover them.
+    lookback: usize,
+    /// The video frames of the packets, by number.
     frames: BTreeMap<u64, Frame>,
     next_frame: u64,
-    whole_frames: usize,
-    /// The frame of each flow that is still growing.
-    growing: BTreeMap<u64, u64>,
+    complete_frames: usize,
+    /// The frame of each flow whose end was not sent yet.
+    open_frames: BTreeMap<u64, u64>,
 }
 
-/// How many packets of a frame were sent, and how many of them arrived.
+/// The number of packets of a frame that were sent, and of those that arrived.
 #[derive(Debug, Clone, Copy)]
 struct Frame {
     flow_hash: u64,
     packets: u32,
     delivered: u32,
-    /// Packets of it that are in the pool.
-    kept: u32,
-    is_whole: bool,
+    /// Packets of the frame that are still stored.
+    stored: u32,
+    is_complete: bool,
 }
 
-impl Pool {
-    pub(crate) fn new(config: &Config, reach: usize) -> Self {
-        Pool {
-            originals: VecDeque::new(),
+impl SentPackets {
+    pub(crate) fn new(config: &Config, lookback: usize) -> Self {
+        SentPackets {
+            packets: VecDeque::new(),
             first: 0,
             ranges: VecDeque::new(),
             first_range: 0,
             bytes: 0,
             range_packets: config.range_packets.clamp(1, 63) as u64,
             range_span: config.range_span,
-            reach,
+            lookback,
             frames: BTreeMap::new(),
             next_frame: 0,
-            whole_frames: 0,
-            growing: BTreeMap::new(),
+            complete_frames: 0,
+            open_frames: BTreeMap::new(),
         }
     }
 
-    /// The number that the next packet has.
+    /// Returns the number of the next packet.
     pub(crate) fn next(&self) -> u64 {
-        self.first + self.originals.len() as u64
+        self.first + self.packets.len() as u64
     }
 
-    /// The number of the first packet that is kept.
+    /// Returns the number of the first stored packet.
     pub(crate) fn first(&self) -> u64 {
         self.first
     }
 
-    /// What the packets cost.
+    /// Returns the cost of the stored packets.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    pub(crate) fn get(&self, id: u64) -> Option<&Original> {
-        self.originals
+    pub(crate) fn get(&self, id: u64) -> Option<&SentPacket> {
+        self.packets
             .get(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
 
-    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut Original> {
-        self.originals
+    pub(crate) fn get_mut(&mut self, id: u64) -> Option<&mut SentPacket> {
+        self.packets
             .get_mut(usize::try_from(id.checked_sub(self.first)?).ok()?)
     }
 
-    /// The packets from the oldest on.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &Original)> {
-        (self.first..).zip(&self.originals)
+    /// Returns the stored packets with their numbers, the oldest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &SentPacket)> {
+        (self.first..).zip(&self.packets)
     }
 
-    /// The range that `id` is in, and its number.
+    /// Returns the range of packet `id`, and its number.
     pub(crate) fn range_of(&mut self, id: u64) -> Option<(u64, &mut EncodingRange)> {
         let range = self.get(id)?.range;
         Some((range, self.range_mut(range)?))
@@ -203,13 +207,22 @@ impl Pool {
             .get_mut(usize::try_from(number.checked_sub(self.first_range)?).ok()?)
     }
 
-    /// The packets of a range, with their numbers.
-    pub(crate) fn members(&self, range: &EncodingRange) -> impl Iterator<Item = (u64, &Original)> {
+    /// Returns the packets of a range, with their numbers.
+    pub(crate) fn members(
+        &self,
+        range: &EncodingRange,
+    ) -> impl Iterator<Item = (u64, &SentPacket)> {
         range.ids().filter_map(|id| Some((id, self.get(id)?)))
     }
 
-    /// Takes a packet that is sent for the first time.
-    pub(crate) fn push(&mut self, now: Instant, since: Instant, bytes: Vec<u8>, hint: Hint) -> u64 {
+    /// Adds a packet that is sent for the first time, and returns its number.
+    pub(crate) fn push(
+        &mut self,
+        now: Instant,
+        queued_at: Instant,
+        bytes: Vec<u8>,
+        hint: Hint,
+    ) -> u64 {
         let id = self.next();
         let full = self.ranges.back().is_none_or(|range| {
             range.closed
@@ -231,14 +244,14 @@ impl Pool {
         if let Some(range) = self.ranges.back_mut() {
             range.count += 1;
             range.unsettled += 1;
-            range.closed = hint.border;
+            range.closed = hint.end_of_frame;
         }
         let frame = self.count_in_frame(hint);
         self.bytes += cost(&bytes);
-        self.originals.push_back(Original {
+        self.packets.push_back(SentPacket {
             bytes,
             hint,
-            since,
+            queued_at,
             in_flight: 0,
             fate: Fate::Sent,
             path: None,
@@ -248,12 +261,14 @@ impl Pool {
         id
     }
 
-    /// Counts one more packet of its flow's frame, and says which one that is.
+    /// Counts a packet towards the open frame of its flow, and returns the frame's number.
     fn count_in_frame(&mut self, hint: Hint) -> u64 {
         let Hint {
-            flow_hash, border, ..
+            flow_hash,
+            end_of_frame,
+            ..
         } = hint;
-        let number = *self.growing.entry(flow_hash).or_insert_with(|| {
+        let number = *self.open_frames.entry(flow_hash).or_insert_with(|| {
             self.next_frame += 1;
             self.next_frame - 1
         });
@@ -261,50 +276,51 @@ impl Pool {
             flow_hash,
             packets: 0,
             delivered: 0,
-            kept: 0,
-            is_whole: false,
+            stored: 0,
+            is_complete: false,
         };
         let frame = self.frames.entry(number).or_insert(new);
-        (frame.packets, frame.kept) = (frame.packets + 1, frame.kept + 1);
-        if border {
-            frame.is_whole = true;
-            self.whole_frames += 1;
-            self.growing.remove(&flow_hash);
+        (frame.packets, frame.stored) = (frame.packets + 1, frame.stored + 1);
+        if end_of_frame {
+            frame.is_complete = true;
+            self.complete_frames += 1;
+            self.open_frames.remove(&flow_hash);
         }
         number
     }
 
-    /// A packet of a frame goes, and with the last of them the frame.
+    /// Removes a packet of a frame, and the frame if it was the last.
     fn forget_of_frame(&mut self, number: u64) {
         let Entry::Occupied(mut entry) = self.frames.entry(number) else {
             return;
         };
-        entry.get_mut().kept -= 1;
-        if entry.get().kept > 0 {
+        entry.get_mut().stored -= 1;
+        if entry.get().stored > 0 {
             return;
         }
         let frame = entry.remove();
-        match frame.is_whole {
-            true => self.whole_frames -= 1,
-            false => _ = self.growing.remove(&frame.flow_hash),
+        match frame.is_complete {
+            true => self.complete_frames -= 1,
+            false => _ = self.open_frames.remove(&frame.flow_hash),
         }
     }
 
-    /// The share of the packet's frame that is not known to have arrived; none as long as the frame was not sent whole.
-    pub(crate) fn missing_of_frame(&self, id: u64) -> Option<f64> {
+    /// Returns the share of the packet's frame that is not known to have arrived; `None` while the
+    /// end of the frame was not sent.
+    pub(crate) fn missing_share_of_frame(&self, id: u64) -> Option<f64> {
         let frame = self
             .frames
             .get(&self.get(id)?.frame)
-            .filter(|frame| frame.is_whole)?;
+            .filter(|frame| frame.is_complete)?;
         Some(1.0 - f64::from(frame.delivered) / f64::from(frame.packets))
     }
 
-    /// Whether the end of any frame that is kept is known.
-    pub(crate) fn knows_frames(&self) -> bool {
-        self.whole_frames > 0
+    /// Returns whether the end of any stored frame is known.
+    pub(crate) fn has_complete_frames(&self) -> bool {
+        self.complete_frames > 0
     }
 
-    /// Puts a packet into its last state, unless it is in one; true when it was not.
+    /// Sets the final fate of a packet. Returns `false` if it was settled before.
     pub(crate) fn settle(&mut self, id: u64, fate: Fate) -> bool {
         let Some(original) = self
             .get_mut(id)
@@ -325,13 +341,13 @@ impl Pool {
         true
     }
 
-    /// Drops the ranges for which nothing remains to be done, from the oldest on.
+    /// Drops settled ranges, starting with the oldest.
     pub(crate) fn trim(&mut self) {
         while let Some(range) = self.ranges.front() {
             let count = range.count as usize;
             if range.unsettled > 0
                 || self.ranges.len() == 1
-                || self.originals.len() < count + self.reach
+                || self.packets.len() < count + self.lookback
             {
                 break;
             }
@@ -339,7 +355,8 @@ impl Pool {
         }
     }
 
-    /// Drops the oldest range whatever its state, and says which of its packets were not settled.
+    /// Drops the oldest range, settled or not, and returns the number of its packets that were not
+    /// settled.
     pub(crate) fn drop_first_range(&mut self) -> u64 {
         let Some(range) = self.ranges.pop_front() else {
             return 0;
@@ -347,14 +364,14 @@ impl Pool {
         self.first_range += 1;
         self.first += range.count;
         for _ in 0..range.count {
-            let Some(original) = self.originals.pop_front() else {
+            let Some(original) = self.packets.pop_front() else {
                 break;
             };
             self.bytes -= cost(&original.bytes);
             self.forget_of_frame(original.frame);
         }
-        give_back(&mut self.originals);
-        give_back(&mut self.ranges);
+        shrink_if_sparse(&mut self.packets);
+        shrink_if_sparse(&mut self.ranges);
         range.unsettled
     }
 }

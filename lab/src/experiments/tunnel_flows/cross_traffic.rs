@@ -14,9 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-/// What is beside the video.
+/// Cross traffic that competes with the video.
 #[derive(Debug)]
-pub(super) struct Other {
+pub(super) struct CrossTraffic {
     pub(super) name: &'static str,
     kind: Kind,
 }
@@ -24,72 +24,72 @@ pub(super) struct Other {
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Nothing,
-    /// TCP connections that send as much as they can.
+    /// TCP connections that send at full speed.
     Bulk {
         connections: usize,
         congestion: &'static str,
     },
-    /// A sender that does not slow down, with random payload.
+    /// A sender without congestion control, with random payload.
     Udp {
         mbps: f64,
     },
-    /// Another video like the first.
+    /// Another video with the same parameters.
     Camera,
 }
 
-pub(super) const OTHERS: [Other; 6] = [
-    Other {
+pub(super) const CROSS_TRAFFIC: [CrossTraffic; 6] = [
+    CrossTraffic {
         name: "alone",
         kind: Kind::Nothing,
     },
-    Other {
+    CrossTraffic {
         name: "cubic-1",
         kind: Kind::Bulk {
             connections: 1,
             congestion: "cubic",
         },
     },
-    Other {
+    CrossTraffic {
         name: "cubic-8",
         kind: Kind::Bulk {
             connections: 8,
             congestion: "cubic",
         },
     },
-    Other {
+    CrossTraffic {
         name: "bbr-8",
         kind: Kind::Bulk {
             connections: 8,
             congestion: "bbr",
         },
     },
-    Other {
+    CrossTraffic {
         name: "udp-30",
         kind: Kind::Udp { mbps: 30.0 },
     },
-    Other {
+    CrossTraffic {
         name: "camera-2",
         kind: Kind::Camera,
     },
 ];
 
-/// Bytes that a UDP packet carries.
+/// Payload of a UDP packet in bytes.
 const UDP_PAYLOAD: usize = 1200;
 
-/// How often the UDP sender sends what is due.
+/// The interval at which the UDP sender sends the packets that are due.
 const TICK: Duration = Duration::from_millis(1);
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-const LOOK_AGAIN: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-impl Other {
+impl CrossTraffic {
     pub(super) fn is_none(&self) -> bool {
         matches!(self.kind, Kind::Nothing)
     }
 }
 
-/// Traffic that runs.
-pub(super) struct Others {
+/// Running cross traffic.
+pub(super) struct ActiveCrossTraffic {
     received_bytes: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     connections: Vec<TcpStream>,
@@ -97,54 +97,54 @@ pub(super) struct Others {
     camera: Option<Video>,
 }
 
-/// What is left of traffic that has stopped.
+/// The results of cross traffic that was stopped.
 pub(super) struct Stopped {
-    /// A camera's complete frames.
+    /// The complete frames of a camera.
     pub(super) frames: Option<Vec<Frame>>,
     pub(super) invalid_because: Vec<String>,
 }
 
-impl Others {
+impl ActiveCrossTraffic {
     pub(super) fn start(
-        other: &Other,
+        cross_traffic: &CrossTraffic,
         from: &Namespace,
         to: &Namespace,
         address: IpAddr,
         seed: u64,
     ) -> Result<Self> {
-        let mut others = Others {
+        let mut active = ActiveCrossTraffic {
             received_bytes: Arc::default(),
             stop: Arc::default(),
             connections: Vec::new(),
             threads: Vec::new(),
             camera: None,
         };
-        match other.kind {
+        match cross_traffic.kind {
             Kind::Nothing => {}
             Kind::Bulk {
                 connections,
                 congestion,
             } => {
                 for _ in 0..connections {
-                    others.add_connection(from, to, address, congestion)?;
+                    active.add_connection(from, to, address, congestion)?;
                 }
             }
-            Kind::Udp { mbps } => others.add_udp(from, to, address, mbps, seed)?,
-            Kind::Camera => others.camera = Some(Video::start(from, to, address, seed + 1)?),
+            Kind::Udp { mbps } => active.add_udp(from, to, address, mbps, seed)?,
+            Kind::Camera => active.camera = Some(Video::start(from, to, address, seed + 1)?),
         }
-        Ok(others)
+        Ok(active)
     }
 
-    /// Bytes that receivers have had so far, without headers.
+    /// Returns the number of payload bytes received so far.
     pub(super) fn received_bytes(&self) -> u64 {
         self.received_bytes.load(Relaxed)
     }
 
-    /// Ends everything.
+    /// Stops all senders and receivers.
     pub(super) fn stop(mut self) -> Result<Stopped> {
         self.stop.store(true, Relaxed);
         for connection in self.connections.drain(..) {
-            // One that has ended by itself has made its threads fail already.
+            // If the connection is already closed, its threads have returned an error.
             let _ = connection.shutdown(Shutdown::Both);
         }
         let mut invalid_because = Vec::new();
@@ -178,8 +178,9 @@ impl Others {
         let listener = to.run(|| TcpListener::bind((address, 0)))??;
         let target = listener.local_addr()?;
         let mut sender = from.run(|| TcpStream::connect_timeout(&target, CONNECT_TIMEOUT))??;
-        setsockopt(&sender, TcpCongestion, &congestion.into())
-            .with_context(|| format!("the kernel has no congestion control {congestion:?}"))?;
+        setsockopt(&sender, TcpCongestion, &congestion.into()).with_context(|| {
+            format!("the kernel does not support the congestion control {congestion:?}")
+        })?;
         let (mut receiver, _) = listener.accept()?;
         self.connections.push(sender.try_clone()?);
         let (stop, received) = (Arc::clone(&self.stop), Arc::clone(&self.received_bytes));
@@ -192,7 +193,10 @@ impl Others {
         }));
         self.threads.push(thread::spawn(move || {
             while sender.write_all(&[0x5a; 1 << 16]).is_ok() {}
-            ensure!(stop.load(Relaxed), "a connection beside the video broke");
+            ensure!(
+                stop.load(Relaxed),
+                "a connection of the cross traffic broke"
+            );
             Ok(())
         }));
         Ok(())
@@ -207,7 +211,7 @@ impl Others {
         seed: u64,
     ) -> Result<()> {
         let receiver = to.run(|| UdpSocket::bind((address, 0)))??;
-        receiver.set_read_timeout(Some(LOOK_AGAIN))?;
+        receiver.set_read_timeout(Some(POLL_INTERVAL))?;
         let target = receiver.local_addr()?;
         let sender = from.run(|| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)))??;
         let (sending, receiving) = (Arc::clone(&self.stop), Arc::clone(&self.stop));
@@ -233,8 +237,8 @@ impl Others {
     }
 }
 
-/// Sends what is due at `mbps`, headers not counted, until it is told to stop. Random payload: a tunnel must not take it
-/// for anything that it knows.
+/// Sends packets at `mbps`, without headers, until stopped. The payload is random, so that the
+/// tunnel does not classify it as a known protocol.
 fn send_udp(
     socket: &UdpSocket,
     target: SocketAddr,
@@ -249,7 +253,7 @@ fn send_udp(
     while !stop.load(Relaxed) {
         while due <= Instant::now() {
             random.fill_bytes(&mut payload);
-            // A full queue of the sender's own device is a loss like any other on the way.
+            // A packet that the sender's own device drops is a loss like any other on the path.
             let _ = socket.send_to(&payload, target);
             due += interval;
         }

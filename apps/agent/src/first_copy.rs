@@ -2,38 +2,39 @@ use hawser_units::{FlowId, Instant, PathId, PathSet};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Nobody waits longer for the first copy of a flow that may be idle.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The longest wait for the first copy of a flow, which may be idle.
+const MAX_WAIT: Duration = Duration::from_secs(10);
 
-/// Finds when, after a change of policy, the first copy took a path that none took before.
+/// Detects the first copy on a newly used path after a policy change.
 #[derive(Debug, Default)]
-pub(crate) struct Onsets {
-    waiting: BTreeMap<FlowId, Onset>,
-    /// Copies by flow and path as they were counted last.
+pub(crate) struct FirstCopies {
+    waiting: BTreeMap<FlowId, AwaitedCopy>,
+    /// The last recorded counts of copies, by flow and path.
     counted: BTreeMap<(FlowId, PathId), u64>,
 }
 
 #[derive(Debug)]
-struct Onset {
+struct AwaitedCopy {
     epoch: u32,
     since: Instant,
-    /// The paths that none took before, and how many copies they had had.
+    /// The newly used paths, with the counts of copies before the policy change.
     before: Vec<(PathId, u64)>,
 }
 
-/// The first copy was counted.
+/// The first copy was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FirstCopy {
     pub(crate) flow: FlowId,
     pub(crate) epoch: u32,
-    /// How long after the policy took effect it was noticed.
+    /// The time from when the policy took effect until the copy was detected.
     pub(crate) after: Duration,
 }
 
-impl Onsets {
-    /// A policy took effect at `since`: packets of the flow now take `paths`, and took `before` until then. Counts are
-    /// those of the last [`Onsets::note`], when the new paths were not in use.
-    pub(crate) fn begin(
+impl FirstCopies {
+    /// Starts to wait for the first copy under a policy that took effect at `since` and changed the
+    /// paths of a flow from `before` to `paths`. The initial counts are those of the last
+    /// [`FirstCopies::record`], when the new paths were not in use.
+    pub(crate) fn start(
         &mut self,
         flow: FlowId,
         epoch: u32,
@@ -49,7 +50,7 @@ impl Onsets {
         } else {
             self.waiting.insert(
                 flow,
-                Onset {
+                AwaitedCopy {
                     epoch,
                     since,
                     before,
@@ -58,37 +59,37 @@ impl Onsets {
         }
     }
 
-    /// Whether to look often.
+    /// Returns whether a first copy is awaited, so that counters should be polled often.
     pub(crate) fn is_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Remembers how many copies of a flow a path has had.
-    pub(crate) fn note(&mut self, flow: FlowId, path: PathId, copies: u64) {
+    /// Records how many copies of a flow were sent on a path.
+    pub(crate) fn record(&mut self, flow: FlowId, path: PathId, copies: u64) {
         self.counted.insert((flow, path), copies);
     }
 
-    /// Looks at the counters of the flows that are waited for.
+    /// Polls the counters of the awaited flows.
     pub(crate) fn poll(
         &mut self,
         now: Instant,
         copies: impl Fn(FlowId, PathId) -> u64,
     ) -> Vec<FirstCopy> {
         let mut found = Vec::new();
-        self.waiting.retain(|flow, onset| {
-            let began = onset
+        self.waiting.retain(|flow, awaited| {
+            let was_sent = awaited
                 .before
                 .iter()
                 .any(|(path, before)| copies(*flow, *path) > *before);
-            let after = now.saturating_since(onset.since);
-            if began {
+            let after = now.saturating_since(awaited.since);
+            if was_sent {
                 found.push(FirstCopy {
                     flow: *flow,
-                    epoch: onset.epoch,
+                    epoch: awaited.epoch,
                     after,
                 });
             }
-            !began && after < PATIENCE
+            !was_sent && after < MAX_WAIT
         });
         found
     }
@@ -106,10 +107,10 @@ mod tests {
     fn the_first_copy_on_a_new_path_counts_and_no_other() {
         let flow = FlowId::try_from(3).unwrap();
         let [old, new] = [0, 1].map(|index| PathId::try_from(index).unwrap());
-        let mut onsets = Onsets::default();
-        onsets.note(flow, old, 100);
-        onsets.note(flow, new, 7);
-        onsets.begin(
+        let mut first_copies = FirstCopies::default();
+        first_copies.record(flow, old, 100);
+        first_copies.record(flow, new, 7);
+        first_copies.start(
             flow,
             5,
             PathSet::from_bits(0b1),
@@ -117,39 +118,39 @@ mod tests {
             at(10),
         );
         let copies = |on_new: u64| move |_, path| if path == new { on_new } else { 200 };
-        assert_eq!(onsets.poll(at(12), copies(7)), []);
+        assert_eq!(first_copies.poll(at(12), copies(7)), []);
         let after = Duration::from_millis(5);
         assert_eq!(
-            onsets.poll(at(15), copies(8)),
+            first_copies.poll(at(15), copies(8)),
             [FirstCopy {
                 flow,
                 epoch: 5,
                 after
             }]
         );
-        assert!(!onsets.is_waiting());
+        assert!(!first_copies.is_waiting());
     }
 
     #[test]
     fn a_policy_with_fewer_paths_and_a_flow_that_is_idle_are_not_waited_for() {
         let flow = FlowId::try_from(3).unwrap();
-        let mut onsets = Onsets::default();
-        onsets.begin(
+        let mut first_copies = FirstCopies::default();
+        first_copies.start(
             flow,
             1,
             PathSet::from_bits(0b11),
             PathSet::from_bits(0b1),
             at(0),
         );
-        assert!(!onsets.is_waiting());
-        onsets.begin(
+        assert!(!first_copies.is_waiting());
+        first_copies.start(
             flow,
             2,
             PathSet::from_bits(0b1),
             PathSet::from_bits(0b11),
             at(0),
         );
-        assert_eq!(onsets.poll(at(10_000), |_, _| 0), []);
-        assert!(!onsets.is_waiting());
+        assert_eq!(first_copies.poll(at(10_000), |_, _| 0), []);
+        assert!(!first_copies.is_waiting());
     }
 }

@@ -1,4 +1,4 @@
-//! Every packet that was sent is handed on once, in the order of numbers, or it is no evidence.
+//! Every packet sent is reported once, in sequence order, unless it is no evidence.
 
 use hawser_pathset::{Arrival, JudgedPacket, Tracker};
 use hawser_units::{FlowId, Instant, PathId, PathSet};
@@ -29,19 +29,20 @@ fn arrival(at: Instant, sequence: u64, over: u8, first: bool) -> Arrival {
     }
 }
 
-/// Handles firsts on path 1 at these times with these numbers, looks every 10 ms, and collects what is handed on.
-fn hand_on(firsts: &[(u64, u64)]) -> Vec<JudgedPacket> {
+/// Handles first copies on path 1 at the given times with the given numbers, fires the timeout
+/// every 10 ms, and collects the reported packets.
+fn report(firsts: &[(u64, u64)]) -> Vec<JudgedPacket> {
     let mut tracker = Tracker::new(DEADLINE);
-    let mut handed_on = Vec::new();
+    let mut reported = Vec::new();
     let end = firsts.iter().map(|(at, _)| at / 10).max().unwrap() + 12;
     for tick in 0..end {
         let due = |(at, _): &&(u64, u64)| at / 10 == tick;
         for (at, sequence) in firsts.iter().filter(due) {
             tracker.handle_arrival(&arrival(ms(*at), *sequence, 0, true));
         }
-        tracker.handle_timeout_with(ms(tick * 10 + 9), |packet| handed_on.push(*packet));
+        tracker.handle_timeout_with(ms(tick * 10 + 9), |packet| reported.push(*packet));
     }
-    handed_on
+    reported
 }
 
 fn numbers(packets: &[JudgedPacket]) -> Vec<(u64, bool)> {
@@ -52,16 +53,16 @@ fn numbers(packets: &[JudgedPacket]) -> Vec<(u64, bool)> {
 }
 
 #[test]
-fn a_packet_is_handed_on_with_the_skew_of_each_copy() {
+fn a_packet_is_reported_with_the_skew_of_each_copy() {
     let mut tracker = Tracker::new(DEADLINE);
     tracker.handle_arrival(&arrival(ms(7), 5, 1, false));
     tracker.handle_arrival(&arrival(ms(3), 5, 0, true));
-    let mut handed_on = Vec::new();
-    tracker.handle_timeout_with(ms(102), |packet| handed_on.push(*packet));
-    assert!(handed_on.is_empty());
+    let mut reported = Vec::new();
+    tracker.handle_timeout_with(ms(102), |packet| reported.push(*packet));
+    assert!(reported.is_empty());
 
-    tracker.handle_timeout_with(ms(107), |packet| handed_on.push(*packet));
-    let packet = handed_on[0];
+    tracker.handle_timeout_with(ms(107), |packet| reported.push(*packet));
+    let packet = reported[0];
     assert_eq!((packet.at, packet.sequence, packet.epoch), (ms(3), 5, 7));
     assert_eq!(
         (packet.first, packet.skew(path(0))),
@@ -80,7 +81,7 @@ fn a_packet_is_handed_on_with_the_skew_of_each_copy() {
 
 #[test]
 fn a_number_of_which_no_copy_came_is_a_gap() {
-    let packets = hand_on(&[(0, u64::MAX - 1), (1, u64::MAX), (5, 2), (6, 3)]);
+    let packets = report(&[(0, u64::MAX - 1), (1, u64::MAX), (5, 2), (6, 3)]);
     let expected = [
         (u64::MAX - 1, false),
         (u64::MAX, false),
@@ -98,7 +99,7 @@ fn a_number_of_which_no_copy_came_is_a_gap() {
 }
 
 #[test]
-fn a_gap_between_probes_was_sent_over_what_others_of_the_policy_were() {
+fn a_gap_between_probes_was_sent_over_the_paths_of_the_policy() {
     let (usual, probe) = (PathSet::from_bits(0b01), PathSet::from_bits(0b11));
     let mut tracker = Tracker::new(DEADLINE);
     let sent = [
@@ -127,7 +128,7 @@ fn a_gap_between_probes_was_sent_over_what_others_of_the_policy_were() {
 
 #[test]
 fn a_packet_that_was_overtaken_is_no_gap() {
-    let packets = hand_on(&[(0, 10), (20, 13), (60, 11), (119, 12), (121, 14)]);
+    let packets = report(&[(0, 10), (20, 13), (60, 11), (119, 12), (121, 14)]);
     assert_eq!(
         numbers(&packets),
         [
@@ -142,7 +143,7 @@ fn a_packet_that_was_overtaken_is_no_gap() {
 
 #[test]
 fn a_gap_that_fills_after_the_deadline_stays_one() {
-    let packets = hand_on(&[(0, 10), (20, 12), (140, 11), (150, 13)]);
+    let packets = report(&[(0, 10), (20, 12), (140, 11), (150, 13)]);
     assert_eq!(
         numbers(&packets),
         [(10, false), (11, true), (12, false), (13, false)]
@@ -151,7 +152,7 @@ fn a_gap_that_fills_after_the_deadline_stays_one() {
 
 #[test]
 fn a_new_session_is_no_gap() {
-    let packets = hand_on(&[(0, 10), (10, 1 << 40), (20, (1 << 40) + 2), (30, 5_000_000)]);
+    let packets = report(&[(0, 10), (10, 1 << 40), (20, (1 << 40) + 2), (30, 5_000_000)]);
     let expected = [
         (10, false),
         (1 << 40, false),
@@ -163,7 +164,7 @@ fn a_new_session_is_no_gap() {
 }
 
 #[test]
-fn what_does_not_say_what_it_was_sent_over_has_no_gaps() {
+fn packets_without_path_sets_have_no_gaps() {
     let mut tracker = Tracker::new(DEADLINE);
     for sequence in [10, 13] {
         let arrival = Arrival {
@@ -172,9 +173,9 @@ fn what_does_not_say_what_it_was_sent_over_has_no_gaps() {
         };
         tracker.handle_arrival(&arrival);
     }
-    let mut handed_on = Vec::new();
-    tracker.handle_timeout_with(ms(200), |packet| handed_on.push(*packet));
-    assert_eq!(numbers(&handed_on), [(10, false), (13, false)]);
+    let mut reported = Vec::new();
+    tracker.handle_timeout_with(ms(200), |packet| reported.push(*packet));
+    assert_eq!(numbers(&reported), [(10, false), (13, false)]);
 }
 
 #[test]
@@ -187,10 +188,10 @@ fn packets_of_which_records_may_have_been_lost_are_no_evidence() {
     for n in [7, 9] {
         tracker.handle_arrival(&arrival(ms(n * 10), n, 0, true));
     }
-    let mut handed_on = Vec::new();
-    tracker.handle_timeout_with(ms(1000), |packet| handed_on.push(*packet));
+    let mut reported = Vec::new();
+    tracker.handle_timeout_with(ms(1000), |packet| reported.push(*packet));
     assert_eq!(
-        numbers(&handed_on),
+        numbers(&reported),
         [(6, false), (7, false), (8, true), (9, false)]
     );
     assert_eq!(
@@ -201,7 +202,7 @@ fn packets_of_which_records_may_have_been_lost_are_no_evidence() {
 
 proptest! {
     #[test]
-    fn all_numbers_are_handed_on_in_order(
+    fn all_numbers_are_reported_in_order(
         start: u64,
         delays in proptest::collection::vec(prop_oneof![9 => (0..60u64).prop_map(Some), 1 => Just(None)], 2..200),
     ) {
@@ -209,9 +210,9 @@ proptest! {
         prop_assume!(!firsts.is_empty());
         let mut by_time = firsts.clone();
         by_time.sort_unstable();
-        let packets = hand_on(&by_time);
+        let packets = report(&by_time);
 
-        // What came before the first arrival in the order of numbers, but after it in time, is left out.
+        // Numbers before that of the first arrival in time are left out.
         let begin = packets[0].sequence.wrapping_sub(start);
         let end = firsts.last().unwrap().1.wrapping_sub(start);
         let expected: Vec<_> =

@@ -1,5 +1,5 @@
-//! What comes to a server's port and never to a connection. Library and kernel drop it without a word, so it is counted
-//! here.
+//! Counts datagrams that arrive at a server's port and match no connection. The QUIC library and
+//! the kernel drop them silently.
 
 use crate::quic::SERVER_ID_BYTES;
 use bytes::BytesMut;
@@ -22,45 +22,47 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-/// The version of QUIC that both ends speak.
+/// The QUIC version of both ends.
 const VERSION: u32 = 1;
 
-/// A datagram with a first packet has at least so many bytes (RFC 9000, section 14.1).
-const FIRST_BYTES: usize = 1200;
+/// The smallest datagram with an Initial packet, in bytes (RFC 9000, section 14.1).
+const MIN_INITIAL_BYTES: usize = 1200;
 
-/// In a packet's first byte: a long header, the type of such a packet, and bits that are 0 once the header is deciphered.
+/// Bits of the first byte of a packet: long header, packet type, and reserved bits, which are 0
+/// after header protection has been removed.
 const LONG: u8 = 0x80;
 const TYPE: u8 = 0x30;
 const INITIAL: u8 = 0x00;
 const RESERVED: u8 = 0x0c;
 
-/// Connection IDs that are remembered: more than are given out while a handshake may take.
-const REMEMBERED: usize = 16_384;
+/// The number of remembered connection IDs: more than are issued during the longest handshake.
+const MAX_REMEMBERED: usize = 16_384;
 
-/// First packets that wait for being looked at, and bytes of what comes after them meanwhile.
-const WAITING: usize = 4096;
-const WAITING_BYTES: u64 = 4 << 20;
+/// The number of Initial packets that wait to be accepted, and the bytes buffered for the packets
+/// after them.
+const MAX_INCOMING: usize = 4096;
+const MAX_INCOMING_BYTES: u64 = 4 << 20;
 
-/// Counts datagrams that reached no connection, by why.
+/// Counters of datagrams that reached no connection, by reason.
 #[derive(Debug, Default)]
-pub(super) struct Strays {
+pub(super) struct UnmatchedDatagrams {
     no_quic: AtomicU64,
     no_handshake: AtomicU64,
     no_connection: AtomicU64,
-    given: Mutex<Given>,
-    /// The endpoints' sockets once more: the kernel counts what it dropped.
+    issued: Mutex<IssuedIds>,
+    /// Duplicates of the endpoints' sockets, to read the kernel's drop counters.
     sockets: Mutex<Vec<UdpSocket>>,
 }
 
-/// The connection IDs given out last.
+/// The most recently issued connection IDs.
 #[derive(Debug, Default)]
-struct Given {
+struct IssuedIds {
     ids: HashSet<ConnectionId>,
-    in_turn: VecDeque<ConnectionId>,
+    in_order: VecDeque<ConnectionId>,
 }
 
-impl Strays {
-    /// An endpoint at `socket` whose strays are counted.
+impl UnmatchedDatagrams {
+    /// Creates an endpoint at `socket` whose unmatched datagrams are counted.
     pub(super) fn endpoint(
         self: &Arc<Self>,
         mut config: EndpointConfig,
@@ -71,48 +73,49 @@ impl Strays {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .push(socket.try_clone()?);
-        let strays = Arc::clone(self);
+        let unmatched = Arc::clone(self);
         let ids = RandomConnectionIdGenerator::new(SERVER_ID_BYTES);
         config.cid_generator(Arc::new(move || {
             Box::new(Ids {
                 ids,
-                strays: Arc::clone(&strays),
+                unmatched: Arc::clone(&unmatched),
             })
         }));
         config.supported_versions(vec![VERSION]);
         let mut server = ServerConfig::with_crypto(Arc::new(Tls {
             tls,
-            strays: Arc::clone(self),
+            unmatched: Arc::clone(self),
         }));
         server
-            .max_incoming(WAITING)
-            .incoming_buffer_size_total(WAITING_BYTES);
+            .max_incoming(MAX_INCOMING)
+            .incoming_buffer_size_total(MAX_INCOMING_BYTES);
         let runtime = Arc::new(TokioRuntime);
         let socket = Socket {
             socket: runtime.wrap_udp_socket(socket)?,
-            strays: Arc::clone(self),
+            unmatched: Arc::clone(self),
         };
         Endpoint::new_with_abstract_socket(config, Some(server), Box::new(socket), runtime)
     }
 
-    /// How many there were for each reason, those that occurred.
-    pub(super) fn counted(&self) -> impl Iterator<Item = (String, u64)> {
+    /// Returns the counts by reason, without reasons that did not occur.
+    pub(super) fn drop_counts(&self) -> impl Iterator<Item = (String, u64)> {
         let counters = [
             ("datagram_no_quic", &self.no_quic),
             ("datagram_no_handshake", &self.no_handshake),
             ("datagram_no_connection", &self.no_connection),
         ];
         let counts = counters.map(|(reason, counter)| (reason, counter.load(Relaxed)));
-        let unread = [("datagram_buffer_full", self.unread())];
+        let kernel_drops = [("datagram_buffer_full", self.kernel_drops())];
         let counts = counts
             .into_iter()
-            .chain(unread)
+            .chain(kernel_drops)
             .filter(|(_, count)| *count > 0);
         counts.map(|(reason, count)| (reason.to_owned(), count))
     }
 
-    /// Datagrams for which the sockets' buffers had no room; the kernel does not count further than 32 bits.
-    fn unread(&self) -> u64 {
+    /// Returns the datagrams that the kernel dropped because the sockets' buffers were full. The
+    /// kernel's counters have 32 bits.
+    fn kernel_drops(&self) -> u64 {
         let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
         sockets
             .iter()
@@ -121,10 +124,10 @@ impl Strays {
             .sum()
     }
 
-    /// Counts a datagram that the library will drop, unless only its ID or its keys tell.
-    fn look_at(&self, datagram: &[u8]) {
+    /// Counts a datagram that the library will drop, as far as its unprotected header tells.
+    fn inspect(&self, datagram: &[u8]) {
         let counter = match datagram {
-            [first, ..] if first & LONG != 0 => self.look_at_long(*first, datagram),
+            [first, ..] if first & LONG != 0 => self.inspect_long_header(*first, datagram),
             [_, id @ ..] if id.len() >= SERVER_ID_BYTES => None,
             _ => Some(&self.no_quic),
         };
@@ -133,26 +136,26 @@ impl Strays {
         }
     }
 
-    fn look_at_long(&self, first: u8, datagram: &[u8]) -> Option<&AtomicU64> {
+    fn inspect_long_header(&self, first: u8, datagram: &[u8]) -> Option<&AtomicU64> {
         let ids = FixedLengthConnectionIdParser::new(SERVER_ID_BYTES);
         let Ok((packet, _)) = PartialDecode::new(BytesMut::from(datagram), &ids, &[VERSION], true)
         else {
             return Some(&self.no_quic);
         };
-        let given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
-        match (given.ids.contains(&packet.dst_cid()), first & TYPE) {
+        let issued = self.issued.lock().unwrap_or_else(PoisonError::into_inner);
+        match (issued.ids.contains(&packet.dst_cid()), first & TYPE) {
             (true, _) => None,
-            (false, INITIAL) => (datagram.len() < FIRST_BYTES).then_some(&self.no_quic),
+            (false, INITIAL) => (datagram.len() < MIN_INITIAL_BYTES).then_some(&self.no_quic),
             (false, _) => Some(&self.no_connection),
         }
     }
 }
 
-/// Sees every datagram before the library does.
+/// A socket that inspects every datagram before the library does.
 #[derive(Debug)]
 struct Socket {
     socket: Box<dyn AsyncUdpSocket>,
-    strays: Arc<Strays>,
+    unmatched: Arc<UnmatchedDatagrams>,
 }
 
 impl AsyncUdpSocket for Socket {
@@ -169,10 +172,10 @@ impl AsyncUdpSocket for Socket {
         let count = ready!(self.socket.poll_recv(context, buffers, metas))?;
         for (meta, buffer) in metas.iter().zip(buffers).take(count) {
             match &buffer[..meta.len] {
-                [] => self.strays.look_at(&[]),
+                [] => self.unmatched.inspect(&[]),
                 datagrams => datagrams
                     .chunks(meta.stride)
-                    .for_each(|datagram| self.strays.look_at(datagram)),
+                    .for_each(|datagram| self.unmatched.inspect(datagram)),
             }
         }
         Poll::Ready(Ok(count))
@@ -191,33 +194,34 @@ impl AsyncUdpSocket for Socket {
     }
 }
 
-/// Gives out connection IDs, and is asked about those that the library does not know.
+/// Issues connection IDs, and counts those that the library does not know when it asks for their
+/// validity.
 struct Ids {
     ids: RandomConnectionIdGenerator,
-    strays: Arc<Strays>,
+    unmatched: Arc<UnmatchedDatagrams>,
 }
 
 impl ConnectionIdGenerator for Ids {
     fn generate_cid(&mut self) -> ConnectionId {
         let id = self.ids.generate_cid();
-        let mut given = self
-            .strays
-            .given
+        let mut issued = self
+            .unmatched
+            .issued
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        if given.ids.insert(id) {
-            given.in_turn.push_back(id);
+        if issued.ids.insert(id) {
+            issued.in_order.push_back(id);
         }
-        if given.in_turn.len() > REMEMBERED
-            && let Some(oldest) = given.in_turn.pop_front()
+        if issued.in_order.len() > MAX_REMEMBERED
+            && let Some(oldest) = issued.in_order.pop_front()
         {
-            given.ids.remove(&oldest);
+            issued.ids.remove(&oldest);
         }
         id
     }
 
     fn validate(&self, id: ConnectionId) -> Result<(), InvalidCid> {
-        self.strays.no_connection.fetch_add(1, Relaxed);
+        self.unmatched.no_connection.fetch_add(1, Relaxed);
         self.ids.validate(id)
     }
 
@@ -230,19 +234,19 @@ impl ConnectionIdGenerator for Ids {
     }
 }
 
-/// Hands out keys of first packets that notice when what they decipher is none.
+/// TLS of Initial packets, with keys that count packets that are not valid after decryption.
 struct Tls {
     tls: Arc<dyn crypto::ServerConfig>,
-    strays: Arc<Strays>,
+    unmatched: Arc<UnmatchedDatagrams>,
 }
 
 impl crypto::ServerConfig for Tls {
     fn initial_keys(&self, version: u32, id: ConnectionId) -> Result<Keys, UnsupportedVersion> {
         let mut keys = self.tls.initial_keys(version, id)?;
         let key = keys.header.remote;
-        keys.header.remote = Box::new(FirstHeaders {
+        keys.header.remote = Box::new(InitialHeaderKey {
             key,
-            strays: Arc::clone(&self.strays),
+            unmatched: Arc::clone(&self.unmatched),
         });
         Ok(keys)
     }
@@ -260,17 +264,17 @@ impl crypto::ServerConfig for Tls {
     }
 }
 
-struct FirstHeaders {
+struct InitialHeaderKey {
     key: Box<dyn HeaderKey>,
-    strays: Arc<Strays>,
+    unmatched: Arc<UnmatchedDatagrams>,
 }
 
-impl HeaderKey for FirstHeaders {
+impl HeaderKey for InitialHeaderKey {
     fn decrypt(&self, number_offset: usize, packet: &mut [u8]) {
         self.key.decrypt(number_offset, packet);
-        // One in four of those that are nothing pass, and are refused as handshakes.
+        // One in four invalid packets passes this check and fails the handshake later.
         if packet[0] & RESERVED != 0 {
-            self.strays.no_handshake.fetch_add(1, Relaxed);
+            self.unmatched.no_handshake.fetch_add(1, Relaxed);
         }
     }
 

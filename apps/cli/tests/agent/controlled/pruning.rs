@@ -1,11 +1,11 @@
-//! Paths that are of no use are found out by the packets themselves, and left.
+//! Paths that do not deliver are detected from the packets, and pruned.
 
 use super::rig::{Controlled, received_code, sent_code};
 use crate::rig::assert_losses;
 use hawser_control::resource::Mode;
 use hawser_lab::traffic::Family;
 
-/// Cuts the second path while packets fly and waits until the flow has left it.
+/// Cuts the second path while packets are in flight, and waits until the flow no longer uses it.
 fn leaves_a_path_that_was_cut(mode: Mode) {
     let mut controlled = Controlled::with_flow(mode, None);
     let reports = controlled.rig.under_traffic(|edges, lab| {
@@ -15,8 +15,11 @@ fn leaves_a_path_that_was_cut(mode: Mode) {
             .ingress_agent
             .wait_until("left the path", left)
             .unwrap();
-        let heard = |status: &hawser_agent::Status| received_code(status) == Some(0b1);
-        let status = edges.egress_agent.wait_until("heard of it", heard).unwrap();
+        let has_policy = |status: &hawser_agent::Status| received_code(status) == Some(0b1);
+        let status = edges
+            .egress_agent
+            .wait_until("received the policy", has_policy)
+            .unwrap();
         let judged = status
             .controller
             .unwrap()
@@ -24,7 +27,7 @@ fn leaves_a_path_that_was_cut(mode: Mode) {
             .into_values()
             .next()
             .unwrap();
-        assert_eq!(judged.policy.because, "judged");
+        assert_eq!(judged.policy.reason, "judged");
     });
     let of_the_flow: Vec<_> = reports
         .into_iter()

@@ -6,26 +6,28 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use tracing::{error, info, warn};
 
-/// The last assignment with the policies in force, in a file that only its owner can read: it has the signals' key.
+/// The file of the last assignment with the policies in force. Only its owner can read it, because
+/// it contains the key of the signals.
 ///
-/// The file is replaced in one step and not forced to the disk: after a power cut it is the old or the new one, or cannot
-/// be read and counts as none until the controller answers.
+/// The file is replaced atomically and not synced to the disk. After a power failure it is the old
+/// or the new one, or it cannot be read. In that case the node has no assignment until the
+/// controller answers.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct PersistedAssignment {
     path: PathBuf,
-    failing: bool,
+    is_failing: bool,
 }
 
-impl Kept {
-    /// Where it is kept in `directory`.
+impl PersistedAssignment {
+    /// Returns the file of a state directory.
     pub(crate) fn at(directory: &Path) -> Self {
-        Kept {
+        PersistedAssignment {
             path: directory.join("assignment.json"),
-            failing: false,
+            is_failing: false,
         }
     }
 
-    /// What an agent before this one has kept.
+    /// Reads the assignment that an earlier agent wrote.
     pub(crate) fn read(&self) -> Option<Assignment> {
         let text = match fs::read(&self.path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return None,
@@ -33,27 +35,35 @@ impl Kept {
         };
         let assignment = text.and_then(|text| Ok(serde_json::from_slice(&text)?));
         assignment
-            .inspect_err(|error| warn!("{} is of no use: {error:#}", self.path.display()))
+            .inspect_err(|error| {
+                warn!(
+                    "cannot use {}: {error:#}; waiting for the controller's assignment",
+                    self.path.display()
+                )
+            })
             .ok()
     }
 
-    /// A full disk must not end replication: it is said once, and the agent goes on.
+    /// Writes the assignment. A failure, such as a full disk, must not stop replication: it is
+    /// logged once.
     pub(crate) fn write(&mut self, assignment: &Assignment) {
         match self.replace(assignment) {
-            Ok(()) if self.failing => info!("the assignment is kept again"),
-            Err(error) if !self.failing => {
-                error!("{error:#}; after a restart the agent waits for the controller");
+            Ok(()) if self.is_failing => info!("the assignment can be saved again"),
+            Err(error) if !self.is_failing => {
+                error!(
+                    "{error:#}; after a restart the agent has no flows until the controller answers"
+                );
             }
             _ => return,
         }
-        self.failing = !self.failing;
+        self.is_failing = !self.is_failing;
     }
 
     fn replace(&self, assignment: &Assignment) -> Result<()> {
         let text =
-            serde_json::to_vec_pretty(assignment).context("cannot describe the assignment")?;
+            serde_json::to_vec_pretty(assignment).context("cannot serialize the assignment")?;
         file::replace(&self.path, &text, 0o600)
-            .with_context(|| format!("cannot keep the assignment in {}", self.path.display()))
+            .with_context(|| format!("cannot save the assignment to {}", self.path.display()))
     }
 }
 
@@ -76,10 +86,10 @@ mod tests {
     #[test]
     fn what_is_kept_is_private_and_is_read_again() {
         let directory = tempfile::tempdir().unwrap();
-        let mut kept = Kept::at(directory.path());
-        assert_eq!(kept.read(), None);
-        kept.write(&assignment());
-        assert_eq!(kept.read(), Some(assignment()));
+        let mut file = PersistedAssignment::at(directory.path());
+        assert_eq!(file.read(), None);
+        file.write(&assignment());
+        assert_eq!(file.read(), Some(assignment()));
         let mode = fs::metadata(directory.path().join("assignment.json"))
             .unwrap()
             .permissions()
@@ -91,6 +101,6 @@ mod tests {
     fn what_cannot_be_read_counts_as_none() {
         let directory = tempfile::tempdir().unwrap();
         fs::write(directory.path().join("assignment.json"), "{ \"revision\":").unwrap();
-        assert_eq!(Kept::at(directory.path()).read(), None);
+        assert_eq!(PersistedAssignment::at(directory.path()).read(), None);
     }
 }

@@ -1,5 +1,6 @@
-//! What path elimination costs and what it spares, in virtual time:
-//! `cargo run --release -p hawser-pathset --example elimination`, with `-- --policies` for every change of the policy.
+//! Prints the cost and the benefit of path pruning in virtual time:
+//! `cargo run --release -p hawser-pathset --example pruning`, with `-- --policies` for every policy
+//! change.
 #![allow(
     clippy::disallowed_macros,
     clippy::disallowed_methods,
@@ -20,11 +21,11 @@ const END: Duration = Duration::from_secs(60);
 fn main() {
     let verbose = std::env::args().any(|arg| arg == "--policies");
     println!(
-        "The five paths of Table I, beginning with all of them: 40 s of variation, then 20 s without.\n"
+        "The five paths of Table I, starting with all of them: 40 s of variation, then 20 s without.\n"
     );
     println!("                      variation                  then");
     println!(
-        "policy      level  seed  copies  frames damaged  copies  frames damaged  paths in the end"
+        "policy      level  seed  copies  frames damaged  copies  frames damaged  final paths"
     );
     for (level, packets) in LEVELS {
         for seed in 1..=3 {
@@ -34,7 +35,7 @@ fn main() {
         }
     }
     println!(
-        "\nA path that the flow needs is cut for 5 s. How long after the cut every packet takes it again:\n"
+        "\nA path that the flow needs is cut for 5 s. Time from the end of the cut until every packet takes it again:\n"
     );
     println!("packets/s  seconds, seeds 1 to 5");
     for packets_per_frame in [67, 133, 267, 400] {

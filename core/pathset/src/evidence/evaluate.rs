@@ -1,55 +1,56 @@
-//! From what was seen to what should be done.
+//! Derives the proposed policy from the evidence.
 
 use super::Evidence;
-use super::bound::{at_least, at_most};
-use super::standing::USELESS_AFTER;
+use super::bound::{lower_limit, upper_limit};
+use super::history::USELESS_AFTER;
 use super::window::{Damage, Damages};
 use crate::judgement::Judgement;
 use hawser_units::{PathId, PathSet, PolicyCode};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// Probes a second that tell within half a second whether a path is of use.
+/// Probes per second: enough to find out within half a second whether a path is useful.
 const PROBES_PER_SECOND: f64 = 25.0;
 
-/// A probed path takes at most one packet in so many, unless it is the only one of few.
+/// Minimum number of packets per probed copy.
 const PACKETS_PER_PROBE: u32 = 32;
 
-/// One packet in so many is a probe while the rate of packets is unknown.
+/// The probing interval in packets while the packet rate is unknown.
 const PROBE_EVERY_AT_FIRST: u32 = 64;
 
-/// A path may help that was of use to this share of its last probes.
-const MAY_HELP: f64 = 0.5;
+/// A path may help if this share of its last probes was useful.
+const MIN_HELP_RATIO: f64 = 0.5;
 
-/// A slot waits for no more packets than this, however little is tolerated.
-const MOST_OF_A_SLOT: u64 = 100_000;
+/// Upper bound on the minimum number of packets of a slot, for a low tolerance.
+const MAX_SLOT_PACKETS: u64 = 100_000;
 
-/// A flow that was just helped is not yet what it will be: it sends less, and paths carry it that will not.
-const SETTLING: Duration = Duration::from_secs(2);
+/// Minimum age of the evidence for removing paths. A flow that was just helped sends less at first,
+/// and paths carry it that will not later.
+const SETTLING_TIME: Duration = Duration::from_secs(2);
 
-/// One packet in so many takes another path as well while the flow is damaged, but not more than is tolerated.
-const HEDGED: u16 = 4;
+/// One packet in this many takes another path in addition while the flow is damaged within the
+/// tolerance.
+const HEDGE_EVERY: u16 = 4;
 
-/// A path may hedge that was of use to this share of its last probes: what others lost it brings, however late it is.
-const MAY_HEDGE: f64 = 0.25;
+/// A path may hedge if this share of its last probes was useful: it delivers packets that the
+/// others lost, even late.
+const MIN_HEDGE_RATIO: f64 = 0.25;
 
-/// Damage is hedged against when it is more than this part of what is tolerated...
-const WORTH_HEDGING: f64 = 0.1;
+/// Hedging starts above this share of the tolerated damage...
+const HEDGE_FROM: f64 = 0.1;
 
-/// ...and until it is less than this part, which is about what a window can show of a path without any.
-const NOT_WORTH_HEDGING: f64 = 0.5;
+/// ...and ends below this share, which is approximately the limit that a window can show for a path
+/// without damage.
+const HEDGE_UNTIL: f64 = 0.5;
 
-/// Packets that have to be seen before a budget decides.
-const BUDGET_AFTER: u64 = 100;
+/// Minimum number of packets before the budget is enforced.
+const MIN_BUDGET_PACKETS: u64 = 100;
 
 impl Evidence {
-    /// Says what the policy should be, unless it is in force or has just been said.
-    pub(super) fn weigh(&mut self) {
-        let is_waiting = self
-            .proposal
-            .again_at()
-            .is_some_and(|again| self.now < again);
-        if self.code.is_empty() || is_waiting {
+    /// Proposes a policy, unless it is in force or was proposed recently.
+    pub(super) fn evaluate(&mut self) {
+        let is_pending = self.proposal.repeat_at().is_some_and(|due| self.now < due);
+        if self.code.is_empty() || is_pending {
             return;
         }
         let damages = self.window.damages();
@@ -71,7 +72,7 @@ impl Evidence {
             return;
         };
         let code = PolicyCode(code.bits());
-        self.proposal.say(
+        self.proposal.propose(
             Judgement {
                 code,
                 probes,
@@ -82,10 +83,10 @@ impl Evidence {
         );
     }
 
-    /// Without the paths that are of no use at all.
+    /// Returns the paths without those that are useless.
     fn without_useless(&self) -> Option<(PathSet, String)> {
-        let useless = |path: &PathId| self.standing[path.index()].useless;
-        // Who will be there in a moment leaves with who is.
+        let useless = |path: &PathId| self.history[path.index()].useless;
+        // Paths that are about to become useless are removed together with those that are.
         self.code
             .iter()
             .find(|path| useless(path) >= USELESS_AFTER)?;
@@ -99,13 +100,13 @@ impl Evidence {
             left = self.code.iter().min_by_key(useless).into_iter().collect();
         }
         let reason = format!(
-            "{} of no use to any of {USELESS_AFTER} packets",
+            "{} useless for {USELESS_AFTER} packets in a row",
             names(self.code.difference(left))
         );
         (left != self.code).then_some((left, reason))
     }
 
-    /// The best set that the budget allows, when more is in use.
+    /// Returns the best set within the budget, if the set in use exceeds it.
     fn within_budget(&self, damages: &Damages) -> Option<(PathSet, String)> {
         let affordable = self.affordable();
         if self.code.len() <= affordable {
@@ -114,41 +115,43 @@ impl Evidence {
         let known = subsets(self.code).filter(|paths| paths.len() == affordable);
         let known = known.map(|paths| (paths, damages.without_others(paths)));
         let best = known
-            .filter(|(_, damage)| damage.packets >= BUDGET_AFTER)
+            .filter(|(_, damage)| damage.packets >= MIN_BUDGET_PACKETS)
             .min_by(|(a, x), (b, y)| {
                 x.rate()
                     .total_cmp(&y.rate())
                     .then(self.skew(*a).total_cmp(&self.skew(*b)))
             });
-        best.map(|(paths, _)| (paths, "the budget allows no more".to_owned()))
+        best.map(|(paths, _)| (paths, "limited by the budget".to_owned()))
     }
 
-    /// With paths whose probes say that they would have helped, when the flow suffers.
+    /// Returns the set with added paths whose probes show that they would have helped, if damage
+    /// exceeds the tolerance.
     fn with_help(&self, damages: &Damages) -> Option<(PathSet, String)> {
-        let damage = self.suffered(damages)?;
+        let damage = self.excess_damage(damages)?;
         let tolerated = self.tolerated(self.code);
 
-        let standing = |path: &PathId| &self.standing[path.index()];
+        let history = |path: &PathId| &self.history[path.index()];
         let mut candidates: Vec<PathId> = self
             .paths
             .difference(self.code)
             .iter()
             .filter(|path| {
-                standing(path).recent_use() >= MAY_HELP && standing(path).wait.is_over(self.now)
+                history(path).recent_use() >= MIN_HELP_RATIO
+                    && history(path).backoff.is_over(self.now)
             })
             .collect();
         candidates.sort_by_key(|path| {
             (
-                standing(path).wait.failures,
-                Reverse(standing(path).recent()),
+                history(path).backoff.failures,
+                Reverse(history(path).recent()),
             )
         });
 
-        // What was damaged lately is more than what the window says when the paths in use have just failed.
+        // If the paths in use have just failed, recent damage exceeds what the window shows.
         let works = self
             .code
             .iter()
-            .any(|path| standing(&path).recent_use() >= MAY_HELP);
+            .any(|path| history(&path).recent_use() >= MIN_HELP_RATIO);
         let mut remaining = if works { damage } else { 1.0 };
         let mut helped = self.code;
         for path in candidates {
@@ -162,8 +165,8 @@ impl Evidence {
                 helped = helped.without(worst);
             }
             helped = helped.with(path);
-            // Sixteen probes cannot tell a path that always helps from one that mostly does.
-            remaining *= (1.0 - standing(&path).recent_use()).max(1.0 / 32.0);
+            // Sixteen probes cannot distinguish a path that always helps from one that mostly does.
+            remaining *= (1.0 - history(&path).recent_use()).max(1.0 / 32.0);
         }
         let reason = format!(
             "{} damages {}; {} may help",
@@ -174,29 +177,30 @@ impl Evidence {
         (helped != self.code).then_some((helped, reason))
     }
 
-    /// The part of packets that was damaged with the paths in use, when it is more than is tolerated.
-    pub(super) fn suffered(&self, damages: &Damages) -> Option<f64> {
+    /// Returns the share of packets damaged over the paths in use, if it exceeds the tolerance.
+    pub(super) fn excess_damage(&self, damages: &Damages) -> Option<f64> {
         let tolerated = self.tolerated(self.code);
         let is_too_much =
-            |damage: &Damage| at_least(damage.damaged) > tolerated * damage.packets as f64;
-        let seen = [damages.whole(self.code), damages.without_others(self.code)];
-        seen.iter()
+            |damage: &Damage| lower_limit(damage.damaged) > tolerated * damage.packets as f64;
+        let observed = [damages.whole(self.code), damages.without_others(self.code)];
+        observed
+            .iter()
             .filter(|damage| is_too_much(damage))
             .map(Damage::rate)
             .reduce(f64::max)
     }
 
-    /// The smallest set of paths without whose others the flow would not suffer more than is tolerated.
+    /// Returns the smallest set of paths with which damage would stay within the tolerance.
     fn with_fewer(&self, damages: &Damages) -> Option<(PathSet, String)> {
-        if self.window.span(self.now) < SETTLING {
+        if self.window.span(self.now) < SETTLING_TIME {
             return None;
         }
-        let most = |paths: PathSet| {
+        let upper = |paths: PathSet| {
             let damage = damages.without_others(paths);
-            at_most(damage.damaged) / damage.packets as f64
+            upper_limit(damage.damaged) / damage.packets as f64
         };
         let enough = subsets(self.code)
-            .filter(|paths| !self.is_blamed(*paths) && most(*paths) <= self.tolerated(*paths))
+            .filter(|paths| !self.has_degraded(*paths) && upper(*paths) <= self.tolerated(*paths))
             .min_by(|a, b| {
                 a.len()
                     .cmp(&b.len())
@@ -205,43 +209,44 @@ impl Evidence {
         let reason = format!(
             "{} alone damages {} at most",
             names(enough),
-            self.percentage(most(enough))
+            self.percentage(upper(enough))
         );
         Some((enough, reason))
     }
 
-    /// The path that one packet in [`HEDGED`] takes besides `code`, which is damaged, but less than is tolerated. Others are
-    /// not probed meanwhile: this one is the first to turn to.
+    /// Returns the path that one packet in [`HEDGE_EVERY`] takes in addition to `code`, if `code`
+    /// is damaged within the tolerance. No other path is probed meanwhile: this one is the first
+    /// candidate for help.
     fn hedge(&self, code: PathSet, damages: &Damages) -> Option<(PathSet, u16)> {
         if self.is_in_order(code) {
             return None;
         }
-        let is_hedged = self.probe_every == HEDGED && self.probes.len() == 1;
-        let least = if is_hedged {
-            MAY_HEDGE / 2.0
+        let is_hedged = self.probe_every == HEDGE_EVERY && self.probes.len() == 1;
+        let threshold = if is_hedged {
+            MIN_HEDGE_RATIO / 2.0
         } else {
-            MAY_HEDGE
+            MIN_HEDGE_RATIO
         };
-        let standing = |path: &PathId| &self.standing[path.index()];
+        let history = |path: &PathId| &self.history[path.index()];
         let others = if is_hedged { self.probes } else { self.paths }.difference(code);
         let helpful = others
             .iter()
-            .filter(|path| standing(path).recent_use() >= least);
-        let path = helpful.max_by_key(|path| (standing(path).recent(), Reverse(path.index())))?;
+            .filter(|path| history(path).recent_use() >= threshold);
+        let path = helpful.max_by_key(|path| (history(path).recent(), Reverse(path.index())))?;
 
         let damage = damages.whole(code);
         let tolerated = self.tolerated(code) * damage.packets as f64;
         let is_worth = if is_hedged {
-            at_most(damage.damaged) > NOT_WORTH_HEDGING * tolerated
+            upper_limit(damage.damaged) > HEDGE_UNTIL * tolerated
         } else {
-            at_least(damage.damaged) > WORTH_HEDGING * tolerated
+            lower_limit(damage.damaged) > HEDGE_FROM * tolerated
         };
-        let cost = code.len() as f64 + 1.0 / f64::from(HEDGED);
+        let cost = code.len() as f64 + 1.0 / f64::from(HEDGE_EVERY);
         let is_affordable = self.config.budget_ratio.is_none_or(|budget| cost <= budget);
-        (is_worth && is_affordable).then(|| (PathSet::EMPTY.with(path), HEDGED))
+        (is_worth && is_affordable).then(|| (PathSet::EMPTY.with(path), HEDGE_EVERY))
     }
 
-    /// The paths to probe when `code` is in use, and how often.
+    /// Returns the paths to probe if `code` is in use, and the probing interval in packets.
     fn probing(&self, code: PathSet) -> (PathSet, u16) {
         let probes = self.paths.difference(code);
         let count = probes.len() as u32;
@@ -263,7 +268,7 @@ impl Evidence {
         }
     }
 
-    /// The part of packets that may be damaged when only `paths` are used.
+    /// Returns the share of packets that may be damaged over `paths` alone.
     fn tolerated(&self, paths: PathSet) -> f64 {
         let factor = if self.is_in_order(paths) {
             self.config.in_order_factor
@@ -279,18 +284,19 @@ impl Evidence {
         }
     }
 
-    /// Whether packets of a flow that takes `paths` do not overtake each other.
+    /// Returns whether packets of a flow that takes `paths` do not overtake each other.
     fn is_in_order(&self, paths: PathSet) -> bool {
         paths.len() == 1 && paths.iter().all(|path| self.window.keeps_order(path))
     }
 
-    /// How many packets a slot of the window has at least: enough for the window to show that what is tolerated is.
-    pub(super) fn packets_of_a_slot(&self) -> u64 {
-        ((2.0 / self.tolerated(PathSet::EMPTY)) as u64).min(MOST_OF_A_SLOT)
+    /// Returns the minimum number of packets of a slot: enough for the window to show that damage
+    /// is within the tolerance.
+    pub(super) fn min_slot_packets(&self) -> u64 {
+        ((2.0 / self.tolerated(PathSet::EMPTY)) as u64).min(MAX_SLOT_PACKETS)
     }
 
-    /// The part of frames that is damaged when this part of packets is.
-    pub(super) fn of_frames(&self, packets: f64) -> f64 {
+    /// Returns the share of damaged frames, given the share of damaged packets.
+    pub(super) fn frame_ratio(&self, packets: f64) -> f64 {
         self.packets_per_frame
             .map_or(packets, |n| 1.0 - (1.0 - packets.min(1.0)).powf(n))
     }
@@ -301,7 +307,7 @@ impl Evidence {
         } else {
             "packets"
         };
-        format!("{:.2} % of {of}", self.of_frames(packets) * 100.0)
+        format!("{:.2} % of {of}", self.frame_ratio(packets) * 100.0)
     }
 
     fn affordable(&self) -> usize {
@@ -310,27 +316,29 @@ impl Evidence {
             .map_or(usize::MAX, |budget| budget.max(1.0) as usize)
     }
 
-    /// Mean skew of the copies on the best of `paths`, seconds.
+    /// Returns the mean skew of the copies on the best of `paths`, in seconds.
     fn skew(&self, paths: PathSet) -> f64 {
         paths
             .iter()
-            .map(|path| self.standing[path.index()].skew)
+            .map(|path| self.history[path.index()].skew)
             .fold(f64::INFINITY, f64::min)
     }
 
-    /// The path in `paths` that was of least use lately, if `path` clearly was of more.
+    /// Returns the path in `paths` that was the least useful recently, if `path` was clearly more
+    /// useful.
     fn worse_than(&self, path: PathId, paths: PathSet) -> Option<PathId> {
-        let recent = |path: PathId| self.standing[path.index()].recent();
+        let recent = |path: PathId| self.history[path.index()].recent();
         paths
             .iter()
             .min_by_key(|path| recent(*path))
             .filter(|worst| recent(*worst) + 4 <= recent(path))
     }
 
-    /// Whether the experience degraded with `paths` or more of them a while ago.
-    fn is_blamed(&self, paths: PathSet) -> bool {
-        self.blamed.iter().any(|(set, wait)| {
-            paths.difference(PathSet::from_bits(*set)).is_empty() && !wait.is_over(self.now)
+    /// Returns whether the experience degraded with `paths` or a superset, and the backoff is not
+    /// over.
+    fn has_degraded(&self, paths: PathSet) -> bool {
+        self.degraded_sets.iter().any(|(set, backoff)| {
+            paths.difference(PathSet::from_bits(*set)).is_empty() && !backoff.is_over(self.now)
         })
     }
 }
@@ -341,7 +349,7 @@ impl Damage {
     }
 }
 
-/// The sets of some, but not all, of `paths`.
+/// Returns the non-empty proper subsets of `paths`.
 fn subsets(paths: PathSet) -> impl Iterator<Item = PathSet> {
     (1..paths.bits())
         .filter(move |bits| bits & !paths.bits() == 0)
@@ -356,7 +364,7 @@ fn names(paths: PathSet) -> String {
         .join(" and ")
 }
 
-/// Whether probing so often is nearly as good.
+/// Returns whether two probing intervals are within a factor of two of each other.
 fn is_about(every: u16, other: u16) -> bool {
     let ratio = f64::from(every) / f64::from(other);
     every == other || (0.5..=2.0).contains(&ratio)

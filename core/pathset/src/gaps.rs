@@ -1,30 +1,32 @@
 use crate::judged::JudgedPacket;
 use hawser_units::{MAX_PATHS, PathSet};
 
-/// A jump of so many numbers is a new session of the sender, not a loss: 10 s of 13,000 packets a second.
-const NEW_SESSION: u64 = 1 << 17;
+/// A jump by at least this many sequence numbers is a new session of the sender, not a loss: 10 s
+/// of 13,000 packets/s.
+const SESSION_JUMP: u64 = 1 << 17;
 
-/// Follows the numbers of a flow.
+/// Finds the sequence numbers of a flow of which no copy arrived.
 ///
-/// Packets come here a deadline after their first copy, in about the order of their numbers. Every smaller number was
-/// sent earlier, so when it is neither among those before nor still waiting for its deadline, no copy of it came.
+/// Packets are passed in one deadline after their first copy, approximately in sequence order.
+/// Every smaller number was sent earlier. If it is neither among the packets passed in before nor
+/// pending, no copy of it arrived in time.
 #[derive(Debug, Default)]
-pub(crate) struct Numbers {
+pub(crate) struct GapDetector {
     last: Option<Last>,
 }
 
-/// The packet with the highest number so far.
+/// The packet with the highest sequence number so far.
 #[derive(Debug, Clone, Copy)]
 struct Last {
     sequence: u64,
     epoch: u8,
-    /// What all packets of this epoch were sent over: the policy without its probes.
+    /// The paths that all packets of this epoch were sent over: the policy without its probes.
     sent: PathSet,
 }
 
-impl Numbers {
-    /// Takes in a packet, and returns the numbers between it and those before it, as gaps; nothing when the number was
-    /// passed before.
+impl GapDetector {
+    /// Takes the next packet and returns the skipped numbers before it as gaps, or `None` if its
+    /// number was passed before.
     pub(crate) fn advance(
         &mut self,
         packet: &JudgedPacket,
@@ -34,7 +36,7 @@ impl Numbers {
             epoch: packet.epoch,
             sent: packet.sent,
         });
-        if before.sequence.wrapping_sub(packet.sequence) < NEW_SESSION {
+        if before.sequence.wrapping_sub(packet.sequence) < SESSION_JUMP {
             return None;
         }
         let both = before.sent.intersection(packet.sent);
@@ -50,8 +52,8 @@ impl Numbers {
         });
 
         let ahead = packet.sequence.wrapping_sub(before.sequence) - 1;
-        // A copy that does not say what it was sent over has no number either, only a fingerprint.
-        let skipped = if ahead < NEW_SESSION && !packet.sent.is_empty() {
+        // A copy without a path set has no sequence number either, only a fingerprint.
+        let skipped = if ahead < SESSION_JUMP && !packet.sent.is_empty() {
             ahead as usize
         } else {
             0

@@ -1,4 +1,5 @@
-//! Flows over emulated paths in virtual time: what elimination costs, what it spares, and how soon a path is back.
+//! Flows over emulated paths in virtual time: cost and benefit of path pruning, and the time until
+//! a path is used again.
 
 mod network;
 
@@ -51,7 +52,7 @@ fn one_path_is_enough_when_the_variation_is_over() {
 }
 
 #[test]
-fn algorithm_1_pays_for_two_paths_whatever_the_stream_needs() {
+fn algorithm_1_keeps_two_paths_even_if_the_stream_needs_one() {
     let judge = Successive::new(SuccessiveConfig::default(), PathSet::from_bits(0b11111));
     let mut network = Network::new(table_1(s(6)), 124, Judge::Successive(judge), 1);
     network.run_to(s(6));
@@ -89,13 +90,17 @@ fn a_path_that_the_flow_needs_is_used_again_within_two_seconds() {
             JudgeEvent::PathSilent(one),
             JudgeEvent::PathRestored(one),
         ] {
-            assert_eq!(network.heard(&event), 1, "{event:?} at {packets_per_frame}");
+            assert_eq!(
+                network.count_of(&event),
+                1,
+                "{event:?} at {packets_per_frame}"
+            );
         }
     }
 }
 
 #[test]
-fn a_slow_path_that_answers_probes_is_tried_less_and_less() {
+fn a_slow_path_that_delivers_probes_is_tried_less_and_less() {
     // The third path carries the probes, but not the flow.
     let paths = vec![
         with_cut(lossy(30), s(4), s(40)),
@@ -127,19 +132,19 @@ fn when_the_only_path_is_cut_others_take_over() {
     assert_eq!(network.code(), 0b001, "{:?}", network.policies());
     network.run_to(s(15));
     assert_eq!(network.code() & 0b001, 0);
-    // While it is not known which of the others carries the flow, both do.
+    // Until it is known which of the others carries the flow, both do.
     assert!(
         network
             .policies()
             .iter()
             .any(|(at, code, _)| *at > s(5) && *code == 0b111)
     );
-    // The deadline, the judgement and the way to the sender take less than a second.
+    // The deadline, the judgement and the delay to the sender take less than a second.
     assert_eq!(network.damaged_frames(s(6), s(14)), 0.0);
 }
 
 #[test]
-fn a_path_that_begins_to_vary_gets_company() {
+fn a_second_path_is_added_when_a_path_begins_to_vary() {
     // The first path is better than the second for five seconds, then its delay varies by 60 ms.
     let mut varies = link(400.0, 20, 0.0, 60, s(1000));
     varies.extra_delay[0].during = Some(Span::new(s(5), s(1000)).unwrap());
@@ -162,7 +167,7 @@ fn a_path_that_begins_to_vary_gets_company() {
 }
 
 #[test]
-fn when_the_variation_comes_again_so_does_the_second_path() {
+fn the_second_path_returns_with_the_variation() {
     let mut paths = table_1(s(3));
     for link in &mut paths {
         let again = Some(Span::new(s(12), s(1000)).unwrap());

@@ -1,0 +1,230 @@
+//! The clients that a controller admits, and the reports of this server to it.
+
+use super::Server;
+use crate::config::{Credentials, Registration};
+use crate::join::CloseCode;
+use crate::tls::Peer;
+use anyhow::{Context, Result, bail};
+use hawser_client::{Identity, NodeClient};
+use hawser_control::tunnel::{Admitted, Client, ServerReport};
+use hawser_io::file;
+use std::collections::HashMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{Notify, watch};
+use tokio::time::{sleep, timeout};
+use tracing::{info, warn};
+
+/// The time that an unknown client waits for an answer of the controller.
+const ASK_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The interval of reports until the controller sets one, and the minimum interval.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+const MIN_PAUSE: Duration = Duration::from_millis(500);
+
+/// The clients that the controller admits.
+pub(crate) struct Allowlist {
+    known: watch::Sender<AdmittedClients>,
+    /// Notified when a client connects that is not admitted yet.
+    unknown: Notify,
+}
+
+#[derive(Default)]
+struct AdmittedClients {
+    digest: Option<String>,
+    clients: HashMap<String, Client>,
+}
+
+impl AdmittedClients {
+    fn of(admitted: Vec<Client>, digest: Option<String>) -> AdmittedClients {
+        let clients = admitted
+            .into_iter()
+            .map(|client| (client.name.to_string(), client))
+            .collect();
+        AdmittedClients { digest, clients }
+    }
+
+    fn admits(&self, peer: &Peer) -> bool {
+        self.clients
+            .get(&peer.name)
+            .is_some_and(|client| client.certificates.contains(&peer.serial))
+    }
+}
+
+impl Allowlist {
+    /// Reads the clients that an earlier process stored, which are admitted until the controller
+    /// answers.
+    pub(crate) fn read(registration: &Registration) -> Result<Allowlist> {
+        let file = &registration.clients_file;
+        let clients: Vec<Client> = match fs::read(file) {
+            Ok(text) => serde_json::from_slice(&text).with_context(|| {
+                format!("{} is not a valid list of admitted clients", file.display())
+            })?,
+            Err(error) if error.kind() == ErrorKind::NotFound => Vec::new(),
+            Err(error) => {
+                return Err(error).with_context(|| format!("cannot read {}", file.display()));
+            }
+        };
+        Ok(Allowlist {
+            known: watch::Sender::new(AdmittedClients::of(clients, None)),
+            unknown: Notify::new(),
+        })
+    }
+
+    /// Returns whether the client is admitted, as far as is known here.
+    pub(super) fn contains(&self, peer: &Peer) -> bool {
+        self.known.borrow().admits(peer)
+    }
+
+    /// Returns whether the client is admitted. A client that is not known here may have been
+    /// enrolled, or may have got another certificate, since the last report, so the controller is
+    /// asked again.
+    pub(super) async fn admits(&self, peer: &Peer) -> bool {
+        let mut known = self.known.subscribe();
+        if known.borrow_and_update().admits(peer) {
+            return true;
+        }
+        self.unknown.notify_one();
+        matches!(
+            timeout(ASK_TIMEOUT, known.wait_for(|known| known.admits(peer))).await,
+            Ok(Ok(_))
+        )
+    }
+}
+
+/// Reports this server to the controller regularly, and applies its answers.
+pub(super) async fn report_regularly(
+    server: Arc<Server>,
+    allowlist: Arc<Allowlist>,
+    registration: Registration,
+) {
+    let mut draining = server.draining.subscribe();
+    let mut client = None;
+    let mut failing = false;
+    server.apply_allowlist(&allowlist);
+    loop {
+        let pause = match report(&server, &allowlist, &registration, &mut client).await {
+            Ok(pause) => {
+                if std::mem::replace(&mut failing, false) {
+                    info!("the controller is reachable again");
+                }
+                pause
+            }
+            Err(error) => {
+                // A new certificate or a new connection may help.
+                client = None;
+                if !std::mem::replace(&mut failing, true) {
+                    warn!(
+                        "cannot report to the controller, the clients that it admitted last stay admitted: {error:#}"
+                    );
+                }
+                REPORT_INTERVAL
+            }
+        };
+        sleep(MIN_PAUSE).await;
+        tokio::select! {
+            () = sleep(pause.saturating_sub(MIN_PAUSE)) => {}
+            () = allowlist.unknown.notified() => {}
+            Ok(()) = draining.changed() => {}
+        }
+    }
+}
+
+/// Sends one report; returns the time until the next one.
+async fn report(
+    server: &Server,
+    allowlist: &Allowlist,
+    registration: &Registration,
+    client: &mut Option<NodeClient>,
+) -> Result<Duration> {
+    let client = match client {
+        Some(client) => client,
+        None => client.insert(node_client(
+            &server.config.common.credentials,
+            &registration.controllers,
+        )?),
+    };
+    let count = |clients: usize| u32::try_from(clients).unwrap_or(u32::MAX);
+    let report = ServerReport {
+        addresses: registration.addresses.clone(),
+        clients: count(server.registry.count()),
+        most_clients: count(server.config.most_clients),
+        draining: *server.draining.borrow(),
+        known: allowlist.known.borrow().digest.clone(),
+    };
+    let Admitted {
+        report_every_ms,
+        digest,
+        clients,
+    } = client.serve_tunnels(&report).await?;
+    if let Some(clients) = clients {
+        info!(
+            clients = clients.len(),
+            "list of admitted clients updated by the controller"
+        );
+        if let Err(error) = store(&registration.clients_file, &clients) {
+            warn!(
+                "cannot store the list of admitted clients, which will be missing after a restart: {error:#}"
+            );
+        }
+        allowlist
+            .known
+            .send_replace(AdmittedClients::of(clients, Some(digest)));
+        server.apply_allowlist(allowlist);
+    }
+    Ok(Duration::from_millis(report_every_ms.into()))
+}
+
+/// Returns the client by which a node talks to a controller.
+pub(crate) fn node_client(
+    credentials: &Credentials,
+    controllers: &[hawser_client::Controller],
+) -> Result<NodeClient> {
+    let Credentials::Node(folder) = credentials else {
+        bail!("a controller accepts enrolled nodes only: [tls] has to name one's folder as `node`")
+    };
+    Ok(NodeClient::new(controllers, &Identity::load(folder)?)?)
+}
+
+fn store(path: &Path, clients: &[Client]) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+    }
+    file::replace(path, &serde_json::to_vec(clients)?, 0o600)
+        .with_context(|| format!("cannot write {}", path.display()))
+}
+
+impl Server {
+    /// Assigns the addresses that the controller chose, ends sessions of clients that are no longer
+    /// admitted, and closes connections whose certificates have been revoked or replaced. A client
+    /// with another certificate may join again.
+    fn apply_allowlist(&self, allowlist: &Allowlist) {
+        let known = allowlist.known.borrow();
+        self.registry.assign(known.clients.values());
+        // No list has been received yet.
+        if known.digest.is_none() && known.clients.is_empty() {
+            return;
+        }
+        for open in self.registry.sessions() {
+            if !known.clients.contains_key(&open.client) {
+                warn!(
+                    client = open.client,
+                    "session closed: the controller no longer admits this client"
+                );
+                open.handle.stop(CloseCode::Refused);
+                continue;
+            }
+            let closed = open.close_unless(|peer| known.admits(peer));
+            if closed > 0 {
+                warn!(
+                    client = open.client,
+                    closed, "connections closed: their certificate was revoked or replaced"
+                );
+            }
+        }
+    }
+}

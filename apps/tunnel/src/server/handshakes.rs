@@ -1,0 +1,343 @@
+//! Limits the number of handshakes in progress, so that no single allocation of addresses can
+//! occupy all slots.
+
+use std::collections::{HashMap, HashSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The number of slots for handshakes.
+const SLOTS: usize = 512;
+
+/// The number of slots that any source can take. The others are reserved for known sources, which
+/// have, or had, sessions.
+const SHARED_SLOTS: usize = 384;
+
+/// The number of handshakes, in total and from one source, from which on clients have to validate
+/// their address (Retry). A source is the first of the networks in [`NETWORK_SLOTS`].
+const MAX_UNVALIDATED: usize = 32;
+const MAX_UNVALIDATED_OF_SOURCE: usize = 8;
+
+/// The number of handshakes in shared slots from which on unknown sources have less time.
+const MANY_SHARED: usize = SHARED_SLOTS / 2;
+
+/// The number of reserved slots of a known source, in addition to the shared ones.
+const RESERVED_SLOTS_OF_SOURCE: usize = 32;
+
+/// The networks that share slots, by prefix length, with their numbers of slots, from a single
+/// source to what one owner may have: a carrier translates many vehicles to one IPv4 address, and
+/// assigns a /64, a /56 or a /48 of IPv6 to one of them.
+const NETWORK_SLOTS: [&[(u8, usize)]; 2] = [
+    &[(32, 32), (24, 48), (16, 96)],
+    &[(64, 32), (56, 32), (48, 48), (32, 96)],
+];
+
+/// The minimum number of known sources that are remembered.
+const MIN_REMEMBERED: usize = 16_384;
+
+/// The reason why there is no free slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Full {
+    /// All slots are taken.
+    Server,
+    /// The slots of the source, or of a network that it is in, are taken.
+    Source,
+}
+
+/// The handshakes in progress.
+#[derive(Debug, Default)]
+pub(super) struct HandshakeSlots(Mutex<TakenSlots>);
+
+#[derive(Debug, Default)]
+struct TakenSlots {
+    shared: usize,
+    reserved: usize,
+    /// The shared slots taken, by network and prefix length.
+    shared_by_network: HashMap<(IpAddr, u8), usize>,
+    /// The reserved slots taken, by source.
+    reserved_by_source: HashMap<IpAddr, usize>,
+    known_sources: KnownSources,
+}
+
+/// Known sources: recent ones, and those before them.
+#[derive(Debug, Default)]
+struct KnownSources([HashSet<IpAddr>; 2]);
+
+/// A slot taken by a handshake; it is free again when the value is dropped.
+#[derive(Debug)]
+pub(super) struct HandshakeSlot {
+    of: Arc<HandshakeSlots>,
+    address: IpAddr,
+    is_reserved: bool,
+    /// Whether the handshake has less time because slots are short.
+    pub(super) has_less_time: bool,
+}
+
+impl HandshakeSlots {
+    /// Returns whether clients have to validate this address.
+    pub(super) fn is_crowded(&self, address: IpAddr) -> bool {
+        let taken = self.lock();
+        let of_source = taken
+            .shared_by_network
+            .get(&networks(address).next().expect("a source").0);
+        taken.shared + taken.reserved >= MAX_UNVALIDATED
+            || of_source.is_some_and(|count| *count >= MAX_UNVALIDATED_OF_SOURCE)
+    }
+
+    /// Takes a slot for a handshake from this address.
+    pub(super) fn take(self: &Arc<Self>, address: IpAddr) -> Result<HandshakeSlot, Full> {
+        let (is_reserved, has_less_time) = self.lock().take(address)?;
+        Ok(HandshakeSlot {
+            of: Arc::clone(self),
+            address,
+            is_reserved,
+            has_less_time,
+        })
+    }
+
+    /// Remembers that a client has, or had, a session from this address.
+    pub(super) fn remember(&self, address: IpAddr) {
+        self.lock().known_sources.insert(source(address));
+    }
+
+    fn lock(&self) -> MutexGuard<'_, TakenSlots> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl TakenSlots {
+    /// Takes a slot; returns whether it is a reserved one, and whether the handshake has less time.
+    fn take(&mut self, address: IpAddr) -> Result<(bool, bool), Full> {
+        let full = match self.take_shared(address) {
+            Ok(()) => {
+                let is_known = self.known_sources.contains(source(address));
+                return Ok((false, !is_known && self.shared > MANY_SHARED));
+            }
+            Err(full) => full,
+        };
+        let count = self
+            .reserved_by_source
+            .get(&source(address))
+            .copied()
+            .unwrap_or(0);
+        if !self.known_sources.contains(source(address)) || count >= RESERVED_SLOTS_OF_SOURCE {
+            return Err(full);
+        }
+        if self.reserved >= SLOTS - SHARED_SLOTS {
+            return Err(Full::Server);
+        }
+        self.reserved += 1;
+        self.reserved_by_source.insert(source(address), count + 1);
+        Ok((true, false))
+    }
+
+    fn take_shared(&mut self, address: IpAddr) -> Result<(), Full> {
+        if self.shared >= SHARED_SLOTS {
+            return Err(Full::Server);
+        }
+        let count = |network| self.shared_by_network.get(&network).copied().unwrap_or(0);
+        if networks(address).any(|(network, share)| count(network) >= share) {
+            return Err(Full::Source);
+        }
+        self.shared += 1;
+        networks(address)
+            .for_each(|(network, _)| *self.shared_by_network.entry(network).or_default() += 1);
+        Ok(())
+    }
+}
+
+impl Drop for HandshakeSlot {
+    fn drop(&mut self) {
+        let mut taken = self.of.lock();
+        if self.is_reserved {
+            taken.reserved -= 1;
+            decrement(&mut taken.reserved_by_source, source(self.address));
+        } else {
+            taken.shared -= 1;
+            networks(self.address)
+                .for_each(|(network, _)| decrement(&mut taken.shared_by_network, network));
+        }
+    }
+}
+
+/// Decrements the count of `key`, and removes it at zero.
+fn decrement<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let Some(count) = counts.get_mut(&key) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&key);
+        }
+    }
+}
+
+impl KnownSources {
+    fn contains(&self, source: IpAddr) -> bool {
+        self.0.iter().any(|sources| sources.contains(&source))
+    }
+
+    fn insert(&mut self, source: IpAddr) {
+        let [recent, older] = &mut self.0;
+        if recent.len() >= MIN_REMEMBERED && !recent.contains(&source) {
+            *older = std::mem::take(recent);
+        }
+        recent.insert(source);
+    }
+}
+
+/// Returns the networks that the address is in, each with its number of slots.
+fn networks(address: IpAddr) -> impl Iterator<Item = ((IpAddr, u8), usize)> {
+    NETWORK_SLOTS[usize::from(address.is_ipv6())]
+        .iter()
+        .map(move |(length, share)| ((network(address, *length), *length), *share))
+}
+
+/// Returns the source that an address belongs to: an IPv4 address, or the /64 of an IPv6 address.
+fn source(address: IpAddr) -> IpAddr {
+    let (length, _) = NETWORK_SLOTS[usize::from(address.is_ipv6())][0];
+    network(address, length)
+}
+
+fn network(address: IpAddr, length: u8) -> IpAddr {
+    match address {
+        IpAddr::V4(address) => {
+            let host = 32 - u32::from(length);
+            Ipv4Addr::from_bits(address.to_bits() >> host << host).into()
+        }
+        IpAddr::V6(address) => {
+            let host = 128 - u32::from(length);
+            Ipv6Addr::from_bits(address.to_bits() >> host << host).into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    /// Takes slots for each of the addresses in turn until none of them gets another one; returns
+    /// the slots.
+    fn take_all(
+        slots: &Arc<HandshakeSlots>,
+        addresses: impl Iterator<Item = IpAddr> + Clone,
+    ) -> Vec<HandshakeSlot> {
+        let mut all = Vec::new();
+        loop {
+            let more: Vec<_> = addresses
+                .clone()
+                .filter_map(|address| slots.take(address).ok())
+                .collect();
+            if more.is_empty() {
+                return all;
+            }
+            all.extend(more);
+        }
+    }
+
+    fn ipv6(high: u64) -> IpAddr {
+        Ipv6Addr::from_bits(u128::from(high) << 64 | 1).into()
+    }
+
+    #[test]
+    fn a_source_has_a_share_and_no_more() {
+        for (one, same, other) in [
+            ("203.0.113.1", "203.0.113.1", "203.0.113.2"),
+            ("2001:db8::1", "2001:db8::2:1", "2001:db8:1::1"),
+        ] {
+            let slots = Arc::new(HandshakeSlots::default());
+            let mut taken: Vec<_> = (0..8).map(|_| slots.take(ip(one)).unwrap()).collect();
+            assert!(slots.is_crowded(ip(same)) && !slots.is_crowded(ip(other)));
+            taken.extend((8..32).map(|_| slots.take(ip(same)).unwrap()));
+            assert_eq!(slots.take(ip(one)).unwrap_err(), Full::Source);
+            taken.push(slots.take(ip(other)).unwrap());
+            taken.swap_remove(0);
+            assert!(slots.take(ip(same)).is_ok());
+            drop(taken);
+            let left = slots.lock();
+            assert!(left.shared_by_network.is_empty() && left.shared == 0);
+        }
+    }
+
+    #[test]
+    fn no_allocation_of_addresses_takes_all_places() {
+        let in_48 = (0..1 << 16)
+            .step_by(77)
+            .map(|subnet| ipv6(0x2001_0db8_0001_0000 | subnet));
+        let in_32 = (0..1 << 32)
+            .step_by(1 << 20 | 0x101)
+            .map(|subnet| ipv6(0x2001_0db8_0000_0000 | subnet));
+        let in_24 = (0..=255).map(|host| IpAddr::from([198, 51, 100, host]));
+        let in_16 = (0..=255).map(|third| IpAddr::from([198, 51, third, 7]));
+        let allocations: [(Vec<IpAddr>, usize); 4] = [
+            (in_48.collect(), 48),
+            (in_32.collect(), 96),
+            (in_24.collect(), 48),
+            (in_16.collect(), 96),
+        ];
+        for (addresses, most) in allocations {
+            let slots = Arc::new(HandshakeSlots::default());
+            let taken = take_all(&slots, addresses.iter().copied());
+            assert_eq!(taken.len(), most, "{}", addresses[0]);
+            assert_eq!(slots.take(addresses[0]).unwrap_err(), Full::Source);
+            for other in ["203.0.113.1", "2600::1"] {
+                assert!(
+                    slots.take(ip(other)).is_ok(),
+                    "{other} beside {}",
+                    addresses[0]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn whoever_had_a_session_finds_a_place_when_strangers_have_all_of_theirs() {
+        let slots = Arc::new(HandshakeSlots::default());
+        for known in ["203.0.113.1", "2600::1"] {
+            slots.remember(ip(known));
+        }
+        let strangers = take_all(
+            &slots,
+            (1..=200).map(|first| IpAddr::from([first, 1, 1, 1])),
+        );
+        assert_eq!(strangers.len(), SHARED_SLOTS);
+        assert_eq!(slots.take(ip("203.0.113.2")).unwrap_err(), Full::Server);
+        let known = take_all(&slots, [ip("203.0.113.1"), ip("2600::2")].into_iter());
+        assert_eq!(known.len(), 2 * RESERVED_SLOTS_OF_SOURCE);
+        assert!(known.iter().all(|slot| !slot.has_less_time));
+        drop((strangers, known));
+        let left = slots.lock();
+        assert!(
+            left.reserved_by_source.is_empty()
+                && left.shared_by_network.is_empty()
+                && left.reserved + left.shared == 0
+        );
+    }
+
+    #[test]
+    fn strangers_have_less_time_when_there_are_many_of_them() {
+        let slots = Arc::new(HandshakeSlots::default());
+        slots.remember(ip("203.0.113.1"));
+        let few = take_all(&slots, (1..=6).map(|first| IpAddr::from([first, 1, 1, 1])));
+        assert_eq!(few.len(), MANY_SHARED);
+        assert!(few.iter().all(|slot| !slot.has_less_time));
+        assert!(slots.take(ip("198.51.100.1")).unwrap().has_less_time);
+        assert!(
+            !slots.take(ip("203.0.113.1")).unwrap().has_less_time,
+            "one that had a session"
+        );
+    }
+
+    #[test]
+    fn sources_are_forgotten_when_many_others_have_come() {
+        let mut known_sources = KnownSources::default();
+        let address = |number: u32| IpAddr::from(Ipv4Addr::from_bits(number));
+        (0..MIN_REMEMBERED as u32).for_each(|number| known_sources.insert(address(number)));
+        assert!(known_sources.contains(address(0)));
+        (0..4 * MIN_REMEMBERED as u32)
+            .for_each(|number| known_sources.insert(address(1 << 24 | number)));
+        assert!(!known_sources.contains(address(0)));
+        assert!(known_sources.0.iter().map(HashSet::len).sum::<usize>() <= 2 * MIN_REMEMBERED);
+    }
+}
