@@ -2,7 +2,9 @@
 
 mod support;
 
-use hawser_bpf::{SendPolicy, Sender, SignalEvent, SignalEvents, SignalOptions, SignalOutcome};
+use hawser_bpf::{
+    SendPolicy, Sender, SenderOptions, SignalEvent, SignalEvents, SignalOptions, SignalOutcome,
+};
 use hawser_io::netns::Namespace;
 use hawser_io::ring::{Port, wait};
 use hawser_units::{PathId, PathSet, PolicyCode};
@@ -29,7 +31,8 @@ fn in_namespace(name: &str, test: impl FnOnce() + Send) {
 
 /// A sender of flow 7 with every path, and what it tells of signals to its loopback and to its control addresses.
 fn listening() -> (Sender, SignalEvents) {
-    let mut sender = sender();
+    let paths = PathId::all().collect();
+    let mut sender = Sender::load(&SenderOptions { paths, ..sender_options() }).unwrap();
     for path in PathId::all() {
         sender.set_path(path, Some(send_path(HERE_V4.into(), THERE_V4.into()))).unwrap();
     }

@@ -10,7 +10,7 @@ mod kept;
 use crate::config::{Config, DeviceConfig, DeviceRoute, PathConfig};
 use crate::node::Node;
 use anyhow::{Context, Result};
-use hawser_bpf::{Fallback, FallbackStats};
+use hawser_bpf::{Fallback, FallbackStats, Prefix};
 use hawser_io::interface;
 use hawser_io::segmenter::Segmenter;
 use hawser_io::tap::Tap;
@@ -43,6 +43,8 @@ pub(crate) struct Device {
     tap: Tap,
     /// Whether traffic is routed to the interface.
     open: bool,
+    /// Destinations for which the kernel refused the route to the interface.
+    refused_routes: BTreeSet<Prefix>,
     /// For what is not replicated.
     program: Fallback,
     kept: Kept,
@@ -62,11 +64,7 @@ struct Uplink {
 impl Device {
     /// Makes the interface of the configuration, if there is one. No route leads to it yet.
     pub(crate) fn create(config: &Config) -> Result<Option<Self>> {
-        let Some(device) = config.device.clone() else {
-            // Those of a device that the file no longer has.
-            Self::remove(config);
-            return Ok(None);
-        };
+        let Some(device) = config.device.clone() else { return Ok(None) };
         // The interface of a killed agent had another number than the new one will have.
         Segmenter::remove_orphans()?;
         Ok(Some(Device {
@@ -75,6 +73,7 @@ impl Device {
             tap: make(&device)?,
             config: device,
             open: false,
+            refused_routes: BTreeSet::new(),
             heard: Heard::default(),
             repeat_at: Instant::ZERO,
         }))
@@ -135,21 +134,27 @@ impl Device {
         Ok(self.program.stats()?)
     }
 
+    /// Leads traffic to the interface. A destination for which the kernel refuses the route goes on by its fallback.
     fn open(&mut self) -> Result<()> {
         let name = &self.config.name;
         if !self.open {
             // Behind the one that replicates, which is there by now.
             self.program.attach(self.tap.index())?;
-        }
-        for DeviceRoute { destination, source, .. } in &self.config.routes {
-            interface::change(&format!(
-                "route replace {destination} dev {name} src {source} metric {METRIC} proto {PROTOCOL}"
-            ))?;
-        }
-        if !self.open {
+            self.open = true;
             info!(interface = name, "traffic takes the agent's interface");
         }
-        self.open = true;
+        for DeviceRoute { destination, source, .. } in &self.config.routes {
+            let route = format!(
+                "route replace {destination} dev {name} src {source} metric {METRIC} proto {PROTOCOL}"
+            );
+            match interface::change(&route) {
+                Ok(()) => drop(self.refused_routes.remove(destination)),
+                Err(error) if self.refused_routes.insert(*destination) => {
+                    warn!(interface = name, %destination, "no route to the agent's interface: {error}");
+                }
+                Err(_) => {}
+            }
+        }
         Ok(())
     }
 

@@ -90,7 +90,9 @@ pub fn run(args: &Args) -> Result<()> {
     if args.detach {
         return detach(&config);
     }
-    Agent::start(config)?.run(&args.config, &Signals::catch()?)
+    // Before anything that takes time: a signal must neither be missed nor end an agent that is starting.
+    let signals = Signals::catch()?;
+    Agent::start(config)?.run(&args.config, &signals)
 }
 
 /// A node that runs.
@@ -110,17 +112,21 @@ impl Agent {
         let deadline = config.arrival_deadline;
         let restored = Restored::read(&config)?;
         let flows = restored.as_ref().map_or_else(|| config.flows.clone(), Restored::flows);
-        let mut device = Device::create(&config)?;
+        let device = Device::create(&config)?;
         let mut node = Node::start(config, flows)?;
         let arrivals = node.receiver().map(|receiver| receiver.arrivals()).transpose()?;
         let observer = arrivals.map(|arrivals| Observer::new(arrivals, deadline));
         let controlled = restored.map(|restored| restored.start(&mut node, monotonic_now())).transpose()?;
         node.eliminate().context("cannot start to eliminate copies")?;
-        if let Some(device) = &mut device {
-            device.follow(&node, monotonic_now())?;
+        if device.is_none() {
+            // A refused start leaves what an earlier agent's device has left.
+            Device::remove(node.config());
         }
         info!(status = %status_file, "running");
-        Ok(Agent { device, node, observer, controlled, status_file, refused: Refused::default() })
+        let mut agent =
+            Agent { device, node, observer, controlled, status_file, refused: Refused::default() };
+        agent.follow_device(monotonic_now());
+        Ok(agent)
     }
 
     fn run(mut self, file: &Path, signals: &Signals) -> Result<()> {

@@ -9,9 +9,6 @@ const FPS_MIN: f64 = 29.0;
 /// Of what the video leaves; the machine of a test is busier than that of a measurement.
 const OTHERS_MIN: f64 = 0.7;
 
-/// How often a case is tried while the machine is too slow for it.
-const ATTEMPTS: u32 = 3;
-
 fn run(case: &str) -> (Case, Vec<String>) {
     let folder = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_hawser"))
@@ -25,23 +22,25 @@ fn run(case: &str) -> (Case, Vec<String>) {
     (summary.cases.remove(0), summary.invalid_because)
 }
 
-/// Runs a case until the video is unharmed.
+/// Runs a case once, or three times where the first run was not valid.
 ///
 /// # Panics
-/// When it is harmed in a valid run or in all [`ATTEMPTS`].
+/// When the video is harmed in a valid run, or in two that the machine was too slow for.
 fn assert_unharmed(case: &str) {
-    for attempt in 1..=ATTEMPTS {
+    let (mut unharmed, mut harmed) = (0, 0);
+    while unharmed <= harmed {
         let (measured, invalid_because) = run(case);
         let metric = |name| measured.metrics.get(name).unwrap_or_else(|| panic!("{name}: {measured:?}"));
         let is_unharmed = metric("fps_mean") >= FPS_MIN
             && metric("frame_delay_p95_ms") < 100.0
             && metric("other_of_what_the_video_leaves_ratio") >= OTHERS_MIN;
         if is_unharmed {
-            return;
+            unharmed += 1;
+            continue;
         }
-        let goes_on = attempt < ATTEMPTS && !invalid_because.is_empty();
-        assert!(goes_on, "{measured:?} {invalid_because:?}");
-        eprintln!("attempt {attempt}: {measured:?} {invalid_because:?}");
+        harmed += 1;
+        assert!(harmed < 2 && !invalid_because.is_empty(), "{measured:?} {invalid_because:?}");
+        eprintln!("{measured:?} {invalid_because:?}");
     }
 }
 

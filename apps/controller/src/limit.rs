@@ -62,6 +62,15 @@ impl<K: Hash + Eq> Limit<K> {
         Limit { per_s, burst, buckets: Mutex::default() }
     }
 
+    /// Says after how long there will be one to take, unless there is one now.
+    pub(crate) fn check(&self, who: &K, now: Instant) -> Result<(), Duration> {
+        let buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
+        match buckets.get(who).map(|bucket| self.left(bucket, now)) {
+            Some(left) if left < 1.0 => Err(self.until_one(left)),
+            _ => Ok(()),
+        }
+    }
+
     /// Takes one, or says after how long there will be one again.
     pub(crate) fn take(&self, who: K, now: Instant) -> Result<(), Duration> {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
@@ -70,14 +79,21 @@ impl<K: Hash + Eq> Limit<K> {
             buckets.retain(|_, bucket| now.duration_since(bucket.at) < to_full);
         }
         let bucket = buckets.entry(who).or_insert(Bucket { left: self.burst, at: now });
-        let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
-        bucket.left = (bucket.left + gained).min(self.burst);
-        bucket.at = now;
+        *bucket = Bucket { left: self.left(bucket, now), at: now };
         if bucket.left >= 1.0 {
             bucket.left -= 1.0;
             return Ok(());
         }
-        Err(Duration::from_secs_f64((1.0 - bucket.left) / self.per_s))
+        Err(self.until_one(bucket.left))
+    }
+
+    fn left(&self, bucket: &Bucket, now: Instant) -> f64 {
+        let gained = now.duration_since(bucket.at).as_secs_f64() * self.per_s;
+        (bucket.left + gained).min(self.burst)
+    }
+
+    fn until_one(&self, left: f64) -> Duration {
+        Duration::from_secs_f64((1.0 - left) / self.per_s)
     }
 
     /// Begins with a full bucket again.
@@ -89,6 +105,18 @@ impl<K: Hash + Eq> Limit<K> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_check_takes_nothing_and_says_what_taking_would() {
+        let (limit, now) = (Limit::with_burst(1.0, 2.0), Instant::now());
+        for _ in 0..2 {
+            assert_eq!(limit.check(&"a", now), Ok(()));
+            assert_eq!(limit.take("a", now), Ok(()));
+        }
+        let after = limit.check(&"a", now).unwrap_err();
+        assert_eq!(limit.take("a", now), Err(after));
+        assert_eq!(limit.check(&"a", now + after), Ok(()));
+    }
 
     #[test]
     fn a_burst_is_accepted_and_then_the_rate() {

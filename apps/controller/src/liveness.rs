@@ -74,8 +74,12 @@ impl Liveness {
 
     /// None when another request is asking.
     fn ask<'a>(&'a self, node: &'a Name) -> Option<Asking<'a>> {
-        let before = self.leases().insert(node.clone(), Held::Asked);
-        (!matches!(before, Some(Held::Asked))).then_some(Asking { liveness: self, node })
+        let mut leases = self.leases();
+        if matches!(leases.get(node), Some(Held::Asked)) {
+            return None;
+        }
+        leases.insert(node.clone(), Held::Asked);
+        Some(Asking { liveness: self, node })
     }
 
     /// The node is not to be kept alive any more.
@@ -216,4 +220,21 @@ fn is_news(known: &[PathHealth], now: &[PathHealth]) -> bool {
             };
             moved || (known.number, known.up) != (now.number, now.up)
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_request_of_a_node_at_a_time_asks_for_a_lease() {
+        let (liveness, node) = (Liveness::default(), "edge".parse().unwrap());
+        let asking = liveness.ask(&node);
+        assert!(asking.is_some());
+        for _ in 0..3 {
+            assert!(liveness.ask(&node).is_none());
+        }
+        drop(asking);
+        assert!(liveness.ask(&node).is_some(), "the first one got none");
+    }
 }

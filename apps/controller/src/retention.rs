@@ -6,7 +6,7 @@ use hawser_control::Name;
 use hawser_control::audit::{Actor, AuditEntry, Role};
 use hawser_control::resource::Event;
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 
 /// Keys of the events and audit entries that are to be removed.
@@ -51,12 +51,21 @@ fn surplus_entries(audit: &Journal<AuditEntry>, most: usize, oldest_unix_ms: u64
     let count = |things: &BTreeMap<_, VecDeque<_>>| things.values().map(VecDeque::len).sum();
     let mut by_count: BTreeSet<(usize, _)> =
         by_actor.iter().map(|(actor, things)| (count(things), *actor)).collect();
+    // Of each actor, the thing with the most entries on top; of several, the one whose oldest entry is the oldest.
+    let mut by_actor: HashMap<_, BinaryHeap<_>> = by_actor
+        .into_iter()
+        .map(|(actor, things)| {
+            (actor, things.into_values().map(|keys| (keys.len(), Reverse(keys))).collect())
+        })
+        .collect();
     while left > most
         && let Some((count, actor)) = by_count.pop_last()
     {
-        let things = by_actor.get_mut(&actor).into_iter().flat_map(BTreeMap::values_mut);
-        let most_often = things.max_by_key(|keys| (keys.len(), Reverse(keys.front().copied())));
-        surplus.extend(most_often.and_then(VecDeque::pop_front).cloned());
+        if let Some(mut top) = by_actor.get_mut(&actor).and_then(BinaryHeap::peek_mut) {
+            let (entries, Reverse(keys)) = &mut *top;
+            *entries -= 1;
+            surplus.extend(keys.pop_front().cloned());
+        }
         by_count.insert((count - 1, actor));
         left -= 1;
     }
@@ -137,6 +146,24 @@ mod tests {
             entry["name"] = format!("node/{number}").into();
         }
         assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["2", "3", "4", "5"]);
+    }
+
+    #[test]
+    fn things_that_were_changed_equally_often_lose_entries_in_turns() {
+        let mut entries = vec![entry("operator", "a", 10); 6];
+        for (number, entry) in entries.iter_mut().enumerate() {
+            entry["name"] = format!("{}", number % 3).into();
+        }
+        assert_eq!(texts(surplus_entries(&journal(&entries), 2, 0)), ["1", "2", "3", "4"]);
+    }
+
+    #[test]
+    fn many_things_of_one_actor_take_little_time() {
+        let mut entries = vec![entry("operator", "a", 10); 30_000];
+        for (number, entry) in entries.iter_mut().enumerate() {
+            entry["name"] = format!("{number}").into();
+        }
+        assert_eq!(surplus_entries(&journal(&entries), 10_000, 0).len(), 20_000);
     }
 
     #[test]

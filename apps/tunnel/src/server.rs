@@ -30,7 +30,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 use strays::Strays;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval, sleep, sleep_until, timeout};
@@ -71,8 +71,26 @@ pub(crate) struct Server {
     pub(crate) changed: Notify,
 }
 
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Signals {
+    fn catch() -> Result<Self> {
+        Ok(Signals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+}
+
 /// Serves until SIGINT or SIGTERM, and then until clients have gone elsewhere or their time is up.
 pub(crate) async fn run(config: ServerConfig) -> Result<()> {
+    // Before anything that takes time: none is missed, and none ends a server that is starting.
+    let signals = Signals::catch()?;
     if config.nat {
         check_forwarding(&config.prefixes)?;
     }
@@ -135,7 +153,7 @@ pub(crate) async fn run(config: ServerConfig) -> Result<()> {
         })
         .await?;
     }
-    serve(&server, status_file, &quic).await?;
+    serve(&server, status_file, &quic, signals).await?;
     for endpoint in &endpoints {
         endpoint.close(0u8.into(), b"the server has ended");
         // Whoever does not hear it notices soon.
@@ -169,9 +187,8 @@ async fn serve(
     server: &Server,
     mut status_file: StatusFile,
     quic: &watch::Sender<noq::ServerConfig>,
+    Signals { mut interrupt, mut terminate, mut hangup }: Signals,
 ) -> Result<()> {
-    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
-    let mut hangup = signal(SignalKind::hangup())?;
     let mut tick = interval(STATUS_EVERY);
     let (mut due, mut took) = (None, Duration::ZERO);
     loop {

@@ -83,6 +83,11 @@ impl Handle {
         self.stop.send_replace(Some(code));
     }
 
+    /// Returns when the session has ended.
+    pub(crate) async fn ended(&self) {
+        self.commands.closed().await;
+    }
+
     /// Whether the session has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.commands.is_closed()

@@ -43,6 +43,10 @@ pub(super) async fn enrol(
         return Err(refused("this token is for another authority's controller").into());
     }
     let node = &token.node;
+    if !controller.knows(&token) {
+        // Another controller may have made it since. The store is asked, but not by everybody as often as they like.
+        controller.may_fail(peer.address)?;
+    }
     for _ in 0..ATTEMPTS {
         let Some(At { value: mut record, revision }) = controller.invited(&token).await? else {
             return Err(refused("this token was withdrawn with its node or by itself, or never made").into());
@@ -142,6 +146,13 @@ impl Controller {
         let secret_sha256 = sha256_hex(&token.secret);
         let is_one = |known: &EnrolmentRecord| known.id == token.id && known.secret_sha256 == secret_sha256;
         Ok(value.enrolments.iter().any(is_one).then_some(At { value, revision: entry.revision }))
+    }
+
+    /// Whether there is a token of this number, as far as this controller has followed the store.
+    fn knows(&self, token: &EnrolmentToken) -> bool {
+        let view = self.view();
+        let enrolments = view.node(&token.node).map(|(_, record)| &record.value.enrolments);
+        enrolments.is_some_and(|enrolments| enrolments.iter().any(|known| known.id == token.id))
     }
 
     /// The answer that the bearer of this key got when it used the token, if that still holds.

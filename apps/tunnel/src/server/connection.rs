@@ -308,6 +308,8 @@ async fn attend(server: &Server, path: Attached, places: &Places) {
                 open.handle.stop(CloseCode::Done);
             }
         }
+        // It may have ended before it took the path, which it then cannot close.
+        () = open.handle.ended() => CloseCode::Done.close(&connection),
         () = listen => {}
         () = speak => {}
     }
